@@ -7,7 +7,7 @@ from typing_extensions import TypedDict
 
 from experiments.priors.network import PACKET_FACTORS
 from experiments.scenario.scenario import Scenario
-from simulator.analysis.contention import Collision, Meeting, collision, meetings, spread_alike
+from simulator.analysis.contention import Collision, Meeting, collision, meetings, spread_evenly
 from simulator.costing.call_costs import distinct_calls
 from simulator.routing.paths import policy_of
 from simulator.schedule import Plan
@@ -129,7 +129,7 @@ def notes_of_call(
 ) -> RoutingNotes:
     """Look at one call of all ranks."""
     positions = np.arange(ranks, dtype=np.int32)
-    worst = collision(plan, positions, size, (network, spread_alike(network)))
+    worst = collision(plan, positions, size, (network, spread_evenly(network)))
     collisions = () if worst is None else ((call, tuple(range(ranks)), worst),)
     return RoutingNotes(policy_of(network), collisions)
 
@@ -151,7 +151,7 @@ def _collisions(timeline: Timeline) -> tuple[tuple[str, tuple[int, ...], Collisi
     network, workload = timeline.topology, timeline.workload
     if network.route is not None or network.routing.divides:
         return ()
-    networks = network, spread_alike(network)
+    networks = network, spread_evenly(network)
     lasted = np.nan_to_num(timeline.call_end - timeline.call_start)
     first, row = distinct_calls(workload)
     joined = row >= 0

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from experiments.scenario.scenario import PAYS, Scenario
 from experiments.settings import Watch
-from simulator.analysis.steady import Steady, SteadyStep, Window, enough, steady
+from simulator.analysis.steady import Steady, SteadyStep, Window, is_steady, steady
 from simulator.costing.call_costs import distinct_calls
 from simulator.edits.jobs import FoldedJobs, fold_jobs
 from simulator.engine.repeating import JobSteps, RepeatedJob, repeat_together
@@ -321,6 +321,6 @@ def _until(
         if progress is not None:
             needed = max(fewest, window.warm_up + window.least)
             progress(fewest * calls, needed * calls)
-        return enough(jobs, window)
+        return is_steady(jobs, window)
 
     return stop

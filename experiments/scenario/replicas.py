@@ -9,7 +9,7 @@ import numpy as np
 from experiments.scenario.change import Changed, Edited, check_fits, nodes_of, say_count
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches
-from simulator.analysis.data_parallel import DataParallel, data_parallel, of_shards, say_groups
+from simulator.analysis.data_parallel import DataParallel, data_parallel, group_names, shard_groups
 from simulator.calls import KINDS
 from simulator.edits.ops import durations_scaled
 from simulator.edits.replicas import ReplicaLayout, resized
@@ -53,7 +53,7 @@ def replicas(request: Replicas) -> Edited:
         workload = scenario.workload
         groups = data_parallel(workload, _named(workload, request.label))
         if request.factor == 1:
-            return Changed(scenario, f"{say_groups(workload, groups.primary)} as they are")
+            return Changed(scenario, f"{group_names(workload, groups.primary)} as they are")
         layout = _layout(workload, groups, request)
         nodes = nodes_of(scenario, layout.job_ranks)
         check_fits(scenario.cluster, layout.job_ranks, nodes)
@@ -78,7 +78,7 @@ def _named(workload: Workload, label: str | None) -> list[int] | None:
         if matches(group.label or "group", label) or matches(str(group), label)
     ]
     if not numbers:
-        names = say_groups(workload, range(len(workload.groups))) or "none"
+        names = group_names(workload, range(len(workload.groups))) or "none"
         raise WhatIfError(f"no group is called {label!r}; the step has {names}")
     return numbers
 
@@ -107,7 +107,7 @@ def _shards_reduced(
     larger: Workload, before: Workload, groups: DataParallel, factor: float
 ) -> Workload:
     """Let groups that reduce shards reduce smaller ones."""
-    labels = {before.groups[group].label for group in of_shards(before, groups)}
+    labels = {before.groups[group].label for group in shard_groups(before, groups)}
     shards = np.array([group.label in labels for group in larger.groups], dtype=bool)
     if not shards.any():
         return larger
@@ -143,7 +143,7 @@ def _note(before: Scenario, after: Scenario, groups: DataParallel, layout: Repli
         parts.append(f"{copies:,} are copies of those recorded")
     unchanged = [number for number, grows in enumerate(groups.grows.tolist()) if not grows]
     if unchanged:
-        parts.append(f"{say_groups(before.workload, unchanged)} as recorded")
+        parts.append(f"{group_names(before.workload, unchanged)} as recorded")
     return "; ".join(parts)
 
 

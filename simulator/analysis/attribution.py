@@ -1,11 +1,12 @@
-"""Where the step went: by the critical path, by what each rank did, and by op. Each adds up to it.
+"""Attribution of the step: to the critical path, to what each rank did, and to ops.
 
-An instant of a rank counts for what comes first of: kernels, copies, calls that move, calls that
-wait for other ranks, the host at work, launches on their way, host threads on which nothing is seen
-at work. What is left is time before the rank's first op, after its last, or idle.
-:func:`rank_parts` adds that up by rank, :func:`account` op by op: where several ops of one sort run
-at once, they share the instant equally. On a rank without kernels the host is what computes, and
-comes first.
+Each of the three adds up to the step.
+
+An instant of a rank counts for the first of these that applies: kernels, copies, calls that move
+data, calls that wait for other ranks, the host at work, launches in flight, host threads without
+visible work. The rest is time before the rank's first op, after its last, or idle.
+:func:`rank_parts` sums by rank, :func:`account` by op: several ops of one use share an instant
+equally. On a rank without kernels the host computes, and comes first.
 """
 
 from collections.abc import Iterator
@@ -25,10 +26,10 @@ from simulator.workload import IN_PART, UNEXPLAINED_HOST, What, Workload
 
 @dataclass(frozen=True, slots=True)
 class PathPart:
-    """Time on the critical path spent on ``what`` (s); ``name`` says on which.
+    """Time on the critical path spent on ``what`` (s), by ``name``.
 
-    The name is an op's, or of communication kind, group and what held it: a resource's latency or
-    bandwidth, or ``software`` for overhead that no link causes.
+    The name is that of an op; for communication it is kind, group and cause: the latency or
+    bandwidth of a resource, or ``software`` for overhead that no link causes.
     """
 
     what: str
@@ -49,7 +50,7 @@ def path_parts(timeline: Timeline, path: list[Segment]) -> list[PathPart]:
 
 
 def _causes(timeline: Timeline, segment: Segment, costs: Costs) -> Iterator[tuple[str, float]]:
-    """Name what a segment was spent on, with shares that add up to 1."""
+    """Return the causes of a segment with their shares, which sum to 1."""
     workload = timeline.workload
     if segment.what in ("host", "compute", "copy"):
         yield workload.names[workload.name[segment.op]], 1.0
@@ -77,7 +78,7 @@ def _causes(timeline: Timeline, segment: Segment, costs: Costs) -> Iterator[tupl
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Segments of the critical path in a row that are alike; times in s."""
+    """Consecutive segments of the critical path of one rank, lane, name and use; times in s."""
 
     rank: int
     lane: str
@@ -89,7 +90,7 @@ class Stretch:
 
 
 def stretches(timeline: Timeline, path: list[Segment]) -> list[Stretch]:
-    """Merge what follows on the critical path with like rank, lane, name and use of time."""
+    """Merge consecutive segments of the critical path with equal rank, lane, name and use."""
     workload = timeline.workload
 
     def key_of(segment: Segment) -> tuple[int, str, str, str]:
@@ -107,22 +108,21 @@ def stretches(timeline: Timeline, path: list[Segment]) -> list[Stretch]:
 COMPUTE, COPY, WAITING, HOST, LAUNCH = "compute", "copy", "waiting for ranks", "host", "launch"
 BEFORE, AFTER, IDLE = "not started", "finished", "idle"
 EXPOSED = "exposed "
-"""What the exposed communication of a kind and group begins with."""
+"""Prefix of the names of exposed communication; kind and group follow."""
 
 
 def rank_parts(timeline: Timeline, rank: int) -> dict[str, float]:
-    """Where a rank's time went (s), adding up to the makespan; every instant counts once.
+    """Return where a rank's time went (s); every instant counts once, and all sum to the makespan.
 
     In this order: kernels, copies, ``exposed`` communication by kind and group (a call of the rank
-    moves and nothing computes; of several the kind and group that came first), waiting in a call
-    for other ranks, the host at work, launches on their way, host threads on which nothing is seen
-    at work, before its first op and after its last, and ``idle``, where its device and host wait
-    for something else.
+    moves data while nothing computes; of several calls the first kind and group), waiting in a call
+    for other ranks, the host at work, launches in flight, host threads without visible work, before
+    the first op and after the last, and ``idle``, while device and host wait for something else.
     """
     parts: dict[str, float] = {}
     covered = np.empty((0, 2))
     before = 0.0
-    for name, spans in _covers(timeline, rank):
+    for name, spans in _spans_by_use(timeline, rank):
         both = np.concatenate([covered, spans])
         covered = union(both[:, 0], both[:, 1])
         now = length(covered)
@@ -132,7 +132,7 @@ def rank_parts(timeline: Timeline, rank: int) -> dict[str, float]:
 
 
 def rank_parts_in(timeline: Timeline, rank: int, edges: Floats) -> dict[str, Floats]:
-    """Where a rank's time went in each of several windows (s), as :func:`rank_parts` has it.
+    """Return where a rank's time went in each of several windows (s), as :func:`rank_parts` does.
 
     Window ``i`` is from ``edges[i]`` to ``edges[i + 1]`` (s).
 
@@ -144,7 +144,7 @@ def rank_parts_in(timeline: Timeline, rank: int, edges: Floats) -> dict[str, Flo
     """
     parts: dict[str, Floats] = {}
     covered, before = np.empty((0, 2)), np.zeros(len(edges) - 1)
-    for name, spans in _covers(timeline, rank):
+    for name, spans in _spans_by_use(timeline, rank):
         both = np.concatenate([covered, spans])
         covered = union(both[:, 0], both[:, 1])
         now = cover(covered, edges[:-1], edges[1:])
@@ -153,8 +153,8 @@ def rank_parts_in(timeline: Timeline, rank: int, edges: Floats) -> dict[str, Flo
     return parts
 
 
-def _covers(timeline: Timeline, rank: int) -> Iterator[tuple[str, Intervals]]:
-    """Spans of time by what covers them; a later one counts where no earlier one does."""
+def _spans_by_use(timeline: Timeline, rank: int) -> Iterator[tuple[str, Intervals]]:
+    """Spans by use, in order of priority: an instant counts for the first use that covers it."""
     workload, start, end = timeline.workload, timeline.start, timeline.end
     ops_of_rank = workload.ops_of(rank)
     what = workload.what[ops_of_rank]
@@ -180,7 +180,7 @@ def _covers(timeline: Timeline, rank: int) -> Iterator[tuple[str, Intervals]]:
 
 
 def _exposed(timeline: Timeline, ops: Longs) -> Iterator[tuple[str, Intervals]]:
-    """Spans in which a rank's calls move, by kind and group in order of their first call."""
+    """Spans in which calls of a rank move data, by kind and group in order of their first call."""
     workload = timeline.workload
     calls = workload.call[ops]
     begun, over = moves(timeline, ops)
@@ -192,11 +192,11 @@ def _exposed(timeline: Timeline, ops: Longs) -> Iterator[tuple[str, Intervals]]:
 
 
 def exposed_by_resource(timeline: Timeline) -> dict[str, float]:
-    """Exposed communication by the resource whose links it is on, the mean over ranks (s).
+    """Return the mean exposed communication of the ranks by resource (s).
 
     A rank's exposed communication (:func:`simulator.analysis.metrics.exposed_communication`) is
-    split as its calls are exposed and as each call spends its time. What no link causes (software,
-    calls of unknown size) is left out.
+    split by how much of each call is exposed, and by the resources on which the call spends its
+    time. Time that no link causes (software, calls of unknown size) is left out.
     """
     workload, names = timeline.workload, timeline.topology.resources
     totals = np.zeros(len(names))
@@ -219,12 +219,12 @@ def exposed_by_resource(timeline: Timeline) -> dict[str, float]:
 
 
 def _spans(start: Floats, end: Floats) -> Intervals:
-    """Spans of time from 0 on: what is before belongs to the step before."""
+    """Clip spans to times from 0 on: earlier times belong to the step before."""
     return np.maximum(0.0, np.stack([start, end], axis=1))
 
 
 COMMUNICATION = "communication"
-"""A call that moves while its rank computes nothing: exposed communication."""
+"""A call moves data while its rank computes nothing: exposed communication."""
 USES = (COMPUTE, COMMUNICATION, COPY, WAITING, HOST, LAUNCH, UNEXPLAINED_HOST)
 """Uses of time that belong to ops."""
 REST = (BEFORE, AFTER, IDLE)
@@ -233,10 +233,10 @@ REST = (BEFORE, AFTER, IDLE)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Account:
-    """Time by use (s): ``of_op[use]`` of each op, ``of_rank[use]`` of each of the ranks.
+    """Time by use (s): ``of_op[use]`` for each op, ``of_rank[use]`` for each rank.
 
-    ``lasted[use]`` is how long each op was at it, whatever else went on; NaN where it was not.
-    Mean over ranks of all together is ``step``.
+    ``lasted[use]`` is the whole time that each op spent on a use, whatever else ran; NaN if none.
+    The mean over ranks of all uses together is ``step``.
     """
 
     workload: Workload
@@ -246,14 +246,14 @@ class Account:
     of_rank: dict[str, Floats]
 
     def totals(self) -> dict[str, float]:
-        """Mean over ranks of each use (s); they add up to the step."""
+        """Mean of each use over the ranks (s); they sum to the step."""
         ranks = max(1, len(self.workload.ranks))
         columns = {**self.of_op, **self.of_rank}
         return {use: float(column.sum()) / ranks for use, column in columns.items()}
 
 
 def account(run: RunTimes) -> Account:
-    """Attribute every instant of every rank to an op, or to none.
+    """Attribute every instant of every rank to an op, or to the rank.
 
     Examples
     --------
@@ -274,11 +274,11 @@ def account(run: RunTimes) -> Account:
     of_rank = {use: np.zeros(len(workload.ranks)) for use in REST}
     for number, rank in enumerate(workload.ranks):
         ops = workload.ops_of(rank)
-        instants = _Instants(ops, spans, step)
+        instants = _FreeTime(ops, spans, step)
         for use in _order(workload, ops):
-            of_op[use][ops] = instants.taken(use)
+            of_op[use][ops] = instants.take(use)
         first, last = run.start[ops].min(), run.end[ops].max()
-        for use, column in zip(REST, instants.left(first, last), strict=True):
+        for use, column in zip(REST, instants.unused(first, last), strict=True):
             of_rank[use][number] = column
     lasted = {use: end - start for use, (start, end) in spans.items()}
     return Account(workload, step, of_op, lasted, of_rank)
@@ -294,7 +294,7 @@ _Spans = dict[str, tuple[Floats, Floats]]
 
 
 def _uses(run: RunTimes) -> _Spans:
-    """When each op is at each use (s); NaN where it never is."""
+    """Begin and end of each op in each use (s); NaN where it has none."""
     workload = run.workload
     what, part = workload.what, workload.part
     start, end = run.start, run.end
@@ -324,7 +324,7 @@ def _uses(run: RunTimes) -> _Spans:
 
 
 def _released_by(run: RunTimes) -> Ints:
-    """Which op let each op start (-1: none); as measured, the last to end of those it waits for."""
+    """Op that released each op (-1: none); of measured times, its predecessor that ended last."""
     if isinstance(run, Timeline):
         return run.released_by
     edges = run.workload.edges
@@ -335,8 +335,8 @@ def _released_by(run: RunTimes) -> Ints:
     return last
 
 
-class _Instants:
-    """The time of a rank between any two starts or ends, and what of it is taken."""
+class _FreeTime:
+    """The time of a rank between any two starts or ends, and how much of it is unattributed."""
 
     def __init__(self, ops: NDArray[np.intp], spans: _Spans, step: float) -> None:
         # What is before time 0 belongs to the step before. NaN stays NaN.
@@ -350,8 +350,8 @@ class _Instants:
         self._length = np.diff(self._bounds)
         self._free = np.ones(len(self._length), dtype=bool)
 
-    def taken(self, use: str) -> Floats:
-        """Give what is free to the ops at a use; return how much each gets (s)."""
+    def take(self, use: str) -> Floats:
+        """Attribute unattributed time to the ops of a use; return the time of each (s)."""
         start, end = self._spans[use]
         occurs = ~np.isnan(start)
         first = np.searchsorted(self._bounds, start[occurs])
@@ -366,8 +366,8 @@ class _Instants:
         seconds[occurs] = until[last] - until[first]
         return seconds
 
-    def left(self, first: float, last: float) -> tuple[float, float, float]:
-        """Return what nothing has taken (s): before the first op, after the last, between."""
+    def unused(self, first: float, last: float) -> tuple[float, float, float]:
+        """Return the unattributed time before the first op, after the last, and between (s)."""
         free = np.where(self._free, self._length, 0.0)
         before = float(free[self._bounds[1:] <= first].sum())
         after = float(free[self._bounds[:-1] >= last].sum())

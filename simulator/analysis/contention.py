@@ -1,9 +1,9 @@
-"""What shares links at the same time: calls, and messages of one call; where, and what that costs.
+"""Contention: links shared by calls, or by messages of one call, and its cost.
 
-:func:`meetings` lists the links on which calls delayed each other most. A hash, or a forwarding
-table, gives every message of a call one path, and some links several messages though others are
-free: what that costs (:func:`collision`) is the difference to the same call on the same links with
-its messages divided alike over all shortest paths.
+:func:`meetings` lists the links on which calls delayed each other most. A hash or a forwarding
+table gives each message of a call one path, so that some links carry several messages while others
+are free. The cost of that (:func:`collision`) is the difference to the same call with its messages
+spread evenly over all shortest paths.
 """
 
 from collections import defaultdict
@@ -20,29 +20,29 @@ from simulator.support.arrays import Floats, Ints
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 
-_LOOKED_AT = 500
-"""Calls of which it is asked whom they met: those that were held up longest."""
-_HELD_UP = 1e-6
+_MOST_CALLS = 500
+"""Number of calls whose delays are attributed to links: those delayed most."""
+_DELAYED = 1e-6
 """A call was held up if it took longer by more than this fraction."""
-_HELD_UP = 1e-6
-"""A call was held up if it took longer by more than this fraction."""
+_DELAYED = 1e-6
+"""A call counts as delayed if it took longer by more than this fraction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """A link on which calls of two sorts met.
+    """A link on which calls of two kinds met.
 
     Parameters
     ----------
     link
         Its ends.
     calls
-        Kind, and label of the group in brackets where it has one, of both sorts.
+        Kind and group label of both, the label in brackets.
     times
-        How often.
+        Number of meetings.
     lost
-        By how much longer calls took that met there, added up (s). Calls lose time at the same
-        time, and behind other work, so that a step need not be longer by as much.
+        Total delay of the calls that met there (s). Delays overlap in time and may be hidden by
+        other work, so the step need not be longer by as much.
     """
 
     link: tuple[str, str]
@@ -52,20 +52,20 @@ class Meeting:
 
 
 def meetings(timeline: Timeline, costs: Costs, most: int = 3) -> tuple[Meeting, ...]:
-    """Find the links on which most time was lost by calls that met.
+    """Find the links on which calls that met lost most time.
 
-    Of a call that took longer than on an idle network, the time it lost is counted on the link that
-    it and the call beside it kept busiest, of all links they have in common; of several calls
-    beside it, with that which overlapped longest.
+    The delay of a call, compared with an idle network, counts for the link that it and the other
+    call together kept busiest, of all links that they share; of several other calls, for the one
+    that overlapped longest.
     """
     loads = costs.loads_by_index(timeline.workload)
     # By how much each call was longer than on an idle network (s).
     lasted = timeline.call_end - timeline.call_start
     alone = costs.idle_times(timeline.workload) * timeline.workload.calls.factor
     lost: Floats = np.nan_to_num(lasted - alone)
-    lost[lost <= _HELD_UP * alone] = 0.0
+    lost[lost <= _DELAYED * alone] = 0.0
     lost_by_link: dict[tuple[int, str, str], list[float]] = defaultdict(list)
-    for call in np.argsort(-lost, kind="stable")[:_LOOKED_AT].tolist():
+    for call in np.argsort(-lost, kind="stable")[:_MOST_CALLS].tolist():
         if not lost[call] > 0:
             break
         busy = _busy(loads(call), timeline)
@@ -89,7 +89,7 @@ def meetings(timeline: Timeline, costs: Costs, most: int = 3) -> tuple[Meeting, 
 
 
 def _overlapping(call: int, timeline: Timeline) -> list[int]:
-    """List the calls that were under way at the same time, the longest beside first."""
+    """List the calls under way at the same time, the longest overlap first."""
     start, end = timeline.call_start, timeline.call_end
     both = np.minimum(end, end[call]) - np.maximum(start, start[call])
     both[call] = 0.0
@@ -100,7 +100,7 @@ def _overlapping(call: int, timeline: Timeline) -> list[int]:
 
 
 def _busy(loads: tuple[Load, ...], timeline: Timeline) -> Floats:
-    """How long a call keeps each link busy (s)."""
+    """Time for which a call keeps each link busy (s)."""
     busy = np.zeros(len(timeline.topology))
     for load in loads:
         busy[load.link] += load.weight * load.amount
@@ -112,16 +112,16 @@ def _name(call: int, timeline: Timeline) -> str:
     return f"{view.kind} ({view.group.label})" if view.group.label else view.kind
 
 
-MATTERS = 0.05
-"""A collision is worth a word if a call takes longer by more than this fraction."""
+SIGNIFICANT = 0.05
+"""A collision is reported if a call takes longer by more than this fraction."""
 _PAIRS = 4
 _ALIKE = 1e-9
-"""Links busy for times that differ by less, relatively, are as busy: sums of shares are rounded."""
+"""Relative difference below which links are equally busy: sums of shares are rounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collision:
-    """The link on which messages of a call meet most.
+    """The link on which most messages of a call meet.
 
     Parameters
     ----------
@@ -141,15 +141,15 @@ class Collision:
     slower: float
 
 
-def spread_alike(network: Topology) -> Topology:
-    """Return the network with messages divided over all shortest paths alike."""
+def spread_evenly(network: Topology) -> Topology:
+    """Return the network with messages spread evenly over all shortest paths."""
     return replace(network, routing=replace(network.routing, policy="spray", flows=1))
 
 
 def collision(
     plan: Plan, positions: Ints, size: float, networks: tuple[Topology, Topology]
 ) -> Collision | None:
-    """Say where messages of a call meet by the choice of the policy; None where that costs little.
+    """Find where messages of a call meet by the routing policy's choice; None if it costs little.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def collision(
     if not between_switches(network).any():
         return None
     chosen, spread = (cost(lay(plan, positions, size, routed)) for routed in networks)
-    if chosen <= spread * (1 + MATTERS):
+    if chosen <= spread * (1 + SIGNIFICANT):
         return None
     steps = range(len(plan.schedule.steps))
     lost = [_lost_in_step(plan, step, positions, networks) for step in steps]
@@ -181,7 +181,7 @@ def collision(
 
 
 def _busy_in_step(plan: Plan, number: int, positions: Ints, network: Topology) -> Floats:
-    """How long each link is busy in a step, in proportion."""
+    """Time for which each link is busy in a step, in arbitrary units."""
     schedule, step = plan.schedule, plan.schedule.steps[number]
     total = summed(schedule, step, positions, network, everyone=False) if is_wide(step) else None
     if total is not None:
@@ -194,7 +194,7 @@ def _busy_in_step(plan: Plan, number: int, positions: Ints, network: Topology) -
 def _on_link(
     schedule: Schedule, number: int, where: tuple[Ints, Topology], link: int
 ) -> tuple[int, list[tuple[int, int]]]:
-    """Count the messages of a step on a link; say of the first few who sends to whom."""
+    """Count the messages of a step on a link; return source and target of the first few."""
     step, (positions, network) = schedule.steps[number], where
     listed = passing(schedule, step, where, link) if is_wide(step) else None
     if listed is not None:
@@ -208,6 +208,6 @@ def _on_link(
 def _lost_in_step(
     plan: Plan, number: int, positions: Ints, networks: tuple[Topology, Topology]
 ) -> float:
-    """How much longer the busiest link of a step is busy than with messages spread alike."""
+    """How much longer the busiest link of a step is busy than with messages spread evenly."""
     chosen, spread = (_busy_in_step(plan, number, positions, routed) for routed in networks)
     return plan.schedule.steps[number].repeats * float(chosen.max() - spread.max())

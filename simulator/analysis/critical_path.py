@@ -1,7 +1,7 @@
 """The critical path: ops that each start when the one before ends, up to the makespan.
 
-Nothing is searched for: the engine noted what released each op, so the path is read backwards
-from the op that ended last. Its segments tile the time from 0 to the makespan without a gap.
+The engine records what released each op, so the path is read backwards from the op that ended last,
+without a search. Its segments tile the time from 0 to the makespan without a gap.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ _BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
 
 
 class Segment(NamedTuple):
-    """A stretch of the critical path (s), spent on ``what`` by op ``op``.
+    """A segment of the critical path (s), spent on ``what`` by op ``op``.
 
-    ``what`` is ``host``, ``compute``, ``copy``, ``communication``, ``drain`` (a rank's own end of
-    a call), ``launch`` (from a host op's end to the start of what it released), ``gap`` (from one
-    device op to the next), ``launch delay`` (behind a launch, which explains none of it),
-    ``absent ranks`` (waiting for members that were not traced), ``not ready`` (a rank that starts
-    late) or ``unexplained host`` (a thread on which nothing is seen at work).
+    ``what`` is ``host``, ``compute``, ``copy``, ``communication``, ``drain`` (a rank's own time at
+    the end of a call), ``launch`` (from a host op's end to the start of what it released), ``gap``
+    (from one device op to the next), ``launch delay`` (after a launch and unexplained by it),
+    ``absent ranks`` (waiting for members that were not traced), ``not ready`` (a rank starts late)
+    or ``unexplained host`` (a thread without visible work).
     """
 
     start: float
@@ -41,7 +41,7 @@ class Segment(NamedTuple):
 
 
 def critical_path(timeline: Timeline) -> list[Segment]:
-    """Segments of the critical path in order of time; their durations add up to the makespan.
+    """Return the segments of the critical path in order of time; they sum to the makespan.
 
     Returns
     -------
@@ -67,11 +67,11 @@ def critical_path(timeline: Timeline) -> list[Segment]:
     # is the other step's.
     every = (part._replace(start=max(0.0, part.start)) for part in _backwards(timeline))
     segments = (part for part in every if part.end > part.start)
-    return [_with_cause(timeline, segment) for segment in segments][::-1]
+    return [_with_use(timeline, segment) for segment in segments][::-1]
 
 
-def _with_cause(timeline: Timeline, segment: Segment) -> Segment:
-    """Tell the host at work from a silent thread, and a gap from a delay behind a launch."""
+def _with_use(timeline: Timeline, segment: Segment) -> Segment:
+    """Distinguish the host at work from a silent thread, and a gap from a launch delay."""
     workload = timeline.workload
     if segment.what == "host" and workload.part[segment.op] != What.HOST:
         return segment._replace(what=UNEXPLAINED_HOST)
@@ -83,7 +83,7 @@ def _with_cause(timeline: Timeline, segment: Segment) -> Segment:
 
 
 def _backwards(timeline: Timeline) -> Iterator[Segment]:
-    """Segments from the last to the first, some of no length."""
+    """Segments from the last to the first, some of length 0."""
     workload = timeline.workload
     call = ended_with(workload, timeline.start, timeline.call_end)
     released = Released(timeline.released_by, call, timeline.call_released_by)
@@ -115,10 +115,10 @@ def _backwards(timeline: Timeline) -> Iterator[Segment]:
 
 
 def ended_with(workload: Workload, start: Floats, call_end: Floats) -> Ints:
-    """Call with whose end each op ended, -1 of one without.
+    """Return the call whose end ended each op, -1 for an op without one.
 
-    A receiver that comes to a message after that has come waits for nobody there. ``start`` is when
-    each op starts, ``call_end`` when each call is over (s).
+    The receiver of an eager message that arrives after the message waits for nothing. ``start`` is
+    the start of each op, ``call_end`` the end of each call (s).
     """
     call, receives = workload.call.copy(), np.flatnonzero(workload.unawaited)
     came_late = start[receives] >= call_end[call[receives]]
@@ -127,7 +127,7 @@ def ended_with(workload: Workload, start: Floats, call_end: Floats) -> Ints:
 
 
 class Released(NamedTuple):
-    """What released each op; the call whose end ended it (-1: none); who each call began with."""
+    """What released each op; the call that ended it (-1: none); each call's last member."""
 
     by: Ints
     call: Ints
@@ -135,9 +135,9 @@ class Released(NamedTuple):
 
 
 def ops_on_path(end: Floats, released: Released) -> tuple[Ints, Ints]:
-    """Ops on the path, from the last: each with the member whose arrival let its call begin.
+    """Return the ops on the path, from the last, each with the member that started its call.
 
-    Of an op without a call that is itself. ``end`` is when each op ends (s).
+    For an op without a call that is the op itself. ``end`` is the end of each op (s).
     """
     left, arrived = np.empty((2, len(end)), dtype=np.int32)
     count = _follow(int(np.argmax(end)), released, left, arrived)
@@ -146,7 +146,7 @@ def ops_on_path(end: Floats, released: Released) -> tuple[Ints, Ints]:
 
 @hot_loop
 def _follow(op: int, released: Released, left: Ints, arrived: Ints) -> int:
-    """Fill two columns from an op back to one that nothing released; return how long they are."""
+    """Fill two columns from an op back to one that nothing released; return their length."""
     count = 0
     while op >= 0:
         left[count] = op
@@ -159,17 +159,17 @@ def _follow(op: int, released: Released, left: Ints, arrived: Ints) -> int:
 
 
 def path_by_what(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
-    """Time on the critical path by what it was spent on (s); communication is split by resource.
+    """Time on the critical path by use (s); communication is split by resource.
 
-    The split of a call follows where the network spent it: ``scale_up``, ``scale_out``, …, and
-    ``software`` for overhead that no link causes.
+    The split of a call follows the network's own: ``scale_up``, ``scale_out``, …, and ``software``
+    for overhead that no link causes.
     """
     totals: dict[str, float] = {}
     names = (*timeline.topology.resources, "software")
     for segment in path:
         if segment.what != _MOVING:
             totals[segment.what] = totals.get(segment.what, 0.0) + segment.duration
-    call, duration = _moving(timeline, path)
+    call, duration = _calls_on_path(timeline, path)
     spent = timeline.call_spent[call]
     every = spent.sum(axis=1)
     seconds = (spent * (duration / np.where(every > 0, every, 1.0))[:, None]).sum(axis=0)
@@ -177,50 +177,49 @@ def path_by_what(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
 
 
 REACTING = ("host", "compute", "launch", _MOVING)
-"""Uses of the path that some resource shortens: ``launch`` is the host's time, and a call's time on
-links is its tiers'."""
+"""Uses of the path that some resource shortens: ``launch`` is time of the host, and the time of a
+call on links belongs to its tiers."""
 UNKNOWN_CALLS, SOFTWARE = "unknown calls", "software"
 """Causes that are parts of calls."""
 
 
 def pinned_parts(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
-    """Time on the critical path that reacts to no resource (s), by cause, the largest first.
+    """Time on the critical path that depends on no resource (s), by cause, the largest first.
 
-    It is as long as it was recorded, however good the resources get; what else there is of the path
-    reacts. To ``compute`` react kernels; to ``host``, host ops in which something is seen at work
-    and the latency of launches; to a tier's bandwidth and latency, what a call spends on its links.
-    These causes are insensitive:
+    It stays as recorded, however good the resources get. All other time of the path depends on one:
+    kernels on ``compute``; host ops with visible work and launch latencies on ``host``; the time of
+    a call on its links on the bandwidth and latency of a tier. These causes are insensitive:
 
     ``copy``
         Copies between host and device memory, or inside one: no resource stands for either.
     ``gap``
-        From one device op to the next, where nothing is known to have come between.
+        From one device op to the next, without a known reason.
     ``launch delay``
-        What a launch took beyond the usual latency, which nothing explains.
+        The part of a launch beyond the usual latency, unexplained.
     ``unexplained host``
-        A thread on which nothing is seen at work (:data:`simulator.workload.UNEXPLAINED_HOST`).
+        A thread without visible work (:data:`simulator.workload.UNEXPLAINED_HOST`).
     ``not ready``
-        A rank, or one of its streams, begins late.
+        A rank, or one of its streams, starts late.
     ``absent ranks``
         Members of a call that were not recorded arrive late.
     ``unknown calls``
-        Calls of unknown kind or size: they cost what was measured on any network.
+        Calls of unknown kind or size, which keep their measured time on any network.
     ``software``
-        What a call costs that no link causes. Another network may let the library choose an
+        Overhead of a call that no link causes. On another network the library may choose an
         algorithm with less of it.
     ``drain``
-        What a rank needs of itself after the end of a call.
+        A rank's own time after the end of a call.
 
     Returns
     -------
     dict of str to float
-        Seconds; only causes of which there is some.
+        Seconds; causes of 0 s are left out.
     """
     totals: dict[str, float] = {}
     for segment in path:
         if segment.what not in REACTING:
             totals[segment.what] = totals.get(segment.what, 0.0) + segment.duration
-    call, duration = _moving(timeline, path)
+    call, duration = _calls_on_path(timeline, path)
     sized = ~np.isnan(timeline.workload.calls.size[call])
     spent = timeline.call_spent[call]
     every = spent.sum(axis=1)
@@ -234,7 +233,7 @@ def pinned_parts(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
 def path_by_group(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
     """Time of communication on the critical path by kind and group (s)."""
     workload = timeline.workload
-    call, duration = _moving(timeline, path)
+    call, duration = _calls_on_path(timeline, path)
     kinds = len(KINDS) + 1
     number, first = by_appearance(workload.calls.group[call] * kinds + workload.calls.kind[call])
     totals: dict[str, float] = {}
@@ -246,8 +245,8 @@ def path_by_group(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
     return totals
 
 
-def _moving(timeline: Timeline, path: list[Segment]) -> tuple[Ints, Floats]:
-    """Return the calls that move on the path, and for how long they do (s)."""
+def _calls_on_path(timeline: Timeline, path: list[Segment]) -> tuple[Ints, Floats]:
+    """Return the calls on the path, and for how long the path follows each (s)."""
     moving = [(segment.op, segment.duration) for segment in path if segment.what == _MOVING]
     ops, duration = zip(*moving, strict=True) if moving else ((), ())
     return timeline.workload.call[np.array(ops, dtype=np.int64)], np.array(duration)

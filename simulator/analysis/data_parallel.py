@@ -1,10 +1,9 @@
-"""Which groups of a step are data parallel: those whose ranks hold the same weights.
+"""The data-parallel groups of a step: those whose ranks hold the same weights.
 
-A trace names its groups or it does not. A name decides where it is one that frameworks give to
-data parallelism (:data:`DATA`). Where no group has such a name, what the groups do decides:
-gradients are reduced once there are some, and that is after the forward pass. A group that reduces
-within the forward pass (tensor and sequence parallelism sum partial products layer by layer) is
-none.
+Labels decide where they are the ones that frameworks give to data parallelism (:data:`DATA`).
+Without such a label the calls decide: gradients are reduced after the forward pass. A group that
+reduces tensors within the forward pass (tensor and sequence parallelism sum partial products layer
+by layer) is not data parallel.
 """
 
 import re
@@ -20,39 +19,40 @@ from simulator.support.errors import WorkloadError
 from simulator.workload import What, Workload
 
 DATA = frozenset({"dp", "ddp", "fsdp", "fsdp2", "hsdp", "edp", "zero", "data", "replicate"})
-"""Words of a label that say data parallel: PyTorch's device meshes (``mesh_dp``, ``dp_replicate``),
-Megatron-LM (``DATA_PARALLEL_GROUP_WITH_CP``, ``EXPERT_DATA_PARALLEL_GROUP``), JAX (axis ``data``),
-and the labels of generated steps."""
+"""Words of a label that mean data parallel: PyTorch's device meshes (``mesh_dp``,
+``dp_replicate``), Megatron-LM (``DATA_PARALLEL_GROUP_WITH_CP``, ``EXPERT_DATA_PARALLEL_GROUP``),
+JAX (axis ``data``), and the labels of generated steps."""
 _ACROSS = frozenset({"tp", "tensor", "mp", "model", "pp", "pipeline"})
-"""Words that say that a group also has ranks with other weights (``TENSOR_AND_DATA_PARALLEL``)."""
+"""Words of labels of groups that also span ranks with other weights (``TENSOR_AND_DATA_PARALLEL``).
+"""
 _REPLICATE = frozenset({"replicate", "ddp"})
 _SHARD = frozenset({"shard", "fsdp", "fsdp2"})
 _UNNAMED = frozenset({"", "undefined", "default_pg", "unknown group"})
 _REDUCTIONS = tuple(KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter"))
 _MESSAGE = KINDS.index("send_receive")
 _SIZEABLE = 1024.0
-"""Bytes from which on a call carries tensors: losses, norms and counts are single numbers."""
+"""Least bytes of a call that reduces tensors: losses, norms and counts are single numbers."""
 _OF_GREATEST = 0.01
-"""And at least this share of the greatest call of its group: buckets differ, yet not that much."""
+"""Least share of the largest call of its group: gradient buckets differ, but by less."""
 _FORWARD = 0.2
 """Share of the time until the last reduction before which no gradient is reduced.
 
 Calls take no time there. The forward pass has a third of the FLOPs of forward and backward (Kaplan
-et al., arXiv 2001.08361, section 2.1), a quarter where all of it is recomputed, and the backward
-pass ends with the last reduction. A model that sums partial products does so twice a layer: first
-after a sixth at most, if it has a single layer. A fifth lies between. Of a single reduction the end
-of the step stands for the last.
+et al., arXiv 2001.08361, section 2.1), a quarter with full recomputation, and the backward pass
+ends with the last reduction. A model that sums partial products does so twice a layer, first after
+a sixth at most, if it has a single layer. A fifth lies between. If there is a single reduction, the
+end of the step takes the place of the last.
 """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DataParallel:
-    """Groups that grow with the number of replicas, and how they were found.
+    """Groups that grow with the number of replicas, and how they were recognised.
 
-    ``primary`` are the groups whose members are replicas of each other. ``grows``, shape
-    ``(groups,)``, marks these and those that have whole primary groups as members. ``block`` is the
-    least number of ranks in a row such that each primary group lies inside one such block. ``why``
-    says how they were found.
+    The members of a ``primary`` group are replicas of each other. ``grows``, shape ``(groups,)``,
+    marks primary groups and those that contain whole primary groups. ``block`` is the least size of
+    blocks of consecutive ranks such that each primary group lies inside one. ``why`` says how the
+    groups were recognised.
     """
 
     primary: tuple[int, ...]
@@ -96,21 +96,21 @@ def data_parallel(workload: Workload, named: Sequence[int] | None = None) -> Dat
     candidates = np.flatnonzero(calling & np.array(several, dtype=bool)).tolist()
     primary, why = _by_name(workload, candidates), "by their names"
     if named is not None:
-        primary, why = _as_named(workload, candidates, named), "as named"
+        primary, why = _named_groups(workload, candidates, named), "as named"
     by_label = named is not None or bool(primary)
     if not by_label:
         primary, why = _by_reductions(workload, candidates), "by what they reduce, and when"
     if not primary:
-        raise WorkloadError(_untold(workload, candidates))
+        raise WorkloadError(_unrecognised(workload, candidates))
     _check_crossing(workload, primary, may_nest=by_label)
     grows = _spanning(workload, primary)
     return DataParallel(tuple(primary), grows, _block(workload, primary), why)
 
 
-def of_shards(workload: Workload, groups: DataParallel) -> list[int]:
-    """Find groups that do not grow, over which shards are reduced that those that grow hold.
+def shard_groups(workload: Workload, groups: DataParallel) -> list[int]:
+    """Find groups of constant size that reduce the shards of groups that grow.
 
-    With more shards what they reduce is smaller (HSDP: replicas of groups that shard).
+    With more shards their calls get smaller (HSDP: replicas of groups that shard).
     """
     words = [words_of_label(group.label) for group in workload.groups]
     if not any(words[group] & _SHARD for group in groups.primary):
@@ -120,7 +120,7 @@ def of_shards(workload: Workload, groups: DataParallel) -> list[int]:
 
 
 def words_of_label(label: str) -> frozenset[str]:
-    """Split a label at what is not a letter or digit: ``mesh_dp_shard`` -> mesh, dp, shard.
+    """Split a label at all but letters and digits: ``mesh_dp_shard`` -> mesh, dp, shard.
 
     Examples
     --------
@@ -130,13 +130,13 @@ def words_of_label(label: str) -> frozenset[str]:
     return frozenset(re.split(r"[^a-z0-9]+", label.lower())) - {""}
 
 
-def say_groups(workload: Workload, groups: Sequence[int]) -> str:
-    """Name groups by label and size, each once: ``dp[2], tp[4]``."""
+def group_names(workload: Workload, groups: Sequence[int]) -> str:
+    """List groups by label and size, each once: ``dp[2], tp[4]``."""
     return ", ".join(dict.fromkeys(str(workload.groups[group]) for group in groups))
 
 
-def _as_named(workload: Workload, candidates: Sequence[int], named: Sequence[int]) -> list[int]:
-    """Take groups that somebody names, but for those whose own names say that they are others."""
+def _named_groups(workload: Workload, candidates: Sequence[int], named: Sequence[int]) -> list[int]:
+    """Take the groups that the caller names, except where their labels contradict."""
     primary = [group for group in candidates if group in set(named)]
     for group in primary:
         words = words_of_label(workload.groups[group].label)
@@ -149,7 +149,7 @@ def _as_named(workload: Workload, candidates: Sequence[int], named: Sequence[int
 
 
 def _by_name(workload: Workload, candidates: Sequence[int]) -> list[int]:
-    """Find the groups whose labels say so; of replicas that are sharded inside, the replicas."""
+    """Find groups by their labels; of replicas that are sharded inside, the replicas."""
     words = {group: words_of_label(workload.groups[group].label) for group in candidates}
     data = [group for group in candidates if words[group] & DATA and not words[group] & _ACROSS]
     replicas = [group for group in data if words[group] & _REPLICATE]
@@ -160,10 +160,10 @@ def _by_name(workload: Workload, candidates: Sequence[int]) -> list[int]:
 
 
 def _by_reductions(workload: Workload, candidates: Sequence[int]) -> list[int]:
-    """Find groups without a name of their own that reduce tensors, and not in the forward pass.
+    """Find unlabelled groups that reduce tensors, but not in the forward pass.
 
-    Groups that divide the job alike are of one family: what one of them does in the forward pass
-    tells of all (a later stage of a pipeline waits for its forward pass).
+    Groups that divide the job alike are one family, judged by all its members: a late pipeline
+    stage waits for its forward pass.
     """
     start, step = _without_communication(workload)
     first: dict[tuple[str, int, int], float] = {}
@@ -179,9 +179,9 @@ def _by_reductions(workload: Workload, candidates: Sequence[int]) -> list[int]:
 
 
 def _reductions(workload: Workload, group: int, start: Floats) -> Floats:
-    """Return when a group reduces tensors, ascending: when the median member comes to each call.
+    """Return when a group reduces tensors, ascending: the median arrival of each call.
 
-    One rank that something else held up, or that went ahead, says nothing of the program.
+    A single rank that was delayed, or ahead, says nothing about the program.
     """
     calls = workload.calls
     reductions = np.flatnonzero((calls.group == group) & np.isin(calls.kind, _REDUCTIONS))
@@ -196,7 +196,7 @@ def _reductions(workload: Workload, group: int, start: Floats) -> Floats:
 
 
 def _without_communication(workload: Workload) -> tuple[Floats, float]:
-    """Return when each op starts if calls take no time, and how long the step then is (s)."""
+    """Return the start of each op and the length of the step if calls take no time (s)."""
     local = LocalTimes.of(workload, cost=np.zeros(len(workload.calls)))
     local.begin()
     end = local.ops.end
@@ -206,10 +206,10 @@ def _without_communication(workload: Workload) -> tuple[Floats, float]:
 
 
 def _check_crossing(workload: Workload, primary: Sequence[int], *, may_nest: bool) -> None:
-    """Refuse groups that share some ranks: they lie along different dimensions of the job.
+    """Refuse groups that overlap: they belong to different dimensions of the job.
 
-    Of groups found by their names one may be part of another (Megatron's data-parallel groups with
-    and without context parallelism, those of experts); of others it is not known what that means.
+    Groups recognised by label may contain each other (Megatron's data-parallel groups with and
+    without context parallelism, those of experts); for others the meaning is unknown.
     """
     sets = {group: frozenset(workload.groups[group].ranks) for group in primary}
     different = list(dict.fromkeys(sets.values()))
@@ -217,17 +217,17 @@ def _check_crossing(workload: Workload, primary: Sequence[int], *, may_nest: boo
         for second in different[number + 1 :]:
             nested = (first <= second or second <= first) and may_nest
             if first & second and not nested:
-                crossing = say_groups(
+                crossing = group_names(
                     workload, [group for group in primary if sets[group] in (first, second)]
                 )
                 raise WorkloadError(
                     f"cannot determine which groups are data parallel: {crossing} have ranks in"
-                    f" common; {_name_one(workload, primary)}"
+                    f" common; {_naming_advice(workload, primary)}"
                 )
 
 
 def _spanning(workload: Workload, primary: Sequence[int]) -> Mask:
-    """Which groups grow: the primary ones, and those that have all ranks of one as members."""
+    """Mark the groups that grow: primary ones, and those that contain a whole primary group."""
     cores = list({frozenset(workload.groups[group].ranks) for group in primary})
     grows = np.zeros(len(workload.groups), dtype=bool)
     for number, group in enumerate(workload.groups):
@@ -238,7 +238,7 @@ def _spanning(workload: Workload, primary: Sequence[int]) -> Mask:
 
 
 def _block(workload: Workload, primary: Sequence[int]) -> int:
-    """Return the least number of ranks in a row that hold each of the primary groups."""
+    """Return the least size of blocks of consecutive ranks that hold each primary group."""
     groups = [workload.groups[group].ranks for group in primary]
     for block in range(1, workload.job_ranks):
         if workload.job_ranks % block == 0 and all(
@@ -248,22 +248,22 @@ def _block(workload: Workload, primary: Sequence[int]) -> int:
     return workload.job_ranks
 
 
-def _untold(workload: Workload, candidates: Sequence[int]) -> str:
+def _unrecognised(workload: Workload, candidates: Sequence[int]) -> str:
     if not candidates:
         return "no group of several ranks makes a call: there is nothing to reduce over replicas"
-    names = say_groups(workload, candidates)
+    names = group_names(workload, candidates)
     return (
         f"cannot determine which groups are data parallel: none of {names} is"
         " called so, nor reduces tensors only after the forward pass;"
-        f" {_name_one(workload, candidates)}"
+        f" {_naming_advice(workload, candidates)}"
     )
 
 
-def _name_one(workload: Workload, groups: Sequence[int]) -> str:
+def _naming_advice(workload: Workload, groups: Sequence[int]) -> str:
     label = next(filter(None, (workload.groups[group].label for group in groups)), "")
     return f"name them, as in 'replicas@{_quotable(label)} x4'"
 
 
 def _quotable(label: str) -> str:
-    """Return a label as a word of a what-if: ``*`` stands for its spaces."""
+    """Return a label as a word of a what-if, with ``*`` for its spaces."""
     return label.replace(" ", "*") or "group"

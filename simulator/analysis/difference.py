@@ -1,11 +1,11 @@
-"""Two runs side by side: what each class of ops adds to the step of either, and the difference.
+"""Two runs side by side: what each class of ops adds to either step, and the difference.
 
-Parts are means over ranks of :func:`simulator.analysis.attribution.account`, so those of a run add
-up to its step, and the differences to the difference of the steps. Runs may have different ops and
-different numbers of ranks: two recordings of a program rarely agree in every name, since tile
-sizes, template arguments and numbers change with sizes and versions. A name that both runs have is
-a class. Of the others, those that agree without template arguments and parameters are one class,
-then those that agree without numbers. What is left has no counterpart.
+Parts are means over ranks of :func:`simulator.analysis.attribution.account`; those of a run sum to
+its step, and the differences to the difference of the steps. The runs may differ in ops and in the
+number of ranks. Two recordings of a program rarely agree in every name: tile sizes, template
+arguments and numbers change with sizes and versions. A name that both runs have is a class. Names
+that only one has are matched without template arguments and parameters, then without numbers; the
+rest have no counterpart.
 """
 
 import re
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.analysis.attribution import COMMUNICATION, REST, USES, WAITING, Account
-from simulator.analysis.path_integral import where
+from simulator.analysis.path_integral import call_name
 from simulator.support.arrays import Longs
 from simulator.workload import Workload
 
@@ -23,11 +23,11 @@ _NUMBERS = re.compile(r"\d+")
 _OF_GROUP = re.compile(r"\[\d+\]$")
 
 Coarser = Callable[[str], str]
-"""From a name to a pattern that it fits, in which ``*`` stands for what was left out."""
+"""Maps a name to a pattern that it fits, in which ``*`` stands for what was left out."""
 
 
 def without_arguments(name: str) -> str:
-    """Leave out template arguments and parameters, whatever is nested in them.
+    """Drop template arguments and parameters, however nested.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def without_arguments(name: str) -> str:
 
 
 def without_numbers(name: str) -> str:
-    """Leave out arguments and every number: ``gemm_128x64_tn`` is ``gemm_*x*_tn``.
+    """Drop arguments and all numbers: ``gemm_128x64_tn`` is ``gemm_*x*_tn``.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def without_numbers(name: str) -> str:
 
 
 def without_size(name: str) -> str:
-    """Leave out how many ranks a group has: ``all_reduce dp[8]`` is ``all_reduce dp``."""
+    """Drop the size of a group: ``all_reduce dp[8]`` is ``all_reduce dp``."""
     return _OF_GROUP.sub("", name)
 
 
@@ -76,9 +76,9 @@ def _kind(name: str) -> str:
 
 
 OPS: tuple[Coarser, ...] = (without_arguments, without_numbers)
-"""How names of ops are made coarser."""
+"""Patterns for names of ops, tried in this order."""
 CALLS: tuple[Coarser, ...] = (without_size, _label_without_numbers, _kind)
-"""How kinds and groups of calls are."""
+"""Patterns for kinds and groups of calls, tried in this order."""
 
 
 def classes(
@@ -116,8 +116,8 @@ def classes(
 
 
 @dataclass(frozen=True, slots=True)
-class OfClass:
-    """A class of ops in one run: how many, how long each lasts (s), what they add to the step (s).
+class ClassTotals:
+    """A class of ops in one run: their number, mean duration (s) and part of the step (s).
 
     ``count`` is over all ranks, ``lasts_s`` the mean over the ops (None without ops), ``adds_s``
     the mean over ranks.
@@ -128,50 +128,50 @@ class OfClass:
     adds_s: float
 
 
-_NOTHING = OfClass(0, None, 0.0)
+_NOTHING = ClassTotals(0, None, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What a class of ops does in two runs; ``what`` is a use of time, ``name`` the class.
+    """A class of ops in two runs; ``what`` is a use of time, ``name`` the class.
 
     Time before and after a rank's ops, and idle time, has no name.
     """
 
     what: str
     name: str
-    a: OfClass
-    b: OfClass
+    a: ClassTotals
+    b: ClassTotals
 
     @property
     def difference(self) -> float:
-        """What it adds to the step of B and not to that of A (s)."""
+        """What the class adds to step B minus what it adds to step A (s)."""
         return self.b.adds_s - self.a.adds_s
 
 
 def compared(a: Account, b: Account) -> list[Compared]:
-    """Compare two runs class by class, the greatest differences first.
+    """Compare two runs class by class, the largest differences first.
 
-    The differences add up to ``b.step - a.step``.
+    The differences sum to ``b.step - a.step``.
     """
     rows = []
     for use in USES:
         of_a, of_b = _by_name(a, use), _by_name(b, use)
         class_of = classes(of_a, of_b, CALLS if use in (COMMUNICATION, WAITING) else OPS)
-        of_a, of_b = _merged(of_a, class_of), _merged(of_b, class_of)
+        of_a, of_b = _added(of_a, class_of), _added(of_b, class_of)
         rows += [
             Compared(use, name, of_a.get(name, _NOTHING), of_b.get(name, _NOTHING))
             for name in dict.fromkeys([*of_a, *of_b])
         ]
     for use in REST:
         of_ranks = (float(of.of_rank[use].sum()) / max(1, len(of.workload.ranks)) for of in (a, b))
-        rows.append(Compared(use, "", *(OfClass(0, None, seconds) for seconds in of_ranks)))
+        rows.append(Compared(use, "", *(ClassTotals(0, None, seconds) for seconds in of_ranks)))
     rows = [row for row in rows if row.a != _NOTHING or row.b != _NOTHING]
     return sorted(rows, key=lambda row: (-abs(row.difference), row.what, row.name))
 
 
-def _by_name(of: Account, use: str) -> dict[str, OfClass]:
-    """Add ops up by their names; calls by kind and group."""
+def _by_name(of: Account, use: str) -> dict[str, ClassTotals]:
+    """Sum ops by name, and calls by kind and group."""
     workload = of.workload
     ops = np.flatnonzero(~np.isnan(of.lasted[use]))
     which, names = workload.name[ops].astype(np.int64), workload.names
@@ -183,23 +183,23 @@ def _by_name(of: Account, use: str) -> dict[str, OfClass]:
     lasts = np.bincount(which, weights=of.lasted[use][ops], minlength=len(names))
     adds = np.bincount(which, weights=of.of_op[use][ops] / ranks, minlength=len(names))
     return {
-        names[at]: _of_class(int(count[at]), float(lasts[at]), float(adds[at]))
+        names[at]: _class_totals(int(count[at]), float(lasts[at]), float(adds[at]))
         for at in np.flatnonzero(count).tolist()
     }
 
 
-def _of_class(count: int, lasted: float, adds: float) -> OfClass:
-    return OfClass(count, lasted / count, adds)
+def _class_totals(count: int, lasted: float, adds: float) -> ClassTotals:
+    return ClassTotals(count, lasted / count, adds)
 
 
-def _merged(of: dict[str, OfClass], into: dict[str, str]) -> dict[str, OfClass]:
-    """Add classes up."""
+def _added(of: dict[str, ClassTotals], into: dict[str, str]) -> dict[str, ClassTotals]:
+    """Add the totals of two classes."""
     totals: dict[str, tuple[int, float, float]] = {}
     for name, entry in of.items():
         count, lasted, adds = totals.get(into[name], (0, 0.0, 0.0))
         longer = entry.count * (entry.lasts_s or 0.0)
         totals[into[name]] = count + entry.count, lasted + longer, adds + entry.adds_s
-    return {name: _of_class(*total) for name, total in totals.items()}
+    return {name: _class_totals(*total) for name, total in totals.items()}
 
 
 def call_names(workload: Workload) -> tuple[Longs, tuple[str, ...]]:
@@ -209,6 +209,6 @@ def call_names(workload: Workload) -> tuple[Longs, tuple[str, ...]]:
     key = calls.kind.astype(np.int64) * groups + calls.group
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
     number_of: dict[str, int] = {}
-    names = [where(workload, call) for call in first.tolist()]
+    names = [call_name(workload, call) for call in first.tolist()]
     of_key = [number_of.setdefault(name, len(number_of)) for name in names]
     return np.array(of_key, dtype=np.int64)[number.ravel()], tuple(number_of)

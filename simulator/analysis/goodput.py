@@ -1,9 +1,8 @@
-"""Goodput under failures: the share of a long run's time in which steps are made that last.
+"""Goodput under failures: the share of a long run's time spent on steps that last.
 
-Failures come at random and independently of each other. A job keeps a checkpoint every so often,
-and stands still meanwhile; after a failure it restarts from the last one, and what was done since
-is done again. All of it is J. T. Daly's model (Future Generation Computer Systems 22, 2006, eq.
-13), in closed form.
+Failures are random and independent. A job writes checkpoints at intervals and stands still
+meanwhile; after a failure it restarts from the last one and repeats the work since. This is J. T.
+Daly's model (Future Generation Computer Systems 22, 2006, eq. 13), in closed form.
 """
 
 from dataclasses import dataclass
@@ -12,24 +11,24 @@ from math import exp, expm1, inf, sqrt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """How often a job fails, and what it does about it; all in seconds.
+    """How often a job fails, and what checkpoints and restarts cost; all in seconds.
 
     Parameters
     ----------
     mtbf
         Mean time between failures of the whole job.
     checkpoint
-        For which steps stand still while a checkpoint is kept.
+        Time that steps stand still for a checkpoint.
     restart
-        From a failure until steps go on: noticing it, new nodes, reading the checkpoint.
+        Time from a failure until steps go on: detection, new nodes, reading the checkpoint.
     every
-        Work between two checkpoints; None: as much as loses least.
+        Work between two checkpoints; None: the interval that loses least.
 
     Raises
     ------
     ValueError
-        If a time is not positive, but for checkpoint and restart, which may be 0 (without
-        ``every`` a checkpoint has to take some time).
+        If a time is not positive; checkpoint and restart may be 0 (a checkpoint only with
+        ``every``).
     """
 
     mtbf: float
@@ -60,7 +59,7 @@ class Goodput:
 
 
 def goodput(failures: Failures) -> Goodput:
-    """Return what becomes of a job's time in the long run.
+    """Return the long-run shares of a job's time.
 
     Between two checkpoints that are kept lie ``every`` seconds of work and one checkpoint. If
     failures have the rate ``1 / mtbf``, a segment of length ``t`` fails ``exp(t / mtbf) - 1`` times
@@ -89,7 +88,7 @@ def goodput(failures: Failures) -> Goodput:
 
 
 _HOPELESS = 300.0
-"""Times between failures that something takes which never ends, as far as floats can tell."""
+"""Mean times between failures beyond which a segment practically never succeeds."""
 
 
 def best_interval(failures: Failures) -> float:
@@ -112,4 +111,4 @@ def best_interval(failures: Failures) -> float:
 
 
 _ROUNDS = 60
-"""Of Newton's method; halving alone would leave 1e-18."""
+"""Iterations of Newton's method; bisection alone would leave 1e-18."""

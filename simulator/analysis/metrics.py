@@ -1,9 +1,8 @@
-"""Numbers people quote of a step: one function, one definition each.
+"""Metrics of a step that people quote: one function and one definition each.
 
-All read :class:`~simulator.timeline.RunTimes`: a simulated timeline, or what was measured. Bytes
-and bandwidths are in :mod:`collectives.traffic`, phases of serving in
-:mod:`simulator.analysis.phases`. What is exposed or idle is what unions of intervals of time leave
-of one another: their functions stand first.
+All read :class:`~simulator.timeline.RunTimes`: a simulated timeline, or measured times. Bytes and
+bandwidths are in :mod:`collectives.traffic`, phases of serving in :mod:`simulator.analysis.phases`.
+Exposed and idle time are differences of unions of intervals, whose functions come first.
 """
 
 import re
@@ -45,7 +44,7 @@ def length(intervals: Intervals) -> float:
 
 
 def common(first: Intervals, second: Intervals) -> float:
-    """Length of what two unions have in common: lengths add up, less what the union of both has."""
+    """Length of the intersection of two unions."""
     return length(first) + length(second) - length(united(first, second))
 
 
@@ -56,7 +55,7 @@ def united(first: Intervals, second: Intervals) -> Intervals:
 
 
 def cover(intervals: Intervals, start: Floats, end: Floats) -> Floats:
-    """How much of each span from ``start`` to ``end`` disjoint intervals cover (s).
+    """Time of each span from ``start`` to ``end`` that disjoint intervals cover (s).
 
     Examples
     --------
@@ -82,11 +81,11 @@ def _covered_before(intervals: Intervals, time: Floats) -> Floats:
 class RankTime:
     """Where one rank's time went (s).
 
-    ``compute`` is time with a kernel under way; a copy or memset computes nothing.
+    ``compute`` is time with a kernel under way; copies and memsets compute nothing.
     ``exposed_communication`` is time a rank communicates while it computes nothing,
     ``exposed_waiting`` time it waits in a call for other members while it computes nothing,
-    ``communication`` all time a call of the rank is moving.
-    ``exposed_copy`` is time a copy is under way while no kernel is and no call moves.
+    ``communication`` all time in which a call of the rank moves data. ``exposed_copy`` is time with
+    a copy under way, no kernel, and no call that moves data.
     """
 
     rank: int
@@ -121,9 +120,9 @@ def rank_times(run: RunTimes) -> list[RankTime]:
 
 
 def step_time(run: RunTimes) -> float:
-    """When the last op of any rank ends (s), the slowest; a simulated timeline calls it makespan.
+    """End of the last op of any rank (s); of a simulated timeline, its makespan.
 
-    Of a step that repeats it is the period: time 0 is when the step before has ended.
+    Of a step that repeats it is the period: time 0 is the end of the step before.
     """
     return float(run.end.max()) if len(run.end) else 0.0
 
@@ -185,10 +184,10 @@ def mean_exposed(rows: Sequence[RankTime]) -> float:
 
 
 def communication_fraction(run: RunTimes) -> float:
-    """Mean over ranks of the time a call of the rank is moving, as a share of the step (0 to 1).
+    """Mean over ranks of the time in which a call moves data, as a share of the step (0 to 1).
 
-    Of CCL-Bench (arXiv 2605.06544) ``communication_fraction``, less the waiting for members, which
-    its kernels' durations include.
+    ``communication_fraction`` of CCL-Bench (arXiv 2605.06544), without the waiting for members that
+    its kernel durations include.
     """
     return _share_of_step(run, [row.communication for row in rank_times(run)])
 
@@ -206,20 +205,20 @@ def communication_overlap(run: RunTimes) -> float | None:
 
 
 def memory_transfer_overhead(run: RunTimes) -> float:
-    """Mean over ranks of the time of copies that nothing hides, as a share of the step (0 to 1).
+    """Mean over ranks of the time of exposed copies, as a share of the step (0 to 1).
 
-    A copy or memset is hidden while a kernel of the rank runs or a call of it moves. Of CCL-Bench
-    (arXiv 2605.06544) ``memory_transfer_overhead``, which counts hidden copies as well.
+    A copy or memset is hidden while a kernel of the rank runs or a call of it moves data.
+    ``memory_transfer_overhead`` of CCL-Bench (arXiv 2605.06544) counts hidden copies as well.
     """
     return _share_of_step(run, [row.exposed_copy for row in rank_times(run)])
 
 
 def load_imbalance(run: RunTimes) -> float | None:
-    """Greatest compute time of a rank over the mean of all ranks, less 1; 0 is balanced.
+    """Largest compute time of a rank over the mean of all ranks, less 1; 0 is balanced.
 
     The percent imbalance of Pearce et al., Quantifying the Effectiveness of Load Balance
-    Algorithms, ICS 2012, doi 10.1145/2304576.2304601, as a fraction. A rank computes while a
-    kernel of the step runs on it. None where nothing computes, and of a single rank.
+    Algorithms, ICS 2012, doi 10.1145/2304576.2304601, as a fraction. A rank computes while a kernel
+    of the step runs on it. None where nothing computes, and of a single rank.
     """
     workload, kernels = run.workload, _kernels(run)
     kernels_by_rank = [kernels[workload.rank[kernels] == rank] for rank in workload.ranks]
@@ -229,22 +228,22 @@ def load_imbalance(run: RunTimes) -> float | None:
 
 
 def load_imbalance_ratio(run: RunTimes) -> float | None:
-    """Greatest over least time that a kernel runs on a rank, kernels of calls included.
+    """Largest over least kernel time of a rank, kernels of calls included.
 
-    1 is balanced. Of CCL-Bench (arXiv 2605.06544) ``load_imbalance_ratio``. A kernel of a
-    collective waits for others, which evens out what :func:`load_imbalance` shows. None of a single
-    rank, and where a rank runs no kernel.
+    1 is balanced. ``load_imbalance_ratio`` of CCL-Bench (arXiv 2605.06544). The kernel of a
+    collective waits for others, which hides the imbalance that :func:`load_imbalance` shows. None
+    for a single rank, and if a rank runs no kernel.
     """
     active = [length(_spans(run, ops)) for ops in _device_ops(run)]
     return max(active) / min(active) if len(active) > 1 and min(active) > 0 else None
 
 
 def straggler_delay(run: RunTimes) -> float | None:
-    """How much later the last rank is done with its calls than the first (0 to 1).
+    """How much later the last rank ends its calls than the first (0 to 1).
 
-    Of CCL-Bench (arXiv 2605.06544) ``straggler``: the time between the first and the last rank's
-    end of its last call, over that from the first start of any call to the last end. None where
-    fewer than two ranks communicate.
+    ``straggler`` of CCL-Bench (arXiv 2605.06544): the time between the first and the last rank's
+    end of its last call, over that from the first start of any call to the last end. None if fewer
+    than two ranks communicate.
     """
     workload = run.workload
     calls = [ops[workload.what[ops] >= What.COLLECTIVE] for ops in _ops_by_rank(run)]
@@ -257,9 +256,9 @@ def straggler_delay(run: RunTimes) -> float | None:
 
 
 def communication_time(run: RunTimes) -> float:
-    """Mean over ranks of the time in which a call of the rank is under way, waiting included (s).
+    """Mean over ranks of the time with a call under way, waiting included (s).
 
-    Of CCL-Bench (arXiv 2605.06544) ``total_communication_time``.
+    ``total_communication_time`` of CCL-Bench (arXiv 2605.06544).
     """
     workload = run.workload
     calls = (ops[workload.what[ops] >= What.COLLECTIVE] for ops in _ops_by_rank(run))
@@ -341,7 +340,7 @@ def dominant_kernel(run: RunTimes) -> DominantKernel | None:
 
 
 def _kernels(run: RunTimes) -> Longs:
-    """Kernels that the step launched, each once: not what a stream had left of the step before."""
+    """Kernels that the step launched; what a stream had left of the step before is not counted."""
     return np.flatnonzero((run.workload.what == What.COMPUTE) & run.workload.own)
 
 
@@ -350,7 +349,7 @@ def _ops_by_rank(run: RunTimes) -> list[Longs]:
 
 
 def _device_ops(run: RunTimes) -> list[Longs]:
-    """Kernels of each rank: those of its own, and those of calls where it has others."""
+    """Kernels of each rank: its own, and those of calls if it has others."""
     workload, kernels = run.workload, _kernels(run)
     computes = np.zeros(len(workload), dtype=np.bool_)
     computes[kernels] = True
@@ -390,9 +389,10 @@ def _rank_time(run: RunTimes, rank: int) -> RankTime:
 
 
 def moves(run: RunTimes, ops: Longs) -> tuple[Floats, Floats]:
-    """When the calls of ops move for their ranks (s): from a call's start to the end of the op.
+    """When the calls of ops move data for their ranks (s): from the call's start to the op's end.
 
-    An eager message moves also before its receiver comes, and no longer if that comes after it.
+    An eager message also moves before its receiver arrives, and ends with the message if that
+    arrives later.
     """
     workload = run.workload
     call = workload.call[ops]
@@ -406,5 +406,5 @@ def _spans(run: RunTimes, ops: Longs) -> Intervals:
 
 
 def _alone(covered: Intervals, by: Intervals) -> float:
-    """Length of the part of one union that the other does not cover."""
+    """Length of the part of one union outside another."""
     return max(0.0, length(covered) - common(covered, by))

@@ -1,23 +1,23 @@
-"""A difference between two steps of one graph, attributed to what changed: parts that add up to it.
+"""The difference of two steps of one graph, attributed to what changed: parts that sum to it.
 
-Two timelines of the same ops and edges differ in how long ops, launch latencies and calls take.
-Let all of these go from their values in one to those in the other together, in a straight line.
-On the way the step is the longest of all ways through the graph, each of which is linear: a convex
-function, of straight pieces. On a piece it changes by what the things on its critical path change
-by. So a thing's part of the difference is how much it changes times the share of the way on which
-it is critical, and the parts add up to the difference::
+Two timelines of the same ops and edges differ in the durations of ops, launch latencies and calls.
+Move all of these together, on a straight line, from their values in one to those in the other. The
+step is the longest path through the graph, and each path is linear in these values; so along the
+line the step is convex and piecewise linear. On each piece it changes as the critical path does. A
+value's part of the difference is its change times the share of the line on which it is critical,
+and the parts sum to the difference::
 
-    T(1) - T(0) = sum over things of (value(1) - value(0)) * share of [0, 1] on the critical path
+    T(1) - T(0) = sum over values of (value(1) - value(0)) * share of [0, 1] on the critical path
 
 That is the Aumann-Shapley value of the step as a function of the durations (Aumann and Shapley,
-Values of Non-Atomic Games, Princeton 1974; Billera and Heath, Math. Oper. Res. 7(1), 1982,
-doi 10.1287/moor.7.1.32), known from machine learning as integrated gradients (Sundararajan et al.,
-arXiv 1703.01365). Interaction, as when a second way becomes critical because the first got shorter,
-is shared by where on the way it happens: nothing is left over, and no order is preferred.
+Values of Non-Atomic Games, Princeton 1974; Billera and Heath, Math. Oper. Res. 7(1), 1982, doi
+10.1287/moor.7.1.32), known in machine learning as integrated gradients (Sundararajan et al., arXiv
+1703.01365). Interaction, as when a second path becomes critical because the first got shorter, is
+divided by where on the line it happens: no remainder, and no preferred order.
 
-It holds for any engine whose calls end together: how long each call took, contention included, is a
-value like the others. Where several ways are equally long the engine's is taken, which prefers the
-op with the lowest index.
+It holds for every engine whose calls end for all members together: the time of each call,
+contention included, is a value like the others. Of several equally long paths the engine's is
+taken, which prefers the op of lowest index.
 """
 
 from collections import defaultdict
@@ -36,21 +36,22 @@ from simulator.timeline import Timeline
 from simulator.workload import Edges, What, Workload
 
 _GAP = 1e-9
-"""A piece is straight if no way is longer by this share of the step: what rounding leaves of it."""
+"""A piece counts as straight if no path is longer by this share of the step: rounding."""
 _PIECES = 400
-"""Places that are timed at most; what has more corners is cut where lines meet, and adds up."""
+"""Most points that are timed; with more corners a piece is cut where lines meet, and still adds up.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """What each thing adds to the difference (s); together they are the difference.
+    """Contribution of each value to the difference (s); together they are the difference.
 
-    ``duration`` is by the ops' own time, shape ``(ops,)``, ``moving`` by the time of the calls,
-    by the op through which the critical path leaves one, shape ``(ops,)``; ``lag`` by edges, shape
-    ``(edges,)``; ``ready`` by when ops may start at the earliest, ``late`` by when ranks that were
-    not recorded arrive, shape ``(ops,)``. ``share`` is on how much of the way each op is critical
-    (0 to 1), ``call_share`` its call through it, shape ``(ops,)``. ``pieces`` is
-    how many straight pieces the way has.
+    ``duration`` is by ops' own time, shape ``(ops,)``; ``moving`` by the time of calls, at the op
+    through which the critical path leaves one, shape ``(ops,)``; ``lag`` by edges, shape
+    ``(edges,)``; ``ready`` by the earliest starts of ops, ``late`` by arrivals of ranks that were
+    not recorded, shape ``(ops,)``. ``share`` is the share of the line on which each op is critical
+    (0 to 1), ``call_share`` that of its call through it, shape ``(ops,)``. ``pieces`` counts the
+    straight pieces of the line.
     """
 
     duration: Floats
@@ -71,7 +72,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Values:
-    """How long things take in a step (s)."""
+    """All durations of a step (s)."""
 
     duration: Floats
     ready: Floats
@@ -88,8 +89,8 @@ class _Values:
             workload.duration, workload.ready, workload.edges.lag, workload.calls.late, moved
         )
 
-    def towards(self, end: "_Values", share: float) -> "_Values":
-        """Values on the straight line to others."""
+    def interpolated(self, end: "_Values", share: float) -> "_Values":
+        """Values on the straight line to others, at a share of it."""
 
         def between(first: Floats, last: Floats) -> Floats:
             return first + share * (last - first)
@@ -103,7 +104,7 @@ class _Values:
         )
 
     def same_ops(self, values: "_Values") -> bool:
-        """Whether only the calls differ."""
+        """Whether only calls differ."""
         return (
             np.array_equal(self.duration, values.duration)
             and np.array_equal(self.ready, values.ready)
@@ -113,10 +114,10 @@ class _Values:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Point:
-    """A place on the way: the step there (s), its critical path, and how fast that changes.
+class _PointOnLine:
+    """A point on the line: the step (s), its critical path, and the slope there.
 
-    ``call`` are those with whose end the ops of ``left`` ended, -1 of one without.
+    ``call`` are the calls with whose end the ops of ``left`` ended, -1 for an op without one.
     """
 
     at: float
@@ -128,12 +129,12 @@ class _Point:
     slope: float
 
     def line(self, at: float) -> float:
-        """Length of the critical path somewhere else on the way (s)."""
+        """Length of this point's critical path elsewhere on the line (s)."""
         return self.step + self.slope * (at - self.at)
 
 
 def path_integral(base: Timeline, changed: Timeline) -> Parts:
-    """Attribute the difference of two steps, ``changed`` less ``base``, to what differs in them.
+    """Attribute the difference of two steps, ``changed`` minus ``base``, to what differs.
 
     Returns
     -------
@@ -166,7 +167,7 @@ def path_integral(base: Timeline, changed: Timeline) -> Parts:
     [-2.0, 0.0]
     """
     _check_same_graph(base.workload, changed.workload)
-    way = _Way(base.workload, _Values.from_timeline(base), _Values.from_timeline(changed))
+    way = _Line(base.workload, _Values.from_timeline(base), _Values.from_timeline(changed))
     first, last = way.point(0.0), way.point(1.0)
     for point, timeline in ((first, base), (last, changed)):
         if abs(point.step - timeline.makespan) > _GAP * max(timeline.makespan, 1e-9):
@@ -174,7 +175,7 @@ def path_integral(base: Timeline, changed: Timeline) -> Parts:
                 f"engine {timeline.engine!r}: ranks leave a call before it is over, so that a step "
                 "is not a sum of its calls and ops; take engine flow or analytic"
             )
-    return way.integral(first, last)
+    return way.integrate(first, last)
 
 
 def _check_same_graph(base: Workload, changed: Workload) -> None:
@@ -189,8 +190,8 @@ def _check_same_graph(base: Workload, changed: Workload) -> None:
         raise WorkloadError("the two steps are not the same graph of ops and calls")
 
 
-class _Way:
-    """The straight line between two steps, and what has been added up on it."""
+class _Line:
+    """The straight line between two steps, and the parts summed on it."""
 
     def __init__(self, workload: Workload, base: _Values, changed: _Values) -> None:
         self._workload, self._base, self._changed = workload, base, changed
@@ -206,9 +207,9 @@ class _Way:
             changed.cost - base.cost,
         )
 
-    def point(self, at: float) -> _Point:
-        """Time the step at a place of the way."""
-        values = self._base.towards(self._changed, at) if at < 1 else self._changed
+    def point(self, at: float) -> _PointOnLine:
+        """Time the step at a point of the line."""
+        values = self._base.interpolated(self._changed, at) if at < 1 else self._changed
         workload = self._workload
         if not self._only_calls:
             edges = Edges(workload.edges.offset, workload.edges.target, values.lag)
@@ -227,7 +228,7 @@ class _Way:
         left, arrived = ops_on_path(end, released) if len(end) else _NOTHING
         before = released.by[arrived]
         step = float(end.max(initial=0.0))
-        point = _Point(at, step, left, call[left], arrived, before, 0.0)
+        point = _PointOnLine(at, step, left, call[left], arrived, before, 0.0)
         # How much longer a way is at the end of the line than at its beginning (s)
         change, calls = self._difference, point.call[point.call >= 0]
         return replace(
@@ -241,11 +242,11 @@ class _Way:
             ),
         )
 
-    def integral(self, first: _Point, last: _Point) -> Parts:
-        """Add up what lies on critical paths, piece by piece, those that are least straight first.
+    def integrate(self, first: _PointOnLine, last: _PointOnLine) -> Parts:
+        """Integrate over critical paths piece by piece, the least straight pieces first.
 
-        Where the lines of two ends meet is a corner if the step lies there on both of them; else
-        there is another way between, and its line is met with either.
+        Where the tangents of two points meet is a corner if the step lies there on both; otherwise
+        another path lies between, and its tangent is intersected with either.
         """
         ops, edges = len(self._workload), len(self._workload.edges.target)
         parts = Parts(
@@ -259,8 +260,8 @@ class _Way:
             pieces=0,
         )
         gap = _GAP * max(first.step, last.step)
-        waiting: list[tuple[float, float, _Point, _Point, _Point | None]] = []
-        self._meet(waiting, first, last, points=2)
+        waiting: list[tuple[float, float, _PointOnLine, _PointOnLine, _PointOnLine | None]] = []
+        self._corner(waiting, first, last, points=2)
         slopes: list[tuple[float, float]] = []
         points = 3
         while waiting:
@@ -275,19 +276,19 @@ class _Way:
                         self._add(parts, point, width)
                         slopes.append((start, point.slope))
                 continue
-            self._meet(waiting, low, middle, points)
-            self._meet(waiting, middle, high, points)
+            self._corner(waiting, low, middle, points)
+            self._corner(waiting, middle, high, points)
             points += 2
         return replace(parts, pieces=_pieces(slopes, gap))
 
-    def _meet(
+    def _corner(
         self,
-        waiting: list[tuple[float, float, _Point, _Point, _Point | None]],
-        low: _Point,
-        high: _Point,
+        waiting: list[tuple[float, float, _PointOnLine, _PointOnLine, _PointOnLine | None]],
+        low: _PointOnLine,
+        high: _PointOnLine,
         points: int,
     ) -> None:
-        """Find where the lines of two ends meet, and how far the step is off them there."""
+        """Find where two tangents meet, and how far the step is above them there."""
         width = high.at - low.at
         bend = high.slope - low.slope
         level = bend <= 0 or width <= 0
@@ -302,13 +303,13 @@ class _Way:
         heappush(waiting, (-off, low.at, low, high, middle))
 
     def _edges(self, before: Ints, arrived: Ints) -> Longs:
-        """Return the edges that a way takes."""
+        """Return the edges of a path."""
         by_edge = before >= 0
         key = before[by_edge].astype(np.int64) * max(1, len(self._workload)) + arrived[by_edge]
         return self._order[np.searchsorted(self._key, key, sorter=self._order)]
 
-    def _add(self, parts: Parts, point: _Point, width: float) -> None:
-        """Add what a way changes by on a piece of the line."""
+    def _add(self, parts: Parts, point: _PointOnLine, width: float) -> None:
+        """Add the changes along a path for a piece of the line."""
         change, joined = self._difference, point.call >= 0
         moving, calls = point.left[joined], point.call[joined]
         edges = self._edges(point.before, point.arrived)
@@ -324,7 +325,7 @@ class _Way:
 
 
 def _pieces(slopes: list[tuple[float, float]], gap: float) -> int:
-    """Count straight pieces: neighbours that rise alike are one."""
+    """Count straight pieces: neighbours of equal slope are one."""
     slope = np.array([slope for _, slope in sorted(slopes)])
     return int((np.abs(np.diff(slope)) > gap).sum()) + 1 if len(slope) else 0
 
@@ -333,18 +334,18 @@ _NOTHING = (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int32))
 
 
 CONTENTION = "contention"
-"""What a call takes beyond its time on an idle network."""
+"""Time of a call beyond that on an idle network."""
 SOFTWARE = "software"
 _ROUNDING = 1e-12
-"""What subtracting times leaves of nothing, as a share of them: a call of 1 ms begins at up to 1 s,
-where floats are 1e-16 s apart."""
+"""Relative size of a difference that is rounding: a call of 1 ms begins at up to 1 s, where floats
+are 1e-16 s apart."""
 _BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
 _NO_MODULE = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePart:
-    """What a change saves (s) of ``what``; more time than before is negative.
+    """Time that a change saves (s) by ``what``; negative if it costs time.
 
     ``what`` is ``communication``, ``compute``, ``copy``, ``host``, ``launch``, ``gap``, ``drain``,
     ``absent ranks`` or ``not ready``. ``name`` is an op's, or of communication kind and group;
@@ -358,9 +359,9 @@ class ChangePart:
 
 
 def parts_by_cause(base: Timeline, changed: Timeline, parts: Parts) -> list[ChangePart]:
-    """Put what a change saves down to kinds and groups of calls and names of ops.
+    """Attribute savings to kinds and groups of calls and to names of ops.
 
-    The largest first, without those of no time; they add up to what the step saves.
+    The largest first, without those of 0 s; they sum to what the step saves.
     """
     totals: dict[tuple[str, str, str], float] = defaultdict(float)
     for key, seconds in (*_of_calls(base, changed, parts), *_of_ops(base.workload, parts)):
@@ -370,7 +371,7 @@ def parts_by_cause(base: Timeline, changed: Timeline, parts: Parts) -> list[Chan
 
 
 def parts_by_module(workload: Workload, parts: Parts) -> dict[str, float]:
-    """Put what a change saves (s) down to modules; "" has what is of no known module.
+    """Attribute savings (s) to modules; "" is the part of no known module.
 
     A call counts for the module of the op by which the critical path leaves it.
     """
@@ -386,10 +387,10 @@ def parts_by_module(workload: Workload, parts: Parts) -> dict[str, float]:
 
 
 def parts_by_rank(workload: Workload, parts: Parts) -> dict[int, float]:
-    """Put what a change saves (s) down to ranks; a call counts for its members in equal parts.
+    """Attribute savings (s) to ranks; a call counts for its members in equal parts.
 
-    What is local counts for the rank that is on the critical path. Of ranks that are equally late
-    that is the lowest, so that a balanced job has all of its compute on one rank.
+    Local time counts for the rank on the critical path. Of equally late ranks that is the lowest,
+    so a balanced job has all of its compute on one rank.
     """
     joined = np.flatnonzero(workload.call >= 0)
     call = workload.call[joined]
@@ -404,7 +405,7 @@ def parts_by_rank(workload: Workload, parts: Parts) -> dict[int, float]:
 
 
 def _by_op(workload: Workload, parts: Parts, of_calls: Floats) -> Floats:
-    """All parts by op (s): what an edge's lag changes counts for the op that waits."""
+    """All parts by op (s); the change of an edge's lag counts for the op that waits."""
     every = parts.duration + parts.ready + of_calls
     np.add.at(every, workload.edges.target, parts.lag)
     return every
@@ -414,7 +415,7 @@ _Keyed = tuple[tuple[str, str, str], float]
 
 
 def _of_ops(workload: Workload, parts: Parts) -> Iterator[_Keyed]:
-    """Parts of ops and of edges (s): durations, launches and gaps, begins."""
+    """Parts of ops and of edges (s): durations, launches and gaps, starts."""
     is_call = workload.call >= 0
     for what, word in _BUSY.items():
         yield from _named(workload, np.where(workload.what == what, parts.duration, 0.0), word)
@@ -430,7 +431,7 @@ def _of_ops(workload: Workload, parts: Parts) -> Iterator[_Keyed]:
 
 
 def _named(workload: Workload, seconds: Floats, what: str) -> Iterator[_Keyed]:
-    """Add up by the names of ops."""
+    """Sum by names of ops."""
     ops = np.flatnonzero(seconds)
     total = np.bincount(workload.name[ops], weights=seconds[ops], minlength=len(workload.names))
     for name in np.flatnonzero(total).tolist():
@@ -438,19 +439,19 @@ def _named(workload: Workload, seconds: Floats, what: str) -> Iterator[_Keyed]:
 
 
 def _of_kinds(workload: Workload, seconds: Floats, what: str) -> Iterator[_Keyed]:
-    """Add up by kind and group of the calls that ops belong to."""
+    """Sum by kind and group of the ops' calls."""
     for op in np.flatnonzero(seconds).tolist():
-        yield (what, where(workload, int(workload.call[op])), ""), float(seconds[op])
+        yield (what, call_name(workload, int(workload.call[op])), ""), float(seconds[op])
 
 
-def where(workload: Workload, call: int) -> str:
-    """Name a call by its kind and its group: ``all_reduce tp[4]``."""
+def call_name(workload: Workload, call: int) -> str:
+    """Name a call by kind and group: ``all_reduce tp[4]``."""
     view = workload.call_view(call)
     return f"{view.kind} {view.group}"
 
 
 def _of_calls(base: Timeline, changed: Timeline, parts: Parts) -> Iterator[_Keyed]:
-    """Parts of the calls' time by cause (s)."""
+    """Parts of the time of calls by cause (s)."""
     workload = base.workload
     joined = np.flatnonzero(parts.call_share)
     share = np.bincount(
@@ -459,21 +460,21 @@ def _of_calls(base: Timeline, changed: Timeline, parts: Parts) -> Iterator[_Keye
     now, then = _CallTimes(base), _CallTimes(changed)
     for call in np.flatnonzero(share).tolist():
         before, after = now.causes(call), then.causes(call)
-        kind = where(workload, call)
+        kind = call_name(workload, call)
         for cause in {**before, **after}:
             change = after.get(cause, 0.0) - before.get(cause, 0.0)
             yield ("communication", kind, cause), float(share[call]) * change
 
 
 class _CallTimes:
-    """Why the calls of a timeline take as long as they do."""
+    """The causes of the times of a timeline's calls."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._costs = Costs(timeline.topology, lambda call, _: timeline.plans[call.index])
 
     def causes(self, call: int) -> dict[str, float]:
-        """Time of a call by cause (s); they add up to what it took."""
+        """Time of a call by cause (s); the causes sum to the time."""
         timeline = self._timeline
         latency = np.zeros(len(timeline.topology.resources) + 1)
         bandwidth = np.zeros(len(timeline.topology.resources))

@@ -14,16 +14,16 @@ PREFILL, DECODE = "prefill", "decode"
 MIXED = "mixed"
 """A pass that reads prompts in and makes tokens for other requests."""
 WHOLE = ""
-"""The lane of a phase that is the whole step of a rank: a generated one, of which nothing was
-measured."""
+"""Lane of a phase that is the whole step of a rank, as in generated steps, which have no measured
+times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A range on a host thread that marks a phase, where it was measured (s).
+    """A range on a host thread that marks a phase, with its measured times (s).
 
-    Its last device op ended at ``done`` on ``stream``, "" where it launched none that was still at
-    work at its end.
+    Its last device op ended at ``done`` on ``stream``; "" if no op that it launched ran beyond its
+    end.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class ServingLatency:
-    """Time to first token, and per output token after it (s), None where nothing makes one."""
+    """Time to first token and time per output token after it (s); None if not defined."""
 
     ttft: float | None
     tpot: float | None
@@ -67,7 +67,7 @@ def serving_latency(run: RunTimes, phases: Iterable[Phase]) -> ServingLatency | 
 
 
 def moment(run: RunTimes, rank: int, lane: str, time: float) -> float | None:
-    """When a run gets to what a lane did at a measured time (s); None if the lane has no ops.
+    """Return when a run reaches a measured time of a lane (s); None if the lane has no ops.
 
     Inside an op by the share of it that is done, after one by the time since.
     """
@@ -87,7 +87,7 @@ def moment(run: RunTimes, rank: int, lane: str, time: float) -> float | None:
 
 
 def _lane_ops(workload: Workload, rank: int, lane: str) -> Longs:
-    """Ops of a lane in the order in which they were measured."""
+    """Ops of a lane in the order of their measured times."""
     if lane not in workload.lanes:
         return np.empty(0, dtype=np.int64)
     on_lane = (workload.rank == rank) & (workload.lane == workload.lanes.index(lane))
@@ -122,7 +122,7 @@ def _begin(run: RunTimes, phase: Phase) -> float | None:
 
 
 def _end(run: RunTimes, phase: Phase) -> float | None:
-    """When the thread is through a phase, and its device with all that it launched."""
+    """When the thread has left a phase, and its device has ended all that the phase launched."""
     if phase.lane == WHOLE:
         return float(run.end[run.workload.rank == phase.rank].max(initial=-np.inf))
     times = [moment(run, phase.rank, phase.lane, phase.end)]
@@ -132,7 +132,7 @@ def _end(run: RunTimes, phase: Phase) -> float | None:
 
 
 def _outermost(phases: Sequence[Phase]) -> list[Phase]:
-    """Drop ranges inside another of the same name; the rest by start."""
+    """Drop ranges inside another of the same name, and sort by start."""
     by_name: dict[str, list[Phase]] = {}
     for phase in sorted(phases, key=lambda phase: (phase.start, -phase.end)):
         outer = by_name.setdefault(phase.name, [])

@@ -1,9 +1,9 @@
-"""How long steps of jobs take that disturb each other, once that has settled.
+"""Step times of jobs that share a network, once they are steady.
 
-The first steps of each job are left out. Of the others, where what the jobs do repeats, one cycle
-tells all: the same phases of all jobs against the slowest one, and the same steps, twice in a row.
-Where phases drift and nothing repeats, steps are averaged over a window, and how far the phases
-moved in it says how much of what can happen it has seen.
+The first steps of each job are left out. If the rest repeats, one cycle tells everything: equal
+phases of all jobs against the slowest one, and equal steps, twice in a row. If phases drift and
+nothing repeats, steps are averaged over a window, and the drift of the phases says how many of
+their possible positions the window has covered.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,27 +17,27 @@ import numpy as np
 from simulator.support.arrays import Floats
 
 _LONGEST_CYCLE = 12
-"""Steps of the slowest job in a cycle that is looked for."""
+"""Longest cycle that is looked for, in steps of the slowest job."""
 _SAME = 1e-8
-"""Phases and steps are the same within this fraction of a step ..."""
+"""Relative tolerance, in steps, of equal phases and steps ..."""
 _SAME_TIME = 1e-11
-"""... and this many seconds: the network rounds ends to a picosecond."""
+"""... and absolute tolerance (s): the network rounds ends to a picosecond."""
 
 
 _HELD = 0.01
-"""Phases that moved by this part of a step, or less, are held where they are."""
+"""Phases that drift by at most this share of a step are locked."""
 
 
 class Steps(Protocol):
-    """When the steps of a job began (s), that under way too, and how long each took (s)."""
+    """Begins of a job's steps (s), the current one included, and their lengths (s)."""
 
     @property
     def begin(self) -> list[float]:
-        """When each began."""
+        """Begin of each step (s)."""
 
     @property
     def length(self) -> list[float]:
-        """How long each took that is over."""
+        """Length of each completed step (s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,10 @@ class Window:
     warm_up
         Steps of each job that are left out.
     least, most
-        Steps of the slowest job that are averaged at least, and at most where the mean still moves.
+        Least number of steps of the slowest job that are averaged, and most if the mean still
+        moves.
     close
-        A mean has settled if those of the window's halves differ by this fraction at most.
+        A mean has settled if those of the window's halves differ by at most this fraction.
 
     Raises
     ------
@@ -71,19 +72,18 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class SteadyStep:
-    """The steps of a job that count.
+    """The averaged steps of a job.
 
     Attributes
     ----------
     first, count
-        Number of the first of them, and how many.
+        Index of the first of them, and their number.
     mean
-        Of their lengths (s): of a cycle exactly its time over the steps that are done in it.
+        Mean length (s); of a cycle exactly its time over the number of its steps.
     least, worst, deviation
-        The shortest and the longest of them, and their standard deviation (s).
+        The shortest and the longest length, and the standard deviation (s).
     halves
-        By how much the means of the window's halves differ, as a fraction of the mean; 0 of a
-        cycle.
+        Difference of the means of the window's halves, as a fraction of the mean; 0 of a cycle.
     drift
         How far the job's phase against the slowest job's steps moved in the window, in its own
         steps, without sign; 0 of a cycle.
@@ -101,7 +101,7 @@ class SteadyStep:
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """What was averaged: ``cycle`` steps of job ``slowest`` in which everything repeats, or 0."""
+    """The result: ``cycle`` steps of job ``slowest`` after which everything repeats, or 0."""
 
     jobs: tuple[SteadyStep, ...]
     slowest: int
@@ -109,8 +109,8 @@ class Steady:
     settled: bool
 
 
-def enough(jobs: Sequence[Steps], window: Window) -> bool:
-    """Say whether more steps would tell no more: a cycle, settled means, or the most steps.
+def is_steady(jobs: Sequence[Steps], window: Window) -> bool:
+    """Return whether more steps would add nothing: a cycle, settled means, or the most steps.
 
     Examples
     --------
@@ -119,28 +119,28 @@ def enough(jobs: Sequence[Steps], window: Window) -> bool:
     >>> enough([alike, alike], Window())
     True
     """
-    if not _long_enough(jobs, window):
+    if not _is_long_enough(jobs, window):
         return False
     slowest = _slowest(jobs)
     if find_cycle(jobs, slowest, window.warm_up):
         return True
-    counted = [_counted(job, _opens(jobs, window)) for job in jobs]
+    counted = [_counted(job, _warmed_up(jobs, window)) for job in jobs]
     if min(map(len, counted)) < window.least:
         return False
     return len(counted[slowest]) >= window.most or _settled(jobs, window).settled
 
 
 def steady(jobs: Sequence[Steps], window: Window) -> Steady:
-    """Average the steps that count of jobs that have done :func:`enough`, or all they could."""
+    """Average the counted steps of jobs that are steady, or have ended."""
     slowest = _slowest(jobs)
-    cycle = find_cycle(jobs, slowest, window.warm_up) if _long_enough(jobs, window) else 0
+    cycle = find_cycle(jobs, slowest, window.warm_up) if _is_long_enough(jobs, window) else 0
     if not cycle:
         return _settled(jobs, window)
     bounds = _boundaries(jobs[slowest])
     start, stop = bounds[-1 - cycle], bounds[-1]
     rows = []
     for job in jobs:
-        steps = _begun(job, start, stop)
+        steps = _begun_in(job, start, stop)
         rows.append(_row(job, steps))
     return Steady(tuple(rows), slowest, cycle, settled=True)
 
@@ -152,67 +152,67 @@ def find_cycle(jobs: Sequence[Steps], slowest: int, warm_up: int) -> int:
     slack = _SAME_TIME + _SAME * usual
     for cycle in range(1, min(_LONGEST_CYCLE, (len(bounds) - 1) // 2) + 1):
         last = bounds[-1 - 2 * cycle :]
-        if last[0] < _opens(jobs, Window(warm_up=warm_up)) - float(slack[slowest]):
+        if last[0] < _warmed_up(jobs, Window(warm_up=warm_up)) - float(slack[slowest]):
             return 0
         phases = np.array([[_phase(job, time) for job in jobs] for time in last])
         periods = np.diff(last)
         same = np.abs(phases[cycle:] - phases[:-cycle]) <= slack
         repeated = np.abs(periods[cycle:] - periods[:-cycle]) <= slack[slowest]
-        if same.all() and repeated.all() and _all_step(jobs, last[-1 - cycle], last[-1]):
+        if same.all() and repeated.all() and _all_jobs_step(jobs, last[-1 - cycle], last[-1]):
             return cycle
     return 0
 
 
-def _all_step(jobs: Sequence[Steps], start: float, stop: float) -> bool:
+def _all_jobs_step(jobs: Sequence[Steps], start: float, stop: float) -> bool:
     """Whether every job begins a step in a span, and has ended all that it begins there."""
     return all(
         len(steps) > 0 and steps[-1] < len(job.length)
         for job in jobs
-        for steps in [_begun(job, start, stop)]
+        for steps in [_begun_in(job, start, stop)]
     )
 
 
-def _begun(job: Steps, start: float, stop: float) -> range:
-    """Which steps begin in a span."""
+def _begun_in(job: Steps, start: float, stop: float) -> range:
+    """Mark the steps that begin in a span."""
     slack = _SAME_TIME + _SAME * job.length[-1]
     return range(bisect_left(job.begin, start - slack), bisect_left(job.begin, stop - slack))
 
 
 def _boundaries(job: Steps) -> Floats:
-    """When steps of a job ended; not the last, for what else happened just then may come yet."""
+    """Return the ends of a job's steps but the last, at whose instant more may happen."""
     return np.array(job.begin[1 : len(job.length)])
 
 
 def _phase(job: Steps, time: float) -> float:
-    """How long before a time the job's step under way began (s)."""
+    """Time since the job's current step began (s)."""
     slack = _SAME_TIME + _SAME * job.length[-1]
     return time - job.begin[bisect_right(job.begin, time + slack) - 1]
 
 
 def _slowest(jobs: Sequence[Steps]) -> int:
-    """Find the job whose steps take longest."""
+    """Return the job with the longest steps."""
     return max(range(len(jobs)), key=lambda number: float(np.mean(jobs[number].length)))
 
 
-def _opens(jobs: Sequence[Steps], window: Window) -> float:
-    """When all jobs have done the steps that are left out (s)."""
+def _warmed_up(jobs: Sequence[Steps], window: Window) -> float:
+    """Return when all jobs have completed the steps that are left out (s)."""
     return max(job.begin[window.warm_up] for job in jobs)
 
 
-def _long_enough(jobs: Sequence[Steps], window: Window) -> bool:
+def _is_long_enough(jobs: Sequence[Steps], window: Window) -> bool:
     return all(len(job.length) > window.warm_up for job in jobs)
 
 
 def _counted(job: Steps, opens: float) -> range:
-    """Which steps began when all jobs were there, and are over."""
+    """Mark the completed steps that began after all jobs had warmed up."""
     return range(bisect_left(job.begin, opens - _SAME_TIME), len(job.length))
 
 
 def _settled(jobs: Sequence[Steps], window: Window) -> Steady:
-    """Average all steps that count."""
-    if not _long_enough(jobs, window):
+    """Average all counted steps."""
+    if not _is_long_enough(jobs, window):
         raise ValueError("a job has done no step that counts")
-    opens, slowest = _opens(jobs, window), _slowest(jobs)
+    opens, slowest = _warmed_up(jobs, window), _slowest(jobs)
     rows = []
     for job in jobs:
         steps = _counted(job, opens)
@@ -244,7 +244,7 @@ def _row(job: Steps, steps: range, halves: float = 0.0, drift: float = 0.0) -> S
 
 
 def _drift(job: Steps, slowest: Steps, opens: float) -> float:
-    """Say how far a phase moved, from one step of the slowest job to the next, in steps."""
+    """Return how far a phase moved from one step of the slowest job to the next, in steps."""
     if job is slowest:
         return 0.0
     bounds = [time for time in _boundaries(slowest).tolist() if time >= opens]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.analysis.contention import collision, meetings, spread_alike
+from simulator.analysis.contention import collision, meetings, spread_evenly
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.engine.simulate import Costs, simulate_on
@@ -29,7 +29,7 @@ def met(policy, seed=0):
         parse_topology("leaf_spine:2x4x4", **CABLE), routing=Routing(policy, seed=seed)
     )
     plan = exchange([(rank, rank + 4) for rank in range(4)], 8)
-    return collision(plan, np.arange(8, dtype=np.int32), 1e9, (network, spread_alike(network)))
+    return collision(plan, np.arange(8, dtype=np.int32), 1e9, (network, spread_evenly(network)))
 
 
 def test_four_messages_on_four_spines_take_as_long_as_the_most_on_one():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simulator.analysis.data_parallel import data_parallel, of_shards, say_groups
+from simulator.analysis.data_parallel import data_parallel, group_names, shard_groups
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.support.errors import WorkloadError
@@ -52,7 +52,7 @@ def steps(*rows, ranks=(0, 1), label="default_pg"):
 
 def grown(workload, named=None):
     found = data_parallel(workload, named)
-    return say_groups(workload, np.flatnonzero(found.grows).tolist())
+    return group_names(workload, np.flatnonzero(found.grows).tolist())
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_groups_that_cross_without_names_are_refused():
 def test_what_is_named_is_taken_but_not_what_is_called_otherwise():
     workload = job(4, ((0, 1), "left"), ((0, 2), "right"), ((2, 3), "left"), ((0, 1), "tp"))
     found = data_parallel(workload, named=[1])
-    assert say_groups(workload, found.primary) == "right[2]"
+    assert group_names(workload, found.primary) == "right[2]"
     assert found.why == "as named"
     with pytest.raises(WorkloadError, match=r"left.*right.*have ranks in common"):
         data_parallel(workload, named=[0, 1])
@@ -169,5 +169,5 @@ def test_messages_make_no_group_data_parallel():
 
 def test_replicas_of_shards_reduce_smaller_ones_where_there_are_more_shards():
     workload = job(4, ((0, 1), "dp_shard"), ((2, 3), "dp_shard"), ((0, 2), "dp_replicate"))
-    assert of_shards(workload, data_parallel(workload)) == []
-    assert of_shards(workload, data_parallel(workload, named=[0, 1])) == [2]
+    assert shard_groups(workload, data_parallel(workload)) == []
+    assert shard_groups(workload, data_parallel(workload, named=[0, 1])) == [2]

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from simulator.analysis.steady import Window, enough, find_cycle, steady
+from simulator.analysis.steady import Window, find_cycle, is_steady, steady
 
 
 def job(lengths, begins=0.0):
@@ -32,7 +32,7 @@ def test_a_cycle_is_seen_twice_before_it_counts():
     assert found.jobs[0].count == 2
     once = [job(alternating[:5]), job([2.0] * 5)]
     assert find_cycle(once, 0, warm_up=1) == 0
-    assert not enough(once, Window(warm_up=1))
+    assert not is_steady(once, Window(warm_up=1))
 
 
 def test_a_short_job_has_several_steps_in_a_cycle():
@@ -54,7 +54,7 @@ def test_phases_that_drift_are_no_cycle():
     found = steady([slow, fast], window)
     assert found.jobs[1].drift == pytest.approx(9 * 0.1 / 1.9, rel=0.2)
     assert not found.settled
-    assert not enough([slow, fast], window)
+    assert not is_steady([slow, fast], window)
 
 
 def test_phases_that_went_round_have_settled():
@@ -63,14 +63,14 @@ def test_phases_that_went_round_have_settled():
     found = steady([slow, fast], window)
     assert found.settled
     assert found.jobs[1].drift >= 1
-    assert enough([slow, fast], window)
+    assert is_steady([slow, fast], window)
 
 
 def test_a_mean_that_moves_has_not_settled():
     longer = job([2.0 + 0.1 * number for number in range(12)])
     window = Window(warm_up=1, least=4, most=50)
-    assert not enough([longer, longer], window)
-    assert enough([longer, longer], Window(warm_up=1, least=4, most=8))
+    assert not is_steady([longer, longer], window)
+    assert is_steady([longer, longer], Window(warm_up=1, least=4, most=8))
     assert not steady([longer, longer], window).settled
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from collectives.algorithms import direct
-from simulator.analysis.contention import collision, spread_alike
+from simulator.analysis.contention import collision, spread_evenly
 from simulator.costing import link_load
 from simulator.costing.link_load import lay_in_step
 from simulator.costing.stacked_networks import OneNetwork, classes
@@ -101,10 +101,10 @@ def test_on_many_networks_a_wide_step_is_laid_as_on_each(network, pipelined, see
 def test_messages_that_collide_in_a_wide_step_are_named_as_in_a_list(monkeypatch):
     network = parse_topology("torus:6x12", **CABLE)
     plan, positions = Plan(direct.all_to_all(RANKS)), np.arange(RANKS, dtype=np.int32)
-    found = collision(plan, positions, 1e9, (network, spread_alike(network)))
+    found = collision(plan, positions, 1e9, (network, spread_evenly(network)))
     monkeypatch.setattr(link_load, "WIDEST", RANKS**2)
     network = replace(network)
-    other = collision(plan, positions, 1e9, (network, spread_alike(network)))
+    other = collision(plan, positions, 1e9, (network, spread_evenly(network)))
     assert (found.link, found.messages, found.pairs) == (other.link, other.messages, other.pairs)
     assert found.slower == pytest.approx(other.slower, rel=1e-11)
 

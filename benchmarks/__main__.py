@@ -27,7 +27,7 @@ from benchmarks.measure import Figure, median, process
 from benchmarks.scaling import measure
 from benchmarks.wide import wide_calls
 from experiments.evaluate.design_points import DesignPoints, steps_at
-from experiments.intervals.bound import bounds
+from experiments.intervals.interval import bounds
 from experiments.scenario.resources import better, every_resource
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import contract

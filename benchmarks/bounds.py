@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.chakra import CASES, SWITCH, generated, without_our_attributes
 from experiments.evaluate.design_points import DesignPoints
-from experiments.intervals.bound import PATHS_ONLY, bounds
+from experiments.intervals.interval import PATHS_ONLY, bounds
 from experiments.points.utility import UtilityReport, utility
 from experiments.scenario.resources import better, improve
 from simulator.analytic.contraction import PARTS

@@ -30,7 +30,7 @@ from simulator.accelerators import Accelerator
 from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError
 from traces.generate.kernel_times.families import FAMILIES, Key, roofline
-from traces.generate.kernel_times.machines import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
+from traces.generate.kernel_times.shapes import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
 from traces.generate.kernel_times.tables import carry_over
 from traces.generate.kernel_times.times import COMPARED, KERNEL_ERRORS, KernelError
 

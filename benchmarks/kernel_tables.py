@@ -22,8 +22,7 @@ from benchmarks.kernel_rows import Rows, believed
 from simulator.accelerators import Accelerator
 from simulator.support.arrays import Floats
 from traces.generate.kernel_times.families import FAMILIES, Key, attention_variant, roofline
-from traces.generate.kernel_times.machines import MEMORY_EFFICIENCY
-from traces.generate.kernel_times.shapes import LAUNCHED
+from traces.generate.kernel_times.shapes import LAUNCHED, MEMORY_EFFICIENCY
 from traces.generate.kernel_times.tables import FILLED_WEIGHT, Curves, Surface, backwards, monotone
 
 FEWEST = 10

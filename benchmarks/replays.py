@@ -1,7 +1,7 @@
 """What replays on other networks were off by: ``python -m benchmarks.replays``.
 
 The points of ``traces/live/pairs.csv``, each recorded once and run again on another network, by
-what the steps of their programs wait for (:mod:`experiments.priors.replays`). Points whose own
+what the steps of their programs wait for (:mod:`experiments.priors.errors`). Points whose own
 scatter is above 4 % are left out: they are no truth. The class ``step`` are the steps on the
 networks of the recordings. ``--write`` puts the errors where answers find them.
 
@@ -28,15 +28,18 @@ from benchmarks.measured_figure import PAIRS
 from experiments.baseline import baseline
 from experiments.evaluate.design_points import steps
 from experiments.intervals.interval import intervals
-from experiments.priors.errors import WITHIN_95, Errors, student_95, write_errors
-from experiments.priors.replays import (
+from experiments.priors.errors import (
     CLASSES,
     REPLAY_ERRORS,
     REST,
     STEP,
     WHOLE,
+    WITHIN_95,
+    Errors,
     class_of,
     replay_error,
+    student_95,
+    write_errors,
 )
 from experiments.validation.predicted_points import MeasuredPoint, measured_of, read_points
 

@@ -29,7 +29,7 @@ from experiments.priors.doubts import (
     communication_error,
     hardware_warning,
 )
-from experiments.priors.errors import WITHIN_90, WITHIN_95
+from experiments.priors.errors import WITHIN_90, WITHIN_95, step_error
 from experiments.priors.network import NetworkPrior, prior_of
 from experiments.priors.placement import (
     Misplaced,
@@ -39,7 +39,6 @@ from experiments.priors.placement import (
     other_devices,
     other_hosts,
 )
-from experiments.priors.replays import step_error
 from experiments.priors.steps import KernelPrior, StepPrior, kernel_prior, step_prior
 from experiments.provenance import jsonable
 from experiments.scenario.resources import check_resources

@@ -79,7 +79,7 @@ def _read(  # noqa: PLR0913 - what a step depends on
     read_anew: OpenTrace,
     step: str,
 ) -> Loaded:
-    from traces.core.stored import restored
+    from traces.core.loaded import restored
 
     try:
         with closing(KeptStore(folder)) as cache:
@@ -99,7 +99,7 @@ def _read(  # noqa: PLR0913 - what a step depends on
 
 
 def _keep(cache: KeptStore, key: bytes, loaded: Loaded) -> None:
-    from traces.core.stored import UnstorableError, stored
+    from traces.core.loaded import UnstorableError, stored
 
     try:
         cache.keep(key, stored(loaded))

@@ -19,9 +19,16 @@ from topologies.families.grid import (
 from topologies.families.ring_and_switch import fully_connected, line, ring, switch
 from topologies.families.table import FAMILIES
 from topologies.faults import Fault, LinkNamed, broken
-from topologies.properties import Summary, bisection_bandwidth, closed_form, diameter, summary
+from topologies.properties import (
+    Summary,
+    Throughput,
+    bisection_bandwidth,
+    closed_form,
+    diameter,
+    summary,
+    throughput,
+)
 from topologies.spec import parse_topology, routed
-from topologies.throughput import Throughput, throughput
 
 __all__ = [
     "FAMILIES",

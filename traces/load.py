@@ -239,7 +239,7 @@ def _with_dumps(job: _Job) -> _Job:
 
 
 def _open_nsys(path: Path, options: Options) -> OpenTrace:
-    from traces.nsys.reader import read_exports
+    from traces.nsys import read_exports
 
     return _open_job(path, _of_ranks(path, read_exports(path), options.ranks), options)
 
@@ -336,13 +336,13 @@ def _open_flight_recorder(path: Path, _: Options) -> OpenTrace:
 
 
 def _open_ndtimeline(path: Path, _: Options) -> OpenTrace:
-    from traces.ndtimeline.reader import load_ndtimeline
+    from traces.ndtimeline import load_ndtimeline
 
     return partial(load_ndtimeline, path)
 
 
 def _is_ndtimeline(file: Path) -> bool:
-    from traces.ndtimeline.reader import is_ndtimeline
+    from traces.ndtimeline import is_ndtimeline
 
     return is_ndtimeline(file)
 
@@ -378,7 +378,7 @@ def _open_plan(path: Path, _: Options) -> OpenTrace:
 
 
 def _open_goal(path: Path, _: Options) -> OpenTrace:
-    from traces.goal.read import load_goal
+    from traces.goal import load_goal
 
     return partial(load_goal, path)
 

@@ -140,7 +140,7 @@ def _unsized(workload: Workload) -> NDArray[np.bool_]:
 def _whole(workload: Workload) -> NDArray[np.bool_]:
     """Which calls have all members of their group in the workload, as they were measured.
 
-    A copy of a rank (:mod:`traces.missing_ranks.replicate`) arrives when its model does; when the
+    A copy of a rank (:mod:`traces.missing_ranks`) arrives when its model does; when the
     rank itself did is only seen in how long the call took.
     """
     sizes = np.array([len(group.ranks) for group in workload.groups], dtype=np.int64)

@@ -41,9 +41,8 @@ from topologies.cluster.catalog import complaints
 from traces.generate.inference import Adapters
 from traces.generate.model import load_model
 from traces.load import own_kernels
-from traces.requests.generators import generate_requests, parse_rate
 from traces.requests.readers import read_requests
-from traces.requests.table import Requests
+from traces.requests.table import Requests, generate_requests, parse_rate
 
 TABLE = "deployment"
 """The key of a file that has one."""

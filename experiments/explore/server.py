@@ -29,9 +29,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from experiments.output import pages
 from experiments.output.columns import packed
-from experiments.output.page import plotly
+from experiments.output.page import FOLDER, plotly
 from experiments.provenance import version
 from simulator.support.errors import OutputError, TwofoldError
 from simulator.support.quantities import parse_quantity
@@ -50,7 +49,7 @@ _HTTP = 80
 STEP_PAGE = "step.html"
 """The page of a step; that of a deployment is another."""
 _STATIC = Path(__file__).with_name("static")
-_SHARED = Path(pages.__file__).with_name("assets")
+_SHARED = FOLDER / "assets"
 """The look of pages, and what draws a timeline: those of the files that ``report`` writes."""
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; "

@@ -4,26 +4,46 @@ Whoever asks what a change does to a step (``utility``, ``sweep``, ``curve``, ``
 ``what-if``, a study's point, the page of sliders) has its interval from :func:`intervals`, so that
 one change of one step has one interval. It depends on the step, the change and the saving,
 and neither on the command nor on what else is asked with it.
+
+Beside it stands how much the change can save at most, whichever engine answers: what is saved by
+the least that the changed step can take (:mod:`simulator.analytic.bounds`), found for the changed
+scenario itself. A better network may make a step longer where links are shared, so nothing follows
+from bounds of the step as it is.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import hypot, log
+from typing import TYPE_CHECKING
 
 import numpy as np
 from typing_extensions import TypedDict
 
 from experiments.baseline import Baseline
-from experiments.evaluate.design_points import Answered, DesignPoints
-from experiments.intervals.bound import bounds, not_below
+from experiments.evaluate.design_points import Answered, Asked, DesignPoints
 from experiments.intervals.moves import by_sources, half_widths, moved_steps
 from experiments.intervals.scatter import scatter_half_widths, spread
-from experiments.priors.errors import WITHIN_90, WITHIN_95
-from experiments.priors.replays import REST, WHOLE, class_of, replay_error, step_error
+from experiments.priors.errors import (
+    REST,
+    WHOLE,
+    WITHIN_90,
+    WITHIN_95,
+    class_of,
+    replay_error,
+    step_error,
+)
 from experiments.priors.steps import StepPrior
 from experiments.scenario.change import Change, Multiplied, by_values, is_of_links
 from experiments.scenario.resources import utility_pct
+from experiments.scenario.scenario import Scenario
+from simulator.analytic.bounds import LeastCalls, LinkWork, least_calls, least_steps
+from simulator.analytic.contraction import PARTS
+from simulator.analytic.longest_path import Points
 from simulator.workload import Workload
+
+if TYPE_CHECKING:
+    from simulator.engine.simulate import Costs
+    from simulator.support.arrays import Floats
 
 _DIGITS = 9
 """Digits behind the point of a saving (in points of the step) that an interval depends on: engines
@@ -49,7 +69,7 @@ class Interval:
     ``scatter_pct`` is what steps and calls of the trace scatter by
     (:mod:`experiments.intervals.scatter`), ``prior_pct`` what follows from how the figures of the
     network are known (:mod:`experiments.priors.network`), ``prediction_pct`` what replays of such
-    programs were off on other networks (:mod:`experiments.priors.replays`), beyond these two where
+    programs were off on other networks (:mod:`experiments.priors.errors`), beyond these two where
     the trace shows a scatter and only links change (nothing else was ever checked),
     ``generated_pct`` what steps generated like it were off from measured ones
     (:mod:`experiments.priors.steps`), and
@@ -57,7 +77,7 @@ class Interval:
     does not apply. They are independent, but ``generated_pct`` has the errors of kernels in it, so
     of the two the greater counts.
     ``bound_pct`` is what the change can save at most, whichever engine answers
-    (:mod:`experiments.intervals.bound`).
+    (:mod:`experiments.intervals.interval`).
     """
 
     scatter_pct: float | None = None
@@ -224,7 +244,7 @@ def prediction_half_width(saved_pct: float, off: float) -> float:
     saved_pct
         Step time saved, in % of the baseline; below 0 where the step gets longer.
     off
-        Relative error of the logarithm, at 95 % (:func:`experiments.priors.replays.replay_error`).
+        Relative error of the logarithm, at 95 % (:func:`experiments.priors.errors.replay_error`).
 
     Examples
     --------
@@ -260,3 +280,84 @@ def generated_half_width(saved_pct: float, prior: StepPrior) -> float:
     (0.0, True)
     """
     return abs(saved_pct) * (WITHIN_95 / WITHIN_90) * prior["p90_pct"] / 100
+
+
+BOUND_ASSUMES = (
+    "no two calls share a link, every path through the changed step takes its full time, kernels "
+    "run alone, and unexplained delays stay as recorded"
+)
+"""What a bound takes to be so; no engine makes less of the step than that."""
+
+PATHS_ONLY = "paths"
+"""In place of an engine: a bound from paths alone, as if no calls shared a link."""
+_ROUNDING = 1e-7
+"""Points of the step by which a bound may be below what it bounds: where nothing meets they are the
+same sum in another order, and the engines end a transfer within 1e-12 s."""
+
+
+def bounds(
+    step: float,
+    costed_changes: Asked,
+    changes: Mapping[str, Change],
+    engines: Mapping[str, str],
+    scenarios: Mapping[str, Scenario] | None = None,
+) -> dict[str, float]:
+    """Upper bound on what each change saves of a step (% of it).
+
+    Parameters
+    ----------
+    step
+        What the scenario that is changed takes (s).
+    costed_changes
+        Its step and the changes, costed with kernels at their lengths alone.
+    changes
+        What is asked, by the names that ``costed_changes`` has.
+    engines
+        Which engine answers each; ``auto`` where that is not known: without contention, perhaps.
+    scenarios
+        Scenarios that some changes have made already, whose calls may be costed.
+    """
+    known: dict[tuple[int, int, str], tuple[Costs, LeastCalls]] = {}  # calls of a network once
+    least: dict[str, float] = {}
+    for costed in costed_changes.costed:
+        places = np.flatnonzero(costed.points)  # point 0 is the step as it is
+        names = [costed_changes.names[point - 1] for point in costed.points[places]]
+        workload, idle = costed.steps[0], costed.of_step()
+        times: list[Floats] = []
+        links: list[LinkWork | None] = []  # None where calls share none
+        for name, position in zip(names, places.tolist(), strict=True):
+            engine = engines[name]
+            if engine == "analytic":
+                times.append(idle.factor * idle.cost[idle.row, position])
+                links.append(None)
+                continue
+            scenario = (scenarios or {}).get(name)
+            if scenario is None:
+                scenario = changes[name].apply(costed_changes.design.base).scenario
+            costs = scenario.costs()
+            key = id(workload), id(costs), engine
+            if key not in known:
+                known[key] = costs, least_calls(workload, costs, engine)
+            of_calls = known[key][1]
+            times.append(of_calls.time)
+            links.append(None if engine == PATHS_ONLY else of_calls.links)
+        if names:
+            scale = {part: by[places] for part, by in idle.scale.items()}
+            calls = len(workload.calls)
+            points = Points(np.stack(times, axis=1), np.arange(calls), np.ones(calls), scale)
+            graph = costed_changes.design.graph(workload, PARTS)
+            least.update(zip(names, least_steps(graph, points, links).tolist(), strict=True))
+    return {name: utility_pct(step, least[name]) for name in costed_changes.names}
+
+
+def not_below(bound: float | None, utility: float | None) -> float | None:
+    """Return a bound, or the utility where it is below that by rounding only (points).
+
+    Examples
+    --------
+    >>> not_below(12.5, 12.5 + 1e-12), not_below(12.5, 12.4), not_below(None, 12.4)
+    (12.500000000001, 12.5, None)
+    """
+    if bound is None or utility is None or not bound < utility <= bound + _ROUNDING:
+        return bound
+    return utility

@@ -57,7 +57,8 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
 """By kind of view the scripts that draw it, after ``base``: each needs those before."""
 ENDINGS = (".html", ".htm")
 """Endings by which browsers know a page."""
-_FOLDER = Path(__file__).with_name("pages")
+FOLDER = Path(__file__).with_name("pages")
+"""Templates, styles and scripts of pages: each is one HTML file that opens without a network."""
 _INSIDE_A_QUANTITY = re.compile(r"(?<=\d) (?=[%±]|[A-Za-z]{1,4}(?:/s)?(?![A-Za-z]))|(?<=±) (?=\d)")
 """Spaces before a unit of up to four letters, and around the sign of an interval."""
 _ENDS = ("</script", "</style", "<!--")
@@ -156,7 +157,7 @@ def check_page(path: Path) -> None:
 
 def asset(name: str) -> str:
     """Return a script or style of ours, as it ships."""
-    return (_FOLDER / "assets" / name).read_text("utf-8")
+    return (FOLDER / "assets" / name).read_text("utf-8")
 
 
 @cache
@@ -177,7 +178,7 @@ def plotly() -> bytes:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(_FOLDER / "templates"),
+        loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

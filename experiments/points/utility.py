@@ -17,7 +17,7 @@ from experiments.baseline import Baseline, Settings, Where, baseline
 from experiments.documents import points as documents
 from experiments.evaluate.design_points import Changing, simulated
 from experiments.evaluate.parallel import spent
-from experiments.intervals.bound import BOUND_ASSUMES
+from experiments.intervals.interval import BOUND_ASSUMES
 from experiments.points.failures import FailingJob, FailuresAnswer, parse_failures
 from experiments.points.report import (
     Columns,

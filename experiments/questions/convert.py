@@ -30,8 +30,7 @@ from traces.card.card import TEMPLATE_VERSION, Section, WorkloadCard, write_card
 from traces.card.package import find_package, load_package, open_package, trace_files
 from traces.chakra.write import save_chakra
 from traces.core.loaded import Loaded
-from traces.goal.read import load_goal
-from traces.goal.write import write_goal
+from traces.goal import load_goal, write_goal
 from traces.kineto.write import what_is_not_told, write_kineto
 from traces.load import recognised
 

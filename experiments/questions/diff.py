@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from experiments.baseline import Baseline, Settings, Where, baseline
 from experiments.costing.collective_costs import alone, by_trace
-from experiments.documents import difference as documents
+from experiments.documents import steps as documents
 from experiments.evaluate.likely_changes import Likely, Recorded, call_costs, likely_changes
 from experiments.evaluate.parallel import map_scenarios, outcome
 from experiments.provenance import Head

@@ -17,7 +17,7 @@ from traces.card.package import find_package, open_package
 from traces.core.loaded import Coverage, CoverageRecord, Gap, Loaded, Options
 from traces.flight_recorder.hang import Hang, StuckCall, diagnose, read_dumps
 from traces.load import format_of, recognised
-from traces.missing_ranks.replicate import sample_of
+from traces.missing_ranks import sample_of
 from traces.pytorch_et.reader import EtCalls, EtSummary, execution_summary, read_execution_trace
 
 

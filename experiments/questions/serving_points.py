@@ -44,8 +44,7 @@ from simulator.support.errors import TwofoldError, WhatIfError, shown
 from simulator.support.names import one_of
 from simulator.support.quantities import MOST_RANKS, number_of
 from topologies import Cluster, load_cluster
-from traces.requests.generators import parse_rate
-from traces.requests.table import Requests
+from traces.requests.table import Requests, parse_rate
 
 ATTAINED = 0.99
 """Share of requests that must meet an SLO, so that it holds for the 99th percentile."""

@@ -12,10 +12,9 @@ from simulator.routing.paths import policy_of
 from simulator.support.quantities import parse_quantity
 from simulator.topology import Topology
 from topologies.cluster.graphs import is_graph_file
-from topologies.properties import LinksOf, Summary, links_by_resource, summary
+from topologies.properties import LinksOf, Summary, Throughput, links_by_resource, summary
+from topologies.properties import throughput as carry
 from topologies.spec import parse_topology
-from topologies.throughput import Throughput
-from topologies.throughput import throughput as carry
 
 
 class ThroughputAnswer(TypedDict):
@@ -131,7 +130,7 @@ def topology(
     -------
     TopologyReport
 
-    ``throughput`` is a traffic pattern (:func:`topologies.throughput.throughput`) of which it says
+    ``throughput`` is a traffic pattern (:func:`topologies.properties.throughput`) of which it says
     how much the topology carries under its routing.
 
     Raises

@@ -25,13 +25,13 @@ from traces.generate.kernel_times.families import (
     is_elementwise,
     kind_by_name,
 )
-from traces.generate.kernel_times.machines import (
+from traces.generate.kernel_times.shapes import (
     COMPUTE_EFFICIENCY,
+    LAUNCHED,
     MEMORY_EFFICIENCY,
     REACHED_MEMORY,
     REACHED_PEAK,
 )
-from traces.generate.kernel_times.shapes import LAUNCHED
 from traces.generate.kernel_times.times import COMPARED, kernel_error
 
 _KEPT, _BY_PEAK, _BY_MEMORY, _BY_SHAPE, _FEW_ROWS = range(5)

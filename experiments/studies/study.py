@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 
 from experiments.baseline import Baseline, baseline
 from experiments.evaluate.serving_plan import read_serving_plan
-from experiments.priors.replays import class_of, replay_error
+from experiments.priors.errors import class_of, replay_error
 from experiments.provenance import Head, InputFile, Inputs, version
 from experiments.report import Report, Rows, question
 from experiments.settings import Watch

@@ -15,8 +15,7 @@ import pytest
 from benchmarks import replays
 from benchmarks.measured_figure import PAIRS, figure
 from experiments.points.sweep import sweep
-from experiments.priors.errors import read_errors
-from experiments.priors.replays import REPLAY_ERRORS
+from experiments.priors.errors import REPLAY_ERRORS, read_errors
 from experiments.questions.validation.recordings import validate
 from experiments.scenario.resources import utility_pct
 from experiments.validation.predicted_points import read_points

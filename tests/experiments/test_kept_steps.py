@@ -19,8 +19,7 @@ from experiments.kept_steps import digests_of, open_kept
 from experiments.studies.cache import cache
 from helpers.rocm_files import two_steps, write_rpd
 from simulator.support.limits import KEEPS
-from traces.core.loaded import Options
-from traces.core.stored import UnstorableError, restored, stored
+from traces.core.loaded import Options, UnstorableError, restored, stored
 from traces.load import load
 
 SAMPLES = [f"traces/samples/{name}" for name in ("gloo-ddp-4", "jax-cpu-4", "gpu-dp2-tp4")]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from experiments.evaluate.design_points import DesignPoints
-from experiments.intervals.bound import bounds
+from experiments.intervals.interval import bounds
 from experiments.scenario.resources import better, check_resource, check_resources, every_resource
 
 

@@ -28,7 +28,7 @@ from simulator.support.errors import WorkloadError
 from simulator.workload import What
 from topologies import load_cluster
 from topologies.families.ring_and_switch import switch as build_switch
-from traces.goal.write import write_goal
+from traces.goal import write_goal
 
 ALPHA, BANDWIDTH = 1e-6, 1e9
 TABLES = (

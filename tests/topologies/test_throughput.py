@@ -4,7 +4,7 @@ import pytest
 
 from simulator.support.errors import TopologyError
 from topologies import parse_topology, throughput
-from topologies.throughput import saturation
+from topologies.properties import saturation
 
 CABLE = {"bandwidth": 1e9, "latency": 1e-6}
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from simulator.support.errors import TraceError
-from traces.core.loaded import Options
-from traces.core.stored import stored
+from traces.core.loaded import Options, stored
 from traces.kineto.directory import is_large, read_job
 from traces.linked_files import LinkedFiles
 from traces.load import load

@@ -1,10 +1,13 @@
 """From the ranks of a job to a workload: cut, link, order, match.
 
-Each rank's trace becomes its part of the graph; what the ranks do together joins the parts.
+Each rank's trace becomes its part of the graph; what the ranks do together joins the parts. Besides
+times, what the profiler counted during the step is joined, too: thread blocks of kernels, bytes of
+copies, samples of NVLink, and the shares of all-to-alls.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,16 +19,14 @@ from simulator.support.errors import TraceError
 from simulator.support.quantities import format_quantity
 from simulator.workload import Workload
 from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
-from traces.core.events import HostKind, Job, JobHead, RankTrace
+from traces.core.events import Floats, HostKind, Job, JobHead, RankTrace, names_with
 from traces.core.files import uncollected
-from traces.core.loaded import LAUNCHES_ONLY, MEDIAN, Coverage, Loaded, Options, worst
-from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank, RankGraph
+from traces.core.loaded import LAUNCHES_ONLY, MEDIAN, Counters, Coverage, Loaded, Options, worst
+from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank, RankGraph, kind_of
 from traces.matching.assemble import JobClock, align, assemble
 from traces.matching.match import MatchedCall, Matching, calls_of_graph, match
-from traces.matching.worker_groups import tell_groups
-from traces.missing_ranks.replicate import listed_groups, replicate
+from traces.missing_ranks import listed_groups, replicate
 from traces.profiler.comms import Enclosing
-from traces.profiler.counters import RankCounts, counters, rank_counts
 from traces.profiler.device import add_device_ops, split_messages, split_written
 from traces.profiler.host import (
     add_host_ops,
@@ -41,6 +42,7 @@ from traces.profiler.host_collectives import (
     add_queue_edges,
     collective_waits,
     outside_works,
+    tell_groups,
 )
 from traces.profiler.host_waits import (
     blocked_waits,
@@ -53,6 +55,115 @@ from traces.profiler.ranges import name_modules, rank_phases, shifted
 from traces.profiler.stream_waits import graph_waits, waits_between_streams
 from traces.profiler.streams import add_stream_edges
 from traces.profiler.window import Window, choose_step, pair, period, repeats_of, step_window
+
+_COVERED, _UNCOVERED = 0.7, 0.5
+"""Kernels on more of the multiprocessors than the first are taken to be bound by compute, on fewer
+than the second by memory: the rule of CCL-Bench's ``compute_bound_fraction`` and
+``memory_bound_fraction`` (arXiv 2605.06544), which sees no FLOPs."""
+_LONG = 10e-6
+"""A kernel bound by compute lasts longer than this (s), in the same rule."""
+_SENT, _RECEIVED = re.compile(r"NVLink TX\b"), re.compile(r"NVLink RX\b")
+_COPY = re.compile(r"memcpy", re.IGNORECASE)
+
+
+Pair = tuple[Floats, Floats]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankCounts:
+    """What was counted of one rank's step.
+
+    ``kernels`` are blocks per multiprocessor and times (s), ``copies`` bytes and times (s), of
+    those that record them. ``sent`` and ``received`` are mean shares of the links, NaN where they
+    were not sampled; ``tokens`` what the group's members receive of this rank, by group.
+    """
+
+    kernels: Pair
+    copies: Pair
+    sent: float
+    received: float
+    tokens: Mapping[tuple[int, ...], Floats]
+
+
+def rank_counts(rank: RankTrace, window: Window) -> RankCounts:
+    """Count over the step of one rank."""
+    # Blocks per multiprocessor and time (s) of the kernels that record them.
+    device, rows = rank.device, window.device
+    rows = rows[~device.copy[rows] & ~np.isnan(device.blocks[rows])]
+    # Sum what a rank says that it sends to each member of its groups in all-to-alls.
+    sent: dict[tuple[int, ...], Floats] = {}
+    numbers = [*rank.device.comm[window.device].tolist(), *rank.host.comm[window.host].tolist()]
+    for number in sorted({number for number in numbers if number >= 0}):
+        record = rank.comms[number]
+        if kind_of(record.collective) == "all_to_all" and record.in_split:
+            group = record.group_ranks or tuple(range(len(record.in_split)))
+            sent[group] = sent.get(group, np.zeros(1)) + np.array(record.in_split, np.float64)
+    return RankCounts(
+        kernels=(device.blocks[rows], device.end[rows] - device.start[rows]),
+        copies=_copies(rank, window),
+        sent=_links(rank, window, _SENT),
+        received=_links(rank, window, _RECEIVED),
+        tokens=sent,
+    )
+
+
+def counters(ranks: Sequence[RankCounts]) -> Counters:
+    """Join what was counted of ranks: NaN where none recorded what a number is counted from."""
+    blocks, lasting = _pooled(rank.kernels for rank in ranks)
+    moved, copying = _pooled(rank.copies for rank in ranks)
+    long = (blocks > _COVERED) & (lasting > _LONG)
+    # Greatest over mean of what ranks receive, by what the recorded ranks say that they send.
+    received: dict[tuple[int, ...], Floats] = {}
+    for rank in ranks:
+        for group, sent in rank.tokens.items():
+            received[group] = received.get(group, np.zeros(1)) + sent
+    busiest = [
+        float(totals.max() / totals.mean()) for totals in received.values() if totals.sum() > 0
+    ]
+    return Counters(
+        sm_coverage=_share(np.minimum(1.0, blocks) * lasting, lasting),
+        compute_bound=_share(lasting[long], lasting),
+        memory_bound=_share(lasting[blocks < _UNCOVERED], lasting),
+        copied=float(moved.sum()) if len(moved) else np.nan,
+        copying=float(copying.sum()) if len(moved) else np.nan,
+        link_sent=_mean([rank.sent for rank in ranks]),
+        link_received=_mean([rank.received for rank in ranks]),
+        busiest_receiver=max(busiest, default=float("nan")),
+    )
+
+
+def _pooled(pairs: Iterable[Pair]) -> Pair:
+    first, second = zip(*pairs, strict=True)
+    return np.concatenate(first), np.concatenate(second)
+
+
+def _share(part: Floats, of: Floats) -> float:
+    return float(part.sum() / of.sum()) if of.sum() > 0 else float("nan")
+
+
+def _copies(rank: RankTrace, window: Window) -> Pair:
+    """Bytes and time (s) of the copies that record them."""
+    device, rows = rank.device, window.device
+    copies = names_with(rank, _COPY)
+    rows = rows[device.copy[rows] & (device.moved[rows] > 0) & np.isin(device.name[rows], copies)]
+    return device.moved[rows], device.end[rows] - device.start[rows]
+
+
+def _links(rank: RankTrace, window: Window, name: re.Pattern[str]) -> float:
+    """Mean share of the links that a device used in the step: its counters add up."""
+    shares_of_links = [
+        samples.share[(samples.time >= window.start) & (samples.time < window.end)]
+        for samples in rank.links
+        if name.match(samples.name)
+    ]
+    busy_shares = [float(share.mean()) for share in shares_of_links if len(share)]
+    return sum(busy_shares) if busy_shares else float("nan")
+
+
+def _mean(shares: Sequence[float]) -> float:
+    sampled = [share for share in shares if not np.isnan(share)]
+    return float(np.mean(sampled)) if sampled else float("nan")
+
 
 _IN_FLIGHT = "device ops launched before the recording began"
 

@@ -3,8 +3,7 @@
 import pytest
 
 from experiments.baseline import baseline
-from experiments.priors.errors import Errors
-from experiments.priors.replays import CLASSES, NO_CALLS, REST, WHOLE, class_of, replay_error
+from experiments.priors.errors import CLASSES, NO_CALLS, REST, WHOLE, Errors, class_of, replay_error
 from experiments.scenario.scenario import Scenario
 from helpers.places import ROOT, SAMPLES
 from simulator.builder import WorkloadBuilder

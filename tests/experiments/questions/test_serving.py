@@ -35,7 +35,7 @@ from topologies import load_cluster
 from topologies.cluster.bill import LIFE, bill_of
 from traces.generate.layers import Exchange
 from traces.generate.parallelism import Parallelism
-from traces.requests.generators import generate_requests
+from traces.requests.table import generate_requests
 
 REFERENCE = SHARED / "reference" / "serving"
 needs_reference = pytest.mark.skipif(

@@ -15,9 +15,8 @@ from experiments.questions.serving import serving
 from experiments.questions.serving_points import serving_sweep
 from simulator.support.errors import TwofoldError
 from topologies import load_cluster
-from traces.requests.generators import generate_requests
 from traces.requests.readers import read_requests
-from traces.requests.table import Hashes, Requests
+from traces.requests.table import Hashes, Requests, generate_requests
 
 LARGE, SMALL = "llama-3.1-70b", "llama-3.1-8b"
 TIMES = ("ttft", "tpot", "end_to_end", "moved")

@@ -19,8 +19,7 @@ from experiments.evaluate.serving_plan import (
 from experiments.questions.serving import serving
 from simulator.support.errors import TwofoldError
 from topologies import changed
-from traces.requests.generators import generate_requests
-from traces.requests.table import Hashes, Requests
+from traces.requests.table import Hashes, Requests, generate_requests
 
 SLO = "ttft 200 ms, tpot 20 ms"
 

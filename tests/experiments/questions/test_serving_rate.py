@@ -12,7 +12,7 @@ from experiments.evaluate.serving_instances import deployment_of
 from experiments.questions.serving import Slo, serving
 from experiments.questions.serving_points import ATTAINED, serving_rate, serving_sweep
 from simulator.support.errors import WhatIfError, WorkloadError
-from traces.requests.generators import generate_requests
+from traces.requests.table import generate_requests
 
 EIGHT = deployment_of("llama-3.1-8b", "hgx-h100")
 SLO = Slo(ttft=0.2, tpot=0.02)

@@ -14,7 +14,7 @@ from simulator.support.errors import WhatIfError
 from simulator.workload import What
 from topologies import load_cluster
 from traces.generate.kernel_times import Accelerator, Gemm, Streaming, kernel_times
-from traces.generate.kernel_times.machines import REACHED_PEAK
+from traces.generate.kernel_times.shapes import REACHED_PEAK
 from traces.load import load
 
 MI300X = Accelerator("MI300X", {"bf16": 1307e12}, 5.3e12, "cdna3")

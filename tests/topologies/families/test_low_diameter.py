@@ -11,7 +11,7 @@ from simulator.support.errors import TopologyError
 from topologies import load_cluster, parse_topology
 from topologies.cluster.bill import bill_of
 from topologies.cluster.changed import with_topology
-from topologies.throughput import throughput
+from topologies.properties import throughput
 
 
 def routers_of(network):

@@ -17,8 +17,7 @@ from simulator.engine.simulate import simulate
 from simulator.support.errors import OutputError, TraceError
 from simulator.workload import Edges, What
 from traces.core.files import is_goal
-from traces.goal.read import load_goal
-from traces.goal.write import write_goal
+from traces.goal import load_goal, write_goal
 
 LATENCY, BANDWIDTH = 1e-6, 1e9
 

@@ -15,7 +15,7 @@ from simulator.calls import CallRow, Group
 from simulator.support.errors import TraceError
 from simulator.workload import Edges, What, Workload
 from topologies import load_cluster
-from traces.missing_ranks.replicate import Roles, models, replicate
+from traces.missing_ranks import Roles, models, replicate
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from simulator.support.errors import SettingsError, TraceError
 from traces.core.loaded import Options
 from traces.linked_files import LinkedFiles
 from traces.load import input_files, load
-from traces.missing_ranks.replicate import sample_of
+from traces.missing_ranks import sample_of
 
 SAMPLE = "traces/samples/gpu-dp2-tp4"
 RANKS = 16

@@ -14,7 +14,7 @@ from helpers.strategies import switch_network
 from simulator.support.errors import TraceError
 from simulator.workload import What
 from traces.load import load, recognised
-from traces.ndtimeline.reader import pipeline_step, read_table
+from traces.ndtimeline import pipeline_step, read_table
 
 SHARED = Path(__file__).parents[3].parent / "shared/traces/formats/ndtimeline"
 NETWORK = switch_network(8, bandwidth=1e9, latency=1e-6)

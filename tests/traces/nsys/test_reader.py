@@ -20,7 +20,7 @@ from helpers.nsys_files import (
 from helpers.places import SHARED
 from traces.core.events import HostKind
 from traces.load import load
-from traces.nsys.reader import read_exports
+from traces.nsys import read_exports
 
 TRACES = SHARED / "traces"
 FASTVIDEO = TRACES / "nsys" / "h100_2gpu_fastvideo.sqlite.gz"

@@ -20,7 +20,7 @@ from traces.core.loaded import Loaded
 from traces.kineto.directory import read_job
 from traces.kineto.write import write_kineto
 from traces.load import load
-from traces.nsys.reader import read_exports
+from traces.nsys import read_exports
 from traces.profiler.link import link_job
 
 SAMPLE = SAMPLES / "gpu-dp2-tp4"

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.support.errors import TraceError
-from traces.requests.generators import generate_requests
 from traces.requests.readers import read_requests
+from traces.requests.table import generate_requests
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
 FILES = {

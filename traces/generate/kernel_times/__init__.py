@@ -1,22 +1,20 @@
 """How long kernels take: measured tables, what is carried over from them, and the roofline."""
 
 from simulator.accelerators import Accelerator
-from traces.generate.kernel_times.machines import (
-    COMPUTE_EFFICIENCY,
-    MEMORY_EFFICIENCY,
-    KernelRates,
-    KernelWork,
-    roofline_time,
-)
 from traces.generate.kernel_times.own import OwnKernels, read_own
 from traces.generate.kernel_times.shapes import (
+    COMPUTE_EFFICIENCY,
+    MEMORY_EFFICIENCY,
     PRECISIONS,
     Attention,
     ExpertGemms,
     Gemm,
+    KernelRates,
+    KernelWork,
     LatentAttention,
     Shape,
     Streaming,
+    roofline_time,
     work_of,
 )
 from traces.generate.kernel_times.times import (

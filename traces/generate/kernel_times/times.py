@@ -18,10 +18,11 @@ from simulator.accelerators import Accelerator
 from simulator.support.errors import WorkloadError
 from traces.generate.kernel_times.families import FAMILIES, Key
 from traces.generate.kernel_times.lookups import UNFUSED_PASSES, Lookup, Term, dense_time, lookup
-from traces.generate.kernel_times.machines import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
 from traces.generate.kernel_times.own import OwnKernels, OwnKind, kind_of, kinds
 from traces.generate.kernel_times.shapes import (
+    COMPUTE_EFFICIENCY,
     LAUNCHED,
+    MEMORY_EFFICIENCY,
     Attention,
     ExpertGemms,
     Gemm,

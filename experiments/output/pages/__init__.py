@@ -1,1 +1,0 @@
-"""Templates, styles and scripts of pages: one HTML file that opens without a network."""

@@ -1,1 +1,0 @@
-"""GOAL schedules, read and written."""

@@ -1,1 +1,0 @@
-"""SQLite exports of Nsight Systems."""

@@ -41,7 +41,7 @@ from simulator.serving.loop import (
     close,
     deliver,
     next_instant,
-    serve_requests,
+    serving_loop,
 )
 from simulator.serving.schedulers import LATE, SCHEDULERS, Columns, Rules
 from simulator.serving.state import Client, Fleet, Host, Pool, Prefixes, RunState, run_state
@@ -374,7 +374,8 @@ class _Run:
 
     def go_on(self, until: float) -> float:
         """Run to a time (s) or what comes first, and return the time."""
-        self.reason = serve_requests(self.state, self.fleet.surfaces, until, _ITERATIONS)
+        loop = serving_loop(self.fleet, outages=len(self.state.outages) > 0)
+        self.reason = loop(self.state, self.fleet.surfaces, until, _ITERATIONS)
         return float(self.state.sums["now"][0])
 
 

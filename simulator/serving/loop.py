@@ -17,6 +17,7 @@ from simulator.serving.schedulers import (
     DOWN,
     EXPECTED,
     FINISHED,
+    FLEETS,
     FREE,
     HELD,
     HOLDS,
@@ -27,6 +28,7 @@ from simulator.serving.schedulers import (
     NOBODY,
     PEAK,
     PREEMPTIONS,
+    PREFIXES,
     RUNS,
     UNREAD,
     WAITS,
@@ -44,9 +46,9 @@ from simulator.serving.schedulers import (
     push_last,
     unseat,
 )
-from simulator.serving.state import HostRecord, PoolRecord, RunState, Surfaces, gap_bin
+from simulator.serving.state import Fleet, HostRecord, PoolRecord, RunState, Surfaces, gap_bin
 from simulator.serving.surface import Batch, iteration_time, shared_time
-from simulator.support.compiled import hot_loop
+from simulator.support.compiled import HotLoop, hot_loop
 
 ROUND_ROBIN, LEAST_LOAD, SESSION, PREFIX = 0, 1, 2, 3
 ROUTERS: Mapping[str, int] = {
@@ -154,11 +156,12 @@ def _arrive(run: RunState, now: float) -> None:
 @hot_loop
 def _send(run: RunState, request: int) -> None:
     """Route a request."""
-    fleet = run.fleet[0]
-    number = _route(run, request)
+    fleet, number = run.fleet[0], 0
+    if FLEETS:
+        number = _route(run, request)
     run.states[request].worker = number
     worker = _worker(run, number)
-    if fleet.router == PREFIX:
+    if FLEETS and fleet.router == PREFIX:
         run.states[request].unread = missing_tokens(fleet.first.rules, worker, request)
         worker.counters[UNREAD] += run.states[request].unread
     push_last(worker, COMES, request)
@@ -169,8 +172,6 @@ def _route(run: RunState, request: int) -> int:
     """Choose the worker that reads a prompt."""
     fleet = run.fleet[0]
     workers, width = fleet.first.workers, fleet.first.width
-    if workers == 1:
-        return 0
     if fleet.router == ROUND_ROBIN:
         instances, number = workers // width, 0
         for _ in range(instances):
@@ -232,7 +233,7 @@ def _start(run: RunState, surfaces: Surfaces, instance: int) -> None:
         return
     sums = run.sums[0]
     device, chunks, most, mean, loaded = 0.0, 0, 0.0, 0.0, 0
-    holds = _hold_prompts(run, pool, first) if pool.rules.balance else 0
+    holds = _hold_prompts(run, pool, first)
     for number in range(first, first + pool.width):
         worker = _worker(run, number)
         worker.counters[HOLDS] = holds
@@ -268,6 +269,8 @@ def _hold_prompts(run: RunState, pool: PoolRecord, first: int) -> int:
     prompts wait or not (TensorRT-LLM, ``_torch/pyexecutor/py_executor.py``,
     ``_balance_adp_requests`` with ``batching_wait_iters`` of 0).
     """
+    if not FLEETS or not pool.rules.balance:
+        return 0
     prompts, decodes = 0, 0
     for number in range(first, first + pool.width):
         counters = run.counters[number]
@@ -305,7 +308,9 @@ def _begin_iteration(
 def _switch_due(run: RunState, now: float) -> None:
     """Let instances go down or come back whose time has come."""
     sums, width = run.sums[0], run.fleet[0].first.width
-    while sums.switched < run.outages.shape[0] and run.outages[sums.switched].time <= now:
+    while (
+        FLEETS and sums.switched < run.outages.shape[0] and run.outages[sums.switched].time <= now
+    ):
         outage = run.outages[sums.switched]
         sums.switched += 1
         first = int(outage.instance * width)
@@ -352,7 +357,7 @@ def _lose(run: RunState, worker: Worker, lost: int) -> int:
 def _planned(run: RunState, rules: RuleRecord, worker: Worker) -> Batch:
     """Look for new requests where it is time to, and plan a worker's next batch."""
     counters = worker.counters
-    if counters[AWAITS]:
+    if FLEETS and counters[AWAITS]:
         _take_in(run, rules, worker)
     if counters[RUNS] == 0 or counters[ITERATIONS] >= run.client[0].poll:
         join_queue(worker)
@@ -433,7 +438,7 @@ def _end(run: RunState, instance: int) -> None:
                 state.state = FINISHED
                 leave_running(pool.rules, worker, position)
                 run.sums[0].done += 1
-            elif hands_on:
+            elif FLEETS and hands_on:
                 unseat(worker, position)
                 _hand_on(run, request)
             else:
@@ -462,7 +467,7 @@ def _advance(rules: RuleRecord, worker: Worker, request: int, begun: float) -> b
         state.scheduled = begun
     before = int(state.computed)
     state.computed += planned
-    if rules.unit and before < state.prompt:
+    if PREFIXES and rules.unit and before < state.prompt:
         given_up = name_units(
             worker.cache,
             request,
@@ -523,6 +528,16 @@ def _batch(rules: RuleRecord, worker: Worker) -> Batch:
             tokens += planned
             pairs += planned * (past + planned / 2.0)
     return Batch(1 + rules.drafts, decodes, context, chunks, tokens, pairs)
+
+
+_serve_alone = serve_requests.without("PREFIXES", "FLEETS")
+
+
+def serving_loop(fleet: Fleet, *, outages: bool) -> HotLoop[[RunState, Surfaces, float, int], int]:
+    """Return the loop that serves: for one worker and no prefixes one that compiles in half."""
+    workers = fleet.first.workers + fleet.second.workers
+    alone = workers == 1 and not fleet.first.rules.unit and not outages
+    return _serve_alone if alone else serve_requests
 
 
 def close(run: RunState) -> None:

@@ -21,6 +21,9 @@ from simulator.serving.prefix_cache import (
 from simulator.support.arrays import Floats, Longs, numbers_of, records
 from simulator.support.compiled import hot_loop
 
+PREFIXES = FLEETS = True
+"""Whether prompts may share prefixes, and whether there may be more than one worker, or outages.
+For a question without either the loop is compiled without what only they need."""
 NOT_ARRIVED, WAITING, RUNNING, MOVING, FINISHED = 0, 1, 2, 3, 4
 NOBODY = -1
 LATE = 2**40
@@ -269,7 +272,7 @@ def free_blocks(rules: RuleRecord, worker: Worker, request: int) -> None:
     counters, states = worker.counters, worker.states
     blocks = states[request].blocks
     states[request].blocks = 0
-    if rules.unit:
+    if PREFIXES and rules.unit:
         unit_blocks = rules.unit // rules.block
         shared = 0
         for entry in range(worker.cache.offset[request], worker.cache.offset[request + 1]):
@@ -295,7 +298,7 @@ def hold_blocks(rules: RuleRecord, worker: Worker, before: int, tokens: int) -> 
     if more > counters[FREE]:
         return -1
     counters[FREE] -= more
-    if counters[KEPT] > counters[FREE]:
+    if PREFIXES and counters[KEPT] > counters[FREE]:
         lacking = int(counters[KEPT] - counters[FREE])
         counters[KEPT] -= evict(worker.cache, lacking, rules.unit // rules.block, rules.host_units)
     return more
@@ -436,8 +439,7 @@ def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
     while counters[WAITS] > 0 and left > 0 and _seats_taken(worker) < rules.sequences:
         request = int(counters[WAITS + 1])
         sequence = int(states[request].prompt + states[request].generated)
-        units = cached_units(worker.cache, request) if rules.unit else 0
-        hosted = hosted_units(worker.cache, request, units) if rules.host_units else 0
+        units, hosted = _kept_units(rules, worker, request)
         computed = _computed(rules, units + hosted, sequence)
         missing = sequence - computed
         # A prompt beyond the whole budget is read alone where it cannot be cut.
@@ -447,10 +449,10 @@ def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
         whole = _reserved(rules, sequence, computed + planned, states[request].output)
         if whole - _shared_blocks(rules, worker, request, units) + promised > counters[FREE]:
             break
-        if units:
+        if PREFIXES and units:
             _take_cached(rules, worker, request, units)
         states[request].computed = computed
-        if hosted:
+        if PREFIXES and hosted:
             _load(rules, worker, request, units)
         _hold(rules, worker, request, sequence if rules.reserve else computed + planned)
         promised += max(0, whole - states[request].blocks) if rules.reserve == 2 else 0
@@ -458,6 +460,15 @@ def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
         states[request].plan = planned
         left -= planned
     return left < budget
+
+
+@hot_loop
+def _kept_units(rules: RuleRecord, worker: Worker, request: int) -> tuple[int, int]:
+    """Count a prompt's first units that are cached, and those behind them in host memory."""
+    if not PREFIXES or not rules.unit:
+        return 0, 0
+    units = cached_units(worker.cache, request)
+    return units, hosted_units(worker.cache, request, units)
 
 
 @hot_loop
@@ -475,10 +486,10 @@ def _computed(rules: RuleRecord, units: int, sequence: int) -> int:
 @hot_loop
 def _shared_blocks(rules: RuleRecord, worker: Worker, request: int, units: int) -> int:
     """Blocks of a prompt's first units that others hold, so that they need not be free."""
-    if units == 0:
-        return 0
-    claimed = units - unheld_units(worker.cache, request, units)
-    return claimed * (rules.unit // rules.block)
+    if PREFIXES and units:
+        claimed = units - unheld_units(worker.cache, request, units)
+        return claimed * (rules.unit // rules.block)
+    return 0
 
 
 @hot_loop

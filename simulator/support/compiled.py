@@ -47,6 +47,7 @@ from functools import cache, cached_property, update_wrapper
 from itertools import pairwise
 from pathlib import Path
 from pickle import UnpicklingError
+from types import FunctionType
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -154,6 +155,14 @@ class HotLoop(Generic[P, R]):
         named = [known.get(name) for name in self.function.__code__.co_names]
         return [value for value in named if isinstance(value, HotLoop)]
 
+    def without(self, *switches: str) -> "HotLoop[P, R]":
+        """Return the loop, and all that it calls, as if these names of their modules were False.
+
+        What stands under ``if SWITCH`` alone is then not compiled: Numba leaves out branches on
+        what is constant before it looks for types.
+        """
+        return _without(self, switches, {})
+
     def is_kept(self, args: tuple[Any, ...]) -> bool:
         """Whether there is machine code for such arguments: it is read."""
         from numba import typeof
@@ -163,6 +172,29 @@ class HotLoop(Generic[P, R]):
     @property
     def _options(self) -> dict[str, Any]:
         return {**_OPTIONS, "fastmath": self.fastmath}
+
+
+def _without(
+    loop: HotLoop[P, R], switches: tuple[str, ...], copies: dict[int, Any]
+) -> HotLoop[P, R]:
+    """Copy a loop for :meth:`HotLoop.without`; itself if neither it nor what it calls has any."""
+    number, function, known = id(loop), loop.function, loop.function.__globals__
+    result: HotLoop[P, R] | None = copies.get(number)
+    if result is not None:
+        return result
+    changed: dict[str, Any] = {
+        name: _without(known[name], switches, copies) if name not in switches else False
+        for name in function.__code__.co_names
+        if name in switches or isinstance(known.get(name), HotLoop)
+    }
+    if any(value is not known[name] for name, value in changed.items()):
+        copy: Any = FunctionType(function.__code__, {**known, **changed})
+        update_wrapper(copy, function)
+        # What is kept of a loop is found by its name.
+        copy.__qualname__ += "_without_" + "_".join(switches).lower()
+        loop = HotLoop(copy, nan_free=bool(loop.fastmath))
+    copies[number] = loop
+    return loop
 
 
 @overload

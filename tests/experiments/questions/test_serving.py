@@ -321,16 +321,16 @@ def test_an_slo_that_no_request_meets_is_a_doubt():
 def test_ctrl_c_gives_a_partial_answer_that_says_so(visit, words, monkeypatch):
     """The signal comes while the loop is at work: between two of its visits to Python."""
     from experiments.evaluate import serving_fleets as fleets
+    from simulator.serving.loop import serve_requests
 
     visits = itertools.count(1)
 
     def interrupted(*words):
         if next(visits) == visit:
             signal.raise_signal(signal.SIGINT)
-        return whole(*words[:-1], 150)
+        return serve_requests(*words[:-1], 150)
 
-    whole = fleets.serve_requests
-    monkeypatch.setattr(fleets, "serve_requests", interrupted)
+    monkeypatch.setattr(fleets, "serving_loop", lambda fleet, outages: interrupted)
     load = "--rate 50/s --requests-count 400 --input 64 --output-tokens 8 --seeds 2"
     words_of = f"serving llama-3.1-8b -c hgx-h100 -r compute {load}".split()
     done = RUNNER.invoke(app, words_of)

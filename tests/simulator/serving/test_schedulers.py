@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.tries import tries
-from simulator.serving.loop import LEAST_LOAD, SERVED, STUCK, close, serve_requests
+from simulator.serving.loop import LEAST_LOAD, SERVED, STUCK, close, serve_requests, serving_loop
 from simulator.serving.schedulers import FREE, LATE, SCHEDULERS, Columns, Rules
 from simulator.serving.state import Client, Fleet, Host, Pool, gap_quantile, run_state
 from simulator.serving.surface import Batch, IterationSurface, grid_value, iteration_time
@@ -54,11 +54,12 @@ def columns(arrival: list[float], prompt: list[int], output: list[int]) -> Colum
     )
 
 
-def run(requests: Columns, by: Rules, surface: IterationSurface, client: Client = OPEN):
+def run(requests: Columns, by: Rules, surface: IterationSurface, client: Client = OPEN, loop=None):
     pool = Pool(1, 1, by, surface, NO_HOST)
     fleet = Fleet(pool, pool._replace(workers=0), LEAST_LOAD)
     state = run_state(requests, fleet, client)
-    reason = serve_requests(state, fleet.surfaces, np.inf, 2**40)
+    loop = loop or serving_loop(fleet, outages=False)
+    reason = loop(state, fleet.surfaces, np.inf, 2**40)
     assert reason in (SERVED, STUCK)
     close(state)
     return state
@@ -86,6 +87,18 @@ def test_waiting_at_batch_one_is_that_of_m_g_1():
     waiting = (served["scheduled"] - served["arrived"]).mean()
     second, first = float(np.mean(output**2.0)), float(output.mean())
     assert waiting == pytest.approx(rate * second / (2 * (1 - rate * first)), rel=0.05)
+
+
+@pytest.mark.parametrize("scheduler", sorted(SCHEDULERS))
+def test_the_loop_of_one_worker_gives_the_bits_of_the_whole(scheduler):
+    generator = np.random.default_rng(7)
+    arrival, (prompt, output) = generator.uniform(0, 9, 30), generator.integers(1, 99, (2, 30))
+    requests = columns(sorted(arrival), prompt.tolist(), output.tolist())
+    by = rules(scheduler, tokens=128, sequences=6, blocks=24, reserve=1 + (scheduler == "static"))
+    alone = run(requests, by, constant_surface(per_token=0.01))
+    whole = run(requests, by, constant_surface(per_token=0.01), loop=serve_requests)
+    assert (alone.sums, alone.states.tobytes()) == (whole.sums, whole.states.tobytes())
+    assert alone.log.tobytes() == whole.log.tobytes()
 
 
 loads = st.lists(

@@ -180,6 +180,33 @@ def test_where_nothing_can_be_kept_it_answers_and_says_so(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"__pycache__", "loop.py"}
 
 
+THOROUGH = True
+
+
+@hot_loop
+def doubled(value: int) -> int:
+    return 2 * value
+
+
+@hot_loop
+def careful(value: int) -> int:
+    if THOROUGH:
+        value = doubled(int(str(value).title()))  # Numba knows no such method
+    return value
+
+
+@hot_loop
+def outer(value: int) -> int:
+    return careful(value) + doubled(value)
+
+
+def test_a_loop_without_a_switch_neither_does_nor_compiles_what_stands_under_it():
+    quick = outer.without("THOROUGH")
+    assert (outer(3), quick.dispatcher(3)) == (12, 9)
+    assert doubled in quick.called, "what has no switch is shared"
+    assert careful not in quick.called
+
+
 def test_a_loop_is_a_function_that_is_called_with_or_without_options():
     assert greatest(np.array([1.0, 3.0, 2.0])) == 3.0
     assert greatest.__name__ == "greatest"

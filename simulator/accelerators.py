@@ -1,9 +1,9 @@
-"""Data sheets of accelerators, and the one place that reads their names.
+"""Data sheets of accelerators, and the one place that parses their names.
 
-``accelerators.yaml`` beside this has the sheets, each number with its source. The same product is
-``H100-SXM5-80GB`` in a cluster file, ``NVIDIA H100 80GB HBM3`` to its driver, ``nvidia_h100`` on a
-workload card and ``h100_sxm`` in aiconfigurator's tables: :func:`named` maps all of them to the
-sheets that they can mean, :func:`accelerator` to the only one, or refuses.
+``accelerators.yaml`` in this folder has the sheets, each number with its source. The same product
+is ``H100-SXM5-80GB`` in a cluster file, ``NVIDIA H100 80GB HBM3`` to its driver, ``nvidia_h100`` on
+a workload card and ``h100_sxm`` in aiconfigurator's tables: :func:`named` maps each of them to the
+sheets that it can mean, :func:`accelerator` to the only one, or refuses.
 """
 
 import re
@@ -26,7 +26,7 @@ GENERATIONS: Mapping[str, tuple[str, ...]] = {
     "intel": ("gaudi3",),
     "huawei": ("ascend910c",),
 }
-"""Generations of each vendor's accelerators, the oldest first."""
+"""Generations of each vendor's accelerators, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class Accelerator:
                 )
 
     def peak(self, dtype: str) -> float | None:
-        """Return the peak rate (FLOP/s) at a type, None where the sheet does not give it.
+        """Return the peak rate of a dtype (FLOP/s), None if the sheet does not give it.
 
-        fp16 and bf16 stand for each other, as on every accelerator here.
+        fp16 and bf16 have the same rate, as on every accelerator here.
         """
         sibling = {"fp16": "bf16", "bf16": "fp16"}.get(dtype, dtype)
         return self.peaks.get(dtype, self.peaks.get(sibling))
@@ -143,7 +143,7 @@ def _rates(peaks: Mapping[str, str]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """What a product's name says: its model, and where it says so, board, memory and power."""
+    """A parsed product name: its model and, if named, board, memory and power."""
 
     family: str
     number: str
@@ -158,12 +158,12 @@ _BOARD = re.compile(r"\b(SXM|PCI|NVL)")
 _MEMORY = re.compile(r"\b(\d{1,18}) ?G(?:I?B)?\b")
 _POWER = re.compile(r"\b(\d{1,18}) ?W\b")
 _SHORTEST_PREFIX = 3
-"""Characters that the beginning of a name needs to stand for it."""
+"""Least characters of a prefix that matches a name."""
 
 
 @cache
 def _parsed(text: str) -> _Name | None:
-    """Read a product's name; None where it holds no model."""
+    """Parse a product's name; None if it holds no model."""
     plain = re.sub(r"[ _-]+", " ", text.upper())
     model = _MODEL.search(plain)
     if model is None:
@@ -180,7 +180,7 @@ def _parsed(text: str) -> _Name | None:
 
 
 def named(text: str) -> tuple[Accelerator, ...]:
-    """Return the accelerators that a name can mean; none where it is of no data sheet.
+    """Return the accelerators that a name can mean; none if no data sheet matches.
 
     Spellings that the table gives come first, then what model, board, memory and power the name
     holds, then the beginning of a name. What a name leaves open stays open; parts at less power
@@ -230,7 +230,7 @@ def _named(text: str) -> tuple[Accelerator, ...]:
 
 
 def _fits(wanted: _Name, product: _Name) -> bool:
-    """Whether a product has the board, memory and power that a name holds."""
+    """Whether a product matches the board, memory and power of a name."""
     if any(
         told and has and told != has
         for told, has in (
@@ -303,7 +303,7 @@ def models(text: str) -> frozenset[str]:
 
 
 def model(text: str) -> str:
-    """Return the model that a name means; the name itself where it means none or several.
+    """Return the model that a name means; the name itself if it means none or several.
 
     Examples
     --------
@@ -315,7 +315,7 @@ def model(text: str) -> str:
 
 
 def same_accelerator(first: str, second: str) -> bool:
-    """Whether two names can be of one accelerator, as far as both say.
+    """Whether two names can mean one accelerator, as far as both are specific.
 
     Examples
     --------
@@ -333,9 +333,9 @@ def same_accelerator(first: str, second: str) -> bool:
 
 
 def rates_within(chip: Accelerator, sheet: Accelerator, tolerance: float) -> bool:
-    """Whether an accelerator's rates are another's, each to a fraction of it.
+    """Whether all rates of an accelerator are within a relative tolerance of another's.
 
-    Types that only one of them gives are not compared.
+    Dtypes that only one of them has are not compared.
     """
     pairs = [(chip.memory_bandwidth, sheet.memory_bandwidth)]
     pairs += [
@@ -345,10 +345,10 @@ def rates_within(chip: Accelerator, sheet: Accelerator, tolerance: float) -> boo
 
 
 def multiprocessor_count(chip: Accelerator) -> int | None:
-    """Return how many multiprocessors an accelerator has; None where that is not known.
+    """Return the number of multiprocessors of an accelerator; None if unknown.
 
-    Where it does not say it, they are those of the data sheets that its name can mean, of several
-    that with the nearest memory bandwidth.
+    If it does not state it, it is that of the data sheets that its name can mean; of several, of
+    the one with the nearest memory bandwidth.
     """
     if chip.multiprocessors is not None:
         return chip.multiprocessors
@@ -362,7 +362,7 @@ def multiprocessor_count(chip: Accelerator) -> int | None:
 
 
 def compute_capability(chip: Accelerator) -> int | None:
-    """Return the first number of CUDA's compute capability; None of a chip that has none.
+    """Return the major version of CUDA's compute capability; None for other chips.
 
     Examples
     --------
@@ -374,14 +374,14 @@ def compute_capability(chip: Accelerator) -> int | None:
 
 
 _CAPABILITIES = {"volta": 7, "ampere": 8, "ada": 8, "hopper": 9, "blackwell": 10}
-"""First numbers of compute capabilities (NVIDIA CUDA C++ Programming Guide)."""
+"""Major versions of compute capabilities (NVIDIA CUDA C++ Programming Guide)."""
 
 
 def vendor(generation: str) -> str:
-    """Return the maker of a generation: ``nvidia``, ``amd``, ``google``; "" of others."""
+    """Return the vendor of a generation: ``nvidia``, ``amd``, ``google``; "" for others."""
     return next((name for name, order in GENERATIONS.items() if generation in order), "")
 
 
 def _letters(name: str) -> str:
-    """Leave letters and digits, in lower case."""
+    """Keep letters and digits, in lower case."""
     return "".join(letter for letter in name.lower() if letter.isalnum())

@@ -1,4 +1,4 @@
-"""Calls: collectives and messages, by themselves and as a table; the groups that make them."""
+"""Calls: collectives and messages, as values and as a table, and the groups that make them."""
 
 import math
 from dataclasses import dataclass, field
@@ -28,11 +28,11 @@ KINDS = (
 _SHORT = {"send_recv": "send_receive", "all2all": "all_to_all"}
 """Kinds as nccl-tests and frameworks shorten them."""
 UNKNOWN = "unknown"
-"""Kind of a call of which a trace tells only that it happened; its size is NaN."""
+"""Kind of a call of which a trace records only that it happened; its size is NaN."""
 ALL_KINDS = (*KINDS, UNKNOWN)
-"""By their codes in ``Calls.kind``."""
+"""Kinds by their codes in ``Calls.kind``."""
 _PROGRAM = ("_perf_mpi", "_perf")
-"""Ends of the names of nccl-tests' and rccl-tests' programs."""
+"""Suffixes of the program names of nccl-tests and rccl-tests."""
 
 
 def kind_named(text: str) -> str | None:
@@ -50,17 +50,17 @@ def kind_named(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ordered ranks of a communicator, with what the trace calls it (``tp``, ``default_pg``, …).
+    """Ordered ranks of a communicator, with the trace's label (``tp``, ``default_pg``, …).
 
     Parameters
     ----------
     ranks
-        Of the job, each once.
+        Ranks of the job, each once.
     label
-        What the trace calls it.
+        The trace's name for the group.
     stand_in
-        Of a job of which only some ranks are simulated (:mod:`simulator.folding`): the member that
-        does what each member does in the group; () where each is told by itself.
+        If only some ranks of the job are simulated (:mod:`simulator.folding`), the member that
+        represents each member in the group; () if each represents itself.
 
     Raises
     ------
@@ -93,22 +93,22 @@ class Call:
     Parameters
     ----------
     kind, group
-        What is done (a member of :data:`KINDS`), and by whom.
+        A member of :data:`KINDS`, and the group that makes the call.
     size
-        S of nccl-tests doc/PERFORMANCE.md: the larger of a rank's input and output (B); NaN where
-        it is not known.
+        S of nccl-tests doc/PERFORMANCE.md: the larger of a rank's input and output (B); NaN if
+        unknown.
     dtype
         As the trace spells it.
     transfer
-        Measured time from the last member's arrival to the end (s); NaN where it is not known.
+        Measured time from the last member's arrival to the end (s); NaN if unknown.
     index
-        Row of the table; -1 of a call by itself.
+        Row of the table; -1 for a call outside a table.
     sequence
-        Number of the call among those of its group, as the trace counts.
+        Index of the call among those of its group, as the trace counts.
     eager
         Whether it is a message that does not wait for its receiver.
     shares
-        How an all-to-all is spread over its pairs, where they do not all get the same.
+        How an all-to-all is divided over its pairs, if not equally.
 
     Examples
     --------
@@ -136,13 +136,13 @@ class Call:
 class Calls:
     """Collectives and messages, one row each, shape ``(calls,)``.
 
-    ``transfer`` is the measured time from the last member's arrival to the end, NaN if the trace
-    does not tell. ``factor`` multiplies what the network model says the call costs (1: the model
-    as it is). ``late`` is how long after the last member in the workload the members that are
-    not in it arrive. ``eager`` marks messages that do not wait for their receiver: they move from
-    their sender's arrival on, and the receiver is done when it and the message are there. The
-    others are rendezvous, as all collectives are. ``shares`` has a table for each all-to-all whose
-    pairs have different bytes, None for other calls; empty where no call has one.
+    ``transfer`` is the measured time from the last member's arrival to the end, NaN if unknown.
+    ``factor`` multiplies the modelled cost of the call (1: as modelled). ``late`` is the time from
+    the arrival of the last member in the workload to that of the members outside it. ``eager``
+    marks messages that do not wait for their receiver: they move from their sender's arrival on,
+    and the receiver ends once both it and the message have arrived. All other calls are rendezvous,
+    as all collectives are. ``shares`` has a table for each all-to-all whose pairs have different
+    bytes, None for other calls; it is empty if no call has one.
     """
 
     kind: NDArray[np.uint8]
@@ -164,7 +164,7 @@ class Calls:
         return len(self.kind)
 
     def taken(self, rows: NDArray[np.integer]) -> "Calls":
-        """Return some of the calls, or some several times, in the order of ``rows``."""
+        """Return the calls in ``rows``, in that order; a row may occur several times."""
         columns = ("kind", "group", "sequence", "size", "transfer", "factor", "late", "eager")
         return Calls(
             dtype=tuple(self.dtype[row] for row in rows.tolist()),
@@ -173,7 +173,7 @@ class Calls:
         )
 
     def followed_by(self, calls: "Calls") -> "Calls":
-        """Return these calls, and others behind them."""
+        """Return these calls with others appended."""
         columns = ("kind", "group", "sequence", "size", "transfer", "factor", "late", "eager")
         tables = [table.shares or (None,) * len(table) for table in (self, calls)]
         return Calls(
@@ -183,12 +183,12 @@ class Calls:
         )
 
     def shares_of(self, call: int) -> Shares | None:
-        """How a call is spread over its pairs; None where they have the same."""
+        """Return how a call is divided over its pairs; None if equally."""
         return self.shares[call] if self.shares else None
 
     @property
     def spread(self) -> Longs:
-        """Number of each call's table of shares, -1 for none, shape ``(calls,)``."""
+        """Index of each call's table of shares, -1 for none, shape ``(calls,)``."""
         return numbered(self.shares) if self.shares else np.full(len(self), -1, dtype=np.int64)
 
     @staticmethod
@@ -219,9 +219,9 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class CallRow:
-    """A call to be put into a table: ``group`` is an index into ``Workload.groups``.
+    """A call to be added to a table: ``group`` is an index into ``Workload.groups``.
 
-    A ``size`` of NaN is unknown: such a call costs its ``transfer`` on any network.
+    A call with a ``size`` of NaN (unknown) takes its ``transfer`` on any network.
     """
 
     kind: str
@@ -244,7 +244,7 @@ class CallRow:
 
 
 def check_table(calls: Calls, groups: int) -> None:
-    """Refuse columns that are not those of one table of calls of so many groups."""
+    """Refuse columns that do not form a table of calls of this number of groups."""
     if np.any((calls.group < 0) | (calls.group >= groups)):
         raise WorkloadError(f"a call names a group outside the table of {groups}")
     wrong = np.flatnonzero((calls.size < 0) | (calls.size > MOST_BYTES))
@@ -267,7 +267,7 @@ def check_table(calls: Calls, groups: int) -> None:
 
 
 def check_shares(calls: Calls, groups: tuple[Group, ...]) -> None:
-    """Refuse tables of shares that are not those of an all-to-all of their group."""
+    """Refuse tables of shares that do not match an all-to-all of their group."""
     if not calls.shares:
         return
     if len(calls.shares) != len(calls):

@@ -1,8 +1,8 @@
 """Copies of a rank: the same ops and edges, in calls of other groups.
 
-Who copies whom, and which calls a copy joins, is for the caller to say: a workload that holds some
-ranks of a job says so itself (:mod:`simulator.folding.copies`), of a trace it follows from the
-groups that were recorded (:mod:`traces.missing_ranks`).
+The caller determines which ranks are copied and which calls a copy joins. A workload that holds
+some ranks of a job records it (:mod:`simulator.folding.copies`); for a trace it follows from the
+recorded groups (:mod:`traces.missing_ranks`).
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from simulator.workload import Edges, Workload
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankProgram:
-    """One rank's rows of a workload: its ops, its edges by their numbers among them, its groups.
+    """One rank's part of a workload: its ops, its edges by local index, its groups.
 
-    ``call`` is the call of each op, -1 of none.
+    ``call`` is the call of each op, -1 for none.
     """
 
     ops: Longs
@@ -33,12 +33,12 @@ class RankProgram:
 
     @staticmethod
     def of(workload: Workload, rank: int, ops: Longs) -> "RankProgram":
-        """Cut it out of a workload; ``ops`` are all of the rank's, ascending.
+        """Extract it from a workload; ``ops`` are all ops of the rank, ascending.
 
         Raises
         ------
         WorkloadError
-            If one of the ops waits for another rank's, or lets it wait, outside of a call.
+            If an edge joins one of the ops to another rank's op.
         """
         edges = workload.edges
         edge = entries_of(edges.offset, ops)
@@ -58,7 +58,7 @@ class RankProgram:
 
 
 class CopiedRank(NamedTuple):
-    """A rank, the program that it runs, and the call that each op of it joins, -1 of none."""
+    """A rank, its program, and the call that each op of the program joins, -1 for none."""
 
     rank: int
     program: RankProgram
@@ -66,7 +66,7 @@ class CopiedRank(NamedTuple):
 
 
 class MadeCalls(NamedTuple):
-    """Calls that a group makes besides, by its number: as many as those that they are like."""
+    """Additional calls of a group, given by its index: one for each of the original calls."""
 
     like: Longs
     group: int
@@ -78,7 +78,7 @@ def with_copies(
     further: Sequence[MadeCalls],
     groups: Sequence[Group],
 ) -> Workload:
-    """Put copies behind the ranks that are there.
+    """Append copied ranks to a workload.
 
     Parameters
     ----------
@@ -87,14 +87,14 @@ def with_copies(
     copies
         Ranks that it does not have.
     further
-        Calls that only copies join; they are numbered on from those of the workload.
+        Calls that only copies join; they are numbered after those of the workload.
     groups
         All groups that calls name, those of the workload first.
 
     Returns
     -------
     Workload
-        What was measured of an original is not that of a copy: it is NaN.
+        Copies have no measured times: they are NaN.
     """
     rows = np.concatenate([np.arange(len(workload)), *(copy.program.ops for copy in copies)])
     sizes = [len(copy.program.ops) for copy in copies]

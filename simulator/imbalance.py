@@ -1,13 +1,13 @@
 """Imbalance of ranks or experts as a user writes it: a factor, Zipf's law, or a file.
 
 ``1.5``
-    the busiest rank receives 1.5 times the mean, the others share the rest alike;
+    the busiest rank receives 1.5 times the mean, the others share the rest equally;
 ``zipf:1.2``
     the k-th most popular receives in proportion to ``1 / k^1.2`` (Zipf's law);
 ``FILE``
-    a CSV file. Numbers alone are a matrix: what the sender of each row has for the receiver of each
-    column. With names of columns ``expert`` and ``tokens``, and ``layer`` where there are several,
-    it is a histogram of a router's choices; ``FILE:LAYER`` names one layer of it.
+    a CSV file. Numbers alone are a matrix: bytes from the sender of each row to the receiver of
+    each column. With the column names ``expert`` and ``tokens``, and ``layer`` if there are
+    several, it is a histogram of a router's choices; ``FILE:LAYER`` names one layer of it.
 """
 
 import math
@@ -33,7 +33,7 @@ _LARGEST_FILE = 1 << 26
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Imbalance:
-    """What was said of it, and what that is: one of the four.
+    """An imbalance as written, and its meaning: one of the four below is set.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ class Imbalance:
     matrix
         Bytes of every pair, senders in rows, shape ``(n, n)`` (B).
     histogram
-        Tokens of each expert, by layer; under None where the file does not name layers.
+        Tokens of each expert, by layer; under None if the file does not name layers.
     layer
-        The one layer of the histogram that is meant.
+        The one layer of the histogram that is used.
     """
 
     text: str
@@ -123,21 +123,10 @@ class Imbalance:
         return histogram
 
     def of_ranks(self, ranks: int) -> tuple[float | None, Shares | None]:
-        """Return how an all-to-all of so many ranks is spread; and S, where a matrix tells it (B).
+        """Return the shares of an all-to-all of ``ranks``, and its size S if a matrix gives it (B).
 
-        Of a histogram all senders choose alike, and experts lie on the ranks in order. Under Zipf's
-        law rank 0 receives the most.
-
-        Raises
-        ------
-        WorkloadError
-            If the matrix is of another number of ranks, the experts cannot lie on them evenly, or
-            it is not said which of several layers is meant.
-
-        Examples
-        --------
-        >>> parse_imbalance("2").of_ranks(4)
-        (None, <Shares of 4 ranks: busiest port 2 x the mean>)
+        Under a histogram all senders choose alike, and experts are placed on the ranks in order.
+        Under Zipf's law rank 0 receives the most.
         """
         if self.matrix is not None:
             if len(self.matrix) != ranks:

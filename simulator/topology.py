@@ -144,16 +144,16 @@ class Link:
     source, target
         Nodes: ranks by number, all else by name.
     bandwidth
-        B/s; infinite where nothing limits it.
+        B/s; infinite if nothing limits it.
     latency
         s.
     resource
-        What it is counted as; a what-if scales the links of one resource.
+        The resource it belongs to; a what-if scales the links of one resource.
     latency_resource
-        The resource whose latency this is, "" for the link's own: a PCIe switch may be given the
-        latency of the scale-up fabric.
+        The resource whose latency it has, "" for its own: a PCIe switch may have the latency of the
+        scale-up fabric.
     metric
-        What it counts on a path, in parts of a hop (:data:`HOP`); 0 for what its resource does
+        Its routing metric, in parts of a hop (:data:`HOP`); 0 for that of its resource
         (:mod:`simulator.routing.routes`).
 
     Raises
@@ -197,21 +197,22 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Doors:
-    """By which NIC a rank leaves its node and is reached, where its node has paths to several.
+    """The NIC by which each rank leaves and enters its node, in nodes with paths to several NICs.
 
-    A message between nodes takes the shortest paths from its source to that NIC, from NIC to NIC
-    and from there to its target. Inside a node a NIC is passed by nobody.
+    A message between nodes takes the shortest path from its source to that NIC, from NIC to NIC,
+    and from there to its target. Inside a node no message passes through a NIC.
 
     Parameters
     ----------
     node, nic
-        Of each rank: its node, and its NIC's number there, shape ``(ranks,)``.
+        Node of each rank, and index of its NIC there, shape ``(ranks,)``.
     out, into
-        The sides of each NIC that send and receive, indices into the nodes of the topology, shape
+        The sending and the receiving side of each NIC, indices into the nodes of the topology,
+        shape
         ``(nodes, NICs of a node)``.
     by_target
-        Whether a message leaves by the NIC with the number of its target's: where NICs of one
-        number share a switch (rails), it then crosses no other.
+        Whether a message leaves by the NIC with the index of its target's: if NICs of one index
+        share a switch (rails), it then crosses no other switch.
     """
 
     node: Ints
@@ -314,12 +315,12 @@ class Topology:
 
     @cached_property
     def known_routes(self) -> dict[tuple[bytes, ...], Any]:
-        """What :func:`simulator.routing.routes.routes` found last, by sources and targets."""
+        """Latest result of :func:`simulator.routing.routes.routes`, by sources and targets."""
         return {}
 
     @cached_property
     def known_graph(self) -> dict[str, Any]:
-        """What :mod:`simulator.routing.routes` found out about the graph, whoever sends."""
+        """Results of :mod:`simulator.routing.routes` that depend on the graph only."""
         return {}
 
     def link(self, index: int) -> Link:

@@ -1,8 +1,8 @@
-"""What a step does: a columnar graph of ops.
+"""Workload: a step of a job as a columnar graph of ops.
 
-One row per op, edges in compressed rows (CSR) by source, calls and groups in tables of their own.
-A step of 64 ranks has a million ops; an object per op would cost gigabytes. ``Op`` and ``Call``
-are views for tests, messages and small graphs written by hand.
+One row per op, edges in compressed rows (CSR) by source, calls and groups in tables of their own. A
+step of 64 ranks has a million ops; an object per op would cost gigabytes. ``Op`` and ``Call`` are
+views for tests, messages and small graphs written by hand.
 
 Times are seconds since the earliest start of the step on any rank.
 """
@@ -28,7 +28,7 @@ from simulator.support.quantities import CENTURY, MOST_RANKS
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """How a step follows another like it.
+    """How a step follows the one before it.
 
     Attributes
     ----------
@@ -55,34 +55,35 @@ class Repeats:
 
 
 STEP_BEFORE = "step before"
-"""Name of the op for what a stream had left to do of the step before: no kernel of this one."""
+"""Name of the op for work of the previous step still on a stream: no kernel of this step."""
 IN_PART = "part of a kernel"
-"""Name of the op for what a kernel had done when one that overlaps it started: counted there."""
+"""Name of the op for the part of a kernel that ran before another, overlapping one started; the
+kernel is counted with the other part."""
 LAUNCH_DELAY = "launch delay"
-"""Name of an op of no length, and of the time behind it on the critical path: what a launch took
-beyond the usual latency, which nothing recorded explains."""
+"""Name of an op of length 0, and of the time behind it on the critical path: the part of a launch
+beyond the usual latency that nothing recorded explains."""
 UNEXPLAINED_HOST = "unexplained host"
-"""Name of a host op in which the trace shows nothing at work: it lasts as long on any host."""
+"""Name of a host op in which the trace shows no work: it has the same length on any host."""
 NOT_RECORDED = (STEP_BEFORE, IN_PART, LAUNCH_DELAY)
-"""Names of ops that stand for something else than an event of the step's own."""
+"""Names of ops that represent no event of the step's own."""
 
 
 _OVER_BUS = re.compile(r"(?!.*pageable).*(HtoD|DtoH|H2D|D2H|HostToDevice|DeviceToHost)", re.I)
-"""Names that profilers give to copies that the bus between host and device holds up.
+"""Names that profilers give to copies limited by the bus between host and device.
 
 CUDA and ROCm stage a copy of pageable memory through a pinned buffer that the host fills: the
 host's copying limits it, not the bus.
 """
 _SHORT_COPY = 10e-6
-"""A copy that was recorded to take less is counted as its set-up (s).
+"""A copy that was recorded to take less counts as set-up (s).
 
-The shortest copies, of a few bytes, last 0.8 to 2.3 us on A100, H100 and B300 (traces that HTA,
-TraceLens and FastVideo publish), so of a longer one at most a fifth is no moving of bytes.
+The shortest copies, of a few bytes, last 0.8 to 2.3 us on A100, H100 and B300 (traces published by
+HTA, TraceLens and FastVideo), so set-up is at most a fifth of a longer one.
 """
 
 
 class What(IntEnum):
-    """What an op is; the value is the code in ``Workload.what``.
+    """Kind of an op; the value is the code in ``Workload.what``.
 
     Ops from ``COLLECTIVE`` on are part of a call.
 
@@ -99,7 +100,7 @@ class What(IntEnum):
     SEND = 4
     RECEIVE = 5
     BUS = 6
-    """What no op is: the part of time of copies that the bus of the host limits."""
+    """The part of time of copies that the bus limits; no op has this code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ class Edges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Copies:
-    """The rest of a job: ``stand_in[r]`` is the rank of the workload that does what ``r`` does.
+    """The rest of a job: rank ``r`` runs the program of ``stand_in[r]``, a rank of the workload.
 
     ``groups[i]`` are all groups of the job that make the calls of group ``i`` of the workload, one
     per row and itself among them; groups that are copies of each other share one array.
@@ -192,39 +193,39 @@ class Workload:
     call
         The call it is part of, -1 for none.
     duration
-        How long it takes of itself (s). Of an op of a call: what its rank needs after the call's
-        end (draining; 0 as a rule), since how long the call takes, the network says.
+        Own duration (s). Of an op of a call: its rank's time after the end of the call (draining,
+        usually 0); the network determines how long the call takes.
     ready
-        Earliest time it may start whatever it waits for (s): a rank that starts late, a stream
-        still busy with the step before. Of a step that ``repeats`` it may be negative: time 0 is
-        when the step before has ended on all ranks, and some had ended it sooner.
+        Earliest start, whatever the predecessors (s): for a rank that starts late, or a stream
+        still busy with the step before. In a step that ``repeats`` it may be negative: time 0 is
+        when the step before has ended on all ranks, and some ended it earlier.
     measured_start, measured_end
-        As recorded (s), NaN where nothing was.
+        As recorded (s), NaN if not recorded.
     edges, calls, groups
-        What waits for what, the collectives and messages, and who takes part in them.
+        The dependencies, the collectives and messages, and the groups that make them.
     names, lanes
         Tables of text.
     job_ranks
         Size of the job; ``ranks`` are those the workload holds.
     notes
-        What the reader of the trace has to say.
+        Remarks of the trace's reader.
     flops, traffic
-        Floating-point operations and bytes from and to the accelerator's memory, NaN where not
-        known; None where they are known of no op.
+        Floating-point operations and bytes from and to the accelerator's memory, NaN if unknown;
+        None if they are unknown for all ops.
     module, modules
         The layer, module or range of the program that each op belongs to, as an index into
-        ``modules`` (-1: not known), and their names; None where it is known of no op. Nothing is
-        simulated by it.
+        ``modules`` (-1: unknown), and their names; None if unknown for all ops. It has no influence
+        on the simulation.
     library
-        The communication library that carried out all of its calls, where the trace tells; else "".
+        The communication library of all its calls, if the trace names it; else "".
     copies
-        Which rank does what those do that the workload does not hold; None: nobody says
+        Representatives of the ranks that the workload does not hold; None if not given
         (:mod:`simulator.folding.copies` writes them out).
     repeats
-        How the step follows another like it; None where that is not known: it is simulated alone.
+        How the step follows the one before; None if unknown: it is simulated alone.
     advance
-        Of ops that begin a lane, how long after its last op of the step before they may start (s),
-        negative where they did sooner; NaN of others and where nobody knows
+        Of the first op of a lane, the least time from the lane's last op of the step before to its
+        start (s), negative if it started before that ended; NaN for others and if unknown
         (:mod:`simulator.engine.next_step`).
 
     Raises
@@ -313,10 +314,10 @@ class Workload:
 
     @cached_property
     def part(self) -> NDArray[np.uint8]:
-        """The part of time that each op's duration belongs to, shape ``(ops,)``: what the op is.
+        """The part of time of each op's duration, shape ``(ops,)``: the op's kind.
 
-        ``COLLECTIVE`` stands for time that no resource scales: what a rank needs after a call, and
-        host time in which nothing is at work (:data:`UNEXPLAINED_HOST`).
+        ``COLLECTIVE`` is time that no resource scales: a rank's own time after a call, and host
+        time without visible work (:data:`UNEXPLAINED_HOST`).
         """
         kinds = np.minimum(self.what, np.uint8(What.COLLECTIVE))
         if UNEXPLAINED_HOST in self.names:
@@ -326,10 +327,10 @@ class Workload:
 
     @cached_property
     def over_bus(self) -> Mask:
-        """Which ops are copies that the bus of the host limits, shape ``(ops,)``.
+        """Mask of copies limited by the bus of the host, shape ``(ops,)``.
 
-        They are those between device and pinned memory, but for those that were recorded to be so
-        short that they hardly move anything.
+        These are the copies between device and pinned memory, except those so short that they
+        hardly move any bytes.
         """
         names = [number for number, name in enumerate(self.names) if _OVER_BUS.match(name)]
         if not names:
@@ -339,23 +340,23 @@ class Workload:
 
     @cached_property
     def own(self) -> Mask:
-        """Which ops stand for events of the step itself, shape ``(ops,)``: :data:`NOT_RECORDED`."""
+        """Mask of ops that are events of the step, shape ``(ops,)``: :data:`NOT_RECORDED`."""
         others = [number for number, name in enumerate(self.names) if name in NOT_RECORDED]
         return np.asarray(~np.isin(self.name, others))
 
     @cached_property
     def predecessors(self) -> Ints:
-        """How many ops each op waits for, shape ``(ops,)``."""
+        """Number of predecessors of each op, shape ``(ops,)``."""
         return np.bincount(self.edges.target, minlength=len(self)).astype(np.int32)
 
     @cached_property
     def unawaited(self) -> Mask:
-        """Which ops their call does not wait for, shape ``(ops,)``: :func:`unawaited`."""
+        """Mask of ops that their call does not wait for, shape ``(ops,)``: :func:`unawaited`."""
         return unawaited(self.what, self.call, self.calls.eager)
 
     @cached_property
     def members(self) -> Ints:
-        """How many ops of the workload take part in each call, shape ``(calls,)``."""
+        """Number of ops of the workload in each call, shape ``(calls,)``."""
         joined = self.call[self.call >= 0]
         return np.bincount(joined, minlength=len(self.calls)).astype(np.int32)
 
@@ -392,7 +393,7 @@ class Workload:
         return (self.op(index) for index in range(len(self)))
 
     def columns_of(self, rows: NDArray[Any]) -> dict[str, Any]:
-        """Columns of some ops by name, by a mask or numbers: all but their calls and edges."""
+        """Columns of some ops by name, given as a mask or indices: all but calls and edges."""
         every = ("what", "rank", "lane", "name", "duration", "ready", *_MEASURED, *_KNOWN_OF_SOME)
         columns = {name: getattr(self, name) for name in every}
         return {name: None if values is None else values[rows] for name, values in columns.items()}
@@ -400,19 +401,19 @@ class Workload:
     def lasting(
         self, duration: Floats | None = None, lag: Floats | None = None, ready: Floats | None = None
     ) -> "Workload":
-        """Return the same ops, calls and edges that last otherwise, or are ready at other times.
+        """Return the same ops, calls and edges with other durations, lags or ready times.
 
-        What was found out and checked of who waits for whom stays; :func:`dataclasses.replace`
-        would do so again. Nothing that is cached here may depend on how long anything takes.
+        Cached facts about the graph are kept, which :func:`dataclasses.replace` would compute and
+        check again. Nothing that is cached here may depend on times.
 
         Parameters
         ----------
         duration
-            Of each op (s), shape ``(ops,)``; each column is as it is if not given.
+            Of each op (s), shape ``(ops,)``; a column that is not given stays.
         lag
             Of each edge (s), shape ``(edges,)``.
         ready
-            When each op may start (s), shape ``(ops,)``.
+            Earliest start of each op (s), shape ``(ops,)``.
 
         Raises
         ------
@@ -467,7 +468,7 @@ def _check_columns(workload: Workload) -> None:
 
 
 def _check_edges(edges: Edges, ops: int) -> None:
-    """Refuse edges by which a loop would read or write beside a column: none checks indices."""
+    """Refuse edges that would make a loop read or write outside a column: loops check no index."""
     offset, target = edges.offset, edges.target
     if len(offset) != ops + 1 or not len(target) == len(edges.lag) == offset[-1]:
         raise WorkloadError(f"the edges are not those of {ops} ops")
@@ -555,8 +556,8 @@ def unawaited(what: NDArray[np.uint8], call: Ints, eager: Mask) -> Mask:
     Returns
     -------
     numpy.ndarray
-        Shape ``(ops,)``. No receiver is marked whose sender is not among the ops: then nobody else
-        tells when the message was sent.
+        Shape ``(ops,)``. A receiver whose sender is not among the ops is not marked: then only the
+        receiver shows when the message was sent.
 
     Examples
     --------
@@ -586,7 +587,7 @@ def _check_copies(workload: Workload) -> None:
 
 
 def find_cycle(offset: Longs, target: Ints) -> list[int]:
-    """Ops on a cycle, in order; empty if there is none. The graph is in CSR form."""
+    """Return the ops on a cycle of a graph in CSR form, in order; empty if there is none."""
     on_or_behind = np.ones(len(offset) - 1, dtype=bool)
     on_or_behind[topological_order(offset, target)] = False
     stuck = np.flatnonzero(on_or_behind)
@@ -600,26 +601,26 @@ def find_cycle(offset: Longs, target: Ints) -> list[int]:
 
 
 def topological_order(offset: Longs, target: Ints) -> Ints:
-    """Order ops so that every edge leads on (Kahn 1962); those on or behind a cycle are left out.
+    """Order the ops of a graph in CSR form topologically (Kahn 1962).
 
-    Of a graph in CSR form. Ops that may come at the same time come in order of their index or of
-    what freed them: the same graph always has the same order.
+    Ops on or behind a cycle are left out. Ties are broken by index and by the order of release, so
+    the same graph always has the same order.
     """
     waits = np.bincount(target, minlength=len(offset) - 1).astype(np.int32)
     queue = np.empty(len(waits), dtype=np.int32)
-    return queue[: _queue_up(offset, target, waits, queue)]
+    return queue[: _queue_ready(offset, target, waits, queue)]
 
 
 def depths(offset: Longs, target: Ints) -> Longs:
-    """Edges on the longest path to each op; of a graph without cycles, in CSR form."""
+    """Return the number of edges on the longest path to each op of an acyclic graph in CSR form."""
     depth = np.zeros(len(offset) - 1, dtype=np.int64)
-    _deepen(offset, target, topological_order(offset, target), depth)
+    _fill_depths(offset, target, topological_order(offset, target), depth)
     return depth
 
 
 @hot_loop
-def _queue_up(offset: Longs, target: Ints, waits: Ints, queue: Ints) -> int:
-    """Put ops into the ready queue when nothing is before them any more; return how many were."""
+def _queue_ready(offset: Longs, target: Ints, waits: Ints, queue: Ints) -> int:
+    """Queue ops as soon as all their predecessors are queued; return the number of queued ops."""
     queued = 0
     for op in range(len(waits)):
         if waits[op] == 0:
@@ -639,7 +640,7 @@ def _queue_up(offset: Longs, target: Ints, waits: Ints, queue: Ints) -> int:
 
 
 @hot_loop
-def _deepen(offset: Longs, target: Ints, order: Ints, depth: Longs) -> None:
+def _fill_depths(offset: Longs, target: Ints, order: Ints, depth: Longs) -> None:
     for op in order:
         for edge in range(offset[op], offset[op + 1]):
             depth[target[edge]] = max(depth[target[edge]], depth[op] + 1)

@@ -1,7 +1,7 @@
 """Types of arrays, and rows of different lengths in one array (compressed sparse rows, CSR).
 
-Row ``r`` of such an array is ``entries[offset[r]:offset[r + 1]]``; ``offset`` is one longer than
-there are rows, begins with 0 and ends with the number of entries.
+Row ``r`` is ``entries[offset[r]:offset[r + 1]]``; ``offset`` has one element more than there are
+rows, begins with 0 and ends with the number of entries.
 """
 
 from collections.abc import Iterable
@@ -14,20 +14,20 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 """Indices of ops, calls, ranks, nodes and links: a step has fewer than 2^31 of each."""
 Longs = NDArray[np.int64]
-"""Offsets into edges and hops, counts, and keys of two indices in one."""
+"""Offsets into edges and hops, counts, and keys made of two indices."""
 Mask = NDArray[np.bool_]
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 LongMatrix = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 
 def records(whole: str, real: str = "") -> np.dtype[np.void]:
-    """Make the type of records of whole and real numbers."""
+    """Make a dtype of records with integer and floating-point fields, 8 bytes each."""
     columns = [(name, np.int64) for name in whole.split()]
     return np.dtype(columns + [(name, np.float64) for name in real.split()])
 
 
 def numbers_of(kind: type[tuple[Any, ...]]) -> np.dtype[np.void]:
-    """Make the type of records of the numbers in a named tuple, and of those in its named tuples.
+    """Make a dtype of records for the numbers of a named tuple, nested named tuples included.
 
     Its arrays are left out.
 
@@ -60,7 +60,7 @@ def _numbers_in(numbers: tuple[Any, ...], kind: np.dtype[np.void]) -> tuple[Any,
 
 
 def offsets(lengths: Iterable[int] | NDArray[Any]) -> Longs:
-    """Where each row begins, given how many entries the rows have; and where the last one ends.
+    """Return the start of each row, given their lengths, and the end of the last.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def offsets(lengths: Iterable[int] | NDArray[Any]) -> Longs:
 
 
 def offsets_by_row(row: NDArray[Any], rows: int) -> Longs:
-    """Where each of ``rows`` rows begins when entries are sorted by ``row``, the row of each.
+    """Return the start of each of ``rows`` rows when entries are sorted by ``row``.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def offsets_by_row(row: NDArray[Any], rows: int) -> Longs:
 
 
 def entries_of(offset: Longs, rows: NDArray[Any]) -> Longs:
-    """Return the indices of the entries of some rows, row after row, in the order given.
+    """Return the indices of the entries of some rows, in the order of the rows given.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def entries_of(offset: Longs, rows: NDArray[Any]) -> Longs:
 
 
 def row_of_entries(offset: NDArray[np.integer[Any]]) -> Longs:
-    """Return the row that each entry belongs to.
+    """Return the row of each entry.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def row_of_entries(offset: NDArray[np.integer[Any]]) -> Longs:
 
 
 def numbers_among_equals(value: NDArray[Any]) -> Longs:
-    """Count how many entries before each have its value.
+    """Return how many earlier entries equal each entry.
 
     Examples
     --------
@@ -121,13 +121,13 @@ def numbers_among_equals(value: NDArray[Any]) -> Longs:
     order = np.argsort(value, kind="stable")
     ordered = value[order]
     number = np.empty(len(order), dtype=np.int64)
-    # Place in the order less the place where the value begins.
+    # Position in sorted order minus the position where the value begins.
     number[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
     return number
 
 
 def by_appearance(column: NDArray[Any]) -> tuple[Longs, Longs]:
-    """Give numbers to values in the order in which they appear; and say where each does first.
+    """Return the number of each value in order of appearance, and where each first appears.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def by_appearance(column: NDArray[Any]) -> tuple[Longs, Longs]:
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
-    """Return different values, ascending.
+    """Return the distinct values, ascending.
 
     Asked for their places, too, NumPy does without its masked arrays, which take long to import.
     """

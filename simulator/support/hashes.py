@@ -1,6 +1,6 @@
-"""Hashes of rows of numbers, 64 bits each, and the refinement of colours that are such hashes.
+"""64-bit hashes of rows of numbers, and the refinement of colours that are such hashes.
 
-Two hashes are equal for different things once in 2^64.
+Two different rows have equal hashes with a probability of 2^-64.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def mixed(*columns: NDArray[Any]) -> Hashes:
     state = np.full(len(columns[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
     for column in columns:
         wide = column + 0.0 if column.dtype.kind == "f" else column
-        # In place: columns of a million ops are too long to be made anew at every step.
+        # In place: columns of a million ops are too long to be allocated again at every step.
         state ^= wide.view(np.uint64) if wide.dtype.itemsize == 8 else wide.astype(np.uint64)
         state += np.uint64(0x9E3779B97F4A7C15)
         state ^= state >> np.uint64(30)
@@ -44,14 +44,14 @@ def mixed(*columns: NDArray[Any]) -> Hashes:
 
 
 def summed(hashes: Hashes, of: NDArray[Any], length: int) -> Hashes:
-    """Add up hashes, modulo 2^64: the same whatever their order."""
+    """Sum hashes modulo 2^64 by index ``of``: a hash of a multiset, independent of order."""
     total = np.zeros(length, dtype=np.uint64)
     np.add.at(total, of, hashes)
     return total
 
 
 def numbered(hashes: Hashes) -> Longs:
-    """Give each hash the number of its value among all, from 0."""
+    """Replace each hash by the index of its value among the sorted distinct ones."""
     return np.unique(hashes, return_inverse=True)[1].ravel().astype(np.int64)
 
 
@@ -59,7 +59,7 @@ _DIGITS = 40
 
 
 def rounded(values: Floats) -> Floats:
-    """Leave the 40 bits of numbers that count: those behind are rounding of sums."""
+    """Round numbers to 40 bits, so that rounding of sums does not make equal numbers differ."""
     digits, exponent = np.frexp(values)
     return np.asarray(np.ldexp(np.round(np.ldexp(digits, _DIGITS)), exponent - _DIGITS))
 
@@ -67,15 +67,15 @@ def rounded(values: Floats) -> Floats:
 def refined(
     colours: tuple[Hashes, ...], split: Callable[..., tuple[Hashes, ...]]
 ) -> tuple[Hashes, ...]:
-    """Split colours until no colour splits any more (colour refinement).
+    """Split colours until none splits any more (colour refinement).
 
     Parameters
     ----------
     colours
-        Of several sorts of things, one array for each sort.
+        One array for each kind of object.
     split
-        From the colours of all sorts to finer ones: of equal colours only those stay equal whose
-        neighbours have equal colours, too.
+        Maps the colours of all kinds to finer ones: equal colours stay equal only if those of the
+        neighbours are equal, too.
 
     Returns
     -------

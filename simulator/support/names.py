@@ -1,18 +1,18 @@
-"""Names as people write them: another spelling of a known name, and which one was meant."""
+"""Names as people write them: other spellings of known names, and suggestions for misprints."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 _MOST = 3
-"""Names that are proposed for a part of theirs; for a misprint it is one."""
+"""Most names that are suggested for a part of a name; for a misprint it is one."""
 _LEAST_PART = 3
-"""Characters that a part of a name needs to stand for it: ``h100`` for ``hgx-h100``."""
+"""Least characters of a part that matches a name: ``h100`` for ``hgx-h100``."""
 
 
 def same_name(text: str, candidates: Iterable[str]) -> str | None:
-    """Return the known name that a text spells, or None if that is none or several.
+    """Return the known name that a text spells; None if it spells none or several.
 
-    Case, ``-``, ``_``, dots and spaces make no other name.
+    Case, ``-``, ``_``, dots and spaces are ignored.
 
     Examples
     --------
@@ -27,7 +27,7 @@ def same_name(text: str, candidates: Iterable[str]) -> str | None:
 
 
 def nearest(text: str, candidates: Iterable[str]) -> list[str]:
-    """Return the known names that a text is a part of, else the one that it is a misprint of.
+    """Return the known names that contain a text, else the one that it misspells.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def nearest(text: str, candidates: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(text: str, candidates: Iterable[str]) -> str:
-    """Ask for the nearest names, with a blank for what follows; "" if none is near.
+    """Suggest the nearest names, followed by a blank; "" if none is near.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def did_you_mean(text: str, candidates: Iterable[str]) -> str:
 
 
 def one_of(text: str, candidates: Iterable[str]) -> str:
-    """Say that a text is none of the names: which was meant, and which there are.
+    """Say that a text is none of the names, which one is the nearest, and which there are.
 
     Examples
     --------
@@ -68,5 +68,5 @@ def one_of(text: str, candidates: Iterable[str]) -> str:
 
 
 def _letters(name: str) -> str:
-    """Leave letters and digits, in lower case."""
+    """Keep letters and digits, in lower case."""
     return "".join(letter for letter in name.lower() if letter.isalnum())

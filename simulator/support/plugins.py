@@ -1,8 +1,8 @@
-"""What other distributions add: families, algorithms, trace formats and clusters, by entry points.
+"""Extensions of other distributions by entry points: families, algorithms, trace formats, clusters.
 
-A distribution names what it adds in its metadata (``[project.entry-points."twofold.topologies"]``
-in ``pyproject.toml``), and nothing of it is looked for, let alone imported, before a name is asked
-for that nobody here has: what is not used costs no time, and what is broken breaks nothing else.
+A distribution declares them in its metadata (``[project.entry-points."twofold.topologies"]`` in
+``pyproject.toml``). They are neither searched nor imported before a name is asked for that twofold
+does not have: an unused plugin costs no time, and a broken one breaks nothing else.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 TOPOLOGIES, ALGORITHMS = "twofold.topologies", "twofold.algorithms"
 TRACE_FORMATS, CLUSTERS = "twofold.formats", "twofold.clusters"
 GROUPS = (TOPOLOGIES, ALGORITHMS, TRACE_FORMATS, CLUSTERS)
-"""Groups of entry points that are read."""
+"""Groups of entry points."""
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """An entry point: its ``name`` in a group, the distribution it is of, and where it points."""
+    """An entry point: its ``name`` in a group, its distribution, and its target."""
 
     group: str
     name: str
@@ -35,12 +35,12 @@ class Plugin:
     target: str
 
     def __str__(self) -> str:
-        """Say it as errors do."""
+        """Name it as errors do."""
         return f"{self.distribution} {self.version}: {self.name} of {self.group}"
 
 
 def plugins(group: str) -> tuple[Plugin, ...]:
-    """List what installed distributions add to a group, without importing any of it.
+    """List the entry points of a group in installed distributions, without importing them.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def _plugin(group: str, point: "EntryPoint") -> Plugin:
 
 
 def plugin_named(group: str, name: str) -> Plugin | None:
-    """Find the one that a name spells; None if none does.
+    """Return the plugin whose name a text spells; None if there is none.
 
     Raises
     ------
@@ -96,25 +96,25 @@ def plugin_named(group: str, name: str) -> Plugin | None:
 
 
 def load_plugin(plugin: Plugin, check: Callable[[object], Value]) -> Value:
-    """Import what a plugin points to.
+    """Import the target of a plugin.
 
     Parameters
     ----------
     plugin
         One of those listed.
     check
-        Returns what was imported as what it has to be; raises TwofoldError, ``TypeError`` or
-        ``ValueError`` if it is not.
+        Returns the imported object as the required type; raises TwofoldError, ``TypeError`` or
+        ``ValueError`` if it is not one.
 
     Returns
     -------
     Value
-        What ``check`` returns.
+        The result of ``check``.
 
     Raises
     ------
     PluginError
-        If it cannot be imported or is not what it has to be: one line with the distribution.
+        If the import or the check fails: one line that names the distribution.
     """
     from importlib.metadata import EntryPoint  # slow to load, and few have plugins
 
@@ -131,14 +131,14 @@ def load_plugin(plugin: Plugin, check: Callable[[object], Value]) -> Value:
 
 
 def names_added(group: str, reserved: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names that distributions add to those that are there already.
+    """Return the names that distributions add to twofold's own.
 
     Parameters
     ----------
     group
         One of :data:`GROUPS`.
     reserved
-        Names of twofold itself, which nobody else's can have.
+        Names of twofold itself, which no plugin can have.
     """
     names = dict.fromkeys(plugin.name for plugin in plugins(group))
     return tuple(name for name in names if name not in reserved)

@@ -42,13 +42,13 @@ _EXAMPLES = {
     "USD/J": "'0.08 USD/kWh'",
 }
 CENTURY = 3.2e9
-"""Seconds: nothing that is measured or simulated here takes longer."""
+"""Longest time (s) of anything measured or simulated here."""
 INSTANT = 1e-9
-"""Seconds: no step, call or token that was measured took less."""
+"""Shortest time (s) of a measured step, call or token."""
 MOST_BYTES = 2.0**60
-"""Of one message, or one memory: an exbibyte."""
+"""Largest message or memory (B): an exbibyte."""
 MOST_RANKS = 2**24
-"""Of one job: sixteen million, forty times the largest there was."""
+"""Most ranks of a job: sixteen million, forty times the largest known."""
 PHYSICAL = {
     "s": (1e-21, CENTURY),
     "B": (1e-3, MOST_BYTES),
@@ -59,12 +59,13 @@ PHYSICAL = {
     "USD": (1e-9, 1e15),
     "USD/J": (1e-18, 1.0),
 }
-"""Least and most of each base unit that a file or a command may state, besides 0: a link of 0.1 B/s
-is slower than a telegraph, one of 10^18 a million times as fast as any there is."""
+"""Least and largest value of each base unit, besides 0, that a file or a command may state: a link
+of 0.1 B/s is slower than a telegraph, one of 10^18 B/s a million times as fast as any that
+exists."""
 _WHOLE = re.compile("-?[0-9]{1,18}")
 _LEAST_NUMBER = 1e-30
 _LONGEST = 100
-"""Characters of a quantity."""
+"""Most characters of a quantity."""
 _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
 
 
@@ -117,7 +118,7 @@ def parse_quantity(text: object, base: str) -> float:
 
 
 def number_of(text: object) -> float:
-    """Read a plain number of a table; NaN where it is none that anything here can have.
+    """Read a plain number of a table; NaN if it is none, or beyond all plausible values.
 
     Its size is 10^-30 to 2^60, or it is 0: sizes in bytes, times in any unit, counts, factors.
 
@@ -137,7 +138,7 @@ def number_of(text: object) -> float:
 
 
 def whole_of(text: str) -> int | None:
-    """Read a whole number of at most 18 digits, which 64 bits hold; None if the text is none.
+    """Read an integer of at most 18 digits, which 64 bits hold; None if the text is none.
 
     Examples
     --------
@@ -148,7 +149,7 @@ def whole_of(text: str) -> int | None:
 
 
 def count_of(text: str) -> int | None:
-    """Read a number of things, as :func:`whole_of`: plain digits, without a sign.
+    """Read a count, as :func:`whole_of`: plain digits, without a sign.
 
     Examples
     --------
@@ -159,7 +160,7 @@ def count_of(text: str) -> int | None:
 
 
 def _no_unit(number: str, unit: str, base: str) -> str:
-    """Say of what is not a unit which was meant: ``gbps`` may be bits or bytes, so it is asked."""
+    """Explain an unknown unit and suggest others: ``gbps`` may be bits or bytes, so both."""
     spelt = _spelt(unit)
     units = [
         candidate
@@ -177,7 +178,7 @@ def _no_unit(number: str, unit: str, base: str) -> str:
 
 
 def _spelt(unit: str) -> str:
-    """Fold what spellings of a unit differ in: ``Gbps`` and ``GB/sec`` both become ``gb/s``."""
+    """Normalise the spelling of a unit: ``Gbps`` and ``GB/sec`` both become ``gb/s``."""
     folded = unit.lower()
     for pattern, letter in _FOLDED:
         folded = re.sub(pattern, letter, folded)
@@ -185,7 +186,7 @@ def _spelt(unit: str) -> str:
 
 
 _TWICE = ("KB", "Kbit", "µ", "μ")
-"""How units begin that are written in another way, too."""
+"""Prefixes of units that have a second spelling."""
 _FOLDED = (
     (r"micro|µ|μ", "u"),
     (r"milli", "m"),
@@ -195,15 +196,15 @@ _FOLDED = (
     (r"flops?(/s)?$", "flop/s"),
     (r"ps$", "/s"),
 )
-"""What is written for what in units that people use and that are not accepted."""
+"""Replacements in units that people use and that are not accepted."""
 
 
 _NO_TIME = 1e-12
-"""Shorter times are differences of floats, and shown as 0 s."""
+"""Shorter times are rounding of floats, and shown as 0 s."""
 
 
 def format_quantity(value: float, base: str) -> str:
-    """Text with the decimal unit that leaves one to three digits before the point.
+    """Format a value with the decimal unit that leaves one to three digits before the point.
 
     Parameters
     ----------
@@ -255,7 +256,7 @@ EnergyPriceText = Annotated[float, _validator("USD/J")]
 
 
 def bytes_per_element(dtype: str) -> int:
-    """Bytes of one element; case, spaces and underscores do not count.
+    """Return the bytes of one element; case, spaces and underscores are ignored.
 
     Parameters
     ----------
@@ -314,8 +315,8 @@ _SPELLINGS = {
 }
 """Spellings by bytes per element.
 
-Written out rather than derived from the digits in a name: a spelling nobody has looked at must be
-refused, because a wrong guess halves or doubles every byte of a job.
+Written out rather than derived from the digits in a name: an unknown spelling must be refused,
+because a wrong guess halves or doubles every byte of a job.
 """
 _BYTES = {name: width for width, names in _SPELLINGS.items() for name in names.split()}
 _PREFIX = re.compile(r"(?:torch\.|c10::|at::|std::|nccl(?=[a-z])|dt_)")
@@ -326,7 +327,7 @@ _RANKS = re.compile(r"\s*([0-9]{1,7})\s*(?:-\s*([0-9]{1,7})\s*)?")
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
-    """Read a list of ranks, sorted.
+    """Parse a list of ranks, sorted.
 
     Raises
     ------
@@ -348,7 +349,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
-    """Write a list of ranks as :func:`parse_ranks` reads it.
+    """Format a list of ranks as :func:`parse_ranks` reads it.
 
     Examples
     --------

@@ -1,9 +1,9 @@
-"""The processes of one machine that share one task: scenarios, chunks of a study, files of a job.
+"""The processes of one machine that share a task: scenarios, parts of a study, files of a job.
 
-What they share is pickled once, and its columns not at all: these lie in one file that every
-process maps, so a column that several scenarios share is in memory once. A column can be
-written in a worker where it can in the parent, and what is written stays there: to Numba a
-read-only array is of another type, for which every worker would compile the hot loops anew.
+Shared data is pickled once, without its columns, which lie in one file that every process maps: a
+column that several scenarios share is in memory once. A column that is writable in the parent is
+writable in a worker, as a private copy: Numba treats a read-only array as another type, for which
+every worker would compile the hot loops again.
 """
 
 import mmap
@@ -26,17 +26,16 @@ from simulator.support.errors import Interrupted, WhatIfError
 from simulator.support.limits import Budget, budget, keep_to
 
 Watch = Callable[[str], Callable[[int, int], None] | None]
-"""Called with what is about to be asked; returns what is called with how many of how many are done,
-or None."""
+"""Called with the questions about to be asked; returns a callback for the numbers of answered
+questions and of all, or None."""
 Answer = TypeVar("Answer")
 Case = TypeVar("Case")
 _CLOCK = ("simulator.engine.flow",)
-"""What simulating needs."""
+"""Modules that simulation needs."""
 _PIPED = 2048
-"""Bytes of an answer that go through the pipe between processes, which takes up to 4,096 at once
-(``PIPE_BUF``). Of a longer one a worker that is ended may leave the beginning there, for whose rest
-would be waited for ever; so it lies in a file.
-"""
+"""Largest answer that is sent through the pipe between processes, which accepts up to 4,096 bytes
+at once (``PIPE_BUF``). A worker that is killed may leave the beginning of a longer one there, and
+the reader would wait for the rest for ever; so longer answers are written to a file."""
 _ALIGNED = 64
 """Columns begin at multiples of this many bytes, a cache line."""
 
@@ -45,11 +44,11 @@ _ALIGNED = 64
 def worker_pool(
     shared: object, workers: int, imports: Sequence[str] = _CLOCK
 ) -> "Iterator[Callable[..., Future[Any]]]":
-    """Start processes that all have a copy of ``shared``, and end them with the context.
+    """Start processes that all have a copy of ``shared``, and stop them with the context.
 
-    What is yielded submits a function and its arguments; a process calls it with its copy of
-    ``shared`` before them. The processes start with the first submission; modules that they need,
-    ``imports``, are imported once for all of them if they are the first of this process.
+    The yielded function submits a function and its arguments; a process calls it with its copy of
+    ``shared`` as first argument. Processes start with the first submission; the modules in
+    ``imports`` are imported once for all of them, if they are the first processes of this one.
 
     Raises
     ------
@@ -92,17 +91,17 @@ def ask_all(
     named: str = "scenarios",
     imports: Sequence[str] = _CLOCK,
 ) -> list[Answer]:
-    """Ask every case the same, ``workers`` at a time; answers in order.
+    """Answer the same question for every case, ``workers`` at a time; answers are in order.
 
-    A case is anything that can be pickled; ``named`` is what progress calls them, and ``imports``
-    are modules that answering needs.
+    A case is anything that can be pickled; ``named`` is its name in progress reports, and
+    ``imports`` are modules that answering needs.
 
     Raises
     ------
     WhatIfError
         If a worker was killed.
     TwofoldError
-        What the first case that fails raises.
+        The error of the first case that fails.
     """
     progress = watch(f"{len(cases)} {named} in {workers} processes")
     try:
@@ -124,7 +123,7 @@ def ask_all(
 
 
 def _ask(cases: Sequence[Case], ask: Callable[[Case], object], index: int) -> bytes | Path:
-    """Answer a case: pickled, in a file where it is long."""
+    """Answer a case: pickled, in a file if it is long."""
     answer = pickle.dumps(ask(cases[index]), protocol=5)
     if len(answer) <= _PIPED:
         return answer
@@ -143,7 +142,7 @@ def _unpacked(answer: bytes | Path) -> Any:
 
 
 def process_context(imports: Sequence[str] = _CLOCK) -> BaseContext:
-    """Return how processes are started: copies of a clean one, which imports once for all."""
+    """Return the way to start processes: forks of a clean server that has imported ``imports``."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -152,7 +151,7 @@ def process_context(imports: Sequence[str] = _CLOCK) -> BaseContext:
 
 
 class _Column(NamedTuple):
-    """Where in the file a column is (bytes), and whether it is read-only."""
+    """Position of a column in the file (B), and whether it is read-only."""
 
     begin: int
     end: int
@@ -160,7 +159,7 @@ class _Column(NamedTuple):
 
 
 def _written(shared: object, path: Path) -> tuple[bytes, list[_Column]]:
-    """Pickle a value without its columns, and put these into a file; return where each is."""
+    """Pickle a value without its columns and write those to a file; return their positions."""
     columns: list[pickle.PickleBuffer] = []
     graph = pickle.dumps(shared, protocol=5, buffer_callback=columns.append)
     places = []
@@ -175,13 +174,13 @@ def _written(shared: object, path: Path) -> tuple[bytes, list[_Column]]:
 
 
 _mapped: dict[str, Any] = {}
-"""What a worker process was given when it began; nothing in any other process."""
+"""The shared value of a worker process; nothing in any other process."""
 
 
 def _begin(
     graph: bytes, path: Path, places: list[_Column], parent: Connection, memory: Budget
 ) -> None:
-    """Begin a worker; an interrupt is the parent's to handle, and no worker outlives its parent."""
+    """Initialise a worker; an interrupt is left to the parent, and no worker outlives it."""
     keep_to(memory)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -189,9 +188,9 @@ def _begin(
 
 
 def _end_with(parent: Connection) -> None:
-    """End this process when the one that it works for is gone, killed perhaps.
+    """End this process when the process it works for has ended, even if that was killed.
 
-    The server that forked it lives as long as it does, so it is not a sign of the parent's end.
+    The server that forked it lives as long as it does, so the server's end is no sign of it.
     """
     try:
         parent.recv_bytes()
@@ -200,7 +199,7 @@ def _end_with(parent: Connection) -> None:
 
 
 def _attach(graph: bytes, path: Path, places: list[_Column]) -> None:
-    """Read the shared value with its columns mapped: copied when written."""
+    """Read the shared value with its columns mapped, copied on write."""
     with path.open("rb") as file:
         columns = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     buffers = [

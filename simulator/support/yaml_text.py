@@ -1,7 +1,7 @@
-"""YAML as this project reads it: plain values within bounds, and what is wrong is one line.
+"""YAML as this project reads it: plain values within bounds, and one-line errors.
 
-A file may be a stranger's. Refused are a key given twice, where the standard loader keeps the last;
-aliases, which expand without end; depth; endless numbers; tags that make objects.
+A file may come from a stranger. Refused are duplicate keys, of which the standard loader keeps the
+last; aliases, which expand without bound; deep nesting; huge numbers; tags that create objects.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
@@ -14,9 +14,9 @@ from simulator.support.errors import TraceError, TwofoldError
 
 _DEEPEST = 32
 _LONGEST_NUMBER = 40
-"""Characters: Python's integers have no end, and PyYAML's base 60 takes quadratic time."""
+"""Characters: Python's integers are unbounded, and PyYAML's base 60 takes quadratic time."""
 _LARGEST = 2**63 - 1
-"""What an array of whole numbers holds."""
+"""Largest integer that a NumPy array holds."""
 _LONGEST_COMPLAINT = 300
 _PREFIX = "tag:yaml.org,2002:"
 _NUMBERS = (f"{_PREFIX}int", f"{_PREFIX}float")
@@ -61,7 +61,7 @@ def parse_yaml(
 
 
 Keys = tuple[int | str, ...]
-"""Keys and indices that lead to a value, from the outermost in."""
+"""Keys and indices that lead to a value, outermost first."""
 Place = tuple[int, int]
 """Line and column of a file, both counted from 1."""
 
@@ -89,7 +89,7 @@ def places(text: str) -> dict[Keys, Place]:
 
 
 def place_of(path: Keys, positions: Mapping[Keys, Place]) -> Place:
-    """Return where a value is, or what would hold it: of a field that is missing, its table."""
+    """Return the position of a value; of a missing field, that of the table that lacks it."""
     while path and path not in positions:
         path = path[:-1]
     return positions.get(path, (1, 1))
@@ -110,7 +110,7 @@ def _position(node: yaml.Node) -> Place:
 
 
 def _where_and_what(error: yaml.YAMLError, text: str) -> tuple[Place, str]:
-    """Return where an error of PyYAML is, and what it says."""
+    """Return the position and the message of a PyYAML error."""
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         parts = [part for part in (error.context, error.problem) if part]
@@ -124,10 +124,10 @@ def _where_and_what(error: yaml.YAMLError, text: str) -> tuple[Place, str]:
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which refuses in time what would cost memory, time or a value.
+    """The safe loader, which refuses early what would cost memory or time, or lose a value.
 
-    Where PyYAML has libyaml, that parses: four times as fast. What it parsed is still put together
-    here, since libyaml's own way of that overflows the stack where a file nests without end.
+    Where PyYAML has libyaml, that does the parsing, four times as fast. Values are still
+    constructed here, because libyaml's own construction overflows the stack on deeply nested files.
     """
 
     depth = 0
@@ -159,7 +159,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
-        """Make a value of a node; PyYAML trusts a value to be what its tag says."""
+        """Construct a value; PyYAML trusts that a value matches its tag."""
         try:
             value = super().construct_object(node, deep)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -173,7 +173,7 @@ class _Loader(yaml.SafeLoader):
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
-        """Refuse a key given twice, where the standard loader keeps the last."""
+        """Refuse duplicate keys, of which the standard loader keeps the last."""
         seen: set[str] = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode):
@@ -189,7 +189,7 @@ def _refuse_tag(_: _Loader, node: yaml.Node) -> None:
 
 
 def _refused(problem: str, at: Any) -> yaml.MarkedYAMLError:
-    """Make an error of what is wrong with a node or an event."""
+    """Make an error about a node or an event."""
     return yaml.MarkedYAMLError(problem=problem, problem_mark=at.start_mark)
 
 

@@ -5,9 +5,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from typing_extensions import TypedDict
 
-from experiments.priors.network import PACKET_FACTORS
 from experiments.scenario.scenario import Scenario
-from simulator.analysis.contention import Collision, Meeting, collision, meetings, spread_evenly
+from simulator.analysis.contention import (
+    Collision,
+    Meeting,
+    collision,
+    meetings,
+    packet_factor,
+    spread_evenly,
+)
 from simulator.costing.call_costs import distinct_calls
 from simulator.routing.paths import policy_of
 from simulator.schedule import Plan
@@ -64,6 +70,7 @@ class RoutingNotes:
     """What there is to say; ``collisions`` come with the call they are of, and its ranks."""
 
     policy: str
+    packet_factor: float | None = None
     collisions: tuple[tuple[str, tuple[int, ...], Collision], ...] = ()
     analytic: float | None = None
     meetings: tuple[Meeting, ...] = ()
@@ -72,7 +79,7 @@ class RoutingNotes:
         """Return what the JSON answer has of it."""
         return {
             "policy": self.policy,
-            "packet_factor": PACKET_FACTORS.get(self.policy),
+            "packet_factor": self.packet_factor,
             "collisions": [
                 {
                     "call": call,
@@ -98,10 +105,10 @@ class RoutingNotes:
     def lines(self) -> list[str]:
         """Say it in sentences; nothing where all is well."""
         sentences = [_say_collision(*note, policy=self.policy) for note in self.collisions]
-        if self.policy in PACKET_FACTORS:
+        if self.packet_factor is not None:
             sentences.append(
-                f"on full links, colliding packets can take {PACKET_FACTORS[self.policy]:g} times"
-                " as long; the times above leave this out"
+                f"on full links, headers and colliding packets make messages up to"
+                f" {self.packet_factor:.2f} times as long; the times above leave this out"
             )
         if self.meetings and self.analytic is not None:
             alone = format_quantity(self.analytic, "s")
@@ -131,19 +138,19 @@ def notes_of_call(
     positions = np.arange(ranks, dtype=np.int32)
     worst = collision(plan, positions, size, (network, spread_evenly(network)))
     collisions = () if worst is None else ((call, tuple(range(ranks)), worst),)
-    return RoutingNotes(policy_of(network), collisions)
+    return RoutingNotes(policy_of(network), packet_factor(network), collisions)
 
 
 def notes_of_step(scenario: Scenario, timeline: Timeline) -> RoutingNotes:
     """Look at a step: its longest calls alone, and all of them together."""
-    policy = policy_of(timeline.topology)
+    policy, factor = policy_of(timeline.topology), packet_factor(timeline.topology)
     collisions = _collisions(timeline)
     if scenario.engine == "analytic":
-        return RoutingNotes(policy, collisions)
+        return RoutingNotes(policy, factor, collisions)
     alone = replace(scenario, engine="analytic").run().makespan
     differ = abs(timeline.makespan - alone) > DIFFER * timeline.makespan
     met = meetings(timeline, scenario.costs()) if differ else ()
-    return RoutingNotes(policy, collisions, alone, met)
+    return RoutingNotes(policy, factor, collisions, alone, met)
 
 
 def _collisions(timeline: Timeline) -> tuple[tuple[str, tuple[int, ...], Collision], ...]:

@@ -22,8 +22,8 @@ from typing_extensions import TypedDict
 from experiments.calibration.calibration import SOFTWARE, merged
 from experiments.priors.errors import HELD_OUT, WITHIN_50, Errors, read_errors
 from experiments.scenario.scenario import Scenario
+from simulator.analysis.contention import packet_factor
 from simulator.calls import KINDS, UNKNOWN
-from simulator.routing.paths import policy_of
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from topologies import Cluster
 from topologies.cluster.fabrics import (
@@ -113,16 +113,6 @@ def _with_packets(errors: NetworkPrior, factor: float) -> NetworkPrior:
     return {**errors, "packet_factor": factor, "shared": shared}
 
 
-PACKET_FACTORS = {
-    **dict.fromkeys(("ecmp", "static", "d_mod_k"), 1.04),
-    **dict.fromkeys(("spray", "adaptive", "minimal", "valiant"), 1.17),
-}
-"""How many times as long packets take as sharing without loss, on full links under a policy. Fitted
-on every second of 23 runs of a packet simulator (``python -m benchmarks.packets``); of the others
-5.5 and 3.4 % are left in the mean, 19 and 10 % at worst. A port that is full alone has 1.04 under
-any policy."""
-
-
 def _groups(known: HowKnown, tier: str, kinds: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Part kinds by how they are known on a tier: measured ones, and others."""
     how = getattr(known, tier)
@@ -183,7 +173,7 @@ def prior_of(scenario: Scenario) -> list[NetworkPrior]:
     numbers = np.unique(scenario.workload.calls.kind).tolist()
     kinds = [KINDS[number] for number in numbers if number < len(KINDS)]
     network = scenario.topology()
-    factor, resource = PACKET_FACTORS.get(policy_of(network), 1.0), network.routing.resource
+    factor, resource = packet_factor(network) or 1.0, network.routing.resource
     tiers = tiers_of(scenario)
     routed = {tier: factor for tier in tiers if not resource or resource == tier}
     return prior(scenario.cluster, tiers, kinds, routed)
@@ -260,7 +250,7 @@ def say_prior(priors: Sequence[NetworkPrior]) -> Iterator[str]:
         split = sum(prior_of_tier["tier"] == small["tier"] for prior_of_tier in priors) > 2
         which = f"; {', '.join(small['kinds'])}" if split else ""
         packets = large["packet_factor"]
-        slower = f"; colliding packets up to {packets:g} times as long" if packets > 1 else ""
+        slower = f"; colliding packets up to {packets:.2f} times as long" if packets > 1 else ""
         yield f"{tier} {how}: median error {median:.0f} % (90 % within {p90:.0f} %{which}{slower})"
 
 

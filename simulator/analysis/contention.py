@@ -3,27 +3,27 @@
 :func:`meetings` lists the links on which calls delayed each other most. A hash or a forwarding
 table gives each message of a call one path, so that some links carry several messages while others
 are free. The cost of that (:func:`collision`) is the difference to the same call with its messages
-spread evenly over all shortest paths.
+spread evenly over all shortest paths. :func:`packet_factor` is what packets lose on full links,
+which the model's messages do not.
 """
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from simulator.costing.call_costs import Costs
 from simulator.costing.link_load import Load, bytes_on_links, cost, is_wide, lay, passing, summed
-from simulator.routing.paths import between_switches
-from simulator.routing.routes import routes
+from simulator.routing.paths import between_switches, of_resource, policy_of
+from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Schedule
 from simulator.support.arrays import Floats, Ints
 from simulator.timeline import Timeline
-from simulator.topology import Topology
+from simulator.topology import DIVIDING, POLICIES, Topology
 
 _MOST_CALLS = 500
 """Number of calls whose delays are attributed to links: those delayed most."""
-_DELAYED = 1e-6
-"""A call was held up if it took longer by more than this fraction."""
 _DELAYED = 1e-6
 """A call counts as delayed if it took longer by more than this fraction."""
 
@@ -211,3 +211,92 @@ def _lost_in_step(
     """How much longer the busiest link of a step is busy than with messages spread evenly."""
     chosen, spread = (_busy_in_step(plan, number, positions, routed) for routed in networks)
     return plan.schedule.steps[number].repeats * float(chosen.max() - spread.max())
+
+
+PAYLOAD, HEADERS = 4096, 64
+"""Bytes of a packet of InfiniBand or RoCE at most, and about those around them."""
+_ASKED = 8
+"""Ranks, evenly spaced, to whom rank 0 sends where the worst path of a network is looked for."""
+
+
+def packet_factor(network: Topology) -> float | None:
+    """Say how many times as long packets take as the model's messages, all cables on a path full.
+
+    They have headers, and collide where each takes a path of its own (:func:`packet_delay`). None
+    where the network has no choice of paths.
+    """
+    if policy_of(network) not in POLICIES:
+        return None
+    targets = np.unique(np.linspace(1, network.ranks - 1, _ASKED).astype(np.int32))
+    ways = routes(spread_evenly(network), np.zeros_like(targets), targets)
+    delays = [0.0]
+    for first, last in pairwise(ways.offset.tolist()):
+        way = Routes(np.array([0, last - first]), ways.link[first:last], ways.share[first:last])
+        variance, in_flight = packets_of(network, way)
+        delays.append(packet_delay(np.ones(len(variance)), variance, in_flight))
+    return (1 + HEADERS / PAYLOAD) * (1 + max(delays))
+
+
+def packets_of(network: Topology, ways: Routes) -> tuple[Floats, float]:
+    """Describe one message as packets.
+
+    Returns
+    -------
+    tuple
+        By link of ``ways`` how far the number of packets on it varies by chance, times the part of
+        the message that passes it; and how many packets fill the way there and back.
+    """
+    link, share = ways.link, ways.share
+    own = of_resource(network, network.routing)[link]
+    if not own.any():
+        return np.zeros(len(link)), 1.0
+    between, policy = between_switches(network)[link], network.routing.policy
+    # A hash keeps the packets of a flow together. Adaptive switches choose the shortest queue on
+    # the way up; what meets on the way down, where there is no choice, was sent by others.
+    chance = 0.0 if policy not in DIVIDING else 0.5 if policy == "adaptive" else 1.0
+    fewest = share[between].max(initial=0.0)
+    # Of a single least path the ways are detours, over many routers.
+    chance *= 1 - fewest if fewest < 1 - _ALIKE else 1.0
+    variance = np.where(between, chance * share, 0.0)
+    packet = (PAYLOAD + HEADERS) / network.bandwidth[link[own & (share == share[own].max())]].min()
+    latency = float(network.latency[link[own]] @ share[own])
+    return variance, 2 * latency / packet + float(share[own].sum())
+
+
+def packet_delay(load: Floats, variance: Floats, in_flight: float, windows: float = 1.0) -> float:
+    """Say by what part of their time packets of a message wait for others.
+
+    A cable of load ``x`` on which packets come from many ports at random has a queue of
+    ``variance * x / (2 (1 - x))`` packets, ``variance`` being ``1 - 1 / ports`` (M. Karol,
+    M. Hluchyj and S. Morgan, IEEE Trans. Communications 35, 1987). A sender lets as many packets
+    be on their way as fill it without queues, which is what congestion control aims at, and no
+    more: by Little's law it sends the slower the longer they wait. Where all cables are full the
+    delay is ``sqrt(sum(variance) / (2 in_flight))``.
+
+    Parameters
+    ----------
+    load
+        Of each cable on the way, of what the fullest carries, shape ``(cables,)``.
+    variance
+        Of packets on it, by the part of the message that passes it, shape ``(cables,)``.
+    in_flight
+        Packets that fill the way there and back.
+    windows
+        How many times as many the sender lets be on their way for each that its share of the
+        network needs: more if it has several messages, or other cables slow it.
+
+    Examples
+    --------
+    >>> round(packet_delay(np.ones(4), np.full(4, 0.75), 42.0), 3)
+    0.189
+    """
+    low, high = 0.0, 10.0
+    while high - low > _ALIKE:
+        delay = (low + high) / 2
+        busy = load / (1 + delay)
+        queued = float((variance * busy / (2 * (1 - busy))).sum())
+        if in_flight + queued > windows * in_flight * (1 + delay):
+            low = delay
+        else:
+            high = delay
+    return low

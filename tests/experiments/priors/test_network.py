@@ -77,12 +77,12 @@ def test_packets_on_full_links_widen_what_is_open_of_large_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "factor"), [(4, 1.0), (64, 1.17)], ids=["one router", "several routers"]
+    ("nodes", "factor"), [(4, 1.0), (64, 1.109)], ids=["one router", "several routers"]
 )
 def test_packets_lose_nothing_where_all_share_a_switch(nodes: int, factor: float) -> None:
     workload = one_call("all_reduce", 4 * nodes, 1e6)
     priors = prior_of(Scenario(workload, load_cluster("perlmutter"), nodes=nodes))
-    assert priors[-1]["packet_factor"] == factor
+    assert priors[-1]["packet_factor"] == pytest.approx(factor, abs=5e-4)
 
 
 def test_a_measured_tier_has_its_own_errors_and_other_kinds_those_of_before() -> None:

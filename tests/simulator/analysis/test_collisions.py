@@ -5,7 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.analysis.contention import collision, meetings, spread_evenly
+from simulator.analysis.contention import (
+    collision,
+    meetings,
+    packet_delay,
+    packet_factor,
+    spread_evenly,
+)
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.engine.simulate import Costs, simulate_on
@@ -82,3 +88,36 @@ def test_two_calls_on_one_cable_lose_what_the_closed_form_says():
 
 def test_calls_one_after_the_other_do_not_meet():
     assert met_on_switch(1.5) == ()
+
+
+@pytest.mark.parametrize(("ports", "busy"), [(4, 0.5), (8, 0.8)])
+def test_packets_queue_as_they_do_behind_a_switch(ports, busy):
+    """A slot moves one packet; each port sends one with chance ``busy / ports``: Karol 1987."""
+    arrivals = np.random.default_rng(3).binomial(ports, busy / ports, 400_000)
+    walk = np.cumsum(arrivals - 1)
+    queue = walk - np.minimum.accumulate(np.minimum(walk, 0))
+    waited = queue.mean() / busy  # Little's law
+    variance = 1 - 1 / ports
+    assert waited == pytest.approx(variance * busy / (2 * (1 - busy)), rel=0.05)
+    # Where a sender's window lets it send at just this speed, that is what packets wait.
+    in_flight = waited / (1 / busy - 1)
+    assert packet_delay(np.ones(1), np.array([variance]), in_flight) == pytest.approx(
+        1 / busy - 1, rel=0.05
+    )
+
+
+def test_packets_lose_more_the_more_of_them_meet_and_the_fewer_are_on_their_way():
+    cable = {"bandwidth": 12.5e9, "latency": 1e-6}
+    factor = {
+        policy: packet_factor(parse_topology(f"fat_tree:8@{policy}", **cable))
+        for policy in ("spray", "adaptive", "ecmp", "d_mod_k")
+    }
+    headers = 1 + 64 / 4096
+    assert factor["ecmp"] == factor["d_mod_k"] == headers
+    # Four cables between switches, four ways at each; 12 us and 6 packets fill the way.
+    in_flight = 12e-6 * 12.5e9 / 4160 + 6
+    assert factor["spray"] == pytest.approx(headers * (1 + np.sqrt(3 / (2 * in_flight))))
+    assert factor["adaptive"] == pytest.approx(headers * (1 + np.sqrt(1.5 / (2 * in_flight))))
+    shorter = parse_topology("fat_tree:8@spray", bandwidth=12.5e9, latency=1e-7)
+    assert packet_factor(shorter) > factor["spray"]
+    assert packet_factor(switch(64, **cable)) is None

@@ -17,7 +17,7 @@ import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import sqrt
+from math import pi, sqrt, tan
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,26 +36,31 @@ WITHIN_50, WITHIN_90, WITHIN_95 = 0.6745, 1.645, 1.96
 def student_95(degrees: int) -> float:
     """Return how many standard deviations either side hold 95 % where these are estimates.
 
-    Student's t at 0.975 by its expansion in the normal quantile (Abramowitz and Stegun 26.7.5):
-    what few programs were off by says less of the next one than what many were.
+    Student's t at 0.975: what few programs, or seeds, were off by says less of the next one than
+    what many were. For one and two degrees of freedom it has a closed form; from three on its
+    expansion in the normal quantile (Abramowitz and Stegun 26.7.5) is 0.7 % short at most.
 
     Parameters
     ----------
     degrees
-        Degrees of freedom, independent observations less one: from 3 on the error is below 1 %.
+        Degrees of freedom, independent observations less one.
 
     Raises
     ------
     ValueError
-        If there are fewer than 3.
+        If there is none.
 
     Examples
     --------
-    >>> [round(student_95(degrees), 2) for degrees in (3, 5, 12, 1000)]
-    [3.16, 2.57, 2.18, 1.96]
+    >>> [round(student_95(degrees), 2) for degrees in (1, 2, 3, 5, 12, 1000)]
+    [12.71, 4.3, 3.16, 2.57, 2.18, 1.96]
     """
-    if degrees < 3:
-        raise ValueError(f"{degrees} degrees of freedom: the expansion needs 3")
+    if degrees < 1:
+        raise ValueError(f"{degrees} degrees of freedom: a spread takes two observations")
+    if degrees == 1:
+        return tan(pi * _HELD / 2)
+    if degrees == 2:
+        return _HELD * sqrt(2 / (1 - _HELD**2))
     z, n = WITHIN_95, float(degrees)
     return (
         z
@@ -63,6 +68,10 @@ def student_95(degrees: int) -> float:
         + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
     )
+
+
+_HELD = 0.95
+"""What the interval of :func:`student_95` holds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from experiments.evaluate.serving_fleets import (
 )
 from experiments.evaluate.serving_instances import Deployment, MemoryUse, kernel_origins, memory_use
 from experiments.output.words import better, is_plural
-from experiments.priors.errors import ServingPrior, serving_prior
+from experiments.priors.errors import ServingPrior, serving_prior, student_95
 from experiments.provenance import Head
 from experiments.report import Report, question
 from experiments.scenario.words import check_factor
@@ -428,16 +428,6 @@ def requests_that_meet(run: InstanceRun, slo: Slo) -> Floats:
     return met
 
 
-_STUDENT = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-"""Student's t of 95 % for 1 to 30 degrees of freedom."""
-_NORMAL = 1.960
-"""The same for many."""
-
-
 def gain_of(values: Floats) -> Gain:
     """Mean of gains (%) and the half width of their 95 % interval."""
     half = half_width(values)
@@ -449,8 +439,7 @@ def half_width(values: Floats) -> float | None:
     count = len(values)
     if count < 2:
         return None
-    quantile = _STUDENT[count - 2] if count - 2 < len(_STUDENT) else _NORMAL
-    return float(quantile * values.std(ddof=1) / np.sqrt(count))
+    return float(student_95(count - 1) * values.std(ddof=1) / np.sqrt(count))
 
 
 def _metric(name: str, runs: Sequence[InstanceRun]) -> MetricRow:

@@ -6,8 +6,8 @@ cannot use it (no home, a full disk, a broken file) computes everything and says
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from experiments.provenance import Head
 from experiments.report import Report, Rows, question
 from experiments.studies import document as documents
 from experiments.studies.placed import Answer
-from experiments.studies.store import ANSWER, COLUMNS, answer_of, make_tables, row_of
+from experiments.studies.store import ANSWER, COLUMNS, answer_of, make_tables, row_of, writing_to
 from simulator.support.errors import StudyError
 from simulator.support.quantities import parse_quantity
 
@@ -65,7 +65,7 @@ class Cache(CacheFile):
                 answers |= {key: answer_of(*rest) for key, *rest in rows}
             if answers:
                 now = int(time.time())
-                with self._writing():
+                with writing_to(self._base):
                     self._base.executemany(
                         "UPDATE answers SET used = ? WHERE key = ? AND used < ?",
                         ((now, key, now - 3600) for key in answers),
@@ -75,7 +75,7 @@ class Cache(CacheFile):
     def keep(self, answers: Iterable[tuple[bytes, Answer]]) -> None:
         """Keep answers; what is there already stays."""
         now = int(time.time())
-        with self._reported(), self._writing():
+        with self._reported(), writing_to(self._base):
             self._base.executemany(
                 "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
                 ((key, *row_of(answer), now) for key, answer in answers),
@@ -91,19 +91,9 @@ class Cache(CacheFile):
         (entries,) = self._base.execute("SELECT count(*) FROM answers").fetchone()
         excess = entries if not most else min(entries, int(entries * (1 - 0.8 * most / size)) + 1)
         oldest = "SELECT key FROM answers ORDER BY used, key LIMIT ?"
-        with self._writing():
+        with writing_to(self._base):
             delete = f"DELETE FROM answers WHERE key IN ({oldest})"
             return self._base.execute(delete, (excess,)).rowcount
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        self._base.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._base.execute("ROLLBACK")
-            raise
-        self._base.execute("COMMIT")
 
 
 def limit_of(text: str) -> float:

@@ -104,7 +104,7 @@ class Store:
     def commit(self) -> None:
         """Put on disk what was kept."""
         if self._waiting:
-            with reported(self.folder), self._writing():
+            with reported(self.folder), writing_to(self._base):
                 self._base.executemany(
                     "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)",
                     ((key, *row_of(answer)) for key, answer in self._waiting),
@@ -119,7 +119,7 @@ class Store:
             self.commit()
             write_table(results.table(first, last), self.folder / RESULTS / name)
             refused = results.refused[first:last]
-            with self._writing():
+            with writing_to(self._base):
                 self._base.executemany(
                     "INSERT OR REPLACE INTO points VALUES (?, ?, ?)",
                     ((first + index, why, name) for index, why in enumerate(refused)),
@@ -138,7 +138,7 @@ class Store:
         """Drop what an earlier run left behind the last point: its inputs were others."""
         with reported(self.folder):
             self.commit()
-            with self._writing():
+            with writing_to(self._base):
                 self._base.execute("DELETE FROM points WHERE number >= ?", (count,))
             files = -(-count // BLOCK)
             for path in sorted((self.folder / RESULTS).glob("*.parquet")):
@@ -175,17 +175,6 @@ class Store:
     def close(self) -> None:
         """Close the index."""
         self._base.close()
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        self._base.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._base.execute("COMMIT")
-        except BaseException:
-            if self._base.in_transaction:
-                self._base.execute("ROLLBACK")
-            raise
 
 
 def write_table(table: "pa.Table", path: Path) -> None:
@@ -411,19 +400,31 @@ def _reason(error: OSError | sqlite3.Error) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
+@contextmanager
+def writing_to(base: sqlite3.Connection) -> Iterator[None]:
+    """Write all that the context does to a database, or nothing of it."""
+    base.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        base.execute("COMMIT")
+    except BaseException:
+        if base.in_transaction:
+            base.execute("ROLLBACK")
+        raise
+
+
 def make_tables(base: sqlite3.Connection, tables: str, version: int) -> None:
     """Make tables where there are none; those of another version of the program go first."""
     (found_version,) = base.execute("PRAGMA user_version").fetchone()
     if found_version == version:
         return
-    base.execute("BEGIN IMMEDIATE")
-    names = base.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    for (name,) in names:
-        base.execute(f'DROP TABLE "{name}"')
-    for statement in filter(str.strip, tables.split(";")):
-        base.execute(statement)
-    base.execute(f"PRAGMA user_version = {version}")
-    base.execute("COMMIT")
+    with writing_to(base):
+        names = base.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        for (name,) in names:
+            base.execute(f'DROP TABLE "{name}"')
+        for statement in filter(str.strip, tables.split(";")):
+            base.execute(statement)
+        base.execute(f"PRAGMA user_version = {version}")
 
 
 def answer_of(step: object, busy: object, refused: object, *texts: object) -> Answer:

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,34 +80,27 @@ class EventRows:
     def host(self, first: int) -> HostEvents:
         """Sorted by start, the longer first: an event comes after the one that encloses it."""
         start, end = self._seconds(first)
-        order = np.lexsort((-end, start))
-        return HostEvents(
-            kind=np.asarray(self.code)[order],
-            thread=np.asarray(self.lane)[order],
-            name=np.asarray(self.name)[order],
-            start=start[order],
-            end=end[order],
-            correlation=np.asarray(self.correlation)[order],
-            external=np.asarray(self.external)[order],
-            comm=np.asarray(self.comm)[order],
-        )
+        columns = self._sorted(start, end, np.lexsort((-end, start)))
+        return HostEvents(kind=columns.pop("code"), thread=columns.pop("lane"), **columns)
 
     def device(self, first: int) -> DeviceEvents:
         """Sorted by start; what starts together keeps the order of its ends."""
         start, end = self._seconds(first)
         order = np.lexsort((end, start))
+        columns = self._sorted(start, end, order)
         return DeviceEvents(
-            copy=np.asarray(self.code)[order].astype(np.bool_),
-            stream=np.asarray(self.lane)[order],
-            name=np.asarray(self.name)[order],
-            start=start[order],
-            end=end[order],
-            correlation=np.asarray(self.correlation)[order],
-            external=np.asarray(self.external)[order],
-            comm=np.asarray(self.comm)[order],
+            copy=columns.pop("code").astype(np.bool_),
+            stream=columns.pop("lane"),
             blocks=np.asarray(self.blocks)[order],
             moved=np.asarray(self.moved)[order],
+            **columns,
         )
+
+    def _sorted(self, start: Floats, end: Floats, order: Longs) -> dict[str, NDArray[Any]]:
+        """Return the columns that all events have, in an order of their rows."""
+        names = ("code", "lane", "name", "correlation", "external", "comm")
+        columns = {name: np.asarray(getattr(self, name))[order] for name in names}
+        return columns | {"start": start[order], "end": end[order]}
 
     def _seconds(self, first: int) -> tuple[Floats, Floats]:
         start, end = (np.asarray(column) - first for column in (self.start, self.end))

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -114,16 +114,16 @@ class CellRow:
     cluster: str
     ranks: int
     page: str
-    plan: str
-    refused: str
-    step_s: float | None
-    tokens_per_s: float | None
-    savings: list[Saving]
-    cost_usd: float | None
-    power_w: float | None
-    headline: str
-    trust: TrustAnswer | None
-    command: str
+    plan: str = ""
+    refused: str = ""
+    step_s: float | None = None
+    tokens_per_s: float | None = None
+    savings: list[Saving] = field(default_factory=list)
+    cost_usd: float | None = None
+    power_w: float | None = None
+    headline: str = ""
+    trust: TrustAnswer | None = None
+    command: str = ""
 
 
 class _Kept(msgspec.Struct):
@@ -266,18 +266,15 @@ def _made(cell: Cell, cluster: Cluster, folder: Path) -> tuple[CellRow, str]:
     except TwofoldError as error:
         return _refused(cell, cluster, parts, str(error))
     shown = cell_document(cell, report, parts)
-    totals = None if parts is None else parts.totals()
     step = report.base.timeline.makespan
-    row = CellRow(
-        *(cell.model, cell.cluster, cell.ranks, f"{CELLS}/{cell.name}.html", str(cell.best)),
-        refused="",
+    row = replace(
+        _row(cell, parts),
+        plan=str(cell.best),
         step_s=step,
         tokens_per_s=None if cell.tokens is None else cell.tokens / step,
         savings=[
             Saving(row.resource, row.utility_pct, row.interval_pct) for row in report.utilities
         ],
-        cost_usd=totals and totals["cost_usd"],
-        power_w=totals and totals["active_w"],
         headline=shown.headline,
         trust=None if shown.trust is None else shown.trust.answer(),
         command=cell.command,
@@ -299,6 +296,15 @@ def _bill(cell: Cell, cluster: Cluster) -> BillReport | None:
         return None
 
 
+def _row(cell: Cell, parts: BillReport | None) -> CellRow:
+    """Return what a row says of a cell before its step is known."""
+    row = CellRow(cell.model, cell.cluster, cell.ranks, f"{CELLS}/{cell.name}.html")
+    totals = parts and parts.totals()
+    return (
+        row if not totals else replace(row, cost_usd=totals["cost_usd"], power_w=totals["active_w"])
+    )
+
+
 def _refused(
     cell: Cell, cluster: Cluster, parts: BillReport | None, reason: str
 ) -> tuple[CellRow, str]:
@@ -315,19 +321,7 @@ def _refused(
         "cluster": identity(cluster),
         "inputs": [],
     }
-    totals = None if parts is None else parts.totals()
-    row = CellRow(
-        *(cell.model, cell.cluster, cell.ranks, f"{CELLS}/{cell.name}.html", ""),
-        refused=reason,
-        step_s=None,
-        tokens_per_s=None,
-        savings=[],
-        cost_usd=totals and totals["cost_usd"],
-        power_w=totals and totals["active_w"],
-        headline=shown.headline,
-        trust=None,
-        command="",
-    )
+    row = replace(_row(cell, parts), refused=reason, headline=shown.headline)
     return row, page(shown, head, up=f"../{INDEX}")
 
 

@@ -167,8 +167,9 @@ def format_of(file: Path) -> str | None:
 def input_files(path: Path, ranks: Sequence[int] = ()) -> list[Path]:
     """List the files that reading a trace looks into: it, those of its directory, what it names.
 
-    In a directory these are the files that some format recognises, and JSON besides, which may
-    hold a table of groups. Of some ``ranks`` it is their files.
+    In a directory these are the files that some format recognises, JSON besides, which may hold a
+    table of groups, and Parquet, which may be a table of an export. Of some ``ranks`` it is their
+    files.
     """
     if path.is_dir():
         listed = files_of(path)
@@ -177,16 +178,25 @@ def input_files(path: Path, ranks: Sequence[int] = ()) -> list[Path]:
 
             chosen = {*files_of_ranks(path, ranks).files}
             listed = [file for file in listed if file in chosen or file.parent != path]
-        return [file for file in listed if file.suffix == ".json" or format_of(file) is not None]
+        return [file for file in listed if file.suffix in _BESIDE or format_of(file)]
     return [path, *format_named(recognised(path)).beside(path)]
 
 
+_BESIDE = (".json", ".parquet")
+
+
 def files_of(path: Path) -> list[Path]:
-    """List the files that may be of the trace; JAX's are in a folder of the given directory."""
+    """List the files that may be of the trace.
+
+    JAX's are in a folder of the given directory, tables of Nsight Systems in one for each report.
+    """
     if not path.is_dir():
         return [path]
-    jax = path.glob("plugins/profile/*/*")
-    return sorted(file for file in (*path.iterdir(), *jax) if file.is_file())
+    inside = (file for place in _FOLDERS for file in path.glob(place))
+    return sorted(file for file in (*path.iterdir(), *inside) if file.is_file())
+
+
+_FOLDERS = ("plugins/profile/*/*", "*_pqtdir/*.parquet")
 
 
 def _open_kineto(path: Path, options: Options) -> OpenTrace:
@@ -242,6 +252,19 @@ def _open_nsys(path: Path, options: Options) -> OpenTrace:
     from traces.nsys import read_exports
 
     return _open_job(path, _of_ranks(path, read_exports(path), options.ranks), options)
+
+
+def _is_sqlite_or_parquet(head: bytes) -> bool:
+    return is_sqlite(head) or is_parquet(head)
+
+
+def _is_nsys(file: Path) -> bool:
+    """Whether a database or a table is of Nsight Systems; of an export's tables that of kernels."""
+    if not is_parquet(head_of(file)):
+        return True
+    from traces.core.gpu_exports.database import is_kernel_table
+
+    return is_kernel_table(file)
 
 
 def _open_rocm(path: Path, options: Options) -> OpenTrace:
@@ -408,7 +431,7 @@ FORMATS = {
     "xla_json": Format(is_xla_json, _open_xla_json),
     "nsys_jax": Format(is_zip, _open_nsys_jax, _is_bundle),
     "rocm": Format(is_rocm, _open_rocm, profiler=True),
-    "nsys": Format(is_sqlite, _open_nsys, profiler=True),
+    "nsys": Format(_is_sqlite_or_parquet, _open_nsys, _is_nsys, profiler=True),
     "ndtimeline": Format(is_parquet, _open_ndtimeline, _is_ndtimeline),
     "flight_recorder": Format(is_flight_recorder, _open_flight_recorder),
     "pytorch_et": Format(is_execution_trace, _open_execution_trace),

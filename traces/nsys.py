@@ -1,8 +1,10 @@
-"""The reader of Nsight Systems exports (``nsys export --type sqlite``), packed or not.
+"""The reader of Nsight Systems exports, packed or not: a SQLite file, or Parquet files of tables.
 
-One file may hold several GPUs and processes, a directory several files: each process on a GPU is a
-rank (:mod:`traces.core.gpu_exports`). After that all is shared with the PyTorch profiler's files:
-windows, launches, streams, waits and matching (:func:`traces.profiler.link.link_job`).
+``nsys export --type sqlite`` writes one, ``--type parquetdir`` the other, a directory
+(``report_pqtdir``). One may hold several GPUs and processes, a directory several of them: each
+process on a GPU is a rank (:mod:`traces.core.gpu_exports`). After that all is shared with the
+PyTorch profiler's files: windows, launches, streams, waits and matching
+(:func:`traces.profiler.link.link_job`).
 
 The tables that a replay needs become columns, field by field as NVIDIA's "SQLite Export Schema
 Reference" has them; columns that came or went between versions are optional. A process is
@@ -27,10 +29,11 @@ from pathlib import Path
 import numpy as np
 
 from simulator.support.errors import TraceError
+from simulator.support.input_files import head_of
 from traces.core.columns import ValueIndex
 from traces.core.events import Job, Longs, RankTrace, known_host
-from traces.core.files import is_sqlite
-from traces.core.gpu_exports.database import Database, opened
+from traces.core.files import is_parquet, is_sqlite
+from traces.core.gpu_exports.database import Database, is_kernel_table, opened, tables_in
 from traces.core.gpu_exports.export import Export, IntColumns, Ranges
 from traces.core.gpu_exports.job import ExportReader, read_exported_job
 from traces.core.gpu_exports.processes import ExportFile, NcclCall, Payload
@@ -41,7 +44,15 @@ def read_exports(path: Path) -> Job:
     return read_exported_job(path, _READER)
 
 
+def _is_directory(path: Path) -> bool:
+    # Its name says what a table that is damaged was: the export is then refused, not passed over.
+    tables = tables_in(path)
+    return any(table.stem.startswith(_PREFIX) or is_kernel_table(table) for table in tables)
+
+
 def _file(path: Path) -> ExportFile:
+    if path.is_file() and is_parquet(head_of(path)):
+        raise TraceError(f"{path}: one table of an export; name its directory, {path.parent}")
     with opened(path) as database:
         export = read_export(database)
         return ExportFile(path, export, nccl_calls(database, export))
@@ -69,7 +80,7 @@ def _lacking(files: Sequence[ExportFile], traces: Sequence[RankTrace]) -> Iterat
         )
 
 
-_READER = ExportReader("Nsight Systems export (.sqlite)", is_sqlite, _file, _lacking)
+_READER = ExportReader("Nsight Systems export", is_sqlite, _file, _lacking, _is_directory)
 
 
 _CALL = re.compile(r"p?nccl[A-Z]\w*$")
@@ -175,7 +186,7 @@ def read_export(database: Database) -> Export:
         has = ", ".join(name for name in database.tables if name not in _LISTS)[:200] or "no table"
         raise TraceError(
             f"{database.path}: no kernel, copy or memset was recorded (it has {has}); "
-            "record with 'nsys profile --trace=cuda,nvtx' and export with --type sqlite"
+            "record with 'nsys profile --trace=cuda,nvtx' and export anew"
         )
     ranges = _ranges(database, names, unused)
     for table in sorted(set(database.tables) - _USED - set(_LISTS)):

@@ -105,16 +105,25 @@ def map_rows(
     predict: Callable[[Row], Predicted],
     named: str,
     *,
+    key: Callable[[Row], Hashable] | None = None,
     workers: int = 1,
     watch: "Watch" = lambda _: None,
 ) -> list[Predicted]:
     """Predict every row of a table, in order, the progress being that of the table.
 
-    ``named`` is what the rows are called. With several ``workers`` that many are predicted at a
-    time; errors as of :func:`map_scenarios`.
+    ``named`` is what the rows are called; of rows with the same ``key`` one is predicted for all.
+    With several ``workers`` that many are predicted at a time; errors as of :func:`map_scenarios`.
     """
     if workers < 1:
         raise WhatIfError(f"{workers} workers: at least 1 is needed")
+    if key is not None:
+        keys = list(map(key, rows))
+        first: dict[Hashable, Row] = {}
+        for asked, row in zip(keys, rows, strict=True):
+            first.setdefault(asked, row)
+        answers = map_rows(list(first.values()), predict, named, workers=workers, watch=watch)
+        by_key = dict(zip(first, answers, strict=True))
+        return [by_key[asked] for asked in keys]
     if workers > 1 and len(rows) > 1:
         from simulator.support.workers import ask_all  # one process does without
 

@@ -19,7 +19,7 @@ nothing of how much they scatter.
 
 import re
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -56,6 +56,16 @@ class MeasuredStep:
     framework: str
     measured: float | None
     place: str
+
+    @property
+    def asked(self) -> str:
+        """All that its time depends on, in words: the same of rows that ask the same."""
+        labels = replace(self, id="", source="", accelerator="", measured=None, place="")
+        return f"{labels!r} {self.measured is None}"
+
+
+StepTime = tuple[float, list[str]] | TwofoldError
+"""How long a step takes (s), and what that takes for granted; or why it cannot be said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ what-if, is the network of the recording itself: the utilities of its other poin
 one. Other columns are not read.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -204,13 +204,13 @@ class Recording:
             return cls(base, None, f"not calibrated: {error}")
         return cls(base, again, "")
 
-    def point(self, point: MeasuredPoint, recorded: float | None, watch: Watch) -> PointError:
-        """Predict a point; ``recorded`` is what was measured on the recording's network (s)."""
+    def point(self, point: MeasuredPoint, watch: Watch) -> PointError:
+        """Predict a point, whatever was measured there."""
         row = replace(_empty(point, self.why), step=self.base.loaded.coverage.step)
         if point.change is None:
             again = None if self.calibrated is None else measured_of(self.calibrated, point)
-            row = replace(row, interval_pct=self.base.step_interval_pct)
-            return _compared(row, measured_of(self.base, point), again)
+            step, width = measured_of(self.base, point), self.base.step_interval_pct
+            return replace(row, predicted_s=step, calibrated_s=again, interval_pct=width)
         named_change, calibrated = (point.what_if, point.change), None
         try:
             predicted = _changed(self.base, named_change, watch)
@@ -221,7 +221,16 @@ class Recording:
             step = measured_of(self.base, point, predicted)
         except TwofoldError as error:
             return _noted(row, str(error))
-        row = replace(_compared(row, step, calibrated), interval_pct=width)
+        return replace(row, predicted_s=step, calibrated_s=calibrated, interval_pct=width)
+
+    def compared(self, row: PointError, point: MeasuredPoint, recorded: float | None) -> PointError:
+        """Hold a prediction against a point that asks it; ``recorded``: on the own network (s)."""
+        row = replace(row, measured_s=point.measured, measured_mad_s=point.scatter)
+        if row.predicted_s is None:
+            return row
+        row = _compared(row, row.predicted_s, row.calibrated_s)
+        if point.change is None:
+            return row
         return _with_utility(row, recorded, _as_measured(self.base.timeline, self.base, point))
 
     def other(self, loaded: Loaded, cluster: Cluster, watch: Watch) -> PointError:
@@ -292,8 +301,12 @@ def _of_recording(
             yield _empty(point, str(error)), None
         return
     recorded = next((point.measured for point in points if point.change is None), None)
+    rows: dict[Hashable, PointError] = {}
     for point in points:
-        row = recording.point(point, recorded, watch)
+        asked = point.what_if, point.factor, point.step_is
+        if asked not in rows:
+            rows[asked] = recording.point(point, watch)
+        row = recording.compared(rows[asked], point, recorded)
         yield replace(row, cluster=cluster.name), cluster
 
 

@@ -7,8 +7,12 @@ payloads as NCCL's ``nvtx_payload_schemas.h`` has them.
 import sqlite3
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from helpers.link_tapes import Tape
 from traces.core.comm_kernels import communicates
@@ -385,3 +389,17 @@ def surplus(folder: Path) -> Job:
             tape.wait(at + 45)
         tape.write(folder)
     return read_job(folder)
+
+
+def as_parquet(export: Path, folder: Path) -> Path:
+    """Write the tables of a SQLite export as ``nsys export --type parquetdir`` does."""
+    folder.mkdir()
+    with closing(sqlite3.connect(export)) as database:
+        listed = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        for (table,) in listed:
+            cursor = database.execute(f'SELECT * FROM "{table}"')
+            names = [column[0] for column in cursor.description]
+            rows = [dict(zip(names, row, strict=True)) for row in cursor]
+            columns = {name: [row[name] for row in rows] for name in names}
+            pq.write_table(pa.table(columns), folder / f"{table}.parquet")
+    return folder

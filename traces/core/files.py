@@ -213,6 +213,20 @@ def parquet_columns(
     where: str, data: bytes, columns: Sequence[str], repeated: Sequence[str] = ()
 ) -> dict[str, list[Any]]:
     """Read columns of a table; texts of those ``repeated`` are kept once."""
+    table = parquet_table(where, data, columns, repeated)
+    return {column: _values(table.column(column)) for column in columns}
+
+
+def parquet_table(
+    where: str, data: bytes, columns: Sequence[str], repeated: Sequence[str] = ()
+) -> "pa.Table":
+    """Read columns of a table as Arrow has them; texts of those ``repeated`` are kept once.
+
+    Raises
+    ------
+    TraceError
+        If it is damaged, lacks a column, or holds more than its bytes can.
+    """
     import pyarrow as pa  # takes long to load
     import pyarrow.parquet as pq
 
@@ -232,8 +246,7 @@ def parquet_columns(
         if not (0 <= rows <= size + _FEW_ROWS and rows == metadata.num_rows):
             raise TraceError(f"{where}: {rows} rows in {size} bytes: it is damaged")
         check_ratio(where, size, sum(group.total_byte_size for group in groups))
-        table = source.read(columns=list(columns))
-        return {column: _values(table.column(column)) for column in columns}
+        return source.read(columns=list(columns))
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         text = str(error).split("\n")[0]
         raise TraceError(f"{where}: not a whole table: {text}") from error

@@ -39,7 +39,7 @@ from experiments.validation.errors import (
     read_predictions,
     scores,
 )
-from experiments.validation.measured_steps import MeasuredStep, UnreadStep, read_step
+from experiments.validation.measured_steps import MeasuredStep, StepTime, UnreadStep, read_step
 from experiments.validation.setting_words import sides_in_words
 from experiments.validation.tables import Cells, read_rows, read_tables, refusal
 from simulator.support.errors import TraceError, TwofoldError, WhatIfError
@@ -237,7 +237,10 @@ def validate_ratios(
     by_others = {} if predictions is None else read_predictions(predictions)
     settings = Settings(engine=engine)
     rows, files = read_tables(ratios, "ratios", read_ratios)
-    answers = map_rows(rows, partial(_predicted, settings=settings), "ratios", watch=watch)
+    sides = [side for row in rows for side in row.sides or ()]
+    steps = map_rows(sides, partial(_time, settings=settings), "settings", key=_asked, watch=watch)
+    by_setting = dict(zip(map(_asked, sides), steps, strict=True))
+    answers = [_predicted(row, by_setting) for row in rows]
     report = RatiosReport(tuple(answers), settings, inputs=Inputs(files=files))
     if predictions is None:
         return report
@@ -355,14 +358,16 @@ def _side(row: Cells) -> Side:
     return Side(step, tuple(settings))
 
 
-def _predicted(row: MeasuredRatio, settings: Settings) -> RatioPrediction:
+def _predicted(row: MeasuredRatio, by_setting: Mapping[str, StepTime]) -> RatioPrediction:
     answer = row.unanswered
     if row.sides is None:
         return answer
-    try:
-        (before, notes), (after, more_notes) = (_step(side, settings) for side in row.sides)
-    except TwofoldError as error:
-        return replace(answer, refused=refusal(answer.place, error))
+    first, second = (by_setting[_asked(side)] for side in row.sides)
+    if isinstance(first, TwofoldError):
+        return replace(answer, refused=refusal(answer.place, first))
+    if isinstance(second, TwofoldError):
+        return replace(answer, refused=refusal(answer.place, second))
+    (before, notes), (after, more_notes) = first, second
     ratio = after * _gpus_per_token(row.sides[1]) / (before * _gpus_per_token(row.sides[0]))
     return replace(
         answer,
@@ -387,6 +392,18 @@ def _roofline(row: MeasuredRatio, settings: Settings) -> float | None:
         except TwofoldError:  # such as what only a framework does
             return None
     return times[1] / times[0]
+
+
+def _asked(side: Side) -> str:
+    """All that the time of a side depends on: one that several rows have is simulated once."""
+    return f"{side.step.asked} {side.settings}"
+
+
+def _time(side: Side, settings: Settings) -> StepTime:
+    try:
+        return _step(side, settings)
+    except TwofoldError as error:
+        return error
 
 
 def _step(side: Side, settings: Settings) -> tuple[float, list[str]]:

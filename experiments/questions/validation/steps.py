@@ -26,13 +26,14 @@ from experiments.validation.errors import (
 from experiments.validation.measured_steps import (
     LinearSeries,
     MeasuredStep,
+    StepTime,
     UnreadStep,
     linear_series,
     pair_errors,
     read_steps,
 )
 from experiments.validation.tables import read_tables, refusal
-from simulator.support.errors import TwofoldError
+from simulator.support.errors import TraceError, TwofoldError
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +212,10 @@ def validate_steps(
     rows, files = read_tables(steps, "steps", partial(read_steps, usual=cluster))
     if framework is not None:
         rows = [_run_by(step, framework) for step in rows]
-    predict = partial(predicted, settings=settings)
-    answers = map_rows(rows, predict, "steps", workers=workers, watch=watch)
+    times = map_rows(
+        rows, partial(_time, settings=settings), "steps", key=_asked, workers=workers, watch=watch
+    )
+    answers = [_prediction(row, time) for row, time in zip(rows, times, strict=True)]
     clusters = (Path(row.cluster) for row in rows)
     inputs = Inputs(files=(*files, *(file for file in clusters if file.is_file())))
     return StepsReport(tuple(answers), tuple(rows), settings, inputs=inputs)
@@ -232,23 +235,27 @@ def predicted(
 
     A step that was measured did fit into memory; one that was not is refused where it does not.
     """
+    return _prediction(step, _time(step, settings))
+
+
+def _asked(step: MeasuredStep | UnreadStep) -> str:
+    return step.reason if isinstance(step, UnreadStep) else step.asked
+
+
+def _time(step: MeasuredStep | UnreadStep, settings: Settings | None) -> StepTime:
     if isinstance(step, UnreadStep):
-        return _refused(step, step.reason)
+        return TraceError(step.reason)
     try:
         cluster, assumed = site_of(step)
-        makespan = step_on(cluster, step, settings, ignore_memory=step.measured is not None)
+        fits = step.measured is not None
+        return step_on(cluster, step, settings, ignore_memory=fits), assumed
     except TwofoldError as error:
-        return _refused(step, refusal(step.place, error))
-    return replace(
-        _refused(step, ""),
-        predicted_step_s=makespan,
-        error_pct=error_pct(makespan, step.measured),
-        assumed="; ".join(assumed),
-    )
+        return error
 
 
-def _refused(step: MeasuredStep | UnreadStep, reason: str) -> StepPrediction:
+def _prediction(step: MeasuredStep | UnreadStep, time: StepTime) -> StepPrediction:
     read = step if isinstance(step, MeasuredStep) else None
+    makespan, assumed = (None, []) if isinstance(time, TwofoldError) else time
     return StepPrediction(
         id=step.id,
         place=step.place,
@@ -260,9 +267,10 @@ def _refused(step: MeasuredStep | UnreadStep, reason: str) -> StepPrediction:
         gpus=read.parallelism.ranks if read else None,
         parallelism=str(read.parallelism) if read else "",
         measured_step_s=step.measured,
-        predicted_step_s=None,
-        error_pct=None,
-        refused=reason,
+        predicted_step_s=makespan,
+        error_pct=error_pct(makespan, step.measured),
+        refused=refusal(step.place, time) if isinstance(time, TwofoldError) else "",
+        assumed="; ".join(assumed),
     )
 
 

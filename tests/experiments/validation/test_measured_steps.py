@@ -205,6 +205,22 @@ def test_answers_do_not_depend_on_workers_and_groups_cover_all_rows(tmp_path):
         assert sum(group.steps for group in one.errors if group.by == by) == 5
 
 
+def test_rows_that_ask_the_same_are_answered_alike_and_compared_with_their_own(tmp_path):
+    row = {"model": "qwen3-4b", "cluster": "hgx-h100", "tp": "2", "sequence": "4096"}
+    path = tmp_path / "steps.csv"
+    lines = [
+        f"{','.join([*row.values(), batch, step])}"
+        for batch, step in (("1", "0.2"), ("2", "0.2"), ("1", "0.4"), ("1", ""))
+    ]
+    path.write_text("\n".join([f"{','.join(row)},global_batch,step_s", *lines]) + "\n")
+    once, twice, again, unmeasured = validate_steps(path).steps
+    assert once.predicted_step_s == again.predicted_step_s == unmeasured.predicted_step_s
+    assert once.predicted_step_s < twice.predicted_step_s
+    assert (1 + again.error_pct / 100) * 2 == pytest.approx(1 + once.error_pct / 100)
+    assert unmeasured.error_pct is None
+    assert [step.place[-1] for step in (once, twice, again)] == ["2", "3", "4"]
+
+
 def test_ratios_of_pairs_cancel_what_both_have(tmp_path):
     rows = [{"tp": tp, "gpus": tp, "step_s": time} for tp, time in (("1", "4"), ("2", "2"))]
     asked = read_steps(table(tmp_path / "steps.csv", *rows))

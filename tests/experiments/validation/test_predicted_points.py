@@ -65,6 +65,18 @@ def test_what_was_measured_moves_no_prediction(job):
     assert predicted(1.0) == predicted(100.0)
 
 
+def test_points_that_ask_the_same_are_predicted_alike_and_compared_with_their_own(job):
+    rows = [
+        f"job,{CLUSTER},{RESOURCE},{factor},{step},0.1"
+        for factor, step in ((1, 2), (2, 1), (4, 1), (2, 0.5), (1, 4))
+    ]
+    base, twice, four, again, slower = validate(against=[pairs(job, *rows)]).points
+    assert again.predicted_s == twice.predicted_s > four.predicted_s
+    assert (100 + again.error_pct) / 2 == pytest.approx(100 + twice.error_pct)
+    assert (twice.utility_measured_pct, again.utility_measured_pct) == (50, 75)
+    assert (100 + base.error_pct) / 2 == pytest.approx(100 + slower.error_pct)
+
+
 def test_a_what_if_of_the_language_is_a_point(job):
     path = table(
         job.parent / "what_ifs.csv",

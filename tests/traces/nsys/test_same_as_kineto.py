@@ -11,15 +11,16 @@ from hypothesis import Phase, assume, given, settings
 from experiments.scenario.scenario import Scenario
 from helpers.kineto_jobs import Step, build_job, jobs, starts
 from helpers.link_tapes import Tape
-from helpers.nsys_files import VERSIONS, write_export
+from helpers.nsys_files import KERNEL, VERSIONS, as_parquet, write_export
 from helpers.places import SAMPLES, SHARED
+from simulator.support.errors import TraceError
 from simulator.workload import What
 from topologies import load_cluster
 from traces.core.events import Job
 from traces.core.loaded import Loaded
 from traces.kineto.directory import read_job
 from traces.kineto.write import write_kineto
-from traces.load import load
+from traces.load import input_files, load, recognised
 from traces.nsys import read_exports
 from traces.profiler.link import link_job
 
@@ -76,6 +77,25 @@ def test_the_sample_is_the_same_workload(
     assert found.coverage.sizes_known == found.coverage.collectives == 72
 
 
+def test_tables_in_parquet_are_the_same_workload(tmp_path: Path, sample: Job) -> None:
+    """One directory for each host, and one alone; a table that is cut short is refused."""
+    for host, ranks in (("a", sample.ranks[:4]), ("b", sample.ranks[4:])):
+        export = write_export(tmp_path / f"{host}.sqlite", ranks, "2026")
+        as_parquet(export, tmp_path / f"{host}_pqtdir")
+        export.unlink()
+    assert_same(load(tmp_path, "2"), link_job(SAMPLE, sample, "2"))
+    alone = tmp_path / "a_pqtdir"
+    assert recognised(alone) == "nsys"
+    assert len(read_exports(alone).ranks) == 4
+    assert alone / "StringIds.parquet" in input_files(alone)
+    kernels = alone / f"{KERNEL}.parquet"
+    with pytest.raises(TraceError, match="one table of an export"):
+        load(kernels)
+    kernels.write_bytes(kernels.read_bytes()[:-9])
+    with pytest.raises(TraceError, match=f"{KERNEL}.parquet: not a whole table"):
+        read_exports(tmp_path)
+
+
 def test_a_file_per_host_is_the_same_workload(tmp_path: Path, sample: Job) -> None:
     """Their clocks count from different times: the one from the session's start, one from boot."""
     write_export(tmp_path / "host-a.sqlite", sample.ranks[:4], "2026")
@@ -84,9 +104,7 @@ def test_a_file_per_host_is_the_same_workload(tmp_path: Path, sample: Job) -> No
     found = load(tmp_path, "2")
     assert_same(found, link_job(SAMPLE, sample, "2"))
     assert found.coverage.clock_offset == {}
-    assert [reason for _, reason in found.coverage.skipped] == [
-        "no Nsight Systems export (.sqlite)"
-    ]
+    assert [reason for _, reason in found.coverage.skipped] == ["no Nsight Systems export"]
 
 
 def pairs(folder: Path) -> Job:

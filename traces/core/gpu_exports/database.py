@@ -1,4 +1,7 @@
-"""A SQLite database that a profiler exported, read only, table by table into columns.
+"""What a profiler exported: a SQLite database or a directory of Parquet tables, table by table.
+
+Both hold the same tables and columns (``nsys export --type sqlite``, ``--type parquetdir``, which
+writes each table into a file of its name), and are read only, into columns.
 
 Tables and columns differ between versions of a tool, and a table without rows may not be written
 at all: what is missing is empty here, and the caller says what that means. Nothing is
@@ -8,20 +11,24 @@ more rows than the file has room for.
 
 import sqlite3
 import tempfile
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simulator.support.errors import TraceError
-from simulator.support.input_files import PACKED, open_file, unpack_into
+from simulator.support.input_files import PACKED, head_of, open_file, unpack, unpack_into
 from traces.core.events import Longs
-from traces.core.files import SQLITE
+from traces.core.files import SQLITE, is_parquet, parquet_names, parquet_table
 from traces.core.gpu_exports.export import IntColumns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _CHUNK = 1 << 16
 """Rows that are in memory as Python objects at a time."""
@@ -29,18 +36,12 @@ _LEAST_ROW = 4
 """A row of a table takes at least this many bytes of a file (SQLite file format, section 2.3)."""
 
 
-class Database:
+class Database(ABC):
     """An open export; made by :func:`opened`."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, size: int) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._connection = connection
-        self._most = size // _LEAST_ROW
         self._columns: dict[str, tuple[str, ...]] = {}
-        for name, root in self._rows("SELECT name, rootpage FROM sqlite_master WHERE type='table'"):
-            if isinstance(name, str) and isinstance(root, int) and root > 0:
-                listed = self._rows(f"PRAGMA table_info({_quoted(name)})")
-                self._columns[name] = tuple(str(row[1]) for row in listed)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -69,29 +70,30 @@ class Database:
             self._require(table, required)
         if not have:
             return IntColumns({name: np.empty(0, dtype=np.int64) for name in names})
-        listed = ", ".join(f"ifnull({_quoted(name)}, -1)" for name in have)
-        chunks = self._chunks(f"SELECT {listed} FROM {_quoted(table)}")
-        parts = [self._whole(table, have, chunk) for chunk in chunks]
-        read = np.concatenate([np.empty((0, len(have)), dtype=np.int64), *parts])
-        missing = np.full(len(read), -1, dtype=np.int64)
-        return IntColumns(
-            {
-                name: np.ascontiguousarray(read[:, have.index(name)]) if name in have else missing
-                for name in names
-            }
-        )
+        read = dict(zip(have, self._numbers(table, have), strict=True))
+        missing = np.full(len(read[have[0]]), -1, dtype=np.int64)
+        return IntColumns({name: read.get(name, missing) for name in names})
 
     def values(self, table: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """Read columns of any type, row by row; none where the table or a column is missing."""
         if self.has(table, *columns):
-            listed = ", ".join(_quoted(name) for name in columns)
-            yield from self._rows(f"SELECT {listed} FROM {_quoted(table)}")
+            yield from self._values(table, columns)
 
     def count(self, table: str) -> int:
         """Count the rows of a table; 0 where it is missing."""
-        if table not in self._columns:
-            return 0
-        return int(next(iter(self._rows(f"SELECT count(*) FROM {_quoted(table)}")))[0])
+        return self._count(table) if table in self._columns else 0
+
+    @abstractmethod
+    def _numbers(self, table: str, names: Sequence[str]) -> Sequence[Longs]:
+        """Read columns that are there, of whole numbers; -1 where there is no value."""
+
+    @abstractmethod
+    def _values(self, table: str, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """Read columns that are there, row by row."""
+
+    @abstractmethod
+    def _count(self, table: str) -> int:
+        """Count the rows of a table that is there."""
 
     def strings(
         self, wanted: Longs, table: str = "StringIds", column: str = "value"
@@ -118,16 +120,44 @@ class Database:
                 "export with 'nsys export --type sqlite', or record anew"
             )
 
+    def _not_whole(self, table: str, name: str, value: object) -> TraceError:
+        text = str(value)[:60]
+        return TraceError(
+            f"{self.path}: table {table}, column {name!r}: {text!r} is not a whole number"
+        )
+
+
+class _Sqlite(Database):
+    def __init__(self, path: Path, connection: sqlite3.Connection, size: int) -> None:
+        super().__init__(path)
+        self._connection = connection
+        self._most = size // _LEAST_ROW
+        for name, root in self._rows("SELECT name, rootpage FROM sqlite_master WHERE type='table'"):
+            if isinstance(name, str) and isinstance(root, int) and root > 0:
+                listed = self._rows(f"PRAGMA table_info({_quoted(name)})")
+                self._columns[name] = tuple(str(row[1]) for row in listed)
+
+    def _numbers(self, table: str, names: Sequence[str]) -> Sequence[Longs]:
+        listed = ", ".join(f"ifnull({_quoted(name)}, -1)" for name in names)
+        chunks = self._chunks(f"SELECT {listed} FROM {_quoted(table)}")
+        parts = [self._whole(table, names, chunk) for chunk in chunks]
+        read = np.concatenate([np.empty((0, len(names)), dtype=np.int64), *parts])
+        return [np.ascontiguousarray(column) for column in read.T]
+
+    def _values(self, table: str, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        return self._rows(f"SELECT {', '.join(map(_quoted, names))} FROM {_quoted(table)}")
+
+    def _count(self, table: str) -> int:
+        return int(next(iter(self._rows(f"SELECT count(*) FROM {_quoted(table)}")))[0])
+
     def _whole(self, table: str, names: Sequence[str], chunk: list[tuple[Any, ...]]) -> Longs:
         try:
             flat = array("q", chain.from_iterable(chunk))
         except (TypeError, OverflowError):
             odd = next(row for row in chunk if any(type(value) is not int for value in row))
             which = next(n for n, value in zip(names, odd, strict=True) if type(value) is not int)
-            raise TraceError(
-                f"{self.path}: table {table}, column {which!r}: "
-                f"{str(dict(zip(names, odd, strict=True))[which])[:60]!r} is not a whole number"
-            ) from None
+            value = dict(zip(names, odd, strict=True))[which]
+            raise self._not_whole(table, which, value) from None
         return np.frombuffer(flat, dtype=np.int64).reshape(-1, len(names))
 
     def _chunks(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
@@ -146,9 +176,84 @@ class Database:
         return chain.from_iterable(self._chunks(query))
 
 
+class _Parquet(Database):
+    """A directory with a file for each table; what is no Parquet file is none."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._files = {file.stem: file for file in tables_in(path)}
+        for table, file in self._files.items():
+            self._columns[table] = tuple(parquet_names(str(file), unpack(file)))
+
+    def _numbers(self, table: str, names: Sequence[str]) -> Sequence[Longs]:
+        read = self._read(table, names)
+        return [self._whole(table, name, read.column(name)) for name in names]
+
+    def _values(self, table: str, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        read = self._read(table, names)
+        return zip(*(read.column(name).to_pylist() for name in names), strict=True)
+
+    def _count(self, table: str) -> int:
+        columns = self._columns[table][:1]
+        return self._read(table, columns).num_rows if columns else 0
+
+    def _read(self, table: str, names: Sequence[str]) -> "pa.Table":
+        file = self._files[table]
+        return parquet_table(str(file), unpack(file), names)
+
+    def _whole(self, table: str, name: str, column: "pa.ChunkedArray") -> Longs:
+        import pyarrow as pa
+
+        kind = column.type
+        if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+            values = (value for value in column.to_pylist() if value is not None)
+            raise self._not_whole(table, name, next(values, kind))
+        try:
+            whole = column.cast(pa.int64()).fill_null(-1)
+        except pa.ArrowException:
+            raise self._not_whole(table, name, "a value beyond 64 bits") from None
+        return np.array(whole.to_numpy(), dtype=np.int64)
+
+
+_KERNELS = {"start", "end", "deviceId", "streamId", "correlationId"}
+_NAMES = {"demangledName", "shortName", "mangledName"}
+
+
+def is_kernel_table(path: Path) -> bool:
+    """Whether a Parquet file holds the kernels of an export of Nsight Systems, by its columns."""
+    try:
+        names = set(parquet_names(str(path), unpack(path)))
+    except TraceError:
+        return False
+    return names >= _KERNELS and bool(names & _NAMES)
+
+
+def tables_in(folder: Path) -> list[Path]:
+    """List the Parquet files of a directory; none of those of which the beginning is damaged."""
+    try:
+        files = sorted(file for file in folder.iterdir() if file.is_file())
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    return [file for file in files if file.suffix == ".parquet" and is_parquet(_head(file))]
+
+
+def _head(file: Path) -> bytes:
+    try:
+        return head_of(file)
+    except TraceError:
+        return b""
+
+
+def _unreadable(path: Path, error: OSError) -> TraceError:
+    return TraceError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}")
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[Database]:
     """Open an export, packed or not; a packed one is unpacked into a temporary file meanwhile."""
+    if path.is_dir():
+        yield _Parquet(path)
+        return
     try:
         with open_file(path) as file:
             packed = file.read(8).startswith(PACKED)
@@ -162,8 +267,7 @@ def opened(path: Path) -> Iterator[Database]:
                 with _database(path, Path(plain.name)) as database:
                     yield database
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TraceError(f"{path}: cannot be read: {reason}") from error
+        raise _unreadable(path, error) from error
 
 
 @contextmanager
@@ -181,7 +285,7 @@ def _database(path: Path, plain: Path) -> Iterator[Database]:
     try:
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
-        yield Database(path, connection, plain.stat().st_size)
+        yield _Sqlite(path, connection, plain.stat().st_size)
     except sqlite3.Error as error:
         raise _damaged(path, error) from error
     finally:

@@ -27,13 +27,15 @@ class ExportReader:
     """How files of a tool are read.
 
     ``begins`` recognises the first bytes of one, ``read`` reads it, ``lacking`` says what files
-    lack and how to record it, ``name`` is what errors call one.
+    lack and how to record it, ``name`` is what errors call one. ``fills`` recognises a directory
+    that is read as one.
     """
 
     name: str
     begins: Callable[[bytes], bool]
     read: Callable[[Path], ExportFile]
     lacking: Callable[[Sequence[ExportFile], Sequence[RankTrace]], Iterable[str]]
+    fills: Callable[[Path], bool] = lambda _: False
 
 
 def read_exported_job(path: Path, reader: ExportReader) -> Job:
@@ -55,7 +57,7 @@ def read_exported_job(path: Path, reader: ExportReader) -> Job:
 
 
 def _files(path: Path, reader: ExportReader) -> tuple[list[ExportFile], tuple[Skipped, ...]]:
-    if not path.is_dir():
+    if not path.is_dir() or reader.fills(path):
         return [reader.read(path)], ()
     try:
         inside = sorted(path.iterdir())
@@ -64,7 +66,9 @@ def _files(path: Path, reader: ExportReader) -> tuple[list[ExportFile], tuple[Sk
         raise TraceError(f"{path}: cannot be read: {reason}") from error
     files, skipped = [], []
     for file in inside:
-        if not file.is_file():
+        if file.is_dir() and reader.fills(file):
+            files.append(reader.read(file))
+        elif not file.is_file():
             skipped.append(Skipped(file, "not a file; sub-directories are not searched"))
         elif reader.begins(_head(file)):
             files.append(reader.read(file))

@@ -398,20 +398,16 @@ def baseline(
         parse_rule(rule)
     if settings.slow_down not in ("", TRACE):
         slope_of_text(settings.slow_down)
-    _check_what_ifs(settings.what_ifs)
+    # Read what-ifs before anything that takes time is begun
+    if settings.what_ifs:
+        from experiments.scenario.language import parse_change
+
+        for change in settings.what_ifs:
+            parse_change(change)
     from experiments.kept_steps import open_kept  # SQLite, which imports of the library do without
 
     read = open_kept(trace, settings.reading, watch)
     return replayed(_noting(read, notes), where, settings, watch)
-
-
-def _check_what_ifs(what_ifs: tuple[str, ...]) -> None:
-    """Read what-ifs before anything that takes time is begun."""
-    if what_ifs:
-        from experiments.scenario.language import parse_change
-
-        for change in what_ifs:
-            parse_change(change)
 
 
 def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> "tuple[Scenario, Made]":

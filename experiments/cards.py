@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from collectives.bandwidth import busbw
 from simulator.accelerators import same_accelerator
-from simulator.calls import UNKNOWN, Group
+from simulator.calls import UNKNOWN
 from simulator.support.errors import ClusterError
 from simulator.support.quantities import format_quantity
 from simulator.workload import Workload
@@ -143,7 +143,13 @@ def _groups(card: "WorkloadCard", workload: Workload) -> Iterator[str]:
     sharded = {size for size in (plan.dp_replicate, plan.dp_shard) if size is not None}
     products = _products([size for size in sizes.values() if size is not None] + list(sharded))
     sentences: dict[str, None] = {}
-    for group in _collective_groups(workload):
+    # The groups whose calls are collectives: messages are between any two ranks
+    used = {
+        int(workload.calls.group[index])
+        for index in range(len(workload.calls))
+        if workload.call_view(index).kind not in ("send_receive", UNKNOWN)
+    }
+    for group in [workload.groups[index] for index in sorted(used)]:
         ranks = len(group.ranks)
         kind = kind_of_group(group.label)
         if kind is not None and sizes[kind] is not None:
@@ -154,16 +160,6 @@ def _groups(card: "WorkloadCard", workload: Workload) -> Iterator[str]:
         ):
             sentences[f"{group} of the trace fits no product of the card's parallel sizes"] = None
     yield from sentences
-
-
-def _collective_groups(workload: Workload) -> list[Group]:
-    """Return the groups whose calls are collectives: messages are between any two ranks."""
-    used = {
-        int(workload.calls.group[index])
-        for index in range(len(workload.calls))
-        if workload.call_view(index).kind not in ("send_receive", UNKNOWN)
-    }
-    return [workload.groups[index] for index in sorted(used)]
 
 
 def kind_of_group(label: str) -> str | None:

@@ -99,18 +99,13 @@ def _destroyed_input(output: Path, inputs: Iterable[Path]) -> Path | None:
             return path
         if path.is_dir() and output.is_file() and _begins_as_none_read(output):
             continue
-        for file in _files_read(path):
+        # What reads traces is slow to load, and rarely asked.
+        from traces.card.package import files_read
+
+        for file in files_read(path):
             if any(target.samefile(file) for target in targets):
                 return file
     return None
-
-
-def _files_read(path: Path) -> Iterable[Path]:
-    from traces.card.package import (
-        files_read,  # what reads traces is slow to load, and rarely asked
-    )
-
-    return files_read(path)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -116,7 +116,11 @@ def site_of(call: MeasuredCall, cluster: Cluster) -> Scenario:
 def call_of(call: MeasuredCall, costs: Costs) -> Call:
     """Return a measured call as the model has it: of a ring of messages the slowest one."""
     if call.kind == "send_receive" and call.ranks > 2:
-        return _slowest_of_ring(call, costs)
+        # The slowest message of a ring: `sendrecv` of nccl-tests on more than two ranks. Every rank
+        # sends to the next, the last to the first; no two of them share a port one way.
+        ends = ((rank, (rank + 1) % call.ranks) for rank in range(call.ranks))
+        messages = (Call(call.kind, Group(pair), call.size) for pair in ends)
+        return max(messages, key=costs.idle_time)
     return Call(call.kind, Group(tuple(range(call.ranks))), call.size)
 
 
@@ -135,16 +139,6 @@ def _costed(call: MeasuredCall, scenario: Scenario) -> ModelledCall:
         plan.schedule.algorithm if plan is not None else "",
         plan.protocol if plan is not None else "",
     )
-
-
-def _slowest_of_ring(call: MeasuredCall, costs: Costs) -> Call:
-    """Return the slowest message of a ring: ``sendrecv`` of nccl-tests on more than two ranks.
-
-    Every rank sends to the next, the last to the first; no two of them share a port one way.
-    """
-    ends = ((rank, (rank + 1) % call.ranks) for rank in range(call.ranks))
-    messages = (Call(call.kind, Group(pair), call.size) for pair in ends)
-    return max(messages, key=costs.idle_time)
 
 
 def _informative(answer: ModelledCall) -> tuple[ModelledCall | None, str]:

@@ -33,7 +33,6 @@ from experiments.output.progress import watching
 from simulator.support.errors import WorkloadError
 
 if TYPE_CHECKING:
-    from experiments.settings import Settings
     from topologies import Cluster as ClusterDescription
     from traces.generate.plan import GenerationPlan
     from traces.generate.run import Serving, Training
@@ -223,7 +222,13 @@ def generate(
         show(memory(plan), output)
         return
     if (launcher := ctx.params["launch"]) is not None:
-        _print_launch_file(plan, where, launcher, settings_of(ctx))
+        # Print the launch file of a plan; what its format has no comments for is told beside it
+        from experiments.questions.generate import launch_file
+
+        file = launch_file(plan, where, launcher, settings=settings_of(ctx))
+        typer.echo(file.text, nl=False)
+        for note in file.notes:
+            say(note)
         return
 
     def keep(plan: "GenerationPlan") -> None:
@@ -242,18 +247,6 @@ def generate(
             planned=keep,
         )
     show(report, output, html=html)
-
-
-def _print_launch_file(
-    plan: "GenerationPlan", cluster: "ClusterDescription", launcher: str, settings: "Settings"
-) -> None:
-    """Print the launch file of a plan; what its format has no comments for is told beside it."""
-    from experiments.questions.generate import launch_file
-
-    file = launch_file(plan, cluster, launcher, settings=settings)
-    typer.echo(file.text, nl=False)
-    for note in file.notes:
-        say(note)
 
 
 def _check(ctx: typer.Context) -> None:

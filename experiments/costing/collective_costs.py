@@ -124,7 +124,11 @@ def _with_factor(workload: Workload, moving: Floats) -> Workload:
 
 def _target(workload: Workload) -> Floats:
     """How long each call should move (s): as measured, or the least of like calls."""
-    return np.where(_whole(workload), workload.calls.transfer, _least_alike(workload))
+    # Least measured time of the calls of the same kind, group and size (s)
+    _, which = np.unique(_sorts(workload), axis=0, return_inverse=True)
+    least = np.full(len(which), np.inf)
+    np.fmin.at(least, which.ravel(), workload.calls.transfer)
+    return np.where(_whole(workload), workload.calls.transfer, least[which.ravel()])
 
 
 def _idle(scenario: Scenario) -> Floats:
@@ -149,14 +153,6 @@ def _whole(workload: Workload) -> NDArray[np.bool_]:
     measured = np.bincount(copies, minlength=len(workload.calls)) == 0
     is_measured = np.isnan(workload.calls.transfer) | measured
     return np.asarray((workload.members == sizes[workload.calls.group]) & is_measured)
-
-
-def _least_alike(workload: Workload) -> Floats:
-    """Least measured time of the calls of the same kind, group and size (s)."""
-    _, which = np.unique(_sorts(workload), axis=0, return_inverse=True)
-    least = np.full(len(which), np.inf)
-    np.fmin.at(least, which.ravel(), workload.calls.transfer)
-    return least[which.ravel()]
 
 
 def _sorts(workload: Workload) -> Floats:

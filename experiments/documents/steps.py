@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from experiments.questions.generate import GenerationReport, MemoryReport
     from experiments.routing_notes import RoutingNotes
     from simulator.analysis.attribution import PathPart, Stretch
-    from traces.generate.memory import StageMemory
 
 _SHOWN_RANKS, _PAGE_RANKS = 16, 256
 """Ranks of a table, and of a page's."""
@@ -503,7 +502,11 @@ def memory(report: "MemoryReport") -> Document:
 
 def _stage_table(report: "MemoryReport", foot: str) -> Table:
     """Return a row for each part, a column for some of the stages."""
-    shown = _shown_stages(report.stages)
+    # The stages that have a column: the first two, the fullest and the last
+    stages = report.stages
+    most = max(stages, key=lambda stage: stage.total).stage
+    numbers = {0, 1, most, len(stages) - 1} & set(range(len(stages)))
+    shown = [stages[number] for number in sorted(numbers)]
     alone = len(report.stages) == 1
     heads = [">bytes", ">share"] if alone else [f">stage {stage.stage}" for stage in shown]
 
@@ -521,13 +524,6 @@ def _stage_table(report: "MemoryReport", foot: str) -> Table:
     if any(stage.cached for stage in shown):
         rows.append(row("PyTorch reserves", [stage.reserved for stage in shown]))
     return Table(("memory", *heads), rows, foot=foot)
-
-
-def _shown_stages(stages: "tuple[StageMemory, ...]") -> "list[StageMemory]":
-    """Return the stages that have a column: the first two, the fullest and the last."""
-    most = max(stages, key=lambda stage: stage.total).stage
-    numbers = {0, 1, most, len(stages) - 1} & set(range(len(stages)))
-    return [stages[number] for number in sorted(numbers)]
 
 
 _ROWS, _CLASS_NAME = 16, 48

@@ -402,20 +402,16 @@ class _Shape:
         if otherwise is not None:
             calibration = otherwise(self.scenarios[0].cluster).calibration
             calls = replace(calls, machine=calls.machine.recalibrated(calibration))
-        costs = calls.on(_multiplied(network, numbers))
+        # The networks that some points make of one
+        bandwidth = np.repeat(network.bandwidth, numbers.count, axis=1)
+        latency = np.repeat(network.latency, numbers.count, axis=1)
+        for name in sorted(numbers.values):
+            times, over = numbers.values[name]
+            follow = network.following(name)
+            changing = latency if name.endswith("latency") else bandwidth
+            changing[follow] = changing[follow] * times / over
+        costs = calls.on(network.at(bandwidth, latency))
         return Costed(points, steps, costs, calls.rows, numbers.scale())
-
-
-def _multiplied(network: Networks, numbers: _Numbers) -> Networks:
-    """Return the networks that some points make of one."""
-    bandwidth = np.repeat(network.bandwidth, numbers.count, axis=1)
-    latency = np.repeat(network.latency, numbers.count, axis=1)
-    for name in sorted(numbers.values):
-        times, over = numbers.values[name]
-        follow = network.following(name)
-        changing = latency if name.endswith("latency") else bandwidth
-        changing[follow] = changing[follow] * times / over
-    return network.at(bandwidth, latency)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

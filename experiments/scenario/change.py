@@ -171,15 +171,12 @@ class Multiplied:
                 changed = replace(changed, workload=after_copies)
                 note += f"; {say_ops(workload, copies)}"
         if scenario.faults and self.resource not in LINKS:
-            self._check_faults(changed)
+            # Refuse a network of other links on which parts that are broken are not found again
+            try:
+                changed.site.broken  # noqa: B018 - found out when it is asked for first
+            except TopologyError as error:
+                raise WhatIfError(f"{self.resource} makes another network: {error}") from error
         return Changed(changed, note)
-
-    def _check_faults(self, changed: Scenario) -> None:
-        """Refuse a network of other links on which parts that are broken are not found again."""
-        try:
-            changed.site.broken  # noqa: B018 - found out when it is asked for first
-        except TopologyError as error:
-            raise WhatIfError(f"{self.resource} makes another network: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,12 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
     chip = _named(name)
 
     def apply(scenario: Scenario) -> Changed:
-        _check_timed(scenario, kind)
+        # Refuse what leaves kernels of some ranks timed elsewhere, or timed on several kinds
+        timed = scenario.timed_on
+        if timed is not None and (kind is not None or timed.node_kinds):
+            raise WhatIfError(
+                f"kernels last as on {timed.name}: write the accelerator in front of the cluster"
+            )
         if scenario.cluster.node_kinds:
             scenario = scenario.whole()  # copies sit on nodes of other kinds
         workload, cluster = scenario.workload, scenario.cluster
@@ -233,15 +238,6 @@ def _chips(scenario: Scenario) -> Iterator[tuple[range, AcceleratorTable]]:
     cluster = scenario.cluster
     for part in place(cluster, scenario.ranks, scenario.nodes).parts_of(cluster):
         yield part.placement.members, part.cluster.accelerator
-
-
-def _check_timed(scenario: Scenario, kind: str | None) -> None:
-    """Refuse what leaves kernels of some ranks timed elsewhere, or timed on several kinds."""
-    timed = scenario.timed_on
-    if timed is not None and (kind is not None or timed.node_kinds):
-        raise WhatIfError(
-            f"kernels last as on {timed.name}: write the accelerator in front of the cluster"
-        )
 
 
 def _with(cluster: Cluster, chip: AcceleratorTable, kind: str | None) -> Cluster:

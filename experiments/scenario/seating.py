@@ -105,7 +105,14 @@ def seated(
     """
     name = same_name(placement, _PLACEMENTS)
     if name is None:
-        return _from_file(jobs, cluster, placement)
+        path = Path(placement)
+        if path.suffix.lower() not in _FILES:
+            choices = one_of(placement, PLACEMENTS)
+            raise SettingsError(f"placement {choices}, nor a file that ends in {', '.join(_FILES)}")
+        text = read_text(path, SettingsError, "as a placement")
+        is_csv = path.suffix.lower() == ".csv"
+        rows = list(_csv_rows(text, path) if is_csv else _yaml_rows(text, path))
+        return _on_nodes_of_one_size(Seating(*_checked(rows, jobs, cluster), str(path)), cluster)
     slots, ranks = cluster.ranks_per_node, sum(jobs.values())
     # Whole nodes per job may need one node more than all ranks together.
     count = nodes or (_packed_nodes(jobs, slots, cluster.nodes) if name == PACKED else 0)
@@ -212,17 +219,6 @@ PLACEMENTS = tuple(_PLACEMENTS)
 """Names of placements; what is none of them is a file."""
 
 
-def _from_file(jobs: Sizes, cluster: Cluster, placement: str) -> Seating:
-    path = Path(placement)
-    if path.suffix.lower() not in _FILES:
-        choices = one_of(placement, PLACEMENTS)
-        raise SettingsError(f"placement {choices}, nor a file that ends in {', '.join(_FILES)}")
-    text = read_text(path, SettingsError, "as a placement")
-    is_csv = path.suffix.lower() == ".csv"
-    rows = list(_csv_rows(text, path) if is_csv else _yaml_rows(text, path))
-    return _on_nodes_of_one_size(Seating(*_checked(rows, jobs, cluster), str(path)), cluster)
-
-
 @dataclass(frozen=True, slots=True)
 class _Row:
     """A rank's seat, and where the file says so."""
@@ -289,7 +285,14 @@ def _checked(
     row_at: dict[int, _Row] = {}
     seat_of: dict[str, dict[int, int]] = {name: {} for name in jobs}
     for row in rows:
-        _check_range(row, jobs, cluster)
+        if row.job not in jobs:
+            raise ClusterError(f"{row.where}: job {one_of(row.job, jobs)}")
+        if row.rank >= jobs[row.job]:
+            limit = f"ranks 0 to {jobs[row.job] - 1}"
+            raise ClusterError(f"{row.where}: rank {row.rank}: job {row.job} has {limit}")
+        if row.seat >= cluster.capacity:
+            limit = f"seats 0 to {cluster.capacity - 1}"
+            raise ClusterError(f"{row.where}: seat {row.seat}: {cluster.name} has {limit}")
         if row.rank in seat_of[row.job]:
             raise ClusterError(f"{row.where}: rank {row.rank} of job {row.job} is seated twice")
         if (earlier := row_at.setdefault(row.seat, row)) is not row:
@@ -304,17 +307,6 @@ def _checked(
         for name, ranks in jobs.items()
     }
     return max(row_at, default=0) // slots + 1, slots, seats
-
-
-def _check_range(row: _Row, jobs: Sizes, cluster: Cluster) -> None:
-    if row.job not in jobs:
-        raise ClusterError(f"{row.where}: job {one_of(row.job, jobs)}")
-    if row.rank >= jobs[row.job]:
-        limit = f"ranks 0 to {jobs[row.job] - 1}"
-        raise ClusterError(f"{row.where}: rank {row.rank}: job {row.job} has {limit}")
-    if row.seat >= cluster.capacity:
-        limit = f"seats 0 to {cluster.capacity - 1}"
-        raise ClusterError(f"{row.where}: seat {row.seat}: {cluster.name} has {limit}")
 
 
 def _check_all_seated(name: str, missing: Sequence[int], rows: Sequence[_Row]) -> None:

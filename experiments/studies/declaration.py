@@ -658,8 +658,11 @@ def _complaint(detail: ErrorDetails) -> str:
     """Say what pydantic found, in this project's words."""
     kind, value = detail["type"], detail["input"]
     if kind == "extra_forbidden":
-        fields_there = _fields_at(detail["loc"])
-        hint = did_you_mean(str(detail["loc"][-1]), fields_there)
+        location = detail["loc"]
+        inner: dict[str, type[BaseModel]] = {"workloads": WorkloadEntry, "search": SearchEntry}
+        table = inner.get(str(location[0]), StudyFile) if len(location) > 1 else StudyFile
+        fields_there = tuple(table.model_fields)
+        hint = did_you_mean(str(location[-1]), fields_there)
         return f"no such field; {hint}accepted: {', '.join(fields_there)}"
     if kind == "missing":
         return "missing"
@@ -672,9 +675,3 @@ def _complaint(detail: ErrorDetails) -> str:
         return message
     shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
     return f"{shown}: {message[0].lower()}{message[1:]}"
-
-
-def _fields_at(location: tuple[int | str, ...]) -> tuple[str, ...]:
-    inner: dict[str, type[BaseModel]] = {"workloads": WorkloadEntry, "search": SearchEntry}
-    table = inner.get(str(location[0]), StudyFile) if len(location) > 1 else StudyFile
-    return tuple(table.model_fields)

@@ -230,7 +230,11 @@ def _training(row: Cells, parallelism: Parallelism, framework: str) -> Training:
         choices["recompute"] = "op"  # what torchtitan calls selective, if layers are not given
     attention = _attention(row)
     for name in ("precision", "gradient"):
-        _check_dtype(row, name)
+        if (cell := row.text(name)) and not (name == "precision" and cell in RECIPES):
+            try:
+                bytes_per_element(cell)
+            except TwofoldError as error:
+                raise TraceError(f"{name}: {error}") from error
     return Training(  # what is not a choice of a field is refused there, by its name
         micro_batch=row.count("micro_batch", 1),
         global_batch=row.count("global_batch"),
@@ -253,14 +257,6 @@ def _attention(row: Cells) -> Attention:
     if attention:
         return cast("Attention", attention)
     return "unfused" if row.text("scores") != "causal" else "flash"
-
-
-def _check_dtype(row: Cells, name: str) -> None:
-    if (cell := row.text(name)) and not (name == "precision" and cell in RECIPES):
-        try:
-            bytes_per_element(cell)
-        except TwofoldError as error:
-            raise TraceError(f"{name}: {error}") from error
 
 
 def pair_errors(

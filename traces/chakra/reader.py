@@ -191,7 +191,13 @@ def load_files(path: Path, files: ChakraFiles) -> Loaded:
     notes: Counter[str] = Counter()
     calls = []
     for file, nodes, moment in zip(files.ranks, ranked, moments, strict=True):
-        _count_lacking(nodes, notes)
+        for form, count in zip(nodes.forms, often(nodes.forms, nodes.form), strict=True):
+            if form.micros or f"{OWN}duration" in form.values:
+                continue
+            if form.type == COMP and form.values.get("num_ops"):
+                notes["compute nodes with operations but no duration: taken as 0 s"] += count
+            if form.type in (MEM_LOAD, MEM_STORE):
+                notes["memory nodes without a duration: taken as 0 s"] += count
         tables = (file.groups.groups, files.groups)
         calls.append(rank_calls(nodes, moment, (tables, everyone), notes))
     try:
@@ -220,16 +226,6 @@ def _job_ranks(files: ChakraFiles, ranked: Sequence[RankNodes]) -> int:
         for group in table.values():
             highest = max(highest, *(group.ranks or (0,)))
     return 1 + max(highest, *(highest_rank(nodes) for nodes in ranked))
-
-
-def _count_lacking(ranked: RankNodes, notes: Counter[str]) -> None:
-    for form, count in zip(ranked.forms, often(ranked.forms, ranked.form), strict=True):
-        if form.micros or f"{OWN}duration" in form.values:
-            continue
-        if form.type == COMP and form.values.get("num_ops"):
-            notes["compute nodes with operations but no duration: taken as 0 s"] += count
-        if form.type in (MEM_LOAD, MEM_STORE):
-            notes["memory nodes without a duration: taken as 0 s"] += count
 
 
 def _measured(

@@ -96,7 +96,13 @@ def layer_activations(batch: MicroBatch, layer: int, run: Training) -> BlockActi
     kept_bytes = sum(tensor.size for tensor in tensors if tensor.is_kept(run.recompute))
     repeated = sum(tensor.size for tensor in tensors) - kept_bytes
     if run.recompute == "op":
-        kept_bytes += _kept_outputs(batch)
+        # Bytes of outputs that `op` keeps, though autograd would not save them. Of the seventh
+        # product, where there are as many; and of both reduce-scatters, which torchtitan names
+        # beside products and attention.
+        outputs = batch.tokens if batch.model.gated else 0.0
+        if is_pytorch(batch) and batch.parallelism.sequence_shards > 1:
+            outputs += 2 * batch.sharded_tokens
+        kept_bytes += outputs * batch.model.hidden * element_bytes(batch)
     # Bytes of the gradients that are there at once, where they are most: those of the residual
     # stream and of the widest part; with sequence parallelism that part's whole input, which is
     # gathered again, and its gradient before it is scattered.
@@ -113,18 +119,6 @@ def layer_activations(batch: MicroBatch, layer: int, run: Training) -> BlockActi
     whole = batch.tokens * model.hidden * e
     gradients = 2 * whole + max(network, attention) + _casts(batch, layer) + _all_keys(batch)
     return BlockActivations(kept=kept_bytes, working=repeated + gradients)
-
-
-def _kept_outputs(batch: MicroBatch) -> float:
-    """Bytes of outputs that ``op`` keeps, though autograd would not save them.
-
-    Of the seventh product, where there are as many; and of both reduce-scatters, which torchtitan
-    names beside products and attention.
-    """
-    outputs = batch.tokens if batch.model.gated else 0.0
-    if is_pytorch(batch) and batch.parallelism.sequence_shards > 1:
-        outputs += 2 * batch.sharded_tokens
-    return outputs * batch.model.hidden * element_bytes(batch)
 
 
 def embedding_activations(batch: MicroBatch, run: Training) -> BlockActivations:

@@ -175,14 +175,10 @@ def _decoder(config: _Config, ffn: int, *, tied: bool) -> Fields:
 def _llama(config: _Config) -> Fields:
     """Pre-norm decoder with rotary positions and a gated network: Llama and its relatives."""
     fields = _decoder(config, config.count("intermediate_size"), tied=False)
-    return fields | {"gated": True, **_llama_biases(config)}
-
-
-def _llama_biases(config: _Config) -> Fields:
     attention, network = (config.flag(f"{part}_bias", usual=False) for part in ("attention", "mlp"))
     if network and not attention:
         raise config.refuse("mlp_bias", "a model card has no separate biases for attention and MLP")
-    return {"biases": network, "qkv_biases": attention and not network}
+    return fields | {"gated": True, "biases": network, "qkv_biases": attention and not network}
 
 
 def _mistral(config: _Config) -> Fields:

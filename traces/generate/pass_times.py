@@ -148,7 +148,10 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
     limits
         The largest batch.
     """
-    every = _token_points(limits)
+    # Numbers of tokens that are computed: the captured sizes, and eight for each doubling
+    grown = np.unique(np.round(2.0 ** np.arange(0, np.log2(limits.tokens) + 0.125, 0.125)))
+    points = np.unique(np.concatenate([grown, np.array(limits.captured, dtype=float)]))
+    every = np.append(points[points < limits.tokens], float(limits.tokens))
     passes = [_without_head(batch, tokens) for tokens in every]
     clock.look_up(part for blocks in passes for block, _ in blocks for part in block.parts)
     # Without attention's scores, which the tables below have.
@@ -194,13 +197,6 @@ def _by_tokens(
     padded_times = np.where(sizes <= limits.tokens, eager[np.minimum(sizes, limits.tokens)], eager)
     decodes = np.ascontiguousarray(padded_times)
     return decodes, decodes if limits.pads_chunks else np.ascontiguousarray(eager)
-
-
-def _token_points(limits: SurfaceLimits) -> Floats:
-    """Numbers of tokens that are computed: the captured sizes, and eight for each doubling."""
-    grown = np.unique(np.round(2.0 ** np.arange(0, np.log2(limits.tokens) + 0.125, 0.125)))
-    points = np.unique(np.concatenate([grown, np.array(limits.captured, dtype=float)]))
-    return np.append(points[points < limits.tokens], float(limits.tokens))
 
 
 def _grid(most: int) -> Floats:

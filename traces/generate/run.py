@@ -406,7 +406,11 @@ def _misfits(model: Model, parallelism: Parallelism, run: Training | Serving) ->
             f"than {_MOST_WRITTEN}: a smaller global batch, or larger micro-batches, say the same"
         )
     if isinstance(run, Training):
-        yield from _schedule_misfits(parallelism, run)
+        p, interleaved = parallelism, run.schedule == "interleaved"
+        if interleaved != (p.virtual > 1):
+            yield f"schedule {run.schedule} does not go with virtual {p.virtual}"
+        if interleaved and run.micro_batches(p) % p.pp:
+            yield f"interleaved: pp {p.pp} does not divide {run.micro_batches(p)} micro-batches"
         return
     if parallelism.zero:
         yield f"zero {parallelism.zero} is for training"
@@ -444,14 +448,6 @@ def _encoder_misfits(
             f"pp {parallelism.pp}: {model.name} has an encoder whose output every decoder layer "
             "reads: only one pipeline stage is modelled"
         )
-
-
-def _schedule_misfits(parallelism: Parallelism, run: Training) -> Iterator[str]:
-    p, interleaved = parallelism, run.schedule == "interleaved"
-    if interleaved != (p.virtual > 1):
-        yield f"schedule {run.schedule} does not go with virtual {p.virtual}"
-    if interleaved and run.micro_batches(p) % p.pp:
-        yield f"interleaved: pp {p.pp} does not divide {run.micro_batches(p)} micro-batches"
 
 
 def _check_kernels(run: Training | Serving) -> None:

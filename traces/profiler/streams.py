@@ -285,7 +285,13 @@ def _launch_edges(
     if begin.reason != "unexplained":
         return [(lane_op[op], delay)]
     lag = max(0.0, begin.allowed[_LAUNCH] - launched)
-    return [_unexplained(ops, op, lane_op[op], lag), (lane_op[op], lag)]
+    # Put what a launch does not explain of a delay behind an op of no length: a gap. That op stands
+    # where the kernel was due, `lag` after its launch (s).
+    due = (ops.launched[op] or 0.0) + lag
+    lane = ops.graph.ops[op].lane
+    stands = ops.stand_in(LocalOp(What.COPY, lane, LAUNCH_DELAY, due, due), op)
+    ops.graph.wait_for(stands, [lane_op[op]], lag=lag)
+    return [(stands, max(0.0, ops.starts[op] - due)), (lane_op[op], lag)]
 
 
 IN_FLIGHT = 1e-3
@@ -307,15 +313,3 @@ def _in_flight(ops: DeviceOps, op: int) -> int:
     )
     busy = LocalOp(What.COMPUTE, graph.ops[op].lane, STEP_BEFORE, begin, end, ready=begin)
     return ops.stand_in(busy, op)
-
-
-def _unexplained(ops: DeviceOps, op: int, launch: int, lag: float) -> tuple[int, float]:
-    """Put what a launch does not explain of a delay behind an op of no length: a gap.
-
-    That op stands where the kernel was due, ``lag`` after its launch (s).
-    """
-    due = (ops.launched[op] or 0.0) + lag
-    lane = ops.graph.ops[op].lane
-    stands = ops.stand_in(LocalOp(What.COPY, lane, LAUNCH_DELAY, due, due), op)
-    ops.graph.wait_for(stands, [launch], lag=lag)
-    return stands, max(0.0, ops.starts[op] - due)

@@ -158,7 +158,10 @@ def cells_of(study: Declaration, bases: Sequence[Base], results: Results) -> Ite
         groups.setdefault(key, []).append(number)
     names: set[str] = set()
     for (model, cluster, ranks), numbers in groups.items():
-        first = name = _file_name(model, cluster, ranks)
+        # What names the cell's files: letters, digits and hyphens, whatever it is called
+        is_path = model.endswith((".yaml", ".yml", ".json"))
+        words = f"{Path(model).stem if is_path else model} {Path(cluster).name} {ranks}"
+        first = name = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:100]
         again = count(2)
         while name in names:
             name = f"{first}-{next(again)}"
@@ -173,13 +176,6 @@ def cells_of(study: Declaration, bases: Sequence[Base], results: Results) -> Ite
         best = feasible[int(np.argmin(worth[feasible]))]
         site = sites.placed(0, results.values(best)).site
         yield Cell(*about, best=site.plan, tokens=site.tokens)
-
-
-def _file_name(model: str, cluster: str, ranks: int) -> str:
-    """Return what names the cell's files: letters, digits and hyphens, whatever it is called."""
-    is_path = model.endswith((".yaml", ".yml", ".json"))
-    words = f"{Path(model).stem if is_path else model} {Path(cluster).name} {ranks}"
-    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:100]
 
 
 def _tried(study: Declaration, results: Results, number: int) -> Tried:

@@ -301,7 +301,11 @@ def carry_over(
     family, variant = FAMILIES[key[0]], key[1]
     # With twice the multiprocessors a shape twice as large fills each as much: an axis in
     # logarithms moves by the logarithm of the ratio.
-    shift = math.log(_multiprocessor_ratio(chip, measured_on))
+    # How many multiprocessors an accelerator has for each of the other; 1 if not known
+    count, measured_count = multiprocessor_count(chip), multiprocessor_count(measured_on)
+    if count is not None and count <= 0:
+        raise WorkloadError(f"accelerator {chip.name}: multiprocessors {count} must be positive")
+    shift = math.log(count / measured_count if count and measured_count else 1.0)
     if isinstance(table, Surface):
         axes = list(table.axes)
         before = _grid_points(tuple(axes))
@@ -355,14 +359,6 @@ def _with_roofline_of(
 def _grid_points(axes: tuple[Floats, ...]) -> Floats:
     grids = np.meshgrid(*axes, indexing="ij")
     return np.exp(np.stack([grid.reshape(-1) for grid in grids], axis=1))
-
-
-def _multiprocessor_ratio(chip: Accelerator, measured_on: Accelerator) -> float:
-    """How many multiprocessors an accelerator has for each of the other; 1 if not known."""
-    count, measured_count = multiprocessor_count(chip), multiprocessor_count(measured_on)
-    if count is not None and count <= 0:
-        raise WorkloadError(f"accelerator {chip.name}: multiprocessors {count} must be positive")
-    return count / measured_count if count and measured_count else 1.0
 
 
 def monotone(values: Floats, weights: Floats) -> Floats:

@@ -1,1 +1,1 @@
-"""Many scenarios at once: design points, processes; memory, blocks and fleets of serving."""
+"""Evaluation of many scenarios: design points, processes, and runs of serving."""

@@ -1,15 +1,14 @@
 """Many changes of one step at once: thousands of design points in a single analytic pass.
 
 A *design point* is a change (:mod:`experiments.scenario.change`), or a set of factors, one per
-resource. Changes that are numbers share a graph of links and a graph of ops: the calls are costed
-on all their networks together (:mod:`collectives.libraries.planners`), and the contracted step is
-passed over once (:mod:`simulator.analytic.longest_path`). A change of another sort is applied, and
-is a graph of its own. The answers are those of the ``analytic`` engine, scenario by scenario: no
+resource. Changes that only multiply numbers share a graph of links and a graph of ops: calls are
+costed on all their networks together (:mod:`collectives.libraries.planners`), and one pass goes
+over the contracted step (:mod:`simulator.analytic.longest_path`). Any other change is applied and
+has graphs of its own. The results are those of the ``analytic`` engine for each scenario, without
 contention.
 
-Calls that cost the same are costed once: those of one kind and size whose groups lie alike on the
-network. Two tensor-parallel groups in two like nodes pay the same, whatever their links are
-multiplied by.
+Equal calls are costed once: those of one kind and size whose groups are equivalent on the network.
+Two tensor-parallel groups in two equal nodes cost the same, whatever factors their links have.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,17 +40,17 @@ from topologies import Cluster, resource_values
 
 Indices = NDArray[np.intp]
 Recalibrate = Callable[[Cluster], Cluster]
-"""From a cluster to one that differs in its calibration alone."""
+"""Maps a cluster to one that differs in its calibration only."""
 
 _WORTH_IT = 16
-"""Different calls before it is asked which of their groups lie alike."""
+"""Number of distinct calls from which on equivalent groups are looked for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallCosts:
-    """Different calls of steps: call ``c`` of step ``w`` costs what ``calls[rows[w][c]]`` does.
+    """Distinct calls of steps: call ``c`` of step ``w`` costs the same as ``calls[rows[w][c]]``.
 
-    One that nobody takes part in has row -1. ``machine`` keeps what planning finds out, so a second
+    A call without members has row -1. ``machine`` keeps the results of planning, so a second
     network is answered sooner.
     """
 
@@ -60,7 +59,7 @@ class CallCosts:
     rows: tuple[Indices, ...]
 
     def on(self, networks: Networks) -> Floats:
-        """Time of each different call on each network while idle (s), shape ``(calls, S)``.
+        """Time of each distinct call on each network while idle (s), shape ``(calls, S)``.
 
         The networks have the classes of links that :func:`different_calls` was given.
         """
@@ -78,11 +77,11 @@ def different_calls(
     networks: Networks,
     likeness: Likeness | None = None,
 ) -> CallCosts:
-    """Find calls of steps that cost the same on all networks that have these classes of links.
+    """Return the distinct calls of steps, for all networks with these classes of links.
 
-    ``likeness`` is what is known already of which groups lie alike there.
+    ``likeness`` holds what is known already about equivalent groups there.
     """
-    calls, rows = _of_all(steps)
+    calls, rows = _distinct_of_all(steps)
     if len(calls) < _WORTH_IT:
         return CallCosts(machine, tuple(calls), rows)
     likeness = likeness or Likeness(networks.graph, machine.domains)
@@ -99,8 +98,8 @@ def different_calls(
     return CallCosts(machine, chosen_calls, tuple(np.append(same, -1)[row] for row in rows))
 
 
-def _of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indices, ...]]:
-    """Different calls of all steps, and which of them every call of each step is."""
+def _distinct_of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indices, ...]]:
+    """Return the distinct calls of all steps, and which of them every call of each step is."""
     calls: list[Call] = []
     number: dict[object, int] = {}
     rows = []
@@ -120,7 +119,7 @@ def _of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indices, ...]]
 
 
 def _is_number(name: str) -> bool:
-    """Whether more of a resource leaves the graphs of links and of ops as they are."""
+    """Whether more of a resource leaves the graphs of links and ops unchanged."""
     return name in RANKS or is_of_links(name)
 
 
@@ -138,10 +137,10 @@ def grid(factors: Mapping[str, Sequence[float]]) -> dict[str, Floats]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Numbers:
-    """Points that differ in numbers: by what values of the cluster and parts of time multiply.
+    """Points that differ in numbers only: multiples of the cluster's values and of parts of time.
 
-    Of each, ``times`` and ``over`` of all points (:mod:`experiments.scenario.change`), shape
-    ``(2, count)``.
+    ``times`` and ``over`` are those of the changes (:mod:`experiments.scenario.change`), shape
+    ``(2, count)`` each.
     """
 
     count: int
@@ -166,14 +165,14 @@ class _Numbers:
         return numbers
 
     def ratio(self, part: Scaled | Multiplied) -> Floats:
-        """Return what the numbers of a part of a change are multiplied into."""
+        """Return the product of the numbers of a part of a change."""
         ones = np.ones((2, self.count))
         if isinstance(part, Scaled):
             return self.parts.setdefault(part.part, ones)
         return self.values.setdefault(part.resource, ones)
 
     def scale(self) -> dict[What, Floats]:
-        """How long each part of local time is, 1 being as it was; of copies the bus's, too."""
+        """Scale of each part of local time, 1 being unchanged; copies include the bus's."""
         scale = {part: times / over for part, (times, over) in self.parts.items()}
         if BUS_BANDWIDTH in self.values:
             times, over = self.values[BUS_BANDWIDTH]
@@ -183,9 +182,9 @@ class _Numbers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Costed:
-    """What calls cost, and how long parts of local time are, at points that share all else.
+    """Costs of calls, and scales of local time, at points that share their graphs.
 
-    ``points`` says which of those asked they are; ``cost`` (s) has shape ``(calls, points)``.
+    ``points`` are their indices among the points asked; ``cost`` (s) has shape ``(calls, points)``.
     Call ``c`` of step ``w``, which is ``steps[w]``, costs its factor times row ``rows[w][c]``.
     """
 
@@ -196,7 +195,7 @@ class Costed:
     scale: Mapping[What, Floats]
 
     def of_step(self, step: int = 0) -> Points:
-        """Return the points as a pass over the contracted step takes them."""
+        """Return the points as input of a pass over the contracted step."""
         workload = self.steps[step]
         scale = {part: self.scale[part] for part in scaled_parts(workload, self.scale)}
         return Points(self.cost, self.rows[step], workload.calls.factor, scale)
@@ -204,12 +203,12 @@ class Costed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DesignPoints:
-    """A step to be asked of many times: what all its design points have in common is kept.
+    """A step that is evaluated many times; what all its design points share is kept.
 
-    The first point contracts the step and plans the calls; a further one, asked alone or with
-    others, costs the calls on its network and passes over the contracted step. Nothing of a point
-    itself is kept. ``others`` are further steps of the job, for those who ask what all cost. Of
-    ranks that are copies, ``base`` and ``others`` have those whose times are those of all.
+    The first point contracts the step and plans the calls; further ones, alone or together, only
+    cost the calls on their networks and pass over the contracted step. Nothing about single points
+    is kept. ``others`` are further steps of the job that are costed along. If ranks are copies,
+    ``base`` and ``others`` hold the ranks that determine the times of all.
 
     Examples
     --------
@@ -224,7 +223,7 @@ class DesignPoints:
     Raises
     ------
     WhatIfError
-        If kernels slow down by what they run beside.
+        If the durations of kernels depend on what they overlap.
     """
 
     base: Scenario
@@ -277,10 +276,10 @@ class DesignPoints:
     def costed(
         self, changes: Sequence[Change], otherwise: "Recalibrate | None" = None
     ) -> Iterator[Costed]:
-        """Cost the calls of all steps with each change, those that share a graph together.
+        """Cost the calls of all steps with each change, grouping changes that share a graph.
 
-        ``otherwise`` calibrates the cluster of each otherwise than it is; which algorithm runs does
-        not depend on it.
+        ``otherwise`` changes the calibration of each cluster; the choice of algorithms does not
+        depend on it.
 
         Raises
         ------
@@ -302,10 +301,10 @@ class DesignPoints:
             yield shape.costed(numbers, np.array(points, dtype=np.intp), otherwise)
 
     def ask(self, changes: Mapping[str, Change]) -> "Asked":
-        """Cost the calls of all steps as they are and with each change, once for all questions.
+        """Cost the calls of all steps, unchanged and with each change, once for all questions.
 
-        Changes that cannot be made are left out: the cluster has no such thing, or half of one; and
-        those after which other ranks stand for the copies: their calls are others.
+        Left out are changes that the cluster does not allow (a resource it lacks, half of one), and
+        those after which copies have other representatives: their calls are others.
         """
         possible = {}
         for name, change in changes.items():
@@ -319,7 +318,7 @@ class DesignPoints:
         return Asked(self, tuple(possible), tuple(self.costed([Change(), *possible.values()])))
 
     def graph(self, workload: Workload, parts: Iterable[What]) -> Contracted:
-        """Contract a step; a graph that distinguishes more parts does for fewer."""
+        """Contract a step; a graph that distinguishes more parts serves for fewer."""
         graphs = self._graphs.setdefault(id(workload), [])
         wanted = set(scaled_parts(workload, parts))
         for graph in graphs:
@@ -340,7 +339,7 @@ class DesignPoints:
     def _costed_at(
         self, shapes: Mapping[str, Floats], numbers: Mapping[str, Floats], count: int
     ) -> Iterator[Costed]:
-        for structure, points in _shaped(shapes, count):
+        for structure, points in _by_shape(shapes, count):
             shape = self._shape(Change(parts=structure))
             for name in numbers:
                 better(name).check(shape.scenarios[0])
@@ -355,7 +354,7 @@ class DesignPoints:
         return self._shapes[change.parts]
 
     def _contracted(self, workload: Workload, parts: tuple[What, ...]) -> Contracted:
-        """Contract a step; one that cannot end is simulated, which says who waits for whom."""
+        """Contract a step; one that deadlocks is simulated, for the message that explains it."""
         try:
             return contract(workload, parts)
         except DeadlockError:
@@ -365,21 +364,21 @@ class DesignPoints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """What calls cost with changes: point 0 is the steps as they are, then one for each name."""
+    """Costs of calls with changes: point 0 is unchanged, then one point for each name."""
 
     design: DesignPoints
     names: tuple[str, ...]
     costed: tuple[Costed, ...]
 
     def now(self) -> Points:
-        """Return the step as it is."""
+        """Return the unchanged step."""
         first = self.costed[0]
         return Points(first.cost[:, :1], first.rows[0], first.steps[0].calls.factor, {})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shape:
-    """Steps on one graph of links, and what is known of their calls there.
+    """Steps on one graph of links, and what is known about their calls there.
 
     All are on the site of the first: they differ in their workloads only.
     """
@@ -416,7 +415,7 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changing:
-    """A change of a baseline's step by its name, and the step with it; one for each draw by lot."""
+    """A named change of a baseline's step, and the changed step; one for each random draw."""
 
     name: str
     change: Change
@@ -425,10 +424,10 @@ class Changing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answered:
-    """A change of a baseline's step, what it made of it, and how long that takes (s).
+    """A change of a baseline's step, the changed step, and its time (s).
 
-    ``engine`` is the one that answered. ``outcomes`` are those of the simulations, one for each
-    draw of a change by lot, of which ``step`` is the median; none where nothing was simulated.
+    ``engine`` is the engine used. ``outcomes`` are the results of the simulations, one for each
+    draw of a random change, of which ``step`` is the median; empty if nothing was simulated.
     """
 
     change: Change
@@ -444,9 +443,9 @@ def simulated(
     watch: Watch = lambda _: None,
     ask: Ask[Outcome] = outcome,
 ) -> list[Answered]:
-    """Simulate a step with each change, by its engine; ``ask`` says what is kept of timelines.
+    """Simulate a step with each change; ``ask`` determines what is kept of each timeline.
 
-    On Ctrl-C the answer is that of the first changes, if there are any.
+    On Ctrl-C the result has the changes simulated so far, if there are any.
 
     Raises
     ------
@@ -474,11 +473,10 @@ def simulated(
 def steps(
     base: Baseline, changes: Sequence[tuple[str, Change]], watch: Watch = lambda _: None
 ) -> list[Answered]:
-    """Answer the step time with each change; on Ctrl-C, as :func:`simulated`, of the first ones.
+    """Return the step time with each change; on Ctrl-C those so far, as :func:`simulated`.
 
-    Changes come with their names. The ``analytic`` engine is asked all at once, by how much
-    the step is longer or shorter than the baseline, so that a change that changes nothing is the
-    baseline to the last bit.
+    Changes come with their names. The ``analytic`` engine answers all at once, as differences from
+    the baseline, so that a change that changes nothing gives the baseline to the last bit.
 
     Raises
     ------
@@ -512,7 +510,7 @@ def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) ->
 
 
 def _checked(factors: Mapping[str, Sequence[float] | Floats]) -> dict[str, Floats]:
-    """Name resources as they are called; refuse what cannot be asked before all is contracted."""
+    """Resolve the names of resources; refuse impossible factors before the step is contracted."""
     by_resource: dict[str, Floats] = {}
     for name, values in factors.items():
         resource = check_resource(name)
@@ -527,8 +525,10 @@ def _checked(factors: Mapping[str, Sequence[float] | Floats]) -> dict[str, Float
     return by_resource
 
 
-def _shaped(shapes: Mapping[str, Floats], count: int) -> Iterator[tuple[tuple[Part, ...], Indices]]:
-    """Every combination of what changes the graph, and the points that have it."""
+def _by_shape(
+    shapes: Mapping[str, Floats], count: int
+) -> Iterator[tuple[tuple[Part, ...], Indices]]:
+    """Group the points by their changes of the graph."""
     if not shapes:
         yield (), np.arange(count)
         return

@@ -1,6 +1,6 @@
-"""Planned steps as workloads: the rates of the ranks' accelerators, and as few ranks as do.
+"""Workloads of planned steps: rates of the ranks' accelerators, and as few ranks as suffice.
 
-Ranks whose times are those of others are not written down, where the engine can fold.
+Ranks that are equivalent to others are not written out if the engine can fold.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ from traces.generate.stage import stage_programs
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GeneratedStep:
-    """The workload of a plan, and what the whole job computes and communicates.
+    """The workload of a plan, and the compute and communication of the whole job.
 
-    ``folded`` says how many ranks stand for all, or why none do; "" where that was not asked.
+    ``folded`` says how many ranks represent all, or why none do; "" if folding was not tried.
     """
 
     plan: GenerationPlan
@@ -38,15 +38,15 @@ class GeneratedStep:
     folded: str = ""
 
 
-def whole(plan: GenerationPlan) -> GeneratedStep:
-    """Write down all ranks of a plan."""
-    return _whole(plan, stage_programs(plan))
+def all_ranks(plan: GenerationPlan) -> GeneratedStep:
+    """Write out all ranks of a plan."""
+    return _all_ranks(plan, stage_programs(plan))
 
 
-def _whole(
+def _all_ranks(
     plan: GenerationPlan, programs: Sequence[RankProgram], folded: str = ""
 ) -> GeneratedStep:
-    """Write down all ranks of a plan that run these programs."""
+    """Write out all ranks of a plan that run these programs."""
     counted = volumes(programs, plan)
     return GeneratedStep(plan, written(programs, plan), counted, programs[0].clock.shares(), folded)
 
@@ -102,18 +102,18 @@ def accelerator_of(
 
 
 _OTHER_HALF = {"fp16": "bf16", "bf16": "fp16"}
-"""Matrix units multiply both at one rate (data sheets of A100, H100, MI300X) ..."""
+"""Matrix units multiply both 16-bit types at one rate (data sheets of A100, H100, MI300X) ..."""
 _ONE_HALF = ("pascal", "volta", "tpu")
-"""... but those of these generations, which have only one of them."""
+"""... except those of these generations, which have only one of them."""
 
 
 def with_own_rates(
     plan: GenerationPlan, cluster: Cluster, nodes: int | None = None
 ) -> GenerationPlan:
-    """Give every rank of a plan the rates of its own accelerator, where kinds of node differ.
+    """Give every rank of a plan the rates of its own accelerator, on clusters with mixed nodes.
 
-    A plan stays as it is that says itself which ranks have others, or whose accelerator is not the
-    cluster's: it was made for another.
+    A plan stays unchanged if it gives the rates of ranks itself, or if its accelerator is not the
+    cluster's: then it was made for another one.
 
     Parameters
     ----------
@@ -161,10 +161,10 @@ def with_own_rates(
 def representatives(
     plan: GenerationPlan, cluster: Cluster, settings: Settings | None = None
 ) -> GeneratedStep:
-    """Generate the fewest replicas that have, on this cluster, the times of the whole job.
+    """Generate the fewest replicas whose times, on this cluster, are those of the whole job.
 
-    Where no fewer do, all of them. Times of the workload's ops are those of the whole job, bytes on
-    links those of its own calls alone.
+    If no fewer suffice, all of them. Times of ops are those of the whole job, bytes on links those
+    of the workload's own calls.
 
     Raises
     ------
@@ -177,9 +177,9 @@ def representatives(
         raise WhatIfError(
             f"engine {settings.engine!r} cannot simulate fewer replicas for all; use {choices}"
         )
-    whole, p = replace(plan, replicas=None), plan.parallelism
-    programs = stage_programs(whole)
-    computed = volumes(programs, whole)
+    all_ranks, p = replace(plan, replicas=None), plan.parallelism
+    programs = stage_programs(all_ranks)
+    computed = volumes(programs, all_ranks)
     replicas = fewest_replicas(
         p,
         place(cluster, p.ranks, settings.nodes).ranks_per_node,
@@ -192,18 +192,18 @@ def representatives(
     elif replicas == p.dp:
         reason = "it is no larger"
     else:
-        part = replace(whole, replicas=replicas)
+        part = replace(all_ranks, replicas=replicas)
         workload = expand(programs, part)
         reason = _why_not(workload, part, cluster, settings)
         if not reason:
             ranks = f"{len(workload.ranks)} of {p.ranks} ranks stand for all"
             return GeneratedStep(part, workload, computed, programs[0].clock.shares(), ranks)
     text = f"nothing is folded: {reason}"
-    return _whole(whole, programs, text)
+    return _all_ranks(all_ranks, programs, text)
 
 
 def _why_not(workload: Workload, plan: GenerationPlan, cluster: Cluster, settings: Settings) -> str:
-    """Why the replicas of a plan do not stand for all on a cluster; "" if they do."""
+    """Return why the replicas of a plan do not represent all ranks on a cluster; "" if they do."""
     forced = tuple(parse_rule(rule) for rule in settings.algorithms)
     scenario = Scenario(workload, cluster, settings.engine, settings.nodes, forced)
     stand_ins = copies(workload, plan.parallelism, plan.replicas or plan.parallelism.dp)
@@ -211,9 +211,9 @@ def _why_not(workload: Workload, plan: GenerationPlan, cluster: Cluster, setting
 
 
 def simulated(plan: GenerationPlan, cluster: Cluster, settings: Settings | None = None) -> Timeline:
-    """Simulate the step of a plan on a cluster, folded where ranks stand for others.
+    """Simulate the step of a plan on a cluster, folded if possible.
 
-    Times are those of :func:`experiments.questions.generate.generate`; nothing else is worked out.
+    Times are those of :func:`experiments.questions.generate.generate`; nothing else is computed.
 
     Raises
     ------
@@ -233,10 +233,10 @@ def simulated(plan: GenerationPlan, cluster: Cluster, settings: Settings | None 
 
 
 def memory_on(cluster: Cluster) -> DeviceMemory | None:
-    """Return the memory of a cluster's accelerator; None where its file does not give it.
+    """Return the memory of a cluster's accelerator; None if its file does not give it.
 
-    Programs on TPUs are XLA's: what the catalogue gives of their memory is what XLA gives them, and
-    XLA repeats computations by itself where memory is short.
+    Programs on TPUs are XLA's: the catalogue gives the memory that XLA leaves them, and XLA
+    rematerialises by itself if memory is short.
 
     Examples
     --------

@@ -1,11 +1,12 @@
-"""Which what-ifs on one run would give another: read off their ops and calls, as text.
+"""What-ifs on one run that would give another: derived from their ops and calls, as text.
 
-Ops are compared by class (:mod:`simulator.analysis.difference`): what all classes have in common is
-one change (``compute x1.2``), what one rank has alone is that rank's, the rest is by class. Calls
-are compared by kind and group: bytes first, then what a network would explain, then what is left of
-their time. A value of the network is only named if it explains nearly all that calls differ by; of
-several that explain it equally well the one that changes least, and which the others are.
-What occurs in the other run alone cannot be written as a change of this one.
+Ops are compared by class (:mod:`simulator.analysis.difference`): a ratio that all classes share is
+one change (``compute x1.2``), a ratio of one rank is that rank's, and the rest is by class. Calls
+are compared by kind and group: first their bytes, then what a network would explain, then the
+remaining ratio of their times. A value of the network is named only if it explains nearly all
+differences of the calls; of several that explain them equally well the smallest change is named,
+with the others as alternatives. What occurs in the other run only cannot be expressed as a change
+of this one.
 """
 
 import re
@@ -29,27 +30,27 @@ from simulator.workload import What, Workload
 from topologies import Cluster, resource_values
 
 _ALIKE = 0.02
-"""Ratios this close are one: two runs of one program differ by as much by themselves."""
+"""Ratios this close are equal: two runs of one program differ by as much."""
 _COUNTS = 1e-3
-"""What changes less than this share of the step is left out."""
+"""Smaller changes, as a share of the step, are left out."""
 _LARGE = 0.01
-"""Share of the time from which a class has a say in whether all have one ratio."""
+"""Share of the time from which on a class counts for whether all have one ratio."""
 _MOST = 24
-"""Changes of ops at most, those that change most."""
+"""Most changes of ops, largest first."""
 _EXPLAINS = 0.1
-"""A network explains calls if it leaves at most this share of the squares of what they differ by
-(in logarithms)."""
+"""A network explains calls if it leaves at most this share of their squared differences (in
+logarithms)."""
 _EQUAL = 0.01
-"""Values of a network explain calls equally well if what they leave differs by this share."""
+"""Values of a network explain calls equally well if their remainders differ by this share."""
 _REACH, _POINTS, _ZOOMS = 64.0, 65, 4
-"""How many times better or worse a network is tried, at how many points, and how often closer."""
+"""Largest factor that is tried for a network, number of points, and number of refinements."""
 
 Column = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Likely:
-    """A change as it is written, and by how much it changes what ranks do (s, mean over ranks).
+    """A change as text, and how much it changes the ranks' time (s, mean over ranks).
 
     ``instead`` are changes that would explain as much.
     """
@@ -61,7 +62,7 @@ class Likely:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recorded:
-    """A run, and how long each of its calls took by itself (s), shape ``(calls,)``."""
+    """A run, and the time of each of its calls alone (s), shape ``(calls,)``."""
 
     run: RunTimes
     calls: Floats
@@ -70,37 +71,38 @@ class Recorded:
 def likely_changes(
     base: Scenario, a: Recorded, b: Recorded, others: Cluster | None = None
 ) -> list[Likely]:
-    """Return changes of ``base`` that make of run ``a`` what run ``b`` is, each as it is written.
+    """Return the changes of ``base`` that turn run ``a`` into run ``b``, as text.
 
     Parameters
     ----------
     base
-        The step of ``a``, as it is simulated.
+        The simulated step of ``a``.
     a, b
-        Both measured, or both simulated; how long calls took without waiting or sharing links.
+        Both measured or both simulated; the times of calls without waiting or sharing links.
     others
-        The cluster of ``b``, if it is known: what network it has is not to be guessed.
+        The cluster of ``b``, if known; then its network need not be guessed.
 
     Returns
     -------
     list of Likely
-        What-ifs (:mod:`experiments.scenario.language`); calls before ops, all that count.
+        What-ifs (:mod:`experiments.scenario.language`); calls before ops, all that are large
+        enough.
     """
     step = float(a.run.end.max(initial=0.0))
-    host = list(_of_ops(a.run, b.run, What.HOST, "host"))
+    host = list(_op_changes(a.run, b.run, What.HOST, "host"))
     of_ops = [
-        *_of_ops(a.run, b.run, What.COMPUTE, "compute"),
-        *_of_ops(a.run, b.run, What.COPY, "copy"),
+        *_op_changes(a.run, b.run, What.COMPUTE, "compute"),
+        *_op_changes(a.run, b.run, What.COPY, "copy"),
         *host,
-        *_of_lags(a.run.workload, b.run.workload, host),
+        *_lag_changes(a.run.workload, b.run.workload, host),
     ]
     counted = [change for change in of_ops if change.seconds >= _COUNTS * step]
     counted.sort(key=lambda change: -change.seconds)
-    return [*_of_calls(base, a, b, others), *counted[:_MOST]]
+    return [*_call_changes(base, a, b, others), *counted[:_MOST]]
 
 
 def factor(value: float) -> str:
-    """Write a factor as what-ifs have it."""
+    """Format a factor as what-ifs have it."""
     return f"x{value:.4g}"
 
 
@@ -114,8 +116,8 @@ class _Times:
     b: Floats
 
 
-def _of_ops(a: RunTimes, b: RunTimes, what: What, word: str) -> Iterator[Likely]:
-    """Say by what ops of a kind take longer: all alike, by class, and by rank."""
+def _op_changes(a: RunTimes, b: RunTimes, what: What, word: str) -> Iterator[Likely]:
+    """Return the changes of ops of a kind: all alike, by class, and by rank."""
     times = _table(a, b, what)
     gone = (times.b.sum(axis=1) == 0) & (times.a.sum(axis=1) > 0)
     for row in np.flatnonzero(gone).tolist():
@@ -130,7 +132,7 @@ def _of_ops(a: RunTimes, b: RunTimes, what: What, word: str) -> Iterator[Likely]
 
 
 def _table(a: RunTimes, b: RunTimes, what: What) -> _Times:
-    """Add up ops by class and rank."""
+    """Sum ops by class and rank."""
     class_of = classes(_names(a.workload, what), _names(b.workload, what), OPS)
     rows = {name: row for row, name in enumerate(dict.fromkeys(class_of.values()))}
     ranks = a.workload.ranks if a.workload.ranks == b.workload.ranks else ()
@@ -155,7 +157,7 @@ def _names(workload: Workload, what: What) -> list[str]:
 
 
 def _common(a: Floats, b: Floats) -> float:
-    """Return the ratio that most ranks have, the one nearest to 1 of several; NaN of none."""
+    """Return the ratio that most ranks have, of several the nearest to 1; NaN if none."""
     is_positive = (a > 0) & (b > 0)
     ratios = np.sort(b[is_positive] / a[is_positive])
     if not len(ratios):
@@ -171,7 +173,7 @@ def _common(a: Floats, b: Floats) -> float:
 def _by_class(
     workload: Workload, times: _Times, common: Floats, what: What, word: str
 ) -> Iterator[Likely]:
-    """One change of all classes if they have one ratio, else one of each."""
+    """Return one change for all classes if they have one ratio, else one for each."""
     spent = times.a.mean(axis=1)
     compared = np.flatnonzero(~np.isnan(common))
     if not len(compared):
@@ -190,7 +192,7 @@ def _by_class(
 def _by_rank(
     workload: Workload, times: _Times, common: Floats, what: What, word: str
 ) -> Iterator[Likely]:
-    """Find ranks that are slower than the others: as a whole, or in some classes."""
+    """Find ranks that are slower than the others, as a whole or in some classes."""
     expected = times.a * common[:, None]
     compared = (expected > 0) & (times.b > 0)
     for column, rank in enumerate(times.ranks):
@@ -214,7 +216,7 @@ def _by_rank(
 
 
 def _clauses(workload: Workload, name: str, what: What) -> list[str]:
-    """Write a class of ops as names of what-ifs; none if these would mean others as well."""
+    """Express a class of ops as names of what-ifs; none if they would match others as well."""
     of_class = [op_name for op_name in _names(workload, what) if _fits(op_name, name)]
     pattern = name if name in of_class else name.replace("?", "*")
     chosen = np.array([matches(op_name, pattern) for op_name in workload.names], dtype=bool)
@@ -231,10 +233,10 @@ def _fits(name: str, of_class: str) -> bool:
     return name == of_class or of_class in {make(name) for make in OPS}
 
 
-def _of_lags(a: Workload, b: Workload, host: Sequence[Likely]) -> Iterator[Likely]:
-    """Compare launch latencies and gaps between the device's ops, by their sums.
+def _lag_changes(a: Workload, b: Workload, host: Sequence[Likely]) -> Iterator[Likely]:
+    """Compare sums of launch latencies, and of gaps between the device's ops.
 
-    A change of all of the ``host`` has changed its launches already.
+    A change of ``host`` has changed its launches already.
     """
     whole = [likely.text.split()[1] for likely in host if likely.text.startswith("host x")]
     changed = float(whole[0].removeprefix("x")) if whole else 1.0
@@ -246,18 +248,18 @@ def _of_lags(a: Workload, b: Workload, host: Sequence[Likely]) -> Iterator[Likel
 
 
 def _lags(workload: Workload, *, by_host: bool) -> float:
-    """Sum of the lags behind ops of the host, or the device's, as a mean over ranks (s)."""
+    """Sum of the lags after ops of the host, or of the device, as a mean over ranks (s)."""
     edges = workload.edges
     is_behind = (workload.what[edges.source] == What.HOST) == by_host
     return float(edges.lag[is_behind].sum()) / max(1, len(workload.ranks))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Alike:
-    """Calls of one class in both runs: which of ``a``, and how much longer all of ``b`` take.
+class _MatchedCalls:
+    """Calls of one class in both runs: those of ``a``, and the ratio of the total times of ``b``.
 
-    ``sizes`` has, for calls of one size each, which of ``a`` they are and how many times as long
-    those of ``b`` take; it is empty where the groups are not as large.
+    ``sizes`` has, for calls of each size, those of ``a`` and the ratio of the times of ``b``; it is
+    empty if the groups differ in size.
     """
 
     name: str
@@ -267,8 +269,8 @@ class _Alike:
     sizes: tuple[tuple[Column, float], ...]
 
 
-def _of_calls(base: Scenario, a: Recorded, b: Recorded, others: Cluster | None) -> list[Likely]:
-    """Say by what calls differ: dropped, bytes, a value of the network, and the rest of it."""
+def _call_changes(base: Scenario, a: Recorded, b: Recorded, others: Cluster | None) -> list[Likely]:
+    """Return the changes of calls: dropped, bytes, a value of the network, and the rest."""
     matched, gone = _pairs(a, b)
     resized = [
         f"{pair.name} bytes {factor(pair.bytes)}"
@@ -276,9 +278,9 @@ def _of_calls(base: Scenario, a: Recorded, b: Recorded, others: Cluster | None) 
         if abs(pair.bytes - 1) > _COUNTS
     ]
     now = call_costs(base)
-    changed = _applied(base, resized)
+    changed = _with_changes(base, resized)
     network = _different_values(base, others) if others else _fitted(changed, matched, now)
-    then = call_costs(_applied(changed, [pair.text for pair in network]))
+    then = call_costs(_with_changes(changed, [pair.text for pair in network]))
     changes = [*(Likely(text) for text in (*gone, *resized)), *network]
     for pair in matched:
         before, after = now[pair.calls].sum(), then[pair.calls].sum()
@@ -288,8 +290,8 @@ def _of_calls(base: Scenario, a: Recorded, b: Recorded, others: Cluster | None) 
     return changes
 
 
-def _applied(scenario: Scenario, texts: Sequence[str]) -> Scenario:
-    """Apply changes that leave the calls their numbers."""
+def _with_changes(scenario: Scenario, texts: Sequence[str]) -> Scenario:
+    """Apply changes that keep the indices of calls."""
     for text in texts:
         scenario = parse_change(text).apply(scenario).scenario
     return scenario
@@ -300,8 +302,8 @@ def call_costs(scenario: Scenario) -> Floats:
     return scenario.costs().idle_times(scenario.workload) * scenario.workload.calls.factor
 
 
-def _pairs(a: Recorded, b: Recorded) -> tuple[list[_Alike], list[str]]:
-    """Find the calls of either run that are alike, and those that only the first has."""
+def _pairs(a: Recorded, b: Recorded) -> tuple[list[_MatchedCalls], list[str]]:
+    """Match the calls of both runs; return also those that only the first has."""
     names_a, names_b = (_names_of_calls(recorded.run.workload) for recorded in (a, b))
     used = [name for name in dict.fromkeys(names_a) if name]
     class_of = {"": "", **classes(used, filter(None, names_b), CALLS)}
@@ -322,7 +324,7 @@ def _pairs(a: Recorded, b: Recorded) -> tuple[list[_Alike], list[str]]:
 
 
 def _names_of_calls(workload: Workload) -> list[str]:
-    """Name every call; "" of one in which nobody takes part."""
+    """Name every call; "" for a call without members."""
     number, names = call_names(workload)
     pairs = zip(number.tolist(), workload.members.tolist(), strict=True)
     return [names[at] if joined else "" for at, joined in pairs]
@@ -331,8 +333,8 @@ def _names_of_calls(workload: Workload) -> list[str]:
 _Chosen = tuple[Recorded, Column]
 
 
-def _compared(name: str, a: _Chosen, b: _Chosen) -> _Alike:
-    """Compare like calls, counted per rank: bytes of one, and time of all."""
+def _compared(name: str, a: _Chosen, b: _Chosen) -> _MatchedCalls:
+    """Compare matched calls, counted per rank: bytes of one, and time of all."""
     often = [
         float(recorded.run.workload.members[calls].sum()) / max(1, len(recorded.run.workload.ranks))
         for recorded, calls in (a, b)
@@ -343,11 +345,11 @@ def _compared(name: str, a: _Chosen, b: _Chosen) -> _Alike:
     more = size[1] / size[0] if size[0] > 0 and not np.isnan(size[1]) else 1.0
     like = _members(a) == _members(b)  # in larger groups calls take longer on any network
     sizes = tuple(_by_size(a, b)) if like else ()
-    return _Alike(name, a[1], more, times * often[1] / often[0], sizes)
+    return _MatchedCalls(name, a[1], more, times * often[1] / often[0], sizes)
 
 
 def _members(of: _Chosen) -> set[int]:
-    """Return how many ranks the groups of some calls have."""
+    """Return the sizes of the groups of some calls."""
     recorded, calls = of
     workload = recorded.run.workload
     groups = np.unique(workload.calls.group[calls]).tolist()
@@ -372,7 +374,7 @@ _PLAIN = re.compile(r"[\w.\-*]+")
 
 
 def _selector(workload: Workload, calls: Column) -> str:
-    """Write some calls as what-ifs name them: ``all_reduce@tp``; "" if there is no way."""
+    """Express some calls as what-ifs name them: ``all_reduce@tp``; "" if impossible."""
     table = workload.calls
     kind = workload.call_view(int(calls[0])).kind
     if kind not in KINDS or (table.kind[calls] != table.kind[calls[0]]).any():
@@ -390,7 +392,7 @@ def _selector(workload: Workload, calls: Column) -> str:
 
 
 def _different_values(base: Scenario, others: Cluster) -> list[Likely]:
-    """Say by what values of the network two clusters differ."""
+    """Return the values of the network in which two clusters differ."""
     values_a, values_b = resource_values(base.cluster), resource_values(others)
     return [
         Likely(f"{name} {factor(values_b[name] / values_a[name])}")
@@ -402,19 +404,19 @@ def _different_values(base: Scenario, others: Cluster) -> list[Likely]:
     ]
 
 
-def _fitted(scenario: Scenario, matched: Sequence[_Alike], now: Floats) -> list[Likely]:
-    """Find the one value of the network that explains what calls differ by; none if none does."""
+def _fitted(scenario: Scenario, matched: Sequence[_MatchedCalls], now: Floats) -> list[Likely]:
+    """Find the one value of the network that explains the differences of calls; None if none."""
     pairs = [pair for of_class in matched for pair in of_class.sizes if now[pair[0]].sum() > 0]
     if not pairs or scenario.slow_down:
         return []
     wanted = np.log([times for _, times in pairs])
     weight = np.array([now[calls].sum() for calls, _ in pairs])
-    whole = float((weight * _off(call_costs(scenario), pairs, wanted, now) ** 2).sum())
+    whole = float((weight * _log_error(call_costs(scenario), pairs, wanted, now) ** 2).sum())
     if np.sqrt(whole / weight.sum()) <= _ALIKE:
         return []
     design = DesignPoints(scenario)
     tried = {
-        name: _best(design, name, pairs, (wanted, weight, now))
+        name: _best_factor(design, name, pairs, (wanted, weight, now))
         for name in resource_values(scenario.cluster)
         if is_of_links(name)
     }
@@ -430,10 +432,10 @@ def _fitted(scenario: Scenario, matched: Sequence[_Alike], now: Floats) -> list[
 _Wanted = tuple[Floats, Floats, Floats]
 
 
-def _best(
+def _best_factor(
     design: DesignPoints, name: str, pairs: Sequence[tuple[Column, float]], wanted: _Wanted
 ) -> tuple[float, float]:
-    """Try one value many times as large, ever closer; return the best factor, and how far off."""
+    """Search a factor of one value on ever finer grids; return the best and its error."""
     logs, weight, now = wanted
     low, high = 1 / _REACH, _REACH
     best, least = 1.0, np.inf
@@ -446,7 +448,9 @@ def _best(
             break
         points = costed.of_step()
         times = points.factor[:, None] * points.cost[points.row]
-        off = [float((weight * _off(column, pairs, logs, now) ** 2).sum()) for column in times.T]
+        off = [
+            float((weight * _log_error(column, pairs, logs, now) ** 2).sum()) for column in times.T
+        ]
         at = int(np.argmin(off))
         if off[at] < least:
             best, least = float(tried[at]), off[at]
@@ -454,9 +458,9 @@ def _best(
     return best, least
 
 
-def _off(
+def _log_error(
     then: Floats, pairs: Sequence[tuple[Column, float]], wanted: Floats, now: Floats
 ) -> Floats:
-    """How far the costs of calls are off how much longer they should take, in logarithms."""
+    """Return the error of the costs of calls against the wanted ratios, in logarithms."""
     times = [then[calls].sum() / now[calls].sum() for calls, _ in pairs]
     return np.asarray(np.log(np.maximum(times, 1e-300)) - wanted)

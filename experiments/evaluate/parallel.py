@@ -1,4 +1,4 @@
-"""Many scenarios over the processes of one machine; the answers are those of one process."""
+"""Many scenarios over the processes of one machine, with the results of a single process."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -23,18 +23,18 @@ Kept = TypeVar("Kept")
 
 
 class Ask(Protocol[Answer]):
-    """A question to a scenario: a function of a module, so that every process finds it."""
+    """A question to a scenario: a module-level function, so that every process can import it."""
 
     def __call__(self, scenario: Scenario, progress: Progress | None = None) -> Answer:
-        """Answer it, a small value."""
+        """Answer it with a small value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a table says of a simulation: the step (s), and the time of all calls by resource.
+    """What a table needs of a simulation: the step (s), and the time of all calls by resource.
 
-    ``engine`` is the one that answered; ``exposed_communication`` (s, mean over ranks) is NaN where
-    it was not asked for.
+    ``engine`` is the one that answered; ``exposed_communication`` (s, mean over ranks) is NaN if it
+    was not asked for.
     """
 
     engine: str
@@ -50,7 +50,7 @@ def outcome(scenario: Scenario, progress: Progress | None = None) -> Outcome:
 
 
 def exposed_outcome(scenario: Scenario, progress: Progress | None = None) -> Outcome:
-    """Simulate a scenario and keep its exposed communication, too, which takes as long."""
+    """Simulate a scenario and also compute its exposed communication, which takes as long."""
     timeline = scenario.run(progress)
     exposed = exposed_communication(timeline)
     return Outcome(timeline.engine, timeline.makespan, spent(timeline), exposed)
@@ -69,19 +69,19 @@ def map_scenarios(
     workers: int = 1,
     watch: "Watch" = lambda _: None,
 ) -> list[Answer]:
-    """Ask every scenario the same, in order; with several ``workers`` that many at a time.
+    """Ask every scenario the same question, in order, with up to ``workers`` processes.
 
-    Answers and their order do not depend on the number of workers, and neither does the error if
-    one fails: it is the first scenario's. ``watch`` is given the scenarios' names, which stand
-    before them. A script that uses several workers must be guarded by
-    ``if __name__ == "__main__"``, as for any use of :mod:`multiprocessing`.
+    Answers and their order do not depend on the number of workers, nor does the error if one fails:
+    it is that of the first scenario that does. ``watch`` is given the scenarios' names. A script
+    that uses several workers must be guarded by ``if __name__ == "__main__"``, as for any use of
+    :mod:`multiprocessing`.
 
     Raises
     ------
     WhatIfError
         If there is no worker, or one was killed.
     TwofoldError
-        What the first scenario that fails raises.
+        The error of the first scenario that fails.
     Interrupted
         On Ctrl-C, with the answers of the first scenarios.
     """
@@ -109,10 +109,10 @@ def map_rows(
     workers: int = 1,
     watch: "Watch" = lambda _: None,
 ) -> list[Predicted]:
-    """Predict every row of a table, in order, the progress being that of the table.
+    """Predict every row of a table, in order, with progress by row.
 
-    ``named`` is what the rows are called; of rows with the same ``key`` one is predicted for all.
-    With several ``workers`` that many are predicted at a time; errors as of :func:`map_scenarios`.
+    ``named`` is the word for a row. With ``key``, rows of equal keys are predicted once. With
+    several ``workers`` that many rows are predicted at a time; errors as of :func:`map_scenarios`.
     """
     if workers < 1:
         raise WhatIfError(f"{workers} workers: at least 1 is needed")
@@ -132,7 +132,7 @@ def map_rows(
 
 
 def counted(rows: Sequence[Row], progress: Progress | None) -> Iterator[Row]:
-    """Yield rows, and report how many are done when the next one is asked for."""
+    """Yield rows, and report the number of completed ones when the next is requested."""
     for done, row in enumerate(rows, 1):
         yield row
         if progress is not None:
@@ -140,16 +140,16 @@ def counted(rows: Sequence[Row], progress: Progress | None) -> Iterator[Row]:
 
 
 class Latest(Generic[Key, Kept]):
-    """What was made last, by what it was made from; the one that was not asked for longest goes."""
+    """A least-recently-used cache of values by what they were made from."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._kept: OrderedDict[Key, Kept] = OrderedDict()
 
     def get(self, key: Key, make: Callable[[], Kept]) -> Kept:
-        """Return what is kept of a key, or make it."""
+        """Return the value of a key, or make and keep it."""
         if key not in self._kept:
-            value = make()  # what cannot be made takes nobody's place
+            value = make()  # before another value is dropped: making may fail
             self._kept[key] = value
             while len(self._kept) > self._most:
                 self._kept.popitem(last=False)

@@ -1,4 +1,4 @@
-"""What-ifs on instances that serve: a multiple of a resource for every pool and model."""
+"""What-ifs on serving instances: a multiple of a resource, for every pool and model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,9 +16,9 @@ RATES = (COMPUTE, MEMORY_BANDWIDTH, MEMORY, HOST)
 
 
 class Before(NamedTuple):
-    """What instances were before a resource of theirs was multiplied.
+    """Instances before a resource of theirs was multiplied.
 
-    ``host`` is what the times of their engine's host are divided by.
+    ``host`` is the factor by which the times of their engine's host are divided.
     """
 
     instances: Instances
@@ -26,7 +26,7 @@ class Before(NamedTuple):
 
 
 def resources_of(deployment: Deployment, wanted: Sequence[str] | None = None) -> list[str]:
-    """Return the resources of a deployment that are multiplied by default, or those wanted.
+    """Return the resources of a deployment that a question multiplies: the default or those wanted.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def resources_of(deployment: Deployment, wanted: Sequence[str] | None = None) ->
 
 
 def of_pools(instances: Instances, change: Callable[[Deployment], Deployment]) -> Instances:
-    """Return instances whose deployments are changed, and those that decode or are beside."""
+    """Return instances with changed deployments in all pools and models."""
     decode = None if instances.decode is None else change(instances.decode)
     beside = tuple(
         each._replace(instances=of_pools(each.instances, change)) for each in instances.beside
@@ -52,7 +52,7 @@ def of_pools(instances: Instances, change: Callable[[Deployment], Deployment]) -
 
 
 def with_more_of(instances: Instances, resource: str, factor: float) -> Instances:
-    """Return instances that all have a multiple of a resource, as :func:`with_more` says."""
+    """Return instances that all have a multiple of a resource, as :func:`with_more`."""
     return of_pools(instances, lambda deployment: with_more(deployment, resource, factor))
 
 

@@ -1,6 +1,6 @@
-"""Clients that ask an instance for tokens, and what they measure of it: closed loops, or arrivals.
+"""Clients of a serving instance, and what they measure: closed loops, or arrivals.
 
-The client is part of a measurement. InferenceX's asks ten times its concurrency, a burst of all of
+The client is part of a measurement. InferenceX's sends ten times its concurrency, a burst of all of
 it first, with lengths uniform from 0.8 to 1.0 of the nominal, under a semaphore (SemiAnalysisAI/
 InferenceX, ``utils/bench_serving/benchmark_serving.py``).
 """
@@ -17,12 +17,12 @@ from traces.requests.table import Requests
 
 INFERENCEX = "inferencex"
 _ROUNDS = 10
-"""Prompts of InferenceX's client for each request at a time."""
+"""Prompts of InferenceX's client, as a multiple of its concurrency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """What a request is to keep (s): time to its first token, and of each after it."""
+    """Objectives of a request (s): time to its first token, and time per token after it."""
 
     ttft: float | None = None
     tpot: float | None = None
@@ -31,8 +31,8 @@ class Slo:
 class Closed(NamedTuple):
     """A closed loop: ``concurrency`` requests at a time of ``input_tokens`` and ``output_tokens``.
 
-    ``spread`` is the least length over the nominal: 1 for fixed lengths, 0.8 for InferenceX's.
-    ``rounds`` times the concurrency are asked.
+    ``spread`` is the least length over the nominal: 1 for fixed lengths, 0.8 for InferenceX's. The
+    number of requests is ``rounds`` times the concurrency.
     """
 
     concurrency: int
@@ -45,23 +45,23 @@ class Closed(NamedTuple):
 
 
 Load = Requests | Closed | Callable[[int], Requests]
-"""What asks: a table of requests, a closed loop, or what generates requests from a seed."""
+"""The load: a table of requests, a closed loop, or a generator of requests from a seed."""
 
 
 def is_deterministic(load: Load) -> bool:
-    """Return whether every seed asks alike: a table, or a closed loop of fixed lengths."""
+    """Return whether every seed gives the same load: a table, or a closed loop of fixed lengths."""
     return isinstance(load, Requests) or (isinstance(load, Closed) and load.spread == 1.0)
 
 
 def tokens_of(load: Load) -> int:
-    """Count the tokens that a load asks for, of a load by seeds those of the first."""
+    """Return the tokens of a load; of a random load those of the first seed."""
     if isinstance(load, Closed):
         return load.rounds * load.concurrency * load.output_tokens
     return int((load if isinstance(load, Requests) else load(0)).output.sum())
 
 
 def requests_of(client: Closed, seed: int) -> Columns:
-    """Return what a closed loop asks: tokens uniform from the least to the nominal."""
+    """Return the requests of a closed loop, lengths uniform from the least to the nominal."""
     generator = np.random.default_rng(seed)
     count = client.rounds * client.concurrency
 

@@ -1,7 +1,7 @@
-"""Instances that serve together: a router before them, prefix caches, and one run of requests.
+"""Serving instances behind a router, with prefix caches, and one run of requests.
 
-Several models on one cluster are several fleets: each has its own machines, router and clients, and
-all send caches over the same links.
+Several models on one cluster are several fleets: each has its own instances, router and clients,
+and all send caches over the same links.
 """
 
 import math
@@ -56,20 +56,21 @@ from topologies.cluster.bill import TokenCost, bill_of, token_cost
 from traces.requests.table import Hashes, Requests
 
 _STEPS_OF_RUN = 200_000
-"""Steps of the limit ``work`` that a run takes, however few its requests: three milliseconds."""
+"""Steps of the limit ``work`` that a run costs at least: three milliseconds."""
 _FEW = 64
-"""Instances that may be more than there are requests."""
+"""Number of instances that is allowed even with fewer requests."""
 _ANY = 2**40
 """More tokens than an iteration can have."""
 _ITERATIONS = 200_000
-"""Iterations between two visits of the loop to Python, where it may be interrupted: some 0.1 s."""
+"""Iterations between two returns of the loop to Python, where it can be interrupted: about 0.1 s.
+"""
 
 
 class Outage(NamedTuple):
-    """An instance, from 0, that is down from a time to another (s), infinite if for good.
+    """An instance, counted from 0, that is down between two times (s); infinite if for good.
 
-    It loses its cache and what it had begun, which begins anew elsewhere. One that starts later is
-    down from the begin.
+    It loses its cache and its requests in progress, which restart elsewhere. An instance that
+    starts late is down from the beginning.
     """
 
     instance: int
@@ -78,7 +79,7 @@ class Outage(NamedTuple):
 
 
 class Neighbour(NamedTuple):
-    """Another model on the same cluster: who serves it, who asks, and what counts as good."""
+    """Another model on the same cluster: its instances, its load and its SLO."""
 
     instances: "Instances"
     load: Load
@@ -92,38 +93,38 @@ class Instances:
     Parameters
     ----------
     deployment
-        What each is.
+        What each instance is.
     count
-        How many there are.
+        Number of instances.
     router
         Name of :data:`simulator.serving.loop.ROUTERS`.
     caches_prefixes
-        Whether blocks of prompts that have been read are kept for those that begin alike.
+        Whether blocks of prompts are kept for later prompts with the same beginning.
     decode, decode_count
-        What decodes prompts that the others have read, and how many there are; None: they do it
-        themselves. They are on the same network, behind the others, though they may have another
-        accelerator.
+        Deployment and number of the instances that decode what the others have prefilled; None: no
+        disaggregation. They are on the same network, on the ranks after the others, though their
+        accelerator may differ.
     outages
-        When which of the instances is down.
+        Which instances are down when.
     patience
-        Time to the first token (s) which a request that waits and can no longer keep lets others go
-        first; 0: none does.
+        Time to the first token (s) after which a waiting request has missed its objective and lets
+        others go first; 0: none does.
     scaling
-        How many of them serve by the load; None: all.
+        How the number of serving instances follows the load; None: all serve.
     host_cache
-        Bytes of host memory for each accelerator that keep prompts' caches which leave it, and from
-        where they are copied back over PCIe where that is faster than to compute them.
+        Bytes of host memory for each accelerator that keep evicted prefix blocks, which are copied
+        back over PCIe where that is faster than computing them.
     by_priority
-        Whether requests that wait are admitted in the order of their priorities, and the least
-        urgent are preempted (vLLM's ``--scheduling-policy priority``), instead of by arrival.
+        Whether waiting requests are admitted by priority and the least urgent are preempted (vLLM's
+        ``--scheduling-policy priority``), instead of by arrival.
     beside
-        Other models on the same cluster: all pools that read prompts fill its ranks in this order,
-        then those that decode.
+        Other models on the same cluster: the pools that prefill fill its ranks in this order, then
+        those that decode.
 
     Raises
     ------
     WorkloadError
-        If there is none, or no such router, or pools of different models or caches.
+        If there is no instance, no such router, or pools have different models or caches.
     ClusterError
         If the cluster has fewer accelerators than several models need.
     """
@@ -204,25 +205,25 @@ class Instances:
         return [self, *(neighbour.instances for neighbour in self.beside)]
 
     def is_deterministic(self, load: Load) -> bool:
-        """Return whether every seed asks alike, of the models beside as well."""
+        """Return whether every seed gives the same load, for the models beside as well."""
         return all(map(is_deterministic, [load, *(each.load for each in self.beside)]))
 
     def tokens_of(self, load: Load) -> int:
-        """Count the tokens that a load and those of the models beside ask for."""
+        """Return the tokens of a load and of those of the models beside."""
         return sum(map(tokens_of, [load, *(each.load for each in self.beside)]))
 
 
 class InstanceRun(NamedTuple):
     """Times of requests (s) at the client, and sums over the run.
 
-    ``moved`` is from the end of a prompt to the cache at the worker that decodes, 0 where the same
-    does. ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its first token;
-    ``gaps`` counts times between two tokens (:func:`simulator.serving.state.gap_quantile`),
-    ``found`` tokens of each prompt that were cached, ``worker`` is where its prompt was read,
-    ``priority`` by which it was admitted. ``unserved`` requests, of all models, were not done when
-    the run was interrupted; the others have a row. ``iterations`` are the first
-    (:class:`simulator.serving.state.RunState`, ``log``), and ``held`` is how many instances were
-    held in the mean. ``beside`` are the runs of the models beside.
+    ``moved`` is the time from the end of prefill until the cache is at the worker that decodes, 0
+    if that is the same. ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its
+    first token; ``gaps`` is a histogram of times between tokens
+    (:func:`simulator.serving.state.gap_quantile`), ``found`` the cached tokens of each prompt,
+    ``worker`` the worker that prefilled it, ``priority`` its priority. ``unserved`` requests, of
+    all models, had not ended when the run was interrupted; all others have a row. ``iterations``
+    are the first ones (:class:`simulator.serving.state.RunState`, ``log``), and ``held`` is the
+    mean number of instances held. ``beside`` are the runs of the models beside.
     """
 
     arrived: Floats
@@ -243,31 +244,31 @@ class InstanceRun(NamedTuple):
 
 
 def token_rate(runs: Sequence[InstanceRun]) -> float:
-    """Return tokens made a second by all accelerators, over all runs."""
+    """Return the tokens per second of all accelerators, over all runs."""
     tokens = sum(float(run.totals["decoded_tokens"]) for run in runs)
     return tokens / sum(float(run.totals["end"]) for run in runs)
 
 
 def held_ranks(instances: Instances, runs: Sequence[InstanceRun]) -> float:
-    """Return how many accelerators are held, in the mean over time and runs."""
+    """Return the mean number of accelerators held, over time and runs."""
     if instances.scaling is None:
         return float(instances.ranks)
     return float(np.mean([run.held for run in runs])) * instances.deployment.parallelism.ranks
 
 
 def busy_share(runs: Sequence[InstanceRun]) -> float:
-    """Return the share of the time in which iterations run, in the mean over instances held."""
+    """Return the share of the time in which iterations run, the mean over instances held."""
     busy = [run.totals["decode_time"] + run.totals["prefill_time"] for run in runs]
     held = [run.held * run.totals["end"] for run in runs]
     return float(np.sum(busy) / np.sum(held))
 
 
 def spent_on(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | None:
-    """Return what a million tokens take, by the prices and powers of ``clusters --bill``.
+    """Return cost and energy per million tokens, by the prices and powers of ``clusters --bill``.
 
-    Instances have their share of nodes bought whole, for as long as they are held. Accelerators
-    draw what they do at work while an iteration runs, and else what they do waiting. None where a
-    figure is not known, or pools are of several clusters.
+    Instances pay their share of whole nodes, for as long as they are held. Accelerators draw their
+    power under load while an iteration runs, and their idle power otherwise. None if a figure is
+    unknown, or if pools are on several clusters.
     """
     cluster = instances.deployment.cluster
     if instances.decode is not None and instances.decode.cluster.name != cluster.name:
@@ -280,7 +281,7 @@ def spent_on(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | N
 
 
 def columns_of(requests: Requests) -> Columns:
-    """Return a table of requests as the loop takes it."""
+    """Return a table of requests as columns for the loop."""
     session = requests.session
     alone = np.full(len(requests), -1, np.int64)
     return Columns(
@@ -293,7 +294,7 @@ def columns_of(requests: Requests) -> Columns:
 
 
 def check_runs(tokens: int, runs: int) -> None:
-    """Refuse more runs than the limit ``work`` allows, before the first.
+    """Refuse more runs than the limit ``work`` allows, before the first one.
 
     Raises
     ------
@@ -351,16 +352,16 @@ def serve(
         for run in runs:
             if run.reason != SERVED:
                 run.reason, run.state.sums["end"] = SERVED, run.state.sums["now"]
-    first, *rest = map(_as_seen, runs)
+    first, *rest = map(_client_times, runs)
     unserved = sum(run.unserved for run in (first, *rest))
     return first._replace(beside=tuple(rest), unserved=unserved)
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A fleet at work: the first ranks of its pools and its first request among all models'.
+    """A running fleet: the first ranks of its pools, and its first request among all models'.
 
-    ``due`` is when it next does anything (s), ``reason`` why the loop came back.
+    ``due`` is the time of its next event (s), ``reason`` why the loop returned.
     """
 
     instances: Instances
@@ -373,7 +374,7 @@ class _Run:
     reason: int = PAUSED
 
     def go_on(self, until: float) -> float:
-        """Run to a time (s) or what comes first, and return the time."""
+        """Run to a time (s) or to the first event that needs Python; return the time."""
         loop = serving_loop(self.fleet, outages=len(self.state.outages) > 0)
         self.reason = loop(self.state, self.fleet.surfaces, until, _ITERATIONS)
         return float(self.state.sums["now"][0])
@@ -384,7 +385,7 @@ def _run_of(
 ) -> _Run:
     """Return a fleet before its first request."""
     client = load if isinstance(load, Closed) else Closed(0, 1, 1)
-    requested = _asked(load, seed)
+    requested = _requests_of_seed(load, seed)
     hashes = None
     if isinstance(requested, Requests):
         check_lengths(instances, requested)
@@ -408,7 +409,7 @@ def _run_of(
     return _Run(instances, fleet, state, rules and Autoscaler(rules, state, fleet.first.width))
 
 
-def _asked(load: Load | Columns, seed: int) -> Requests | Columns:
+def _requests_of_seed(load: Load | Columns, seed: int) -> Requests | Columns:
     if isinstance(load, Closed):
         return requests_of(load, seed)
     return load if isinstance(load, Requests | Columns) else load(seed)
@@ -428,7 +429,7 @@ def _check_size(instances: Instances, columns: Columns) -> None:
 def _fleet_of(
     instances: Instances, columns: Columns, unit: int, before: Instances, host: float
 ) -> Fleet:
-    """Return the pools of instances; ``unit`` tokens of a prompt have a hash together, 0: none."""
+    """Return the pools of instances; each hash covers ``unit`` tokens of a prompt, 0: no hashes."""
     deployment, times = instances.deployment, _host_of(before, host)
     where = before.deployment.cluster
     first = _pool(deployment, instances.count, columns, unit=unit, base=where, host=times)
@@ -444,14 +445,14 @@ def _fleet_of(
 
 
 def _host_of(instances: Instances, factor: float) -> Host:
-    """Return the host's times of instances, divided by a factor."""
+    """Return the host times of instances, divided by a factor."""
     usual = instances.deployment.engine.host
     names = ("step", "prefill", "first", "per_token")
     return usual._replace(**{name: getattr(usual, name) / factor for name in names})
 
 
 def _ordered(instances: Instances, columns: Columns) -> Columns:
-    """Return requests with the priorities that count, and refuse those that lack what is gone by.
+    """Return requests with effective priorities; refuse those without the columns in use.
 
     Raises
     ------
@@ -466,7 +467,7 @@ def _ordered(instances: Instances, columns: Columns) -> Columns:
 
 
 def _switches(outages: tuple[Outage, ...]) -> list[tuple[int, int, float]]:
-    """Return which instances go down (1) and come back (0), and when."""
+    """Return which instances go down (1) or come back (0), and when."""
     return [
         row
         for instance, begin, end in outages
@@ -475,7 +476,7 @@ def _switches(outages: tuple[Outage, ...]) -> list[tuple[int, int, float]]:
 
 
 def _finish(runs: Sequence[_Run]) -> None:
-    """Run fleets to their end: each for itself but for those whose caches share the network."""
+    """Run fleets to the end: each by itself, unless their caches share the network."""
     for run in runs:
         if run.scaler is not None:
             _run_scaled(run, run.scaler)
@@ -488,7 +489,7 @@ def _finish(runs: Sequence[_Run]) -> None:
 
 
 def _run_scaled(run: _Run, scaler: Autoscaler) -> None:
-    """Run to the end, and look at the load now and then."""
+    """Run to the end, with autoscaling at its intervals."""
     while run.reason in (PAUSED, REACHED):
         run.go_on(scaler.next)
         if run.reason == REACHED and not scaler.act(scaler.next):
@@ -496,7 +497,7 @@ def _run_scaled(run: _Run, scaler: Autoscaler) -> None:
 
 
 def _run_senders(runs: Sequence[_Run], network: CacheTransfers) -> None:
-    """Run fleets to their end, and beside them what they send: what comes first goes first."""
+    """Run fleets to the end together with their cache transfers, in order of events."""
     while going := [run for run in runs if run.reason not in (SERVED, STUCK)]:
         run = min(going, key=lambda each: each.due)
         now = network.next_event
@@ -514,7 +515,7 @@ def _run_senders(runs: Sequence[_Run], network: CacheTransfers) -> None:
 
 
 def _parts(run: _Run, request: int) -> list[Part]:
-    """Return what ranks send each other of a request: whole blocks."""
+    """Return the messages between ranks for a request's cache: whole blocks."""
     instances, states = run.instances, run.state.states
     prefill, decode = instances.deployment, instances.decode
     assert decode is not None  # noqa: S101 - who has transfers has who decodes
@@ -527,7 +528,7 @@ def _parts(run: _Run, request: int) -> list[Part]:
 
 
 def check_lengths(instances: Instances, requests: Requests) -> None:
-    """Refuse requests that are longer than the model takes.
+    """Refuse requests that are longer than the model allows.
 
     Raises
     ------
@@ -545,7 +546,7 @@ def check_lengths(instances: Instances, requests: Requests) -> None:
 
 
 def prefixes_of(prompt: Longs, hashes: Hashes) -> Prefixes:
-    """Return the full units of prompts: engines cache no block that is not full."""
+    """Return the full units of prompts: engines cache no partial block."""
     full = prompt // hashes.tokens
     begins = np.repeat(hashes.offset[:-1], full)
     offset = offsets(full)
@@ -604,7 +605,7 @@ def _pool(
 
 
 def _to_first_token(pool: Pool, prompt: Longs) -> Floats:
-    """Return what prompts take until the client sees a token, in iterations full of such (s)."""
+    """Return the time of prompts until the client sees a token, in full iterations (s)."""
     host, most = pool.host, float(pool.rules.tokens)
     lengths = np.unique(prompt).astype(float)
     device = [
@@ -618,15 +619,15 @@ def _to_first_token(pool: Pool, prompt: Longs) -> Floats:
 
 
 def _with_host_tier(pool: Pool, deployment: Deployment, size: float) -> Pool:
-    """Return a pool with so many bytes of host memory for each accelerator.
+    """Return a pool with this many bytes of host memory for each accelerator.
 
-    A token is copied by every rank over its own port; where that takes longer than to compute one
-    in the largest batch, nothing is kept.
+    Every rank copies a token over its own port; if that takes longer than computing one in the
+    largest batch, nothing is kept.
 
     Raises
     ------
     ClusterError, WorkloadError
-        If the cluster says nothing of PCIe, or requests nothing of prefixes.
+        If the cluster does not describe PCIe, or the requests have no prefixes.
     """
     cluster, token = deployment.cluster, memory_use(deployment).token
     if not pool.rules.unit:
@@ -642,8 +643,8 @@ def _with_host_tier(pool: Pool, deployment: Deployment, size: float) -> Pool:
     return pool._replace(rules=rules._replace(host_units=min(units, _ANY)), copy=copy)
 
 
-def _as_seen(run: _Run) -> InstanceRun:
-    """Return what clients see of a run that is over.
+def _client_times(run: _Run) -> InstanceRun:
+    """Return the times of a completed run as clients see them.
 
     Raises
     ------

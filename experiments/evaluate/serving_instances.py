@@ -1,4 +1,4 @@
-"""Instances of a model that serve: memory, surface of iterations, caches on their way."""
+"""Serving instances of a model: memory, iteration surface, and cache transfers."""
 
 import math
 from collections.abc import Callable
@@ -58,19 +58,19 @@ _WEIGHT_BYTES = {
     "int4_wo": 0.5 + 2 / 32,
     "int8_wo": 1.0,
 }
-"""Bytes of a weight with its share of a scale."""
+"""Bytes of a weight including its share of a scale."""
 _CONTEXT = 1.5e9
-"""Bytes that driver, communicators and captured graphs take: vLLM on an RTX 4090 left 1.7 GB less
-than weights and cache (its log's number of blocks)."""
+"""Bytes of driver, communicators and captured graphs: vLLM on an RTX 4090 had 1.7 GB less for the
+cache than memory minus weights (number of blocks in its log)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """One instance: which model, where, how divided, by which engine.
+    """One instance: model, cluster, parallelism and engine.
 
-    ``blocks`` is how many blocks of the cache there are, where a log tells; None: what memory
-    leaves. ``tokens`` and ``sequences`` of ``engine`` are those it runs with. ``measured`` are
-    times of kernels on one's own machine, which count more than tables.
+    ``blocks`` is the number of cache blocks, if a log gives it; None: what memory leaves.
+    ``tokens`` and ``sequences`` of ``engine`` are the limits it runs with. ``measured`` are kernel
+    times of one's own machine, which take precedence over tables.
     """
 
     model: Model
@@ -104,16 +104,16 @@ def _takes_adapters(model: Model) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Tokens drafted for each decode, and how many it makes in the mean, its own included.
+    """Tokens drafted for each decode, and the mean number it produces, its own included.
 
-    Drafts are of a layer of the model's own for each (multi-token prediction, EAGLE), of another
-    model that is ``draft``, or of what the prompt has after the same words (``looks_up``), which
-    takes no time.
+    Drafts come from an extra layer of the model for each (multi-token prediction, EAGLE), from
+    another model ``draft``, or from the prompt, after the same words (``looks_up``), which takes no
+    time.
 
     Raises
     ------
     WorkloadError
-        If nothing is drafted, or more or less is accepted than can be.
+        If nothing is drafted, or the accepted number is impossible.
     """
 
     drafts: int
@@ -130,7 +130,7 @@ class Speculation:
 
 
 class MemoryUse(NamedTuple):
-    """What is in the memory of a rank (B), and how many blocks of the cache fit."""
+    """Contents of a rank's memory (B), and the number of cache blocks that fit."""
 
     size: float
     weights: float
@@ -142,7 +142,7 @@ class MemoryUse(NamedTuple):
 
 
 def memory_use(deployment: Deployment) -> MemoryUse:
-    """Return what fills the memory of a rank, and the blocks of the cache.
+    """Return the contents of a rank's memory, and the number of cache blocks.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def memory_use(deployment: Deployment) -> MemoryUse:
 
 
 def _draft(deployment: Deployment) -> list[Deployment]:
-    """Return the model that drafts as one that is deployed on the same ranks; none where none."""
+    """Return the drafting model as a deployment on the same ranks; None if there is none."""
     draft = deployment.speculation.draft if deployment.speculation else None
     return (
         [] if draft is None else [replace(deployment, model=draft, speculation=None, adapters=None)]
@@ -198,7 +198,7 @@ def _weights(deployment: Deployment) -> float:
 
 
 def _adapter_bytes(deployment: Deployment) -> float:
-    """Return the bytes of all adapters on a tensor rank (B), which keeps them all."""
+    """Return the bytes of all adapters on a tensor rank, which holds every one (B)."""
     if deployment.adapters is None:
         return 0.0
     model, tp = deployment.model, deployment.parallelism.tp
@@ -212,9 +212,9 @@ def _adapter_bytes(deployment: Deployment) -> float:
 
 
 def cache_bytes(deployment: Deployment) -> float:
-    """Return the bytes that one token of a context takes in the cache of a rank.
+    """Return the bytes of one token of context in the cache of a rank.
 
-    Layers with windows keep as much in the mean as in a context of the deployment's length.
+    Layers with windows count as in a context of the deployment's length.
     """
     model, p = deployment.model, deployment.parallelism
     element = 1.0 if deployment.precisions.cache.startswith("fp8") else 2.0
@@ -232,14 +232,14 @@ def cache_bytes(deployment: Deployment) -> float:
 
 
 class MeasuredKernels(NamedTuple):
-    """Times of kernels on one's own machine, and its accelerator's rates."""
+    """Kernel times of one's own machine, and its accelerator's rates."""
 
     own: OwnKernels
     chip: "_Chip"
 
 
 def measured_kernels(own: OwnKernels, cluster: Cluster) -> MeasuredKernels:
-    """Return kernels that were measured on a cluster.
+    """Return kernel times that were measured on a cluster.
 
     Raises
     ------
@@ -251,7 +251,7 @@ def measured_kernels(own: OwnKernels, cluster: Cluster) -> MeasuredKernels:
 
 @lru_cache(maxsize=8)
 def _kernels(chip: "_Chip", measured: MeasuredKernels | None = None) -> KernelTimes:
-    """Return times of kernels; measured ones are carried to other rates as tables have it."""
+    """Return kernel times; measured ones are scaled to other rates as tables are."""
     own = None if measured is None else measured.own
     if measured is not None and measured.chip != chip:
         now, then = _kernels(chip), _kernels(measured.chip)
@@ -268,7 +268,7 @@ def _accelerator(chip: "_Chip") -> Accelerator:
 
 
 class _Chip(NamedTuple):
-    """An accelerator's rates, as a key."""
+    """An accelerator's rates, as a hashable key."""
 
     name: str
     peaks: tuple[tuple[str, float], ...]
@@ -290,7 +290,7 @@ def _chip(cluster: Cluster) -> _Chip:
 
 
 def kernel_origins(deployment: Deployment) -> dict[Origin, float]:
-    """Return the shares of a decode's kernel time by how it is known, of 16 sequences."""
+    """Return the shares of a decode's kernel time by source of the times, for 16 sequences."""
     kernels = _kernels(_chip(deployment.cluster), deployment.measured)
     batch = InferencePass(
         model=deployment.model,
@@ -309,15 +309,15 @@ def kernel_origins(deployment: Deployment) -> dict[Origin, float]:
 
 
 def instance_surface(deployment: Deployment, base: Cluster | None = None) -> IterationSurface:
-    """Return the surface of a deployment's iterations.
+    """Return the surface of a deployment's iteration times.
 
     Parameters
     ----------
     deployment
         The instance.
     base
-        The cluster before a what-if, whose measured all-reduce kernels are scaled by what the
-        network model says of the change; None: the deployment's own.
+        The cluster before a what-if: its measured all-reduce kernels are scaled by the change that
+        the network model predicts; None: the deployment's own.
     """
     key = replace(deployment, blocks=None)
     surface = _surface(_Key(key, base or deployment.cluster))
@@ -384,9 +384,9 @@ def _surface(key: _Key) -> IterationSurface:
 
 
 def _decode_rows(deployment: Deployment) -> int:
-    """Return rows of queries of a decode's head beside chunks of prompts.
+    """Return the query rows of a decode's head beside chunks of prompts.
 
-    Caches of 8 bits are not FlashAttention-2's (vLLM, ``v1/attention/backends/flash_attn.py``).
+    8-bit caches are not FlashAttention-2's (vLLM, ``v1/attention/backends/flash_attn.py``).
     """
     if deployment.precisions.cache.startswith("fp8"):
         return 1
@@ -402,13 +402,13 @@ all-reduce takes up to 8 MiB, flashinfer's fused one 8 to 32)."""
 def exchange_times(
     cluster: Cluster, parallelism: Parallelism, base: Cluster | None = None
 ) -> "ExchangeClock":
-    """Return what exchanges of an instance take on a cluster."""
+    """Return the times of an instance's collectives on a cluster."""
     return ExchangeClock(cluster, parallelism, base or cluster)
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeClock:
-    """Times of an instance's collectives: engines' kernels where measured, else the library's."""
+    """Times of an instance's collectives: the engine's kernels if measured, else the library's."""
 
     cluster: Cluster
     parallelism: Parallelism
@@ -493,24 +493,24 @@ def deployment_of(  # noqa: PLR0913 - what a deployment is named by
 
 
 Part = tuple[int, int, float]
-"""Rank that sends, rank that receives, and bytes."""
+"""Sending rank, receiving rank, and bytes."""
 Path = tuple[tuple[int, float, float, float], ...]
-"""Resource, bandwidth (B/s), latency (s) and share of a message of each link that it takes."""
+"""Resource, bandwidth (B/s), latency (s) and share of the message, for each link of a path."""
 _SENDS = 16_384
-"""Caches between two instances, of so many bytes, whose sends are kept: each some 10 kB."""
+"""Number of cached send programs between two instances, by size: about 10 kB each."""
 
 
 @dataclass(slots=True, eq=False)
 class CacheTransfers:
-    """Transfers under way: each part is a send between two ranks, as the library carries it out.
+    """Cache transfers under way: each part is a send between two ranks, as the library does it.
 
     They share links max-min fairly, transfer by transfer, as in :mod:`simulator.engine.flow`; the
-    exchanges of instances are not on the links beside them.
+    collectives of instances are not on the links beside them.
 
     Parameters
     ----------
     cluster
-        Whose network it is; instances fill its ranks in order.
+        The network; instances fill its ranks in order.
     ranks
         Accelerators of all instances.
 
@@ -546,11 +546,11 @@ class CacheTransfers:
 
     @property
     def next_event(self) -> float:
-        """Until when nothing happens to what is under way (s)."""
+        """Time of the next event of a transfer under way (s)."""
         return self._crowd.next_event if self._owner else math.inf
 
     def begin(self, now: float, request: int, parts: list[Part]) -> None:
-        """Begin the parts of a request's cache at a time (s), up to which all else has gone on."""
+        """Begin the sends of a request's cache at a time (s); events before it must be handled."""
         self._crowd.wait(max(now, self._crowd.time))
         calls = self._calls(tuple(parts))
         self._left[request] = len(calls)
@@ -559,7 +559,7 @@ class CacheTransfers:
         self.moved += sum(size for _, _, size in parts)
 
     def advance(self, until: float) -> list[int]:
-        """Go on to a time (s); return the requests whose caches have come."""
+        """Advance to a time (s); return the requests whose caches have arrived."""
         come = []
         while over := self._crowd.advance(until):
             for call in over:
@@ -572,7 +572,7 @@ class CacheTransfers:
         return come
 
     def _written(self, parts: tuple[Part, ...]) -> list[tuple[Program, float]]:
-        """Write sends out as the library carries them out: like ones together as one call."""
+        """Write out sends as the library does them, equal ones together as one call."""
         alike: dict[tuple[Path, float], list[int]] = {}
         for source, target, size in parts:
             alike.setdefault((self._path(source, target), size), []).extend((source, target))
@@ -588,7 +588,7 @@ class CacheTransfers:
         return calls
 
     def _path(self, source: int, target: int) -> Path:
-        """Return what the links from a rank to another are like; sends over like ones are alike."""
+        """Describe the links from one rank to another; sends over equal paths are equal."""
         if (source, target) not in self._paths:
             network = self._scenario.topology()
             begin, end = (np.array([rank], dtype=np.int32) for rank in (source, target))
@@ -608,7 +608,7 @@ class CacheTransfers:
 
 @lru_cache
 def _sends(count: int) -> Schedule:
-    """Return sends at the same time: of rank 0 to rank 1, of 2 to 3, ..."""
+    """Return simultaneous sends: from rank 0 to rank 1, from 2 to 3, ..."""
     source = np.arange(0, 2 * count, 2, dtype=np.int32)
     first, alone = np.zeros_like(source), np.ones_like(source)
     step = Step(source, source + np.int32(1), first, alone, reduce=False)
@@ -618,17 +618,17 @@ def _sends(count: int) -> Schedule:
 def parts_of(
     prefill: Deployment, decode: Deployment, size: float, ends: tuple[int, int]
 ) -> list[Part]:
-    """Return what ranks send each other of a prompt's cache.
+    """Return the messages between ranks for a prompt's cache.
 
-    Each rank that decodes gets what it holds from those that have it: heads of keys and values are
+    Each decoding rank receives its part from those that have it: heads of keys and values are
     divided over tensor ranks, a latent cache is on all of them.
 
     Parameters
     ----------
     prefill, decode
-        What reads and what decodes.
+        The two deployments.
     size
-        Of the blocks that are sent, on a rank that decodes (B).
+        Bytes of the blocks on a decoding rank.
     ends
         The first rank of either.
     """

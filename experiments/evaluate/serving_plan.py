@@ -45,9 +45,9 @@ from traces.requests.readers import read_requests
 from traces.requests.table import Requests, generate_requests, parse_rate
 
 TABLE = "deployment"
-"""The key of a file that has one."""
+"""The key of a file with a deployment."""
 SPREAD = {"fixed": 1.0, INFERENCEX: 0.8}
-"""Clients, and the least length over the nominal that each asks for."""
+"""Clients, and the least length over the nominal that each requests."""
 _POOL = re.compile(r"(\d{1,18})(?:\s*x\s*((?:(?:tp|dp|ep)\s*\d{1,18}[\s,]*)*))?(?:on\s+(\S+))?")
 _SPECULATION = re.compile(
     r"(mtp|eagle|ngram|draft\s+\S+)\s+(\d{1,3})\s+accepts\s+(\d{1,3}(?:\.\d*)?)"
@@ -58,17 +58,17 @@ _SCALING = re.compile(
 )
 _OUTAGE = re.compile(r"(\d{1,6})\s+from\s+(.+?)(?:\s+to\s+(.+))?")
 NONE = "none"
-"""A pool that decodes, of a study's point that has none."""
+"""Value of a decode pool for a study's points without one."""
 Count = Annotated[StrictInt, Field(ge=1, lt=2**60)]
 
 
 def _none(value: object) -> object:
-    """Take the word for nothing."""
+    """Parse the word for none."""
     return None if value == NONE else value
 
 
 def _as_text(value: object) -> object:
-    """Take a path for its text."""
+    """Return a path as text."""
     return str(value) if isinstance(value, Path) else value
 
 
@@ -170,7 +170,7 @@ FIELDS = tuple(name for name in ServingPlan.model_fields if name not in ("down",
 
 
 def serving_plan(**fields: object) -> ServingPlan:
-    """Return a plan of these fields.
+    """Return a plan with these fields.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def _checked(fields: object, source: object) -> ServingPlan:
 
 
 def is_serving_plan(path: Path | str) -> bool:
-    """Whether a file is YAML that has a deployment, and not, say, the plan of a step."""
+    """Whether a file is YAML with a deployment, and not, for example, the plan of a step."""
     path = Path(path)
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return False
@@ -208,7 +208,7 @@ def is_serving_plan(path: Path | str) -> bool:
 
 
 def read_serving_plan(path: Path | str) -> ServingPlan:
-    """Read a deployment from its file; paths in it are seen from its folder, where there is one.
+    """Read a deployment from its file; paths in it are relative to its folder, if they exist there.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def read_serving_plan(path: Path | str) -> ServingPlan:
 
 
 def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
-    """Return who serves on a cluster.
+    """Return the instances of a plan on a cluster.
 
     Raises
     ------
@@ -280,23 +280,23 @@ def _others(plan: ServingPlan) -> list[ServingPlan]:
     return others
 
 
-def _asks(plan: ServingPlan) -> bool:
+def _has_load(plan: ServingPlan) -> bool:
     return any(getattr(plan, name) is not None for name in _ASKS)
 
 
 def _neighbour(plan: ServingPlan, first: ServingPlan, cluster: str | Cluster) -> Neighbour:
-    """Return another model on the same cluster; without a load of its own it shares the first's."""
-    if not _asks(plan) and first.requests is None:
+    """Return another model on the same cluster; without its own load it shares the first's."""
+    if not _has_load(plan) and first.requests is None:
         raise WorkloadError(
             f"{plan.model}: nothing asks for it: give its deployment requests, rate or concurrency,"
             " or give --requests with a column model"
         )
-    load = load_of(plan) if _asks(plan) else _share(first, load_model(plan.model).name)
+    load = load_of(plan) if _has_load(plan) else _share(first, load_model(plan.model).name)
     return Neighbour(instances_of(plan, cluster), load, slo_of(plan))
 
 
 def _share(plan: ServingPlan, model: str) -> Requests:
-    """Return the requests of a deployment's file that are for a model: all if it is there alone.
+    """Return a file's requests for a model: all if it is the only model.
 
     Raises
     ------
@@ -306,7 +306,7 @@ def _share(plan: ServingPlan, model: str) -> Requests:
     table = read_requests(Path(plan.requests or ""))
     served = [
         load_model(each.model).name
-        for each in (plan, *(each for each in _others(plan) if not _asks(each)))
+        for each in (plan, *(each for each in _others(plan) if not _has_load(each)))
     ]
     if len(served) == 1:
         return table
@@ -332,7 +332,7 @@ def _share(plan: ServingPlan, model: str) -> Requests:
 
 
 def _patience(plan: ServingPlan) -> float:
-    """Return after which time (s) a request has missed its SLO; 0 where that changes nothing."""
+    """Return the time (s) after which a request has missed its SLO; 0 if that has no effect."""
     if plan.policy != "slo":
         return 0.0
     slo = slo_of(plan)
@@ -342,7 +342,7 @@ def _patience(plan: ServingPlan) -> float:
 
 
 def _words(pattern: re.Pattern[str], text: str, field: str, example: str) -> re.Match[str]:
-    """Match the text of a field, or refuse it with an example of how it is written."""
+    """Match the text of a field, or refuse it with an example of the syntax."""
     words = pattern.fullmatch(text.strip())
     if words is None:
         raise WorkloadError(f"{field} {text!r}: write, for example, {example}")
@@ -350,7 +350,7 @@ def _words(pattern: re.Pattern[str], text: str, field: str, example: str) -> re.
 
 
 def read_scaling(text: str) -> Scaling:
-    """Read from how many instances on, at how many requests for each, and how long one starts.
+    """Parse autoscaling: least instances, requests for each, and the start-up time.
 
     Raises
     ------
@@ -367,7 +367,7 @@ def read_scaling(text: str) -> Scaling:
 
 
 def read_host_cache(plan: ServingPlan) -> float:
-    """Read how many bytes of host memory keep prompts for each accelerator; 0 where none do.
+    """Parse the bytes of host memory for prompts, for each accelerator; 0 if none.
 
     Raises
     ------
@@ -424,7 +424,7 @@ def _deployment(
 
 
 def read_adapters(text: str) -> Adapters:
-    """Read how many adapters there are, and of which rank.
+    """Parse the number of adapters and their rank.
 
     Raises
     ------
@@ -441,7 +441,7 @@ def read_adapters(text: str) -> Adapters:
 
 
 def read_speculation(text: str) -> Speculation:
-    """Read who drafts, how much, and how much of it is accepted.
+    """Parse the drafter, the number of drafted tokens, and the accepted number.
 
     Raises
     ------
@@ -468,7 +468,7 @@ def read_speculation(text: str) -> Speculation:
 
 
 def read_pool(text: str, usual: tuple[int, int, int]) -> tuple[int, tuple[int, int, int], str]:
-    """Read a pool that decodes: how many, degrees, and whose accelerators.
+    """Parse a decode pool: number, degrees, and cluster.
 
     Raises
     ------
@@ -492,7 +492,7 @@ def read_pool(text: str, usual: tuple[int, int, int]) -> tuple[int, tuple[int, i
 
 
 def read_outage(text: str) -> Outage:
-    """Read when an instance is down, from 1.
+    """Parse an outage; instances are counted from 1.
 
     Raises
     ------
@@ -512,7 +512,7 @@ def read_outage(text: str) -> Outage:
 
 
 def load_of(plan: ServingPlan) -> Load:
-    """Return what asks.
+    """Return the load of a plan.
 
     Raises
     ------
@@ -532,7 +532,7 @@ def load_of(plan: ServingPlan) -> Load:
 
 
 def check_load(plan: ServingPlan) -> None:
-    """Refuse a load that is none, before its requests are read.
+    """Refuse an invalid load before its requests are read.
 
     Raises
     ------
@@ -557,7 +557,7 @@ def _per_second(text: str) -> float:
 
 
 def slo_of(plan: ServingPlan) -> Slo | None:
-    """Return what each request is to keep; None where nothing is asked.
+    """Return the objectives of each request; None if there are none.
 
     Raises
     ------
@@ -587,7 +587,7 @@ def _seconds(field: str, text: str) -> float:
 
 
 def check_plan(plan: ServingPlan) -> None:
-    """Refuse what can be refused without a cluster, and before requests are read.
+    """Refuse what can be refused without a cluster and before requests are read.
 
     Raises
     ------

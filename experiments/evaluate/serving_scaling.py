@@ -1,4 +1,4 @@
-"""Autoscaling by load: how many instances serve follows how many requests there are."""
+"""Autoscaling: the number of serving instances follows the number of requests."""
 
 import math
 from dataclasses import dataclass, field
@@ -11,26 +11,26 @@ from simulator.serving.schedulers import COMES, DOWN, KEPT, RUNS, WAITS
 from simulator.serving.state import RunState
 
 SERVES, STOPPED, DRAINS = 0, 1, 2
-"""What ``DOWN`` of a worker says: one that drains gets no request and ends those it has."""
+"""States of an instance in ``DOWN``: one that drains gets no new request and ends those it has."""
 _TOLERANCE = 0.1
-"""Fraction by which the load may differ from what is wanted before anything changes (Kubernetes,
-horizontal pod autoscaling, ``--horizontal-pod-autoscaler-tolerance``)."""
+"""Relative deviation from the wanted load before anything changes (Kubernetes, horizontal pod
+autoscaling, ``--horizontal-pod-autoscaler-tolerance``)."""
 
 
 class Scaling(NamedTuple):
-    """How many instances serve: so many that each has ``requests`` in the mean.
+    """Rules of autoscaling: enough instances that each has ``requests`` in the mean.
 
     Parameters
     ----------
     least
-        Instances that serve at the least, and at first.
+        Least number of serving instances, and the number at first.
     requests
-        Requests that wait or run, wanted for each instance.
+        Waiting and running requests wanted for each instance.
     start
-        Time (s) from the decision until an instance serves: weights are loaded, graphs captured.
+        Time (s) from the decision until an instance serves: loading weights, capturing graphs.
     every, keep
-        Time (s) between two looks at the load, and how long what was wanted holds before fewer
-        serve: defaults of Kubernetes' horizontal pod autoscaler.
+        Interval (s) between two checks of the load, and time for which a recommendation counts
+        before fewer serve: defaults of Kubernetes' horizontal pod autoscaler.
     """
 
     least: int
@@ -42,18 +42,18 @@ class Scaling(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Autoscaler:
-    """Looks at the load of a run now and then, and starts and drains instances.
+    """Checks the load of a run at intervals, and starts and drains instances.
 
-    ``desired = ceil(current x load / wanted load)`` (Kubernetes, horizontal pod autoscaling), and
-    fewer only as few as were wanted at no time within ``keep``. Instances are held from the
-    decision to start them until they have drained; what they had cached is then lost.
+    ``desired = ceil(current x load / wanted load)`` (Kubernetes, horizontal pod autoscaling); it is
+    lowered only to the largest value wanted within ``keep``. Instances are held from the decision
+    to start them until they have drained; their caches are then lost.
 
     Parameters
     ----------
     rules
-        How it decides.
+        The rules.
     state
-        The run, which it writes.
+        The run, which it modifies.
     width
         Workers of an instance.
     """
@@ -73,7 +73,7 @@ class Autoscaler:
         self.next = self._looked = self.rules.every
 
     def _down(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """Return what ``DOWN`` says, a row by instance: a view that is written."""
+        """Return ``DOWN`` as a writable view, a row by instance."""
         return self.state.counters[:, DOWN].reshape(-1, self.width)
 
     def _loads(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -128,7 +128,7 @@ class Autoscaler:
             down[instance] = DRAINS
 
     def _stop(self, instance: int) -> None:
-        """Let an instance go that has drained, and what it had cached with it."""
+        """Release a drained instance and its cache."""
         workers = slice(instance * self.width, (instance + 1) * self.width)
         self.state.counters[workers, DOWN] = STOPPED
         self.state.counters[workers, KEPT] = 0

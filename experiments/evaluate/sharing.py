@@ -1,7 +1,7 @@
-"""Jobs that share a network: each alone where it sits, and all together until that is steady.
+"""Jobs that share a network: each alone in its place, and all together until they are steady.
 
-Jobs that have no link in common cannot disturb each other. They are not simulated together, so what
-they take is what they take alone, to the last bit.
+Jobs without a common link cannot disturb each other. They are not simulated together, so their
+times are those alone, to the last bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,14 +27,14 @@ from simulator.workload import Workload
 Lost = dict[int, float]
 """Time (s) by the index of a link."""
 _MOST_STEPS = 100_000
-"""Steps of all jobs that are simulated at most: minutes even of the smallest."""
+"""Most steps of all jobs that are simulated: minutes even for the smallest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedJob:
-    """A job where it sits: a scenario whose ranks are seats of the machine.
+    """A job in its place: a scenario whose ranks are seats of the machine.
 
-    ``begins`` is when its first step does (s).
+    ``begins`` is the start of its first step (s).
     """
 
     name: str
@@ -44,24 +44,24 @@ class PlacedJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedJob:
-    """What became of a job.
+    """The results of a job.
 
     Attributes
     ----------
     alone
-        Its step where it sits, nobody else there.
+        Its step in its place without other jobs.
     steps
         Its steps beside the others.
     meets
-        Numbers of the jobs that it has a link in common with.
+        Indices of the jobs with which it has a common link.
     lost
-        What its calls lose on links in a step, beyond what they lose to each other alone; the mean
-        over its ranks (s). What a call loses is put down to the fullest of its links that another
-        job uses too, to equal parts if several are.
+        Delay of its calls on links in a step, beyond that among themselves alone; the mean over its
+        ranks (s). The delay of a call is attributed to the fullest of its links that another job
+        uses, too, in equal parts if there are several.
     done
-        All steps that were simulated; None of a job that meets nobody.
+        All simulated steps; None for a job that meets no other.
     workload
-        What was simulated of the job: of ranks that do the same one, where that pays.
+        The simulated workload, folded where that pays.
     """
 
     alone: Timeline
@@ -76,7 +76,7 @@ class SharedJob:
 class Sharing:
     """Jobs on one network, in their order.
 
-    ``groups`` are the numbers of jobs that were simulated together, each with how that settled.
+    ``groups`` are the indices of jobs that were simulated together, each with how it settled.
     """
 
     topology: Topology
@@ -84,9 +84,9 @@ class Sharing:
     groups: tuple[tuple[tuple[int, ...], Steady], ...]
 
     def utilisation(self) -> NDArray[np.float64]:
-        """Share of each link's bandwidth that each job uses on average, shape ``(jobs, links)``.
+        """Mean share of each link's bandwidth that each job uses, shape ``(jobs, links)``.
 
-        Bytes of a step over its mean time, and over the link's bandwidth; 0 where nothing limits.
+        Bytes of a step over its mean time and the link's bandwidth; 0 if that is infinite.
         """
         bandwidth = self.topology.bandwidth
         return np.array(
@@ -94,7 +94,7 @@ class Sharing:
         ).reshape(len(self.jobs), len(bandwidth))
 
     def met(self) -> NDArray[np.intp]:
-        """Links that two jobs or more send bytes over."""
+        """Links on which two or more jobs send bytes."""
         return np.flatnonzero((_uses([job.alone for job in self.jobs])).sum(axis=0) > 1)
 
 
@@ -130,7 +130,7 @@ def shared(
             raise WhatIfError(
                 f"job {job.name}: its step takes no time, so there is nothing to repeat"
             )
-    parts = meeting(_uses(alone))
+    parts = groups_by_links(_uses(alone))
     rows: list[SharedJob | None] = [None] * len(jobs)
     groups = []
     for part in parts:
@@ -145,8 +145,8 @@ def shared(
     return Sharing(alone[0].topology, tuple(row for row in rows if row), tuple(groups))
 
 
-def meeting(uses: NDArray[np.bool_]) -> list[tuple[int, ...]]:
-    """Put jobs together that share links, directly or through others.
+def groups_by_links(uses: NDArray[np.bool_]) -> list[tuple[int, ...]]:
+    """Group jobs that share links, directly or through others.
 
     Parameters
     ----------
@@ -156,11 +156,11 @@ def meeting(uses: NDArray[np.bool_]) -> list[tuple[int, ...]]:
     Returns
     -------
     list
-        Numbers of jobs, each in one tuple.
+        Tuples of job indices; every job is in one.
 
     Examples
     --------
-    >>> meeting(np.array([[1, 1, 0, 0], [0, 0, 1, 0], [0, 1, 0, 1]], dtype=bool))
+    >>> groups_by_links(np.array([[1, 1, 0, 0], [0, 0, 1, 0], [0, 1, 0, 1]], dtype=bool))
     [(0, 2), (1,)]
     """
     part = list(range(len(uses)))
@@ -175,7 +175,7 @@ def meeting(uses: NDArray[np.bool_]) -> list[tuple[int, ...]]:
 
 
 def _uses(alone: Sequence[Timeline]) -> NDArray[np.bool_]:
-    """Which links of finite bandwidth each job sends bytes over, shape ``(jobs, links)``."""
+    """Mask of finite-bandwidth links over which each job sends bytes, shape ``(jobs, links)``."""
     finite = np.isfinite(alone[0].topology.bandwidth)
     return np.array([(timeline.link_bytes > 0) & finite for timeline in alone])
 
@@ -199,10 +199,10 @@ def _by_itself(alone: Timeline) -> SharedJob:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Group:
-    """Jobs that were simulated together: alone and together, and how it settled.
+class _JobGroup:
+    """Jobs that were simulated together: alone, together, and how it settled.
 
-    ``lost_alone`` is what the calls of each lose to each other when it is alone.
+    ``lost_alone`` is the delay of each job's calls among themselves when it is alone.
     """
 
     alone: Sequence[Timeline]
@@ -212,7 +212,7 @@ class _Group:
     lost_alone: Sequence[Floats]
 
     def rows(self, meets: Sequence[tuple[int, ...]]) -> list[SharedJob]:
-        """Say what became of each job."""
+        """Return the results of each job."""
         columns = (self.alone, self.settled.jobs, meets, self.done, self.jobs)
         full = self._full()
         return [
@@ -221,7 +221,7 @@ class _Group:
         ]
 
     def _full(self) -> Floats:
-        """Say how full each link is that several jobs use (0 to 1); 0 of all others."""
+        """Utilisation of each link that several jobs use (0 to 1); 0 for all others."""
         uses = [timeline.link_bytes for timeline in self.alone]
         steps = [row.mean for row in self.settled.jobs]
         rate = sum(moved / step for moved, step in zip(uses, steps, strict=True))
@@ -231,7 +231,7 @@ class _Group:
         )
 
     def _lost(self, number: int, full: Floats) -> Lost:
-        """Put down what the calls of a job lose, in a step that counts, to links."""
+        """Attribute the delay of a job's calls, in a counted step, to links."""
         job, steps = self.jobs[number], self.settled.jobs[number]
         counted = self.done[number].lost[steps.first : steps.first + steps.count]
         lost = np.mean(counted, axis=0) - self.lost_alone[number]
@@ -248,20 +248,20 @@ class _Group:
 
 
 _ROUNDING = 1e-9
-"""Of a step: what calls lose less than this is rounding."""
+"""Smaller delays, as a share of the step, are rounding."""
 _SAME = 1e-6
-"""Links are equally full within this fraction."""
+"""Relative difference below which links are equally full."""
 
 
 def _together(
     jobs: Sequence[PlacedJob], alone: Sequence[Timeline], window: Window, keep: int, watch: Watch
-) -> _Group:
+) -> _JobGroup:
     topology = alone[0].topology
     lengths = [timeline.makespan for timeline in alone]
     longest = max(lengths)
     if sum(longest / length for length in lengths) * (window.warm_up + 3) > _MOST_STEPS:
-        raise _too_unlike(jobs, lengths)
-    folded = _folded([job.scenario for job in jobs])
+        raise _check_lengths(jobs, lengths)
+    folded = _fold_all([job.scenario for job in jobs])
     workloads = folded.workloads
     repeated = [
         RepeatedJob(
@@ -271,19 +271,19 @@ def _together(
     ]
     names = ", ".join(job.name for job in jobs)
     slowest = len(workloads[lengths.index(longest)].calls)
-    stop = _until(window, watch(f"{names} together"), slowest)
+    stop = _stop_rule(window, watch(f"{names} together"), slowest)
     repeated_jobs = repeat_together(repeated, topology, stop, keep=keep)
     try:
         settled = steady(repeated_jobs.jobs, window)
     except ValueError as error:
-        raise _too_unlike(jobs, lengths) from error
+        raise _check_lengths(jobs, lengths) from error
     once = [replace(job, begins=0.0, steps=1) for job in repeated]
     before = [repeat_together([job], topology).jobs[0].lost[0] for job in once]
-    return _Group(alone, repeated, repeated_jobs.jobs, settled, before)
+    return _JobGroup(alone, repeated, repeated_jobs.jobs, settled, before)
 
 
-def _folded(scenarios: Sequence[Scenario]) -> FoldedJobs:
-    """Keep of ranks that do the same one, where that pays and one library plans for all jobs."""
+def _fold_all(scenarios: Sequence[Scenario]) -> FoldedJobs:
+    """Fold equivalent ranks where that pays and one library plans for all jobs."""
     workloads = tuple(scenario.workload for scenario in scenarios)
     first = scenarios[0]
     if first.fold is False or any(
@@ -294,7 +294,7 @@ def _folded(scenarios: Sequence[Scenario]) -> FoldedJobs:
     return fold_jobs(workloads, first.costs(), first.seen, pays=pays, part=first.site.parts)
 
 
-def _too_unlike(jobs: Sequence[PlacedJob], lengths: Sequence[float]) -> WhatIfError:
+def _check_lengths(jobs: Sequence[PlacedJob], lengths: Sequence[float]) -> WhatIfError:
     short, long = (lengths.index(of) for of in (min(lengths), max(lengths)))
     takes = [
         f"{jobs[number].name} takes {format_quantity(lengths[number], 's')} a step"
@@ -306,10 +306,10 @@ def _too_unlike(jobs: Sequence[PlacedJob], lengths: Sequence[float]) -> WhatIfEr
     )
 
 
-def _until(
+def _stop_rule(
     window: Window, progress: Progress | None, calls: int
 ) -> Callable[[Sequence[JobSteps]], bool]:
-    """Make what says when to stop; it looks only when all jobs have done a step more."""
+    """Make the rule that stops the simulation; it checks once all jobs have ended another step."""
     least = 0
 
     def stop(jobs: Sequence[JobSteps]) -> bool:

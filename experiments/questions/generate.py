@@ -14,10 +14,10 @@ from experiments.baseline import Baseline, BaselineAnswer, Settings, replayed
 from experiments.documents import steps as documents
 from experiments.evaluate.generated_steps import (
     accelerator_of,
+    all_ranks,
     memory_on,
     representatives,
     simulated,
-    whole,
     with_own_rates,
 )
 from experiments.files import writing
@@ -211,7 +211,7 @@ def generate(
         planned(step.plan)
     else:
         planned(plan)
-        step = whole(plan)
+        step = all_ranks(plan)
     loaded = as_loaded(step.workload, step.plan, step.kernel_times)
     base = replayed(lambda _: loaded, where, settings, watch)
     if base.scenario.ranks != plan.parallelism.ranks:

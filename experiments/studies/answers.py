@@ -38,7 +38,7 @@ from collectives.libraries.planners import parse_rule
 from experiments.baseline import costed
 from experiments.costing.slowdown import beside_exchanges
 from experiments.evaluate.design_points import DesignPoints
-from experiments.evaluate.generated_steps import representatives, whole
+from experiments.evaluate.generated_steps import all_ranks, representatives
 from experiments.evaluate.parallel import Latest
 from experiments.intervals.moves import Source, moved_steps
 from experiments.priors.errors import WITHIN_90, WITHIN_95
@@ -250,7 +250,7 @@ def _generated(site: Site, settings: Settings) -> Scenario:
     if settings.engine in FOLDING and not settings.what_ifs:
         step = representatives(site.plan, site.cluster, settings)
     else:
-        step = whole(site.plan)
+        step = all_ranks(site.plan)
     loaded = as_loaded(step.workload, step.plan, step.kernel_times)
     return beside_exchanges(costed(loaded, site.cluster, settings), loaded.generated_by)
 
@@ -337,9 +337,9 @@ def _steps(site: Site, kernels: Sequence[Move]) -> list[Move]:
     prior = step_prior(site.plan.run.framework, cluster.accelerator.name, site.ranks, cluster.steps)
     if prior is None:
         return []
-    whole = WITHIN_95 * math.log1p(prior["p90_pct"] / 100) / WITHIN_90
+    all_ranks = WITHIN_95 * math.log1p(prior["p90_pct"] / 100) / WITHIN_90
     of_kernels = max((max(abs(move.longer), abs(move.shorter)) for move in kernels), default=0.0)
-    rest = math.sqrt(max(whole**2 - of_kernels**2, 0.0))
+    rest = math.sqrt(max(all_ranks**2 - of_kernels**2, 0.0))
     plan = digest([plan_text(site.plan), repr(site.plan.imbalance)])[:16]
     return [Move(f"steps {prior['like']} {plan}", rest, -rest)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.baseline import costed, replayed
 from experiments.evaluate.design_points import Answered, DesignPoints
-from experiments.evaluate.generated_steps import whole
+from experiments.evaluate.generated_steps import all_ranks
 from experiments.intervals.interval import interval
 from experiments.intervals.moves import Source, half_widths, moved_steps, sources_of
 from experiments.points.compare import compare
@@ -156,7 +156,7 @@ def test_the_interval_is_never_narrower_than_with_measured_kernels(plan):
 
 
 def test_another_accelerator_opens_the_change_and_not_the_step(plan):
-    step = whole(plan_on_h100())
+    step = all_ranks(plan_on_h100())
     recorded = replace(as_loaded(step.workload, step.plan, {}), kernel_times={})
     base = costed(recorded, CLUSTER, Settings())
     assert base.kernel_error == 0

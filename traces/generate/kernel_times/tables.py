@@ -216,7 +216,9 @@ def shipped_table(chip: Accelerator) -> str | None:
 def nearest_relative(chip: Accelerator) -> str | None:
     """Return the table of the nearest relative of an accelerator; None if it has none.
 
-    Of those of its generation, that whose FLOPs per byte are nearest: kernels change from one bound
+    That which was measured on an accelerator of its name, if what-ifs gave it other rates: with
+    the table of another, whose kernels have other versions, twice the peak could take longer. Else,
+    of those of its generation, that whose FLOPs per byte are nearest: kernels change from one bound
     to the other at the same shapes there.
 
     Examples
@@ -224,6 +226,9 @@ def nearest_relative(chip: Accelerator) -> str | None:
     >>> nearest_relative(Accelerator("H100-PCIe-80GB", {"bf16": 756e12}, 2e12, "hopper"))
     'h100_sxm'
     """
+    for sheet in named(chip.name):
+        if sheet.kernel_table in shipped_machines():
+            return sheet.kernel_table
     balance = _flops_per_byte(chip)
     if not balance:
         return None

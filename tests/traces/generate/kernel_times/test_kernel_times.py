@@ -67,6 +67,29 @@ def attentions(draw):
     )
 
 
+def faster(chip, compute, memory):
+    peaks = {dtype: compute * peak for dtype, peak in chip.peaks.items()}
+    bandwidth = memory * chip.memory_bandwidth
+    return kernel_times(replace(chip, peaks=peaks, memory_bandwidth=bandwidth))
+
+
+FASTER = {
+    name: [faster(shipped_machines()[name], *factors) for factors in ((2, 1), (1, 2))]
+    for name in ("h100_sxm", "h200_sxm", "b200_sxm")
+}
+
+
+@tries(60)
+@given(st.sampled_from(sorted(FASTER)), st.one_of(gemms(), attentions()), st.integers(8, 4096))
+def test_with_twice_the_peak_or_the_bandwidth_no_kernel_takes_longer(name, shape, tokens):
+    """A what-if keeps the table of its accelerator: another's has kernels of other versions."""
+    experts = ExpertGemms(tokens=tokens, chosen=4, hidden=2880, intermediate=1440, experts=32)
+    shapes = [shape, experts] if getattr(shape, "direction", "") != "backward" else [experts]
+    for doubled in FASTER[name]:
+        for before, after in zip(TIMES[name].times(shapes), doubled.times(shapes), strict=True):
+            assert after.seconds <= before.seconds * 1.001
+
+
 @tries(120)
 @given(name=accelerators, shape=gemms(), dimension=st.sampled_from("mnk"), factor=grown)
 def test_a_larger_product_takes_no_less(name, shape, dimension, factor):

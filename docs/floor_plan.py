@@ -43,6 +43,7 @@ Numbers that are data stand in files, each with its source:
 | `topologies/prices.yaml` | usual prices and power of parts |
 | `simulator/serving/engines.yaml` | defaults and constants of serving engines |
 | `traces/models/` | model cards |
+| `traces/core/comm_kernels.yaml` | kernels that communicate, by their names |
 | `traces/generate/kernel_times/data/` | tables of measured kernels |
 | `collectives/libraries/nccl_constants.py` | constants of NCCL by version and generation |
 | `traces/live/`, `traces/samples/` | recordings, and steps measured on other networks |

@@ -2,14 +2,15 @@
 
 Libraries that exchange data without NCCL (custom all-reduces over peer memory, expert-parallel
 dispatch) leave nothing in a trace but the names of their kernels. A rule gives the kind; the size
-and the group are known only where an operator around the launch records them.
+and the group are known only where an operator around the launch records them. The rules that are
+built in stand in ``comm_kernels.yaml``, a file as users write theirs.
 """
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -48,147 +49,11 @@ class KernelRule:
         return self.library == _NCCL
 
 
-_RULES = (
-    KernelRule(
-        r"nccl(sym|symk)?(dev)?kernel|rccl",
-        BY_NAME,
-        _NCCL,
-        "NCCL and RCCL src/device: ncclKernel_AllReduce_..., ncclDevKernel_..., RCCL's "
-        "ncclDevKernel_Generic_*; NCCL 2.27 src/device/symmetric: ncclSymDevKernel_*, later "
-        "ncclSymkDevKernel_*",
-    ),
-    KernelRule(
-        r"cross_device_reduce_[12]stage",
-        "all_reduce",
-        "vLLM",
-        "vLLM csrc/custom_all_reduce.cuh, also in SGLang and AITER: one shot, or reduce-scatter "
-        "and all-gather",
-    ),
-    KernelRule(
-        r"cross_device_all_gather|mnnvl_lamport_all_gather",
-        "all_gather",
-        "vLLM",
-        "forks of vLLM's csrc/custom_all_reduce.cuh for small gathers",
-    ),
-    KernelRule(
-        r"cross_device_reduce_scatter|mnnvl_lamport_reduce_scatter",
-        "reduce_scatter",
-        "vLLM",
-        "forks of vLLM's csrc/custom_all_reduce.cuh for small scatters",
-    ),
-    KernelRule(
-        r"(?<![a-z])(multimem_)?(one|two)_shot_all_reduce\w*kernel|multimem_all_reduce_kernel",
-        "all_reduce",
-        SYMMETRIC,
-        "PyTorch torch/csrc/distributed/c10d/cuda/CUDASymmetricMemoryOps.cu",
-    ),
-    KernelRule(
-        r"multimem_all_gather_kernel",
-        "all_gather",
-        SYMMETRIC,
-        "PyTorch torch/csrc/distributed/c10d/cuda/CUDASymmetricMemoryOps.cu",
-    ),
-    KernelRule(
-        r"all_?reduce_fusion_kernel_(one|two)shot",
-        "all_reduce",
-        "TensorRT-LLM",
-        "TensorRT-LLM kernels/communicationKernels/allReduceFusionKernels.cu and FlashInfer's "
-        "trtllm_allreduce_fusion: an all-reduce fused with the norm behind it",
-    ),
-    KernelRule(
-        r"(one|two)_?shot_?all_?reduce(_?fusion)?_?kernel",
-        "all_reduce",
-        "TensorRT-LLM",
-        "TensorRT-LLM kernels/customAllReduceKernels.cu (oneShotAllReduceKernel, with lamport and "
-        "low-precision ones) and kernels/communicationKernels/mnnvlAllreduceKernels.cu",
-    ),
-    KernelRule(
-        r"all_reduce_(one|two)_shot_(\w+_)?kernel",
-        "all_reduce",
-        "SGLang",
-        "SGLang jit_kernel: all_reduce_one_shot_push_kernel",
-    ),
-    KernelRule(
-        r"(?<![a-z])(intranode|internode)(_ll)?(::|\d+)"
-        r"(barrier|cached_notify|clean_low_latency_buffer)",
-        "barrier",
-        "DeepEP",
-        "DeepEP csrc/kernels/{intranode,internode,internode_ll}.cu: all ranks meet, and clear "
-        "their buffers in between",
-    ),
-    KernelRule(
-        r"(?<![a-z])(intranode|internode)(_ll)?(::|\d+)\w*(dispatch|combine)",
-        "all_to_all",
-        "DeepEP",
-        "DeepEP csrc/kernels/{intranode,internode,internode_ll}.cu and libraries made from it, "
-        "which keep these namespaces in theirs (deep_ep, dpsk::ep, primus_turbo): tokens to their "
-        "experts (dispatch) and back (combine), after an exchange of their counts "
-        "(notify_dispatch); layout::get_dispatch_layout, before it, only counts",
-    ),
-    KernelRule(
-        r"hybrid_ep(::|\d+)device_sync_kernel",
-        "barrier",
-        "DeepEP",
-        "DeepEP, branch hybrid-ep, csrc/hybrid_ep",
-    ),
-    KernelRule(
-        r"hybrid_ep(::|\d+)\w*(dispatch|combine)_kernel",
-        "all_to_all",
-        "DeepEP",
-        "DeepEP, branch hybrid-ep, csrc/hybrid_ep: dispatch_kernel, combine_kernel",
-    ),
-    KernelRule(
-        r"moeA2A(Dispatch|Combine)Kernel",
-        "all_to_all",
-        "TensorRT-LLM",
-        "TensorRT-LLM kernels/communicationKernels/moeAlltoAllKernels.cu, also in FlashInfer",
-    ),
-    KernelRule(
-        r"Ep(Dispatch|Combine)\w*Kernel",
-        "all_to_all",
-        "MORI",
-        "ROCm MORI src/ops/dispatch_combine: EpDispatchIntraNodeKernel and its like",
-    ),
-    KernelRule(
-        r"mscclpp.*all_?reduce|allreduceAllPairs",
-        "all_reduce",
-        "MSCCL++",
-        "MSCCL++ src/ext/collectives/allreduce",
-    ),
-    KernelRule(
-        r"mscclpp.*all_?gather", "all_gather", "MSCCL++", "MSCCL++ src/ext/collectives/allgather"
-    ),
-    KernelRule(
-        r"mscclpp.*executionKernel|mscclKernel",
-        UNKNOWN,
-        "MSCCL++",
-        "MSCCL++ src/core/executor/execution_kernel.cu and RCCL's interpreter of MSCCL: a plan, "
-        "not the name, says which collective",
-    ),
-    *(
-        KernelRule(
-            rf"(?<![a-z]){name}_on_stream_kernel",
-            kind,
-            "NVSHMEM",
-            "NVSHMEM device/coll: rdxn is a team's reduction, fcollect a gather of equal parts",
-        )
-        for name, kind in (
-            ("alltoall", "all_to_all"),
-            ("rdxn", "all_reduce"),
-            ("fcollect", "all_gather"),
-            ("reducescatter", "reduce_scatter"),
-            ("broadcast", "broadcast"),
-            ("(barrier|sync)(_all)?", "barrier"),
-        )
-    ),
-)
-
-
 @dataclass(frozen=True)
 class KernelRules:
     """Rules in the order in which they are tried; the first whose pattern is found counts."""
 
-    rules: tuple[KernelRule, ...] = _RULES
+    rules: tuple[KernelRule, ...]
     own: int = 0
     """How many of them, from the first, are a user's: these look at the beginning of a name."""
     _patterns: tuple[re.Pattern[str], ...] = field(init=False, repr=False, compare=False)
@@ -241,8 +106,11 @@ class KernelRules:
 
 
 _KNOWN = ", ".join((*KINDS, UNKNOWN))
-KERNELS = KernelRules()
-"""What is known; ``note`` of each rule says from where."""
+_TABLE = Path(__file__).with_suffix(".yaml")
+KERNELS = KernelRules(
+    tuple(KernelRule(**rule) for rule in cast("Any", parse_yaml(_TABLE.read_bytes(), _TABLE)))
+)
+"""What is known, from ``comm_kernels.yaml``; ``note`` of each rule says from where."""
 
 
 def communicates(kernel: str) -> bool:

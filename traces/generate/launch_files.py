@@ -10,6 +10,7 @@ and DeepSpeed 0.17 (its configuration reference).
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from textwrap import wrap
 from typing import NoReturn
 
@@ -347,41 +348,8 @@ def _megatron_sharding(job: Job) -> dict[str, Value]:
     return sharding
 
 
-_NEMO = """\
-{comments}
-# Run with torchrun --nnodes {nodes} --nproc-per-node {ranks}, or as a task of Slurm for each GPU.
-import os
-
-import torch
-import torch.nn.functional as F
-from megatron.core.distributed import DistributedDataParallelConfig
-from megatron.core.optimizer import OptimizerConfig
-from nemo import lightning as nl
-from nemo.collections import llm
-
-os.environ.update({environment})
-
-model = llm.GPTModel(
-    llm.GPTConfig({shape})
-)
-strategy = nl.MegatronStrategy(
-    ddp=DistributedDataParallelConfig({ddp}),
-    pipeline_dtype=torch.bfloat16,{degrees}
-)
-trainer = nl.Trainer(
-    num_nodes={nodes},
-    devices={ranks},
-    accelerator="gpu",
-    max_steps=100,
-    strategy=strategy,
-    plugins=nl.MegatronMixedPrecision({precision}),
-)
-data = llm.MockDataModule(
-    seq_length={sequence}, micro_batch_size={micro_batch}, global_batch_size={global_batch}
-)
-optimizer = OptimizerConfig(optimizer="{optimizer}", lr=3e-4, use_distributed_optimizer={sharded})
-llm.train(model, data, trainer, optim=nl.MegatronOptimizerModule(config=optimizer))
-"""
+_NEMO = Path(__file__).with_name("nemo_launch.py.txt")
+"""The program, with names in braces for what a plan says."""
 
 
 def _nemo(job: Job) -> str:
@@ -421,7 +389,7 @@ def _nemo(job: Job) -> str:
         name: value for name, value in precision.items() if name not in ("bf16", "fp16")
     }
     activation = ",\n        activation_func=F.silu" if model.gated else ""
-    return _NEMO.format(
+    return _NEMO.read_text("utf-8").format(
         comments="\n".join(_comments(job)),
         environment=json.dumps(dict(job.environment)),
         shape=_keywords(shape, 8)[:-1] + activation + ",\n    ",

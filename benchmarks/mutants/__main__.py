@@ -1,9 +1,8 @@
 """``python -m benchmarks.mutants --count 40 --seed 1``: do tests notice a wrong line.
 
 In each area mutants are drawn by the seed, each as likely as another, and so many are tried as
-``--count`` says of those that the area's tests reach. Printed are the changes that were not
-noticed, and the part that was, with a 95 % interval. Changes in the loops that are compiled are
-tried with ``--hot``, as Python.
+``--count`` says of those that tests reach. Printed are the changes that were not noticed, and the
+part that was, with a 95 % interval.
 """
 
 import argparse
@@ -13,34 +12,37 @@ import os
 import random
 import resource
 import sys
-import traceback
 from collections import Counter
+from collections.abc import Container, Iterator, Sequence
 from math import sqrt
 from pathlib import Path
 
 from benchmarks.mutants.changes import mutants
-from benchmarks.mutants.server import BROKEN, NOTICED, SURVIVED, UNREACHED, Place, serve
+from benchmarks.mutants.server import BROKEN, NOTICED, SURVIVED, UNREACHED, UNSOUND, Place, serve
 
 ROOT = Path(__file__).parents[2]
 AREAS = ("simulator", "collectives", "topologies", "traces", "experiments")
-_SPARE = 3
-"""Mutants that are drawn for each that is tried: many are on lines that no test reaches."""
+TESTS = (
+    *(f"tests/{area}" for area in AREAS),
+    *AREAS,
+    *(f"tests/acceptance/test_{name}.py" for name in ("cli_answers", "known_truth", "recorded")),
+)
+"""The tests of the areas, their examples, and tests of the whole program in this process."""
 _SHARED = (
     *("numpy", "numba", "pydantic", "networkx", "simpy", "yaml", "typer"),
     *("msgspec", "pyarrow", "pytest", "rich", "google.protobuf", "scipy"),
 )
-"""What is imported once for all: nothing of the project, which a mutant may be of, and of
-pytest's plugins, which it has to import itself."""
+"""What is imported first: nothing of the project, which a mutant may be of, and of pytest's
+plugins, which it has to import itself."""
 
 
-def places(area: str, *, hot: bool) -> list[Place]:
+def places(area: str) -> list[Place]:
     """List the mutants of every module of an area."""
     return [
         (file, mutant)
         for file in sorted((ROOT / area).rglob("*.py"))
         if file.name not in ("__init__.py", "__main__.py") and "gallery" not in file.parts
         for mutant in mutants(ast.parse(file.read_text("utf-8")))
-        if mutant.hot == hot
     ]
 
 
@@ -61,74 +63,93 @@ def interval(noticed: int, tried: int) -> tuple[float, float]:
     return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
 
 
+class Campaign:
+    """Mutants of some areas by turns, until enough of each are tried, and what became of them."""
+
+    def __init__(self, areas: Sequence[str], seed: int, count: int, only: Container[str]) -> None:
+        self._count, self._only = count, only
+        self._out = os.fdopen(os.dup(1), "w")  # while tests run, pytest has the other one
+        self._left = {area: places(area) for area in areas}
+        for area, every in self._left.items():
+            random.Random(f"{seed} {area}").shuffle(every)
+        self.verdicts: dict[str, Counter[str]] = {area: Counter() for area in areas}
+
+    def __iter__(self) -> Iterator[Place]:
+        """Draw one after another; whoever asks for the next has said what became of the last."""
+        while open_areas := [area for area in self._left if self._is_open(area)]:
+            for area in open_areas:
+                while (is_open := self._is_open(area)) and not self._is_wanted(
+                    self._left[area][-1]
+                ):
+                    self._left[area].pop()
+                if is_open:
+                    yield self._left[area].pop()
+
+    def note(self, place: Place, verdict: str) -> None:
+        """Count what became of a mutant; print what is to be looked at."""
+        area = next(area for area in self._left if place[0].is_relative_to(ROOT / area))
+        self.verdicts[area][verdict] += 1
+        if verdict in (SURVIVED, UNSOUND):
+            print(f"{verdict}: {text(place)}", file=self._out, flush=True)
+        if sum(map(_tried, self.verdicts.values())) % 50 == 1 and verdict in (NOTICED, SURVIVED):
+            print(_score("so far", sum(self.verdicts.values(), Counter())), file=self._out)
+
+    def scores(self) -> Iterator[str]:
+        """Yield a line for each area, and one for all together."""
+        for area, counts in self.verdicts.items():
+            yield _score(area, counts)
+        yield _score("together", sum(self.verdicts.values(), Counter()))
+
+    def _is_open(self, area: str) -> bool:
+        return bool(self._left[area]) and _tried(self.verdicts[area]) < self._count
+
+    def _is_wanted(self, place: Place) -> bool:
+        return not self._only or f"{SURVIVED}: {text(place)}" in self._only
+
+
 def main() -> int:
     """Sample mutants and print the scores."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=40, help="in each area")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--of", nargs="*", default=AREAS)
-    parser.add_argument("--module", type=Path, nargs="*", default=[], help="of these alone")
-    parser.add_argument("--tests", nargs="*", default=[], help="instead of all of the area")
-    parser.add_argument("--hot", action="store_true", help="in loops that are compiled")
+    parser.add_argument("--again", type=Path, help="only those that this output says survived")
+    parser.add_argument("--tests", nargs="*", default=TESTS, help="instead of all")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     for name in _SHARED:
         importlib.import_module(name)
-    failed = False
-    for area in options.of:
-        every = places(area, hot=options.hot)
-        if options.module:
-            every = [place for place in every if place[0].relative_to(ROOT) in options.module]
-        random.Random(f"{seed} {area}").shuffle(every)
-        if every:
-            tests = options.tests or [f"tests/{area}", area]
-            failed |= _of_area(area, every, options.count, tests) != 0
-    return int(failed)
+    only = options.again.read_text().splitlines() if options.again else ()
+    campaign = Campaign(options.of, seed, options.count, only)
+    serve(options.tests, campaign, campaign.note)
+    print(*campaign.scores(), sep="\n")
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(f"{sum(each.ru_utime + each.ru_stime for each in used):.0f} s of processor time")
+    return 0
 
 
-def _of_area(area: str, every: list[Place], count: int, tests: list[str]) -> int:
-    """Try mutants in a process of their own: another area's tests share nothing with it."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    status = 1
-    try:
-        _try_all(area, every, count, tests)
-        status = 0
-    except Exception:
-        traceback.print_exc()
-    finally:
-        os._exit(status)
+def text(place: Place) -> str:
+    """Name a mutant."""
+    file, mutant = place
+    return f"{file.relative_to(ROOT)}:{mutant}"
 
 
-def _try_all(area: str, every: list[Place], count: int, tests: list[str]) -> None:
-    verdicts: Counter[str] = Counter()
-    with os.fdopen(os.dup(1), "w") as out:  # pytest is silent
-
-        def note(number: int, verdict: str) -> None:
-            verdicts[verdict] += 1
-            if verdict == SURVIVED:
-                file, mutant = every[number]
-                print(f"survived: {file.relative_to(ROOT)}:{mutant}", file=out, flush=True)
-
-        serve(tests, every[: _SPARE * count], count, note)
-        print(_score(area, verdicts), file=out)
-        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        cpu = sum(usage.ru_utime + usage.ru_stime for usage in used)
-        print(f"    {cpu:.0f} s of processor time", file=out)
+def _tried(verdicts: Counter[str]) -> int:
+    return verdicts[NOTICED] + verdicts[SURVIVED]
 
 
 def _score(area: str, verdicts: Counter[str]) -> str:
-    noticed, tried = verdicts[NOTICED], verdicts[NOTICED] + verdicts[SURVIVED]
+    noticed, tried = verdicts[NOTICED], _tried(verdicts)
     if not tried:
         return f"{area}: nothing was reached"
     low, high = interval(noticed, tried)
     return (
         f"{area}: {noticed} of {tried} mutants noticed, {100 * noticed / tried:.0f} %"
-        f" ({100 * low:.0f} to {100 * high:.0f}); {verdicts[UNREACHED]} others on lines that its"
-        f" tests do not reach, {verdicts[BROKEN]} that change nothing that runs"
+        f" ({100 * low:.0f} to {100 * high:.0f}); of others tests do not reach"
+        f" {verdicts[UNREACHED]}, {verdicts[BROKEN]} change nothing that runs, and the tests of"
+        f" {verdicts[UNSOUND]} fail without them, too"
     )
 
 

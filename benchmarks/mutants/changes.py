@@ -192,5 +192,7 @@ def _apply(node: ast.AST, what: str) -> None:
         node.test = ast.UnaryOp(ast.Not(), node.test)
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
         node.value = not node.value
-    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+    elif isinstance(node, ast.Constant) and isinstance(node.value, float):
+        node.value = 2.0 * node.value or 1.0  # 1e9 + 1 would be within any test's tolerance
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int):
         node.value += 1

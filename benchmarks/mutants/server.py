@@ -1,15 +1,19 @@
-"""Tests of an area in one process: collected once, run in a forked child for each mutant.
+"""Tests in one process: collected once, run in a forked child for each mutant.
 
 A first child runs every test, with a probe before each statement that a mutant may change: which
-tests reach which statement is known afterwards, at little more than the price of the tests, and
-kept in ``.mutants`` for as long as no file changes. A child shares what its parent imported and
-loaded, but nothing that a test computed. A function is changed where it stands: whoever has
-imported it has the changed one. What runs when a module is imported (constants, default values) is
-run once more, changed, and what has another value then takes the place of the one before, wherever
-it has been imported to; the tests of it are those that read it, or enter a function which does.
+tests reach which statement is known afterwards, at little more than the price of the tests. It is
+kept in ``.mutants``, a file for each file of tests, until that or a file that it reaches changes. A
+child shares what its parent imported and loaded, but nothing that a test computed. A function is
+changed where it stands: whoever has imported it has the changed one. What runs when a module is
+imported (constants, default values) is run once more, changed, and what has another value then
+takes the place of the one before, wherever it has been imported to; the tests of it are those that
+read it, or enter a function which does.
 
-Loops that are compiled are run as Python by their tests, as ``hot``: compiling a mutant takes
-minutes.
+Changes in loops that are compiled are tried on tests that run all loops as Python, as small inputs
+are in use (compiling a mutant takes minutes); which tests pass so is found by a second pass.
+
+A mutant counts as noticed only if the same tests pass without it, changed by the same means to what
+they were.
 """
 
 import ast
@@ -18,6 +22,7 @@ import contextlib
 import gc
 import hashlib
 import importlib
+import inspect
 import json
 import os
 import resource
@@ -28,6 +33,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -37,19 +43,24 @@ import pytest
 from benchmarks.mutants.changes import Mutant, mutants, mutated, probed
 
 SURVIVED, NOTICED, BROKEN, UNREACHED = "survived", "noticed", "broken", "unreached"
-_OF_TEST_S = 10.0
+UNSOUND = "unsound"
+"""What tests do that fail without the mutant as well."""
+_OF_TEST_S = 6.0
 """Processor time of a test of the first pass; one that takes longer is not tried on mutants."""
-_OF_MUTANT_S = 5.0
-"""Processor time of the tests of a mutant, those of its own module first, then the quickest: one
-that these do not notice counts as survived, whatever others would say."""
-_OF_PASS_S = 3600.0
+_OF_MUTANT_S = 1.5
+"""Processor time of a mutant's tests: of those of its own module, the others of its area, and all
+others, each from the quickest on. What these do not notice counts as survived."""
+_OF_PASS_S = 7200.0
 """Processor time of the first pass."""
-_PATIENCE = 8
+_PATIENCE = 60
 """Wall time over that: other work may be on the machine."""
 _PROBE = "_probe_of_a_mutant"
+_STEPS = 1 << 60
+"""Steps that Python may take in a loop: processor time is bounded instead."""
 WORDS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", "0")
 CHOSEN = ("-m", "not slow and not exhaustive and not browser")
 ROOT = Path(__file__).parents[2]
+KEPT = ROOT / ".mutants"
 Place = tuple[Path, Mutant]
 """A mutant, and the file that it is of."""
 Functions = dict[str, list[FunctionType]]
@@ -60,7 +71,7 @@ Functions = dict[str, list[FunctionType]]
 class Reached:
     """A test that passes, the statements that it reaches, and how long it takes (s)."""
 
-    number: int
+    item: pytest.Item
     statements: frozenset[tuple[str, int]]
     took: float
 
@@ -74,14 +85,11 @@ class _NotImportableError(Exception):
 
 
 def serve(
-    tests: Sequence[str], chosen: Sequence[Place], count: int, verdict: Callable[[int, str], None]
+    tests: Sequence[str], chosen: Iterable[Place], verdict: Callable[[Place, str], None]
 ) -> None:
-    """Try mutants on tests until ``count`` are reached; say what became of each.
-
-    All of them, or none, are in loops that are compiled.
-    """
+    """Try mutants on tests; say what became of each before the next one is asked for."""
     with _silence():
-        status = pytest.main([*WORDS, *CHOSEN, *tests], plugins=[_Loop(chosen, count, verdict)])
+        status = pytest.main([*WORDS, *CHOSEN, *tests], plugins=[_Loop(chosen, verdict)])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise RuntimeError(f"tests cannot be collected: pytest says {status}")
 
@@ -89,10 +97,8 @@ def serve(
 class _Loop:
     """A plugin of pytest: instead of running the tests once, runs them for each mutant."""
 
-    def __init__(
-        self, chosen: Sequence[Place], count: int, verdict: Callable[[int, str], None]
-    ) -> None:
-        self._chosen, self._count, self._verdict = chosen, count, verdict
+    def __init__(self, chosen: Iterable[Place], verdict: Callable[[Place, str], None]) -> None:
+        self._chosen, self._verdict = chosen, verdict
         self._failed = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -100,114 +106,154 @@ class _Loop:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        hot = self._chosen[0][1].hot
-        if hot:
-            _run_loops_as_python()
-        else:
-            _load_loops()
+        _load_loops()
         functions = _live_functions()
-        reached = self._map(session.items, functions, hot=hot)
-        tried = 0
-        for number, (file, mutant) in enumerate(self._chosen):
-            if tried == self._count:
-                break
+        reached = {False: self._map(session.items, functions, hot=False)}
+        looping = [test.item for test in reached[False] if _loop_calls() & test.statements]
+        for file, mutant in self._chosen:
+            if mutant.hot not in reached:
+                reached[True] = self._map(looping, functions, hot=True)
             where = _statements_of(file, mutant, functions)
-            named = _named(session.items, mutant)
-            tests = [t for t in reached if where & t.statements or t.number in named]
-            near = _nearest(file, session.items, tests)
-            verdict = UNREACHED
-            if near:
-                verdict = self._tried(session.items, near, (file, mutant), functions)
-            tried += verdict in (SURVIVED, NOTICED)
-            self._verdict(number, verdict)
+            tests = [
+                test
+                for test in reached[mutant.hot]
+                if where & test.statements or _names(test.item, mutant)
+            ]
+            near = _nearest(file, tests)
+            verdict = self._tried(near, (file, mutant), functions) if near else UNREACHED
+            self._verdict((file, mutant), verdict)
         return True
 
-    def _map(self, items: list[pytest.Item], functions: Functions, *, hot: bool) -> list[Reached]:
+    def _map(
+        self, items: Sequence[pytest.Item], functions: Functions, *, hot: bool
+    ) -> list[Reached]:
         """Say what each test reaches, as it was kept or from a first pass over all."""
-        kept = ROOT / ".mutants" / f"{_digest([item.nodeid for item in items], hot=hot)}.json"
-        if not kept.exists():
-            answer = _in_child(lambda: self._reach(items, functions), _OF_PASS_S)
-            if answer is None:
-                raise RuntimeError("the first pass over the tests did not end")
-            kept.parent.mkdir(exist_ok=True)
-            kept.write_text(json.dumps(answer))
-        answer = json.loads(kept.read_text())
-        for module in answer["modules"]:
-            with contextlib.suppress(Exception):
-                importlib.import_module(module)
-        return [
-            Reached(
-                number,
-                frozenset((name, n) for name, numbers in files.items() for n in numbers),
-                took,
-            )
-            for number, files, took in answer["reached"]
-        ]
+        by_file = {
+            _kept(path, own := list(group), hot=hot): own
+            for path, group in groupby(items, key=lambda item: item.path)
+        }
+        missing = {kept: own for kept, own in by_file.items() if not _is_current(kept)}
+        if (
+            missing
+            and _in_child(lambda: self._reach(missing, functions, hot=hot), _OF_PASS_S) is None
+        ):
+            raise RuntimeError("the first pass over the tests did not end")
+        reached = []
+        for kept, own in by_file.items():
+            answer = json.loads(kept.read_text())
+            for module in answer["modules"]:
+                with contextlib.suppress(Exception):
+                    importlib.import_module(module)
+            for number, files, took in answer["reached"]:
+                statements = frozenset((name, n) for name, ns in files.items() for n in ns)
+                reached.append(Reached(own[number], statements, took))
+        return reached
 
-    def _reach(self, items: list[pytest.Item], functions: Functions) -> dict[str, object]:
-        """Run all once; say what each reaches of those that pass, and what they import."""
-        before = set(sys.modules)
+    def _reach(
+        self, missing: dict[Path, list[pytest.Item]], functions: Functions, *, hot: bool
+    ) -> bool:
+        """Run all once; keep what each reaches of those that pass, and what they import."""
+        KEPT.mkdir(exist_ok=True)
         seen: set[tuple[int, int]] = set()
         setattr(builtins, _PROBE, lambda file, statement: seen.add((file, statement)))
-        names = _put_probes(functions)
-        reached = []
-        for number, item in enumerate(items):
-            self._failed = False
-            seen.clear()
-            start = time.process_time()
-            with _no_longer_than(_OF_TEST_S):
-                _run(item, items[number + 1 : number + 2])
-            if not self._failed:
-                by_file: dict[str, list[int]] = defaultdict(list)
-                for file, statement in sorted(seen):
-                    by_file[names[file]].append(statement)
-                reached.append((number, by_file, time.process_time() - start))
-        return {"reached": reached, "modules": sorted(set(sys.modules) - before)}
+        names = _put_probes(functions, hot=hot)
+        if hot:
+            _run_loops_as_python()
+        following = iter([item for own in missing.values() for item in own][1:])
+        for kept, own in missing.items():
+            before = set(sys.modules)
+            reached: list[tuple[int, dict[str, list[int]], float]] = []
+            for number, item in enumerate(own):
+                seen.clear()
+                start = time.process_time()
+                if self._passes(item, next(following, None), _OF_TEST_S):
+                    by_file: dict[str, list[int]] = defaultdict(list)
+                    for file, statement in sorted(seen):
+                        by_file[names[file]].append(statement)
+                    reached.append((number, by_file, time.process_time() - start))
+            files = {name for _, by_file, _ in reached for name in by_file}
+            answer = {
+                "files": {name: _digest(Path(name)) for name in sorted(files)},
+                "modules": sorted(set(sys.modules) - before),
+                "reached": reached,
+            }
+            kept.write_text(json.dumps(answer))
+        return True
 
-    def _tried(
-        self, items: list[pytest.Item], near: list[Reached], place: Place, functions: Functions
-    ) -> str:
+    def _passes(self, item: pytest.Item, following: pytest.Item | None, cpu: float) -> bool:
+        """Run one test in at most so much processor time (s)."""
+        self._failed = False
+        try:
+            with _no_longer_than(cpu):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        except _TooLongError:
+            return False
+        return not self._failed
+
+    def _tried(self, near: list[Reached], place: Place, functions: Functions) -> str:
+        """Say whether tests notice a mutant, and pass without it."""
         file, mutant = place
-        budget = 5.0 + 4 * sum(test.took for test in near)
+        verdict, number = self._ran(near, place, mutated(_tree(file), mutant), functions)
+        if verdict != NOTICED:
+            return verdict
+        control, _ = self._ran(near[: number + 1], place, _tree(file), functions)
+        return UNSOUND if control == NOTICED else NOTICED
 
-        def run() -> str:
-            patch = _patch_values if mutant.function is None else _patch
+    def _ran(
+        self, near: list[Reached], place: Place, tree: ast.Module, functions: Functions
+    ) -> tuple[str, int]:
+        """Run tests on a changed module until one fails: return which."""
+
+        def run() -> tuple[str, int]:
+            patch = _patch_values if place[1].function is None else _patch
             try:
-                if not patch(place, mutated(_tree(file), mutant), functions):
-                    return BROKEN
+                if not patch(place, tree, functions):
+                    return BROKEN, 0
             except _NotImportableError:
-                return NOTICED
-            self._failed = False
+                return NOTICED, 0
+            if place[1].hot:
+                _run_loops_as_python()
             for number, test in enumerate(near):
-                following = near[number + 1 : number + 2]
-                _run(items[test.number], [items[after.number] for after in following])
-                if self._failed:
-                    return NOTICED
-            return SURVIVED
+                following = near[number + 1].item if number + 1 < len(near) else None
+                if not self._passes(test.item, following, 1.0 + 4 * test.took):
+                    return NOTICED, number
+            return SURVIVED, len(near)
 
-        answer = _in_child(run, budget)
-        return answer if isinstance(answer, str) else NOTICED  # without end, or a crash
+        answer = _in_child(run, 5.0 + 4 * sum(test.took for test in near))
+        return tuple(answer) if answer else (NOTICED, len(near))  # without end, or a crash
 
 
-def _nearest(file: Path, items: Sequence[pytest.Item], tests: Iterable[Reached]) -> list[Reached]:
-    """List the tests of a mutant: those of its module, then the quickest, within a budget."""
+def _nearest(file: Path, tests: Iterable[Reached]) -> list[Reached]:
+    """List the tests of a mutant: of its module, then its area, then others, each in a budget."""
     own = (file.stem, f"test_{file.stem}", f"test_{file.stem.rstrip('s')}")
-    order = sorted(tests, key=lambda test: (items[test.number].path.stem not in own, test.took))
+    area = file.relative_to(ROOT).parts[0]
+
+    def distance(test: Reached) -> int:
+        path = test.item.path
+        return 0 if path.stem in own else 1 if area in path.relative_to(ROOT).parts[:2] else 2
+
     chosen: list[Reached] = []
-    for test in order:
-        if chosen and sum(each.took for each in chosen) + test.took > _OF_MUTANT_S:
-            continue
-        chosen.append(test)
+    left = [_OF_MUTANT_S] * 3
+    for test in sorted(tests, key=lambda test: (distance(test), test.took)):
+        if not chosen or test.took <= left[distance(test)]:
+            left[distance(test)] -= test.took
+            chosen.append(test)
     return chosen
 
 
-def _put_probes(functions: Functions) -> list[str]:
+def _put_probes(functions: Functions, *, hot: bool) -> list[str]:
     """Have live functions say which statements they reach; return the files in their order."""
     names = sorted(functions)
     for number, name in enumerate(names):
         tree = _tree(Path(name))
-        first = set(_first_statements(name).values())
-        changed = {mutant.statement for mutant in mutants(tree) if mutant.function is not None}
+        first = set() if hot else set(_first_statements(name).values())
+        changed = {
+            mutant.statement
+            for mutant in mutants(tree)
+            if mutant.function is not None and mutant.hot == hot
+        }
+        if not first | changed:
+            continue
         new = _codes(Path(name), probed(tree, first | changed, _PROBE, number))
         for function in functions[name]:
             old = function.__code__
@@ -233,16 +279,14 @@ def _statements_of(file: Path, mutant: Mutant, functions: Functions) -> frozense
     return frozenset((name, first) for name, first in reading if first is not None)
 
 
-def _named(items: Sequence[pytest.Item], mutant: Mutant) -> set[int]:
-    """Return the tests that read what a statement outside functions gives a value to."""
-    if mutant.function is not None:
-        return set()
-    functions = ((number, getattr(item, "function", None)) for number, item in enumerate(items))
-    return {
-        number
-        for number, function in functions
-        if isinstance(function, FunctionType) and _reads(function, mutant.names)
-    }
+def _names(item: pytest.Item, mutant: Mutant) -> bool:
+    """Whether a test reads what a statement outside functions gives a value to."""
+    function = getattr(item, "function", None)
+    return (
+        mutant.function is None
+        and isinstance(function, FunctionType)
+        and _reads(function, mutant.names)
+    )
 
 
 def _reads(function: FunctionType, names: Iterable[str]) -> bool:
@@ -267,13 +311,26 @@ def _first_statements(name: str) -> dict[tuple[str, int], int]:
     }
 
 
-def _digest(tests: Sequence[str], *, hot: bool) -> str:
-    """Name what the first pass depends on: the tests, and every file of the project."""
-    digest = hashlib.sha256(repr((tests, hot)).encode())
-    for file in sorted(ROOT.rglob("*.py")):
-        if ".venv" not in file.parts and "benchmarks" not in file.parts:
-            digest.update(f"{file} {hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
-    return digest.hexdigest()[:20]
+def _kept(path: Path, items: Sequence[pytest.Item], *, hot: bool) -> Path:
+    """Name the file that keeps what the tests of a file reach: by these, and what they share."""
+    digest = hashlib.sha256(repr((hot, [item.nodeid for item in items])).encode())
+    shared = [ROOT / "tests" / "conftest.py", *sorted((ROOT / "tests" / "helpers").glob("*.py"))]
+    for file in (path, *shared):
+        digest.update(_digest(file).encode())
+    return KEPT / f"{path.stem}-{digest.hexdigest()[:20]}.json"
+
+
+def _is_current(kept: Path) -> bool:
+    """Whether no file has changed that these tests reach."""
+    if not kept.exists():
+        return False
+    files = json.loads(kept.read_text())["files"]
+    return all(Path(name).exists() and _digest(Path(name)) == was for name, was in files.items())
+
+
+@cache
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @cache
@@ -305,17 +362,9 @@ def _no_longer_than(cpu: float) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_VIRTUAL, cpu)
     try:
         yield
-    except _TooLongError:
-        pass
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
-
-
-def _run(item: pytest.Item, following: list[pytest.Item]) -> None:
-    item.config.hook.pytest_runtest_protocol(
-        item=item, nextitem=following[0] if following else None
-    )
 
 
 def _patch(place: Place, tree: ast.Module, functions: Functions) -> bool:
@@ -413,13 +462,27 @@ def _load_loops() -> None:
         loop.dispatcher.compile(signature(loop.function))
 
 
-def _run_loops_as_python() -> None:
+@cache
+def _loop_calls() -> frozenset[tuple[str, int]]:
+    """Where the calls of all loops pass."""
     from simulator.support.compiled import HotLoop
 
-    def call(loop: Any, *args: Any, **kwargs: Any) -> Any:
-        return loop.function(*args, **kwargs)
+    code = HotLoop.__call__.__code__
+    first = _first_statements(code.co_filename)[code.co_name, code.co_firstlineno]
+    return frozenset([(code.co_filename, first)])
 
-    HotLoop.__call__ = call  # type: ignore[method-assign]
+
+def _run_loops_as_python() -> None:
+    """Have Python run loops of any size, as it runs small ones in use; never the machine code."""
+    from simulator.support import compiled
+
+    def call(loop: Any, *args: Any, **kwargs: Any) -> Any:
+        if compiled.is_interpreting():
+            return loop.function(*args, **kwargs)
+        given = inspect.signature(loop.function).bind(*args, **kwargs).args
+        return compiled._interpret(loop.function, given, _STEPS, 0)[1]
+
+    compiled.HotLoop.__call__ = call  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

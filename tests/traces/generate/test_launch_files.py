@@ -139,6 +139,7 @@ def test_deepspeeds_batch_is_the_product_that_it_checks():
         settings["train_micro_batch_size_per_gpu"] * settings["gradient_accumulation_steps"] * 8
     )
     assert settings["zero_optimization"]["mics_shard_size"] == 4
+    assert settings["zero_optimization"]["reduce_bucket_size"] == step.training.bucket / 4, "fp32"
 
 
 def test_nemos_program_parses_and_has_the_degrees():

@@ -1,8 +1,10 @@
 """Cases: a command on files, with limits of processor time and of memory.
 
-Everything is imported, and every compiled loop is loaded, once, in the parent. A forked child runs
-case after case, each in a directory of its own; what ends the child, or keeps it too long, is the
-case that it was at, and another child takes the rest. :func:`run` gives a case a child of its own.
+Everything is imported, and every compiled loop is loaded, once, in the parent, which runs no case.
+A forked child makes and runs case after case, each in a directory of its own and within limits of
+its own; what ends the child, or keeps it too long, is the case that it was at, and another child
+takes the rest. :func:`run` gives a case a child of its own: what fails there is not of the cases
+before it.
 """
 
 import asyncio
@@ -10,6 +12,7 @@ import contextvars
 import importlib
 import io
 import json
+import math
 import os
 import re
 import resource
@@ -18,21 +21,25 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 CPU_S = float(os.environ.get("FUZZ_CPU_S", "30"))
-WALL_S = float(os.environ.get("FUZZ_WALL_S") or 4 * CPU_S)
+WALL_S = float(os.environ.get("FUZZ_WALL_S") or 20 * CPU_S)
+"""After so long without a word a process waits for something: another may have its processor."""
 MEMORY = 2_000_000_000
 """Bytes resident, for files under 1 MB."""
 _LARGE = 800_000_000
 """Bytes at whose peak a process ends, rather than give what it holds to the next case."""
-_OF_CHILD = 200
+_OF_CHILD = 4000
 """Cases of a process."""
+_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where cases lie: in memory, if that can be."""
 PAGE = "(page)"
 """Instead of a command: what follows is asked of the page of ``explore``."""
 _STEP = Path(__file__).parents[2] / "traces" / "samples" / "gloo-ddp-4"
@@ -89,55 +96,97 @@ class Outcome:
 
 def run(case: Case) -> Outcome:
     """Run a case in a process of its own."""
-    return _run_some([case])[0]
+    ((_, outcome),) = run_all(lambda _: case, [0])
+    return outcome
 
 
-def run_all(cases: Iterable[Case]) -> Iterator[tuple[Case, Outcome]]:
-    """Run cases, many in a process; what such a process said of a case may be of those before."""
-    every = iter(cases)
-    while left := list(islice(every, _OF_CHILD)):
-        while left:
-            outcomes = _run_some(left)
-            yield from zip(left, outcomes, strict=False)
-            del left[: len(outcomes)]
+def run_all(
+    case_of: Callable[[int], Case],
+    numbers: Iterable[int],
+    *,
+    workers: int = 1,
+    until: float = math.inf,
+) -> Iterator[tuple[int, Outcome]]:
+    """Run cases, many in a process, by so many processes at once, in any order.
 
+    Parameters
+    ----------
+    case_of
+        Makes the case of a number; asked in the processes.
+    numbers
+        Of the cases, possibly without end.
+    workers
+        Processes.
+    until
+        When none is begun any more, by ``time.monotonic()``.
 
-def _run_some(cases: Sequence[Case]) -> list[Outcome]:
-    """Run cases in one forked process until it ends: at least the first."""
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reader)
-            _child(cases, Path(folder), writer)
-        os.close(writer)
-        lines = list(_lines(reader, child))
-        os.close(reader)
-        _, status, used = os.wait4(child, 0)
-        outcomes = [Outcome(**json.loads(line)) for line in lines]
-        if len(outcomes) == len(cases) or (outcomes and status == 0):
-            return outcomes
-        cpu = used.ru_utime + used.ru_stime - sum(outcome.cpu for outcome in outcomes)
-        out, err = _streams(Path(folder))
-        ended = os.waitstatus_to_exitcode(status)
-        return [*outcomes, Outcome(ended, cpu, used.ru_maxrss * 1024, _text(out), _text(err))]
-
-
-def _lines(reader: int, child: int) -> Iterator[bytes]:
-    """Yield what a process says of its cases; one that says nothing for too long is killed.
-
-    A case may wait without using any processor time.
+    Yields
+    ------
+    tuple
+        A number, and what became of its case; what is not wrong comes without what was printed.
+        What a process says of a case may be of those before it.
     """
-    left = b""
+    every = iter(numbers)
+    children: list[_Child] = []
     while True:
-        ready, _, _ = select.select([reader], [], [], WALL_S)
-        if not ready:
-            os.kill(child, signal.SIGKILL)
-        data = os.read(reader, 1 << 20)
-        if not data:
+        while len(children) < workers and time.monotonic() < until:
+            if not (left := list(islice(every, _OF_CHILD))):
+                break
+            children.append(_Child(case_of, left, until))
+        if not children:
             return
-        *lines, left = (left + data).split(b"\n")
-        yield from lines
+        ready, _, _ = select.select(children, [], [], 1.0)
+        for child in children:
+            if child in ready:
+                yield from child.heard()
+            elif time.monotonic() > child.silent_since + WALL_S:
+                os.kill(child.process, signal.SIGKILL)  # it may wait without using any time
+        for child in [child for child in children if child.ended]:
+            children.remove(child)
+            if child.left and time.monotonic() < until:
+                children.append(_Child(case_of, child.left, until))
+
+
+class _Child:
+    """A forked process that runs cases: those left, and when it last said something."""
+
+    def __init__(self, case_of: Callable[[int], Case], numbers: list[int], until: float) -> None:
+        self.left = numbers
+        self.silent_since = time.monotonic()
+        self.ended = False
+        self._cpu = 0.0
+        self._text = b""
+        self._folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=_FOLDER))
+        self._reader, writer = os.pipe()
+        self.process = os.fork()
+        if self.process == 0:
+            _run_some(case_of, numbers, until, self._folder, writer)
+        os.close(writer)
+
+    def fileno(self) -> int:
+        """Where it is heard, for ``select``."""
+        return self._reader
+
+    def heard(self) -> Iterator[tuple[int, Outcome]]:
+        """Yield what it says; once it has ended, the case that ended it, too."""
+        self.silent_since = time.monotonic()
+        data = os.read(self._reader, 1 << 20)
+        *lines, self._text = (self._text + data).split(b"\n")
+        for line in lines:
+            outcome = Outcome(**json.loads(line))
+            self._cpu += outcome.cpu
+            yield self.left.pop(0), outcome
+        if data:
+            return
+        self.ended = True
+        os.close(self._reader)
+        _, status, used = os.wait4(self.process, 0)
+        out, err = map(_text, _streams(self._folder))
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if self.left and status:
+            cpu = used.ru_utime + used.ru_stime - self._cpu
+            ended = os.waitstatus_to_exitcode(status)
+            yield self.left.pop(0), Outcome(ended, cpu, used.ru_maxrss * 1024, out, err)
 
 
 def _streams(folder: Path) -> tuple[Path, Path]:
@@ -148,15 +197,22 @@ def _text(path: Path) -> str:
     return path.read_text("utf-8", "replace")[:2_000_000] if path.exists() else ""
 
 
-def _child(cases: Sequence[Case], folder: Path, writer: int) -> None:
+def _run_some(
+    case_of: Callable[[int], Case], numbers: Sequence[int], until: float, folder: Path, writer: int
+) -> None:
+    """Run cases in this process, and end it."""
     status = 70
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.environ["COLUMNS"] = "200"
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-        for number, case in enumerate(cases):
-            outcome = _outcome(case, folder / str(number), _streams(folder))
+        for number in numbers:
+            if time.monotonic() > until:
+                break
+            outcome = _outcome(case_of(number), folder / str(number), _streams(folder))
+            if not outcome.verdict() and len(numbers) > 1:
+                outcome = replace(outcome, out="", err="")
             os.write(writer, json.dumps(asdict(outcome)).encode() + b"\n")
             if outcome.peak > _LARGE:
                 break

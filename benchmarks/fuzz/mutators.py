@@ -4,6 +4,7 @@ Text of any format is changed token by token, so that what is around stays of th
 as a tree, protobuf as its wire format, SQLite row by row, archives member by member.
 """
 
+import contextlib
 import gzip
 import io
 import json
@@ -39,6 +40,8 @@ WORDS = (
 )
 _NUMBER = re.compile(rb"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _WORD = re.compile(rb"[A-Za-z_][\w.-]*")
+_SHORT = 20_000
+"""Bytes of a text of which a line may be repeated many times; work grows with the rows."""
 LEAVES = (
     *(0, -1, 1, 2**31, 2**53, 2**63, 2**64, 10**30, 1e300, 1e-320, -0.5, True, None, ""),
     *("x" * 5000, [], {}, [[]], "9" * 5000, "nan", 10**4000),
@@ -82,7 +85,7 @@ def _line(data: bytes, rng: random.Random) -> bytes:
     if change == 0:
         del lines[at : at + 1]
     elif change == 1:
-        lines[at:at] = lines[at : at + 1] * rng.choice((1, 2, 1000))
+        lines[at:at] = lines[at : at + 1] * rng.choice((1, 2, 300 if len(data) < _SHORT else 1))
     elif change == 2:
         rng.shuffle(lines)
     else:
@@ -190,33 +193,34 @@ def _database(data: bytes, rng: random.Random) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.sqlite")
         path.write_bytes(data)
-        base = sqlite3.connect(path)
-        names = [
-            name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type='table'")
-        ]
-        for _ in range(rng.choice((1, 1, 3))):
-            table = rng.choice(names)
-            columns = [row[1] for row in base.execute(f'PRAGMA table_info("{table}")')]
-            value = rng.choice(
-                (0, -1, 1, 2**62, 2**63 - 1, 1.5, None, "x" * 5000, "9" * 20_000, b"\xff")
-            )
-            column = rng.choice(columns)
-            where = rng.choice(("", " WHERE rowid % 2 = 0", " WHERE rowid = 1"))
-            change = rng.randrange(5)
-            try:
-                if change == 0:
-                    base.execute(f'DELETE FROM "{table}"{where}')
-                elif change == 1:
-                    base.execute(
-                        f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "odd{rng.random()}"'
-                    )
-                else:
-                    base.execute(f'UPDATE "{table}" SET "{column}" = ?{where}', (value,))
-            except sqlite3.Error:
-                continue
-        base.commit()
-        base.close()
+        with contextlib.closing(sqlite3.connect(path)) as base:
+            _change_rows(base, rng)
         return path.read_bytes()
+
+
+def _change_rows(base: sqlite3.Connection, rng: random.Random) -> None:
+    names = [name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+    for _ in range(rng.choice((1, 1, 3))):
+        table = rng.choice(names)
+        columns = [row[1] for row in base.execute(f'PRAGMA table_info("{table}")')]
+        value = rng.choice(
+            (0, -1, 1, 2**62, 2**63 - 1, 1.5, None, "x" * 5000, "9" * 20_000, b"\xff")
+        )
+        column = rng.choice(columns)
+        where = rng.choice(("", " WHERE rowid % 2 = 0", " WHERE rowid = 1"))
+        change = rng.randrange(5)
+        try:
+            if change == 0:
+                base.execute(f'DELETE FROM "{table}"{where}')
+            elif change == 1:
+                base.execute(
+                    f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "odd{rng.random()}"'
+                )
+            else:
+                base.execute(f'UPDATE "{table}" SET "{column}" = ?{where}', (value,))
+        except sqlite3.Error:
+            continue
+    base.commit()
 
 
 def _varint(value: int) -> bytes:

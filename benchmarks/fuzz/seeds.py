@@ -209,10 +209,11 @@ NCCL_LOG = b"""# nThread 1 nGpus 2 minBytes 1048576 maxBytes 16777216 step: 16(f
 #                                                              out-of-place                       in-place
 #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+       65536         16384     float     sum      -1    12.10    5.42    5.42      0    12.00    5.46    5.46      0
      1048576        262144     float     sum      -1    30.10   34.84   34.84      0    30.00   34.95   34.95      0
     16777216       4194304     float     sum      -1   130.10  128.96  128.96      0   130.00  129.06  129.06      0
 # Out of bounds values : 0 OK
-# Avg bus bandwidth    : 81.95
+# Avg bus bandwidth    : 56.45
 """
 OSU = b"""# OSU MPI Allreduce Latency Test v7.3
 # Datatype: MPI_CHAR.
@@ -229,7 +230,9 @@ INSPECTOR = b"".join(
     for size in (1, 10, 100)
 )
 CALLS = b"kind,ranks,size_bytes,time_us\nall_reduce,8,1024,20\nall_reduce,8,1048576,40\nall_reduce,8,16777216,200\n"
-CALLS_JSON = b'[{"kind": "all_reduce", "ranks": 8, "size_bytes": 1048576, "time_us": 40}]'
+CALLS_JSON = b"""[{"kind": "all_reduce", "ranks": 8, "size_bytes": 1024, "time_us": 20},
+{"kind": "all_reduce", "ranks": 8, "size_bytes": 1048576, "time_us": 40},
+{"kind": "all_reduce", "ranks": 8, "size_bytes": 16777216, "time_us": 200}]"""
 INFRA = b"""name: box
 devices:
 - name: server
@@ -283,22 +286,17 @@ accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s}
 """
 REQUESTS = b"arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,100,10\n0.5,200,20\n1.0,50,5\n"
 REQUESTS_JSON = b'{"timestamp": 0, "input_length": 100, "output_length": 10}\n{"timestamp": 500, "input_length": 50, "output_length": 5}\n'
-PAIRS = f"""trace,cluster,resource,factor,measured_step_s,measured_mad_s,measured_steps
-{SAMPLES}/gloo-ddp-4,dgx-a100,scale_up.bandwidth,1,0.04,0.001,12
-{SAMPLES}/gloo-ddp-4,dgx-a100,scale_up.bandwidth,0.5,0.05,0.001,12
-""".encode()
+PAIRS = b"""trace,cluster,resource,factor,measured_step_s,measured_mad_s,measured_steps
+job.0.et,dgx-a100,scale_up.bandwidth,1,0.04,0.001,12
+job.0.et,dgx-a100,scale_up.bandwidth,0.5,0.05,0.001,12
+"""
 STEPS = b"""model,cluster,tp,pp,dp,sequence,global_batch,step_s
 llama-3.1-8b,dgx-a100,2,1,4,2048,16,5.0
 """
 SERVED = b"""engine,model,machine,tp,isl,osl,concurrency,ttft_ms,tpot_ms
 vllm,llama-3.1-8b,hgx-h100,1,1024,128,4,100,10
 """
-PLACEMENT = (
-    b"job,rank,seat\n"
-    + "".join(
-        f"gloo-ddp-4:{job},{rank},{4 * job - 4 + rank}\n" for job in (1, 2) for rank in range(4)
-    ).encode()
-)
+PLACEMENT = b"job,rank,seat\na:1,0,0\na:1,1,1\na:2,0,2\na:2,1,3\n"
 IMBALANCE = b"layer,expert,tokens\n0,0,10\n0,1,20\n"
 MATRIX = b"0,1,2,3\n1,0,2,3\n1,2,0,3\n1,2,3,0\n"
 OWN = b"kernel,shape,seconds\ngemm,m=4096 n=4096 k=4096 dtype=bf16,0.001\n"
@@ -312,8 +310,7 @@ def _nccl_xml() -> bytes:
 
 def seeds() -> Iterator[Seed]:
     """Yield all of them."""
-    step = "gloo-ddp-4"
-    sample = str(SAMPLES / step)
+    small = (("job.0.et", _chakra()),)
     train = ("--tp", "2", "--dp", "2", "--sequence", "512", "--global-batch", "4")
     trace = (("inspect", "F"), ("utility", "F", *CLUSTER))
     yield Seed("kineto", "rank0.json", _trimmed_kineto(), trace)
@@ -338,7 +335,9 @@ def seeds() -> Iterator[Seed]:
     )
     yield Seed("graph-json", "g.json", GRAPH, graph)
     yield Seed("graphml", "g.graphml", GRAPHML, graph)
-    yield Seed("nccl-xml", "topo.xml", _nccl_xml(), (("clusters", "--from-nccl", "F", "--links"),))
+    drawn = ("clusters", "--from-nccl", "F")
+    like = (*drawn, "--like", "dgx-a100")
+    yield Seed("nccl-xml", "topo.xml", _nccl_xml(), ((*drawn, "--links"), drawn, like, like))
     yield Seed(
         "nvidia-smi",
         "smi.txt",
@@ -366,11 +365,14 @@ def seeds() -> Iterator[Seed]:
         CLUSTER_YAML,
         (
             ("clusters", "F"),
-            ("utility", sample, "-c", "F"),
+            ("utility", "job.0.et", "-c", "F"),
             ("collective", "all_reduce", "-c", "F", "-n", "8", "--sizes", "1MiB"),
         ),
+        beside=small,
     )
-    yield Seed("kernels", "k.yaml", KERNELS, (("utility", sample, *CLUSTER, "--kernels", "F"),))
+    slower = ("utility", "rank0.json", *CLUSTER, "--kernels", "F")
+    profile = (("rank0.json", _trimmed_kineto()),)
+    yield Seed("kernels", "k.yaml", KERNELS, (slower,), beside=profile)
     yield Seed("model", "m.yaml", MODEL, (("generate", "F", *CLUSTER, *train),))
     yield Seed("config", "config.json", CONFIG, (("generate", "F", *CLUSTER, *train),))
     yield Seed("study", "study.yaml", STUDY, (("study", "F", "-d", "out", "--no-cache"),))
@@ -378,11 +380,12 @@ def seeds() -> Iterator[Seed]:
     served = ("serving", "llama-3.1-8b", "-c", "hgx-h100", "--requests", "F", "--seeds", "1")
     yield Seed("requests", "r.csv", REQUESTS, (served,))
     yield Seed("requests-json", "r.jsonl", REQUESTS_JSON, (served,))
-    yield Seed("pairs", "pairs.csv", PAIRS, (("validate", "F"),))
+    yield Seed("pairs", "pairs.csv", PAIRS, (("validate", "F"),), beside=small)
     yield Seed("steps", "steps.csv", STEPS, (("validate", "F"),))
     yield Seed("served", "served.csv", SERVED, (("validate", "--serving", "F"),))
-    share = ("share", f"{SAMPLES}/{step}", f"{SAMPLES}/{step}", "-c", "dgx-a100", "--no-utilities")
-    yield Seed("placement", "p.csv", PLACEMENT, ((*share, "--placement", "F", "--steps", "2"),))
+    share = ("share", "a.goal", "a.goal", *CLUSTER, "--no-utilities", "--steps", "2")
+    seats = (*share, "--placement", "F")
+    yield Seed("placement", "p.csv", PLACEMENT, (seats,), beside=(("a.goal", GOAL),))
     yield Seed(
         "imbalance",
         "i.csv",
@@ -396,7 +399,7 @@ def seeds() -> Iterator[Seed]:
         (
             (
                 "generate",
-                "llama-3.1-8b",
+                "llama-3.2-1b",
                 *CLUSTER,
                 *train,
                 "--framework",

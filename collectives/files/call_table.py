@@ -161,8 +161,10 @@ def _rows(text: str, path: str) -> Iterator[tuple[str, Cells]]:
     if numbered_lines and numbered_lines[0][1].lstrip()[:1] in ("{", "["):
         what = "row" if text.lstrip().startswith("[") else "line"
         rows = _json_rows(text, path)
+        absent = {key.lower(): "" for _, row in rows[:1] for key in row}
         for at, row in rows:
-            yield f"{path}, {what} {at}", {key.lower(): _text(row[key]) for key in row}
+            values = {key.lower(): _text(row[key]) for key in row}
+            yield f"{path}, {what} {at}", absent | values
         return
     separator = _separator(numbered_lines[0][1]) or ","
     names = _cells(numbered_lines[0][1], separator)

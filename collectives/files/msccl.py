@@ -423,13 +423,11 @@ def _instruction(step: ElementTree.Element, where: str) -> Instruction:
             raise ScheduleError(f"{where}: buffer {buffer!r} is not one of i, o, s")
     after = _number(step, where, "depid", least=-1), _number(step, where, "deps", least=-1)
     count = _number(step, where, "cnt")
-    if count > _MOST:
-        raise ScheduleError(f"{where}: cnt {count} is more than {_MOST}")
     return Instruction(where, what, source, target, count, after if after[0] >= 0 else None)
 
 
 _MOST = 2**20
-"""Chunks of one message; more is a slip, or an attempt to fill the memory."""
+"""Of any number of a program; more is a slip, or an attempt to fill the memory."""
 
 
 def _numbered(
@@ -459,4 +457,6 @@ def _number(element: ElementTree.Element, where: str, name: str, *, least: int =
     number = whole_of(text)
     if number is None or number < least:
         raise ScheduleError(f"{where}: {name} {text!r} is not a whole number of {least} or more")
+    if number > _MOST:
+        raise ScheduleError(f"{where}: {name} {number} is more than {_MOST}")
     return number

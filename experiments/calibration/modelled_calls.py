@@ -25,6 +25,8 @@ _LIBRARIES = {"mpi": "none", "nccl": "nccl", "rccl": "rccl"}
 _BYTES_DECIDE = 0.9
 """Messages sent at once show the bandwidth where bytes are this much of one message's time."""
 
+_TOO_FAST = 1e-3
+"""Share of the modelled time below which no call ends, by whatever machine."""
 _UNIT = 30.0
 """Calls further from the model than this, all of them, are in another unit."""
 
@@ -176,14 +178,20 @@ def software_first(names: Iterable[str]) -> list[str]:
 
 
 def check_unit(calls: Sequence[ModelledCall]) -> None:
-    """Refuse calls that are all far from what the cluster could do.
+    """Refuse calls that are all far from what the cluster could do, and one that is far too fast.
 
     Raises
     ------
     CalibrationError
-        If none is within 30 times.
+        If none is within 30 times, or one took less than a thousandth.
     """
     off = np.log([answer.call.time / answer.time for answer in calls])
+    for answer, ratio in zip(calls, np.exp(off).tolist(), strict=True):
+        if ratio < _TOO_FAST:
+            raise CalibrationError(
+                f"{answer.call.location}: {answer.call.size:.4g} B in {answer.call.time:.4g} s is"
+                f" {1 / ratio:.3g} times as fast as on this cluster: check size and time"
+            )
     least = float(np.exp(np.abs(off).min(initial=np.inf)))
     if len(off) and least > _UNIT and (np.all(off > 0) or np.all(off < 0)):
         middle = float(np.exp(np.median(off)))

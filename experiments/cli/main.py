@@ -195,7 +195,9 @@ def _temporary_home() -> str:
         return os.sep
 
 
+@functools.cache
 def _make_command(name: str) -> TyperCommand | TyperGroup:
+    """Make one, once in a process: the types of its options take longer than many an answer."""
     panel, module = COMMANDS[name]
     room = import_module(f"experiments.cli.{module}")
     single = typer.Typer(name=name, add_completion=False)

@@ -86,6 +86,9 @@ class Deployment:
     measured: "MeasuredKernels | None" = None
 
     def __post_init__(self) -> None:
+        heads, tp = self.model.attention.heads, self.parallelism.tp
+        if heads % tp:
+            raise WorkloadError(f"tp {tp} does not divide {heads} heads of {self.model.name}")
         if self.adapters is not None and not _takes_adapters(self.model):
             raise WorkloadError(
                 f"{self.model.name}: adapters are modelled only for dense models with grouped "
@@ -471,8 +474,6 @@ def deployment_of(  # noqa: PLR0913 - what a deployment is named by
     where = load_cluster(cluster)
     tp, dp, ep = degrees
     weights, experts, cache = recipes
-    if card.attention.heads % tp:
-        raise WorkloadError(f"tp {tp} does not divide {card.attention.heads} heads of {card.name}")
     if ep > 1 and (card.experts is None or card.experts.count % ep or tp * dp % ep):
         raise WorkloadError(f"ep {ep} does not divide the experts of {card.name} or tp x dp")
     if tp * dp > where.ranks_per_node * where.nodes:

@@ -24,6 +24,7 @@ from experiments.priors.errors import HELD_OUT, WITHIN_50, Errors, read_errors
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.contention import packet_factor
 from simulator.calls import KINDS, UNKNOWN
+from simulator.support.errors import CalibrationError
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from topologies import Cluster
 from topologies.cluster.fabrics import (
@@ -354,6 +355,11 @@ def measured_by(known: HowKnown, calls: Iterable[Told]) -> HowKnown:
             median, p90 = before["median_pct"] / 100, before["p90_pct"] / 100
             if len(logs) >= _FEWEST:
                 median, p90 = (expm1(float(np.quantile(logs, at))) for at in (0.5, 0.9))
+            if p90 >= _MOST_OFF:
+                raise CalibrationError(
+                    f"calls of {tier} are {p90:.3g} times off what a fitted model says (one in"
+                    " ten): check sizes and times, and whether they ran on one machine"
+                )
             errors[sizes] = CallErrors(median=round(median, 4), p90=round(p90, 4))
         kinds = tuple(sorted({call.kind for call in calls_of_tier}))
         tier_errors = TierErrors(**errors, kinds=kinds, others=others)
@@ -361,5 +367,7 @@ def measured_by(known: HowKnown, calls: Iterable[Told]) -> HowKnown:
     return HowKnown.model_validate(data)
 
 
+_MOST_OFF = 999.0
+"""Times that calls may be off a model which is fitted to them."""
 _FEWEST = 3
 """Calls of a class of sizes below which they say nothing of how far off others are."""

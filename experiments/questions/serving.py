@@ -324,6 +324,8 @@ def say_engine(instances: Instances) -> str:
     )
     if deployment.measured is not None:
         text += f"; kernels as in {deployment.measured.own.source}"
+    if deployment.model.left_out:
+        text += f"; left out: {deployment.model.left_out}"
     if instances.decode is not None:
         return (
             f"{text}; {instances.count} instances prefill, {instances.decode_count} of"

@@ -88,6 +88,11 @@ def _point(row: Cells, usual: Path | str | None) -> MeasuredPoint:
     change, what_if, factor = _change(row)
     if (measured := row.seconds("measured_step_s")) is None:
         raise TraceError("measured_step_s: missing; how long the step took there (s)")
+    scatter = row.seconds("measured_mad_s", may_be_zero=True)
+    if scatter is not None and scatter > measured:  # half of the times lie between 0 and the median
+        raise TraceError(
+            f"measured_mad_s: {scatter:g} s is more than the step took, {measured:g} s"
+        )
     if (step_is := row.text("step_is", LATENCY)) not in (LATENCY, PERIOD):
         raise WhatIfError(f"step_is: {one_of(step_is, (LATENCY, PERIOD))}")
     return MeasuredPoint(
@@ -97,7 +102,7 @@ def _point(row: Cells, usual: Path | str | None) -> MeasuredPoint:
         what_if=what_if,
         factor=factor,
         measured=measured,
-        scatter=row.seconds("measured_mad_s", may_be_zero=True),
+        scatter=scatter,
         place=row.location,
         step_is=step_is,
     )

@@ -391,10 +391,24 @@ def _is_plain(path: Path, member: "tarfile.TarInfo") -> bool:
     return member.isfile() and not Path(member.name).name.startswith("._")
 
 
+def _without_repeats(
+    pairs: list[tuple[str, Any]], source: Path | str, wrong: Wrong
+) -> dict[str, Any]:
+    """Make a table of fields; one that is given twice has no value that could be meant."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise wrong(f"{source}: field {shown(twice)} is given twice")
+    return table
+
+
 def parse_json(text: str | bytes, source: Path | str, wrong: Wrong) -> Any:
     """Parse JSON; ``source`` is what errors call it."""
     try:
-        value = json.loads(text)
+        value = json.loads(
+            text, object_pairs_hook=lambda pairs: _without_repeats(pairs, source, wrong)
+        )
     except RecursionError:
         # Levels of brackets are an upper bound, since those in strings count.
         data = text.encode("utf-8", "replace") if isinstance(text, str) else text

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from benchmarks.fuzz import harness
+from benchmarks.fuzz.__main__ import endless
 from benchmarks.fuzz.cases import (
     archives,
     combined,
@@ -300,8 +301,22 @@ def test_what_ends_or_keeps_a_process_is_the_case_that_it_was_at():
         Case("third", look, {}),
         Case("refused", ("topology", "zzz"), {}),
     ]
-    verdicts = [(case.name, outcome.verdict()) for case, outcome in harness.run_all(cases)]
+    outcomes = list(harness.run_all(cases.__getitem__, range(len(cases))))
+    verdicts = [(cases[number].name, outcome.verdict()) for number, outcome in outcomes]
     assert verdicts == [("first", ""), ("killed", "hang"), ("third", ""), ("refused", "")]
+    assert [outcome.status for _, outcome in outcomes] == [0, -9, 0, 1]
+
+
+def test_a_random_case_is_made_of_seed_and_number_alone():
+    """So that what two processes were at can be tried again, alone and in any order."""
+    case_of, numbers = endless(5, "calls")
+    again, _ = endless(5, "calls")
+    assert [next(iter(numbers)) for _ in range(2)] == [0, 1]
+    assert [case_of(number) for number in (3, 8)] == [again(number) for number in (8, 3)][::-1]
+    other, _ = endless(6, "calls")
+    assert any(case_of(number) != other(number) for number in range(9))
+    outcomes = dict(harness.run_all(case_of, range(4), workers=2))
+    assert sorted(outcomes) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

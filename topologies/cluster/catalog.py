@@ -6,6 +6,7 @@ found and what is accepted.
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -83,8 +84,7 @@ def _loaded(name_or_path: str | Path, within: tuple[str, ...]) -> Cluster:
     try:
         name = str(name_or_path) if path.exists() else same_name(str(name_or_path), names)
         if name in names:
-            text = (files("topologies") / "catalog" / f"{name}.yaml").read_text("utf-8")
-            return _parsed(text, name, within)
+            return _of_catalog(name)
         added = None if path.exists() else added_clusters().get(str(name_or_path))
         if added is not None:
             return _parsed(added.text, f"{added.plugin}: {name_or_path}", within)
@@ -94,6 +94,13 @@ def _loaded(name_or_path: str | Path, within: tuple[str, ...]) -> Cluster:
     except (OSError, ValueError) as error:
         raise ClusterError(f"{path}: cannot be read as a cluster: {reason_of(error)}") from error
     return _parsed(text, str(path), within)
+
+
+@cache
+def _of_catalog(name: str) -> Cluster:
+    """Read a cluster of the catalogue, once: it is frozen, and so are the files of a program."""
+    text = (files("topologies") / "catalog" / f"{name}.yaml").read_text("utf-8")
+    return _parsed(text, name, ())
 
 
 def _holds_cluster(path: Path) -> bool:

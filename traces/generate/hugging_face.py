@@ -40,9 +40,9 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise TraceError(f"{source}: a config.json is a table of fields, not {shown(data)}")
     kind = data.get("model_type") or data.get("_class_name")
-    left_out = None
+    left_out = _quantization(data, source)
     if isinstance(data.get("text_config"), dict) and kind not in FAMILIES:
-        left_out = f"all of {kind} but its language model"
+        left_out.append(f"all of {kind} but its language model")
         data = {"_name_or_path": data.get("_name_or_path"), **data["text_config"]}
         kind = data.get("model_type") or kind
     if not isinstance(kind, str):
@@ -56,9 +56,9 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
             f"{', '.join(FAMILIES)}; others are described by a model card in YAML"
         )
     config = _Config(source, kind, data)
-    fields = FAMILIES[kind](config) | _windows(config) | {"left_out": left_out}
-    if "experts" not in fields:
-        _check_dense(config)
+    fields = FAMILIES[kind](config) | _windows(config)
+    fields["left_out"] = "; ".join(left_out) or None
+    _check_all_is_taken(config, fields)
     if any(config.given(name) is not None for name in _LONGEST):
         fields["longest"] = config.count(*_LONGEST)
     given = str(data.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
@@ -66,10 +66,24 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
     return {"name": given or name, "description": f"{kind}, {source}", **described}
 
 
-def _check_dense(config: "_Config") -> None:
-    """Refuse experts where the architecture's weights have none: they would be left out unseen."""
+def _quantization(data: Mapping[str, Any], source: str) -> list[str]:
+    """Say that the types of weights are not taken from the config, if it has any."""
+    table = data.get("quantization_config")
+    if table is None:
+        return []
+    if not isinstance(table, dict):
+        raise TraceError(f"{source}: quantization_config: {shown(table)} is not a table of fields")
+    method = shown(table.get("quant_method") or "unnamed")
+    return [f"its quantization ({method}): weights are of the type that was asked for"]
+
+
+def _check_all_is_taken(config: "_Config", fields: Fields) -> None:
+    """Refuse experts and encoders that the architecture does not have: they would be left out."""
+    for name in ("add_cross_attention", "is_encoder_decoder"):
+        if "encoder_layers" not in fields and config.flag(name, usual=False):
+            raise config.refuse(name, "a model card has no encoder in front of such a decoder")
     for name in ("num_local_experts", "num_experts", "n_routed_experts"):
-        if config.number(name, 0) > 1:
+        if "experts" not in fields and config.number(name, 0) > 1:
             raise config.refuse(name, f"{config.data[name]} experts, which this model_type has not")
 
 
@@ -89,17 +103,17 @@ class _Config:
         return TraceError(f"{self.source}: {field}: {reason} ({self.kind})")
 
     def count(self, *names: str, usual: int | None = None) -> int:
-        """Return a positive number by the first name that is given."""
-        for name in names:
-            value = self.data.get(name)
-            if value is None:
-                continue
+        """Return a positive number by any of its names; those that are given agree."""
+        values = {name: self.data[name] for name in names if self.data.get(name) is not None}
+        for name, value in values.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise self.refuse(name, f"{shown(value)} is not a count of 1 or more")
-            return value
-        if usual is None:
+        if len(set(values.values())) > 1:
+            each = " and ".join(f"{name} {value}" for name, value in values.items())
+            raise self.refuse(next(iter(values)), f"{each} contradict each other")
+        if not values and usual is None:
             raise self.refuse(" or ".join(names), "missing")
-        return usual
+        return next(iter(values.values()), usual)  # type: ignore[return-value]
 
     def number(self, name: str, usual: int) -> int:
         """Return a number of 0 or more."""
@@ -127,6 +141,9 @@ def _windows(config: _Config) -> Fields:
     kinds = config.given("layer_types")
     if not isinstance(kinds, list):
         return {}
+    layers = config.count("num_hidden_layers", "n_layer")
+    if len(kinds) != layers:
+        raise config.refuse("layer_types", f"of {len(kinds)} layers, but there are {layers}")
     if unknown := set(map(str, kinds)) - {"full_attention", "sliding_attention"}:
         reason = f"{sorted(unknown)[0]!r}: a model card has attention in every layer"
         raise config.refuse("layer_types", reason)
@@ -448,6 +465,8 @@ def _vit(config: _Config) -> Fields:
     """Patches of an image, and a token of its class."""
     layers, side = config.count("num_hidden_layers"), config.count("patch_size")
     image = config.count("image_size")
+    if image < side:
+        raise config.refuse("image_size", f"{image} is less than patch_size {side}")
     labels = config.given("id2label")
     classes = len(labels) if isinstance(labels, dict) and labels else _CLASSES
     return {

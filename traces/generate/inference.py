@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from simulator.support.errors import WorkloadError
+from simulator.support.names import one_of
 from traces.generate.kernel_times import Attention, ExpertGemms, Gemm, Shape, Streaming, work_of
 from traces.generate.kernel_times import LatentAttention as LatentScores
 from traces.generate.layer_kernels import NO_WORK, Kernel, Work
@@ -58,12 +59,21 @@ class Precisions:
 
     ``network`` is that of dense feed-forward networks and shared experts, ``cache`` that of keys
     and values. Embedding, router and head are in bf16, as checkpoints keep them.
+
+    Raises
+    ------
+    WorkloadError
+        If the cache is of a type whose bytes are not known: of 16 or 8 bits.
     """
 
     attention: str = "bf16"
     network: str = "bf16"
     experts: str = "bf16"
     cache: str = "bf16"
+
+    def __post_init__(self) -> None:
+        if self.cache not in ("bf16", "fp16") and not self.cache.startswith("fp8"):
+            raise WorkloadError(f"cache {one_of(self.cache, ('bf16', 'fp16', 'fp8'))}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

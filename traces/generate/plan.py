@@ -287,14 +287,18 @@ class GenerationPlan:
         return self.run.sequence if isinstance(self.run, Training) else self.run.context
 
     def _say_positions(self) -> list[str]:
-        """Say whether tokens lie beyond the table of learned positions, where frameworks stop."""
+        """Say whether a sequence is longer than the model takes, where frameworks stop."""
         model, decodes = self.model, isinstance(self.run, Serving) and self.run.phase == "decode"
         length = self._context + decodes
-        if model.positions is None or length <= model.positions:
+        if model.positions is not None and length > model.positions:
+            most = f"has {model.positions} learned positions"
+        elif model.longest is not None and length > model.longest:
+            most = f"takes {model.longest} at most"
+        else:
             return []
         return [
-            f"a sequence of {length} tokens, but {model.name} has {model.positions} learned"
-            " positions: frameworks refuse it unless the model's card has as many"
+            f"a sequence of {length} tokens, but {model.name} {most}: frameworks refuse it unless"
+            " the model's card has as many"
         ]
 
     def _say_window(self) -> list[str]:

@@ -465,10 +465,14 @@ def _check_precision(run: Training | Serving) -> None:
         )
 
 
+_MOST_TOKENS = 2**28
+"""Of a sequence, and of sequences in a batch: the longest contexts there are have a hundredth."""
+
+
 def _check_counts(run: Training | Serving, *names: str) -> None:
     for name in names:
-        if getattr(run, name) < 1:
-            raise WorkloadError(f"{name} {getattr(run, name)} must be at least 1")
+        if not 1 <= getattr(run, name) <= _MOST_TOKENS:
+            raise WorkloadError(f"{name} {getattr(run, name)} must be 1 to {_MOST_TOKENS}")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

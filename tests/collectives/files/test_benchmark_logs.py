@@ -400,6 +400,10 @@ TABLE = "kind,nodes,ranks,size_bytes,time_us\nall_reduce,1,8,1024,20\nall_reduce
         ('{"kind": "all_reduce", "ranks": 8, "size_bytes": 8, "time_us": 2', "not JSON"),
         ('[{"kind": "all_reduce", "ranks": 8, "size_bytes": 8, "time_us": null}]', "'None'"),
         (
+            '[{"kind": "all_reduce", "ranks": 8, "size_bytes": 8, "time_us": 2}, {"ranks": 8}]',
+            "row 2: kind: '' is not one of",
+        ),
+        (
             "op_name,allreduce_dtype,num_gpus,message_size,latency\nall_reduce,half,8,512,0.01\n",
             "serving framework",
         ),

@@ -349,6 +349,7 @@ def test_a_step_waits_for_what_it_depends_on():
         ('ngpus="3"', 'ngpus="4"', "algo: ngpus is 4, but the gpus are [0, 1, 2]"),
         ('<gpu id="1"', '<gpu id="0"', "algo: gpu 0 is given twice"),
         ('nchunksperloop="3"', 'nchunksperloop="0"', "nchunksperloop 0 cannot be dealt out"),
+        ('nchunksperloop="3"', 'nchunksperloop="1000000000"', "nchunksperloop 1000000000 is more"),
         ('nchunksperloop="3"', 'nchunksperloop="x"', "nchunksperloop 'x' is not a whole number"),
         ('nchunksperloop="3"', 'nchunksperloop="4"', "o[3] is not chunk 3, whole"),
         ('type="rrcs"', 'type="rx"', "gpu 0, tb 0, step 1: type 'rx' is not one of s, r, rcs"),

@@ -10,8 +10,9 @@ from collectives.files.measured_calls import LINK, MeasuredCall
 from collectives.machine import time_multiple
 from experiments.calibration.log_fitting import fit_logged, logged, logged_cluster
 from experiments.calibration.modelled_calls import check_one_machine, modelled
-from experiments.priors.network import spread_of
+from experiments.priors.network import Told, measured_by, spread_of
 from simulator.support.errors import CalibrationError
+from simulator.topology import SCALE_UP
 from topologies import Cluster, load_cluster
 from topologies.cluster.fabrics import HowKnown
 
@@ -203,6 +204,15 @@ def test_too_few_calls_and_a_wrong_unit_are_refused():
     in_ms = [replace(one, time=1000 * one.time) for one in measured]
     with pytest.raises(CalibrationError, match="unit"):
         fitted(in_ms)
+
+
+def test_one_call_that_no_machine_makes_is_refused_and_so_are_calls_without_a_model():
+    measured = timed(calls())
+    with pytest.raises(CalibrationError, match=r"here: .* times as fast as on this cluster"):
+        fitted([replace(measured[0], time=measured[0].time / 2000), *measured[1:]])
+    told = [Told(SCALE_UP, "all_reduce", "large", 9.0)] * 3
+    with pytest.raises(CalibrationError, match="times off what a fitted model says"):
+        measured_by(CLUSTER.known, told)
 
 
 def test_ranks_that_do_not_fit_are_refused_with_their_place():

@@ -126,6 +126,15 @@ def test_a_plan_from_its_file_is_the_one_that_was_made_and_the_same_workload(tmp
         ({"parallelism": {"tp": 0}}, "must be at least 1"),
         ({"parallelism": {"tpp": 2}}, "parallelism.tpp: no such field"),
         ({"training": {"micro_batch": 1}}, "global_batch"),
+        (
+            {"training": {"micro_batch": 1, "global_batch": 8, "sequence": 10**9}},
+            "sequence 1000000000 must be 1 to 268435456",
+        ),
+        ({"accelerator": {"peak": "9 ZFLOP/s", "memory_bandwidth": "1 TB/s"}}, "ZFLOP/s"),
+        (
+            {"accelerator": {"peak": "989000000 TFLOP/s", "memory_bandwidth": "1 TB/s"}},
+            "peak: '989000000 TFLOP/s'",
+        ),
         ({"serving": {"phase": "decode", "batch": 1, "context": 8}}, "either training or serving"),
         ({"accelerator": {"peak": "989", "memory_bandwidth": "1 TB/s"}}, "no unit"),
         ({"model": "llama-4"}, "no such model"),

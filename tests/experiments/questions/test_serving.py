@@ -88,6 +88,7 @@ ROW = "id,engine,model,machine,tp,isl,osl,concurrency,weights"
         ("a,vllm,llama-3.1-8b,h100_sxm,1,1024,128,4,bf16", ""),
         ("a,vllm,llama-3.1-8b,a100_sxm,1,1024,128,4,fp8", ""),
         ("a,vllm,llama-3.1-8b,h100_sxm,1,1024,128,4,nvfp4", ""),
+        ("a,vllm,llama-3.1-8b,h100_sxm,3,1024,128,4,bf16", "tp 3 does not divide 32 heads"),
         ("a,vllm,llama-9,h100_sxm,1,1024,128,4,bf16", "llama-9: no such model"),
         ("a,vlm,llama-3.1-8b,h100_sxm,1,1024,128,4,bf16", "did you mean vllm"),
         ("a,vllm,llama-3.1-8b,z80,1,1024,128,4,bf16", "no cluster of the catalogue"),

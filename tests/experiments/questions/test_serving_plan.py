@@ -76,6 +76,12 @@ def test_speculation_that_cannot_be_says_why(text, said):
         instances_of(serving_plan(model="llama-3.1-8b", rate="1/s", speculation=text), "hgx-h100")
 
 
+@pytest.mark.parametrize("cache", ["nvfp4", "int8", "fp32", "zzz"])
+def test_a_cache_of_a_type_whose_bytes_are_not_known_is_refused(cache):
+    with pytest.raises(TwofoldError, match=f"{cache}' is not one of"):
+        instances_of(serving_plan(model="llama-3.1-8b", rate="1/s", cache=cache), "hgx-h100")
+
+
 @pytest.mark.parametrize("resource", ["compute", "memory.bandwidth", "memory.size", "host"])
 def test_twice_a_resource_lowers_no_goodput_beyond_its_interval(resource):
     """Near saturation, where order may turn against one: over 5 seeds."""

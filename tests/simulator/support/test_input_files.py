@@ -191,7 +191,16 @@ def test_xml_that_is_not_read(text, words):
 
 @pytest.mark.parametrize(
     "text",
-    ["[" * 100_000, "9" * 5000, "{", "", "\ufeff{}", '{"a": ' + "-" * 9, "[1e5" + "0" * 5000],
+    [
+        '{"b": 1, "a": {"b": 1, "b": 2}}',
+        "[" * 100_000,
+        "9" * 5000,
+        "{",
+        "",
+        "\ufeff{}",
+        '{"a": ' + "-" * 9,
+        "[1e5" + "0" * 5000,
+    ],
 )
 def test_json_that_is_not_read_is_one_line(text):
     with pytest.raises(TwofoldError, match=r"^a\.json: ") as caught:

@@ -279,6 +279,11 @@ def test_a_folder_with_a_config_will_do(tmp_path):
             "every n-th layer",
         ),
         ({"num_local_experts": 8}, "num_local_experts: 8 experts, which this model_type has not"),
+        ({"layer_types": ["full_attention"]}, "layer_types: of 1 layers, but there are 32"),
+        ({"n_layer": 40}, "num_hidden_layers 32 and n_layer 40 contradict each other"),
+        ({"add_cross_attention": True}, "add_cross_attention: a model card has no encoder"),
+        ({"quantization_config": "fp8"}, "quantization_config: 'fp8' is not a table"),
+        ({"num_hidden_layers": 100_000}, "layers: Input should be less than or equal to 10000"),
     ],
 )
 def test_what_is_wrong_or_cannot_be_said_is_named(tmp_path, change, told):
@@ -288,6 +293,17 @@ def test_what_is_wrong_or_cannot_be_said_is_named(tmp_path, change, told):
     assert str(error.value).startswith(str(path))
     assert told in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_quantization_is_not_taken_and_that_is_said(tmp_path):
+    path = write(tmp_path, LLAMA | {"quantization_config": {"quant_method": "gptq", "bits": 4}})
+    assert load_model(path).left_out.startswith("its quantization ('gptq')")
+
+
+def test_a_picture_is_no_smaller_than_a_patch(tmp_path):
+    vit = LLAMA | {"model_type": "vit", "image_size": 8, "patch_size": 16}
+    with pytest.raises(TraceError, match="image_size: 8 is less than patch_size 16"):
+        load_model(write(tmp_path, vit))
 
 
 @pytest.mark.parametrize("change", [{"moe_layer_freq": 2}, {"n_routed_experts": None}])

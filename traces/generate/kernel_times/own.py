@@ -24,7 +24,7 @@ import numpy as np
 from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.input_files import csv_table, read_text
-from simulator.support.quantities import CENTURY, number_of
+from simulator.support.quantities import number_of
 from traces.core.events import RecordedOperator
 from traces.generate.kernel_times.families import COMMUNICATION, kind_by_name
 from traces.generate.kernel_times.shapes import (
@@ -34,6 +34,7 @@ from traces.generate.kernel_times.shapes import (
     LatentAttention,
     Shape,
     Streaming,
+    work_of,
 )
 
 KERNELS: Mapping[str, type[Shape]] = {
@@ -46,6 +47,10 @@ KERNELS: Mapping[str, type[Shape]] = {
 """Names of kernels in a table of one's own; ``shape`` has the fields of these, ``m=4096 n=...``."""
 
 COLUMNS = ("kernel", "shape", "seconds")
+_LONGEST = 3600.0
+"""Seconds of a kernel at most."""
+_FASTEST, _WIDEST = 1e17, 1e15
+"""FLOP/s and B/s that no accelerator reaches, nor its caches, several times over."""
 
 _DIMENSIONS: Mapping[type[Shape], tuple[str, ...]] = {
     Gemm: ("m", "n", "k", "batch"),
@@ -174,10 +179,15 @@ def read_own(file: Path) -> OwnKernels:
             f"{file}: line 1: column {missing[0]} is missing; a table of kernels has the"
             f" columns {', '.join(COLUMNS)}"
         )
-    rows = tuple(_row(row, f"{file}: line {line}") for line, row in table)
+    texts = list(table)
+    rows = tuple(_row(row, f"{file}: line {line}") for line, row in texts)
     if not rows:
         raise TraceError(f"{file}: has no rows: measure at least one kernel")
-    return OwnKernels(str(file), rows)
+    typed = (
+        isinstance(shape, Streaming) or " dtype=" in f" {row['shape']}"
+        for (_, row), (shape, _) in zip(texts, rows, strict=True)
+    )
+    return OwnKernels(str(file) if all(typed) else f"{file} (rows without dtype as bf16)", rows)
 
 
 def _row(row: Mapping[str, str | None], where: str) -> tuple[Shape, float]:
@@ -187,9 +197,18 @@ def _row(row: Mapping[str, str | None], where: str) -> tuple[Shape, float]:
         raise TraceError(f"{where}: kernel {shown(name)} is unknown; choose from {choices}")
     text = (row["seconds"] or "").strip()
     seconds = number_of(text)
-    if not 0 < seconds <= CENTURY:
-        raise TraceError(f"{where}: seconds {shown(text)} must be a positive number, in s")
-    return parse_shape(name, row["shape"] or "", where), seconds
+    if not 0 < seconds <= _LONGEST:
+        raise TraceError(
+            f"{where}: seconds {shown(text)} must be a positive number, in s, {_LONGEST:g} at most"
+        )
+    shape = parse_shape(name, row["shape"] or "", where)
+    flops, traffic = work_of(shape)
+    if max(flops / _FASTEST, traffic / _WIDEST) > seconds:
+        raise TraceError(
+            f"{where}: seconds {shown(text)}: {flops:.3g} FLOP and {traffic:.3g} B take longer on"
+            " any accelerator: is it in seconds?"
+        )
+    return shape, seconds
 
 
 def parse_shape(kernel: str, text: str, where: str) -> Shape:

@@ -6,6 +6,7 @@ carried over, timed by the roofline, or compared by it (``python -m benchmarks.k
 """
 
 import csv
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -42,6 +43,8 @@ from traces.generate.kernel_times.tables import (
     table_keys,
 )
 
+_FAR = 100.0
+"""Times what is known that one's own kernels are not; units that are mixed up are 1000 apart."""
 Origin = Literal["measured", "carried over", "roofline"]
 ORIGINS: tuple[Origin, ...] = ("measured", "carried over", "roofline")
 
@@ -190,6 +193,7 @@ class KernelTimes:
             tabled_rows = self._tabled([row[0] for row in rows])
             expected = {shape: time.seconds for shape, time in tabled_rows.items()}
             self._own.update(kinds(rows, expected))
+            self._check_unit(self.own.source)
         kind = self._own.get(kind_of(shape))
         if kind is None:
             return tabled
@@ -197,6 +201,15 @@ class KernelTimes:
         return KernelTime(
             max(seconds, self.least(shape)), "measured" if measured else "carried over"
         )
+
+    def _check_unit(self, source: str) -> None:
+        """Refuse kernels of one's own that are far from what is known, as in another unit."""
+        ratio = math.exp(float(np.median([kind.ratio for kind in self._own.values()])))
+        if not 1 / _FAR < ratio < _FAR:
+            raise WorkloadError(
+                f"{source}: kernels take {ratio:.2g} times (median) what {self.chip.name} is known"
+                " to take: are the times in seconds?"
+            )
 
     def _looked_up(
         self, source: TableSource, lookups: Mapping[Shape, Lookup]

@@ -97,6 +97,9 @@ def test_a_table_is_read(tmp_path):
         ("gemm,m=1 n=1 k=1 m=2,1", r"line 3: shape: 'm=2' is given twice"),
         ("gemm,m=1 n=1 z=1,1", r"line 3: shape: 'z=1' is not one of m, n, k"),
         ("gemm,m=a n=1 k=1,1", r"line 3: shape: m 'a' must be a number"),
+        ("gemm,m=1 n=1 k=1,4000", r"line 3: seconds '4000' must be a positive number, in s, 3600"),
+        ("gemm,m=4096 n=4096 k=4096,1e-9", r"line 3: seconds '1e-9': 1.37e\+11 FLOP and .* longer"),
+        ("streaming,traffic=1e18,1", r"line 3: seconds '1': 0 FLOP and 1e\+18 B take longer"),
         ("gemm,m=0 n=1 k=1,1", r"line 3: shape: Gemm: m 0.0 must be a positive"),
         ("gemm,m=1 n=1 k=1 dtype=x,1", r"line 3: shape: precision 'x' is unknown"),
         ("attention,causal=perhaps,1", r"line 3: shape: causal 'perhaps' must be yes or no"),
@@ -106,6 +109,22 @@ def test_a_table_is_read(tmp_path):
 def test_a_row_that_cannot_be_is_named(tmp_path, row, said):
     with pytest.raises(TraceError, match=said):
         read_own(table(tmp_path, "gemm,m=1 n=1 k=1,1", row))
+
+
+def test_a_row_without_a_type_is_of_bf16_and_that_is_said(tmp_path):
+    typed = "attention,batch=1 heads=8 kv_heads=8 queries=1 keys=9 head_size=64 cache_dtype=fp8"
+    assert read_own(table(tmp_path, f"{typed} dtype=bf16,1", "streaming,traffic=1,1")).source == (
+        str(tmp_path / "own.csv")
+    )
+    assert read_own(table(tmp_path, f"{typed},1")).source.endswith("(rows without dtype as bf16)")
+
+
+def test_times_in_another_unit_are_refused():
+    """Milliseconds in place of seconds are a thousand times as much."""
+    shape = Gemm(4096, 4096, 4096)
+    far = OwnKernels("here", ((shape, 1000 * TABLED.time(shape).seconds),))
+    with pytest.raises(WorkloadError, match=r"here: kernels take 1e\+03 times .* in seconds"):
+        kernel_times(CHIP, own=far).time(shape)
 
 
 def test_a_table_without_its_columns_or_rows_is_refused(tmp_path):

@@ -1,9 +1,9 @@
-"""A change as data: what a what-if multiplies, sets or edits, before it is applied to any scenario.
+"""A change as data: what a what-if multiplies, sets or edits, before it is applied to a scenario.
 
-A change is parts in order. Most are numbers: how long a part of local time is (:class:`Scaled`), by
-what a value of the cluster is multiplied (:class:`Multiplied`). Whoever asks many of these at once
-(:mod:`experiments.evaluate`) reads the numbers off and applies none. The rest is :class:`Edited`: a
-function from a scenario to another.
+A change is a sequence of parts. Most are numbers: a factor for a part of local time
+(:class:`Scaled`), or for a value of the cluster (:class:`Multiplied`). Code that evaluates many
+changes at once (:mod:`experiments.evaluate`) reads these numbers and applies none. All others are
+:class:`Edited`: a function from a scenario to another.
 """
 
 import math
@@ -34,16 +34,16 @@ CLUSTER_RESOURCES = {
     "scale_out.nics_per_node": "NICs",
     "pcie.bandwidth": "B/s",
 }
-"""Values of the cluster that one may multiply, and their units."""
+"""Values of the cluster that can be multiplied, and their units."""
 BUS_BANDWIDTH = "pcie.bandwidth"
-"""The one that copies between host and device follow, besides the network's traffic."""
+"""The value that limits copies between host and device, besides the network's traffic."""
 LINKS = tuple(name for name, unit in CLUSTER_RESOURCES.items() if unit in ("B/s", "s"))
-"""Those that are numbers of links; any other changes which links there are."""
+"""Values that are numbers of links; any other changes which links there are."""
 _OF_LINKS = {"bandwidth": "B/s", "latency": "s"}
 
 
 def is_of_links(name: str) -> bool:
-    """Whether a value is a number of links: those of a tier, or of a resource that a graph names.
+    """Whether a value is a number of links: those of a tier, or of a resource of a graph.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def is_of_links(name: str) -> bool:
 
 
 def unit_of_value(name: str) -> str:
-    """Return the unit of a value of a cluster, whether every cluster may have it or only a graph.
+    """Return the unit of a value of a cluster, or of a graph's resource.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def unit_of_value(name: str) -> str:
 
 
 def cluster_values(cluster: Cluster) -> tuple[str, ...]:
-    """Names of all values that one may ask about on a cluster, whether it has them or not.
+    """Return the names of all values that can be asked about, whether the cluster has them or not.
 
     Those that every cluster may have come first, then those of the resources that its graph names.
     """
@@ -80,9 +80,9 @@ _MANY = {"copy": "copies", "launch": "launches", "micro-batch": "micro-batches"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changed:
-    """A scenario after a change; ``note`` says what the change touched.
+    """A scenario after a change; ``note`` describes what the change affected.
 
-    ``assumptions`` are what is taken for granted of what no trace has shown, one sentence each.
+    ``assumptions`` state what no trace has shown, one sentence each.
     """
 
     scenario: Scenario
@@ -91,16 +91,16 @@ class Changed:
 
 
 Apply = Callable[[Scenario], Changed]
-"""Raises WhatIfError if there is nothing in the scenario that it could touch."""
+"""Raises WhatIfError if the scenario has nothing that it could affect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """Ops of one kind take ``times / over`` as long, the launch latencies of host ops with them.
+    """Ops of one kind take ``times / over`` as long, including the launch latencies of host ops.
 
-    A quotient, for division rounds otherwise than multiplication: twice the speed is ``over=2``.
-    With ``word``, how the ops are called where the change was written, it is an error if the step
-    has none.
+    It is a quotient, because division and multiplication round differently: twice the speed is
+    ``over=2``. With ``word``, the name of the ops in the change's text, a step without such ops is
+    an error.
     """
 
     part: What
@@ -120,7 +120,7 @@ class Scaled:
             raise WhatIfError(f"there are no ops to count as {self.word!r} in this step")
 
     def apply(self, scenario: Scenario) -> Changed:
-        """Return the scenario with the ops as long as that; errors as of ``check``."""
+        """Return the scenario with scaled durations; errors as of ``check``."""
         self.check(scenario)
         workload, edges = scenario.workload, scenario.workload.edges
         ops = workload.part == self.part
@@ -130,12 +130,12 @@ class Scaled:
             on_host = workload.what[edges.source] == What.HOST
             lag = np.where(on_host, edges.lag * self.times / self.over, edges.lag)
         after = workload.lasting(duration, lag)
-        return Changed(replace(scenario, workload=after), say_ops(workload, ops))
+        return Changed(replace(scenario, workload=after), count_ops(workload, ops))
 
 
 @dataclass(frozen=True, slots=True)
 class Multiplied:
-    """A value of the cluster is ``times / over`` of what it was; all others stay as they are."""
+    """A value of the cluster is multiplied by ``times / over``; all others stay."""
 
     resource: str
     times: float = 1.0
@@ -156,9 +156,9 @@ class Multiplied:
         """Return the scenario on the cluster with that value; errors as of ``check``."""
         before = scenario.cluster
         after = changed_cluster(before, self.resource, self.times / self.over)
-        note = " → ".join(say_value(cluster, self.resource) for cluster in (before, after))
+        note = " → ".join(value_text(cluster, self.resource) for cluster in (before, after))
         if self.resource.endswith("latency"):
-            note += f", {_said_times(self.times / self.over)} as long"
+            note += f", {_factor_text(self.times / self.over)} as long"
         changed = replace(scenario, cluster=after)
         plain, kind = split_resource(self.resource)
         if plain == BUS_BANDWIDTH:
@@ -169,7 +169,7 @@ class Multiplied:
                 sooner = workload.duration * self.over / self.times
                 after_copies = workload.lasting(np.where(copies, sooner, workload.duration))
                 changed = replace(changed, workload=after_copies)
-                note += f"; {say_ops(workload, copies)}"
+                note += f"; {count_ops(workload, copies)}"
         if scenario.faults and self.resource not in LINKS:
             # Refuse a network of other links on which parts that are broken are not found again
             try:
@@ -181,10 +181,10 @@ class Multiplied:
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """Another workload, cluster or choice of algorithms, as a function makes it of a scenario.
+    """Another workload, cluster or choice of algorithms, made from a scenario by a function.
 
-    ``is_network`` says that it makes another network, whose model errs by itself: nothing that the
-    first was off by is taken over.
+    ``is_network`` marks a change to another network, whose model has errors of its own: no
+    correction measured on the first one is carried over.
     """
 
     apply: Apply
@@ -193,7 +193,7 @@ class Edited:
 
 @dataclass(frozen=True, slots=True)
 class Faulty:
-    """A link, NIC, node or switch of the network is slow or down, or a share of them by lot."""
+    """A link, NIC, node or switch that is slow or down, or a random share of them."""
 
     fault: Fault
 
@@ -212,7 +212,7 @@ class Faulty:
         return Changed(after, broken.notes[-1], (_REROUTED,) if broken.rerouted else ())
 
     def drawn(self, seed: int, draw: int) -> "Faulty":
-        """Return a draw by lot of a seed, if the change has none of its own; else the change."""
+        """Return one random draw of a seed; the change itself if it has a seed of its own."""
         lot = self.fault.part
         if not isinstance(lot, Drawn):
             return self
@@ -279,36 +279,36 @@ class Change:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether parts of it are drawn by lot, so that it is one of many."""
+        """Whether parts of it are random, so that it is one of many draws."""
         return any(isinstance(part, Faulty) and part.is_drawn for part in self.parts)
 
     @property
     def is_network(self) -> bool:
-        """Whether it puts the step on another network, not on this one with other values."""
+        """Whether it puts the step on another network, rather than changing values of this one."""
         return any(isinstance(part, Edited) and part.is_network for part in self.parts)
 
     def drawn(self, seed: int, draw: int) -> "Change":
-        """Return one of the many: draw number ``draw`` of a seed, where none is written."""
+        """Return draw number ``draw`` of a seed, where the change has no seed of its own."""
         parts = (
             part.drawn(seed, draw) if isinstance(part, Faulty) else part for part in self.parts
         )
         return replace(self, parts=tuple(parts))
 
     def seed(self, usual: int) -> int:
-        """Return the seed of its draws: the first that is written, else the usual one."""
+        """Return the seed of its draws: the first in its text, else the usual one."""
         lots = (part.fault.part for part in self.parts if isinstance(part, Faulty))
         written = (lot.seed for lot in lots if isinstance(lot, Drawn) and lot.seed is not None)
         return next(written, usual)
 
     def _written(self, error: TwofoldError) -> TwofoldError:
-        """Say which change it was, if that was written."""
+        """Add the text of the change to an error, if it has one."""
         if not self.text:
             return error
         sort = DisconnectedError if isinstance(error, DisconnectedError) else WhatIfError
         return sort(f"what-if {self.text!r}: {error}")
 
     def check(self, scenario: Scenario) -> None:
-        """Refuse a scenario that lacks what the change's numbers belong to; errors as ``apply``."""
+        """Refuse a scenario without what the change's numbers apply to; errors as ``apply``."""
         for part in self.split()[1]:
             try:
                 part.check(scenario)
@@ -316,10 +316,10 @@ class Change:
                 raise self._written(error) from error
 
     def split(self) -> tuple[tuple[Part, ...], tuple[Scaled | Multiplied, ...]]:
-        """Tell parts that change which ops or links there are from those that are numbers of them.
+        """Separate parts that change the graphs of ops or links from those that multiply numbers.
 
-        Numbers may be applied after the rest, but not where a function edits the scenario: what
-        that makes of it may depend on them.
+        The numbers may be applied last, unless a function edits the scenario: its result may depend
+        on them.
         """
         if any(isinstance(part, Edited) for part in self.parts):
             return self.parts, ()
@@ -333,7 +333,7 @@ class Change:
 
 
 def changed(scenario: Scenario, changes: Iterable[Change]) -> tuple[Scenario, tuple[Changed, ...]]:
-    """Apply changes one after the other; returns what became of each, too. Errors as ``apply``."""
+    """Apply changes one after the other; return the result of each, too. Errors as ``apply``."""
     outcomes: list[Changed] = []
     for change in changes:
         outcomes.append(change.apply(scenario))
@@ -342,7 +342,7 @@ def changed(scenario: Scenario, changes: Iterable[Change]) -> tuple[Scenario, tu
 
 
 def by_values(before: Scenario, after: Scenario) -> Change | None:
-    """Return the change of the cluster's values alone that makes one scenario of another.
+    """Return the change of the cluster's values that turns one scenario into another.
 
     Parameters
     ----------
@@ -352,7 +352,7 @@ def by_values(before: Scenario, after: Scenario) -> Change | None:
     Returns
     -------
     Change or None
-        None where they differ in anything else: the step, where its ranks are, another fabric.
+        None if they differ in anything else: the step, the placement of its ranks, the fabric.
     """
     same = (
         after.workload is before.workload
@@ -377,12 +377,12 @@ def by_values(before: Scenario, after: Scenario) -> Change | None:
 
 
 def _described(cluster: Cluster) -> dict[str, Any]:
-    """Return all that a cluster's file says but its name and where figures are from."""
+    """Return all fields of a cluster's file but its name and its sources."""
     return cluster.model_dump(exclude={"name", "description", "sources"})
 
 
 def _agree(left: object, right: object) -> bool:
-    """Whether two descriptions agree, floats but for rounding."""
+    """Whether two descriptions are equal up to rounding of floats."""
     if isinstance(left, float) and isinstance(right, float):
         return math.isclose(left, right, rel_tol=1e-12)
     if isinstance(left, dict) and isinstance(right, dict):
@@ -392,44 +392,44 @@ def _agree(left: object, right: object) -> bool:
     return left == right
 
 
-def _said_times(factor: float) -> str:
-    """Say a factor of a duration, which is worse the greater it is."""
+def _factor_text(factor: float) -> str:
+    """Format a factor of a duration, which is worse the larger it is."""
     text = f"{factor:.4g}"
     return {"2": "twice", "0.5": "half"}.get(text, f"{text} times")
 
 
-def say_value(cluster: Cluster, resource: str, by: float = 1.0) -> str:
-    """Say ``by`` times a value of the cluster.
+def value_text(cluster: Cluster, resource: str, by: float = 1.0) -> str:
+    """Format ``by`` times a value of the cluster.
 
-    Where kinds of node differ in it kind by kind; of unlike links the least and the most.
+    If kinds of node differ in it, kind by kind; of unequal links the least and the largest value.
     """
     values, unit = resource_values(cluster), unit_of_value(resource)
     kinds = by_kind(cluster, resource, values)
     if kinds and differing(kinds):
         by_kind_text = [
-            f"{_say_quantity(value * by, unit)} ({kind})" for kind, value in kinds.items()
+            f"{_quantity_text(value * by, unit)} ({kind})" for kind, value in kinds.items()
         ]
         return ", ".join(by_kind_text)
     low, high = resource_range(cluster).get(resource, (values[resource],) * 2)
-    most = _say_quantity(values[resource] * by, unit)
-    return most if low >= high else f"{_say_quantity(low * by, unit)} to {most}"
+    most = _quantity_text(values[resource] * by, unit)
+    return most if low >= high else f"{_quantity_text(low * by, unit)} to {most}"
 
 
-def _say_quantity(value: float, unit: str) -> str:
+def _quantity_text(value: float, unit: str) -> str:
     if unit in ("B/s", "s"):
         return format_quantity(value, unit)
     return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}"
 
 
-def say_ops(workload: Workload, ops: Mask) -> str:
+def count_ops(workload: Workload, ops: Mask) -> str:
     """Count ops in words: ``1,240 kernels and 8 copies on 8 ranks``."""
     counts = {what: int((ops & (workload.what == what)).sum()) for what in _SAID}
-    parts = [say_count(number, _SAID[what]) for what, number in counts.items() if number]
-    return f"{' and '.join(parts) or 'no ops'} on {say_ranks(workload, ops)}"
+    parts = [counted(number, _SAID[what]) for what, number in counts.items() if number]
+    return f"{' and '.join(parts) or 'no ops'} on {ranks_text(workload, ops)}"
 
 
-def say_ranks(workload: Workload, ops: Mask) -> str:
-    """Say on how many ranks ops are; on one, which."""
+def ranks_text(workload: Workload, ops: Mask) -> str:
+    """Return the number of ranks that have the ops; for one, its number."""
     ranks = np.flatnonzero(np.bincount(workload.rank[ops]))
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
 
@@ -454,13 +454,13 @@ def ops_of_kind(scenario: Scenario, kind: str) -> Mask:
     return np.asarray((rank >= members[0].start) & (rank < members[0].stop))
 
 
-def say_count(number: int, noun: str) -> str:
-    """Say how many: ``1 copy``, ``1,240 launches``."""
+def counted(number: int, noun: str) -> str:
+    """Format a count with its noun: ``1 copy``, ``1,240 launches``."""
     return f"{number:,} {noun if number == 1 else _MANY.get(noun, f'{noun}s')}"
 
 
 def nodes_of(scenario: Scenario, ranks: int) -> int | None:
-    """Return over how many nodes a larger job is spread: with as many ranks on each as before.
+    """Return the number of nodes of a larger job with as many ranks on each as before.
 
     Raises
     ------
@@ -481,7 +481,7 @@ def check_fits(cluster: Cluster, ranks: int, nodes: int | None) -> None:
     Raises
     ------
     WhatIfError
-        With how many nodes are needed.
+        With the number of nodes that it needs.
     """
     per_node = cluster.ranks_per_node
     needed = -(-ranks // per_node) if nodes is None else nodes

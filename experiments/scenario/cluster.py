@@ -10,8 +10,8 @@ from experiments.scenario.change import (
     Changed,
     Edited,
     Multiplied,
+    count_ops,
     ops_of_kind,
-    say_ops,
     unit_of_value,
 )
 from experiments.scenario.scenario import Scenario
@@ -30,11 +30,11 @@ from topologies.cluster.node import AcceleratorTable, from_data_sheet
 from topologies.cluster.schema import kinds_of
 
 _HALVES = ("bf16", "fp16")
-"""Types whose peak stands for an accelerator's, the first that it gives: 16-bit floats."""
+"""Dtypes whose peak represents an accelerator, the first that its sheet has: 16-bit floats."""
 
 
 def set_resource(resource: str, text: str) -> Edited:
-    """Set a value of the cluster, written with its unit; a number of things is a bare number."""
+    """Set a value of the cluster, given with its unit; a count is a bare number."""
     unit = unit_of_value(resource)
     if unit in ("B/s", "s"):
         value = parse_quantity(text, unit)
@@ -62,8 +62,8 @@ def set_resource(resource: str, text: str) -> Edited:
 def other_cluster(name: str) -> Edited:
     """Put the step on the network of another cluster, a name of the catalogue or a file.
 
-    Compute and host times stay as they were recorded. What the trace's calls were off from the
-    model on the first cluster they are on the other, but for what that one's file gives.
+    Compute and host times stay as recorded. Corrections of the model by the trace's calls carry
+    over to the other cluster, unless its file has its own.
     """
     path = Path(name)
     if path.exists() and not path.is_file():  # a pipe is read once, a device without end
@@ -94,7 +94,7 @@ def moved_to(scenario: Scenario) -> Edited:
 
 
 def other_topology(text: str) -> Edited:
-    """Give a tier another topology, as ``compare --topology`` does; ranks keep their bandwidth."""
+    """Give a tier another topology, as ``compare --topology`` does; bandwidth per rank stays."""
 
     def apply(scenario: Scenario) -> Changed:
         before = scenario.cluster
@@ -118,7 +118,7 @@ def other_routing(policy: str) -> Edited:
 
 
 def other_setting(name: str, text: str) -> Edited:
-    """Set something of the library, or of how it reaches its NICs."""
+    """Set an option of the library, or of how it reaches its NICs."""
 
     def apply(scenario: Scenario) -> Changed:
         after = with_setting(scenario.cluster, name, text)
@@ -132,12 +132,11 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
 
     Each is scaled by ``max(f/P', b/B') / max(f/P, b/B)``, of its FLOPs ``f`` and bytes ``b``, the
     peaks ``P`` for 16-bit floats and the memory bandwidths ``B`` (Williams, Waterman and
-    Patterson, CACM 52, 2009): what it fell short of the one roofline, it falls short of the
-    other. Where the trace has no FLOPs and no bytes, kernels are recognised
-    (:mod:`experiments.scenario.recognised`). Where kinds of node differ ``P`` and ``B`` are those
-    of the rank's own; with ``kind`` only that kind's are replaced. The network, and how its library
-    chooses, stay as they are. Behind ``cluster NAME`` kernels still last as on the accelerator on
-    which they were timed, so that one is replaced.
+    Patterson, CACM 52, 2009): its efficiency against the roofline stays. If the trace has no FLOPs
+    and no bytes, kernels are recognised (:mod:`experiments.scenario.recognised`). If kinds of node
+    differ, ``P`` and ``B`` are those of the rank's own; with ``kind`` only that kind's are
+    replaced. The network and the library's choices stay. After ``cluster NAME`` kernel durations
+    are still those of the accelerator on which they were timed, which is the one replaced.
     """
     chip = _named(name)
 
@@ -168,20 +167,24 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
         after = _roofline(chip, flops, traffic)
         ratio = np.divide(after, before, out=np.ones(len(workload)), where=is_known)
         unscaled = int(((workload.what == What.COMPUTE) & ~is_known).sum())
-        note = f"{' and '.join(chips)} → {chip.name}: {say_ops(workload, is_known)}; {unscaled:,} "
+        note = (
+            f"{' and '.join(chips)} → {chip.name}: {count_ops(workload, is_known)}; {unscaled:,} "
+        )
         note += "of unknown work kept" if kind is None else "of other kinds or unknown work kept"
         faster = durations_scaled(workload, is_known, ratio)
         unsure = np.where(is_known & (after != before), kernel_error(COMPARED).shared, 0.0)
-        error = scenario.kernel_error + _together(faster, unsure)
+        error = scenario.kernel_error + _weighted_uncertainty(faster, unsure)
         after_scenario = replace(scenario, workload=faster, kernel_error=error, timed_on=None)
-        return Changed(replace(after_scenario, cluster=_with(cluster, chip, kind)), note)
+        return Changed(
+            replace(after_scenario, cluster=_with_accelerator(cluster, chip, kind)), note
+        )
 
     return Edited(apply)
 
 
 def _recognised(scenario: Scenario, target: AcceleratorTable, kind: str | None) -> Changed:
-    """Scale kernels that are recognised, each by the table of its kind."""
-    from experiments.scenario.recognised import ratios, recognise, unsure_by
+    """Scale recognised kernels, each by the table of its kind."""
+    from experiments.scenario.recognised import log_uncertainty, ratios, recognise
 
     workload, cluster = scenario.workload, scenario.cluster
     ratio, unsure, chips = np.ones(len(workload)), np.zeros(len(workload)), []
@@ -195,23 +198,23 @@ def _recognised(scenario: Scenario, target: AcceleratorTable, kind: str | None) 
         )
         if of_members.any():
             ratio[of_members] = ratios(kernels, _chip(chip), _chip(target))[of_members]
-            unsure[of_members] = unsure_by(kernels, _chip(chip), _chip(target))[of_members]
+            unsure[of_members] = log_uncertainty(kernels, _chip(chip), _chip(target))[of_members]
             chips.append(chip.name)
     scaled = durations_scaled(workload, is_concerned & kernels.scaled, ratio)
     note = f"{' and '.join(dict.fromkeys(chips))} → {target.name}: {kernels.told()}"
-    error = scenario.kernel_error + _together(scaled, unsure)
+    error = scenario.kernel_error + _weighted_uncertainty(scaled, unsure)
     after = replace(scenario, workload=scaled, kernel_error=error, timed_on=None)
-    return Changed(replace(after, cluster=_with(cluster, target, kind)), note)
+    return Changed(replace(after, cluster=_with_accelerator(cluster, target, kind)), note)
 
 
-def _together(workload: Workload, unsure: Floats) -> float:
-    """Mean of what kernels are unsure by, of each as much as it lasts."""
+def _weighted_uncertainty(workload: Workload, unsure: Floats) -> float:
+    """Return the mean uncertainty of kernels, weighted by their durations."""
     lasting = np.where(workload.what == What.COMPUTE, workload.duration, 0.0)
     return float(lasting @ unsure / lasting.sum()) if lasting.any() else 0.0
 
 
 def _chip(chip: AcceleratorTable) -> Accelerator:
-    """Return an accelerator as tables of kernels know it."""
+    """Return an accelerator as tables of kernels name it."""
     if chip.memory_bandwidth is None or not any(half in chip.peak for half in _HALVES):
         raise WhatIfError(f"the cluster does not give {chip.name}'s peak or memory bandwidth")
     return Accelerator(chip.name, dict(chip.peak), chip.memory_bandwidth, chip.generation or "")
@@ -220,7 +223,7 @@ def _chip(chip: AcceleratorTable) -> Accelerator:
 def _recorded_times(
     scenario: Scenario, is_known: Mask, flops: Floats, traffic: Floats
 ) -> tuple[list[str], Floats]:
-    """Names of the ranks' accelerators, and the least time of each op on its own (s)."""
+    """Return the ranks' accelerators, and the least time of each op on its own one (s)."""
     workload = scenario.workload
     least, chips = np.zeros(len(workload)), []
     for members, chip in _chips(scenario):
@@ -231,7 +234,7 @@ def _recorded_times(
 
 
 def _chips(scenario: Scenario) -> Iterator[tuple[range, AcceleratorTable]]:
-    """Yield ranks, and the accelerator on which their kernels last as they do."""
+    """Yield ranks, and the accelerator for which their kernel durations hold."""
     if scenario.timed_on is not None:
         yield range(scenario.ranks), scenario.timed_on.accelerator
         return
@@ -240,7 +243,7 @@ def _chips(scenario: Scenario) -> Iterator[tuple[range, AcceleratorTable]]:
         yield part.placement.members, part.cluster.accelerator
 
 
-def _with(cluster: Cluster, chip: AcceleratorTable, kind: str | None) -> Cluster:
+def _with_accelerator(cluster: Cluster, chip: AcceleratorTable, kind: str | None) -> Cluster:
     """Return the cluster with another accelerator, of one kind of node or of all."""
 
     def like(current: AcceleratorTable) -> AcceleratorTable:
@@ -265,7 +268,7 @@ def _with(cluster: Cluster, chip: AcceleratorTable, kind: str | None) -> Cluster
 
 
 def _roofline(chip: AcceleratorTable, flops: Floats, traffic: Floats) -> Floats:
-    """Least time of each op on an accelerator (s)."""
+    """Least time of each op on an accelerator by its roofline (s)."""
     peak = next((chip.peak[half] for half in _HALVES if half in chip.peak), None)
     if (peak is None and flops.any()) or (chip.memory_bandwidth is None and traffic.any()):
         raise WhatIfError(f"the cluster does not give {chip.name}'s peak or memory bandwidth")

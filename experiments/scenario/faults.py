@@ -1,9 +1,9 @@
-"""What-ifs on single parts of the network, from words: ``link leaf0-spine1 down``.
+"""What-ifs on single parts of the network, parsed from words: ``link leaf0-spine1 down``.
 
-``PART EFFECT``, of which a part is ``link A-B`` (``A->B`` for one direction), ``nic I of node N``,
-``node N``, ``plane N``, ``switch NAME``, or a share by lot, ``P% of [TIER]
-links|nics|switches|nodes``; an effect is ``down``, ``xF`` or ``bandwidth xF``, ``latency xF``, the
-last two also of one tier's links alone: ``node 5 scale_out.latency x10``. A lot may end in
+The form is ``PART EFFECT``. A part is ``link A-B`` (``A->B`` for one direction), ``nic I of node
+N``, ``node N``, ``plane N``, ``switch NAME``, or a random share, ``P% of [TIER]
+links|nics|switches|nodes``. An effect is ``down``, ``xF`` or ``bandwidth xF``, ``latency xF``, the
+last two also for one tier's links only: ``node 5 scale_out.latency x10``. A random share may end in
 ``seed S``.
 """
 
@@ -20,7 +20,7 @@ from topologies.faults import DRAWN, Drawn, Fault, LinkNamed, NicNamed, NodeName
 
 DOWN = "down"
 TIERS = (SCALE_UP, SCALE_OUT, PCIE)
-"""Resources that may be written in any spelling; a graph may name others."""
+"""Resources that are accepted in any spelling; a graph may name others."""
 _PERCENT = re.compile(r"(\d+\.?\d*|\.\d+)%")
 _VALUES = ("bandwidth", "latency")
 _WRITE = (
@@ -34,12 +34,12 @@ def begins(word: Word) -> bool:
 
 
 def faulty(words: Sequence[Word]) -> Faulty:
-    """Read a change to a part of the network.
+    """Parse a change to a part of the network.
 
     Raises
     ------
     WhatIfError
-        If it is none, saying how one is written.
+        If it is none; the message gives the form.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def _without_seed(words: Sequence[Word]) -> tuple[Sequence[Word], int | None]:
 
 
 def _effect(words: Sequence[Word]) -> tuple[Sequence[Word], float | None]:
-    """Split off what becomes of the part: a factor, None where it is down."""
+    """Split off the effect on the part: a factor, None if it is down."""
     if len(words) < 2:
         raise WhatIfError(f"say which {words[0].text} and what happens to it; {_WRITE}")
     *named, last = words
@@ -85,7 +85,7 @@ def _effect(words: Sequence[Word]) -> tuple[Sequence[Word], float | None]:
 
 
 def _value(word: Word) -> tuple[str, str | None] | None:
-    """Read ``latency`` or ``scale_out.latency``; None if it is neither."""
+    """Parse ``latency`` or ``scale_out.latency``; None if it is neither."""
     tier, _, value = word.text.rpartition(".")
     if word.quoted or value not in _VALUES:
         return None
@@ -97,7 +97,7 @@ def _is_share(word: Word) -> bool:
 
 
 def _share(named: Sequence[Word], seed: int | None) -> Drawn:
-    """Read ``1% of links``, ``5% of scale_out links``."""
+    """Parse ``1% of links``, ``5% of scale_out links``."""
     match = _PERCENT.fullmatch(named[0].text)
     percent = float(match[1]) if match else 0.0
     if not 0 < percent <= 100:

@@ -96,16 +96,16 @@ GRAMMAR = (
     "PART down|xF|latency xF with a PART of link A-B, nic I of node N, node N, plane N, "
     "switch NAME, P% of [TIER] links; joined by 'and'"
 )
-"""All of it in one line."""
+"""The whole grammar in one line."""
 
 
 def parse_change(text: str) -> Change:
-    """Read a what-if.
+    """Parse a what-if.
 
     Raises
     ------
     WhatIfError
-        If it is none: what is wrong, and how one is written.
+        If it is none: what is wrong, and the form.
 
     Examples
     --------
@@ -260,7 +260,7 @@ def _accelerator(clause: Clause) -> Part:
 
 
 def _network(verb: str, change: Callable[[str], Part]) -> Callable[[Clause], Part]:
-    """Make what reads a verb that a text follows."""
+    """Make a parser for a verb that is followed by text."""
 
     def read(clause: Clause) -> Part:
         clause.for_all_ranks()
@@ -313,11 +313,11 @@ _VERBS: dict[str, Callable[[Clause], Part]] = {
 }
 
 _LABELLED: dict[str, Callable[[Clause], Part]] = {REPLICAS: _replicas, _ACCELERATOR: _accelerator}
-"""What may have a label behind its first word."""
+"""Verbs that may have a label after the first word."""
 
 
 def _only_word(named: "list[Word] | tuple[Word, ...]") -> Word:
-    """Refuse none and several words where one is meant."""
+    """Return the only word; refuse none and several."""
     if len(named) == 1 and named[0].text:
         return named[0]
     text = " ".join(word.text for word in named)
@@ -329,7 +329,7 @@ def _only_word(named: "list[Word] | tuple[Word, ...]") -> Word:
 def _resource(name: Word) -> str | None:
     """Return the value of the cluster that a word spells; None for the name of an op.
 
-    What begins like a resource and is none is refused.
+    A word that begins like a resource and is none is refused.
     """
     if name.quoted:
         return None

@@ -1,4 +1,4 @@
-"""Changes to what the ranks do: ops and calls scaled, dropped and fused, overlap, stragglers."""
+"""Changes of the ranks' programs: ops and calls scaled, dropped and fused, overlap, stragglers."""
 
 from collections import Counter
 from dataclasses import replace
@@ -12,9 +12,9 @@ from experiments.scenario.change import (
     Changed,
     Edited,
     Scaled,
-    say_count,
-    say_ops,
-    say_ranks,
+    count_ops,
+    counted,
+    ranks_text,
 )
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import PARTS, CallsNamed, Word, matches, near
@@ -31,7 +31,7 @@ from simulator.workload import What, Workload
 OPS = {"compute": What.COMPUTE, "host": What.HOST, "copy": What.COPY}
 """Words for all ops of a kind."""
 GAPS, LAUNCH = "gaps", "launch"
-"""Words for the lags that leave the device's ops, and the host's."""
+"""Words for the lags after the device's ops, and after the host's."""
 _NO_LAGS = {
     GAPS: "there are no gaps between the device's ops",
     LAUNCH: "no launch takes time until what it launches begins",
@@ -40,21 +40,21 @@ Ranks = tuple[int, ...] | None
 
 
 def scale(name: Word, factor: float, ranks: Ranks) -> Scaled | Edited:
-    """Multiply durations; of the host its launch latencies too, of gaps and launches the lags."""
+    """Scale durations: of the host with its launch latencies, of gaps and launches the lags."""
     if name.is_one_of(*OPS) and ranks is None:
         return Scaled(OPS[name.text], times=factor, word=name.text)
 
     def apply(scenario: Scenario) -> Changed:
-        scenario = _for(scenario, ranks)
+        scenario = _written_out_for(scenario, ranks)
         workload = scenario.workload
         if name.is_one_of(GAPS, LAUNCH):
             return _scale_lags(scenario, name.text, factor, ranks)
         ops = _select(workload, name, ranks)
-        note = say_ops(workload, ops)
+        note = count_ops(workload, ops)
         workload = durations_scaled(workload, ops, factor)
         if name.is_one_of("host"):
             launches = (workload.what == What.HOST)[workload.edges.source]
-            launches &= _on(workload, ranks)[workload.edges.source]
+            launches &= _on_ranks(workload, ranks)[workload.edges.source]
             workload = lags_scaled(workload, launches, factor)
         return Changed(replace(scenario, workload=workload), note)
 
@@ -62,56 +62,56 @@ def scale(name: Word, factor: float, ranks: Ranks) -> Scaled | Edited:
 
 
 def drop(name: Word, ranks: Ranks) -> Scaled | Edited:
-    """Leave ops out, with the host work that only launched them."""
+    """Drop ops, and the host work that only launched them."""
     if name.is_one_of("host", GAPS, LAUNCH):
         return scale(name, 0.0, ranks)
 
     def apply(scenario: Scenario) -> Changed:
-        scenario = _for(scenario, ranks)
+        scenario = _written_out_for(scenario, ranks)
         workload = scenario.workload
         ops = _select(workload, name, ranks)
         after = dropped(workload, ops)
         freed = (workload.what == What.HOST) & ~ops & (after.duration < workload.duration)
-        launches = f", and {say_count(int(freed.sum()), 'launch')}" if freed.any() else ""
-        note = say_ops(workload, ops) + launches
+        launches = f", and {counted(int(freed.sum()), 'launch')}" if freed.any() else ""
+        note = count_ops(workload, ops) + launches
         return Changed(replace(scenario, workload=after), note)
 
     return Edited(apply)
 
 
 def fuse(name: Word, factor: float, ranks: Ranks) -> Edited:
-    """Make one launch of each run of adjacent kernels."""
+    """Merge each run of adjacent kernels into one launch."""
 
     def apply(scenario: Scenario) -> Changed:
-        scenario = _for(scenario, ranks)
+        scenario = _written_out_for(scenario, ranks)
         workload = scenario.workload
         ops = _select(workload, name, ranks) & (workload.what == What.COMPUTE)
         done = fused(workload, ops, factor)
         if not done.runs:
-            what = say_ops(workload, ops) if ops.any() else "no kernels"
+            what = count_ops(workload, ops) if ops.any() else "no kernels"
             raise WhatIfError(
                 f"{name.text!r} is {what}, no two of which follow each other on a stream with "
                 "nothing else waiting in between"
             )
-        note = f"{say_ops(workload, done.kernels)} in {say_count(done.runs, 'launch')}"
+        note = f"{count_ops(workload, done.kernels)} in {counted(done.runs, 'launch')}"
         return Changed(replace(scenario, workload=done.workload), note)
 
     return Edited(apply)
 
 
-def _for(scenario: Scenario, ranks: Ranks) -> Scenario:
-    """Write out all ranks where single ones are named: what is changed of one is not of copies."""
+def _written_out_for(scenario: Scenario, ranks: Ranks) -> Scenario:
+    """Write out all ranks if single ones are named: a change of one is not one of its copies."""
     return scenario if ranks is None else scenario.whole()
 
 
 def overlap(how: str) -> Edited:
-    """Allow no overlap of compute and communication, or all of it."""
+    """Allow no overlap of compute and communication, or full overlap."""
     return _OVERLAP[how]
 
 
 def _no_overlap(scenario: Scenario) -> Changed:
     workload = without_overlap(scenario.workload)
-    note = f"{say_count(len(workload.calls), 'call')} serialised with the kernels of their ranks"
+    note = f"{counted(len(workload.calls), 'call')} serialised with the kernels of their ranks"
     return Changed(replace(scenario, workload=workload), note)
 
 
@@ -119,30 +119,30 @@ def _full_overlap(scenario: Scenario) -> Changed:
     workload = scenario.workload
     edges = workload.edges
     waits = (workload.call[edges.source] >= 0) & (workload.call[edges.target] < 0)
-    gone = say_count(int(waits.sum()), "wait")
+    gone = counted(int(waits.sum()), "wait")
     note = f"{gone} for calls gone: a bound on what overlap could gain"
     return Changed(replace(scenario, workload=with_full_overlap(workload)), note)
 
 
 _OVERLAP = {"none": Edited(_no_overlap), "full": Edited(_full_overlap)}
 OVERLAPS = tuple(_OVERLAP)
-"""What overlap can be."""
+"""Choices of overlap."""
 
 
 def one_call_at_a_time(scenario: Scenario) -> Changed:
-    """Let every rank have one call under way, the first of the program that is ready."""
+    """Let every rank have one call under way, the first in program order that is ready."""
     if not len(scenario.workload.calls):
         raise WhatIfError("the step has no calls")
     whole = scenario.whole()
     before = whole.run()
     workload = one_call_per_rank(whole.workload, before.call_end - before.call_start)
     ordered = len(workload.edges.source) - len(whole.workload.edges.source)
-    note = f"{say_count(ordered, 'call')} of a rank begin when its call before has ended"
+    note = f"{counted(ordered, 'call')} of a rank begin when its call before has ended"
     return Changed(replace(whole, workload=workload), note)
 
 
 def without_stragglers(scenario: Scenario) -> Changed:
-    """Let like ops of all ranks take the median time, and all ranks start with the first."""
+    """Give equal ops of all ranks their median duration, and all ranks the earliest start."""
     workload = scenario.workload
     if len(workload.ranks) < 2:
         raise WhatIfError("only one rank is traced, so it cannot be compared with others")
@@ -158,24 +158,24 @@ def _scale_lags(scenario: Scenario, name: str, factor: float, ranks: Ranks) -> C
     edges = workload.edges
     source = edges.source
     is_scaled = (workload.what[source] == What.HOST) == (name == LAUNCH)
-    is_scaled &= (edges.lag > 0) & _on(workload, ranks)[source]
+    is_scaled &= (edges.lag > 0) & _on_ranks(workload, ranks)[source]
     if not is_scaled.any():
         raise WhatIfError(_NO_LAGS[name])
     leaving = np.zeros(len(workload), dtype=bool)
     leaving[source[is_scaled]] = True
-    note = f"{say_count(int(is_scaled.sum()), name.rstrip('s'))} on {say_ranks(workload, leaving)}"
+    note = f"{counted(int(is_scaled.sum()), name.rstrip('s'))} on {ranks_text(workload, leaving)}"
     return Changed(replace(scenario, workload=lags_scaled(workload, is_scaled, factor)), note)
 
 
 def _select(workload: Workload, name: Word, ranks: Ranks) -> Mask:
-    """Find the ops that a word or a pattern names: the device's, the host's if there are none."""
+    """Return the ops that a word or pattern matches: the device's, else the host's."""
     if name.is_one_of(*OPS):
         named = workload.part == OPS[name.text]
         if not named.any():
             raise WhatIfError(f"there are no ops to count as {name.text!r} in this step")
     else:
         named = _matching(workload, name.text)
-    chosen: Mask = named & _on(workload, ranks)
+    chosen: Mask = named & _on_ranks(workload, ranks)
     if not chosen.any():
         raise WhatIfError(f"{name.text!r} matches nothing that these ranks do")
     return chosen
@@ -190,16 +190,16 @@ def _matching(workload: Workload, pattern: str) -> Mask:
         return kernels if kernels.any() else host
     if named.any():
         raise WhatIfError(f"{pattern!r} names calls; write, for example, 'all_reduce time x0.5'")
-    raise WhatIfError(_nothing(workload, pattern))
+    raise WhatIfError(_no_match_error(workload, pattern))
 
 
-def _nothing(workload: Workload, pattern: str) -> str:
-    """Say that no op has such a name, and which ones are near."""
+def _no_match_error(workload: Workload, pattern: str) -> str:
+    """Return the error that no op has such a name, with the nearest names."""
     wider = f"*{pattern.strip('*')}*"
     names = np.array([matches(name, wider) for name in workload.names], dtype=bool)
     wide = names[workload.name] & (workload.what < What.COLLECTIVE)
     if pattern.strip("*") and wide.any():
-        return f"no op is called {pattern!r}; {wider!r} would be {say_ops(workload, wide)}"
+        return f"no op is called {pattern!r}; {wider!r} would be {count_ops(workload, wide)}"
     if pattern.lower() in PARTS:
         hint = did_you_mean(PARTS[pattern.lower()], (*CLUSTER_RESOURCES, *OPS))
         return f"no op is called {pattern!r}; {hint}".rstrip()
@@ -208,7 +208,7 @@ def _nothing(workload: Workload, pattern: str) -> str:
     return f"no op is called {pattern!r}{hint}"
 
 
-def _on(workload: Workload, ranks: Ranks) -> Mask:
+def _on_ranks(workload: Workload, ranks: Ranks) -> Mask:
     if ranks is None:
         return np.ones(len(workload), dtype=bool)
     if strangers := sorted(set(ranks) - set(workload.ranks)):
@@ -220,7 +220,7 @@ def _on(workload: Workload, ranks: Ranks) -> Mask:
 
 
 def scale_bytes(named: CallsNamed, factor: float) -> Edited:
-    """Multiply the sizes of calls; one of unknown size keeps its measured time."""
+    """Multiply the sizes of calls; a call of unknown size keeps its measured time."""
 
     def apply(scenario: Scenario) -> Changed:
         workload = scenario.workload
@@ -231,29 +231,29 @@ def scale_bytes(named: CallsNamed, factor: float) -> Edited:
             raise WhatIfError(f"the sizes of {named} are unknown: they cost what was measured")
         note = f"; {unknown:,} of unknown size as they were" if unknown else ""
         after = workload.with_calls(size=np.where(chosen, size * factor, size))
-        return Changed(replace(scenario, workload=after), _say(workload, chosen) + note)
+        return Changed(replace(scenario, workload=after), _calls_text(workload, chosen) + note)
 
     return Edited(apply)
 
 
 def scale_time(named: CallsNamed, factor: float) -> Edited:
-    """Multiply what calls cost, whatever they cost."""
+    """Multiply the costs of calls."""
 
     def apply(scenario: Scenario) -> Changed:
         workload = scenario.workload
         chosen = _select_calls(workload, named)
         costs = workload.calls.factor
         after = workload.with_calls(factor=np.where(chosen, costs * factor, costs))
-        return Changed(replace(scenario, workload=after), _say(workload, chosen))
+        return Changed(replace(scenario, workload=after), _calls_text(workload, chosen))
 
     return Edited(apply)
 
 
 def spread_unevenly(named: CallsNamed, text: str) -> Edited:
-    """Spread the bytes of all-to-alls unevenly over pairs: no byte more or less in all.
+    """Divide the bytes of all-to-alls unevenly over pairs; their sum stays.
 
-    All ranks of a group choose alike, as :meth:`simulator.imbalance.Imbalance.of_ranks` has it;
-    a call that is the way back takes as long. One of unknown size keeps its measured time.
+    All ranks of a group choose alike, as :meth:`simulator.imbalance.Imbalance.of_ranks` defines;
+    the reverse all-to-all takes as long. A call of unknown size keeps its measured time.
     """
     imbalance = parse_imbalance(text)
 
@@ -273,25 +273,25 @@ def spread_unevenly(named: CallsNamed, text: str) -> Edited:
         after = workload.with_calls(size=size, shares=tuple(shares))
         unsized = int(chosen.sum() - sized.sum())
         note = f"; {unsized:,} of unknown size as they were" if unsized else ""
-        return Changed(replace(scenario, workload=after), _say(workload, chosen) + note)
+        return Changed(replace(scenario, workload=after), _calls_text(workload, chosen) + note)
 
     return Edited(apply)
 
 
 def drop_calls(named: CallsNamed) -> Edited:
-    """Let calls not happen: nobody launches them, nobody waits for members."""
+    """Drop calls: no rank launches them, none waits for members."""
 
     def apply(scenario: Scenario) -> Changed:
         workload = scenario.workload
         chosen = _select_calls(workload, named)
         after = replace(scenario, workload=calls_dropped(workload, chosen))
-        return Changed(after, _say(workload, chosen))
+        return Changed(after, _calls_text(workload, chosen))
 
     return Edited(apply)
 
 
 def force(rule: str) -> Edited:
-    """Force an algorithm on the calls that a rule names (:mod:`collectives.libraries.planners`)."""
+    """Force an algorithm for a rule's calls (:mod:`collectives.libraries.planners`)."""
     forced = parse_rule(rule)
 
     def apply(scenario: Scenario) -> Changed:
@@ -300,7 +300,7 @@ def force(rule: str) -> Edited:
         met = [choose([forced], call) is not None for call in views]
         if not any(met):
             raise WhatIfError(f"no call matches {rule!r}; {_calls_of_step(workload)}")
-        note = _say(workload, np.array(met, dtype=bool))
+        note = _calls_text(workload, np.array(met, dtype=bool))
         return Changed(replace(scenario, forced=(*scenario.forced, forced)), note)
 
     return Edited(apply)
@@ -321,7 +321,7 @@ def _select_calls(workload: Workload, named: CallsNamed) -> Mask:
     return chosen
 
 
-def _say(workload: Workload, calls: Mask) -> str:
+def _calls_text(workload: Workload, calls: Mask) -> str:
     """Count calls in words: ``24 all_reduce of tp[4]``, at most three kinds of them."""
     views = [workload.call_view(call) for call in np.flatnonzero(calls).tolist()]
     counts = Counter(f"{call.kind} of {call.group}" for call in views)
@@ -332,4 +332,4 @@ def _say(workload: Workload, calls: Mask) -> str:
 def _calls_of_step(workload: Workload) -> str:
     if not len(workload.calls):
         return "the step has no calls"
-    return f"the step has {_say(workload, np.ones(len(workload.calls), dtype=bool))}"
+    return f"the step has {_calls_text(workload, np.ones(len(workload.calls), dtype=bool))}"

@@ -1,10 +1,10 @@
-"""Kernels of a trace without FLOPs: what each computes, by its operator's sizes or by its name.
+"""Kernels of a trace without FLOPs, recognised by their operators' sizes or by their names.
 
-A kernel whose operator's sizes the profile has (``record_shapes=True``) has a shape, and scales
-from one accelerator to another as the tables of measured kernels say
-(:mod:`traces.generate.kernel_times`). One that is recognised by its name alone scales as what the
-two reach of their memory bandwidths, if it passes over elements or has few rows, as in decoding,
-and of their peaks, if it multiplies matrices of many. Any other lasts as long as it did.
+A kernel whose operator's sizes are in the profile (``record_shapes=True``) has a shape, and scales
+between accelerators as the tables of measured kernels say (:mod:`traces.generate.kernel_times`). A
+kernel recognised by its name only scales with the achieved memory bandwidth if it is element-wise
+or has few rows, as in decoding, and with the peak if it multiplies matrices of many rows. Any other
+kernel keeps its duration.
 """
 
 from dataclasses import dataclass
@@ -36,23 +36,24 @@ from traces.generate.kernel_times.times import COMPARED, kernel_error
 
 _KEPT, _BY_PEAK, _BY_MEMORY, _BY_SHAPE, _FEW_ROWS = range(5)
 LEAST_KNOWN = 0.5
-"""Of the computing time; where less is recognised, what is kept would pass for an answer."""
+"""Least recognised share of the compute time; with less, most of the answer would be kept
+durations."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecognisedOps:
-    """What is known of a workload's ops.
+    """How the ops of a workload were recognised.
 
     Parameters
     ----------
     shapes
-        Shapes that occur.
+        Distinct shapes.
     shape
-        Of each op, an index into ``shapes``, -1 where it is not known.
+        Index of each op into ``shapes``, -1 if unknown.
     how
-        Of each op, by what it scales: kept, peak, memory bandwidth or shape.
+        How each op scales: kept, peak, memory bandwidth or shape.
     duration
-        Of each op that computes, in s; 0 of others.
+        Duration of each op that computes (s); 0 for others.
     """
 
     shapes: tuple[Shape, ...]
@@ -62,17 +63,17 @@ class RecognisedOps:
 
     @property
     def scaled(self) -> Mask:
-        """Ops that another accelerator changes."""
+        """Mask of ops that another accelerator changes."""
         return np.asarray(self.how != _KEPT)
 
     @property
     def share(self) -> float:
-        """Of the computing time, what belongs to ops that are recognised; 0 if there is none."""
+        """Recognised share of the compute time; 0 if there is none."""
         total = self.duration.sum()
         return float(self.duration[self.scaled].sum() / total) if total > 0 else 0.0
 
     def told(self) -> str:
-        """Say how much of the computing time is known, and how."""
+        """Say how much of the compute time is recognised, and how."""
         total = self.duration.sum()
         shares = [
             (self.duration[self.how == how].sum() / total, words)
@@ -94,14 +95,14 @@ def recognise(workload: Workload, trace: str) -> RecognisedOps:
     Parameters
     ----------
     workload
-        As recorded; an op is found again by its name and its measured duration.
+        As recorded; an op is identified by its name and measured duration.
     trace
-        Where it was recorded.
+        The trace of the recording.
 
     Raises
     ------
     WhatIfError
-        If of less than half of the computing time the kernels are recognised, by shape or by name.
+        If less than half of the compute time is recognised, by shape or by name.
     """
     # Ops that are no kernel of the step: what a stream had left to do, parts of others
     named = [name in NOT_RECORDED for name in workload.names]
@@ -139,7 +140,7 @@ def _longest_kept(workload: Workload, ops: RecognisedOps) -> str:
 
 
 def _shapes_of(trace: str) -> tuple[dict[tuple[str, int], Shape], str]:
-    """Shapes of the kernels of a trace, none where it is not a profile of PyTorch, and why."""
+    """Return the shapes of a trace's kernels; none, and the reason, if it is no PyTorch profile."""
     from traces.load import kernel_shapes
 
     try:
@@ -149,9 +150,9 @@ def _shapes_of(trace: str) -> tuple[dict[tuple[str, int], Shape], str]:
 
 
 def _by_names(workload: Workload, computing: Mask) -> list[int]:
-    """By what kernels of each name scale.
+    """Return how kernels of each name scale.
 
-    Products and attention whose names do not say whether they have few rows are as most of those
+    Products and attention whose names do not tell whether they have few rows count as most of those
     whose names do, by time.
     """
     time = np.bincount(
@@ -179,12 +180,12 @@ def _by_name(name: str, few: bool) -> int:  # noqa: FBT001 - one of two ways to 
 
 
 def ratios(kernels: RecognisedOps, recorded: Accelerator, target: Accelerator) -> Floats:
-    """Return by what the duration of each op is multiplied on another accelerator.
+    """Return the factor of each op's duration on another accelerator.
 
     Raises
     ------
     WhatIfError
-        If a peak that a shape needs is not known of either.
+        If a peak that a shape needs is unknown for either.
     """
     ratio = np.ones(len(kernels.how))
     peaks = [
@@ -208,11 +209,11 @@ def ratios(kernels: RecognisedOps, recorded: Accelerator, target: Accelerator) -
     return ratio
 
 
-def unsure_by(kernels: RecognisedOps, recorded: Accelerator, target: Accelerator) -> Floats:
-    """Return the standard deviation of the logarithm of :func:`ratios`, by op; 0 of what is kept.
+def log_uncertainty(kernels: RecognisedOps, recorded: Accelerator, target: Accelerator) -> Floats:
+    """Return the standard deviation of the logarithm of :func:`ratios` by op; 0 if kept.
 
-    That of a shape follows from how it is known on both accelerators, of any other from how well
-    times compare as rooflines do (:mod:`traces.generate.kernel_times.times`).
+    For a shape it follows from its source on both accelerators, for others from how well times
+    compare as rooflines do (:mod:`traces.generate.kernel_times.times`).
     """
     unsure = np.zeros(len(kernels.how))
     if recorded == target:
@@ -236,7 +237,7 @@ def unsure_by(kernels: RecognisedOps, recorded: Accelerator, target: Accelerator
 
 
 def _times(chip: Accelerator) -> KernelTimes:
-    """Return the times of kernels on an accelerator, with what its generation reaches."""
+    """Return kernel times on an accelerator, with the efficiency of its generation."""
     return kernel_times(
         chip,
         compute_efficiency=REACHED_PEAK.get(chip.generation, COMPUTE_EFFICIENCY),
@@ -245,7 +246,7 @@ def _times(chip: Accelerator) -> KernelTimes:
 
 
 def _seconds(times: KernelTimes, shape: Shape) -> float:
-    """Time of a kernel (s): tables have what it takes to begin in their times, a roofline has not.
+    """Time of a kernel (s); a roofline gets a start-up time, which tables include.
 
     Without it a kernel of few bytes would take a thousand times as long where there are tables.
     """
@@ -253,5 +254,5 @@ def _seconds(times: KernelTimes, shape: Shape) -> float:
 
 
 def _reached_memory(chip: Accelerator) -> float:
-    """Return what large transfers reach on an accelerator (B/s)."""
+    """Return the achieved memory bandwidth of large transfers (B/s)."""
     return chip.memory_bandwidth * REACHED_MEMORY.get(chip.generation, MEMORY_EFFICIENCY)

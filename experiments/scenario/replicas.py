@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from experiments.scenario.change import Changed, Edited, check_fits, nodes_of, say_count
+from experiments.scenario.change import Changed, Edited, check_fits, counted, nodes_of
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches
 from simulator.analysis.data_parallel import DataParallel, data_parallel, group_names, shard_groups
@@ -21,20 +21,20 @@ from topologies import place
 REPLICAS = "replicas"
 """Word for the data-parallel copies of a model."""
 OUTERMOST = "outermost"
-"""Word that puts copies behind all recorded ranks, whatever the job's own order of ranks is."""
+"""Word that numbers copies after all recorded ranks, whatever the job's own order of ranks."""
 _MOST_RANKS = 1 << 20
-"""Ranks of a job at most: beyond it the tables of groups alone take gigabytes."""
+"""Most ranks of a job: beyond it the tables of groups alone take gigabytes."""
 _OPTIMISER = re.compile(r"optimi[sz]er|adam|multi_tensor_apply", re.IGNORECASE)
 """Names of kernels that update weights: of generated steps, of fused optimisers, of PyTorch's and
-Apex's that take lists of tensors."""
+Apex's kernels over lists of tensors."""
 _SHARDING = KINDS.index("reduce_scatter")
 _TENSORS = 1024.0
-"""Bytes from which on a call carries tensors, not single numbers."""
+"""Bytes from which on a call carries tensors rather than single numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """How many times the replicas: of groups of a label, or of those that are found (None)."""
+    """Factor of the number of replicas, for groups of a label, or for those recognised (None)."""
 
     factor: float
     label: str | None = None
@@ -42,10 +42,10 @@ class Replicas:
 
 
 def replicas(request: Replicas) -> Edited:
-    """Let data-parallel groups have ``factor`` times the members; the other groups as recorded.
+    """Give data-parallel groups ``factor`` times the members; other groups stay as recorded.
 
-    :mod:`simulator.analysis.data_parallel` finds the groups, :mod:`simulator.edits.replicas` says
-    what becomes of ranks and calls.
+    :mod:`simulator.analysis.data_parallel` recognises the groups, :mod:`simulator.edits.replicas`
+    changes ranks and calls.
     """
 
     def apply(scenario: Scenario) -> Changed:
@@ -69,7 +69,7 @@ def replicas(request: Replicas) -> Edited:
 
 
 def _named(workload: Workload, label: str | None) -> list[int] | None:
-    """Find the groups of a label, or of a label and size: ``dp``, ``group[2]``."""
+    """Return the groups of a label, or of a label and size: ``dp``, ``group[2]``."""
     if label is None:
         return None
     numbers = [
@@ -84,7 +84,7 @@ def _named(workload: Workload, label: str | None) -> list[int] | None:
 
 
 def _layout(workload: Workload, groups: DataParallel, request: Replicas) -> ReplicaLayout:
-    """Refuse factors by which groups do not have a whole number of members."""
+    """Refuse factors for which groups would not have a whole number of members."""
     factor = Fraction(request.factor).limit_denominator(_MOST_RANKS)
     ranks = workload.job_ranks
     block = ranks if request.outermost else groups.block
@@ -106,7 +106,7 @@ def _layout(workload: Workload, groups: DataParallel, request: Replicas) -> Repl
 def _shards_reduced(
     larger: Workload, before: Workload, groups: DataParallel, factor: float
 ) -> Workload:
-    """Let groups that reduce shards reduce smaller ones."""
+    """Shrink the shards that groups reduce."""
     labels = {before.groups[group].label for group in shard_groups(before, groups)}
     shards = np.array([group.label in labels for group in larger.groups], dtype=bool)
     if not shards.any():
@@ -116,7 +116,7 @@ def _shards_reduced(
 
 
 def _sharded_updates(larger: Workload, before: Workload, groups: DataParallel) -> Mask:
-    """Which kernels update weights of which each rank has a shard: the groups scatter gradients."""
+    """Mark kernels that update sharded weights: groups scatter gradients."""
     calls = before.calls
     scattered = groups.grows[calls.group] & (calls.kind == _SHARDING) & (calls.size >= _TENSORS)
     named = np.array([bool(_OPTIMISER.search(name)) for name in larger.names], dtype=bool)
@@ -127,7 +127,7 @@ def _sharded_updates(larger: Workload, before: Workload, groups: DataParallel) -
 
 
 def _note(before: Scenario, after: Scenario, groups: DataParallel, layout: ReplicaLayout) -> str:
-    """Say which groups grow and how they were recognised, and to how many ranks and nodes."""
+    """Describe the groups that grow, how they were recognised, and the new ranks and nodes."""
     times = layout.grown / layout.block
     grown = dict.fromkeys(
         f"{before.workload.groups[group]} → {len(before.workload.groups[group].ranks) * times:g}"
@@ -137,7 +137,7 @@ def _note(before: Scenario, after: Scenario, groups: DataParallel, layout: Repli
     copies = after.ranks - len(np.unique(layout.stand_in()))
     parts = [
         f"{', '.join(grown)} ({groups.why})",
-        f"{before.ranks:,} → {after.ranks:,} ranks on {say_count(nodes, 'node')}",
+        f"{before.ranks:,} → {after.ranks:,} ranks on {counted(nodes, 'node')}",
     ]
     if copies:
         parts.append(f"{copies:,} are copies of those recorded")
@@ -150,7 +150,7 @@ def _note(before: Scenario, after: Scenario, groups: DataParallel, layout: Repli
 def _assumed(
     larger: Workload, request: Replicas, layout: ReplicaLayout, updates: Mask
 ) -> tuple[str, ...]:
-    """Say what is taken for granted of the job that was not recorded."""
+    """Return the assumptions about what was not recorded."""
     share = 1 / request.factor
     where = (
         "replicas are outermost: copies are on nodes behind those recorded"
@@ -158,7 +158,7 @@ def _assumed(
         else f"ranks keep the job's order: replicas lie within blocks of {layout.grown:,} ranks"
     )
     update = (
-        f"{say_count(int(updates.sum()), 'kernel')} of the optimiser update shards: x{share:.4g} of"
+        f"{counted(int(updates.sum()), 'kernel')} of the optimiser update shards: x{share:.4g} of"
         " their time"
         if updates.any()
         else "optimiser and other compute last as recorded"
@@ -174,5 +174,5 @@ def _assumed(
     ]
     unknown = int(np.isnan(larger.calls.size).sum())
     if unknown:
-        assumed.append(f"{say_count(unknown, 'call')} of unknown size cost what was measured")
+        assumed.append(f"{counted(unknown, 'call')} of unknown size cost what was measured")
     return tuple(assumed)

@@ -1,7 +1,7 @@
-"""Resources: what one may have more of, as changes, and what is said of them.
+"""Resources that can be doubled: the change of each, and its description.
 
-A factor of 2 means twice as good: twice the bandwidth, the domain, the NICs or the speed, and
-half the latency.
+A factor of 2 means twice as good: twice the bandwidth, the domain, the NICs or the speed, and half
+the latency.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,8 +17,8 @@ from experiments.scenario.change import (
     Scaled,
     cluster_values,
     is_of_links,
-    say_value,
     unit_of_value,
+    value_text,
 )
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import PARTS
@@ -34,9 +34,9 @@ from topologies.cluster.kinds import by_kind, differing, split_resource
 from topologies.cluster.prices import NETWORK_PARTS
 
 RANKS = {"compute": What.COMPUTE, "host": What.HOST}
-"""Resources of the ranks, and which ops they make faster; copies are the memory's and the bus's."""
+"""Resources of the ranks, and the ops that they speed up; copies depend on memory and bus."""
 RESOURCES = (*CLUSTER_RESOURCES, *RANKS)
-"""Every resource one can ask about, by name."""
+"""Every resource that can be asked about, by name."""
 
 
 def better(resource: str, factor: float = 2.0) -> Change:
@@ -102,12 +102,12 @@ def check_resource(name: str) -> str:
 
 
 def every_resource(cluster: Cluster) -> tuple[str, ...]:
-    """Name all that one can ask about on a cluster; of one graph, what its links are."""
+    """Return all resources that can be asked about on a cluster; of a graph, those of its links."""
     return (*cluster_values(cluster), *RANKS)
 
 
 def check_resources(names: Iterable[str], cluster: Cluster) -> None:
-    """Refuse a resource that neither every cluster may have, nor this one has.
+    """Refuse a resource that is neither general nor one of this cluster.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def _unknown(name: str, choices: Sequence[str]) -> str:
 
 
 def factor_means(resource: str) -> str:
-    """Say what a resource twice as good is: of a latency half of it.
+    """Say what twice as good means for a resource: for a latency half of it.
 
     Examples
     --------
@@ -148,25 +148,25 @@ def factor_means(resource: str) -> str:
 
 
 def utility_pct(base: float, changed: float) -> float:
-    """Say it in percent of step time: 100 (base - changed) / base (arXiv 2605.06544)."""
+    """Return the utility in percent of the step: 100 (base - changed) / base (arXiv 2605.06544)."""
     return 100 * (base - changed) / base if base else 0.0
 
 
 def value_of(scenario: Scenario, resource: str, factor: float = 1.0) -> str:
-    """Say what a resource is, ``factor`` times as good, as text with a unit."""
+    """Format ``factor`` times a resource, with its unit."""
     if resource in RANKS:
         return f"{factor:g}x"
     if resource not in resource_values(scenario.cluster):
         return "none"
     by = 1 / factor if resource.endswith("latency") else factor
-    return say_value(scenario.cluster, resource, by)
+    return value_text(scenario.cluster, resource, by)
 
 
 def amount_of(scenario: Scenario, resource: str, factor: float = 1.0) -> float | None:
-    """Say the same as a number in the resource's unit.
+    """Return ``factor`` times a resource in its unit.
 
-    None where the cluster has none of it, and where kinds of node differ in it. Of links that
-    are unlike it is the greatest.
+    None if the cluster does not have it, or if kinds of node differ in it. Of unequal links it is
+    the largest.
     """
     if resource in RANKS:
         return factor
@@ -179,12 +179,12 @@ def amount_of(scenario: Scenario, resource: str, factor: float = 1.0) -> float |
 
 
 def unit_of(resource: str) -> str:
-    """Return the unit of :func:`amount_of`: "1" where it is a multiple of what was recorded."""
+    """Return the unit of :func:`amount_of`: "1" for a multiple of what was recorded."""
     return "1" if resource in RANKS else unit_of_value(resource)
 
 
 def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
-    """Why a resource cannot matter to this job, in words; "" if it can."""
+    """Return why a resource cannot matter to this job; "" if it can."""
     resource = split_resource(resource)[0]
     workload = scenario.workload
     if resource == "compute":
@@ -200,7 +200,7 @@ def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
     moved = baseline.resource_bytes()
     if scenario.cluster.is_one_graph:
         tier = resource.rpartition(".")[0]
-        return "" if moved.get(tier) else _not_drawn(scenario, resource)
+        return "" if moved.get(tier) else _why_unused_in_graph(scenario, resource)
     if resource == "scale_up.size":
         return "" if moved.get(SCALE_OUT) else _one_domain(scenario)
     tier = resource.partition(".")[0]
@@ -210,8 +210,8 @@ def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
 _NO_BUS = "the cluster file has no PCIe; give pcie.bandwidth, and the step's copies follow it"
 
 
-def _not_drawn(scenario: Scenario, resource: str) -> str:
-    """Say why a resource of one graph does not matter: no such links, or no message on any."""
+def _why_unused_in_graph(scenario: Scenario, resource: str) -> str:
+    """Say why a resource of a graph does not matter: no such links, or no message on any."""
     if resource in resource_values(scenario.cluster):
         return f"no traffic on links of {resource.rpartition('.')[0]}"
     if resource == "scale_up.size":
@@ -237,22 +237,21 @@ def _one_domain(scenario: Scenario) -> str:
 
 
 PRICED = ("scale_out.bandwidth", "scale_out.nics_per_node")
-"""Resources of which more is more, or dearer, parts of the network. What an accelerator, a host or
-a scale-up fabric of twice the speed would cost nobody publishes."""
+"""Resources of which more means more, or dearer, parts of the network. No prices are published for
+an accelerator, a host or a scale-up fabric of twice the speed."""
 
 
 class ExtraParts(NamedTuple):
-    """What is paid (USD) and drawn by working parts (W, the whole site) besides what is there."""
+    """Additional cost (USD), and power of working parts (W, for the whole site)."""
 
     cost: float
     power: float
 
 
 def extra_parts(scenario: Scenario, resource: str, factor: float) -> ExtraParts | None:
-    """Return what ``factor`` times of a resource adds to the bill of a scenario's cluster.
+    """Return what ``factor`` times a resource adds to the bill of a scenario's cluster.
 
-    None where no price says so: of a resource that has none (:data:`PRICED`), and where the cluster
-    cannot have as much.
+    None if no price is known (:data:`PRICED`), or if the cluster cannot have as much.
     """
     if resource not in PRICED:
         return None
@@ -268,7 +267,7 @@ def extra_parts(scenario: Scenario, resource: str, factor: float) -> ExtraParts 
 
 
 def _network(bill: Bill) -> ExtraParts:
-    """Return what the network of a bill costs and draws; of its parts everything is known."""
+    """Return cost and power of the network of a bill, whose parts all have prices."""
     lines = [line for line in bill.lines if line.part in NETWORK_PARTS]
     drawn = sum(line.power[1] for line in lines if line.power is not None)
     return ExtraParts(sum(line.cost or 0.0 for line in lines), bill.overhead * drawn)

@@ -1,8 +1,8 @@
-"""A question ready to be simulated: a workload on a cluster, with an engine and a way to cost.
+"""A question ready to be simulated: a workload on a cluster, an engine, and costs of calls.
 
-Engine ``flow`` answers; ``simpy`` (:mod:`simulator.engine.simpy_model`) states the same model and
-is small enough to be read. Whoever asks about a step has it simulated by both, where that takes
-SimPy about a second at the most, and every answer says how far they agree.
+Engine ``flow`` answers. ``simpy`` (:mod:`simulator.engine.simpy_model`) states the same model and
+is small enough to be read. A baseline is simulated by both if that takes SimPy at most about a
+second, and every answer says how well they agree.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
 _NO_LIBRARY = "none"
 FOLDING = ("flow", "analytic")
-"""Engines that can be given the ranks that stand for all; ``simpy`` simulates every transfer."""
+"""Engines that can simulate representative ranks; ``simpy`` simulates every transfer."""
 
 
 @dataclass(slots=True, eq=False)
 class Findings:
-    """What one scenario finds out and others that were made of it need not find out again.
+    """Results that a scenario shares with those derived from it, so that they are computed once.
 
-    Which groups lie alike on a graph, which ranks stand for all, and what the compiled engine has
-    written of a step. Another process begins anew.
+    Equivalent groups of a graph, representative ranks, and the compiled engine's written transfers.
+    Another process starts without them.
     """
 
     likenesses: Likenesses = field(default_factory=Likenesses)
@@ -64,7 +64,7 @@ class Findings:
 
     @property
     def replays(self) -> "Replays":
-        """What the compiled engine keeps of the steps that it has simulated."""
+        """The compiled engine's cache of simulated steps."""
         if self._replays is None:
             from simulator.engine.replays import Replays  # most simulations do without
 
@@ -74,13 +74,12 @@ class Findings:
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """Where a job runs: the part of a cluster that its ranks use, built when it is asked for first.
+    """Where a job runs: the part of a cluster that its ranks use, built on first use.
 
-    Scenarios that differ in their workload or engine only share one, so that the network is built
-    once, and what planning finds out on it lives as long as it is asked about. ``carrier`` is the
-    library that carried out the calls of the trace, "" where that is unknown. ``faults`` are what
-    is wrong with single parts of the network. ``findings`` are shared by all sites that were
-    made of each other.
+    Scenarios that differ only in workload or engine share a site, so the network is built once and
+    the results of planning are kept with it. ``carrier`` is the library that carried out the calls
+    of the trace, "" if unknown. ``faults`` are faults of single parts of the network. ``findings``
+    are shared by all sites derived from each other.
     """
 
     cluster: Cluster
@@ -107,7 +106,7 @@ class Site:
 
     @staticmethod
     def of(scenario: "Scenario", similar: "Site | None") -> "Site":
-        """Return the site of a scenario; of one that is known but for its faults the network."""
+        """Return the site of a scenario, with the network of one that differs only in faults."""
         library = scenario.workload.library
         site = Site(
             scenario.cluster,
@@ -138,7 +137,7 @@ class Site:
 
     @cached_property
     def broken(self) -> Broken:
-        """The network with its faults, and what they met."""
+        """The network with its faults, and the parts that they affect."""
         if not self.faults:
             return Broken(self.intact)
         return broken(self.intact, self.faults, self.home)
@@ -150,14 +149,14 @@ class Site:
 
     @cached_property
     def costs(self) -> Costs:
-        """What calls put on the links."""
+        """Costs of calls."""
         network, machine = self.topology, self.machine
         likeness = self.findings.likenesses.of(network, machine.domains)
         return Costs(network, partial(plan, machine=machine), likeness)
 
     @property
     def parts(self) -> NDArray[np.integer[Any]]:
-        """The part of the machine that each rank is in: its scale-up domain, itself if only one."""
+        """Part of the machine of each rank: its scale-up domain, or itself if alone there."""
         domains = self.machine.domains
         return domains if domains.any() else np.arange(self.ranks)
 
@@ -169,7 +168,7 @@ class Site:
 
     @cached_property
     def machine(self) -> Machine:
-        """What the cluster's communication library finds."""
+        """The machine as the cluster's communication library sees it."""
         cluster = self.cluster
         placement = place(cluster, self.ranks, self.nodes)
         parts = placement.parts_of(cluster)
@@ -212,7 +211,7 @@ class Site:
 
 
 def _nics_of_domain(kind: Cluster) -> int:
-    """Count the NICs that a full scale-up domain has, part of a node or several; 0 without any."""
+    """Return the NICs of a full scale-up domain, part of a node or several; 0 without any."""
     if kind.scale_out is None:
         return 0
     return max(1, kind.scale_out.nics_per_node * kind.scale_up.size // kind.ranks_per_node)
@@ -220,20 +219,19 @@ def _nics_of_domain(kind: Cluster) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Scenario:
-    """What one simulation needs. A what-if is a function from a scenario to a scenario.
+    """The input of one simulation. A what-if is a function from a scenario to a scenario.
 
-    ``nodes`` spreads the ranks evenly over that many nodes; None fills nodes in order.
-    ``forced`` are rules that choose an algorithm by kind, size and group; what none of them names
-    is the library's to choose. ``slow_down`` is how much longer kernels take beside a call that
-    moves (:mod:`simulator.edits.slowdown`): durations are then those of kernels alone. With
-    ``fold`` ranks that do the same in the same place are simulated once
-    (:mod:`simulator.folding.fold`), which changes no answer; the timeline says what was folded.
-    None: where it pays. ``faults`` are links, NICs, nodes and switches of the network that are slow
-    or down; they stay with the job when the cluster is changed. ``trace`` is where the workload was
-    recorded, "" of one that was made. ``kernel_error`` is the standard deviation of the logarithm
-    of what kernels take together, as far as a model and no recording says it (a generated step,
-    another accelerator): 0 of what was recorded. ``timed_on`` is the cluster on whose accelerators
-    kernels last as they do, None for ``cluster``.
+    ``nodes`` spreads the ranks evenly over that many nodes; None fills nodes in order. ``forced``
+    are rules that choose an algorithm by kind, size and group; otherwise the library chooses.
+    ``slow_down`` is how much longer kernels take beside a call that moves data
+    (:mod:`simulator.edits.slowdown`): durations are then those of kernels alone. With ``fold``
+    equivalent ranks are simulated once (:mod:`simulator.folding.fold`), which changes no answer;
+    the timeline says what was folded; None: where it pays. ``faults`` are links, NICs, nodes and
+    switches of the network that are slow or down; they stay when the cluster is changed. ``trace``
+    is the source of the workload, "" if it was generated. ``kernel_error`` is the standard
+    deviation of the logarithm of the kernels' total time, if a model gives it rather than a
+    recording (a generated step, another accelerator): 0 for a recording. ``timed_on`` is the
+    cluster whose accelerators the kernel durations belong to, None for ``cluster``.
     """
 
     workload: Workload
@@ -265,7 +263,7 @@ class Scenario:
 
     @property
     def site(self) -> Site:
-        """Where the job runs; scenarios that were made of each other share it."""
+        """Where the job runs; scenarios derived from each other share it."""
         return self._site  # type: ignore[return-value]  # __post_init__ has set it
 
     def topology(self) -> Topology:
@@ -273,22 +271,22 @@ class Scenario:
         return self.site.topology
 
     def machine(self) -> Machine:
-        """Return what the cluster's communication library finds where it runs."""
+        """Return the machine as the cluster's communication library sees it."""
         return self.site.machine
 
     def costs(self) -> Costs:
-        """Return what calls cost there, and how the cluster's library carries them out."""
+        """Return the costs of calls, with the plans of the cluster's library."""
         return self.site.costs
 
     def planner(self) -> Planner:
-        """Say how the cluster's library carries out a call."""
+        """Return the function with which the cluster's library plans a call."""
         return self.site.costs.planner
 
     def run(self, progress: Progress | None = None) -> Timeline:
         """Simulate it.
 
-        The timeline's workload has the durations that kernels turned out to have. Of ranks that are
-        copies it has those whose times are those of all.
+        The timeline's workload has the simulated durations of kernels. Of ranks that are copies it
+        has those that determine the times of all.
         """
         if self.workload.copies is not None:
             enough = self._enough(self.engine)
@@ -306,7 +304,7 @@ class Scenario:
         return self._simulated(self.workload, progress)
 
     def _simulated(self, workload: Workload, progress: Progress | None) -> Timeline:
-        """Simulate a workload in place of the scenario's: a step that repeats, after another."""
+        """Simulate a workload in place of the scenario's; a repeating step after the one before."""
         if workload.repeats is None:
             return self._simulated_alone(workload, progress)
         step = without_backlog(workload)
@@ -323,7 +321,7 @@ class Scenario:
         return simulate_on(workload, self.costs(), engine=self.engine, progress=progress)
 
     def at_rest(self) -> "Scenario":
-        """Return the scenario with as many copies as, without contention, have the times of all."""
+        """Return the scenario with the copies that determine all times without contention."""
         if self.workload.copies is None:
             return self
         return replace(self, workload=self._enough("analytic").workload)
@@ -333,7 +331,7 @@ class Scenario:
         return replace(self, workload=written_out(self.workload))
 
     def _enough(self, engine: str) -> WrittenOut:
-        """Write out the ranks whose times are those of all."""
+        """Write out the ranks that determine the times of all."""
         if engine == "analytic":
             return representatives_without_contention(self.workload, self.costs())
         if engine in FOLDING:
@@ -341,7 +339,7 @@ class Scenario:
         return all_ranks(self.workload)
 
     def _folded(self, progress: Progress | None) -> Timeline:
-        """Simulate the ranks that stand for all; where these wait for ever, say who of all does."""
+        """Simulate representative ranks; of a deadlock, name the waiting ranks among all."""
         plain = replace(self, fold=False)
         if reason := self._not_worth():
             return replace(plain.run(progress), folded=f"nothing is folded: {reason}")
@@ -354,7 +352,7 @@ class Scenario:
         return folded.unfold(timeline)
 
     def _not_worth(self) -> str:
-        """Why it is not tried to fold; "" if it is."""
+        """Return why folding is not tried; "" if it is."""
         if self.engine not in FOLDING:
             return f"engine {self.engine!r} simulates every transfer"
         if self.fold:
@@ -376,29 +374,29 @@ class Scenario:
 
 
 PAYS = 4
-"""Nodes for each that differs: with fewer it takes as long to find out who is alike."""
+"""Nodes per distinct one from which on folding is tried; with fewer, comparing takes as long."""
 
 
 AGREES = 1e-9
-"""Differences above this, as :func:`difference` counts them, are no rounding."""
+"""Differences above this, as :func:`difference` counts them, are more than rounding."""
 MOST_TRANSFERS, MOST_OPS = 15_000, 40_000
-"""What SimPy is asked to simulate beside an answer.
+"""Most transfers and ops that SimPy simulates beside an answer.
 
-Measured in processor time on a loaded machine of two cores: 1,248 transfers and 2,776 ops in
-0.35 s, 9,408 and 12,656 in 1.3 s. Of a step of many transfers each counts more, because all of
-them share links anew whenever one ends: see :func:`transfers`.
+Measured in processor time on a loaded machine of two cores: 1,248 transfers and 2,776 ops in 0.35
+s, 9,408 and 12,656 in 1.3 s. In steps of many transfers each counts more, because all of them share
+links anew whenever one ends: see :func:`transfers`.
 """
 _WIDE = 64
-"""Transfers of a step up to which each costs the same."""
+"""Number of transfers of a step up to which each costs the same."""
 
 
 class EngineCheck(TypedDict):
-    """Which engine simulated a step, and how far the model in SimPy's own words agrees.
+    """The engine of a step, and how well SimPy's model agrees.
 
     ``difference`` is the largest of any time, as a fraction of the step, and of the bytes on any
-    link, as a fraction of the most on one; null where SimPy was not asked. ``agrees`` says that it
-    is at most ``limit``. ``transfers`` is how many there are, ``note`` the whole in words, and
-    ``warning`` is empty unless the engines disagree.
+    link, as a fraction of the most on one; null if SimPy was not asked. ``agrees`` says that it is
+    at most ``limit``. ``transfers`` is their number, ``note`` the result as a sentence; ``warning``
+    is empty unless the engines disagree.
     """
 
     engine: str
@@ -411,14 +409,14 @@ class EngineCheck(TypedDict):
 
 
 def engine_check(scenario: Scenario, timeline: Timeline) -> EngineCheck:
-    """Simulate the step of a timeline with SimPy, too, if it is small enough, and compare.
+    """Simulate a timeline's step with SimPy, too, if it is small enough, and compare.
 
     Parameters
     ----------
     scenario
-        What was simulated.
+        The simulated scenario.
     timeline
-        What came of it.
+        Its timeline.
 
     Raises
     ------
@@ -430,7 +428,7 @@ def engine_check(scenario: Scenario, timeline: Timeline) -> EngineCheck:
     note, warning = engine, ""
     if engine == "flow" and weighted <= MOST_TRANSFERS and len(timeline.workload) <= MOST_OPS:
         off = difference(timeline, _by_simpy(scenario, timeline))
-        note = f"{engine}; SimPy agrees within {_rounded_up(off)}"
+        note = f"{engine}; SimPy agrees within {_bound_text(off)}"
         if off > AGREES:
             note = f"{engine}; SimPy differs by {off:.2g}"
             warning = (
@@ -438,7 +436,7 @@ def engine_check(scenario: Scenario, timeline: Timeline) -> EngineCheck:
                 f"{AGREES:g}: please report the trace"
             )
     elif engine == "flow":
-        note = f"{engine}; not checked by SimPy: {_in_words(count)} transfers"
+        note = f"{engine}; not checked by SimPy: {_count_text(count)} transfers"
     return {
         "engine": engine,
         "transfers": count,
@@ -467,7 +465,7 @@ def transfers(scenario: Scenario, timeline: Timeline) -> tuple[int, float]:
 
 
 def _by_simpy(scenario: Scenario, timeline: Timeline) -> Timeline:
-    """Simulate what the timeline shows: with the durations that kernels turned out to have."""
+    """Simulate what the timeline shows, with the simulated durations of kernels."""
     if scenario.workload.copies is not None:
         return replace(scenario, engine="simpy").run()
     workload = timeline.workload
@@ -481,14 +479,14 @@ _TIMES = ("start", "end", "call_start", "call_end")
 
 
 def difference(timeline: Timeline, reference: Timeline) -> float:
-    """Say how far two timelines of one step are apart.
+    """Return how far two timelines of one step differ.
 
     Returns
     -------
     float
         The largest difference of a time, as a fraction of the step, or of the bytes on a link, of
-        the most on one; infinite where one has a time that the other lacks. Of timelines that were
-        made of different ranks of one job, the difference of the step.
+        the most on one; infinite if one has a time that the other lacks. For timelines of different
+        ranks of one job, the difference of the step.
     """
     step = reference.makespan or 1.0
     if timeline.start.shape != reference.start.shape:
@@ -505,10 +503,10 @@ def difference(timeline: Timeline, reference: Timeline) -> float:
     return largest
 
 
-def _rounded_up(value: float) -> str:
-    """Write a bound of a rounding: what it is exactly differs from machine to machine."""
+def _bound_text(value: float) -> str:
+    """Format an upper bound of rounding: its exact value differs between machines."""
     return next((f"{bound:g}" for bound in (1e-12, AGREES) if value <= bound), f"{value:.2g}")
 
 
-def _in_words(count: int) -> str:
+def _count_text(count: int) -> str:
     return f"{count / 1e6:.2g} million" if count >= 1e6 else f"{count:,}"

@@ -1,8 +1,8 @@
 """Which seats of a cluster the ranks of several jobs take.
 
 Seats are numbered node by node: seat ``s`` is slot ``s % slots`` of node ``s // slots``. A job's
-ranks take its seats in ascending order, as launchers number ranks host by host, but where a file
-says otherwise.
+ranks take its seats in ascending order, as launchers number ranks host by host, unless a file says
+otherwise.
 """
 
 import re
@@ -22,7 +22,7 @@ from topologies.cluster.schema import kinds_of
 
 Seats = NDArray[np.int64]
 Sizes = Mapping[str, int]
-"""Ranks of each job, by its name, in the order in which the jobs were given."""
+"""Number of ranks of each job by name, in the order of the jobs."""
 
 PACKED, STRIPED, RANDOM = "packed", "striped", "random"
 _FILES = (".csv", ".yaml", ".yml", ".json")
@@ -128,7 +128,7 @@ def seated(
 
 
 def _on_nodes_of_one_size(seating: Seating, cluster: Cluster) -> Seating:
-    """Refuse nodes with other slots than the first: seats are numbered by as many for each."""
+    """Refuse nodes with other numbers of slots than the first: seats are numbered alike on all."""
     same_size = 0
     for kind in kinds_of(cluster).values():
         if kind.ranks_per_node != seating.slots:
@@ -157,11 +157,11 @@ def _check_room(jobs: Sizes, nodes: int, slots: int, where: str) -> None:
 
 
 _NAMED = 3
-"""Jobs that a message names."""
+"""Most jobs that a message names."""
 
 
 def _packed_nodes(jobs: Sizes, slots: int, most: int) -> int:
-    """Count the nodes on which no job lies across a node that it need not share."""
+    """Return the number of nodes with which no job shares a node unnecessarily."""
     free: list[int] = []
     for ranks in jobs.values():
         fits = [node for node, left in enumerate(free) if left >= ranks]
@@ -216,12 +216,12 @@ def _random(jobs: Sizes, nodes: int, slots: int, seed: int) -> dict[str, Seats]:
 _Place = Callable[[Sizes, int, int, int], dict[str, Seats]]
 _PLACEMENTS: dict[str, _Place] = {PACKED: _packed, STRIPED: _striped, RANDOM: _random}
 PLACEMENTS = tuple(_PLACEMENTS)
-"""Names of placements; what is none of them is a file."""
+"""Names of placements; any other text is a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A rank's seat, and where the file says so."""
+    """A rank's seat, and its position in the file."""
 
     job: str
     rank: int
@@ -281,7 +281,7 @@ def _number(text: str, field: str, where: str) -> int:
 def _checked(
     rows: Sequence[_Row], jobs: Sizes, cluster: Cluster
 ) -> tuple[int, int, Mapping[str, Seats]]:
-    """Refuse what is not one seat for each rank, each its own; say which nodes that takes."""
+    """Refuse all but one distinct seat for each rank; return the number of nodes."""
     row_at: dict[int, _Row] = {}
     seat_of: dict[str, dict[int, int]] = {name: {} for name in jobs}
     for row in rows:

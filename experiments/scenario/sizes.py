@@ -1,9 +1,8 @@
 """A recorded job at another size: more layers, more micro-batches, another number of stages.
 
-What repeats is looked for in what each rank launches. Layers repeat without messages between ranks,
-micro-batches of a pipeline with them. Where it cannot be told what repeats so many times, the
-what-if is refused with the reason. Stages are found by their messages
-(:mod:`simulator.edits.stages`).
+Repetitions are searched in what each rank launches. Layers repeat without messages between ranks,
+micro-batches of a pipeline with them. If it is unclear what repeats that many times, the what-if is
+refused with the reason. Stages are recognised by their messages (:mod:`simulator.edits.stages`).
 """
 
 from collections import Counter
@@ -14,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from experiments.scenario.change import Changed, Edited, check_fits, nodes_of, say_count
+from experiments.scenario.change import Changed, Edited, check_fits, counted, nodes_of
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import LAYERS, MICRO_BATCHES, STAGES
 from simulator.calls import KINDS
@@ -30,22 +29,24 @@ from traces.generate.parallelism import Pipeline as Stages
 from traces.matching.assemble import Posted, in_order
 
 _FEWEST = 3
-"""Repetitions from which on a trace tells that something repeats: two may be chance."""
+"""Least repetitions that count: two may be chance."""
 _ENDS = 4
-"""Layers from which on a run may have one fewer: at its ends layers prefetch or begin otherwise."""
+"""Layers from which on a run may have one fewer: layers at its ends may prefetch or begin
+otherwise."""
 _LEAST_SHARE = 0.5
-"""Of the time of kernels that has to repeat: a step that mostly does not is no stack of layers."""
+"""Least share of the kernel time that repeats: a step that mostly does not is no stack of layers.
+"""
 _MOST_ELSE = 0.05
-"""Of the time of kernels that may repeat another number of times."""
+"""Largest share of the kernel time that may repeat another number of times."""
 _MOST_HIDDEN = 0.1
-"""Of the time of a rank whose computation is only seen between its calls that may not repeat."""
+"""Largest share of non-repeating time on a rank whose computation shows only between calls."""
 _MOST_OPS = 5_000_000
-"""Ops that are put in at most: a step of ten million takes minutes to simulate."""
+"""Most ops that are inserted: a step of ten million takes minutes to simulate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many of ``what`` the recorded step has, and how many it is to have."""
+    """The recorded number of ``what``, and the wanted one."""
 
     what: str
     now: int
@@ -53,12 +54,12 @@ class Size:
 
 
 def resized(request: Size) -> Edited:
-    """Let a step have more layers or micro-batches than were recorded, or other pipeline stages.
+    """Give a step more layers or micro-batches than were recorded, or other pipeline stages.
 
     Raises
     ------
     WhatIfError
-        If there are to be as many, or fewer of what repeats, or too few are recorded to tell.
+        If the number stays, falls for what repeats, or too few are recorded to recognise them.
     """
     if request.then == request.now:
         raise WhatIfError(f"{request.what} {request.now} -> {request.then} changes nothing")
@@ -78,7 +79,7 @@ def _repeated(scenario: Scenario, request: Size) -> Changed:
     scenario = scenario.whole()
     workload = scenario.workload
     choose = _layers if request.what == LAYERS else _micro_batches
-    with _refusing(f"{request.what}: the step cannot be extended by what repeats in it"):
+    with _refusal(f"{request.what}: the step cannot be extended by what repeats in it"):
         insertions = choose(workload, _launched(scenario), request)
         _check_size(insertions)
         longer = repeated(workload, insertions)
@@ -90,7 +91,7 @@ def _repeated(scenario: Scenario, request: Size) -> Changed:
 def _restaged(scenario: Scenario, request: Size) -> Changed:
     scenario = scenario.whole()
     workload = scenario.workload
-    with _refusing(f"{STAGES}: the pipeline cannot be divided otherwise"):
+    with _refusal(f"{STAGES}: the pipeline cannot be divided otherwise"):
         launched = _launched(scenario)
         pipeline = pipeline_of(workload, launched)
         if pipeline.stages != request.now:
@@ -101,17 +102,18 @@ def _restaged(scenario: Scenario, request: Size) -> Changed:
         divided, schedule = restaged(workload, launched, pipeline, _ORDERS, request.then)
         after = _in_order(replace(scenario, workload=divided, nodes=nodes))
     note = (
-        f"{request.now} → {say_count(request.then, 'stage')} ({schedule},"
-        f" {say_count(pipeline.micro_batches, 'micro-batch')});"
+        f"{request.now} → {counted(request.then, 'stage')} ({schedule},"
+        f" {counted(pipeline.micro_batches, 'micro-batch')});"
         f" {scenario.ranks:,} → {ranks:,} ranks; {len(workload):,} → {len(divided):,} ops"
     )
     return Changed(after, note, _ASSUMED_OF_STAGES)
 
 
 def _in_order(scenario: Scenario) -> Scenario:
-    """Let messages that hosts post wait for those ahead on their connection, as gloo has them.
+    """Make messages that hosts post wait for those before them on their connection, as in gloo.
 
-    Which wait depends on when they are posted, and that on which wait: until both agree.
+    Which wait depends on when they are posted, which depends on the waits: simulated until both
+    agree.
     """
     plain = scenario.workload
     if plain.library != "gloo":
@@ -136,7 +138,7 @@ def _in_order(scenario: Scenario) -> Scenario:
 
 
 def _posted(timeline: Timeline) -> list[Posted]:
-    """Return the messages of a simulated step, with when their ends were posted."""
+    """Return the messages of a simulated step, and when their ends were posted."""
     workload, edges = timeline.workload, timeline.workload.edges
     of_host = (workload.what == What.HOST)[edges.source]
     posted = np.array(workload.ready)
@@ -162,7 +164,7 @@ def _posted(timeline: Timeline) -> list[Posted]:
 
 
 _ROUNDS = 64
-"""Simulations at most until the order of messages settles: 2 to 17 did for 13 what-ifs."""
+"""Most simulations until the order of messages settles: 13 what-ifs took 2 to 17."""
 _ASSUMED_OF_STAGES = (
     "all stages have the same share of the layers, and layers are equally long",
     "activations that stages send are as large as those recorded",
@@ -172,8 +174,8 @@ _ASSUMED_OF_STAGES = (
 
 
 @contextmanager
-def _refusing(what: str) -> Iterator[None]:
-    """Say of what a step refuses that it cannot be changed."""
+def _refusal(what: str) -> Iterator[None]:
+    """Turn an error about a step into the refusal of this change."""
     try:
         yield
     except (WorkloadError, DeadlockError) as error:
@@ -182,7 +184,7 @@ def _refusing(what: str) -> Iterator[None]:
 
 
 def _launched(scenario: Scenario) -> list[Program]:
-    """Return what each rank launches, in the order recorded; of ops that were added, simulated."""
+    """Return what each rank launches in recorded order; added ops in simulated order."""
     unknown = np.isnan(scenario.workload.measured_start)
     if unknown.all():
         raise WorkloadError("when ops started was not recorded: a plan says its sizes itself")
@@ -192,8 +194,8 @@ def _launched(scenario: Scenario) -> list[Program]:
     return programs(scenario.workload, start)
 
 
-def _order(slots: Callable[[int, Stages], Sequence[Slot]]) -> Order:
-    """Return a schedule of whole passes as :mod:`simulator.edits.stages` asks for it."""
+def _pass_order(slots: Callable[[int, Stages], Sequence[Slot]]) -> Order:
+    """Return a schedule of whole passes as :mod:`simulator.edits.stages` takes it."""
 
     def order(stage: int, stages: int, micro_batches: int) -> list[Pass]:
         return [
@@ -204,19 +206,19 @@ def _order(slots: Callable[[int, Stages], Sequence[Slot]]) -> Order:
     return order
 
 
-_ORDERS = {name: _order(SCHEDULES[name]) for name in ("1f1b", "gpipe")}
+_ORDERS = {name: _pass_order(SCHEDULES[name]) for name in ("1f1b", "gpipe")}
 
 
 def _layers(workload: Workload, launched: Sequence[Program], request: Size) -> list[Insertion]:
-    """Choose the runs of layers of each rank, and put the same share of units into each."""
+    """Choose the runs of layers of each rank, and add the same share of units to each."""
     insertions: list[Insertion] = []
     for program in launched:
         runs = _layer_runs(workload, program, request.now)
         if not runs:
-            raise WhatIfError(_nothing(workload, program, request))
+            raise WhatIfError(_no_repetition_error(workload, program, request))
         _check_share(workload, program, runs)
         for run in runs:
-            each = _times(len(run), request.now)
+            each = _units_per_layer(len(run), request.now)
             for like in np.array_split(np.arange(len(run)), each):
                 units = range(int(like[0]), int(like[-1]) + 1)
                 unit = _typical(workload, run, units)
@@ -237,9 +239,11 @@ def _layer_runs(workload: Workload, program: Program, layers: int) -> list[Run]:
         if _has_messages(workload, run):
             continue
         part = program.beside(run, chosen)
-        if part is not None and len(part) > 1 and _times(len(part), layers):
+        if part is not None and len(part) > 1 and _units_per_layer(len(part), layers):
             chosen.append(part)
-        elif _times(len(run), layers) and any(_is_most_of_a_unit(run, outer) for outer in chosen):
+        elif _units_per_layer(len(run), layers) and any(
+            _is_most_of_a_unit(run, outer) for outer in chosen
+        ):
             raise WhatIfError(
                 f"rank {program.rank}: units of {run.period} launches repeat {len(run)} times"
                 " inside longer ones that do so, too: it is unclear which of them are layers"
@@ -249,7 +253,7 @@ def _layer_runs(workload: Workload, program: Program, layers: int) -> list[Run]:
 
 
 def _check_count(program: Program, runs: Sequence[Run], layers: int) -> None:
-    """Refuse a number that is off by one: more runs have one fewer, or one more, to the unit."""
+    """Refuse a number that is off by one: more runs have one unit fewer, or more."""
     if layers < _ENDS:
         return
     exact = {
@@ -264,10 +268,10 @@ def _check_count(program: Program, runs: Sequence[Run], layers: int) -> None:
         )
 
 
-def _times(units: int, layers: int) -> int:
-    """Return how many units a layer has if so many are a whole number for each, else 0.
+def _units_per_layer(units: int, layers: int) -> int:
+    """Return the number of units per layer if that is whole, else 0.
 
-    Where there are layers enough one unit may be missing, or more, at the ends.
+    With enough layers there may be one unit fewer, or more, at the ends.
     """
     slack = (0, 1, -1) if layers >= _ENDS else (0,)
     return next(((units + off) // layers for off in slack if not (units + off) % layers), 0)
@@ -293,8 +297,8 @@ def _has_messages(workload: Workload, run: Run) -> bool:
     return bool(_messages(workload, run.launched[0]))
 
 
-def _nothing(workload: Workload, program: Program, request: Size) -> str:
-    """Say that nothing repeats so many times, and what does."""
+def _no_repetition_error(workload: Workload, program: Program, request: Size) -> str:
+    """Return the error that nothing repeats that many times, with what does repeat."""
     counts = Counter(
         {len(run): len(run) * run.period for run in program.runs(_FEWEST)}
         if len(program.ops) >= _FEWEST
@@ -315,10 +319,10 @@ def _sees_kernels(workload: Workload, program: Program) -> bool:
 
 
 def _check_share(workload: Workload, program: Program, runs: Sequence[Run]) -> None:
-    """Refuse a rank of whose time too much is in nothing that repeats.
+    """Refuse a rank with too much time outside all repetitions.
 
-    Where only calls are seen, computation of any layer may hide in the host's time between them:
-    all of it has to repeat then, but for a unit behind each run, whose last one ends with a call.
+    If only calls are recorded, computation of any layer may be hidden in host time between them:
+    then all of it must repeat, except a unit after each run, whose last unit ends with a call.
     """
     duration = workload.duration
     if _sees_kernels(workload, program):
@@ -348,7 +352,7 @@ def _check_share(workload: Workload, program: Program, runs: Sequence[Run]) -> N
 
 
 def _check_rest(workload: Workload, program: Program, runs: Sequence[Run]) -> None:
-    """Refuse a rank of which much else repeats, another number of times: that may be layers."""
+    """Refuse a rank of which much repeats another number of times: that may be layers."""
     duration = workload.duration
     total = float(duration[program.ops].sum()) or 1.0
     for whole in _largest_first(program.runs(_FEWEST)):
@@ -364,7 +368,7 @@ def _check_rest(workload: Workload, program: Program, runs: Sequence[Run]) -> No
 
 
 def _typical(workload: Workload, run: Run, units: range) -> int:
-    """Return the unit whose time is nearest to the median, inside the run if it has an inside."""
+    """Return the unit whose time is nearest to the median, not at an end of the run if possible."""
     inner = [unit for unit in units if 0 < unit < len(run) - 1] or list(units)
     times = {
         unit: float(workload.duration[np.append(run.hosts[unit], run.launched[unit])].sum())
@@ -378,7 +382,7 @@ def _typical(workload: Workload, run: Run, units: range) -> int:
 def _micro_batches(
     workload: Workload, launched: Sequence[Program], request: Size
 ) -> list[Insertion]:
-    """Choose runs of passes whose messages, so many times more, make those that are missing."""
+    """Choose runs of passes whose messages, multiplied, are the missing ones."""
     more = request.then - request.now
     insertions: list[Insertion] = []
     for program in launched:
@@ -405,7 +409,7 @@ def _micro_batches(
 
 
 def _messages(workload: Workload, ops: Longs) -> Counter[int]:
-    """Count the messages among ops by the group, sender and receiver, that they are between."""
+    """Count the messages among ops by group, that is by sender and receiver."""
     calls = workload.calls
     joined = ops[workload.call[ops] >= 0]
     joined = joined[calls.kind[workload.call[joined]] == KINDS.index("send_receive")]
@@ -424,7 +428,7 @@ def _missing_messages(
     for group, count in sent.items():
         if count % request.now:
             raise WhatIfError(
-                f"rank {program.rank} has {say_count(count, 'message')} of"
+                f"rank {program.rank} has {counted(count, 'message')} of"
                 f" {workload.groups[group]}, not a multiple of {request.now} micro-batches"
             )
     return Counter({group: count // request.now * more for group, count in sent.items()})
@@ -443,7 +447,7 @@ def _note(request: Size, before: Workload, after: Workload, insertions: Sequence
     runs = {id(insertion.run): insertion.run for insertion in insertions}.values()
     units = sorted({(len(run), run.period) for run in runs}, reverse=True)
     recorded = ", ".join(
-        f"{count} units of {say_count(period, 'launch')}" for count, period in units[:3]
+        f"{count} units of {counted(period, 'launch')}" for count, period in units[:3]
     )
     more = f" and {len(units) - 3} others" if len(units) > 3 else ""
     return (
@@ -453,7 +457,7 @@ def _note(request: Size, before: Workload, after: Workload, insertions: Sequence
 
 
 def _assumed(request: Size) -> tuple[str, ...]:
-    """Say what is taken for granted of what was not recorded."""
+    """Return the assumptions about what was not recorded."""
     added = [
         f"{request.what} that are added take the median time of the recorded ones",
         "what does not repeat, such as an optimizer's step or the loss, takes its recorded time",

@@ -1,19 +1,16 @@
-"""Calls as one writes them beside each other: who, how much, when, and how often.
+"""Concurrent calls as a user writes them: ranks, size, start, and repetitions.
 
 A call is a kind and a size, then clauses in any order, each at most once::
 
-    all_reduce 64MiB ranks 0-15
-    all_to_all 1MiB ranks 0-31 every 2ms
-    all_gather 16MiB ranks 0-63:8 at 1ms x10
-    alltoall 8MiB imbalance zipf:1.2
+    all_reduce 64MiB ranks 0-15 all_to_all 1MiB ranks 0-31 every 2ms all_gather 16MiB ranks 0-63:8
+    at 1ms x10 alltoall 8MiB imbalance zipf:1.2
 
 ``ranks``: numbers and ranges, ``0-15,32``; ``0-63:8`` is every eighth. ``at``: the earliest start
-of the first. ``xN``: how often. ``every``: from start to start; a call does not start before the
-one before it has ended. Without ``every`` the next starts when the one before has ended; without
-``xN`` a call that is given with ``every`` goes on for as long as the others do. ``algorithm``
-forces one.
+of the first. ``xN``: repetitions. ``every``: time from start to start; a call does not start before
+the previous one has ended. Without ``every`` the next starts when the previous one has ended;
+without ``xN`` a call with ``every`` repeats as long as the others last. ``algorithm`` forces one.
 
-What one call takes on an idle cluster is a curve over its size, by kind and ranks.
+The time of a single call on an idle cluster is a curve over its size, by kind and ranks.
 """
 
 import re
@@ -36,7 +33,7 @@ from simulator.workload import What, Workload
 from topologies import Cluster
 
 _SHOWN = 60
-"""Characters of a call that an error repeats, before the wrong word and behind it."""
+"""Characters of a call that an error repeats, before and after the wrong word."""
 _WORD = re.compile(r"\S+")
 _TIMES = re.compile(r"x(\d{1,6})", re.IGNORECASE)
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?")
@@ -52,17 +49,17 @@ class TimedCall:
     text
         As it was written.
     kind, size
-        What is done, and S of nccl-tests (B); with an imbalance what a rank sends in the mean.
+        Kind, and S of nccl-tests (B); with an imbalance the mean that a rank sends.
     ranks
-        Who takes part; () where that was not said.
+        The ranks that take part; () if not given.
     start
         Earliest start of the first (s).
     every
         From start to start (s); None: when the one before has ended.
     times
-        How often; None: as long as the others go on.
+        Number of repetitions; None: as long as the others last.
     imbalance, algorithm
-        As they were written; "" where they were not.
+        As they were written; "" if not given.
     """
 
     text: str
@@ -78,7 +75,7 @@ class TimedCall:
 
 @dataclass(slots=True)
 class _Words:
-    """The words of a call, one after the other; an error says which one is wrong."""
+    """The words of a call in order; an error names the wrong one."""
 
     text: str
     found: list[re.Match[str]]
@@ -111,7 +108,7 @@ class _Words:
 
 
 def parse_timed_call(text: str) -> TimedCall:
-    """Read a call.
+    """Parse a call.
 
     Raises
     ------
@@ -169,7 +166,7 @@ def _clause(words: _Words, call: TimedCall) -> TimedCall:
 
 
 def _quantity(words: _Words, wanted: str, unit: str) -> float:
-    """Read a quantity, whose unit may be a word of its own: ``64MiB``, ``64 MiB``."""
+    """Parse a quantity, whose unit may be a separate word: ``64MiB``, ``64 MiB``."""
     text = words.next(wanted)
     if re.fullmatch(r"[\d.eE+-]+", text) and words.left() and re.match(r"[A-Za-zµ]", words.peek()):
         after = words.peek()
@@ -236,12 +233,12 @@ _CLAUSES: dict[str, Callable[[_Words, TimedCall], TimedCall]] = {
 
 
 def for_ranks(calls: list[TimedCall], ranks: int | None) -> Iterator[TimedCall]:
-    """Yield calls with who takes part in each: the first ``ranks``, where that was not said.
+    """Yield calls with their ranks: the first ``ranks`` where none were given.
 
     Raises
     ------
     WhatIfError
-        If nobody said it, or a rank is none of ``ranks``.
+        If neither gives the ranks, or a rank is beyond ``ranks``.
     """
     for call in calls:
         if not call.ranks and ranks is None:
@@ -259,11 +256,11 @@ def for_ranks(calls: list[TimedCall], ranks: int | None) -> Iterator[TimedCall]:
 
 
 _LEAST, _POINTS = 256.0, 24
-"""Smallest size of a curve (B), and its points, each twice the one before."""
+"""Smallest size of a curve (B), and its number of points, each twice the one before."""
 
 
 def collective_time(cluster: Cluster, kind: str, ranks: int, size: float) -> float:
-    """Return the time of a collective (s) of ranks that fill nodes in order.
+    """Return the time of a collective (s) on ranks that fill nodes in order.
 
     Timed at powers of two, and between them interpolated in logarithms of both; smaller ones take
     as long as 256 B.
@@ -289,14 +286,14 @@ def collective_time(cluster: Cluster, kind: str, ranks: int, size: float) -> flo
     """
     if ranks == 1:
         return 0.0
-    sizes, times = _curve(_Named(cluster), kind, ranks)
+    sizes, times = _curve(_ClusterKey(cluster), kind, ranks)
     if size > sizes[-1]:
         return float(times[-1] * size / sizes[-1])
     logarithm = np.interp(np.log(max(size, _LEAST)), np.log(sizes), np.log(times))
     return float(f"{np.exp(logarithm):.12g}")
 
 
-class _Named:
+class _ClusterKey:
     """A cluster as a key: clusters compare by value and do not hash."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -307,11 +304,11 @@ class _Named:
         return hash(self._text)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Named) and other._text == self._text
+        return isinstance(other, _ClusterKey) and other._text == self._text
 
 
 @lru_cache(maxsize=512)
-def _curve(named: _Named, kind: str, ranks: int) -> tuple[Floats, Floats]:
+def _curve(named: _ClusterKey, kind: str, ranks: int) -> tuple[Floats, Floats]:
     empty = WorkloadBuilder(job_ranks=ranks).build()
     scenario = Scenario(empty, named.cluster)
     sizes: Floats = np.asarray(_LEAST * 2.0 ** np.arange(_POINTS), dtype=np.float64)

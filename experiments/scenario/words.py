@@ -1,4 +1,4 @@
-"""Words of a what-if, and the parts they are put together from: factors, ranks, selectors."""
+"""Words of a what-if, and the parts made of them: factors, ranks, selectors."""
 
 import re
 from dataclasses import dataclass
@@ -34,14 +34,14 @@ PARTS = {
     "flops": "compute",
     "cpu": "host",
 }
-"""Parts of a cluster as people call them, and what the resources that belong to them are called."""
+"""Colloquial names of parts of a cluster, and the prefixes of their resources."""
 MOST = 1e6
-"""The greatest factor: beyond it floats, not the cluster, make the answer."""
+"""Largest factor: beyond it floats, not the cluster, determine the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word; ``quoted`` is always a name, whatever it looks like."""
+    """A word; a ``quoted`` one is always a name, whatever it looks like."""
 
     text: str
     quoted: bool = False
@@ -53,13 +53,13 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One change without what it is joined to: its words, and the ranks it is for (None: all)."""
+    """One change of a what-if: its words, and the ranks it is for (None: all)."""
 
     words: tuple[Word, ...]
     ranks: tuple[int, ...] | None = None
 
     def for_all_ranks(self) -> None:
-        """Refuse ranks in front of what is not a rank's own.
+        """Refuse ranks before a change that is not a rank's own.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class CallsNamed:
 
 
 def words_of(text: str) -> list[Word]:
-    """Split at spaces; what stands in quotes is one word."""
+    """Split at spaces; quoted text is one word."""
     words = []
     for double, single, bare in _WORD.findall(text):
         words.append(Word(bare) if bare else Word(double or single, quoted=True))
@@ -92,7 +92,7 @@ def words_of(text: str) -> list[Word]:
 
 
 def factor_of(word: Word) -> float:
-    """Read ``x0.5``, or a quotient: ``x1/3``.
+    """Parse ``x0.5``, or a quotient: ``x1/3``.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def factor_of(word: Word) -> float:
 
 
 def check_factor(factor: float) -> None:
-    """Refuse a factor that nothing can be multiplied by, before anything is read.
+    """Refuse a factor out of bounds, before anything is read.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def check_factor(factor: float) -> None:
 
 
 def ranks_of(word: Word) -> tuple[int, ...]:
-    """Read ``3`` or ``0-3,8``.
+    """Parse ``3`` or ``0-3,8``.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def ranks_of(word: Word) -> tuple[int, ...]:
 
 
 def calls_named(word: Word) -> CallsNamed | None:
-    """Read ``all_reduce``, ``all_reduce@tp``, ``@tp`` or ``calls``; None if it is none of them."""
+    """Parse ``all_reduce``, ``all_reduce@tp``, ``@tp`` or ``calls``; None if it is none of them."""
     match = None if word.quoted else _CALLS.fullmatch(word.text)
     if match is None or not (match[1] or match[2]):
         return None
@@ -152,13 +152,13 @@ def calls_named(word: Word) -> CallsNamed | None:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a name is what a pattern says, case aside; ``*`` and ``?`` stand for other text."""
+    """Whether a name matches a pattern with ``*`` and ``?``, ignoring case."""
     name, pattern = name.lower(), pattern.lower()
     return name == pattern or fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 def near(text: str, choices: tuple[str, ...]) -> str | None:
-    """Return the known word that a misspelt one is nearest to."""
+    """Return the known word nearest to a misspelt one."""
     close = nearest(text, choices)
     return close[0] if close else None
 

@@ -16,8 +16,13 @@ from helpers.pytorch_et_files import SCHEMAS, Program, tensor
 from simulator.support.errors import LimitError, TraceError
 from traces.core.files import is_execution_trace
 from traces.load import load, recognised
-from traces.pytorch_et.reader import execution_summary, read_execution_trace, refuse_to_replay
-from traces.pytorch_et.schema import Tensors, data_edges
+from traces.pytorch_et.reader import (
+    Tensors,
+    data_edges,
+    execution_summary,
+    read_execution_trace,
+    refuse_to_replay,
+)
 
 TRACES = SHARED / "traces"
 ARCHIVE = TRACES / "chakra" / "pytorch_et_1.0.2-chakra.0.0.4.tgz"

@@ -247,8 +247,8 @@ def packets_of(network: Topology, ways: Routes) -> tuple[Floats, float]:
         the message that passes it; and how many packets fill the way there and back.
     """
     link, share = ways.link, ways.share
-    own = of_resource(network, network.routing)[link]
-    if not own.any():
+    governed = of_resource(network, network.routing)[link]
+    if not governed.any():
         return np.zeros(len(link)), 1.0
     between, policy = between_switches(network)[link], network.routing.policy
     # A hash keeps the packets of a flow together. Adaptive switches choose the shortest queue on
@@ -258,9 +258,11 @@ def packets_of(network: Topology, ways: Routes) -> tuple[Floats, float]:
     # Of a single least path the ways are detours, over many routers.
     chance *= 1 - fewest if fewest < 1 - _ALIKE else 1.0
     variance = np.where(between, chance * share, 0.0)
-    packet = (PAYLOAD + HEADERS) / network.bandwidth[link[own & (share == share[own].max())]].min()
-    latency = float(network.latency[link[own]] @ share[own])
-    return variance, 2 * latency / packet + float(share[own].sum())
+    packet = (PAYLOAD + HEADERS) / network.bandwidth[
+        link[governed & (share == share[governed].max())]
+    ].min()
+    latency = float(network.latency[link[governed]] @ share[governed])
+    return variance, 2 * latency / packet + float(share[governed].sum())
 
 
 def packet_delay(load: Floats, variance: Floats, in_flight: float, windows: float = 1.0) -> float:

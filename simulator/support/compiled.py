@@ -151,8 +151,8 @@ class HotLoop(Generic[P, R]):
     @property
     def called(self) -> "list[HotLoop[..., Any]]":
         """Hot loops that it calls by name."""
-        known = self.function.__globals__
-        named = [known.get(name) for name in self.function.__code__.co_names]
+        names = self.function.__globals__
+        named = [names.get(name) for name in self.function.__code__.co_names]
         return [value for value in named if isinstance(value, HotLoop)]
 
     def without(self, *switches: str) -> "HotLoop[P, R]":
@@ -178,17 +178,17 @@ def _without(
     loop: HotLoop[P, R], switches: tuple[str, ...], copies: dict[int, Any]
 ) -> HotLoop[P, R]:
     """Copy a loop for :meth:`HotLoop.without`; itself if neither it nor what it calls has any."""
-    number, function, known = id(loop), loop.function, loop.function.__globals__
+    number, function, names = id(loop), loop.function, loop.function.__globals__
     result: HotLoop[P, R] | None = copies.get(number)
     if result is not None:
         return result
     changed: dict[str, Any] = {
-        name: _without(known[name], switches, copies) if name not in switches else False
+        name: _without(names[name], switches, copies) if name not in switches else False
         for name in function.__code__.co_names
-        if name in switches or isinstance(known.get(name), HotLoop)
+        if name in switches or isinstance(names.get(name), HotLoop)
     }
-    if any(value is not known[name] for name, value in changed.items()):
-        copy: Any = FunctionType(function.__code__, {**known, **changed})
+    if any(value is not names[name] for name, value in changed.items()):
+        copy: Any = FunctionType(function.__code__, {**names, **changed})
         update_wrapper(copy, function)
         # What is kept of a loop is found by its name.
         copy.__qualname__ += "_without_" + "_".join(switches).lower()

@@ -96,6 +96,8 @@ class _Job:
     schedule: Schedule
     calls: dict[tuple[int, int, str], int] = field(default_factory=dict)
     calls_made: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
+    recorded_op: dict[int, int] = field(default_factory=dict)
+    """The recorded op that an op is a part of; messages, and waits for them, are of none."""
 
     def __post_init__(self) -> None:
         ranks = self.pipeline.ranks
@@ -126,7 +128,14 @@ class _Job:
             built.members != [len(built.groups[g].ranks) for g in built.calls.group]
         ):
             raise WorkloadError(f"ranks would make different calls: {built.call_view(int(call))}")
-        return replace(built, library=self.workload.library, repeats=self.workload.repeats)
+        step = self.workload
+        module = None
+        if step.module is not None:
+            module = np.full(len(built), -1, dtype=np.int32)
+            module[list(self.recorded_op)] = step.module[list(self.recorded_op.values())]
+        return replace(
+            built, library=step.library, repeats=step.repeats, module=module, modules=step.modules
+        )
 
     def recorded(self, stage: int, column: int) -> RecordedRank:
         """Return what a recorded stage does."""
@@ -310,6 +319,7 @@ class _Rank:
                 call=call,
                 work=_work(workload, op, factor),
             )
+            self.job.recorded_op[copies[op]] = op
             if (message := self._arrived.pop(lane, None)) is not None:
                 builder.edge(message, copies[op])
             self._in_order(self._main if lane == main else lane, copies[op])

@@ -134,6 +134,19 @@ def test_passes_between_the_same_messages_are_told_apart_by_other_stages():
     assert float(divided.duration[kernels].sum()) == pytest.approx(total, rel=1e-9)
 
 
+@pytest.mark.parametrize("text", ["stages 2 -> 4", "micro-batches 5 -> 6 and stages 2 -> 1"])
+def test_kernels_of_other_stages_are_of_the_modules_of_those_recorded(text):
+    whole = recorded(replace(STACK, pipeline=Pipeline(stages=2, batches=5, in_turn=True)))
+    names = whole.workload.names
+    named = replace(whole.workload, module=whole.workload.name, modules=names)
+    step = parse_change(text).apply(replace(whole, workload=named)).scenario.workload
+    kernels = step.what == What.COMPUTE
+    assert (step.module[kernels] >= 0).all()
+    ops = np.flatnonzero(step.module >= 0)
+    of_modules = [names[number] for number in step.module[ops]]
+    assert of_modules == [step.names[number] for number in step.name[ops]]
+
+
 @pytest.mark.parametrize(
     ("pipeline", "text", "message"),
     [

@@ -4,7 +4,9 @@ For Perfetto measured and simulated stand side by side, with the critical path, 
 trace format: complete events (``ph`` X) on processes and threads. Each rank is two processes,
 measured above simulated, with a thread per lane, host threads above streams. In a call, the slice
 ``transfer`` is when it moves; what is before it is waiting for other ranks. The critical path is a
-process of its own: one track without gaps, the outer slice naming the rank.
+process of its own: one track without gaps, the outer slice naming the rank. Below all is a counter
+of the job's power: an accelerator draws what it does at work while a kernel or a copy runs on it,
+else what it does waiting, and all other parts of the bill always work, as in the energy of studies.
 
 ``ts`` and ``dur`` are microseconds. Both ends of a slice are rounded to nanoseconds, not its
 length: what touches still touches, and what is nested stays nested.
@@ -12,7 +14,7 @@ length: what touches still touches, and what is nested stays nested.
 
 import gzip
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,9 +26,12 @@ from numpy.typing import NDArray
 
 from experiments.files import writing
 from simulator.analysis.critical_path import Segment
+from simulator.analysis.metrics import union
 from simulator.engine.repeating import StepTimes
+from simulator.support.errors import ClusterError
 from simulator.timeline import Timeline, first_start
 from simulator.workload import What, Workload
+from topologies.cluster.bill import bill_of
 
 if TYPE_CHECKING:
     from experiments.baseline import Baseline
@@ -49,8 +54,11 @@ class WithPath(Protocol):
         """The critical path, in order of time."""
 
 
-_PATH = 1
-"""Process id of the critical path; rank r is measured in 10 + 2 r and simulated in 11 + 2 r."""
+_PATH, _POWER = 1, 2
+"""Process ids of the critical path and of the power; rank r is measured in 10 + 2 r and simulated
+in 11 + 2 r."""
+_LAST = 1 << 30
+"""Where a process stands below all ranks."""
 
 
 def write(report: WithPath, path: Path) -> None:
@@ -69,7 +77,12 @@ def write(report: WithPath, path: Path) -> None:
         "measured step [us]": 1e6 * base.loaded.measured_step,
         "simulated step [us]": 1e6 * base.timeline.makespan,
     }
-    _write(path, about, events(report))
+    try:
+        drawn = power(base)
+    except ClusterError as error:
+        about["no power over time"] = str(error)
+        drawn = []
+    _write(path, about, chain(_power(drawn), events(report)))
 
 
 def write_calls(report: "CollectiveCallsReport", path: Path) -> None:
@@ -100,6 +113,43 @@ def _lines(about: Mapping[str, object], events: Iterable[Event]) -> Iterator[byt
     for number, event in enumerate(events):
         yield (b",\n" if number else b"") + encode(event)
     yield b"\n]}\n"
+
+
+def power(base: "Baseline") -> list[tuple[float, float]]:
+    """Power of a simulated step from moment to moment: since when (s), and how much (W).
+
+    The last moment is the end of the step.
+
+    Raises
+    ------
+    ClusterError
+        If what a part draws is not known; names the field that gives it.
+    """
+    timeline, scenario = base.timeline, base.scenario
+    workload, origin = timeline.workload, first_start(timeline)
+    bill = bill_of(scenario.cluster, scenario.ranks, scenario.nodes)
+    works = np.isin(workload.what, (What.COMPUTE, What.COPY))
+    busy = [
+        union(timeline.start[of_rank], timeline.end[of_rank]) - origin
+        for of_rank in (works & (workload.rank == rank) for rank in workload.ranks)
+    ]
+    begins, ends = np.concatenate([np.empty((0, 2)), *busy]).T
+    end = float(timeline.end.max()) - origin
+    moments, which = np.unique(np.concatenate([[0.0, end], begins, ends]), return_inverse=True)
+    steps = np.concatenate([[0, 0], np.ones(len(begins)), -np.ones(len(ends))])
+    share = np.cumsum(np.bincount(which, steps)) / len(workload.ranks)
+    drawn = [bill.energy(1.0, {"accelerator": part}) for part in np.clip(share, 0, 1).tolist()]
+    return list(zip(moments.tolist(), drawn, strict=True))
+
+
+def _power(drawn: Iterable[tuple[float, float]]) -> Iterator[Event]:
+    """Yield a counter of the power (W), on a process of its own."""
+    for number, (moment, watts) in enumerate(drawn):
+        if not number:
+            yield meta("process_name", _POWER, 0, "power (simulated)")
+            yield meta("process_sort_index", _POWER, 0, _LAST)
+        at = {"pid": _POWER, "tid": 0, "ts": round(1e9 * moment) / 1e3}
+        yield {"ph": "C", "name": "power [W]", **at, "args": {"W": round(watts, 1)}}
 
 
 _TOGETHER, _ALONE = 1, 2

@@ -4,9 +4,11 @@ import gzip
 import json
 import os
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib.image
+import numpy as np
 import pandas
 import pytest
 
@@ -17,8 +19,11 @@ from experiments.points.compare import compare
 from experiments.points.sweep import sweep
 from experiments.questions.explain import replay
 from helpers.experiments_jobs import SAMPLE, write_job
+from simulator.analysis.metrics import length, union
 from simulator.support.errors import OutputError
 from simulator.timeline import first_start
+from simulator.workload import What
+from topologies.cluster.bill import bill_of
 
 DPI = 300
 COLUMN = 3.5
@@ -77,7 +82,31 @@ def test_every_event_is_what_chrome_says_it_must_be(trace):
             assert event["dur"] >= 0
             assert event["name"]
         else:
-            assert event["ph"] == "M"
+            assert event["ph"] in ("M", "C")
+
+
+def test_power_over_time_sums_to_the_energy_of_the_step(report, trace):
+    counter = [
+        (event["ts"], event["args"]["W"]) for event in trace["traceEvents"] if event["ph"] == "C"
+    ]
+    joules = sum((later - now) * watts / 1e6 for (now, watts), (later, _) in pairwise(counter))
+    timeline, scenario = report.base.timeline, report.base.scenario
+    workload, step = timeline.workload, counter[-1][0] / 1e6
+    assert step == pytest.approx(timeline.latency, abs=2e-9)
+    works = np.isin(workload.what, (What.COMPUTE, What.COPY))
+    busy = [
+        length(
+            union(
+                timeline.start[works & (workload.rank == rank)],
+                timeline.end[works & (workload.rank == rank)],
+            )
+        )
+        for rank in workload.ranks
+    ]
+    bill = bill_of(scenario.cluster, scenario.ranks, scenario.nodes)
+    wanted = bill.energy(step, {"accelerator": np.mean(busy) / step})
+    assert joules == pytest.approx(wanted, rel=1e-4)
+    assert bill.idle_power < min(watts for _, watts in counter) < bill.active_power
 
 
 def test_every_slice_is_on_a_thread_and_a_process_with_a_name(trace):

@@ -67,7 +67,8 @@ _DEPLOYMENT: Options = {
         str, "LoRA adapters; each request uses a random one.", metavar="'8 of rank 16'"
     ),
     "kernels_from": _of_engine(
-        Path, "Kernel times of your own machine: a CSV with kernel, shape, seconds, or a profile."
+        Path,
+        "Kernel times of your own machine: a CSV with kernel, shape, seconds, a profile, a log.",
     ),
     "policy": _of_engine(
         str,

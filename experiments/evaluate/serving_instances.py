@@ -70,7 +70,8 @@ class Deployment:
 
     ``blocks`` is the number of cache blocks, if a log gives it; None: what memory leaves.
     ``tokens`` and ``sequences`` of ``engine`` are the limits it runs with. ``measured`` are kernel
-    times of one's own machine, which take precedence over tables.
+    times of one's own machine, which take precedence over tables. ``logged`` is the log that the
+    times of ``engine``'s host are from.
     """
 
     model: Model
@@ -84,6 +85,7 @@ class Deployment:
     speculation: "Speculation | None" = None
     adapters: Adapters | None = None
     measured: "MeasuredKernels | None" = None
+    logged: str = ""
 
     def __post_init__(self) -> None:
         heads, tp = self.model.attention.heads, self.parallelism.tp

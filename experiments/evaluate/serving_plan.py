@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
 from experiments.evaluate.serving_clients import INFERENCEX, Closed, Load, Slo
-from experiments.evaluate.serving_fleets import Instances, Neighbour, Outage
+from experiments.evaluate.serving_fleets import Instances, Neighbour, Outage, serve
 from experiments.evaluate.serving_instances import (
     Deployment,
     Speculation,
@@ -41,7 +41,7 @@ from topologies.cluster.catalog import complaints
 from traces.generate.inference import Adapters
 from traces.generate.model import load_model
 from traces.load import own_kernels
-from traces.requests.readers import read_requests
+from traces.requests.readers import read_logged, read_requests
 from traces.requests.table import Requests, generate_requests, parse_rate
 
 TABLE = "deployment"
@@ -92,7 +92,7 @@ class ServingPlan(BaseModel):
         LoRA adapters, each request asking for any: ``8 of rank 16``.
     kernels_from
         Times of kernels on one's own machine: a table, or a profile of PyTorch's
-        (:func:`traces.load.own_kernels`).
+        (:func:`traces.load.own_kernels`), or the log of one such instance (:func:`as_logged`).
     policy
         Who of those that wait goes first: ``fcfs``, or the most urgent by ``priority``.
     max_tokens, max_sequences, blocks
@@ -242,15 +242,22 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
     """
     degrees = (plan.tp, plan.dp, plan.ep)
     where = load_cluster(cluster)
-    measured = None
+    measured, log = None, None
     if plan.kernels_from is not None:
-        measured = measured_kernels(own_kernels(Path(plan.kernels_from)), where)
+        log = _log_of(Path(plan.kernels_from))
+        if log is None:
+            measured = measured_kernels(own_kernels(Path(plan.kernels_from)), where)
     decode_count, pool = 0, None
     if plan.decode is not None:
         decode_count, pool_degrees, machine = read_pool(plan.decode, degrees)
         pool = replace(_deployment(plan, machine or where, pool_degrees), measured=measured)
+    deployment = replace(_deployment(plan, where, degrees), measured=measured)
+    if log is not None:
+        if pool is not None:
+            raise WorkloadError(f"{log}: the log is of one instance that decodes, too: no --decode")
+        deployment = as_logged(deployment, log)
     return Instances(
-        deployment=replace(_deployment(plan, where, degrees), measured=measured),
+        deployment=deployment,
         count=plan.instances,
         router=plan.router,
         caches_prefixes=plan.prefix_cache,
@@ -263,6 +270,50 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         scaling=None if plan.scale is None else read_scaling(plan.scale),
         beside=tuple(_neighbour(neighbour, plan, cluster) for neighbour in _others(plan)),
     )
+
+
+def _log_of(path: Path) -> Path | None:
+    """Return the requests of a log, by themselves or in their folder; None if it is none."""
+    if path.is_dir() and (path / "requests.jsonl").is_file():
+        return path / "requests.jsonl"
+    return path if path.suffix == ".jsonl" else None
+
+
+def as_logged(deployment: Deployment, log: Path) -> Deployment:
+    """Return a deployment whose kernels and first tokens take what a log of it says.
+
+    All kernels take as many times as long as makes the mean TPOT of the log's requests, served as
+    they came, that of the log; then first tokens take longer by a constant, if they do.
+
+    Raises
+    ------
+    TraceError
+        If the log cannot be read, or no such factor is between a third and three.
+    """
+    requests, ttft, tpot = read_logged(log)
+    if not len(tpot):
+        raise TraceError(f"{log}: no request has more than one token")
+    host = deployment.engine.host
+    for _ in range(_FITTINGS):
+        scaled = replace(deployment, engine=replace(deployment.engine, host=host))
+        run = serve(Instances(deployment=scaled), requests)
+        ratio = float(tpot.mean() / run.tpot[requests.output > 1].mean())
+        if abs(ratio - 1) < _FITTED:
+            break
+        host = host._replace(kernels=host.kernels * ratio)
+    factor = host.kernels / deployment.engine.host.kernels
+    if not abs(ratio - 1) < _FITTED or not 1 / _FARTHEST <= factor <= _FARTHEST:
+        raise TraceError(
+            f"{log}: its tokens take {factor:.3g} times as long as {deployment.model.name}'s on"
+            f" {deployment.cluster.name}: give the model, cluster and degrees that it is of"
+        )
+    first = max(0.0, host.first + float(ttft.mean() - run.ttft.mean()))
+    engine = replace(deployment.engine, host=host._replace(first=first))
+    return replace(deployment, engine=engine, logged=str(log))
+
+
+_FITTINGS, _FITTED, _FARTHEST = 12, 0.002, 3.0
+"""Runs in which the factor of kernels is found, to which part, and how far it may be from 1."""
 
 
 def _others(plan: ServingPlan) -> list[ServingPlan]:

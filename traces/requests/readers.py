@@ -2,7 +2,8 @@
 
 Formats are recognised by their columns; ``hash_ids`` (with ``hash_tokens``, 512 in Mooncake's),
 ``session_id``, ``priority`` and ``model`` (``Model`` in BurstGPT's) are read from all. Arrivals
-ascend, and count from the first. Lines of BurstGPT that have no token are failures, and left out.
+ascend, but for lines of a log, and count from the first. Lines of BurstGPT that have no token are
+failures, and left out.
 """
 
 import json
@@ -27,6 +28,7 @@ from traces.requests.table import Hashes, Requests
 class Format:
     """Columns of a format: of time, prompt and output, and the seconds of a unit of time.
 
+    Lines of a format that is not ``ordered`` may stand in any order: a log has them as they end.
     Without a unit times are dates. ``hashed`` are the tokens of a block of ``hash_ids``, where the
     format does not say itself (``hash_tokens``). ``fails``: a line without a token is a failure.
     """
@@ -38,6 +40,7 @@ class Format:
     unit: float | None = 1.0
     hashed: int = 0
     fails: bool = False
+    ordered: bool = True
 
 
 FORMATS = (
@@ -46,7 +49,7 @@ FORMATS = (
     Format("BurstGPT", "Timestamp", "Request tokens", "Response tokens", fails=True),
     Format("Mooncake", "timestamp", "input_length", "output_length", 1e-3, 512),
     Format("LLMServingSim", "arrival_time_ns", "input_toks", "output_toks", 1e-9),
-    Format("log", "queued_ts", "input_toks", "output_toks"),
+    Format("log", "queued_ts", "input_toks", "output_toks", ordered=False),
     Format("twofold", "arrival_s", "prompt_tokens", "output_tokens"),
 )
 """Formats by their columns: AzurePublicDataset, microsoft/vidur, HPMLL/BurstGPT, kvcache-ai/
@@ -80,6 +83,8 @@ def read_requests(path: Path | str) -> Requests:
     records = list(_asked(rows, file))
     if not records:
         raise TraceError(f"{file}: no request asks for a token")
+    if not records[0].ordered:
+        records.sort()
     falls = [later for early, later in pairwise(records) if later < early]
     if falls:
         raise TraceError(
@@ -99,6 +104,28 @@ def read_requests(path: Path | str) -> Requests:
     )
 
 
+def read_logged(path: Path | str) -> tuple[Requests, Floats, Floats]:
+    """Read an engine's log: its requests, their TTFT, and TPOT of those with several tokens (s).
+
+    Raises
+    ------
+    TraceError
+        As :func:`read_requests`, or if a line has no ``first_token_ts`` or ``last_token_ts``, or
+        they do not ascend from ``queued_ts``; names file and line.
+    """
+    file, requests = Path(path), read_requests(path)
+    names = ("queued_ts", "first_token_ts", "last_token_ts")
+    times = []
+    for line, row in json_rows(unpack(file).decode(), file):
+        stamps = [number_of(row.get(name)) for name in names]
+        if not -CENTURY <= stamps[0] <= stamps[1] <= stamps[2] <= CENTURY:
+            raise TraceError(f"{file}, line {line}: {', '.join(names)} are not times that ascend")
+        times.append(stamps)
+    queued, first, last = np.array(sorted(times, key=lambda stamps: stamps[0])).T
+    several = requests.output > 1
+    return requests, first - queued, ((last - first)[several] / (requests.output[several] - 1))
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """A line: a request, and how many tokens each of its hashes stands for."""
@@ -111,6 +138,7 @@ class _Asked:
     session: Any
     priority: Any
     model: Any
+    ordered: bool
     where: str
 
     def __lt__(self, other: "_Asked") -> bool:
@@ -132,7 +160,18 @@ def _asked(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterato
             hashes = _hashes(row, where) if hashed else ()
             session, priority = row.get("session_id"), row.get("priority")
             model = row.get("model", row.get("Model"))
-            yield _Asked(arrival, prompt, output, hashes, hashed, session, priority, model, where)
+            yield _Asked(
+                arrival,
+                prompt,
+                output,
+                hashes,
+                hashed,
+                session,
+                priority,
+                model,
+                chosen.ordered,
+                where,
+            )
         elif not chosen.fails:
             column = chosen.output if prompt else chosen.prompt
             raise TraceError(f"{where}: {column} 0: a request has at least 1 token of each")

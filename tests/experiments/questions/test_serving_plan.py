@@ -1,5 +1,6 @@
 """What a deployment in a few words may have besides: drafts, and where its requests' time goes."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -337,6 +338,40 @@ def test_kernels_of_ones_own_count_and_a_what_if_changes_them_as_tables_have_it(
         for each in (usual, own)
     ]
     assert faster[1] / tokens[1] == pytest.approx(faster[0] / tokens[0], rel=0.05)
+
+
+def write_log(folder, run, requests):
+    """Write what an engine would log of a run."""
+    first = run.arrived + run.ttft
+    columns = run.arrived, first, first + run.tpot * (requests.output - 1)
+    names = ("input_toks", "output_toks", "queued_ts", "first_token_ts", "last_token_ts")
+    rows = zip(requests.prompt.tolist(), requests.output.tolist(), *columns, strict=True)
+    lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows][::-1]
+    (folder / "requests.jsonl").write_text("\n".join(lines))
+
+
+def test_a_log_gives_the_kernels_and_the_first_token_of_the_machine_it_is_of(tmp_path):
+    """Of a machine 1.3 times as slow whose first tokens take 50 ms more: also at another rate."""
+    fields = {"model": "llama-3.1-8b", "input": 512, "output": 32, "count": 80}
+    plan = serving_plan(**fields, rate="20/s")
+    usual = instances_of(plan, "hgx-h100")
+    host = usual.deployment.engine.host
+    slow = host._replace(kernels=1.3 * host.kernels, first=host.first + 0.05)
+    engine = replace(usual.deployment.engine, host=slow)
+    machine = replace(usual, deployment=replace(usual.deployment, engine=engine))
+    requests = load_of(plan)(0)
+    write_log(tmp_path, serve(machine, requests), requests)
+    logged = instances_of(serving_plan(**fields, rate="5/s", kernels_from=tmp_path), "hgx-h100")
+    found = logged.deployment.engine.host
+    assert found.kernels == pytest.approx(slow.kernels, rel=0.01)
+    assert found.first == pytest.approx(slow.first, abs=0.002)
+    other = load_of(serving_plan(**fields, rate="5/s"))
+    predicted, true = (serve(each, other, seed=1).end_to_end.mean() for each in (logged, machine))
+    assert predicted == pytest.approx(true, rel=0.01)
+    with pytest.raises(TwofoldError, match="give the model, cluster and degrees that it is of"):
+        instances_of(serving_plan(model="llama-3.1-405b", tp=8, kernels_from=tmp_path), "hgx-h200")
+    with pytest.raises(TwofoldError, match="no --decode"):
+        instances_of(serving_plan(**fields, decode="1", kernels_from=tmp_path), "hgx-h100")
 
 
 def test_the_policy_slo_goes_by_the_time_to_the_first_token():

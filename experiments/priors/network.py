@@ -114,13 +114,13 @@ def _with_packets(errors: NetworkPrior, factor: float) -> NetworkPrior:
     return {**errors, "packet_factor": factor, "shared": shared}
 
 
-def _groups(known: HowKnown, tier: str, kinds: list[str]) -> Iterator[tuple[str, list[str]]]:
+def _groups(figures: HowKnown, tier: str, kinds: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Part kinds by how they are known on a tier: measured ones, and others."""
-    how = getattr(known, tier)
+    how = getattr(figures, tier)
     if how != MEASURED:
         groups = [(how, kinds)]
     else:
-        errors = _errors(known, tier)
+        errors = _errors(figures, tier)
         timed = [kind for kind in kinds if kind in (errors.kinds or kinds)]
         groups = [
             (MEASURED, timed),
@@ -129,14 +129,14 @@ def _groups(known: HowKnown, tier: str, kinds: list[str]) -> Iterator[tuple[str,
     return ((how, group) for how, group in groups if group)
 
 
-def _errors(known: HowKnown, tier: str) -> TierErrors:
-    return next(errors for name, errors in known.errors.items() if name == tier)
+def _errors(figures: HowKnown, tier: str) -> TierErrors:
+    return next(errors for name, errors in figures.errors.items() if name == tier)
 
 
-def _prior(known: HowKnown, tier: str, sizes: str, group: tuple[str, list[str]]) -> NetworkPrior:
+def _prior(figures: HowKnown, tier: str, sizes: str, group: tuple[str, list[str]]) -> NetworkPrior:
     how, kinds = group
     if how == MEASURED:
-        call_errors: CallErrors = getattr(_errors(known, tier), sizes)
+        call_errors: CallErrors = getattr(_errors(figures, tier), sizes)
         errors = Errors(
             (),
             0,
@@ -180,7 +180,7 @@ def prior_of(scenario: Scenario) -> list[NetworkPrior]:
     return prior(scenario.cluster, tiers, kinds, routed)
 
 
-def spread_of(known: HowKnown, part: str) -> float:
+def spread_of(figures: HowKnown, part: str) -> float:
     """Return how far a part of calls may be off, all kinds alike: a deviation of its logarithm.
 
     ``part`` is named as :func:`experiments.calibration.calibration.part_names` does. It is never
@@ -188,9 +188,9 @@ def spread_of(known: HowKnown, part: str) -> float:
     """
     tier, _, what = part.rpartition(".")
     side = SCALE_OUT if tier in (SCALE_OUT, PCIE) else SCALE_UP
-    how = getattr(known, side)
+    how = getattr(figures, side)
     if how == MEASURED:  # what it was calibrated by before is replaced
-        how = _errors(known, side).others
+        how = _errors(figures, side).others
     return max(_LEAST, like(how, side, LARGE if what == "bandwidth" else SMALL).shared)
 
 
@@ -335,7 +335,7 @@ def residual_calls(fits: "Mapping[str, Fit]") -> Iterator[Told]:
             yield Told(tier, kind, sizes, -wider * off)
 
 
-def measured_by(known: HowKnown, calls: Iterable[Told]) -> HowKnown:
+def measured_by(figures: HowKnown, calls: Iterable[Told]) -> HowKnown:
     """Return how a cluster is known after calls were measured on it.
 
     Kinds and tiers that were not, and a class of sizes with fewer than three calls, keep the errors
@@ -344,14 +344,14 @@ def measured_by(known: HowKnown, calls: Iterable[Told]) -> HowKnown:
     table: dict[str, list[Told]] = {}
     for call in calls:
         table.setdefault(call.tier, []).append(call)
-    data = known.model_dump(exclude_unset=True)
+    data = figures.model_dump(exclude_unset=True)
     for tier, calls_of_tier in table.items():
-        how = getattr(known, tier)
-        others = _errors(known, tier).others if how == MEASURED else how
+        how = getattr(figures, tier)
+        others = _errors(figures, tier).others if how == MEASURED else how
         errors = {}
         for sizes in (SMALL, LARGE):
             logs = np.abs([call.log for call in calls_of_tier if call.sizes == sizes])
-            before = _prior(known, tier, sizes, (how, []))
+            before = _prior(figures, tier, sizes, (how, []))
             median, p90 = before["median_pct"] / 100, before["p90_pct"] / 100
             if len(logs) >= _FEWEST:
                 median, p90 = (expm1(float(np.quantile(logs, at))) for at in (0.5, 0.9))

@@ -114,14 +114,16 @@ class LocalTimes:
         calls = _rendezvous(workload, cost, call_end)
         edges = workload.edges
         queue = np.empty(len(workload) + len(calls.member), dtype=np.int32)
-        given = Columns(
+        columns = Columns(
             queue,
             Successors(edges.offset, edges.target, edges.lag),
             OpColumns(workload.call, workload.duration, workload.unawaited),
             ops,
             calls,
         )
-        return LocalTimes(ops, calls, given, partial(release, *given), partial(end_call, *given))
+        return LocalTimes(
+            ops, calls, columns, partial(release, *columns), partial(end_call, *columns)
+        )
 
     def begin(self) -> list[int]:
         """Release the ops without predecessors; return the calls that can start."""

@@ -77,6 +77,27 @@ class EventRows:
         lengths: Longs = np.asarray(self.end) - np.asarray(self.start)
         return lengths
 
+    def spacing(self, counted: NDArray[np.bool_]) -> tuple[float, float]:
+        """Say how closely rows that last follow each other, of those that are ``counted``.
+
+        Returns
+        -------
+        nested, apart : float
+            The share of them that begin inside another of their lane; and the idle times of lanes
+            between them over how long they last, both in the median; 0 where nothing is idle.
+        """
+        start, end, lane = (np.asarray(column) for column in (self.start, self.end, self.lane))
+        rows = np.flatnonzero(counted & (end > start))
+        rows = rows[np.lexsort((-end[rows], start[rows], lane[rows]))]
+        idle = [np.empty(0, dtype=np.int64)]
+        for of_lane in np.split(rows, np.flatnonzero(np.diff(lane[rows])) + 1):
+            idle.append(start[of_lane][1:] - np.maximum.accumulate(end[of_lane])[:-1])
+        between = np.concatenate(idle)
+        if not (between > 0).any():
+            return float(np.mean(between < 0)) if len(between) else 0.0, 0.0
+        apart = np.median(between[between > 0]) / np.median((end - start)[rows])
+        return float(np.mean(between < 0)), float(apart)
+
     def host(self, first: int) -> HostEvents:
         """Sorted by start, the longer first: an event comes after the one that encloses it."""
         start, end = self._seconds(first)

@@ -320,15 +320,28 @@ def test_events_that_are_in_a_file_twice_count_once_or_are_refused(tmp_path, ali
 
 
 @pytest.mark.parametrize(
-    ("factor", "refusal"),
-    [(1000, "ts and dur in nanoseconds"), (1e-3, "in milliseconds"), (1, None), (1.5, None)],
+    ("factor", "fields", "events", "refusal"),
+    [
+        (1000, ("ts", "dur"), None, "ts and dur in nanoseconds"),
+        (1000, ("ts", "dur"), 45, "half of [0-9]+ calls of the runtime.* ts and dur in nanoseconds"),
+        (1000, ("ts",), None, "is ts in nanoseconds where dur is in microseconds"),
+        (1e-3, ("ts", "dur"), None, "in milliseconds"),
+        (1, ("ts", "dur"), None, None),
+        (1, ("ts", "dur"), 45, None),
+        (1.5, ("ts", "dur"), None, None),
+    ],
 )
-def test_times_that_are_no_microseconds_are_refused(tmp_path, factor, refusal) -> None:
-    events = sample_events()
+def test_times_that_are_no_microseconds_are_refused(
+    tmp_path, factor, fields, events, refusal
+) -> None:
+    whole = sorted(sample_events(), key=lambda event: (event.get("ph") == "X", event.get("ts", 0)))
+    first = next(i for i, event in enumerate(whole) if event.get("ph") == "X")
+    events = whole if events is None else whole[: first + events]
+    epoch = whole[first]["ts"]
     for event in events:
-        for field in ("ts", "dur"):
+        for field in fields:
             if field in event:
-                time = factor * event[field]
+                time = factor * (event[field] - epoch * (field == "ts"))
                 event[field] = round(time) if factor == 1000 else time
     file = tmp_path / "trace.json"
     file.write_text(json.dumps({"traceEvents": events}))

@@ -281,9 +281,9 @@ _AGAIN = 3
 """Times at least that a thread is seen to wait for kernels of a name: fewer may be chance."""
 _SPIN = 100e-6
 """A thread without a sign of life for so long (s) does not just prepare its next operator."""
-_SURELY = 50 * EXPLAINED
-"""A silence so long (s) ends by chance within ``EXPLAINED`` of one kernel's end, before or after,
-once in 25 times at most: where all do, that is no chance, few as they are."""
+_SURELY = 25
+"""A silence that lasts so many times as long as the span in which it ends, beside one kernel's end,
+ends there by chance once in as many times: where all do, that is no chance, few as they are."""
 _STEADIER = 3.0
 """How much more the waits of a thread differ in length than what it takes to go on after them.
 
@@ -303,10 +303,13 @@ def spin_waits(
     is launched; not once does it launch anything before. The kernel may go on when it has written:
     ``ops.written`` keeps when that was.
     """
+    names = names_with(trace, _SPUN_ON)
     for thread in np.unique(trace.host.thread[launches.host]).tolist():
-        spun = _Spins.of(trace, window, launches, thread)
-        for name in np.unique(spun.name).tolist():
-            is_known = _SPUN_ON.search(trace.names[name]) is not None
+        usual = _Spins.of(trace, window, launches, thread)
+        for name in np.unique(usual.name).tolist():
+            is_known = name in names
+            # Behind these kernels a thread is not silent for anything else, be it ever so short.
+            spun = _Spins.of(trace, window, launches, thread, EXPLAINED) if is_known else usual
             for spin in np.flatnonzero(spun.waits_for(name, known=is_known)).tolist():
                 source = ops.op_of[int(spun.device[spin])]
                 began, ended = float(spun.began[spin]), float(spun.ended[spin])
@@ -333,15 +336,17 @@ class _Spins:
     next: Floats
 
     @staticmethod
-    def of(trace: RankTrace, window: Window, launches: Launches, thread: int) -> "_Spins":
-        """Collect them; a silence inside a runtime call is the library's own, and is none."""
+    def of(
+        trace: RankTrace, window: Window, launches: Launches, thread: int, least: float = _SPIN
+    ) -> "_Spins":
+        """Collect those of ``least`` (s); within a runtime call they are the library's own."""
         host = trace.host
         on_thread = host.thread[launches.host] == thread
         calls, first = np.unique(launches.host[on_thread], return_index=True)
         last = np.append(first[1:], on_thread.sum()) - 1  # of a graph its last node
         device = launches.device[on_thread][last]
         next_launch = np.append(host.start[calls][1:], np.inf)
-        begins, ends = _long_silences(trace, window, thread)
+        begins, ends = _long_silences(trace, window, thread, least)
         silence = np.searchsorted(begins, host.start[calls])
         found = begins[silence] < next_launch
         began = np.where(found, begins[silence], host.start[calls])
@@ -385,8 +390,12 @@ class _Spins:
         if (named & (self.next < np.minimum(written, self.done) - EXPLAINED) & ~inside).any():
             return none
         outside = int((silent & ~inside).sum())
-        if (prompt == silent).all() and (length[silent] >= _SURELY).all():
-            return inside
+        # Either they end wherever the kernels have written, each time alike, or just before these
+        # end, be it not alike: the longest that a kernel went on is the span then.
+        went_on = float(np.max(self.done[silent] - self.ended[silent]))
+        for alike, span in ((prompt, 2 * EXPLAINED), (inside, EXPLAINED + max(went_on, 0.0))):
+            if (alike == silent).all() and (length[silent] >= _SURELY * span).all():
+                return inside
         if prompt.sum() < max(_AGAIN, silent.sum() / 2) or inside.sum() <= 3 * outside:
             return none
         quartiles = (0.25, 0.75)
@@ -397,7 +406,9 @@ class _Spins:
         return inside if differ > max(_STEADIER * steady, least) else none
 
 
-def _long_silences(trace: RankTrace, window: Window, thread: int) -> tuple[Floats, Floats]:
+def _long_silences(
+    trace: RankTrace, window: Window, thread: int, least: float
+) -> tuple[Floats, Floats]:
     """Find when a thread neither began nor ended anything for long, outside of runtime calls (s).
 
     The last of them never begins, so that a search behind all others finds it.
@@ -406,7 +417,7 @@ def _long_silences(trace: RankTrace, window: Window, thread: int) -> tuple[Float
     rows = window.host[host.thread[window.host] == thread]
     rows = rows[host.kind[rows] != HostKind.ANNOTATION]
     sounds = np.unique(np.concatenate([host.start[rows], host.end[rows]]))
-    long = np.flatnonzero(np.diff(sounds) >= _SPIN)
+    long = np.flatnonzero(np.diff(sounds) >= least)
     begins, ends = sounds[long], sounds[long + 1]
     runtime = rows[host.kind[rows] == HostKind.RUNTIME]
     if len(runtime):

@@ -228,14 +228,19 @@ def test_a_few_queries_of_an_allocator_are_host_time(tmp_path: Path) -> None:
 
 
 def spinning(
-    lengths: list[float], *, kernel: str = "count_tokens", react: float = 4, idle: float = 0.0
+    lengths: list[float],
+    *,
+    kernel: str = "count_tokens",
+    react: float | list[float] = 4,
+    idle: float = 0.0,
 ) -> Tape:
     """A thread that goes on ``react`` us after each kernel, or as much later as ``idle``."""
     tape = Tape()
     now = 0.0
-    for length in lengths:
+    reacts = react if isinstance(react, list) else [react] * len(lengths)
+    for length, after in zip(lengths, reacts, strict=True):
         tape.launch(now, 7, now + 5, length, kernel)
-        now += 5 + length + react + idle
+        now += 5 + length + after + idle
         tape.host("aten::empty", now, 5)
         now += 10
         tape.launch(now, 7, now + 5, 50, "dispatch")
@@ -257,9 +262,10 @@ def test_a_host_that_goes_on_as_a_kernel_ends_again_and_again_spins_for_it(tmp_p
     assert replay(path, host=2).step == EXACT(sum(SPINS) + rest / 2, abs=51)
 
 
-def test_a_spin_for_notify_dispatch_needs_no_second_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [400.0, 60.0])
+def test_a_spin_for_notify_dispatch_needs_no_second_one(tmp_path: Path, length: float) -> None:
     kernel = "void dpsk::ep::internode::notify_dispatch<false, 4>(int const*, int*)"
-    edges = replay(spinning([400.0], kernel=kernel).write(tmp_path)).edges()
+    edges = replay(spinning([length], kernel=kernel).write(tmp_path)).edges()
     assert (kernel, "spin") in edges
     cached = kernel.replace("notify", "cached_notify")
     assert not {
@@ -287,6 +293,15 @@ def test_a_kernel_goes_on_when_it_has_written_what_the_host_waits_for(
         assert faster == EXACT(found.step - (sum(SPINS) - early * len(SPINS)) / 2, abs=60)
         hosts = replay(path, host=2).step
         assert hosts >= sum(SPINS) - early * len(SPINS)
+
+
+@pytest.mark.parametrize(("length", "spins"), [(3500.0, True), (1500.0, False)])
+def test_a_few_long_silences_that_end_just_before_their_kernels_are_spins(
+    tmp_path: Path, length: float, spins: bool
+) -> None:
+    """As far before as a 25th of their length: within that chance does not end all of them."""
+    tape = spinning([length, 0.97 * length, 1.02 * length], react=[-25.0, -68.0, -110.0])
+    assert (("count_tokens", "spin") in replay(tape.write(tmp_path)).edges()) == spins
 
 
 @pytest.mark.parametrize(

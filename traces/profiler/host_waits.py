@@ -390,11 +390,12 @@ class _Spins:
         if (named & (self.next < np.minimum(written, self.done) - EXPLAINED) & ~inside).any():
             return none
         outside = int((silent & ~inside).sum())
-        # Either they end wherever the kernels have written, each time alike, or just before these
-        # end, be it not alike: the longest that a kernel went on is the span then.
+        # Either they end wherever the kernels have written, each time alike (the first shows where),
+        # or just before these end, be it not alike: the longest that a kernel went on is the span.
         went_on = float(np.max(self.done[silent] - self.ended[silent]))
-        for alike, span in ((prompt, 2 * EXPLAINED), (inside, EXPLAINED + max(went_on, 0.0))):
-            if (alike == silent).all() and (length[silent] >= _SURELY * span).all():
+        alike = prompt if silent.sum() > 1 else none
+        for ended, span in ((alike, 2 * EXPLAINED), (inside, EXPLAINED + max(went_on, 0.0))):
+            if (ended == silent).all() and (length[silent] >= _SURELY * span).all():
                 return inside
         if prompt.sum() < max(_AGAIN, silent.sum() / 2) or inside.sum() <= 3 * outside:
             return none

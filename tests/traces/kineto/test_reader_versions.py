@@ -323,7 +323,12 @@ def test_events_that_are_in_a_file_twice_count_once_or_are_refused(tmp_path, ali
     ("factor", "fields", "events", "refusal"),
     [
         (1000, ("ts", "dur"), None, "ts and dur in nanoseconds"),
-        (1000, ("ts", "dur"), 45, "half of [0-9]+ calls of the runtime.* ts and dur in nanoseconds"),
+        (
+            1000,
+            ("ts", "dur"),
+            45,
+            "half of [0-9]+ calls of the runtime.* ts and dur in nanoseconds",
+        ),
         (1000, ("ts",), None, "is ts in nanoseconds where dur is in microseconds"),
         (1e-3, ("ts", "dur"), None, "in milliseconds"),
         (1, ("ts", "dur"), None, None),

@@ -89,10 +89,12 @@ class EventRows:
         start, end, lane = (np.asarray(column) for column in (self.start, self.end, self.lane))
         rows = np.flatnonzero(counted & (end > start))
         rows = rows[np.lexsort((-end[rows], start[rows], lane[rows]))]
-        idle = [np.empty(0, dtype=np.int64)]
-        for of_lane in np.split(rows, np.flatnonzero(np.diff(lane[rows])) + 1):
-            idle.append(start[of_lane][1:] - np.maximum.accumulate(end[of_lane])[:-1])
-        between = np.concatenate(idle)
+        between = np.concatenate(
+            [
+                start[of_lane][1:] - np.maximum.accumulate(end[of_lane])[:-1]
+                for of_lane in np.split(rows, np.flatnonzero(np.diff(lane[rows])) + 1)
+            ]
+        )
         if not (between > 0).any():
             return float(np.mean(between < 0)) if len(between) else 0.0, 0.0
         apart = np.median(between[between > 0]) / np.median((end - start)[rows])

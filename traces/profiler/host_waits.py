@@ -390,8 +390,8 @@ class _Spins:
         if (named & (self.next < np.minimum(written, self.done) - EXPLAINED) & ~inside).any():
             return none
         outside = int((silent & ~inside).sum())
-        # Either they end wherever the kernels have written, each time alike (the first shows where),
-        # or just before these end, be it not alike: the longest that a kernel went on is the span.
+        # Either they end wherever the kernels have written, each time alike (the first shows
+        # where), or just before these end, be it not alike: within as long as one went on.
         went_on = float(np.max(self.done[silent] - self.ended[silent]))
         alike = prompt if silent.sum() > 1 else none
         for ended, span in ((alike, 2 * EXPLAINED), (inside, EXPLAINED + max(went_on, 0.0))):

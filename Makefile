@@ -36,6 +36,9 @@ OTHERS := .venv-others
 OTHER_PYTHONS := python3.13 python3.12 python3.11 \
   $(shell ls -d $(HOME)/.pyenv/versions/3.1[1-3].*/bin/python3 2>/dev/null | sort -rV)
 VERSION := import sys; print("%d.%d" % sys.version_info[:2])
+# Of make tests and make newest-tests: the seed of a random order.
+ORDER :=
+SHUFFLED = $(if $(ORDER),--random-order $(ORDER))
 # Of make newest: all, unless some are named.
 TESTS ?=
 # Of make validate-live: where recordings and pairs.csv are kept, nowhere unless named; and any other
@@ -133,7 +136,7 @@ check: $(READY)  ## format, lint, types, layers
 test: check tests  ## check, then all tests but the slow ones
 
 tests: $(READY)
-	$(call stage,tests,$(BIN)/python $(PYTEST) -m "not slow and not exhaustive and not browser")
+	$(call stage,tests,$(BIN)/python $(PYTEST) -m "not slow and not exhaustive and not browser" $(SHUFFLED))
 
 test-all: check bounds docs page-test  ## check, documents, then all tests, the slow ones and those with bounds too
 	$(call stage,all tests,$(BIN)/python $(PYTEST))
@@ -221,7 +224,7 @@ newest-setup:
 
 newest-tests:
 	@$(NEWEST_LOOPS) $(NEWEST)/bin/twofold $(DEMO)
-	$(call stage,tests with the newest versions,$(NEWEST_LOOPS) $(NEWEST)/bin/python $(PYTEST) -m "not slow and not exhaustive and not browser" $(TESTS))
+	$(call stage,tests with the newest versions,$(NEWEST_LOOPS) $(NEWEST)/bin/python $(PYTEST) -m "not slow and not exhaustive and not browser" $(SHUFFLED) $(TESTS))
 
 lock: $(DOCUMENTED) $(BROWSED)  ## write the versions that .venv holds to constraints.txt
 	@echo "# What make setup installs, written by make lock. make newest tries other versions." \

@@ -14,7 +14,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from helpers import costs
+from helpers.engine_checks import steps_are_checked_once as steps_are_checked_once
 from helpers.readings import traces_are_read_once as traces_are_read_once
+from helpers.sites import sites_are_found_out_once as sites_are_found_out_once
 
 _ALWAYS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("twofold", max_examples=20, derandomize=True, **_ALWAYS)
@@ -56,6 +58,11 @@ def pytest_addoption(parser):
         metavar="SEED",
         help="run the tests in the order of this seed: none depends on another",
     )
+
+
+def pytest_report_header(config):
+    seed = config.getoption("--random-order")
+    return None if seed is None else f"in random order: --random-order {seed} is this one"
 
 
 def pytest_collection_modifyitems(config, items):

@@ -20,6 +20,7 @@ from experiments.scenario.language import parse_change
 from experiments.scenario.resources import RESOURCES, better, improve
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES
+from helpers.sites import MAKE
 from helpers.strategies import workloads
 from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
@@ -177,6 +178,7 @@ def test_the_network_of_a_scenario_is_built_once(monkeypatch):
         return build(cluster, ranks, nodes)
 
     monkeypatch.setattr(scenarios, "build", counted)
+    monkeypatch.setattr(scenarios.Site, "of", staticmethod(MAKE))  # what no other test built
     utility(SAMPLE, "dgx-a100", settings=NODES)
     networks = 1 + sum(name not in ("compute", "host") for name in RESOURCES)
     by_study = 2  # what changes which links there are is passed over, too

@@ -73,7 +73,6 @@ COMMANDS = {
     "clusters": ("clusters",),
     "cluster": ("clusters", "dgx-a100"),
 }
-every_command = pytest.mark.parametrize("command", COMMANDS)
 every_trace = pytest.mark.parametrize("trace", ["job", "sample"])
 
 
@@ -227,21 +226,16 @@ def test_unexplained_starts_keep_their_numbers_on_a_narrow_terminal(capsys, colu
         assert any(number in line for line in lines)
 
 
-@every_command
-def test_a_narrow_terminal_gets_all_that_80_columns_hold(jobs, command):
-    narrow, wide = (run(jobs, command, columns=columns) for columns in (40, 80))
-    numbers = {word for word in wide.split() if re.fullmatch(r"[-+]?\d[\d,.]*", word)}
-    assert numbers
-    assert numbers <= set(narrow.split())
-    if command == "utility":
-        assert run(jobs, command, columns=1) == narrow
+@cache
+def without_a_width(*words):
+    return CliRunner().invoke(app, words)
 
 
 @pytest.mark.parametrize("given", ["0", "garbage", "-5", "", "\u00b2", "9" * 13, "9" * 5000])
 def test_a_width_that_is_none_is_as_good_as_not_given(monkeypatch, given):
     monkeypatch.delenv("COLUMNS", raising=False)
     for words, status in ((["clusters"], 0), (["--help"], 0), (["clusters", "--nonsense"], 2)):
-        as_usual = CliRunner().invoke(app, words)
+        as_usual = without_a_width(*words)
         for name in ("COLUMNS", "LINES"):
             answer = CliRunner().invoke(app, words, env={name: given})
             assert answer.output == as_usual.output

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks import replays
-from benchmarks.measured_figure import PAIRS, figure
+from benchmarks.measured_figure import PAIRS
 from experiments.points.sweep import sweep
 from experiments.priors.errors import REPLAY_ERRORS, read_errors
 from experiments.questions.validation.recordings import validate
@@ -190,7 +190,7 @@ def test_every_recording_has_the_network_it_was_made_on_among_its_points(points)
 
 
 def test_the_figure_of_the_readme_shows_both(report, points):
-    drawn = {axes.get_title(): axes for axes in figure().axes if axes.get_title()}
+    drawn = {axes.get_title(): axes for axes in report.figure().axes if axes.get_title()}
     assert set(drawn) == set(points)
     for name, axes in drawn.items():
         measured = sorted((point.factor, point.measured_s) for point in points[name])

@@ -29,8 +29,8 @@ def written(path, calls):
 @pytest.mark.parametrize(
     "system",
     [
-        *("dgx-a100", "hgx-h100", "hgx-h200", "hgx-b300"),
-        *("rtx-pro-6000-pcie-8", "alps-gh200", "polaris"),
+        *("dgx-a100", "hgx-h100", "hgx-h200", "hgx-b300", "rtx-pro-6000-pcie-8"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("alps-gh200", "polaris")),
     ],
 )
 def test_calibrated_no_machine_is_worse_than_its_catalogue_entry(system):

@@ -23,6 +23,16 @@ from topologies.readers.from_nccl import from_nccl
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 
 
+SITES = {}
+"""What is known of a cluster's ranks, and the cluster, by its identity and their number."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_sites_are_left():
+    yield
+    SITES.clear()
+
+
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     """Clusters of node drawings by name, each read once."""
@@ -44,7 +54,7 @@ def mi250x():
 
 
 def planned(cluster, kind, size, ranks):
-    site = Site(cluster, ranks, None, ())
+    site, _ = SITES.setdefault((id(cluster), ranks), (Site(cluster, ranks, None, ()), cluster))
     call = Call(kind, Group(tuple(range(ranks))), size)
     return plan(call, site.topology, site.machine), site
 

@@ -52,12 +52,21 @@ def seconds(kind, size, network, there, *, ranks=None, algorithm=None):
 SHAPES = [(2, 1), (4, 1), (8, 1), (8, 2), (4, 4), (1, 5), (4, 16)]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+FROM_A_ROOT = ("broadcast", "reduce", "gather", "scatter")
+
+
 @pytest.mark.parametrize(
-    ("kind", "in_network"),
+    ("kind", "in_network", "shape"),
     [
-        *((kind, True) for kind in (*KINDS, "broadcast", "reduce", "gather", "scatter", "barrier")),
-        ("all_reduce", False),  # of the others a switch that adds changes nothing
+        pytest.param(
+            *(kind, in_network, shape),
+            marks=pytest.mark.slow if shape == (4, 16) and kind in FROM_A_ROOT else (),
+        )
+        for kind, in_network in (
+            *((kind, True) for kind in (*KINDS, *FROM_A_ROOT, "barrier")),
+            ("all_reduce", False),  # of the others a switch that adds changes nothing
+        )
+        for shape in SHAPES
     ],
 )
 def test_a_larger_message_never_takes_less(kind, in_network, shape):

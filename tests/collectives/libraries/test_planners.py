@@ -157,7 +157,9 @@ def test_what_is_known_of_a_graph_serves_any_networks_of_it():
             assert together == pytest.approx(one_by_one(call, several, fresh), rel=1e-12)
 
 
-@pytest.mark.parametrize("size", [1e5, 3e6, 1e7, 3e7])
+@pytest.mark.parametrize(
+    "size", [1e5, 1e7, *(pytest.param(size, marks=pytest.mark.slow) for size in (3e6, 3e7))]
+)
 def test_trees_give_way_to_rings_at_another_size_on_every_network(size):
     """Four nodes of H100: at one size some networks have trees, others rings, some NVLSTree."""
     network, machine = job("hgx-h100", 32, 4)

@@ -40,7 +40,17 @@ factors = st.sampled_from([0.1, 0.5, 1.0, 1.0, 2.0, 3.7, 16.0])
 exact = {"rel": 1e-11, "abs": 1e-18}
 
 
-@pytest.fixture(scope="module", params=CLUSTERS)
+_LIKE_OTHERS = ("hgx-h100", "perlmutter", "tpu-v4")
+"""Switches that add as on GB200, A100s as in the DGX, links of ranks to ranks as of MI300X."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.slow if name in _LIKE_OTHERS else ())
+        for name in CLUSTERS
+    ],
+)
 def base(request):
     one = ANALYTIC if request.param != "gb200-nvl72" else replace(ANALYTIC, nodes=None)
     return baseline(SAMPLE, request.param, one).scenario

@@ -39,7 +39,14 @@ def test_the_parts_add_up_to_what_utility_says(resource, engine):
         assert total == pytest.approx(whole.utility_pct, abs=1e-9), by
 
 
-@pytest.mark.parametrize(("resource", "engine"), CASES)
+@pytest.mark.parametrize(
+    ("resource", "engine"),
+    [
+        *(CASES[0], CASES[3]),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES[1:3]),
+        *CASES[4:],
+    ],
+)
 def test_the_parts_add_up_on_a_job_of_copies(resource, engine):
     asked = {"nodes": 2, "engine": engine, "what_ifs": ("replicas x4",)}
     saved = tf.explain(GPU, "dgx-a100", utility=resource, **asked).record()["utility"]

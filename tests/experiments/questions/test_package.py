@@ -246,7 +246,7 @@ def test_csv_is_the_table_of_the_record(side_by_side):
     ]
 
 
-@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("columns", [80, pytest.param(100, marks=pytest.mark.slow)])
 def test_nothing_is_wider_than_the_terminal(packaged, columns):
     for words in (
         ["replay", "--metrics", str(GPU_SAMPLE), "-c", "dgx-a100"],

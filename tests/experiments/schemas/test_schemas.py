@@ -20,6 +20,7 @@ from experiments.schemas.schema import (
 from experiments.studies.study import study
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.flight_dumps import dump, entry, write
+from helpers.measured_pairs import pairs_of
 from helpers.places import ROOT
 from helpers.pytorch_et_files import Program
 from helpers.studies import links
@@ -77,7 +78,7 @@ ANSWERS = {
     "calibrate": [("{gpu}", *C, "--nodes", "2")],
     "validate": [
         ("{gpu}", "{missing}", *C, "--nodes", "2"),
-        (str(ROOT / "traces" / "live" / "pairs.csv"),),
+        ("{pairs}",),
         ("{gpu}", "--predict", "{gpu}", "--predict", "{missing}", *C, "--nodes", "2"),
         ("{calls}", *C),
     ],
@@ -127,7 +128,7 @@ def places(tmp_path_factory):
     there["kept"] = out / "kept"
     study(there["study"], there["kept"], cache=False)
     there |= {"job": job, "gpu": GPU, "sample": SAMPLE, "out": out, "calls": calls}
-    return there | {"missing": out / "none"}
+    return there | {"missing": out / "none", "pairs": pairs_of("tp-wide-2", out)[0]}
 
 
 def answered(places, command, words):

@@ -1,7 +1,5 @@
 """Predictions of other tools: scored on the rows that every tool answers, beside a roofline."""
 
-import csv
-
 import pytest
 from hypothesis import given
 from typer.testing import CliRunner
@@ -10,12 +8,11 @@ import twofold as tf
 from experiments.cli.main import app
 from experiments.scenario.scenario import Scenario
 from experiments.validation.errors import Measured, read_predictions, roofline_step, scores
-from helpers.places import ROOT
+from helpers.measured_pairs import pairs_of
 from helpers.programs import NODE, RANKS, build, programs
 from simulator.support.errors import TraceError, WhatIfError
 from topologies import load_cluster
 
-LIVE = ROOT / "traces" / "live"
 ROWS = [
     Measured(2, "a", 1.0, 1.1, 0.5),
     Measured(3, "b", 2.0, 1.0, 2.0),
@@ -73,15 +70,7 @@ def test_a_roofline_is_never_longer_than_the_step(program):
 
 
 def test_measured_steps_are_scored_beside_ours(tmp_path):
-    with (LIVE / "pairs.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["trace"] == "tp-wide-2"]
-    pairs = tmp_path / "pairs.csv"
-    with pairs.open("w") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(
-            {**row, "trace": LIVE / row["trace"], "cluster": LIVE / row["cluster"]} for row in rows
-        )
+    pairs, rows = pairs_of("tp-wide-2", tmp_path)
     lines = [f"{line},{row['measured_step_s']}" for line, row in enumerate(rows, 2)]
     theirs = table(tmp_path, "\n".join(["row,predicted", *lines, ""]))
     report = tf.validate(against=[pairs], predictions=theirs)

@@ -177,7 +177,7 @@ def changed(**fields: object) -> bytes:
             ),
             "node 8 .*truncated",
         ),
-        (gzip.compress(b" " * 90_000_000, mtime=0), "limit of 400"),
+        (gzip.compress(b" " * 1_000_000, mtime=0) * 90, "limit of 400"),
         (gzip.compress(changed(), mtime=0)[:-20], "cut short"),
     ],
 )

@@ -83,7 +83,7 @@ ARCHIVES: dict[str, dict[str, Any]] = {
     "the stamps are text": {"table": TABLE | {"Projected Start": ["a", "b"]}},
     "the program is not a xz": {"table": TABLE, "0004": b"nonsense"},
     "the program is not a module": {"table": TABLE, "0004": lzma.compress(b"\xff\xff")},
-    "an xz bomb": {"table": TABLE, "0004": lzma.compress(bytes(60_000_000))},
+    "an xz bomb": {"table": TABLE, "0004": lzma.compress(bytes(1_000_000)) * 60},
     "a zip bomb": {"table": TABLE, "0004": bytes(60_000_000)},
 }
 

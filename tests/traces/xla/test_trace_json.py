@@ -176,7 +176,7 @@ BROKEN = {
     "empty": b"",
     "cut short": two_chips()[:-7],
     "gzip cut short": gzip.compress(two_chips(), mtime=0)[:-9],
-    "gzip bomb": gzip.compress(bytes(50_000_000), mtime=0),
+    "gzip bomb": gzip.compress(bytes(1_000_000), mtime=0) * 50,
     "no device": block(1, block(2, "/host:CPU")),
     "unknown metadata": block(1, block(2, "/device:TPU:0") + block(3, block(4, number(1, 99)))),
     "negative duration": block(

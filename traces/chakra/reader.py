@@ -40,7 +40,7 @@ from traces.core.columns import ValueIndex
 from traces.core.files import uncollected
 from traces.core.loaded import CONTRADICTED, EXPLAINED, Coverage, Loaded
 from traces.core.rank_graph import UNKNOWN_GROUP, LocalOp, RankGraph
-from traces.matching.lane_order import LOOSE, Given, awaited, before_on_lane, with_lanes
+from traces.matching.lane_order import LOOSE, LaneGraph, awaited, before_on_lane, with_lanes
 from traces.matching.match import Matching, match
 
 Mask = NDArray[np.bool_]
@@ -331,7 +331,7 @@ def workload_of_columns(
     not_awaited = unawaited(what, call, rows.eager)
     edges, nothing = _edges(ranked, first), np.full(len(form), np.nan)
     communicates = lanes.index.get(COMMUNICATION, -1)
-    graph = Given(
+    graph = LaneGraph(
         lane=rank * len(lanes.index) + lane[form],
         takes=lane[form] != communicates,
         call=call,

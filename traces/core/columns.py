@@ -1,4 +1,4 @@
-"""Columns that grow event by event, in whole nanoseconds, and end as sorted arrays of seconds."""
+"""Columns that grow event by event, in integer nanoseconds, and end as sorted arrays of seconds."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -14,13 +14,13 @@ _Value = TypeVar("_Value")
 
 
 class ValueIndex(Generic[_Value]):
-    """Values in the order in which they were first seen, and the index of each."""
+    """Distinct values in order of first appearance, and the index of each."""
 
     def __init__(self) -> None:
         self.index: dict[_Value, int] = {}
 
     def __call__(self, value: _Value) -> int:
-        """Return the index of a value, a new one if need be."""
+        """Return the index of a value, adding it if it is new."""
         return self.index.setdefault(value, len(self.index))
 
     def many(self, values: Iterable[_Value]) -> list[int]:
@@ -52,7 +52,7 @@ class EventRows:
         return len(self.code)
 
     def extend(self, **columns: Sequence[int] | Sequence[float] | Longs) -> None:
-        """Add as many rows as each column has values, times in whole nanoseconds."""
+        """Append rows, given as columns of equal length, with times in integer nanoseconds."""
         for name, values in columns.items():
             column = getattr(self, name)
             if isinstance(values, np.ndarray):
@@ -61,7 +61,7 @@ class EventRows:
                 column.fromlist(list(values))
 
     def twins(self) -> NDArray[np.bool_]:
-        """Return which rows that last have one like them: same lane, name, times and numbers."""
+        """Mark rows of positive length with a duplicate: same lane, name, times and numbers."""
         numbers = self.correlation, self.external
         columns = [np.asarray(c) for c in (*numbers, self.name, self.lane, self.end, self.start)]
         lasting = np.flatnonzero(self.lengths() > 0)
@@ -73,7 +73,7 @@ class EventRows:
         return has_twin
 
     def lengths(self) -> Longs:
-        """Return how long each row lasts (ns)."""
+        """Return the length of each row (ns)."""
         lengths: Longs = np.asarray(self.end) - np.asarray(self.start)
         return lengths
 
@@ -101,13 +101,13 @@ class EventRows:
         return float(np.mean(between < 0)), float(apart)
 
     def host(self, first: int) -> HostEvents:
-        """Sorted by start, the longer first: an event comes after the one that encloses it."""
+        """Sorted by start, the longer first, so that an event follows the one that encloses it."""
         start, end = self._seconds(first)
         columns = self._sorted(start, end, np.lexsort((-end, start)))
         return HostEvents(kind=columns.pop("code"), thread=columns.pop("lane"), **columns)
 
     def device(self, first: int) -> DeviceEvents:
-        """Sorted by start; what starts together keeps the order of its ends."""
+        """Sorted by start; rows with equal starts keep the order of their ends."""
         start, end = self._seconds(first)
         order = np.lexsort((end, start))
         columns = self._sorted(start, end, order)
@@ -120,7 +120,7 @@ class EventRows:
         )
 
     def _sorted(self, start: Floats, end: Floats, order: Longs) -> dict[str, NDArray[Any]]:
-        """Return the columns that all events have, in an order of their rows."""
+        """Return the columns that all events have, with rows in the given order."""
         names = ("code", "lane", "name", "correlation", "external", "comm")
         columns = {name: np.asarray(getattr(self, name))[order] for name in names}
         return columns | {"start": start[order], "end": end[order]}
@@ -131,10 +131,10 @@ class EventRows:
 
 
 class LaneLabels:
-    """Threads of processes or streams of devices, by the labels under which they are known.
+    """Threads of processes, or streams of devices, by their labels.
 
-    The owner is named in a label only where there are several: ``stream 7``, or ``device 1 stream
-    7``. Older files write the text ``stream 7`` or ``"4093"`` where newer ones write a number.
+    A label names the owner only if there are several: ``stream 7``, or ``device 1 stream 7``. Older
+    files write the text ``stream 7`` or ``"4093"`` where newer ones write a number.
     """
 
     def __init__(self, owner: str, lane: str) -> None:
@@ -143,14 +143,14 @@ class LaneLabels:
         self._lanes: ValueIndex[tuple[int | str, int | str]] = ValueIndex()
 
     def __call__(self, owner: int | float | str | None, lane: int | float | str | None) -> int:
-        """Return the index of a lane, a new one if need be."""
+        """Return the index of a lane, adding it if it is new."""
         index = self._seen.get((owner, lane))
         if index is None:
             index = self._seen[owner, lane] = self._lanes((_plain(owner), _plain(lane)))
         return index
 
     def known(self, owner: int | float | str | None, lane: int | float | str | None) -> int | None:
-        """Return the index of a lane that was seen before."""
+        """Return the index of a lane that is present."""
         return self._lanes.index.get((_plain(owner), _plain(lane)))
 
     def many(
@@ -169,7 +169,7 @@ class LaneLabels:
         return tuple(self.label(owner, lane) for owner, lane in self._lanes.index)
 
     def label(self, owner: int | float | str | None, lane: int | float | str | None) -> str:
-        """Return the label of a lane, known or not."""
+        """Return the label of a lane, present or not."""
         several = len({seen_owner for seen_owner, _ in self._lanes.index} | {_plain(owner)}) > 1
         words = zip(self._words, (_plain(owner), _plain(lane)), strict=True)
         labels = [f"{word} {key}" if isinstance(key, int) else str(key) for word, key in words]

@@ -1,9 +1,8 @@
-"""Which kernels communicate, by their names: a table of rules, to which users may add theirs.
+"""Which kernels communicate, by their names: a table of rules, to which users can add their own.
 
 Libraries that exchange data without NCCL (custom all-reduces over peer memory, expert-parallel
-dispatch) leave nothing in a trace but the names of their kernels. A rule gives the kind; the size
-and the group are known only where an operator around the launch records them. The rules that are
-built in stand in ``comm_kernels.yaml``, a file as users write theirs.
+dispatch) leave only their kernels' names in a trace. A rule gives the kind; size and group are
+known only if an operator around the launch records them.
 """
 
 import re
@@ -20,22 +19,23 @@ from simulator.support.input_files import read_bytes
 from simulator.support.yaml_text import parse_yaml
 
 BY_NAME = ""
-"""Kind of a rule that leaves it to the words in the kernel's name, or to the host's records."""
+"""Kind of a rule that leaves the kind to the words in the kernel's name, or to the host's records.
+"""
 _NCCL = "NCCL"
 SYMMETRIC = "PyTorch symmetric memory"
 """Its operators name one of PyTorch's groups; its kernels may be launched without them."""
 _LARGEST_FILE = 1 << 20
 _LONGEST_NAME = 4000
-"""Templates' arguments make names long; the part that identifies a kernel is in front of them."""
+"""Template arguments make names long; the part that identifies a kernel comes first."""
 _SHORT_NAME = 600
-"""Characters that a user's pattern looks at: what two repeats take grows with the third power."""
+"""Characters that a user's pattern sees: the time of two repeats grows with the third power."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRule:
-    """Kernels in whose name the regular expression ``pattern`` is found, in upper or lower case.
+    """Kernels whose name contains the regular expression ``pattern``, ignoring case.
 
-    ``library`` is whose they are, ``note`` the source of the name and what it does.
+    ``library`` is the owner of the kernels, ``note`` the source of the name and its purpose.
     """
 
     pattern: str
@@ -45,17 +45,17 @@ class KernelRule:
 
     @property
     def listed(self) -> bool:
-        """Whether PyTorch lists its groups, so that one that is not named is the whole job's."""
+        """Whether PyTorch lists its groups, so that a call without a group is the whole job's."""
         return self.library == _NCCL
 
 
 @dataclass(frozen=True)
 class KernelRules:
-    """Rules in the order in which they are tried; the first whose pattern is found counts."""
+    """Rules in order of precedence; the first that matches counts."""
 
     rules: tuple[KernelRule, ...]
     own: int = 0
-    """How many of them, from the first, are a user's: these look at the beginning of a name."""
+    """Number of leading rules that are a user's: these see only the beginning of a name."""
     _patterns: tuple[re.Pattern[str], ...] = field(init=False, repr=False, compare=False)
     _known: dict[str, KernelRule | None] = field(
         init=False, repr=False, compare=False, default_factory=dict
@@ -77,7 +77,7 @@ class KernelRules:
         object.__setattr__(self, "_patterns", tuple(patterns))
 
     def rule(self, kernel: str) -> KernelRule | None:
-        """Find the rule for a kernel; None for one that does not communicate.
+        """Return the rule for a kernel; None if it does not communicate.
 
         Examples
         --------
@@ -100,7 +100,7 @@ class KernelRules:
         return None
 
     def before(self, rules: Iterable[KernelRule]) -> "KernelRules":
-        """Return these rules behind others, which are tried first."""
+        """Return these rules after others, which take precedence."""
         own = (*rules,)
         return KernelRules((*own, *self.rules), own=self.own + len(own))
 
@@ -114,7 +114,7 @@ KERNELS = KernelRules(
 
 
 def communicates(kernel: str) -> bool:
-    """Whether a kernel of this name communicates, by the rules that are built in.
+    """Whether a kernel of this name communicates, by the built-in rules.
 
     Examples
     --------
@@ -136,7 +136,7 @@ _FILE = TypeAdapter(list[_Entry])
 
 
 def load_kernel_rules(path: Path | str) -> KernelRules:
-    """Read a user's rules from a YAML file; they are tried before the ones that are built in.
+    """Read a user's rules from a YAML file; they take precedence over the built-in ones.
 
     The file is a list of ``pattern``, ``kind`` and, if one likes, ``library`` and ``note``.
 
@@ -159,16 +159,16 @@ def load_kernel_rules(path: Path | str) -> KernelRules:
     rules = [KernelRule(entry.pattern, entry.kind, entry.library, entry.note) for entry in entries]
     try:
         for rule in rules:
-            _check_ends(rule.pattern)
+            _check_matching_time(rule.pattern)
         return KERNELS.before(rules)
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from error
 
 
-def _check_ends(pattern: str) -> None:
-    """Refuse a pattern that a long name could keep busy without end.
+def _check_matching_time(pattern: str) -> None:
+    """Refuse a pattern that a long name could keep matching without end.
 
-    A repeat inside a repeat, or of alternatives, takes exponential time where it does not match;
+    A repeat inside a repeat, or of alternatives, takes exponential time if it does not match;
     repeats one after another take a power of the name's length.
     """
     try:
@@ -199,7 +199,7 @@ _ONCE = re.compile(r"\?|\{(0*[01]?,)?0*1\}|\{0+\}")
 
 
 def _repeats(pattern: str) -> int | None:
-    """Count the repeats of a sound pattern; None where one holds another, or alternatives."""
+    """Return the repeats of a safe pattern; None if one contains another, or alternatives."""
     count = 0
     groups, ended = [False], False  # whether each open group, and the one just closed, repeats
     for part in _PARTS.finditer(pattern):

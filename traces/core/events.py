@@ -1,8 +1,8 @@
-"""What one rank's profiler file says, typed and columnar, before anything is concluded from it.
+"""What one rank's profiler file records, typed and columnar, before any conclusions.
 
-Readers fill these; :mod:`traces.profiler.link` and what follows turn them into a ``Workload``.
+Readers fill these; :mod:`traces.profiler.link` and its successors turn them into a ``Workload``.
 Times are seconds since ``RankTrace.epoch`` (absolute, integer nanoseconds), so that a nanosecond
-survives. Which rank a file is of, its name may tell (:func:`rank_in_name`).
+survives. The rank of a file may follow from its name (:func:`rank_in_name`).
 """
 
 import re
@@ -23,7 +23,7 @@ Longs = NDArray[np.int64]
 
 
 class HostKind(IntEnum):
-    """What a host event is; the value is the code in ``HostEvents.kind``."""
+    """Kind of a host event; the value is the code in ``HostEvents.kind``."""
 
     OPERATOR = 0
     """``cpu_op``, old schema ``Operator``."""
@@ -82,9 +82,9 @@ class DeviceEvents:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkSamples:
-    """How much of its links a device used, as sampled beside the trace.
+    """Samples of a device's link utilisation, recorded beside the trace.
 
-    ``name`` is the counter's own, ``time`` when it was read (s since ``RankTrace.epoch``), and
+    ``name`` is the counter's name, ``time`` that of the sample (s since ``RankTrace.epoch``), and
     ``share`` that of the links' bandwidth (0 to 1); shape ``(samples,)``.
     """
 
@@ -95,11 +95,11 @@ class LinkSamples:
 
 @dataclass(frozen=True, slots=True)
 class SyncEvent:
-    """A ``cuda_sync`` event: what waited for what, as CUPTI recorded it.
+    """A ``cuda_sync`` event: a recorded wait and what it is for, from CUPTI.
 
-    ``kind`` is the event's name (``Stream Wait Event``, ``Stream Sync``, ``Event Sync``,
-    ``Context Sync``); ``stream`` is the stream that waited (None: all).
-    ``source_stream`` and ``record_correlation`` name what was waited for, None where unknown.
+    ``kind`` is the event's name (``Stream Wait Event``, ``Stream Sync``, ``Event Sync``, ``Context
+    Sync``); ``stream`` is the stream that waited (None: all). ``source_stream`` and
+    ``record_correlation`` identify what it waited for, None if unknown.
     """
 
     kind: str
@@ -113,16 +113,16 @@ class SyncEvent:
 
 @dataclass(frozen=True, slots=True)
 class CommRecord:
-    """What the trace says about one communication call; None or "" where it does not say.
+    """What the trace records about one communication call; None or "" for missing fields.
 
     ``collective`` is the event's own word without its prefix: ``allreduce`` of a kernel,
-    ``allreduce_`` of ``c10d::allreduce_``, ``all_reduce`` of ``nccl:all_reduce``.
-    ``in_elements`` and ``out_elements`` count elements of ``dtype`` on this rank. ``group_key``
-    distinguishes communicators of one rank (a name, or the pointer in ``record_param_comms``).
-    ``group_ranks`` is None where the list is missing or, as ``elided`` says, has dots that nothing
-    fills in; a split (rows, or elements, for each rank of the group) is () where it is equal,
-    missing or, as ``elided_split`` says, elided. ``peer`` is the other rank of a send or receive in
-    the job, ``group_peer`` its position in the group.
+    ``allreduce_`` of ``c10d::allreduce_``, ``all_reduce`` of ``nccl:all_reduce``. ``in_elements``
+    and ``out_elements`` count elements of ``dtype`` on this rank. ``group_key`` distinguishes
+    communicators of one rank (a name, or the pointer in ``record_param_comms``). ``group_ranks`` is
+    None if the list is missing or, as ``elided`` says, has dots that cannot be filled in; a split
+    (rows or elements for each rank of the group) is () if it is equal, missing or, as
+    ``elided_split`` says, elided. ``peer`` is the other rank of a send or receive in the job,
+    ``group_peer`` its position in the group.
     """
 
     collective: str
@@ -146,7 +146,7 @@ class CommRecord:
 class ProcessGroup:
     """A communicator from ``distributedInfo.pg_config``, or as calls name it.
 
-    ``ranks`` is None where the list is missing or cannot be completed.
+    ``ranks`` is None if the list is missing or cannot be completed.
     """
 
     key: str
@@ -188,7 +188,7 @@ class PythonCalls:
     """Long calls of Python functions, columns ``(calls,)``, as ``with_stack`` records them.
 
     ``thread`` is an index into ``RankTrace.threads``, times are as of the other events (s), and
-    ``waits`` marks C functions by whose names the thread waits: a lock, a sleep, a socket.
+    ``waits`` marks C functions in which the thread waits: a lock, a sleep, a socket.
     """
 
     thread: Ints
@@ -199,17 +199,17 @@ class PythonCalls:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RankHead:
-    """What one rank's file says besides its events.
+    """What one rank's file records besides its events.
 
     Attributes
     ----------
     file, rank, rank_source
-        The file, the rank it is of, and how that is known.
+        The file, its rank, and the source of that.
     world_size, backend, accelerator
-        Ranks of the job, None where not recorded; the backend of ``torch.distributed``
-        and the device, "" where it does not.
+        Ranks of the job, None if not recorded; the backend of ``torch.distributed`` and the device,
+        "" if not recorded.
     epoch
-        When the times of the events begin (ns since 1970, or on a clock that all ranks share).
+        Origin of the events' times (ns since 1970, or on a clock that all ranks share).
     steps
         The annotated steps, sorted by start (s since ``epoch``).
     groups
@@ -217,9 +217,9 @@ class RankHead:
     unused
         Events by category that carry nothing a replay needs.
     host_name
-        The machine that the rank ran on, "" where nothing says it.
+        The machine of the rank, "" if unknown.
     visible_devices
-        How many accelerators the rank's process saw on its machine; 0 where nothing says it.
+        Number of accelerators that the rank's process saw on its machine; 0 if unknown.
     """
 
     file: Path
@@ -238,7 +238,7 @@ class RankHead:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RankTrace(RankHead):
-    """What one rank's file says.
+    """What one rank's file records.
 
     Attributes
     ----------
@@ -246,17 +246,17 @@ class RankTrace(RankHead):
         Events of host threads, columns ``(host events,)``, and of streams, ``(device events,)``;
         times in s since ``epoch``.
     syncs
-        What waited for what as CUPTI recorded it, sorted by start.
+        Recorded waits from CUPTI, sorted by start.
     comms
-        What the file says about communication calls; ``comm`` of an event is an index into these.
+        Records of communication calls; ``comm`` of an event is an index into these.
     names, threads, streams
-        What the indices in the columns stand for.
+        Tables for the indices in the columns.
     links
-        Samples of counters of NVLink, sent and received.
+        Samples of NVLink's counters, sent and received.
     modules
-        What names parts of the program besides annotations; None where nothing does.
+        Calls of modules, which name parts of the program; None if not recorded.
     python
-        Long calls of Python functions; None where they were not recorded.
+        Long calls of Python functions; None if not recorded.
     """
 
     host: HostEvents
@@ -276,12 +276,12 @@ class RankTrace(RankHead):
 
 
 EXECUTION_TRACE = "an execution trace (PyTorch or Chakra), not a profiler trace"
-"""Why a profiler's reader skips a file that :mod:`traces.pytorch_et` may be able to read."""
+"""Reason why a profiler's reader skips a file that :mod:`traces.pytorch_et` may read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file of the directory that was not used, and why."""
+    """A file of the directory that was not used, and the reason."""
 
     file: Path
     reason: str
@@ -289,21 +289,21 @@ class Skipped:
 
 @dataclass(frozen=True, eq=False)
 class JobHead:
-    """The ranks that were recorded of a job, without their events.
+    """The recorded ranks of a job, without their events.
 
     Attributes
     ----------
     ranks
-        What the ranks recorded, sorted by rank.
+        The recorded ranks, sorted.
     job_ranks, job_ranks_source
-        How many ranks the job has, and how that is known.
+        Number of ranks of the job, and the source of that.
     skipped
         Files that were not used, each with the reason.
     notes
-        What else one should know, as sentences.
+        Further remarks, as sentences.
     groups
-        Groups of the job that something else tells than the files of its ranks, such as those of
-        ranks that were not recorded.
+        Groups of the job from other sources than its ranks' files, such as those of ranks that were
+        not recorded.
     """
 
     ranks: tuple[RankHead, ...]
@@ -321,7 +321,7 @@ class JobHead:
 
 @dataclass(frozen=True, eq=False)
 class Job(JobHead):
-    """The ranks that were recorded of a job, with all of their events."""
+    """The recorded ranks of a job, with all their events."""
 
     ranks: tuple[RankTrace, ...]
 
@@ -330,7 +330,7 @@ _FIELDS = tuple(column.name for column in fields(CommRecord))
 
 
 def merged_record(records: Sequence[CommRecord]) -> CommRecord:
-    """Make one record of several on the same call; the first that says something counts."""
+    """Merge several records of one call; of each field the first known value counts."""
     joined = records[0]
     for record in records[1:]:
         open_fields = {
@@ -343,7 +343,7 @@ def merged_record(records: Sequence[CommRecord]) -> CommRecord:
 
 
 def launch_rows(trace: RankTrace) -> NDArray[np.int64]:
-    """Find the host row that launched each device row of the trace; -1 where it is not in it."""
+    """Return the host row that launched each device row of the trace; -1 if it is not in it."""
     host = np.flatnonzero((trace.host.kind == HostKind.RUNTIME) & (trace.host.correlation >= 0))
     if not len(host):
         return np.full(len(trace.device), -1, dtype=np.int64)
@@ -359,28 +359,28 @@ def _is_in(pattern: re.Pattern[str], name: str) -> bool:
 
 
 def names_with(trace: RankTrace, pattern: re.Pattern[str]) -> list[int]:
-    """Find the names of a trace, by their numbers, that a pattern is found in.
+    """Return the indices of a trace's names that a pattern matches.
 
-    The ranks of a job have the same names, long ones for the most part: each is searched once.
+    The ranks of a job have the same names, most of them long: each is searched once.
     """
     return [number for number, name in enumerate(trace.names) if _is_in(pattern, name)]
 
 
 NAMED = re.compile(r"rank[-_. =]?(\d{1,7})(?!\d)", re.IGNORECASE)
-"""A number of more than 7 digits was written by a clock and is not a rank."""
+"""A number of more than 7 digits is a time stamp and not a rank."""
 _ALONE = re.compile(r"(?<![0-9A-Za-z])(\d{1,7})(?![0-9A-Za-z])")
 _COUNTED = re.compile(
     r"(?<![0-9A-Za-z])(?:trace|kineto|profile|worker|gpu|device|proc|process)(\d{1,7})(?![0-9A-Za-z])",
     re.IGNORECASE,
 )
 _HANDLER = re.compile(r"_\d+\.\d+\.pt\.trace\.json", re.IGNORECASE)
-"""torch.profiler.tensorboard_trace_handler writes ``<worker>.<ns>``, the worker being
+"""torch.profiler.tensorboard_trace_handler writes ``<worker>.<ns>``, where the worker is
 ``<host>_<process id>`` unless it is named: neither number is a rank."""
 
 
 _ON_HOST = re.compile(r"(?P<host>.+)_\d+\.\d+\.pt\.trace\.json(\.gz)?", re.IGNORECASE)
 _NO_HOST = re.compile(r"localhost.*|[0-9a-f]{12}|", re.IGNORECASE)
-"""Names that many machines have, and those of Docker's containers, of which one has several."""
+"""Names that many machines have, and those of Docker containers, of which a machine has several."""
 
 
 def host_in_name(path: Path) -> str:
@@ -396,12 +396,12 @@ def host_in_name(path: Path) -> str:
 
 
 def known_host(name: str) -> str:
-    """Return a host's name if it tells one machine from others, else ""."""
+    """Return a host's name if it identifies a machine, else ""."""
     return "" if _NO_HOST.fullmatch(name) else name
 
 
 def rank_in_name(path: Path) -> int | None:
-    """Return the one number in a file's name that may be a rank; None if there is none, or several.
+    """Return the only number in a file's name that may be a rank; None if none or several.
 
     Examples
     --------
@@ -413,7 +413,7 @@ def rank_in_name(path: Path) -> int | None:
 
 
 def unknown_rank(path: Path) -> TraceError:
-    """Say how to tell the rank of a file that does not."""
+    """Return advice for a file whose rank is unknown."""
     have = "has several numbers" if _numbers(path) else "has no number"
     return TraceError(
         f"{path}: which rank is this? The file has no distributedInfo.rank and its name {have}: "
@@ -432,7 +432,7 @@ def _numbers(path: Path) -> set[int]:
 
 
 def _stem(path: Path) -> str:
-    """Strip what says the format."""
+    """Strip the parts of a file's name that give the format."""
     return re.sub(
         r"(\.pt)?(\.trace)?(\.json)?(\.(gz|xz|zst))?$", "", path.name, flags=re.IGNORECASE
     )
@@ -445,13 +445,12 @@ class RecordedOperator:
     Parameters
     ----------
     name
-        As the framework has it: ``aten::mm``; "" where no operator is known that launched the
-        kernels.
+        The framework's name: ``aten::mm``; "" if the operator that launched the kernels is unknown.
     sizes, types, values
-        Of its inputs, in order: the sizes of a tensor, () of anything else; ``c10::BFloat16``,
-        ``Scalar``; what a scalar was, "" of a tensor. Empty where they were not recorded.
+        Of its inputs, in order: the sizes of a tensor, () for anything else; ``c10::BFloat16``,
+        ``Scalar``; the value of a scalar, "" for a tensor. Empty if not recorded.
     kernels
-        Name and seconds of each kernel it launched.
+        Name and duration (s) of each kernel it launched.
     """
 
     name: str
@@ -462,5 +461,5 @@ class RecordedOperator:
 
     @property
     def seconds(self) -> float:
-        """Time of its kernels, one after the other."""
+        """Total time of its kernels (s)."""
         return sum(seconds for _, seconds in self.kernels)

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Collect nothing until the end of a block, or of a function that this decorates.
+    """Suspend garbage collection in a block, or in a function that this decorates.
 
-    The collector runs after so many allocations, whatever they are. Reading and linking allocate
-    small values by the million, all of them freed by counting references: looking through them
-    for cycles takes a fifth of the time and finds none.
+    The collector runs after a number of allocations. Reading and linking allocate small values by
+    the million, all freed by reference counting: searching them for cycles takes a fifth of the
+    time and finds none.
 
     Examples
     --------
@@ -111,7 +111,7 @@ _GOAL = re.compile(r"num_ranks\s+\d+\s*(\n|$)")
 def is_kineto(head: bytes) -> bool:
     """Whether a file begins as profiler traces do: an object with their keys, a list of events.
 
-    JAX writes trace events, too, and names its processes after what they ran on.
+    JAX writes trace events, too, and names its processes after the hardware they ran on.
     """
     begun = head.removeprefix(BOM_UTF8).lstrip()
     if not begun.startswith((b"{", b"[")):
@@ -124,7 +124,7 @@ def is_kineto(head: bytes) -> bool:
 
 
 def is_xplane(head: bytes) -> bool:
-    """Whether a file that begins so is an ``XSpace``: its first field is a plane with a name."""
+    """Whether a file's head is that of an ``XSpace``: its first field is a plane with a name."""
     plane = _FIRST_PLANE.match(head[:64])
     if plane is None:
         return False
@@ -133,7 +133,7 @@ def is_xplane(head: bytes) -> bool:
 
 
 def is_xla_json(head: bytes) -> bool:
-    """Whether a file that begins so is JAX's JSON, or the table of HLO statistics (refused)."""
+    """Whether a file's head is that of JAX's JSON, or of HLO statistics (refused)."""
     if not head.lstrip().startswith(b"{"):
         return False
     profile = b'"traceEvents"' in head and (b'"/device:' in head or b'"/host:' in head)
@@ -141,17 +141,17 @@ def is_xla_json(head: bytes) -> bool:
 
 
 def is_zip(head: bytes) -> bool:
-    """Whether a file that begins so is a zip archive, and so may be a bundle of ``nsys-jax``."""
+    """Whether a file is a zip archive, which may be a bundle of ``nsys-jax``."""
     return head.startswith(_ZIP)
 
 
 def is_sqlite(head: bytes) -> bool:
-    """Whether a file that begins so is a SQLite database that no other tool wrote: of Nsight."""
+    """Whether a file is a SQLite database of no other tool, so of Nsight."""
     return head.startswith(SQLITE) and _ROCPD not in head
 
 
 def is_rocm(head: bytes) -> bool:
-    """Whether a file begins as recordings of ROCm's profilers do: a database, or rocprofv3's JSON.
+    """Whether a file is of ROCm's profilers: a database, or rocprofv3's JSON.
 
     SQLite keeps the names of all tables on its first pages, which are made before any row.
     """
@@ -173,24 +173,24 @@ def is_flight_recorder(head: bytes) -> bool:
 
 
 def is_parquet(head: bytes) -> bool:
-    """Whether a file that begins so is a Parquet table, and so may be one of NDTimeline."""
+    """Whether a file is a Parquet table, which may be one of NDTimeline."""
     return head.startswith(PARQUET)
 
 
 def is_tar(head: bytes) -> bool:
-    """Whether a file that begins so is a tar archive."""
+    """Whether a file is a tar archive."""
     return head[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR
 
 
 def is_execution_trace(head: bytes) -> bool:
-    """Whether a file that begins so is an Execution Trace, or a tar archive of some."""
+    """Whether a file is an Execution Trace, or a tar archive of some."""
     begun = head[max(0, head.find(b"{")) :] if is_tar(head) else head.lstrip()
     has_schema = begun.startswith(b"{") and _ET_SCHEMA.search(begun) is not None
     return has_schema and all(key in begun for key in _ET_KEYS)
 
 
 def is_plan(head: bytes) -> bool:
-    """Whether a file that begins so is a plan: YAML with a model, and an accelerator or a run."""
+    """Whether a file is a plan: YAML with a model, and an accelerator or a run."""
     head = head.removeprefix(BOM_UTF8)
     if len(head) > _LONGEST_PLAN or head.lstrip().startswith((b"{", b"[")):
         return False
@@ -205,14 +205,14 @@ def is_goal(head: bytes) -> bool:
 
 
 _FEW_ROWS = 10_000
-"""A row has a start and a duration of its own, and so takes a byte at least; so many rows may be
-alike."""
+"""Number of rows that may be equal: other rows have their own start and duration, at least a byte.
+"""
 
 
 def parquet_columns(
     where: str, data: bytes, columns: Sequence[str], repeated: Sequence[str] = ()
 ) -> dict[str, list[Any]]:
-    """Read columns of a table; texts of those ``repeated`` are kept once."""
+    """Read columns of a table; texts of those ``repeated`` are stored once."""
     table = parquet_table(where, data, columns, repeated)
     return {column: _values(table.column(column)) for column in columns}
 
@@ -220,7 +220,7 @@ def parquet_columns(
 def parquet_table(
     where: str, data: bytes, columns: Sequence[str], repeated: Sequence[str] = ()
 ) -> "pa.Table":
-    """Read columns of a table as Arrow has them; texts of those ``repeated`` are kept once.
+    """Read columns of a table as Arrow has them; texts of those ``repeated`` are stored once.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""What every format's reader returns: a step as a workload, and what of the trace it covers.
+"""What every reader returns: a step as a workload, and the coverage of the trace.
 
-It can be kept as bytes: plain values and columns, nothing that is run. A header of JSON has the
-values, and for each column its type and shape; the columns follow as they are in memory, and a
-checksum. What comes back is checked as what a reader makes is: a table of classes says which
-records there are, and each checks itself when it is built.
+It can be stored as bytes: plain values and columns, nothing executable. A JSON header has the
+values, and the type and shape of each column; the columns follow as they are in memory, then a
+checksum. A restored step is checked like a reader's: a table of classes names the allowed records,
+and each checks itself when it is built.
 """
 
 import json
@@ -25,30 +25,30 @@ from simulator.support.errors import TwofoldError
 from simulator.workload import Copies, Edges, Repeats, Workload
 
 LAUNCHES_ONLY = "launches of kernels that were not recorded"
-"""What was recorded of the device where only the host was."""
+"""Description of the device's events if only the host was recorded."""
 GENERATED = "generated"
 """The name of a generated step."""
 EXPLAINED_BY = ("launch", "stream", "wait", "inferred", "step before")
-"""What can explain a device op's start: its launch, its stream's op before, a recorded wait,
+"""What can explain a device op's start: its launch, the previous op on its stream, a recorded wait,
 an op on another stream that ended just then, a stream still busy with the step before."""
 CONTRADICTED = 5e-6
 """A wait is refused if its source ended later than this after the waiter's start (s).
 
-More than twice ``STAMPS`` of :mod:`traces.profiler.stream_waits`: no profiler errs by so much.
+More than twice ``STAMPS`` of :mod:`traces.profiler.stream_waits`: no profiler is that inaccurate.
 """
 EXPLAINED = 20e-6
-"""A start is explained if it came at most this long after what released it (s).
+"""A start is explained if it is at most this long after what released it (s).
 
-Twice the launch latency of a CUDA kernel (5-10 us), within which the device starts what is ready.
+Twice the launch latency of a CUDA kernel (5-10 us), within which the device starts a ready op.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A start that nothing explains: ``length`` (s) after the last of what is known to precede it.
+    """An unexplained start: ``length`` (s) after its latest known predecessor.
 
-    ``time`` is of the start, since the step's on that rank (s). ``behind`` says what came last:
-    an op, its launch, or the begin of the step.
+    ``time`` is that of the start, from the step's on that rank (s). ``behind`` names the
+    predecessor: an op, its launch, or the begin of the step.
     """
 
     rank: int
@@ -60,46 +60,47 @@ class Gap:
 
 
 WORST = 10
-"""How many unexplained starts are kept."""
+"""Number of unexplained starts that are kept."""
 
 
 def worst(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
-    """Return the longest gaps, the longest first."""
+    """Return the longest gaps, longest first."""
     return tuple(sorted(gaps, key=lambda gap: (-gap.length, gap.rank, gap.time))[:WORST])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What of a trace could be used, and why not the rest: the coverage line, in full.
+    """What was used of a trace, and why not the rest: the coverage line, in full.
 
     Attributes
     ----------
     step
-        The step that was taken: its number, or ``all``.
+        The chosen step: its number, or ``all``.
     steps
-        Numbers of the steps that the trace has.
+        Numbers of the steps in the trace.
     ranks, ranks_in_job
-        The ranks that were recorded, and how many the job has.
+        The recorded ranks, and the number of ranks of the job.
     kernels, launches_paired
         Kernels of the step, and those whose launch is in the trace.
     collectives, collectives_matched, sizes_known
         Calls of the job, those that every recorded member of the group joined, and those whose size
         the trace records.
     starts
-        Device ops by what explains their start: a word of :data:`EXPLAINED_BY`, or ``unexplained``.
+        Number of device ops by what explains their start: a word of :data:`EXPLAINED_BY`, or
+        ``unexplained``.
     clock_offset
-        What was taken off a rank's clock (s).
+        Correction of a rank's clock (s).
     unused
         Events by category that carry nothing a replay needs, or could not be used.
     skipped
         Files that were not used, each with the reason.
     notes
-        What else one should know, as sentences.
+        Further remarks, as sentences.
     gaps
-        The longest of the starts that nothing explains.
+        The longest unexplained starts.
     typical_of
-        Steps over which lengths are medians (:mod:`traces.core.typical`); none where they are those
-        of the one step.
+        Steps over which lengths are medians (:mod:`traces.core.typical`); empty if they are those
+        of one step.
 
     Examples
     --------
@@ -128,14 +129,14 @@ class Coverage:
 
     @property
     def starts_explained(self) -> float:
-        """Fraction of device ops whose start is explained; 1 where there are none."""
+        """Fraction of device ops whose start is explained; 1 if there are none."""
         explained = sum(self.starts.get(reason, 0) for reason in EXPLAINED_BY)
         total = explained + self.starts.get("unexplained", 0)
         return explained / total if total else 1.0
 
     @property
     def bytes_known(self) -> float:
-        """Fraction of the collectives whose size the trace records; 1 where there are none."""
+        """Fraction of collectives whose size the trace records; 1 if there are none."""
         return self.sizes_known / self.collectives if self.collectives else 1.0
 
     def record(self) -> "CoverageRecord":
@@ -170,27 +171,26 @@ class CoverageRecord(TypedDict):
 
 
 MEDIAN, ALL = "median", "all"
-"""Steps that are no numbers: the one in the middle by duration, and the whole trace."""
+"""Choices of a step besides numbers: the one of median duration, and the whole trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How profiler traces are read: other formats have none of this to choose.
+    """How profiler traces are read; other formats have no such choices.
 
     Attributes
     ----------
     kernels
         A YAML file of rules for which kernels communicate (:mod:`traces.core.comm_kernels`).
     replicate
-        Give ranks that were not recorded copies of the programs of those that were
-        (:mod:`traces.missing_ranks`).
+        Give unrecorded ranks copies of the programs of recorded ones (:mod:`traces.missing_ranks`).
     executions
-        Read Execution Traces beside the files also where these lack nothing.
+        Read Execution Traces beside the files even if these lack nothing.
     ranks
-        The ranks to read, all if there are none: the others get copies of their programs, too.
+        The ranks to read, all if empty: the others get copies of their programs, too.
     workers
-        Processes that read the files of a large job; None: as many as there are cores. What is read
-        does not depend on it.
+        Processes that read the files of a large job; None: one per core. The result does not depend
+        on it.
     """
 
     kernels: Path | None = None
@@ -207,23 +207,23 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a profiler counted during a step besides times; NaN where it did not.
+    """What a profiler counted during a step besides times; NaN if it did not.
 
     Attributes
     ----------
     sm_coverage
-        Mean part of the multiprocessors that have a thread block while a kernel runs, over the time
-        of kernels (0 to 1).
+        Mean share of multiprocessors with a thread block while a kernel runs, over the time of
+        kernels (0 to 1).
     compute_bound, memory_bound
         Shares of the time of kernels, by how many multiprocessors they cover: CCL-Bench's rule
         (:mod:`traces.profiler.link`).
     copied, copying
-        Bytes of the copies that record them, and their time (s); memsets are none.
+        Bytes of the copies that record them, and their time (s), without memsets.
     link_sent, link_received
         Mean share of NVLink's bandwidth that devices used (0 to 1).
     busiest_receiver
-        Elements that the rank with the most receives in all-to-alls of unequal shares, over the
-        mean of their ranks.
+        Most elements that a rank receives in all-to-alls of unequal shares, over the mean of the
+        ranks.
     """
 
     sm_coverage: float = math.nan
@@ -238,7 +238,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Loaded:
-    """A step as a workload, what was measured of it, and what of the trace it covers.
+    """A step as a workload, its measured times, and the coverage of the trace.
 
     Attributes
     ----------
@@ -247,32 +247,31 @@ class Loaded:
     workload
         The step: ops, their edges and calls; times in s, sizes in B.
     coverage
-        What of the trace could be used.
+        What was used of the trace.
     measured_step
-        Time (s) from the earliest start of the step on any rank to the last end of any op of it;
-        NaN where nothing was measured; the median of those of ``coverage.typical_of``.
+        Time (s) from the earliest start of the step on any rank to the last end of any op; NaN if
+        nothing was measured; the median over ``coverage.typical_of``.
     measured_begin, measured_end
-        When the step began on each measured rank, and when its last op ended (s).
+        Begin of the step on each measured rank, and end of its last op (s).
     accelerator
-        What the ranks ran on, "" where the trace does not record it.
+        The ranks' accelerator, "" if the trace does not record it.
     phases
         The ranges that mark prefill and decode.
     counters
         What a profiler counted besides times.
     generated_by
-        The framework whose training step was generated; None of what was recorded, and of serving.
+        The framework of a generated training step; None for recordings and for serving.
     generated_at
-        Of a generated step how many times as long its kernels, and the host's part of launching
-        them, take as tables and frameworks say; None of what was recorded.
+        Of a generated step, factors on the durations of its kernels and of the host's launches;
+        None for recordings.
     hosts
-        The machines that ranks ran on, of those whose files name them.
+        The machines of ranks whose files name them.
     takes_options
         Whether :class:`Options` apply to the trace, so that ranks can be copied.
     visible_devices
-        How many accelerators ranks saw on their machines, of those whose files say it.
+        Numbers of accelerators that ranks saw on their machines, if their files record it.
     kernel_times
-        Of a generated step the share of the time of its kernels by how it is known; empty of what
-        was recorded.
+        Of a generated step, the share of kernel time by its source; empty for recordings.
     """
 
     trace: str
@@ -307,20 +306,20 @@ _RECORDS = {
 _BEGIN = b"twofold step 2\n"
 _LENGTH, _CHECKSUM = 8, 4
 _NUMBERS = "biuf"
-"""Kinds of columns: truth values, whole numbers and others; never objects."""
+"""Kinds of columns: booleans, integers and floats; never objects."""
 
 
 class UnstorableError(TwofoldError):
-    """A step with a value that is not kept, such as unequal shares of an all-to-all."""
+    """A step with a value that cannot be stored, such as unequal shares of an all-to-all."""
 
 
 def stored(loaded: Loaded) -> bytes:
-    """Write a step.
+    """Return a step as bytes.
 
     Raises
     ------
     UnstorableError
-        If it has a value of a kind that is not kept.
+        If it has a value of a kind that cannot be stored.
     """
     columns: list[NDArray[Any]] = []
     value = _plain(loaded, columns)
@@ -336,7 +335,7 @@ def _checksum(data: bytes | memoryview) -> bytes:
 
 
 def restored(data: bytes) -> Loaded | None:
-    """Read a step that :func:`stored` wrote; None where the bytes are anything else."""
+    """Return a step from the bytes of :func:`stored`; None if they are anything else."""
     try:
         whole = memoryview(data)[:-_CHECKSUM]
         if not data.startswith(_BEGIN) or data[-_CHECKSUM:] != _checksum(whole):

@@ -1,7 +1,7 @@
-"""One rank's calls and part of the graph, while it is put together, in whatever format.
+"""One rank's calls and part of the graph while it is built, for any format.
 
-A call is what one rank has of a collective or message before ranks are matched; words of traces
-name its kind.
+A call here is one rank's part of a collective or message before ranks are matched; words of the
+trace name its kind.
 """
 
 import re
@@ -32,28 +32,28 @@ _KINDS = tuple(
         (r"send_?recv|\bsend|\brecv|isend|irecv|receive", "send_receive"),
     )
 )
-"""Words of PyTorch, NCCL and RCCL, looked for in this order: ``all_reduce`` holds ``reduce``."""
+"""Words of PyTorch, NCCL and RCCL, searched in this order: ``all_reduce`` contains ``reduce``."""
 
 _ENDS = {"send": What.SEND, "receive": What.RECEIVE}
 PARAM_COMMS = "record_param_comms"
-"""What PyTorch records beside an operator: the call's parameters."""
+"""Event that PyTorch records beside an operator, with the call's parameters."""
 ANNOTATION = re.compile(r"(?:[a-z]*ccl|gloo|mpi|ucc):(\w+)(?: (\d{1,18})(?:->|<-)(\d{1,18}))?")
-"""What a backend calls its work: ``nccl:all_reduce``, ``gloo:send 0->1``."""
+"""A backend's name for its work: ``nccl:all_reduce``, ``gloo:send 0->1``."""
 OPERATOR = "c10d::"
 """Operators of PyTorch's process groups."""
 CUSTOM = re.compile(r"(?:_C_custom_ar|sgl_kernel|symm_mem)::(\w*(?:all_?reduce|all_?gather)\w*)")
-"""Operators that exchange data without ProcessGroup's help (vLLM, SGLang, symmetric memory)."""
+"""Operators that exchange data without a ProcessGroup (vLLM, SGLang, symmetric memory)."""
 UNKNOWN_GROUP = "unknown group"
-"""Label of a call of one of several groups, unknown which: no other rank joins it,
-and the call costs what was measured."""
+"""Label of a call whose group is one of several, unknown which: no other rank joins it, and it
+takes its measured time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """Bytes that a rank of an all-to-all has for each of its group, and gets from each.
+    """Bytes that a rank of an all-to-all sends to each rank of its group, and receives from each.
 
-    In the order of the group; () where not recorded. ``elided``: it has a list that was
-    cut short when it was written.
+    In the order of the group; () if not recorded. ``elided``: a list was truncated when it was
+    written.
     """
 
     sent: tuple[float, ...] = ()
@@ -73,11 +73,11 @@ NO_SPLITS = Splits()
 class LocalCall:
     """One rank's part of a call, before ranks are matched.
 
-    ``size`` is S of nccl-tests (B), NaN where not recorded. ``ranks`` is None where the group is
-    not recorded; ``key`` distinguishes groups of one rank. ``peer`` and ``direction`` are those of
-    a message: ``send``, ``receive`` or "" where not recorded; one that is ``eager`` does not wait
-    for its receiver. A call whose group is not recorded ``may_be`` one of those, on each group that
-    the trace lists, in the order in which they were made. ``splits`` are of an all-to-all whose
+    ``size`` is S of nccl-tests (B), NaN if not recorded. ``ranks`` is None if the group is not
+    recorded; ``key`` distinguishes groups of one rank. ``peer`` and ``direction`` are those of a
+    message: ``send``, ``receive`` or "" if not recorded; an ``eager`` one does not wait for its
+    receiver. A call whose group is not recorded ``may_be`` one of these, one for each group that
+    the trace lists, in the order of their creation. ``splits`` are those of an all-to-all whose
     pairs have sizes of their own.
     """
 
@@ -98,14 +98,14 @@ class LocalCall:
 
     @property
     def what(self) -> What:
-        """What the op of a rank is that takes part: of a message, whether it sends or receives."""
+        """Kind of the op with which a rank takes part: of a message, send or receive."""
         has_peer = self.kind == "send_receive" and self.peer is not None
         return _ENDS.get(self.direction, What.COLLECTIVE) if has_peer else What.COLLECTIVE
 
 
 @lru_cache(maxsize=1 << 12)
 def kind_of(words: str) -> str | None:
-    """Name the kind in a trace's own words; None if they name none.
+    """Return the kind that a trace's own words name; None if they name none.
 
     Examples
     --------
@@ -126,9 +126,9 @@ def is_comm(name: str) -> bool:
 class LocalOp:
     """An op of one rank; times are seconds since the trace's epoch.
 
-    ``begun`` is when its own work could begin, if that was after its ``start``: until then it was
-    on the device already, but waited for what it follows.
-    ``module`` names the layer or range of the program it belongs to, "" where that is not known.
+    ``begun`` is when its own work could begin, if later than its ``start``: until then it was on
+    the device and waited for its predecessor. ``module`` names the layer or range of the program it
+    belongs to, "" if unknown.
     """
 
     what: What
@@ -145,14 +145,14 @@ class LocalOp:
 class RankGraph:
     """Ops, edges ``(source, target, lag)`` and calls of one rank, numbered from 0.
 
-    ``collectives`` maps an op to its call, ``together`` to others that its kernel carries out with
-    it. ``explained`` counts device starts by what released them, ``gaps`` lists those that nothing
-    did. ``left_out`` names host threads that have no part in the step; ``start`` is when the step
-    began on this rank. ``by_host`` are the ops of calls that the host carried out itself (gloo),
-    ``posted`` those of messages whose event closes where their rank has waited for them, with
-    whether it was kept waiting: else the message was over before. ``workers`` are, of the calls
-    that a worker thread carried out, the thread's place in the order in which threads were made,
-    and when the call was queued (s).
+    ``collectives`` maps an op to its call, ``together`` to further calls of its kernel.
+    ``explained`` counts device starts by what released them, ``gaps`` lists the unexplained ones.
+    ``left_out`` names host threads without a part in the step; ``start`` is the begin of the step
+    on this rank. ``by_host`` are the ops of calls that the host carried out itself (gloo).
+    ``posted`` are those of messages whose event closes where their rank has waited for them, with
+    whether it was kept waiting: otherwise the message had ended before. ``workers`` are, for calls
+    that a worker thread carried out, the thread's index in order of creation, and when the call was
+    queued (s).
     """
 
     rank: int
@@ -170,7 +170,7 @@ class RankGraph:
     workers: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def add(self, op: LocalOp) -> int:
-        """Add an op; returns its number."""
+        """Add an op; return its index."""
         self.ops.append(op)
         return len(self.ops) - 1
 
@@ -179,7 +179,7 @@ class RankGraph:
         self.edges += [(source, op, lag) for source in sources]
 
     def linked(self) -> "LinkedRank":
-        """Return what matching takes of it, its ops and edges as columns."""
+        """Return what matching needs of it, with ops and edges as columns."""
         lanes, names, modules = ValueIndex[str](), ValueIndex[str](), ValueIndex[str]()
         source, target, lag = zip(*self.edges, strict=True) if self.edges else ((), (), ())
         ops = self.ops
@@ -213,13 +213,13 @@ class RankGraph:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkedRank:
-    """A rank's graph when nothing is added to it any more: its ops and edges are columns.
+    """A completed rank graph, with its ops and edges as columns.
 
-    Those of ops have the shape ``(ops,)``: ``lane``, ``name`` and ``module`` are indices into
+    Columns of ops have the shape ``(ops,)``: ``lane``, ``name`` and ``module`` are indices into
     ``lanes``, ``names`` and ``modules``, times are seconds since the trace's epoch. ``ready`` is
-    -inf of an op that waits for no time, ``begun`` its start where its own work began there. The
-    edge from ``source[e]`` to ``target[e]`` has a ``lag`` (s). ``gaps`` are the longest, and
-    ``left_out`` counts host threads. The rest is as :class:`RankGraph` has it.
+    -inf for an op without an earliest start, ``begun`` equals the start of an op whose own work
+    began there. The edge from ``source[e]`` to ``target[e]`` has a ``lag`` (s). ``gaps`` are the
+    longest, and ``left_out`` counts host threads. The rest is as in :class:`RankGraph`.
     """
 
     rank: int
@@ -252,28 +252,28 @@ class LinkedRank:
 
     @property
     def end(self) -> float:
-        """When the last op ended, as measured (s)."""
+        """Measured end of the last op (s)."""
         return float(self.ends.max()) if len(self) else self.start
 
 
 _LONGEST = 1e-3
-"""A pause between events longer than this (s) may be a silence.
+"""A longer pause between events (s) may be a silence.
 
-In a millisecond CPython executes some 10,000 to 100,000 instructions, hundreds of times what lies
-between two operators. In the real traces at hand half the pauses are of 1 to 60 us, and of those
-in threads that never sleep 99 % are below 0.5 ms.
+In a millisecond CPython executes some 10,000 to 100,000 instructions, hundreds of times as many as
+between two operators. In the real traces at hand half the pauses are 1 to 60 us, and of those in
+threads that never sleep 99 % are below 0.5 ms.
 """
 _TIMES = 100
-"""... if it is also so many times the rank's usual pause: where a program does much between its
+"""... if it is also this many times the rank's usual pause: where a program does much between its
 events, or the profiler recorded only some of them, pauses of milliseconds are usual."""
 _CERTAIN = 0.1
-"""A longer pause (s) is one, whatever is usual: that is a million instructions and more."""
+"""A longer pause (s) always is one: that is a million instructions and more."""
 _FEWEST = 10
-"""Pauses below which nothing is usual."""
+"""Least number of pauses for which there is a usual one."""
 
 
 def shortest_silence(pauses: Mapping[int, Floats]) -> float:
-    """Return how long a pause of a rank's threads is no longer the interpreter's (s)."""
+    """Return the length from which on a pause of a rank's threads is not the interpreter's (s)."""
     lengths = [spans[:, 1] - spans[:, 0] for spans in pauses.values()]
     sorted_lengths = np.concatenate([np.empty(0), *lengths])
     sorted_lengths = sorted_lengths[np.isfinite(sorted_lengths)]

@@ -1,8 +1,9 @@
-"""Lanes that run one op at a time, where a file has dependencies but not the order on a lane.
+"""The order of ops on lanes that run one op at a time, for files with dependencies only.
 
-The order is that of an execution of the whole job: a lane takes what became ready first, and of
-those the op that stands first. Whatever was executed can be executed again, so these edges close no
-cycle in the graph, nor one through the calls that ranks join. The execution is a compiled pass.
+The order is that of an execution of the whole job: a lane takes the op that became ready first, and
+of several the one with the lowest index. An executed order can be executed again, so the added
+edges close no cycle in the graph, nor one through the calls that ranks join. The execution is a
+compiled pass.
 """
 
 from dataclasses import replace
@@ -17,11 +18,11 @@ from simulator.support.heap import Heap, pop, push, room
 from simulator.workload import Edges, Workload
 
 
-class Given(NamedTuple):
-    """What is executed: ``lane`` is a lane of a rank, ``takes`` says which ops take theirs.
+class LaneGraph(NamedTuple):
+    """Input of the execution: ``lane`` is a lane of a rank, ``takes`` marks ops that occupy theirs.
 
-    ``transfer`` is that of each call, ``awaited`` how many members it waits for; not for those that
-    are ``unawaited``. Edges leave an op as in a workload.
+    ``transfer`` is that of each call, ``awaited`` the number of members it waits for, without
+    ``unawaited`` ones. Edges leave an op as in a workload.
     """
 
     lane: Longs
@@ -37,13 +38,14 @@ class Given(NamedTuple):
 
 
 class State(NamedTuple):
-    """How far it is.
+    """State of the execution.
 
-    ``ready`` is when each op may start as far as is known, ``missing`` how many it waits for.
-    ``events`` has ends and begins of ops, ``waiting`` the ops that are ready for their lane: those
-    of lane ``i`` from ``room[i]`` on, ``held[i]`` many. ``last`` op of a lane, ``before`` each op
-    on its lane: -1 where none. Ops that have come to a call are a list: ``came[call]``,
-    ``other[op]``; ``over`` is when it has ended, NaN until it has.
+    ``ready`` is the earliest known start of each op, ``missing`` its number of pending
+    predecessors. ``events`` has ends and begins of ops, ``waiting`` the ops that are ready for
+    their lane: those of lane ``i`` from ``room[i]`` on, ``held[i]`` of them. ``last`` is the last
+    op of a lane, ``before`` the op before each on its lane: -1 if none. Ops that have arrived at a
+    call form a linked list: ``came[call]``, ``other[op]``; ``over`` is the end of a call, NaN until
+    known.
     """
 
     ready: Floats
@@ -68,13 +70,13 @@ LOOSE = (
 
 
 def one_at_a_time(workload: Workload, busy: NDArray[np.bool_]) -> Workload:
-    """Add edges so that the ops marked ``busy`` follow each other on the lane they are on.
+    """Add edges so that the ops marked ``busy`` follow each other on their lane.
 
-    Where ranks have come to their calls in orders that do not fit together, so that none can go
-    on, calls take no lane from there on, as the workload's notes record.
+    If ranks arrive at their calls in incompatible orders, so that none can continue, calls occupy
+    no lane from there on, as the workload's notes record.
     """
     edges = workload.edges
-    graph = Given(
+    graph = LaneGraph(
         # A lane belongs to a rank: rank * lanes + lane numbers each pair once.
         lane=workload.rank.astype(np.int64) * max(1, len(workload.lanes)) + workload.lane,
         takes=busy,
@@ -93,14 +95,14 @@ def one_at_a_time(workload: Workload, busy: NDArray[np.bool_]) -> Workload:
 
 
 def awaited(call: Ints, unawaited: NDArray[np.bool_], calls: int) -> Ints:
-    """Count the members that each call waits for."""
+    """Return the number of members that each call waits for."""
     return np.bincount(call[(call >= 0) & ~unawaited], minlength=calls).astype(np.int32)
 
 
-def before_on_lane(graph: Given, ready: Floats) -> tuple[NDArray[np.int32], bool]:
-    """Find the op that runs before each on its lane, -1 if none does; and whether calls came loose.
+def before_on_lane(graph: LaneGraph, ready: Floats) -> tuple[NDArray[np.int32], bool]:
+    """Return the op before each on its lane, -1 if none; and whether calls left their lanes.
 
-    ``given.lane`` may be any numbers; edges with a cycle leave out what is on and behind it.
+    ``LaneGraph.lane`` may be any numbers; ops on and behind a cycle are left out.
     """
     # Numbers without gaps, so that they index columns of one row per lane.
     lanes, lane = np.unique(graph.lane, return_inverse=True)
@@ -124,7 +126,7 @@ def before_on_lane(graph: Given, ready: Floats) -> tuple[NDArray[np.int32], bool
 
 
 def with_lanes(edges: Edges, before: NDArray[np.int32]) -> Edges:
-    """Return the edges and those from the op before on a lane."""
+    """Return the edges with those from the previous op on a lane."""
     after = np.flatnonzero(before >= 0)
     return Edges.of(
         len(before),
@@ -134,7 +136,7 @@ def with_lanes(edges: Edges, before: NDArray[np.int32]) -> Edges:
     )
 
 
-def _state(graph: Given, ready: Floats, lanes: int) -> State:
+def _state(graph: LaneGraph, ready: Floats, lanes: int) -> State:
     ops, calls = len(graph.call), len(graph.awaited)
     # Each lane has a heap of its own in one shared column, with room for all ops of the lane.
     offset = np.zeros(lanes + 1, dtype=np.int64)
@@ -157,8 +159,8 @@ def _state(graph: Given, ready: Floats, lanes: int) -> State:
 
 
 @hot_loop
-def begin(graph: Given, state: State) -> int:
-    """Put the begins of what waits for nothing among the events; return how many there are."""
+def begin(graph: LaneGraph, state: State) -> int:
+    """Add begin events of ops without predecessors; return the number of events."""
     ops, size = len(graph.call), 0
     for op in range(ops):
         if state.missing[op] == 0:
@@ -169,8 +171,8 @@ def begin(graph: Given, state: State) -> int:
 
 
 @hot_loop
-def execute(graph: Given, state: State, size: int) -> float:
-    """Carry out events until none is left; return when the last was."""
+def execute(graph: LaneGraph, state: State, size: int) -> float:
+    """Handle events until none is left; return the time of the last."""
     ops, now = len(graph.call), 0.0
     while size:
         now, event = state.events.key[0], state.events.item[0]
@@ -178,7 +180,7 @@ def execute(graph: Given, state: State, size: int) -> float:
         op = event % ops
         lane = graph.lane[op]
         if event < ops:
-            size = _follow(graph, state, size, op, now)
+            size = _release_successors(graph, state, size, op, now)
         # An op that takes no lane starts as soon as it is ready.
         if not graph.takes[op]:
             if event >= ops:
@@ -190,26 +192,26 @@ def execute(graph: Given, state: State, size: int) -> float:
             state.free[lane] = True
         else:
             _wait(state, lane, op, now)
-        size = _serve(graph, state, size, lane, now)
+        size = _start_waiting(graph, state, size, lane, now)
     return now
 
 
 @hot_loop
-def release(graph: Given, state: State, stuck: NDArray[np.bool_], now: float) -> int:
-    """Free the lanes of ops that are stuck in a call; return how many events there are then."""
+def release(graph: LaneGraph, state: State, stuck: NDArray[np.bool_], now: float) -> int:
+    """Free the lanes of ops that are stuck in a call; return the number of events then."""
     size = 0
     for op in range(len(graph.call)):
         # The op keeps its place in the call; only its lane goes on to the next.
         if stuck[op]:
             lane = graph.lane[op]
             state.free[lane] = True
-            size = _serve(graph, state, size, lane, now)
+            size = _start_waiting(graph, state, size, lane, now)
     return size
 
 
 @hot_loop
-def _serve(graph: Given, state: State, size: int, lane: int, now: float) -> int:
-    """Start what waits for a lane as long as that is free."""
+def _start_waiting(graph: LaneGraph, state: State, size: int, lane: int, now: float) -> int:
+    """Start ops that wait for a lane as long as it is free."""
     # Views of the lane's part of the shared columns: pop and push change them in place.
     first, end = state.room[lane], state.room[lane + 1]
     waiting = Heap(state.waiting.key[first:end], state.waiting.item[first:end])
@@ -223,8 +225,8 @@ def _serve(graph: Given, state: State, size: int, lane: int, now: float) -> int:
 
 
 @hot_loop
-def _start(graph: Given, state: State, size: int, op: int, now: float) -> int:
-    """Start an op: one of a call ends when the last member has come."""
+def _start(graph: LaneGraph, state: State, size: int, op: int, now: float) -> int:
+    """Start an op; that of a call ends when the last member has arrived."""
     call = graph.call[op]
     if call < 0:
         return push(state.events, size, now + graph.duration[op], op)
@@ -257,8 +259,8 @@ def _wait(state: State, lane: int, op: int, now: float) -> None:
 
 
 @hot_loop
-def _follow(graph: Given, state: State, size: int, op: int, now: float) -> int:
-    """Let what waits for an op know that it has ended."""
+def _release_successors(graph: LaneGraph, state: State, size: int, op: int, now: float) -> int:
+    """Release the successors of an op that has ended."""
     ops = len(graph.call)
     for edge in range(graph.offset[op], graph.offset[op + 1]):
         follower = graph.target[edge]

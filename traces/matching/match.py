@@ -1,10 +1,11 @@
-"""One call on many ranks: which rank's op is a member of which call.
+"""Matching of calls across ranks: which rank's op is a member of which call.
 
-By sequence number where every member recorded one, else the n-th call of a rank on a group is the
-n-th of the others. What cannot be matched, or disagrees, is an error that names ranks and calls.
+By sequence number if every member recorded one; otherwise the n-th call of a rank on a group
+matches the n-th of the others. Calls that cannot be matched, or disagree, are an error that names
+ranks and calls.
 
-Calls are columns: the different calls of each rank, and for every call of a rank which of those it
-is. A step repeats few calls many times, so that nearly all of the work is sorting arrays.
+Calls are columns: the distinct calls of each rank, and for every call of a rank the index of its
+distinct call. A step repeats few calls many times, so nearly all of the work is sorting arrays.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ class RankCalls:
 def calls_of_graph(graph: LinkedRank) -> RankCalls:
     """Return the calls of a rank in the order in which they were queued.
 
-    Two workers may begin what they took from a queue in either order.
+    Two workers may begin the calls they took from a queue in either order.
     """
     starts = graph.starts
 
@@ -65,7 +66,7 @@ def calls_of_graph(graph: LinkedRank) -> RankCalls:
 
 @dataclass(frozen=True, slots=True)
 class MatchedCall:
-    """A call and its members: ``ops`` maps a position in the list of ranks to that rank's op."""
+    """A call and its members: ``ops`` maps an index in the list of ranks to that rank's op."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -111,7 +112,7 @@ class Matching:
 
     @cached_property
     def calls(self) -> tuple[MatchedCall, ...]:
-        """Every call by itself."""
+        """All calls as views."""
         ends, rank_index, op = self.offset.tolist(), self.rank_index.tolist(), self.op.tolist()
         rows = zip(
             *(self.kind, self.group.tolist(), self.sequence.tolist(), self.size.tolist()),
@@ -140,11 +141,11 @@ def match(ranks: Sequence[RankCalls], job_ranks: int) -> Matching:
     Raises
     ------
     TraceError
-        If a rank lacks a call that the others of its group have, or ranks disagree on what the
-        n-th call is or on its size.
+        If a rank lacks a call that the others of its group have, or ranks disagree on what the n-th
+        call is or on its size.
     """
-    table = _DifferentCalls.of(ranks, job_ranks)
-    every = _EveryCall.of(ranks, table)
+    table = _DistinctCalls.of(ranks, job_ranks)
+    every = _AllCalls.of(ranks, table)
     number = every.numbers()
     counts = np.bincount(every.slot, minlength=len(table.group_of) * len(ranks))
     most = counts.reshape(len(table.group_of), len(ranks)).max(axis=1, initial=0)
@@ -153,15 +154,15 @@ def match(ranks: Sequence[RankCalls], job_ranks: int) -> Matching:
     call = begin[every.communicator] + number
     order = np.argsort(call, kind="stable")
     offset = np.searchsorted(call[order], np.arange(begin[-1] + 1))
-    _Checks(ranks, table, every, number).check(counts.reshape(-1, len(ranks)), order, offset)
-    return _in_order(ranks, table, every, (number, order, offset))
+    _Agreement(ranks, table, every, number).check(counts.reshape(-1, len(ranks)), order, offset)
+    return _by_first_start(ranks, table, every, (number, order, offset))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _DifferentCalls:
-    """The different calls of all ranks, those of rank ``p`` from ``first[p]`` on.
+class _DistinctCalls:
+    """The distinct calls of all ranks, those of rank ``p`` from ``first[p]`` on.
 
-    ``communicator`` is which each is on, ``group_of[c]`` the group of communicator ``c``.
+    ``communicator`` is that of each call, ``group_of[c]`` the group of communicator ``c``.
     """
 
     first: Index
@@ -172,7 +173,7 @@ class _DifferentCalls:
     assumed_groups: int
 
     @staticmethod
-    def of(ranks: Sequence[RankCalls], job_ranks: int) -> "_DifferentCalls":
+    def of(ranks: Sequence[RankCalls], job_ranks: int) -> "_DistinctCalls":
         """Collect them, and tell the communicators that they are on."""
         groups: dict[Key, int] = {}
         rows_by_name: dict[int, dict[int, dict[str, list[int]]]] = {}
@@ -189,7 +190,7 @@ class _DifferentCalls:
                 assumed += is_assumed * uses[position]
             row += len(rank_calls.different)
         communicator, group_of = _communicators(rows_by_name, row)
-        return _DifferentCalls(
+        return _DistinctCalls(
             first=np.cumsum([0, *(len(rank_calls.different) for rank_calls in ranks)]),
             calls=tuple(call for rank_calls in ranks for call in rank_calls.different),
             groups=tuple(groups),
@@ -206,9 +207,9 @@ class _DifferentCalls:
 def _communicators(
     rows_by_name: Mapping[int, Mapping[int, Mapping[str, list[int]]]], calls: int
 ) -> tuple[Index, list[int]]:
-    """Distinguish communicators of the same ranks: by name where all ranks use the same names.
+    """Distinguish communicators of the same ranks: by name if all ranks use the same names.
 
-    Else in order of first use: the names may be pointers, which differ from rank to rank. Returns
+    Otherwise by order of first use: the names may be pointers, which differ between ranks. Returns
     the communicator of each call, and the group of each communicator.
     """
     communicator = np.zeros(calls, dtype=np.int64)
@@ -248,11 +249,11 @@ def _ends(rank: int, peer: int, direction: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _EveryCall:
+class _AllCalls:
     """The calls of all ranks, one rank after the other.
 
-    ``row`` is the place of each among the different calls. ``slot`` numbers pairs of a communicator
-    and a rank. ``sequence`` is the trace's own number, where ``has_sequence``.
+    ``row`` is the index of each among the distinct calls. ``slot`` numbers pairs of a communicator
+    and a rank. ``sequence`` is the trace's own number, valid where ``has_sequence``.
     """
 
     ranks: int
@@ -267,8 +268,8 @@ class _EveryCall:
     is_message: Mask
 
     @staticmethod
-    def of(ranks: Sequence[RankCalls], table: _DifferentCalls) -> "_EveryCall":
-        """Put the calls of ranks behind one another."""
+    def of(ranks: Sequence[RankCalls], table: _DistinctCalls) -> "_AllCalls":
+        """Concatenate the calls of all ranks."""
         lengths = [len(rank_calls.which) for rank_calls in ranks]
         rank_index = np.repeat(np.arange(len(ranks)), lengths)
         # `which` counts the different calls of one rank, `row` those of all ranks.
@@ -280,7 +281,7 @@ class _EveryCall:
             np.array([number is not None for number in numbers], dtype=np.bool_),
             np.array([call.what != What.COLLECTIVE for call in table.calls], dtype=np.bool_),
         )
-        return _EveryCall(
+        return _AllCalls(
             len(ranks),
             rank_index,
             row,
@@ -293,7 +294,7 @@ class _EveryCall:
         )
 
     def numbers(self) -> Index:
-        """Return which call of its rank on its communicator each is."""
+        """Return the index of each call among those of its rank on its communicator."""
         by_use = _count_through(self.slot, np.argsort(self.slot, kind="stable"))
         if not self.has_sequence.any():
             return by_use
@@ -304,11 +305,11 @@ class _EveryCall:
         return _count_through(self.slot, np.lexsort((self.sequence, self.slot)))
 
     def by_sequence(self) -> Mask:
-        """Mark the communicators whose calls are distinguished by the trace's own numbers.
+        """Mark the communicators whose calls are matched by the trace's own numbers.
 
-        On those every call of every rank has one, and no rank has one twice. Messages are counted
-        by either end together with those to others (``ProcessGroupNCCL``): where the ends' numbers
-        differ, a message is the n-th between the two, whatever else each of them sent.
+        There every call of every rank has a number, and no rank has one twice. Messages are counted
+        by either end together with those to other ranks (``ProcessGroupNCCL``): if the ends'
+        numbers differ, a message is the n-th between the two, whatever else each of them sent.
         """
         communicators = int(self.communicator.max(initial=-1)) + 1
         lacking = np.bincount(self.communicator[~self.has_sequence], minlength=communicators) > 0
@@ -322,7 +323,7 @@ class _EveryCall:
         return ~lacking & (collective | ~self.different_sequences(communicators))
 
     def different_sequences(self, communicators: int) -> Mask:
-        """Mark the communicators on which not all ranks have the same numbers."""
+        """Mark the communicators on which ranks have different sets of numbers."""
         # The n-th call of each rank on a communicator beside one another: neighbours of the same
         # communicator and position are one call, whose numbers must be equal.
         position = self._sorted_by_sequence()
@@ -340,7 +341,7 @@ class _EveryCall:
 
 
 def _count_through(slot: Index, order: Index) -> Index:
-    """Count the calls of each slot from 0 on, in an order that keeps slots together."""
+    """Return the index of each call in its slot, in an order that keeps slots together."""
     ordered = slot[order]
     number = np.empty(len(slot), dtype=np.int64)
     # Place in the order less the place where the slot begins (`ordered` is sorted).
@@ -349,16 +350,16 @@ def _count_through(slot: Index, order: Index) -> Index:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Checks:
-    """What all members of a communicator must agree on; what they do not is an error."""
+class _Agreement:
+    """Checks that all members of a communicator agree; any disagreement is an error."""
 
     ranks: Sequence[RankCalls]
-    table: _DifferentCalls
-    every: _EveryCall
+    table: _DistinctCalls
+    every: _AllCalls
     number: Index
 
     def check(self, counts: NDArray[np.intp], order: Index, offset: Index) -> None:
-        """Raise what is wrong on the first communicator on which anything is."""
+        """Raise the error of the first communicator that has one."""
         recorded = [rank_calls.rank for rank_calls in self.ranks]
         members = [np.isin(recorded, self.table.key(number)[0]) for number in range(len(counts))]
         present = np.array(members, dtype=np.bool_).reshape(counts.shape) | (counts > 0)
@@ -405,7 +406,7 @@ class _Checks:
         )
 
     def _check_sequences(self, communicator: int) -> None:
-        """Ranks that share a sequence number must share all; if none, they count differently."""
+        """Check that ranks which share a sequence number share all; else they count differently."""
         if not (self.every.has_sequence.any() and self.every.by_sequence()[communicator]):
             return
         members = dict(self._rows(communicator))
@@ -451,8 +452,8 @@ class _Checks:
         return label or list(ranks)
 
 
-def _disagreements(table: _DifferentCalls, row: Index, offset: Index) -> Mask:
-    """Mark members that say something else of their call than its first; an all-to-all may."""
+def _disagreements(table: _DistinctCalls, row: Index, offset: Index) -> Mask:
+    """Mark members whose call differs from that of the first; those of an all-to-all may."""
     if not len(row):
         return np.zeros(0, dtype=np.bool_)
     kinds = {call.kind: number for number, call in enumerate(table.calls)}
@@ -466,14 +467,14 @@ def _disagreements(table: _DifferentCalls, row: Index, offset: Index) -> Mask:
 
 @dataclass(slots=True)
 class _Pairs:
-    """Sizes of the pairs of all-to-alls, by call, and the notes on them."""
+    """Bytes of the pairs of all-to-alls, by call, and the notes on them."""
 
     of_call: dict[int, PairBytes] = field(default_factory=dict)
     ranks: int = 0
     elided: int = 0
 
     def notes(self) -> Iterator[str]:
-        """Say of how many pairs sizes were inferred, and of how many calls they were cut short."""
+        """Note how many pairs were inferred, and for how many calls splits were truncated."""
         filled = {call: pairs.filled for call, pairs in self.of_call.items() if pairs.filled}
         if filled:
             missing = sum(filled.values())
@@ -490,9 +491,9 @@ class _Pairs:
 
 
 def _pairs(
-    ranks: Sequence[RankCalls], table: _DifferentCalls, every: _EveryCall, rows: tuple[Index, Index]
+    ranks: Sequence[RankCalls], table: _DistinctCalls, every: _AllCalls, rows: tuple[Index, Index]
 ) -> _Pairs:
-    """Work out the bytes of each pair of the all-to-alls whose members record any."""
+    """Compute the bytes of each pair of the all-to-alls whose members record any."""
     order, offset = rows
     result = _Pairs()
     has_splits = np.array(
@@ -519,16 +520,16 @@ def _pairs(
     return result
 
 
-def _in_order(
+def _by_first_start(
     ranks: Sequence[RankCalls],
-    table: _DifferentCalls,
-    every: _EveryCall,
+    table: _DistinctCalls,
+    every: _AllCalls,
     matched: tuple[Index, Index, Index],
 ) -> Matching:
-    """Put calls in the order of their first start.
+    """Sort calls by their first start.
 
-    ``matched`` are the number of every call of a rank on its communicator, the members of calls,
-    and where those of each call begin. Calls that start at once stay in the order of communicators.
+    ``matched`` are the index of every call of a rank on its communicator, the members of calls, and
+    the offsets of each call's members. Calls that start at once keep the order of communicators.
     """
     number, order, offset = matched
     if not len(order):

@@ -1,10 +1,10 @@
-"""Bytes of every pair of an all-to-all, from what each rank says that it sends and receives.
+"""Bytes of every pair of an all-to-all, from the sends and receives that ranks record.
 
-Both ends of a pair record it, where both were recorded, and must agree. Where neither is, the pair
-follows the known ones, if senders and receivers do not choose each other: the mean of what
-the sender sends to known ranks, times the mean of what the receiver gets from known ranks, over the
-mean among these. So experts that are asked often by the recorded ranks are asked often by the
-others, and the way back (combine) is the transpose of the way there.
+If both ends of a pair were recorded, both record it and must agree. If neither was, the pair is
+inferred from the known ones under the assumption that senders and receivers do not choose each
+other: the mean that the sender sends to recorded ranks, times the mean that the receiver gets from
+recorded ranks, over the mean among these. So experts that are popular with the recorded ranks are
+popular with the others, and the reverse (combine) is the transpose.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _SENT, _RECEIVED = "In split size", "Out split size"
 
 @dataclass(frozen=True, slots=True)
 class PairBytes:
-    """S of nccl-tests (B), how it is spread (None: evenly), and how many pairs were inferred."""
+    """S of nccl-tests (B), its division over pairs (None: equal), and how many were inferred."""
 
     size: float
     shares: Shares | None
@@ -31,7 +31,7 @@ class PairBytes:
 
 
 def pair_bytes(ranks: Sequence[int], calls: Mapping[int, LocalCall]) -> PairBytes | None:
-    """Put together what the recorded ranks of a group say of one all-to-all.
+    """Combine what the recorded ranks of a group record of one all-to-all.
 
     Returns
     -------
@@ -76,13 +76,13 @@ def pair_bytes(ranks: Sequence[int], calls: Mapping[int, LocalCall]) -> PairByte
     table = np.where(np.isnan(sent), received, sent)
     unknown = np.isnan(table)
     if unknown.any():
-        table = np.where(unknown, _independent(table), table)
+        table = np.where(unknown, _fill_by_margins(table), table)
     size, shares = of_bytes(table)
     return PairBytes(size, shares, int(unknown.sum()))
 
 
 def _rows(ranks: Sequence[int], calls: Mapping[int, LocalCall]) -> tuple[Floats, Floats]:
-    """Bytes of pairs as senders and as receivers record them; NaN where they do not (B)."""
+    """Bytes of pairs as senders and as receivers record them; NaN if they do not (B)."""
     n = len(ranks)
     sent, received = np.full((2, n, n), np.nan)
     for rank, call in calls.items():
@@ -102,8 +102,8 @@ def _rows(ranks: Sequence[int], calls: Mapping[int, LocalCall]) -> tuple[Floats,
     return sent, received
 
 
-def _independent(table: Floats) -> Floats:
-    """Pairs as they are where senders and receivers do not choose each other (rank one)."""
+def _fill_by_margins(table: Floats) -> Floats:
+    """Fill unknown pairs as if senders and receivers were independent (rank one)."""
     is_known = ~np.isnan(table)
     rows, columns = is_known.all(axis=1), is_known.all(axis=0)
     # Marginals over complete rows and columns; their outer product over the common mean is the

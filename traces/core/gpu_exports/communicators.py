@@ -1,11 +1,11 @@
-"""What the ranks of a recording have in common: their communicators, and the part all recorded.
+"""What the ranks of a recording share: their communicators, and the part that all recorded.
 
-An export without NCCL's payloads does not record who calls a collective with whom. But a collective
-ends on all its members at once, and a communicator has a stream of its own on each rank: streams
-on which collectives of the same names end together, one after another, are one communicator.
+An export without NCCL's payloads does not record the groups of collectives. But a collective ends
+on all its members at once, and a communicator has its own stream on each rank: streams on which
+collectives of the same names end together, one after another, belong to one communicator.
 
-A recording begins and ends somewhere, on each rank at another call: what only some ranks recorded
-of it, at its ends, is left out, and so is what ran before a rank's first launch.
+A recording begins and ends on each rank at another call: what only some ranks recorded at its ends
+is left out, and so is all that ran before a rank's first launch.
 """
 
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ from traces.core.events import (
 from traces.core.rank_graph import UNKNOWN_GROUP, kind_of
 
 _TOGETHER = 100e-6
-"""Ends of one collective differ by less (s); one host's ranks by microseconds, several hosts' by
-what their clocks differ."""
+"""Largest difference of the ends of one collective (s): microseconds on one host, the offset of
+clocks on several."""
 _MOST_SHIFT = 64
-"""A rank recorded at most this many calls before another's first."""
+"""Most calls that a rank recorded before another's first."""
 _SAMPLED = 512
-"""Calls of two lanes that are compared to find how the lanes are shifted."""
+"""Number of calls of two lanes that are compared to find their shift."""
 _AGREE = 0.9
-"""Share of the calls that two lanes have at the same time, of those in the time of both."""
+"""Least share of simultaneous calls of two lanes, of those in their common time."""
 _TICK = 1e-9
 """Clocks of Nsight Systems count nanoseconds."""
 _Events = TypeVar("_Events", HostEvents, DeviceEvents)
@@ -57,7 +57,7 @@ class CollectiveLane:
 
 
 def with_groups(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
-    """Infer the communicators of collectives that have none, by what ends together."""
+    """Infer missing communicators of collectives from which ones end together."""
     open_lanes = [lane for lane in _lanes(traces) if lane.key.startswith("stream")]
     if len(traces) < 2 or not open_lanes:
         return list(traces), []
@@ -84,7 +84,7 @@ def with_groups(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]
 
 
 def common_part(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
-    """Cut the ranks to what all of them recorded, each from its first launch on."""
+    """Cut the ranks to the part that all recorded, each from its first launch on."""
     cut = [_launched_part(trace) for trace in traces]
     for _ in range(8):  # a cut on one communicator may uncover a surplus on another
         bounds = _surplus(cut)
@@ -121,7 +121,7 @@ def _key(trace: RankTrace, row: int) -> str:
 
 
 def _clusters(lanes: Sequence[CollectiveLane]) -> list[list[CollectiveLane]]:
-    """Put together lanes of different ranks that end together, each with the nearest."""
+    """Group lanes of different ranks that end together, each with the nearest."""
     clusters: list[list[CollectiveLane]] = []
     for lane in lanes:
         fitting = [
@@ -138,7 +138,7 @@ def _clusters(lanes: Sequence[CollectiveLane]) -> list[list[CollectiveLane]]:
 
 
 def _agreement(first_lane: CollectiveLane, second_lane: CollectiveLane) -> float:
-    """Share of calls that end together, of those in the time that both lanes were recorded."""
+    """Share of calls that end together, of those in the time that both lanes recorded."""
     shift = _shift(first_lane, second_lane)
     # A positive shift skips calls of the second lane, a negative one of the first.
     first, second = first_lane.end[max(0, -shift) :], second_lane.end[max(0, shift) :]
@@ -152,7 +152,7 @@ def _agreement(first_lane: CollectiveLane, second_lane: CollectiveLane) -> float
 
 
 def _shift(first_lane: CollectiveLane, second_lane: CollectiveLane) -> int:
-    """Return how many calls the second recorded before the first's first (or less than 0)."""
+    """Return how many calls the second lane recorded before the first's first; may be negative."""
     best, best_shift = np.inf, 0
     for shift in sorted(range(-_MOST_SHIFT, _MOST_SHIFT + 1), key=abs):
         first, second = first_lane.end[max(0, -shift) :], second_lane.end[max(0, shift) :]
@@ -185,7 +185,7 @@ def _recorded(trace: RankTrace, records: dict[int, CommRecord]) -> RankTrace:
 
 
 def _surplus(traces: Sequence[RankTrace]) -> list[tuple[float, float]] | None:
-    """Return the times (s) between which every rank has every call; None if all have already."""
+    """Return the times (s) between which every rank has every call; None: nothing to cut."""
     bounds = [(-np.inf, np.inf) for _ in traces]
     by_key: dict[str, list[CollectiveLane]] = {}
     for lane in _lanes(traces):
@@ -199,14 +199,14 @@ def _surplus(traces: Sequence[RankTrace]) -> list[tuple[float, float]] | None:
             late = lane.rows[lead + max(0, length) :]
             changed |= bool(lead or len(late))
             start, end = bounds[lane.rank_index]
-            called, _ = _called(traces[lane.rank_index])
+            called, _ = _launch_times(traces[lane.rank_index])
             start = max([start, *(called[lane.rows[:lead]] + _TICK)])
             bounds[lane.rank_index] = start, min([end, *called[late]])
     return bounds if changed else None
 
 
-def _called(trace: RankTrace) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """When each device event was launched (s), its own start where that is not known; which is."""
+def _launch_times(trace: RankTrace) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Launch time of each device event (s), else its own start; and which are known."""
     row = launch_rows(trace)
     paired = row >= 0
     if not paired.any():
@@ -216,7 +216,7 @@ def _called(trace: RankTrace) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
 
 def _launched_part(trace: RankTrace) -> RankTrace:
     """Cut a rank to the time from its first launch to the end of its last device event."""
-    called, paired = _called(trace)
+    called, paired = _launch_times(trace)
     if not paired.any():
         return trace
     last = float(np.nextafter(trace.device.end.max(), np.inf))
@@ -224,13 +224,13 @@ def _launched_part(trace: RankTrace) -> RankTrace:
 
 
 def _cropped(trace: RankTrace, start: float, end: float) -> RankTrace:
-    """Keep what the host does from ``start`` to ``end`` (s) and what it launches then.
+    """Keep the host's events from ``start`` to ``end`` (s), and what they launch.
 
-    What was launched before and still runs at ``start`` is kept from then on, without its launch,
-    where more follows on its stream; a user's range that is not inside shows nothing.
+    Work launched before and still running at ``start`` is kept from then on, without its launch, if
+    more follows on its stream; a user's range that is not inside is dropped.
     """
     host, device = trace.host, trace.device
-    called, paired = _called(trace)
+    called, paired = _launch_times(trace)
     launches = np.zeros(len(host), dtype=np.bool_)
     launches[launch_rows(trace)[paired]] = True
     marks = (host.kind == HostKind.ANNOTATION) & (host.comm < 0)
@@ -249,7 +249,7 @@ def _cropped(trace: RankTrace, start: float, end: float) -> RankTrace:
 
 
 def _rows_from(events: _Events, rows: NDArray[np.bool_], start: float) -> _Events:
-    """Take rows, none of which begins before ``start``."""
+    """Select rows, and clip their starts to ``start``."""
     columns = {column.name: getattr(events, column.name)[rows] for column in fields(events)}
     columns["start"] = np.maximum(columns["start"], start)
     return replace(events, **columns)

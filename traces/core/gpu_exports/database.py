@@ -1,12 +1,12 @@
-"""What a profiler exported: a SQLite database or a directory of Parquet tables, table by table.
+"""A profiler's export: a SQLite database or a directory of Parquet tables, read table by table.
 
-Both hold the same tables and columns (``nsys export --type sqlite``, ``--type parquetdir``, which
-writes each table into a file of its name), and are read only, into columns.
+Both have the same tables and columns (``nsys export --type sqlite``, ``--type parquetdir``, which
+writes each table into a file of its name), and are read-only, column by column.
 
-Tables and columns differ between versions of a tool, and a table without rows may not be written
-at all: what is missing is empty here, and the caller says what that means. Nothing is
-trusted: only plain tables are read (a view or a virtual table can run code or never end), and no
-more rows than the file has room for.
+Tables and columns differ between versions of a tool, and an empty table may not be written at all:
+a missing one is empty here, and the caller decides what that means. Nothing is trusted: only plain
+tables are read (a view or virtual table can run code or never end), and no more rows than the file
+has room for.
 """
 
 import sqlite3
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _CHUNK = 1 << 16
-"""Rows that are in memory as Python objects at a time."""
+"""Most rows that are in memory as Python objects."""
 _LEAST_ROW = 4
-"""A row of a table takes at least this many bytes of a file (SQLite file format, section 2.3)."""
+"""Least bytes of a row in a file (SQLite file format, section 2.3)."""
 
 
 class Database(ABC):
@@ -49,13 +49,13 @@ class Database(ABC):
         return tuple(self._columns)
 
     def has(self, table: str, *columns: str) -> bool:
-        """Whether there is such a table, with these columns."""
+        """Whether there is a table with these columns."""
         return table in self._columns and set(columns) <= set(self._columns[table])
 
     def numbers(
         self, table: str, required: Sequence[str], optional: Sequence[str] = ()
     ) -> IntColumns:
-        """Read columns of whole numbers; -1 where a value, or an optional column, is missing.
+        """Read integer columns; -1 if a value, or an optional column, is missing.
 
         A table that is missing, or that has none of the columns, has no rows.
 
@@ -75,30 +75,30 @@ class Database(ABC):
         return IntColumns({name: read.get(name, missing) for name in names})
 
     def values(self, table: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """Read columns of any type, row by row; none where the table or a column is missing."""
+        """Read columns of any type, row by row; nothing if the table or a column is missing."""
         if self.has(table, *columns):
             yield from self._values(table, columns)
 
     def count(self, table: str) -> int:
-        """Count the rows of a table; 0 where it is missing."""
+        """Return the number of rows of a table; 0 if it is missing."""
         return self._count(table) if table in self._columns else 0
 
     @abstractmethod
     def _numbers(self, table: str, names: Sequence[str]) -> Sequence[Longs]:
-        """Read columns that are there, of whole numbers; -1 where there is no value."""
+        """Read present integer columns; -1 for missing values."""
 
     @abstractmethod
     def _values(self, table: str, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """Read columns that are there, row by row."""
+        """Read present columns, row by row."""
 
     @abstractmethod
     def _count(self, table: str) -> int:
-        """Count the rows of a table that is there."""
+        """Return the number of rows of a present table."""
 
     def strings(
         self, wanted: Longs, table: str = "StringIds", column: str = "value"
     ) -> dict[int, str]:
-        """Read the strings of those ids from a table of them."""
+        """Return the strings of these ids from a table of strings."""
         left = set(np.unique(wanted).tolist())
         texts: dict[int, str] = {}
         for number, text in self.values(table, ("id", column)):
@@ -177,7 +177,7 @@ class _Sqlite(Database):
 
 
 class _Parquet(Database):
-    """A directory with a file for each table; what is no Parquet file is none."""
+    """A directory with a file for each table; other files are ignored."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -220,7 +220,7 @@ _NAMES = {"demangledName", "shortName", "mangledName"}
 
 
 def is_kernel_table(path: Path) -> bool:
-    """Whether a Parquet file holds the kernels of an export of Nsight Systems, by its columns."""
+    """Whether a Parquet file is the kernel table of a Nsight Systems export, by its columns."""
     try:
         names = set(parquet_names(str(path), unpack(path)))
     except TraceError:
@@ -229,7 +229,7 @@ def is_kernel_table(path: Path) -> bool:
 
 
 def tables_in(folder: Path) -> list[Path]:
-    """List the Parquet files of a directory; none of those of which the beginning is damaged."""
+    """Return the Parquet files of a directory, without those whose beginning is damaged."""
     try:
         files = sorted(file for file in folder.iterdir() if file.is_file())
     except OSError as error:
@@ -250,7 +250,7 @@ def _unreadable(path: Path, error: OSError) -> TraceError:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Database]:
-    """Open an export, packed or not; a packed one is unpacked into a temporary file meanwhile."""
+    """Open an export; a compressed one is unpacked into a temporary file meanwhile."""
     if path.is_dir():
         yield _Parquet(path)
         return
@@ -293,7 +293,7 @@ def _database(path: Path, plain: Path) -> Iterator[Database]:
 
 
 def _damaged(path: Path, error: Exception) -> TraceError:
-    """Say so in one line, although SQLite may quote what it stumbled over."""
+    """Return a one-line error, whatever text SQLite's message quotes."""
     reason = " ".join(str(error).split())[:200]
     return TraceError(f"{path}: the database is damaged: {reason}")
 

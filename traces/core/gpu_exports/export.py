@@ -1,4 +1,4 @@
-"""What a tool exports of processes on GPUs, in columns: device events, API calls, ranges, waits."""
+"""A tool's export of processes on GPUs, in columns: device events, API calls, ranges, waits."""
 
 from collections import Counter
 from dataclasses import dataclass, field, fields
@@ -23,12 +23,12 @@ class IntColumns:
         return len(next(iter(self._columns.values())))
 
     def only(self, rows: NDArray[Any]) -> "IntColumns":
-        """Take rows, by a mask or by their numbers."""
+        """Select rows, by a mask or by their indices."""
         return IntColumns({name: column[rows] for name, column in self._columns.items()})
 
 
 def looked_up(keys: Longs, values: Longs, wanted: Longs) -> Longs:
-    """Return for each wanted key its value; -1 where there is none."""
+    """Return the value of each wanted key; -1 if there is none."""
     if not len(keys):
         return np.full(len(wanted), -1, dtype=np.int64)
     order = np.argsort(keys, kind="stable")
@@ -61,14 +61,14 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Export:
-    """One file's events. ``utc`` is when the file's clock showed 0 (ns since 1970).
+    """One file's events. ``utc`` is the zero of the file's clock (ns since 1970).
 
     ``device`` has kernels, copies, memsets and whole CUDA graphs with ``start``, ``end``,
     ``deviceId``, ``streamId``, ``correlationId``, ``process``, ``name``, ``copy``, the ``bytes`` of
-    a copy and the ``blocks`` of a kernel (-1 where they are not recorded); ``runtime`` has
-    ``start``, ``end``, ``thread``, ``correlationId``, ``name``. ``processors`` are the
-    multiprocessors of each device, ``links`` the samples of NVLink's counters by device: a
-    counter's name, times (ns) and percents. ``host_name`` is the machine's, "" where unknown.
+    a copy and the ``blocks`` of a kernel (-1 if not recorded); ``runtime`` has ``start``, ``end``,
+    ``thread``, ``correlationId``, ``name``. ``processors`` are the multiprocessors of each device,
+    ``links`` the samples of NVLink's counters by device: a counter's name, times (ns) and percents.
+    ``host_name`` is the machine's, "" if unknown.
     """
 
     utc: int

@@ -1,8 +1,8 @@
-"""The job that exports of a tool hold, one or a directory: each process on a GPU is a rank.
+"""The job in a tool's exports, one file or a directory: each process on a GPU is a rank.
 
-Steps are ranges that repeat and hold the GPU's work: ``ProfilerStep#3``, ``step 3``,
-``iteration_3`` are steps by their names. Any other range is, if it repeats on a thread without
-overlap and nearly all kernels were launched while one was open; of several such the longest, which
+Steps are ranges that repeat and contain the GPU's work: ``ProfilerStep#3``, ``step 3``,
+``iteration_3`` are steps by name. Any other range is a step if it repeats on a thread without
+overlap and nearly all kernels were launched inside one; of several such ranges the longest, which
 is the outermost.
 """
 
@@ -26,9 +26,9 @@ from traces.core.gpu_exports.ranks import rank_traces
 class ExportReader:
     """How files of a tool are read.
 
-    ``begins`` recognises the first bytes of one, ``read`` reads it, ``lacking`` says what files
-    lack and how to record it, ``name`` is what errors call one. ``fills`` recognises a directory
-    that is read as one.
+    ``begins`` recognises the first bytes of a file, ``read`` reads it, ``lacking`` says what files
+    lack and how to record it, ``name`` is their name in errors. ``fills`` recognises a directory
+    that is read as one export.
     """
 
     name: str
@@ -80,7 +80,7 @@ def _files(path: Path, reader: ExportReader) -> tuple[list[ExportFile], tuple[Sk
 
 
 def _head(file: Path) -> bytes:
-    """Return the first bytes; none where they are damaged, which is no reason to read nothing."""
+    """Return the first bytes; none if they are damaged, so that other files can still be read."""
     try:
         return head_of(file)
     except TraceError:
@@ -90,13 +90,13 @@ def _head(file: Path) -> bytes:
 _STEP = re.compile(r"(?:profiler|train(?:ing)?|global)?[ _.]?(?:step|iter(?:ation)?|batch)")
 _NUMBER = re.compile(r"(\d{1,9})(?:/\d+)?\D{0,2}$")
 _SUFFIX = re.compile(r"[\s_#=:.]*\d+(?:/\d+)?\D{0,2}$")
-"""A range's number, and what joins it to its name: ``step_3``, ``Step 3/100``, ``(step=3)``."""
+"""The number of a range with its separator: ``step_3``, ``Step 3/100``, ``(step=3)``."""
 _HELD = 0.8
-"""A range that is not a step by its name must hold this share of a rank's launches."""
+"""Least share of a rank's launches inside a range that is not a step by name."""
 _HELD_BY_NAME = 0.2
-"""A step by its name must: a recording of few steps has much before and after them."""
+"""The same for a step by name: a recording of few steps has much before and after them."""
 _SAME = 0.01
-"""Of two ranges whose shares differ by less the longer is the outer one."""
+"""If the shares of two ranges differ by less, the longer is the outer one."""
 _NONE = (
     "no range repeats around each step: the whole recording is taken; mark steps with "
     "torch.cuda.nvtx.range_push(f'step {i}')"
@@ -105,7 +105,7 @@ _NONE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Series:
-    """Ranges of one name, its number aside, on one thread: when (ns) and with which numbers."""
+    """Ranges of one name, apart from its number, on one thread: times (ns) and numbers."""
 
     name: str
     start: Longs
@@ -117,7 +117,7 @@ class _Series:
 def add_steps(
     traces: Sequence[RankTrace], units: Sequence[GpuProcess]
 ) -> tuple[list[RankTrace], list[str]]:
-    """Give ranks the steps that all of them have; none where it is not recorded, with a note."""
+    """Add the steps that all ranks have; none, with a note, if they are not recorded."""
     series = [_series(trace, unit) for trace, unit in zip(traces, units, strict=True)]
     common = set.intersection(*({ranges.name for ranges in of_rank} for of_rank in series))
     chosen = [_best([ranges for ranges in of_rank if ranges.name in common]) for of_rank in series]
@@ -143,7 +143,7 @@ def add_steps(
 
 
 def _series(trace: RankTrace, unit: GpuProcess) -> list[_Series]:
-    """Collect the ranges of a rank that repeat, or are steps by name, and hold its launches."""
+    """Collect a rank's ranges that repeat, or are steps by name, and contain its launches."""
     export = unit.file.export
     ranges = export.ranges.only(
         ~export.ranges.operator & (export.ranges.thread >> 24 == unit.process)
@@ -187,7 +187,7 @@ def _one_series(
 
 
 def _best(series: Sequence[_Series]) -> _Series | None:
-    """Pick steps by name before others, then those that hold most, then the longest."""
+    """Prefer steps by name, then those with most launches, then the longest."""
     return max(
         series,
         key=lambda ranges: (
@@ -214,7 +214,7 @@ def _steps(trace: RankTrace, unit: GpuProcess, series: _Series) -> list[Profiler
 def _aligned(
     traces: Sequence[RankTrace], steps: Sequence[list[ProfilerStep]]
 ) -> list[list[ProfilerStep]]:
-    """Give steps that ranks count differently the numbers of the first rank at the same time."""
+    """Renumber steps that ranks count differently, by the first rank's at the same time."""
     if len({tuple(step.number for step in rank_steps) for rank_steps in steps}) == 1:
         return list(steps)
     lead = np.array([traces[0].epoch / 1e9 + step.start for step in steps[0]])
@@ -234,5 +234,5 @@ def _aligned(
 
 
 def _plain(name: str) -> str:
-    """Return a range's name without its number, in small letters."""
+    """Return a range's name without its number, in lower case."""
     return _SUFFIX.sub("", name).strip("( ").lower() or name

@@ -24,7 +24,7 @@ _WORK = re.compile(
     r"Scatter|Send|Recv)$"
 )
 _PER_RANK = ("AllToAll", "Alltoall", "Gather", "Scatter")
-"""Calls of which the payload counts one rank's part, and the size is that of all parts."""
+"""Calls whose payload counts one rank's part, while the size is that of all parts."""
 _BYTES = "byte"
 """The payload counts bytes and does not record the dtype."""
 _COMMUNICATOR, _MESSAGE, _PEER = "NCCL communicator ID", "Message size [bytes]", "Peer rank"
@@ -51,13 +51,13 @@ class NcclCall:
 
     @property
     def communicator(self) -> int | None:
-        """The communicator's id, None where it is not recorded; NCCL writes 0 before it has one."""
+        """The communicator's id, None if not recorded; NCCL writes 0 before it has one."""
         return self.payload.get(_COMMUNICATOR) or None
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A process' place in a communicator; ``device`` is -1 where not recorded."""
+    """A process's place in a communicator; ``device`` is -1 if not recorded."""
 
     process: int
     device: int
@@ -66,7 +66,7 @@ class Membership:
 
 
 def memberships(calls: Iterable[NcclCall]) -> dict[int, list[Membership]]:
-    """Collect who is in which communicator, by the communicator's id."""
+    """Return the members of each communicator, by its id."""
     members: dict[int, list[Membership]] = {}
     for call in calls:
         payload = call.payload
@@ -80,9 +80,9 @@ def memberships(calls: Iterable[NcclCall]) -> dict[int, list[Membership]]:
 
 
 def launching_calls(calls: Sequence[NcclCall]) -> Iterator[tuple[NcclCall, tuple[NcclCall, ...]]]:
-    """Pair each call that launches with the calls that it carries out.
+    """Pair each launching call with the calls that it carries out.
 
-    A call of its own carries out itself, the outermost ``ncclGroupEnd`` those of its group.
+    A single call carries out itself, the outermost ``ncclGroupEnd`` those of its group.
     """
     depth: Counter[int] = Counter()
     grouped: dict[int, list[NcclCall]] = {}
@@ -101,10 +101,10 @@ def launching_calls(calls: Sequence[NcclCall]) -> Iterator[tuple[NcclCall, tuple
 
 
 def record_of_calls(calls: Sequence[NcclCall], ranks: int | None) -> CommRecord:
-    """Make one record of what one kernel carries out, in a communicator of ``ranks`` ranks.
+    """Return one record of what one kernel carries out, in a communicator of ``ranks`` ranks.
 
-    That is one call, sends and receives of a group, or several calls of one collective; of any
-    other mixture only the kernel's name gives.
+    That is one call, the sends and receives of a group, or several calls of one collective; any
+    other mixture has only the kernel's name.
     """
     words = {call.word for call in calls}
     if words and words <= {"ncclSend", "ncclRecv"} and len(calls) > 1:
@@ -168,10 +168,10 @@ class ExportFile:
 
 @dataclass(frozen=True, eq=False)
 class GpuProcess:
-    """A process on a device: what becomes a rank. ``rows`` are its device events.
+    """A process on a device, which becomes a rank. ``rows`` are its device events.
 
-    ``place`` says which of the process' devices it is, and of how many: a process of several
-    devices makes each call once for every device.
+    ``place`` is the index of the device among the process's, and their number: a process with
+    several devices makes each call once for every device.
     """
 
     file: ExportFile
@@ -192,7 +192,7 @@ class Communicator:
 
 
 def find_gpu_processes(files: Sequence[ExportFile]) -> tuple[list[GpuProcess], list[str]]:
-    """Find which processes on which GPUs are ranks, and in notes what the others ran."""
+    """Return the processes on GPUs that are ranks, and notes about the others."""
     every = [unit for file in files for unit in _gpu_processes_of(file)]
     with_calls = [unit for unit in every if unit.collectives]
     chosen = with_calls or every
@@ -232,7 +232,7 @@ def _gpu_processes_of(file: ExportFile) -> Iterator[GpuProcess]:
 def rank_numbers(
     units: Sequence[GpuProcess], members: Mapping[Path, dict[int, list[Membership]]]
 ) -> tuple[list[int], str]:
-    """Return each unit's rank and its source: NCCL, the files' names, or their order."""
+    """Return each unit's rank and its source: NCCL, file names, or their order."""
     by_nccl = [_rank_by_nccl(unit, members[unit.file.path]) for unit in units]
     nccl_ranks = [rank for rank in by_nccl if rank is not None]
     if len(nccl_ranks) == len(units) == len(set(nccl_ranks)):
@@ -245,7 +245,7 @@ def rank_numbers(
 
 
 def _rank_by_nccl(unit: GpuProcess, members: dict[int, list[Membership]]) -> int | None:
-    """Return a unit's rank in the largest communicator that it is in; None where sizes tie."""
+    """Return a unit's rank in its largest communicator; None if sizes tie."""
     members_of_unit = [
         member for listed in members.values() for member in listed if _is_of(member, unit)
     ]
@@ -265,7 +265,7 @@ def communicators_of(
 ) -> Mapping[int, Communicator]:
     """Return the ranks of each communicator: those that record it, else all that use it.
 
-    The latter only where its size is not recorded or is their number.
+    The latter only if its size is not recorded, or is their number.
     """
     using: dict[int, set[int]] = {}
     places: dict[int, dict[int, int]] = {}

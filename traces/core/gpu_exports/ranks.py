@@ -46,7 +46,7 @@ from traces.core.rank_graph import is_comm
 
 
 def rank_traces(files: Sequence[ExportFile]) -> tuple[list[RankTrace], list[GpuProcess], list[str]]:
-    """Make the ranks of all files, sorted, each with its unit, and notes on what was left out."""
+    """Return the ranks of all files, sorted, each with its unit, and notes on what was left out."""
     units, notes = find_gpu_processes(files)
     members = {file.path: memberships(file.calls) for file in files}
     numbers, source = rank_numbers(units, members)
@@ -145,7 +145,7 @@ def _rank_trace(
 
 
 def _nan_if_unknown(counted: Longs) -> Floats:
-    """Turn -1, which stands for what is not recorded, into NaN."""
+    """Replace -1, which means not recorded, by NaN."""
     return np.where(counted >= 0, counted, np.nan)
 
 
@@ -204,7 +204,7 @@ _NOTHING = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 def _launched_by(
     unit: GpuProcess, device: IntColumns, host: IntColumns
 ) -> dict[int, tuple[Longs, Longs]]:
-    """Return by thread when kernels of NCCL were launched, in order, and their rows."""
+    """Return by thread the launch times of NCCL's kernels, in order, and their rows."""
     names = [i for i, name in enumerate(unit.file.export.names) if communicates(name)]
     rows = np.flatnonzero(np.isin(device["name"], names))
     launch = _launches(host, device["correlationId"][rows])
@@ -223,7 +223,7 @@ def _with_group(
     calls: tuple[NcclCall, ...],
     communicators: Mapping[int, Communicator],
 ) -> CommRecord:
-    """Make the record of a part of calls that were launched together, with their group."""
+    """Return the record of calls that were launched together, with their group."""
     keys = {call.communicator for call in part or calls}
     key = keys.pop() if len(keys) == 1 else None
     group = communicators.get(key) if key is not None else None
@@ -247,7 +247,7 @@ _UNREAD = "CUDA synchronisations without a stream or event"
 def sync_events(
     export: Export, process: int, streams: set[int], first: int
 ) -> tuple[tuple[SyncEvent, ...], dict[str, int]]:
-    """Collect a process' waits of which something is recorded, and count the others.
+    """Return a process's waits with a known source, and the number of others.
 
     ``streams`` are those of the rank; times become seconds since ``first`` (ns).
     """

@@ -397,14 +397,18 @@ def _utility(
         return ServingUtility(resource, ttft, tpot, None, "", saved)
     whole = np.where(before["goodput"] > 0, before["goodput"], np.nan)
     gain = after["goodput"] / whole - 1
-    return ServingUtility(
-        resource,
-        ttft,
-        tpot,
-        None if np.isnan(gain).any() else gain_of(gain),
-        "no request meets the SLO before" if np.isnan(gain).any() else "",
-        saved,
-    )
+    if np.isnan(gain).any():
+        note = "no request meets the SLO before"
+        return ServingUtility(resource, ttft, tpot, None, note, saved)
+    goodput, half = gain_of(gain)
+    note = _OTHERWISE if goodput < -max(half or 0.0, _VISIBLE) else ""
+    return ServingUtility(resource, ttft, tpot, (goodput, half), note, saved)
+
+
+_VISIBLE = 0.5
+"""Per cent of goodput below which less of it is no news."""
+_OTHERWISE = "goodput falls: requests meet in other batches or on other instances"
+"""Faster parts can make a schedule worse (Graham, SIAM J. Appl. Math. 17, 1969)."""
 
 
 def figures_of(runs: Sequence[InstanceRun], slo: Slo | None) -> dict[str, Floats]:

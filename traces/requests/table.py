@@ -232,6 +232,8 @@ def generate_requests(  # noqa: PLR0913 - what describes a load
     ):
         if not 1e-9 <= value <= 1e9:
             raise TraceError(f"{name} {value:g} is not 1e-9 to 1e9")
+    if count > _MOST:
+        raise TraceError(f"{count} requests; the limit is {_MOST}")
     generator = np.random.default_rng(seed)
     gaps = ARRIVALS[arrivals](generator, count, burstiness) / rate
     gaps[0] = 0.0

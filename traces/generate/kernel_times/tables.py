@@ -17,7 +17,7 @@ replaced by the mean of the least monotone surface above and the greatest below.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -216,20 +216,21 @@ def shipped_table(chip: Accelerator) -> str | None:
 def nearest_relative(chip: Accelerator) -> str | None:
     """Return the table of the nearest relative of an accelerator; None if it has none.
 
-    That which was measured on an accelerator of its name, if what-ifs gave it other rates: with
-    the table of another, whose kernels have other versions, twice the peak could take longer. Else,
-    of those of its generation, that whose FLOPs per byte are nearest: kernels change from one bound
-    to the other at the same shapes there.
+    That which was measured on an accelerator of its name, if what-ifs gave it other rates; else, of
+    those of its generation, that whose FLOPs per byte are nearest to those of its data sheet:
+    kernels change from one bound to the other at the same shapes there. A what-if does not change
+    which it is: kernels of other tables have other versions, and twice the peak could take longer.
 
     Examples
     --------
     >>> nearest_relative(Accelerator("H100-PCIe-80GB", {"bf16": 756e12}, 2e12, "hopper"))
     'h100_sxm'
     """
-    for sheet in named(chip.name):
+    known = named(chip.name)
+    for sheet in known:
         if sheet.kernel_table in shipped_machines():
             return sheet.kernel_table
-    balance = _flops_per_byte(chip)
+    balance = _flops_per_byte(known[0] if len(known) == 1 else chip)
     if not balance:
         return None
     relatives = [
@@ -238,6 +239,31 @@ def nearest_relative(chip: Accelerator) -> str | None:
         if machine.generation == chip.generation
     ]
     return min(relatives)[1] if relatives else None
+
+
+def measured_rates(table: str, chip: Accelerator) -> Accelerator:
+    """Return the rates behind a table from which it is carried over to an accelerator.
+
+    To one of its own name, those that the accelerator has, where what-ifs left them as they were
+    (:func:`shipped_table`), else those of its data sheet: what is as it was takes as long.
+    """
+    machine = shipped_machines()[table]
+    sheet = next((sheet for sheet in named(chip.name) if sheet.kernel_table == table), None)
+    if sheet is None:
+        return machine
+
+    def unchanged(rate: float | None, of_table: float, of_sheet: float | None) -> float:
+        usual = of_sheet or of_table
+        if rate and any(abs(rate / each - 1.0) <= SAME_RATE for each in (of_table, usual)):
+            return rate
+        return usual
+
+    peaks = {
+        dtype: unchanged(chip.peak(dtype), peak, sheet.peak(dtype))
+        for dtype, peak in machine.peaks.items()
+    }
+    bandwidth = unchanged(chip.memory_bandwidth, machine.memory_bandwidth, sheet.memory_bandwidth)
+    return replace(machine, peaks=peaks, memory_bandwidth=bandwidth)
 
 
 def _flops_per_byte(chip: Accelerator) -> float:

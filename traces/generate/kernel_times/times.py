@@ -37,8 +37,8 @@ from traces.generate.kernel_times.tables import (
     Curves,
     Surface,
     load_table,
+    measured_rates,
     nearest_relative,
-    shipped_machines,
     shipped_table,
     table_keys,
 )
@@ -361,7 +361,7 @@ def _shipped(chip: Accelerator) -> tuple[TableSource, ...]:
         return ()
     from traces.generate.kernel_times.tables import carry_over
 
-    file, sheet = SHIPPED / f"{relative}.npz", shipped_machines()[relative]
+    file, machine = SHIPPED / f"{relative}.npz", measured_rates(relative, chip)
     # Tables of a recipe that the accelerator has no peak for are left to the roofline.
     keys = frozenset(
         (family, variant)
@@ -370,7 +370,7 @@ def _shipped(chip: Accelerator) -> tuple[TableSource, ...]:
     )
     return (
         TableSource(
-            keys, lambda key: carry_over(key, load_table(file, key), sheet, chip), "carried over"
+            keys, lambda key: carry_over(key, load_table(file, key), machine, chip), "carried over"
         ),
     )
 

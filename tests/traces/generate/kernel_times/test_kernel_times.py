@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from helpers.tries import tries
 from helpers.work import python_calls
-from simulator.accelerators import kernel_machines
+from simulator.accelerators import accelerators, kernel_machines
 from simulator.support.errors import WorkloadError
 from traces.generate.kernel_times import (
     Accelerator,
@@ -40,7 +40,7 @@ sizes = st.floats(1, 2**17)
 lengths = st.floats(2, 2**16)
 counts = st.integers(1, 256)
 grown = st.floats(1.0, 4.0)
-accelerators = st.sampled_from(sorted(TIMES))
+machines = st.sampled_from(sorted(TIMES))
 
 
 @st.composite
@@ -73,9 +73,10 @@ def faster(chip, compute, memory):
     return kernel_times(replace(chip, peaks=peaks, memory_bandwidth=bandwidth))
 
 
+SHEETS = [sheet for sheet in accelerators().values() if sheet.kernel_table in TIMES]
 FASTER = {
-    name: [faster(shipped_machines()[name], *factors) for factors in ((2, 1), (1, 2))]
-    for name in ("h100_sxm", "h200_sxm", "b200_sxm")
+    sheet.name: [faster(sheet, *factors) for factors in ((1, 1), (2, 1), (1, 2))]
+    for sheet in SHEETS
 }
 
 
@@ -85,13 +86,14 @@ def test_with_twice_the_peak_or_the_bandwidth_no_kernel_takes_longer(name, shape
     """A what-if keeps the table of its accelerator: another's has kernels of other versions."""
     experts = ExpertGemms(tokens=tokens, chosen=4, hidden=2880, intermediate=1440, experts=32)
     shapes = [shape, experts] if getattr(shape, "direction", "") != "backward" else [experts]
-    for doubled in FASTER[name]:
-        for before, after in zip(TIMES[name].times(shapes), doubled.times(shapes), strict=True):
-            assert after.seconds <= before.seconds * 1.001
+    usual, *doubled = [times.times(shapes) for times in FASTER[name]]
+    for each in doubled:
+        for before, after in zip(usual, each, strict=True):
+            assert after.seconds <= before.seconds * 1.005
 
 
 @tries(120)
-@given(name=accelerators, shape=gemms(), dimension=st.sampled_from("mnk"), factor=grown)
+@given(name=machines, shape=gemms(), dimension=st.sampled_from("mnk"), factor=grown)
 def test_a_larger_product_takes_no_less(name, shape, dimension, factor):
     larger = replace(shape, **{dimension: getattr(shape, dimension) * factor})
     less, more = TIMES[name].times([shape, larger])
@@ -100,7 +102,7 @@ def test_a_larger_product_takes_no_less(name, shape, dimension, factor):
 
 @tries(120)
 @given(
-    name=accelerators,
+    name=machines,
     shape=attentions(),
     dimension=st.sampled_from(["batch", "heads", "kv_heads", "length", "head_size"]),
     factor=grown,
@@ -129,7 +131,7 @@ def latents(draw):
 
 @tries(60)
 @given(
-    name=accelerators,
+    name=machines,
     shape=latents(),
     dimension=st.sampled_from(["batch", "heads", "keys"]),
     factor=grown,
@@ -142,7 +144,7 @@ def test_latent_attention_to_more_takes_no_less(name, shape, dimension, factor):
 
 
 @tries(60)
-@given(name=accelerators, tokens=sizes, factor=grown, experts=st.sampled_from([1, 8, 32]))
+@given(name=machines, tokens=sizes, factor=grown, experts=st.sampled_from([1, 8, 32]))
 def test_experts_of_more_tokens_take_no_less(name, tokens, factor, experts):
     shape = ExpertGemms(tokens, 0.5, 4096, 1536, experts)
     less, more = TIMES[name].times([shape, replace(shape, tokens=tokens * factor)])
@@ -151,7 +153,7 @@ def test_experts_of_more_tokens_take_no_less(name, tokens, factor, experts):
 
 @tries(120)
 @given(
-    name=accelerators,
+    name=machines,
     shape=st.one_of(gemms(), attentions(), st.builds(Streaming, traffic=st.floats(1, 1e12))),
 )
 def test_no_kernel_is_faster_than_peak_and_memory_allow(name, shape):

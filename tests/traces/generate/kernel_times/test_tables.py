@@ -208,6 +208,7 @@ def test_carried_to_itself_a_table_stays_and_to_twice_the_machine_it_halves():
         ("B200-SXM-180GB", {"bf16": 2250e12}, 7.7e12, "blackwell", "b200_sxm", "b200_sxm"),
         ("GH200-96GB", {"bf16": 989e12}, 4e12, "hopper", None, "h200_sxm"),
         ("H200-SXM-141GB", {"bf16": 1978e12}, 4.8e12, "hopper", None, "h200_sxm"),
+        ("GH200-96GB", {"bf16": 1978e12}, 4e12, "hopper", None, "h200_sxm"),
         ("GB300", {"bf16": 2500e12}, 8e12, "blackwell", None, "gb200"),
         ("V100-SXM2", {"fp16": 125e12}, 0.9e12, "volta", None, None),
         ("MI300X", {"bf16": 1307e12}, 5.3e12, "cdna3", None, None),

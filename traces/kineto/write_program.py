@@ -321,7 +321,8 @@ class _Walk:
         first, *others = launched
         latest = self._latest(first).values()
         behind = {source for source in latest if source not in self._last.values()}
-        never = behind - self._links.launcher.keys()
+        # A difference from the view of the keys would go through the launches of all ranks.
+        never = {source for source in behind if source not in self._links.launcher}
         self.unwritten += len(never)
         waits = tuple(source for source in latest if source not in never)
         behind -= never

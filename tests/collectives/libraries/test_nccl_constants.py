@@ -59,3 +59,13 @@ def test_what_a_channel_moves_is_that_of_the_tuner():
     assert trees == {"volta": 18.5, "ampere": 23.6, "ada": 23.6}
     assert nccl.BLACKWELL_CHANNEL == {"2.28": 73.4e9, "2.29": 34.5e9}
     assert nccl.LONG_RING == {"volta": 1.9, "": 1.4}
+
+
+@pytest.mark.parametrize(
+    ("domains", "chunks"), [(3, [128, 64, 64, 32, 32]), (4, [64, 64, 64, 32, 32])]
+)
+def test_chunks_of_a_tree_of_switches_shrink_with_the_call(domains, chunks):
+    """calcCollChunking, 8 heads: from 4 x 8 chunks of 128 KiB and from 8 of 64 KiB on."""
+    mib = 2**20
+    sizes = (4 * mib, 4 * mib - 1, mib // 2, mib // 2 - 1, 1)
+    assert [nccl.nvls_tree_chunk(size, 8, domains) / 1024 for size in sizes] == chunks

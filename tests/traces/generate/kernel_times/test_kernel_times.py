@@ -313,6 +313,25 @@ def test_the_work_of_many_shapes_grows_with_them_and_no_faster():
     assert python_calls(lambda: H100.times(shapes)) < 1.1 * 4 * few
 
 
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("heads", [1, 16])
+def test_the_work_of_attention_is_that_of_each_sequence_and_head(heads, direction):
+    """MLA's (arXiv 2405.04434) keys are of 192 elements and its values of 128; 4 d FLOPs a pair."""
+    backwards = (2.5, 2.0) if direction == "backward" else (1.0, 1.0)
+    sizes = {"batch": 3, "heads": heads, "queries": 256, "keys": 1024, "direction": direction}
+    pairs = 3 * heads * 256 * (1024 - 256 / 2)
+    latent, plain = (
+        work_of(LatentAttention(**sizes)),
+        work_of(Attention(**sizes, kv_heads=1, head_size=64)),
+    )
+    assert latent.flops == pytest.approx(backwards[0] * 2 * (192 + 128) * pairs)
+    assert latent.traffic == pytest.approx(
+        backwards[1] * 2 * 3 * heads * (256 + 1024) * (192 + 128)
+    )
+    assert plain.flops == pytest.approx(backwards[0] * 4 * 64 * pairs)
+    assert plain.traffic == pytest.approx(backwards[1] * 2 * 2 * 64 * 3 * (heads * 256 + 1024))
+
+
 @pytest.mark.parametrize(("distribution", "experts"), [("balanced", 4), ("power_law_1.2", 1.0)])
 def test_experts_backwards_are_twice_the_work_of_forwards(distribution, experts):
     shape = ExpertGemms(

@@ -92,7 +92,9 @@ class Campaign:
         if verdict in (SURVIVED, UNSOUND):
             print(f"{verdict}: {text(place)}", file=self._out, flush=True)
         if sum(map(_tried, self.verdicts.values())) % 50 == 1 and verdict in (NOTICED, SURVIVED):
-            print(_score("so far", sum(self.verdicts.values(), Counter())), file=self._out)
+            print(
+                _score("so far", sum(self.verdicts.values(), Counter())), file=self._out, flush=True
+            )
 
     def scores(self) -> Iterator[str]:
         """Yield a line for each area, and one for all together."""

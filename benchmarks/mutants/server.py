@@ -54,6 +54,9 @@ _OF_PASS_S = 7200.0
 """Processor time of the first pass."""
 _PATIENCE = 60
 """Wall time over that: other work may be on the machine."""
+_OF_LOOPS = ("simulator", "traces")
+"""Areas whose tests run loops as Python: those that loops stand in. Of the whole program these
+would take minutes each."""
 _PROBE = "_probe_of_a_mutant"
 _STEPS = 1 << 60
 """Steps that Python may take in a loop: processor time is bounded instead."""
@@ -90,7 +93,8 @@ def serve(
     """Try mutants on tests; say what became of each before the next one is asked for."""
     with _silence():
         status = pytest.main([*WORDS, *CHOSEN, *tests], plugins=[_Loop(chosen, verdict)])
-    if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+    stops = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.INTERRUPTED)
+    if status not in stops:
         raise RuntimeError(f"tests cannot be collected: pytest says {status}")
 
 
@@ -109,7 +113,11 @@ class _Loop:
         _load_loops()
         functions = _live_functions()
         reached = {False: self._map(session.items, functions, hot=False)}
-        looping = [test.item for test in reached[False] if _loop_calls() & test.statements]
+        looping = [
+            test.item
+            for test in reached[False]
+            if _loop_calls() & test.statements and _area_of(test.item.path) in _OF_LOOPS
+        ]
         for file, mutant in self._chosen:
             if mutant.hot not in reached:
                 reached[True] = self._map(looping, functions, hot=True)
@@ -223,14 +231,19 @@ class _Loop:
         return tuple(answer) if answer else (NOTICED, len(near))  # without end, or a crash
 
 
+def _area_of(file: Path) -> str:
+    """Name the package that a module is in, or that a file of tests is of."""
+    parts = file.relative_to(ROOT).parts
+    return parts[1] if parts[0] == "tests" else parts[0]
+
+
 def _nearest(file: Path, tests: Iterable[Reached]) -> list[Reached]:
     """List the tests of a mutant: of its module, then its area, then others, each in a budget."""
     own = (file.stem, f"test_{file.stem}", f"test_{file.stem.rstrip('s')}")
-    area = file.relative_to(ROOT).parts[0]
 
     def distance(test: Reached) -> int:
         path = test.item.path
-        return 0 if path.stem in own else 1 if area in path.relative_to(ROOT).parts[:2] else 2
+        return 0 if path.stem in own else 1 if _area_of(path) == _area_of(file) else 2
 
     chosen: list[Reached] = []
     left = [_OF_MUTANT_S] * 3

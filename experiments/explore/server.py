@@ -29,7 +29,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from experiments.output.columns import packed
+from experiments.output.drawn import packed
 from experiments.output.page import FOLDER, plotly
 from experiments.provenance import version
 from simulator.support.errors import OutputError, TwofoldError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from typing_extensions import TypedDict
 
 if TYPE_CHECKING:
-    from experiments.output.columns import Columns
+    from experiments.output.drawn import Columns
     from simulator.analysis.critical_path import Segment
     from simulator.timeline import Timeline as StepTimeline
     from simulator.topology import Topology

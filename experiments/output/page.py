@@ -21,7 +21,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from experiments.files import check_output
-from experiments.output.columns import packed
 from experiments.output.document import (
     Axis,
     Bars,
@@ -38,7 +37,7 @@ from experiments.output.document import (
     Timeline,
     View,
 )
-from experiments.output.drawn import busiest, by_resource, links_drawn, ranks_drawn
+from experiments.output.drawn import busiest, by_resource, links_drawn, packed, ranks_drawn
 from experiments.output.encoding import jsonable
 from experiments.output.words import say_time
 from simulator.analysis.critical_path import critical_path

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.documents.serving import prior_trust
-from experiments.output.columns import Column, Columns
 from experiments.output.document import (
     Axis,
     Block,
@@ -24,7 +23,7 @@ from experiments.output.document import (
     Trust,
     View,
 )
-from experiments.output.drawn import links_drawn, ranks_drawn
+from experiments.output.drawn import Column, Columns, links_drawn, ranks_drawn
 from experiments.output.words import percent, say_gain, say_time
 from experiments.priors.errors import serving_prior
 from experiments.studies.figures import DRAWS, figure_of, say_figure

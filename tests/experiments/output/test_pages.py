@@ -12,9 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import twofold as tf
-from experiments.output.columns import Column, packed
 from experiments.output.document import Document, Row, Section, Table
-from experiments.output.drawn import CLASSES, by_resource, links_drawn, ranks_drawn, utilisation
+from experiments.output.drawn import (
+    CLASSES,
+    Column,
+    by_resource,
+    links_drawn,
+    packed,
+    ranks_drawn,
+    utilisation,
+)
 from experiments.output.page import _ours
 from experiments.output.page import page as page_of
 from experiments.output.words import say_gain, say_resource, say_step, say_time

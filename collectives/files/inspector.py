@@ -61,6 +61,10 @@ class _Line:
         self.communicator = str(header.get("id"))
         self.rank = _whole(header, "rank", location)
         self.ranks = _whole(header, "n_ranks", location)
+        if self.rank >= self.ranks:
+            raise TraceError(
+                f"{location}: header.rank {self.rank} is not one of {self.ranks} ranks"
+            )
         self.nodes = _whole(header, "nnodes", location) if "nnodes" in header else None
         self.sequence = _whole(call, "coll_sn", location)
         kind = kind_named(str(call.get("coll")))

@@ -58,6 +58,10 @@ class _Table:
     library: str
 
 
+_OSU_UNIT = re.compile(r"^#.*(?:Latency|Bandwidth)\s*\(([^()]*)\)")
+_OSU_UNITS = ("us", "MB/s")
+
+
 def is_osu(text: str) -> bool:
     """Whether it is output of the OSU micro-benchmarks."""
     return any(_TITLE.match(line.strip()) for line in text.splitlines())
@@ -74,6 +78,10 @@ def read_osu(text: str, path: str, layout: Layout) -> BenchmarkLog:
         if title := _TITLE.match(line):
             table = _table(title, location, notes)
             libraries += [table.library] if table else []
+        elif table is not None and (unit := _OSU_UNIT.search(line)) and unit[1] not in _OSU_UNITS:
+            raise TraceError(
+                f"{location}: unit {unit[1]!r} is not one that OSU writes: {', '.join(_OSU_UNITS)}"
+            )
         elif table is not None and line[:1].isdigit():
             if line.split()[-1].lower() == "fail":
                 notes.append(f"{path}: rows with wrong results are left out")

@@ -220,8 +220,23 @@ def _node_link(data: object) -> "nx.Graph[Any]":
 
     key = "edges" if "edges" in data else "links"
     _check_edges(data.get(key), {_id(*node) for node in enumerate(data["nodes"])})
+    if not data.get("multigraph", True):
+        _check_once(data[key], directed=bool(data.get("directed")))
     graph: nx.Graph[Any] = nx.node_link_graph(data, edges=key)
     return graph
+
+
+def _check_once(edges: list[dict[str, Any]], *, directed: bool) -> None:
+    """Refuse two unlike cables between nodes of a graph of single ones: the first would be lost."""
+    cables: dict[object, dict[str, Any]] = {}
+    for edge in edges:
+        ends = _name(edge["source"]), _name(edge["target"])
+        cable = {name: value for name, value in edge.items() if name not in ("source", "target")}
+        if cables.setdefault(ends if directed else frozenset(ends), cable) != cable:
+            raise ValueError(
+                f"edge {ends[0]} - {ends[1]} is given twice, but 'multigraph' is false: set it"
+                " true, or leave one out"
+            )
 
 
 def _id(number: int, node: object) -> object:

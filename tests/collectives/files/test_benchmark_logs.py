@@ -555,6 +555,12 @@ def test_osu_s_title_names_the_library(tmp_path, title, library):
     assert log.library == library
 
 
+@pytest.mark.parametrize("unit", ["ms", "ns", "s", ""])
+def test_osu_s_times_are_in_its_unit(tmp_path, unit):
+    with pytest.raises(TraceError, match=f"line 3: unit '{unit}' is not one that OSU writes"):
+        read(tmp_path, OSU_REDUCE.replace("(us)", f"({unit})"), Layout(ranks=8))
+
+
 def test_osu_s_wrong_results_are_left_out(tmp_path):
     text = OSU_REDUCE.replace("30.11", "30.11  Fail").replace("30.20", "30.20  Pass")
     log = read(tmp_path, text, Layout(ranks=8))

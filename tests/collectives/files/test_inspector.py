@@ -83,6 +83,11 @@ def test_messages_and_times_of_the_host_are_left_out_with_a_note(tmp_path):
     assert [note for note in log.notes if "collective_cpu" in note]
 
 
+def test_a_rank_is_one_of_the_communicator(tmp_path):
+    with pytest.raises(TraceError, match=r"header\.rank 8 is not one of 8 ranks"):
+        read_logs([written(tmp_path / "a", [line(8, 1, 500)])])
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

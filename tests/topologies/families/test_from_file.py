@@ -70,6 +70,19 @@ def test_edges_that_say_nothing_have_the_values_given(tmp_path):
         custom(path, bandwidth=7e9)
 
 
+def test_two_unlike_cables_of_a_graph_of_single_ones_are_refused(tmp_path):
+    """Alike ones, such as both directions of one, are one; networkx would take the last."""
+    path = written(star(), tmp_path / "star.json")
+    data = json.loads(path.read_text())
+    first = data["edges"][0]
+    back = first | {"source": first["target"], "target": first["source"]}
+    path.write_text(json.dumps(data | {"edges": [*data["edges"], back]}))
+    assert len(custom(path)) == 6
+    path.write_text(json.dumps(data | {"edges": [*data["edges"], back | {"bandwidth": "1 GB/s"}]}))
+    with pytest.raises(TopologyError, match="is given twice, but 'multigraph' is false"):
+        custom(path)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -19,7 +19,7 @@ import numpy as np
 
 from simulator.routing.messages import Traffic, exchange, listed
 from simulator.routing.routes import Routes, routes
-from simulator.routing.totals import Totals, each_way, totals
+from simulator.routing.totals import Totals, check_listed, each_way, totals
 from simulator.schedule import Exchange, Plan, Schedule, Step
 from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import WorkloadError
@@ -164,7 +164,10 @@ def _totals(network: Topology, traffic: Traffic) -> Totals | None:
     if key not in cache:
         if len(cache) >= _KEPT:
             del cache[next(iter(cache))]
-        cache[key] = totals(network, traffic)
+        total = totals(network, traffic)
+        if total is None:
+            check_listed(network, traffic)
+        cache[key] = total
     return cache[key]
 
 

@@ -56,7 +56,8 @@ from simulator.topology import DIVIDING, Topology
 _LISTED = 1 << 16
 """Messages whose links are listed at a time, where these cannot be added up without a list."""
 _MOST_HUBS = 2048
-"""Of a network whose pairs of hubs are tabled: 24 B for each pair, 96 MiB."""
+"""Of a network whose pairs of hubs are tabled: 24 B for each pair, 96 MiB. Where all nodes send
+each other the same no table is needed, and twice as many take half a GB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,10 +164,9 @@ def _gathered(survey: Survey, traffic: Traffic) -> Gathered | None:
         if survey.network.routing.resource:
             return None
         return _to_one(survey, traffic) or _listed(survey, traffic)
-    if survey.hub.sum() > _MOST_HUBS:
-        return None
-    even = _even(survey, traffic)
-    if even is not None:
+    hubs = int(survey.hub.sum())
+    even = _even(survey, traffic) if hubs <= 2 * _MOST_HUBS else None
+    if even is not None or hubs > _MOST_HUBS:
         return even
     total, pairs = (sums(len(survey.network)), slowest()), hub_pairs(survey.hub)
     rule = survey.rule._replace(choice=ALIKE)
@@ -176,11 +176,11 @@ def _gathered(survey: Survey, traffic: Traffic) -> Gathered | None:
     passing, near = total
     if near.number[0] >= 0 and not survey.network.routing.resource:
         return None  # those inside a cell are divided, too
-    hubs, some = np.flatnonzero(survey.hub), np.flatnonzero(pairs.number >= 0)
-    first, last = np.divmod(some, len(hubs))
+    hub, some = np.flatnonzero(survey.hub), np.flatnonzero(pairs.number >= 0)
+    first, last = np.divmod(some, len(hub))
     return Gathered(
-        first=hubs[first],
-        last=hubs[last],
+        first=hub[first],
+        last=hub[last],
         amount=pairs.amount[some],
         outside=pairs.outside[some],
         number=pairs.number[some],
@@ -377,7 +377,7 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
     check_nodes(network, traffic.source, traffic.goal)
     if network.route is not None or network.doors is not None:
         return None
-    if network.routing.flows > 1 or without_slowed(network) is not None:
+    if network.routing.flows > 1 or without_slowed(network):
         return None
     if network.routing.policy in ("adaptive", "valiant"):
         return _divided(network, traffic)
@@ -456,12 +456,7 @@ def _check_followed(network: Topology, traffic: Traffic) -> None:
         Says how long, and which routing needs to follow none.
     """
     many = int(traffic.offset[-1])
-    senders = traffic.source[:: max(1, len(traffic.source) // _WATCHED)][:_WATCHED]
-    senders = senders[senders != traffic.goal[-1]]
-    if not len(senders):
-        return
-    paths = found_paths(network, senders, np.full(len(senders), traffic.goal[-1], np.int32))
-    work = int(_LINK_STEPS * many * len(paths.link) / len(senders))
+    work = int(_LINK_STEPS * many * _links_of_one(network, traffic))
     seconds = work * 10 / Limits().work
     how_long = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} s"
     what = (
@@ -469,6 +464,38 @@ def _check_followed(network: Topology, traffic: Traffic) -> None:
         f" {how_long} and {work} steps (routing spray gathers them)"
     )
     limits().check("work", work, network.name, what)
+
+
+_LISTED_BYTES = 50, 170
+"""Of memory for each link of a listed message, and where it may avoid slow cables, too; a
+microsecond or less of one core."""
+
+
+def check_listed(network: Topology, traffic: Traffic) -> None:
+    """Refuse to list messages, as where :func:`totals` is None, that take more memory than may be.
+
+    Raises
+    ------
+    LimitError
+        Says how much.
+    """
+    many = int(traffic.offset[-1])
+    each = _LISTED_BYTES[bool(without_slowed(network))]
+    memory = int(each * many * _links_of_one(network, traffic))
+    what = (
+        f"listing the links of {many / 1e6:.0f} million messages takes about {memory / 1e9:.1f} GB"
+    )
+    limits().check("memory", memory, network.name, what)
+
+
+def _links_of_one(network: Topology, traffic: Traffic) -> float:
+    """Count the links of one message of an exchange, in the mean over a few of least metric."""
+    senders = traffic.source[:: max(1, len(traffic.source) // _WATCHED)][:_WATCHED]
+    senders = senders[senders != traffic.goal[-1]]
+    if not len(senders):
+        return 0.0
+    goal = np.full(len(senders), traffic.goal[-1], np.int32)
+    return len(found_paths(network, senders, goal).link) / len(senders)
 
 
 def _of_equals(network: Topology, traffic: Traffic) -> Totals | None:

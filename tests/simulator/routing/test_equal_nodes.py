@@ -5,10 +5,11 @@ import pytest
 
 from simulator.routing.messages import exchange
 from simulator.routing.routes import routes
-from simulator.routing.totals import totals, turns
+from simulator.routing.totals import check_listed, totals, turns
 from simulator.support.errors import LimitError
 from simulator.topology import Link, topology
 from topologies import build, load_cluster
+from topologies.faults import Fault, LinkNamed, broken
 
 EQUAL = [
     ("switch:12", 12),
@@ -114,3 +115,14 @@ def test_following_too_many_messages_is_refused_with_an_estimate():
     network = network_of("torus:32x32x16", 16384)
     with pytest.raises(LimitError, match=r"268 million .* about \d minutes .*spray.*--limit work="):
         totals(network, exchange(np.arange(16384, dtype=np.int32)))
+
+
+def test_listing_too_many_messages_is_refused_with_an_estimate():
+    """One slow cable leaves no two nodes equal: no message of a million is like another."""
+    whole = network_of("torus:32x32@spray", 1024)
+    network = broken(whole, [Fault(LinkNamed("0-1"), 0.5)]).network
+    everyone = exchange(np.arange(1024, dtype=np.int32))
+    assert totals(network, everyone) is None
+    with pytest.raises(LimitError, match=r"1 million messages takes about \d+\.\d GB.*memory="):
+        check_listed(network, everyone)
+    check_listed(network, exchange(np.arange(65, dtype=np.int32)))

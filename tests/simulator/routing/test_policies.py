@@ -357,6 +357,26 @@ def test_a_slow_link_never_costs_a_few_messages_more_than_a_dead_one(policy, spe
     assert busy[1] <= busy[0] * (1 + 1e-9)
 
 
+@given(
+    policy=st.sampled_from(["spray", "adaptive", "minimal"]),
+    spec=st.sampled_from(FAULTY[:12]),
+    data=st.data(),
+)
+def test_nor_does_one_of_several_slow_links(policy, spec, data):
+    """Each of a few may be done without, whatever is used of the others."""
+    network = parse_topology(f"{spec}@{policy}", **CABLE)
+    part, *others = (a_cable(network, data.draw) for _ in range(data.draw(st.integers(2, 3))))
+    slow = [Fault(other, data.draw(LEFT)) for other in others]
+    shift = data.draw(st.integers(1, network.ranks - 1))
+    source = np.arange(network.ranks, dtype=np.int32)
+    ends = source, np.roll(source, shift)
+    dead, slowed = (
+        busy_alone_and_together(broken(network, [Fault(part, left), *slow]).network, ends)[0]
+        for left in (None, data.draw(LEFT))
+    )
+    assert slowed <= dead * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(
     "spec", ["torus:4x4@adaptive", "fat_tree:4@spray", "dragonfly:5x4x2@minimal"]
 )

@@ -1,9 +1,9 @@
-"""Which communication call a kernel or host event is: kind, size, group, sequence number.
+"""The communication call of a kernel or host event: kind, size, group, sequence number.
 
-What the trace says stands in several places: metadata on the kernel (PyTorch 2.2 and later),
+The trace records it in several places: metadata on the kernel (PyTorch 2.2 and later),
 ``record_param_comms``, ``nccl:…`` and ``c10d::…`` events around its launch. Each fills in what the
-ones before it leave open; nothing is assumed beyond that. :class:`Enclosing` finds the events
-around a time of a thread.
+previous ones leave open; nothing else is assumed. :class:`Enclosing` finds the events around a time
+of a thread.
 """
 
 import math
@@ -32,10 +32,10 @@ def local_call(
     where: str,
     rule: KernelRule | None = None,
 ) -> LocalCall:
-    """Make one call of the records found for an event called ``name``, a kernel by its ``rule``.
+    """Return one call from the records of an event called ``name``, a kernel by its ``rule``.
 
-    Where nothing records the collective (RCCL's generic kernel without a ``record_param_comms``
-    around its launch) the kind is ``unknown``.
+    If nothing records the collective (RCCL's generic kernel without a ``record_param_comms`` around
+    its launch) the kind is ``unknown``.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def local_call(
 
 
 def _on_listed(trace: RankTrace, record: CommRecord, call: LocalCall) -> tuple[LocalCall, ...]:
-    """Return a call of unknown group as it would be on each group that is listed for this rank."""
+    """Return a call of unknown group for each group that is listed for this rank."""
     return tuple(
         replace(
             call,
@@ -89,10 +89,10 @@ def _on_listed(trace: RankTrace, record: CommRecord, call: LocalCall) -> tuple[L
 
 
 def _listed(trace: RankTrace, record: CommRecord) -> ProcessGroup | None:
-    """Find a call's group in ``pg_config``: by its name, else the only one there can be.
+    """Return a call's group in ``pg_config``: by its name, else the only possible one.
 
     Frameworks make many groups of the same ranks (world, tensor, expert), and many of one rank, in
-    which nothing moves: where those that are left have the same ranks, it is as good as any.
+    which nothing moves: if all remaining groups have the same ranks, any of them serves.
     """
     named = trace.groups.get(record.group_key)
     if named is not None:
@@ -110,7 +110,7 @@ def _listed(trace: RankTrace, record: CommRecord) -> ProcessGroup | None:
 
 
 def _direction(words: Sequence[str]) -> str:
-    """Distinguish ``send`` from ``receive`` in a trace's own words; "" if they do not say."""
+    """Return ``send`` or ``receive`` from a trace's own words; "" if they do not tell."""
     first = (re.match(r"i?(send|recv|receive)(?!_?recv)", word.lower()) for word in words)
     direction = next((match[1] for match in first if match), "")
     return direction if direction in ("", "send") else "receive"
@@ -136,7 +136,7 @@ def _group_size(
 
 
 def _bytes(record: CommRecord, kind: str, group: int | None, where: str) -> float:
-    """S of nccl-tests: the larger of input and output; what one side leaves open follows."""
+    """S of nccl-tests: the larger of input and output; a missing side follows."""
     if kind == "barrier":
         return 0.0
     if kind == UNKNOWN:
@@ -182,7 +182,7 @@ def _split_bytes(
 def _elements_each(
     split: tuple[int, ...], elements: int | None, group: int | None, where: str
 ) -> tuple[float, ...]:
-    """Elements of each part of a tensor that is split by its first dimension."""
+    """Elements of each part of a tensor that is split along its first dimension."""
     if not split or elements is None:
         return ()
     if group is not None and len(split) != group:
@@ -197,10 +197,10 @@ _RECORD = "record_param_comms"
 
 
 class CommSpan(NamedTuple):
-    """An outermost stretch of a thread that is all one communication call (s).
+    """An outermost span of a thread that is a single communication call (s).
 
     ``rows`` are its events, ``starts`` and ``ends`` theirs, ``comms`` their records; ``order`` has
-    their places with ``record_param_comms``, the library's own, in front, then inner to outer.
+    their indices with ``record_param_comms``, the library's own, first, then inner to outer.
     """
 
     start: float
@@ -212,12 +212,12 @@ class CommSpan(NamedTuple):
     order: tuple[int, ...]
 
     def holding(self, time: float) -> list[int]:
-        """Return the places of the events that go on at a time, in their ``order``."""
+        """Return the indices of the events that cover a time, in their ``order``."""
         starts, ends = self.starts, self.ends
         return [event for event in self.order if starts[event] <= time <= ends[event]]
 
     def outermost(self, time: float) -> int | None:
-        """Return the row of the longest event that goes on at a time."""
+        """Return the row of the longest event that covers a time."""
         if self.ends[0] == self.end and self.start <= time <= self.end:
             return self.rows[0]
         longest = max(
@@ -247,7 +247,7 @@ class Enclosing:
         return enclosing
 
     def span(self, thread: int, time: float) -> CommSpan | None:
-        """Find the communication span of a thread at a time."""
+        """Return the communication span of a thread at a time."""
         after = bisect_right(self._span_starts.get(thread, []), time)
         if not after:
             return None
@@ -255,16 +255,16 @@ class Enclosing:
         return span if time <= span.end else None
 
     def outermost(self, thread: int, time: float) -> int | None:
-        """Find the outermost event of the communication call of a thread at a time.
+        """Return the outermost event of the communication call of a thread at a time.
 
-        Of a call that another carries out, that other's.
+        If another call carries that out, the other's.
         """
         span = self.span(thread, time)
         row = None if span is None else span.outermost(time)
         return None if row is None else self._carried.get(row, row)
 
     def carry(self, spans: Iterable[CommSpan], row: int) -> None:
-        """Note that the call around a launch carries out those of spans before it."""
+        """Record that the call around a launch carries out those of earlier spans."""
         host = self.trace.host
         carrier = self.outermost(int(host.thread[row]), float(host.start[row]))
         if carrier is not None:
@@ -273,15 +273,15 @@ class Enclosing:
     def waits_for(self, row: int) -> int | None:
         """Return the number of the collective that the communication call around a row waits for.
 
-        ``work.wait()`` writes a ``record_param_comms`` of its own, with that number; one around
-        a launch writes the same number, but there is no launch inside this one.
+        ``work.wait()`` writes a ``record_param_comms`` of its own with that number; the one around
+        a launch writes the same number, but inside this one there is no launch.
         """
         return next(
             (record.sequence for record in self.records(row) if record.sequence is not None), None
         )
 
     def records(self, row: int) -> list[CommRecord]:
-        """Collect records around a host event: ``record_param_comms``, then inner to outer."""
+        """Return the records around a host event: ``record_param_comms``, then inner to outer."""
         host = self.trace.host
         time = float(host.start[row])
         span = self.span(int(host.thread[row]), time)
@@ -290,17 +290,17 @@ class Enclosing:
         return [self.trace.comms[span.comms[event]] for event in span.holding(time)]
 
     def calls_between(self, thread: int, after: float, before: float) -> list[CommSpan]:
-        """Find the communication calls of a thread that begin and end between two times (s)."""
+        """Return the communication calls of a thread that lie between two times (s)."""
         starts = self._span_starts.get(thread, [])
         first, last = bisect_right(starts, after), bisect_left(starts, before)
         return [span for span in self._spans.get(thread, [])[first:last] if span.end < before]
 
     def records_of(self, span: CommSpan) -> list[CommRecord]:
-        """Collect the records of a call: ``record_param_comms``, then inner to outer."""
+        """Return the records of a call: ``record_param_comms``, then inner to outer."""
         return [self.trace.comms[span.comms[event]] for event in span.order]
 
     def operator(self, thread: int, time: float) -> str | None:
-        """Name the outermost operator of a thread at a time."""
+        """Return the name of the outermost operator of a thread at a time."""
         starts, ends, names = self._operators.get(thread, ([], [], []))
         last = bisect_right(starts, time) - 1
         return names[last] if last >= 0 and time <= ends[last] else None

@@ -1,9 +1,9 @@
-"""The device's ops of a rank's step: kernels, copies and collectives, and the streams they ran on.
+"""Device ops of a rank's step: kernels, copies and collectives, and their streams.
 
-A kernel may carry out several calls. ``batch_isend_irecv`` and other coalescing groups call one
-after the other, each with its own record and without a launch; ``ncclGroupEnd``, inside
+A kernel may carry out several calls. ``batch_isend_irecv`` and other coalescing groups make one
+call after the other, each with its own record and without a launch; ``ncclGroupEnd``, inside
 ``nccl:coalesced``, launches one kernel for all. That launch names no kind: the calls since the
-thread's launch before it do.
+thread's previous launch do.
 """
 
 import math
@@ -33,14 +33,14 @@ Parts = Mapping[int, Sequence[list[CommRecord]]]
 class DeviceOps:
     """Device ops of a step: the first ops of the rank's graph, in order of their start.
 
-    ``starts`` and ``ends`` are as measured (s). ``launch`` is an op's host row, ``launched`` when
-    that reached the device (its start, s, or its end if it was held up), None for a kernel without
-    one, ``returned`` its end. ``on_stream`` lists each stream's ops in the order they ran.
-    ``before`` are those that stand for what a stream still had to do for the step before.
-    ``held`` are the launches that were held up, ``nodes`` what a launch launched behind its first.
-    ``kernel_of`` says of ops that stand for a part of a kernel, or a delay before one, which it is.
-    ``written`` is when a kernel that went on had written what a host thread waited for (s).
-    ``first`` are the first of their streams in the whole recording, calls left out.
+    ``starts`` and ``ends`` are measured (s). ``launch`` is an op's host row, ``launched`` when that
+    reached the device (its start, s, or its end if it was delayed), None for a kernel without one,
+    ``returned`` its end. ``on_stream`` lists each stream's ops in execution order. ``before`` are
+    ops that represent a stream's remaining work of the previous step. ``held`` are delayed
+    launches, ``nodes`` the further ops of each launch. ``kernel_of`` maps ops that represent a part
+    of a kernel, or a delay before one, to that kernel. ``written`` is when a kernel that ran on had
+    written what a host thread waited for (s). ``first`` are the first of their streams in the whole
+    recording, calls left out.
     """
 
     graph: RankGraph
@@ -61,12 +61,12 @@ class DeviceOps:
     _by_launch: dict[int, tuple[list[float], list[int]]] = field(default_factory=dict)
     _before: dict[int, int] = field(default_factory=dict)
 
-    def take(
+    def append(
         self, op: int, stream: int, launch: int | None = None, host: HostEvents | None = None
     ) -> None:
-        """Take the graph's last op into the columns, with the row of its ``launch`` if it has one.
+        """Append the graph's last op to the columns, with the row of its ``launch`` if it has one.
 
-        A launch that was held up reached the device only as it returned.
+        A delayed launch reached the device only when it returned.
         """
         reached, returned = None, -math.inf
         if launch is not None and host is not None:
@@ -80,14 +80,14 @@ class DeviceOps:
         self.returned.append(returned)
 
     def stand_in(self, stands: LocalOp, kernel: int) -> int:
-        """Add an op that stands for a part of a kernel or a delay before it; return its number."""
+        """Add an op for a part of a kernel or a delay before it; return its index."""
         stands.module = self.graph.ops[kernel].module
         op = self.graph.add(stands)
         self.kernel_of[op] = kernel
         return op
 
     def launched_before(self, op: int, later: int) -> bool:
-        """Whether both launches are known and the first came first."""
+        """Whether both launches are known and the first op's came first."""
         if op in self.before:
             return True
         if self.launch[op] is not None and self.launch[op] == self.launch[later]:
@@ -96,18 +96,18 @@ class DeviceOps:
         return first is not None and second is not None and first < second
 
     def is_first(self, op: int) -> bool:
-        """Whether an op is the first of its launch: of a graph's nodes only one is."""
+        """Whether an op is the first of its launch, as one of a graph's nodes is."""
         return op not in self.nodes
 
     def previous(self, op: int) -> int | None:
-        """Find the op before this one on its stream."""
+        """Return the previous op on its stream."""
         if not self._before:
             order = self.on_stream.values()
             self._before = {op: before for ops in order for before, op in pairwise(ops)}
         return self._before.get(op)
 
     def next(self, op: int) -> int | None:
-        """Find the op after this one on its stream."""
+        """Return the next op on its stream."""
         order = self.on_stream[self.stream[op]]
         backlog = next(
             (at for at, queued in enumerate(order) if queued not in self.before), len(order)
@@ -116,13 +116,13 @@ class DeviceOps:
         return order[after] if after < len(order) else None
 
     def last_launched(self, stream: int, time: float) -> int | None:
-        """Find the last op of a stream whose launch began before ``time``."""
+        """Return the last op of a stream whose launch began before ``time``."""
         times, ops = self._launch_order(stream)
         after = bisect_left(times, time)
         return ops[after - 1] if after else None
 
     def first_launched(self, stream: int, time: float) -> int | None:
-        """Find the first op of a stream whose launch began after ``time``."""
+        """Return the first op of a stream whose launch began after ``time``."""
         times, ops = self._launch_order(stream)
         first = bisect_right(times, time)
         return ops[first] if first < len(ops) else None
@@ -143,7 +143,7 @@ def add_device_ops(
     graph: RankGraph,
     kernels: KernelRules = KERNELS,
 ) -> DeviceOps:
-    """Add kernels, copies and collectives to the graph, without any edge yet."""
+    """Add kernels, copies and collectives to the graph, without edges yet."""
     ops = DeviceOps(graph, held=launches.held)
     device = trace.device
     parts = held_back(trace, launches, enclosing)
@@ -168,17 +168,17 @@ def add_device_ops(
             if others:
                 graph.together[op] = others
         ops.op_of[row] = op
-        ops.take(op, stream, launch, trace.host)
+        ops.append(op, stream, launch, trace.host)
         ops.on_stream.setdefault(stream, []).append(op)
     later = np.delete(launches.device, first_nodes(launches)).tolist()
     ops.nodes = {ops.op_of[row] for row in later}
     ops.first = _first_of_streams(trace, ops)
-    _carry_over(trace, window, ops, kernels)
+    _add_previous_work(trace, window, ops, kernels)
     return ops
 
 
 def _first_of_streams(trace: RankTrace, ops: DeviceOps) -> frozenset[int]:
-    """Find the kernels and copies of the step that are the recording's first on their stream."""
+    """Return the kernels and copies of the step that are the recording's first on their stream."""
     device = trace.device
     by_start = np.argsort(device.start, kind="stable")
     first = by_start[np.unique(device.stream[by_start], return_index=True)[1]].tolist()
@@ -189,7 +189,7 @@ def _first_of_streams(trace: RankTrace, ops: DeviceOps) -> frozenset[int]:
 def _records(
     trace: RankTrace, row: int, launch: int | None, enclosing: Enclosing, parts: Parts
 ) -> list[list[CommRecord]]:
-    """Collect the records of each call of a kernel: its own, then those around the call."""
+    """Return the records of each call of a kernel: its own, then those around the call."""
     number = int(trace.device.comm[row])
     record = [trace.comms[number]] if number >= 0 else []
     if launch is None:
@@ -199,8 +199,8 @@ def _records(
 
 
 @dataclass(frozen=True, slots=True)
-class _Busy:
-    """A stretch in which a stream was busy with the step before (s): at ``work``, or in a call."""
+class _BusySpan:
+    """A span in which a stream was busy with the previous step (s): at ``work``, or in a call."""
 
     start: float
     end: float
@@ -208,12 +208,14 @@ class _Busy:
     work: bool
 
 
-def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps, kernels: KernelRules) -> None:
-    """Put what a stream still had to do for the step before in front of its first op.
+def _add_previous_work(
+    trace: RankTrace, window: Window, ops: DeviceOps, kernels: KernelRules
+) -> None:
+    """Put a stream's remaining work of the previous step before its first op.
 
-    Kernels count as compute: another accelerator would have shortened them alike, where a stretch
-    of fixed length would bound every what-if from below. Only what ran is work: pauses between the
-    stretches, and calls, of which the step knows neither the size nor who joined, are lags.
+    Kernels count as compute: another accelerator would have shortened them, too, while a fixed span
+    would bound every what-if from below. Only execution is work: pauses between spans, and calls,
+    of which the step knows neither the size nor the members, are lags.
     """
     device = trace.device
     begins = np.full(int(device.stream.max(initial=-1)) + 1, -np.inf)
@@ -222,23 +224,25 @@ def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps, kernels: Kerne
     earlier = (device.end > window.start) & (device.end <= begins[device.stream])
     earlier[window.device] = False
     rows = np.flatnonzero(earlier)
-    stretches: dict[int, _Busy] = {}
+    stretches: dict[int, _BusySpan] = {}
     for stream in np.unique(device.stream[rows]).tolist():
         on_stream = rows[device.stream[rows] == stream]
-        stretches |= _add_backlog(trace, stream, _stretches(trace, on_stream, window, kernels), ops)
+        stretches |= _add_backlog(
+            trace, stream, _busy_spans(trace, on_stream, window, kernels), ops
+        )
     if stretches:
         _connect_backlog(ops, stretches)
 
 
-def _stretches(
+def _busy_spans(
     trace: RankTrace, rows: NDArray[np.int64], window: Window, kernels: KernelRules
-) -> list[_Busy]:
-    """Join events of a stream that followed each other without a pause."""
+) -> list[_BusySpan]:
+    """Merge events of a stream that followed each other without a pause."""
     device = trace.device
     columns = (device.name[rows], device.copy[rows], device.start[rows], device.end[rows])
     names = np.unique(device.name[rows]).tolist()
     calls = {number for number in names if kernels.rule(trace.names[number])}
-    busy: list[_Busy] = []
+    busy: list[_BusySpan] = []
     for number, copy, started, end in zip(*(column.tolist() for column in columns), strict=True):
         work = copy or number not in calls
         what = What.COPY if copy else What.COMPUTE
@@ -246,32 +250,32 @@ def _stretches(
         last = busy[-1] if busy else None
         same_work = last is not None and work and (last.what, last.work) == (what, work)
         if last is not None and same_work and start <= last.end + CONTRADICTED:
-            busy[-1] = _Busy(last.start, max(last.end, end), what, work)
+            busy[-1] = _BusySpan(last.start, max(last.end, end), what, work)
         else:
-            busy.append(_Busy(start, end, what, work))
+            busy.append(_BusySpan(start, end, what, work))
     return busy
 
 
 def _add_backlog(
-    trace: RankTrace, stream: int, stretches: list[_Busy], ops: DeviceOps
-) -> dict[int, _Busy]:
-    """Add an op for each stretch of a stream; one of no length stands where a call ended."""
+    trace: RankTrace, stream: int, stretches: list[_BusySpan], ops: DeviceOps
+) -> dict[int, _BusySpan]:
+    """Add an op for each span of a stream; one of length 0 marks the end of a call."""
     added = {}
     for busy in stretches:
         start = busy.start if busy.work else busy.end
         lane = trace.streams[stream]
         op = ops.graph.add(LocalOp(busy.what, lane, STEP_BEFORE, start, busy.end))
-        ops.take(op, stream)
+        ops.append(op, stream)
         ops.before.add(op)
         added[op] = busy
     ops.on_stream[stream][:0] = list(added)
     return added
 
 
-def _connect_backlog(ops: DeviceOps, stretches: Mapping[int, _Busy]) -> None:
-    """Let each stretch follow what ended just before it, else the one before it on its stream.
+def _connect_backlog(ops: DeviceOps, stretches: Mapping[int, _BusySpan]) -> None:
+    """Let each span follow what ended just before it, else the previous one on its stream.
 
-    A stretch that follows nothing begins when it did.
+    A span without such a predecessor begins at its measured time.
     """
     by_end = sorted(stretches, key=lambda op: (ops.ends[op], op))
     ends = [ops.ends[op] for op in by_end]
@@ -292,7 +296,7 @@ def _connect_backlog(ops: DeviceOps, stretches: Mapping[int, _Busy]) -> None:
 
 
 def held_back(trace: RankTrace, launches: Launches, enclosing: Enclosing) -> Parts:
-    """Find the launches that carry out calls made before them."""
+    """Return the launches that carry out calls made before them."""
     parts: dict[int, list[list[CommRecord]]] = {}
     before: dict[int, float] = defaultdict(lambda: -math.inf)
     for row in dict.fromkeys(launches.host.tolist()):
@@ -312,10 +316,10 @@ def held_back(trace: RankTrace, launches: Launches, enclosing: Enclosing) -> Par
 
 
 def joint_calls(calls: Sequence[LocalCall]) -> list[LocalCall]:
-    """Say what one kernel does for several calls: messages stay apart, collectives are one.
+    """Return what one kernel does for several calls: separate messages, or one collective.
 
-    Collectives of one kind on one group move the sum of their sizes. Of several kinds or groups
-    how they share the kernel is unknown: its kind is unknown, and it costs what was measured.
+    Collectives of one kind on one group move the sum of their sizes. How several kinds or groups
+    share a kernel is unknown: the kind is then unknown, and the call takes its measured time.
     """
     first = calls[0]
     if len(calls) == 1:
@@ -332,9 +336,9 @@ def joint_calls(calls: Sequence[LocalCall]) -> list[LocalCall]:
 
 
 def split_written(ops: DeviceOps) -> None:
-    """Cut kernels where they had written what a host thread waited for: it waits for no more.
+    """Split kernels at the time by which they had written what a host thread waited for.
 
-    All that began when the kernel had ended follows its second part.
+    All that began after the kernel's end follows its second part.
     """
     graph = ops.graph
     ends = {op: graph.ops[op].end for op in ops.written}
@@ -353,10 +357,10 @@ def split_written(ops: DeviceOps) -> None:
 
 
 def split_messages(graph: RankGraph) -> None:
-    """Give each message of a kernel an op of its own beside the kernel's.
+    """Give each message of a kernel its own op beside the kernel's.
 
-    They wait for the same and are waited for by the same, but not for one another: a send to the
-    next stage and a receive from the one before start together, as they do in the kernel.
+    They have the same predecessors and successors, but do not wait for one another: a send to the
+    next stage and a receive from the previous one start together, as they do in the kernel.
     """
     twins: dict[int, list[int]] = {}
     for op, calls in graph.together.items():

@@ -1,15 +1,14 @@
-"""The host's part of a rank's graph: each thread a lane of ops, cut where something happens.
+"""The host's part of a rank's graph: each thread is a lane of ops, cut at events.
 
-A thread is cut where it launches, where it waits for the device, and where it hands over to
-another thread or takes over from one (forward to autograd and back, a worker that carries out
-gloo's collectives). Between two cuts lies one op with its measured length: host time is part of
-the program.
+A thread is cut where it launches, where it waits for the device, and where it hands over to another
+thread or takes over from one (forward to autograd and back, a worker that carries out gloo's
+collectives). Between two cuts is one op of the measured length: host time is part of the program.
 
-Only long silences are ops of their own. Between two operators a thread runs Python, which profilers
+Only long silences are separate ops. Between two operators a thread runs Python, which profilers
 seldom record: that is work, and a faster processor shortens it. A silence of many milliseconds may
 be anything: a data loader, a lock, a sleep, a wait for a device or another process. Nothing shows
-that the processor was at work, unless the profiler recorded the calls of Python functions
-(``with_stack``): then a silence is what lies outside of them, or in a C function that waits.
+that the processor was at work, unless the profiler recorded calls of Python functions
+(``with_stack``): then a silence is the time outside of them, or in a C function that waits.
 """
 
 from bisect import bisect_left, bisect_right
@@ -31,7 +30,7 @@ from traces.profiler.window import Launches, Window
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Silences:
-    """Silences of a rank's threads in order: their begins and ends, longer than ``shortest`` (s).
+    """Silences of a rank's threads in order: begins and ends of those longer than ``shortest`` (s).
 
     The time before a thread's first event of the step and after its last may be silence, too; there
     a bound is infinite.
@@ -41,7 +40,7 @@ class Silences:
     of_thread: Mapping[int, Sequence[tuple[float, float]]]
 
     def within(self, thread: int, begin: float, end: float) -> list[tuple[float, float]]:
-        """Return what a thread is silent between two times, if that is still long (s)."""
+        """Return a thread's silences between two times, if still long after clipping (s)."""
         spans = self.of_thread.get(thread, ())
         first = bisect_right(spans, begin, key=lambda span: span[1])
         last = bisect_left(spans, end, key=lambda span: span[0])
@@ -50,9 +49,9 @@ class Silences:
 
 
 def unexplained_silences(trace: RankTrace, window: Window) -> Silences:
-    """Find where nothing is at work on each thread of a step: no operator, call or annotation.
+    """Return the spans of each thread without any operator, call or annotation.
 
-    An annotation that goes on says what the thread does, but that of a whole step is none.
+    An annotation counts as an explanation, except one of a whole step.
     """
     host = trace.host
     pauses: dict[int, Floats] = {}
@@ -70,7 +69,7 @@ def unexplained_silences(trace: RankTrace, window: Window) -> Silences:
 
 
 def _outside(calls: PythonCalls, thread: int, spans: Floats) -> Floats:
-    """Leave of spans what no Python function fills, or a C function that waits (s)."""
+    """Return the parts of spans outside Python functions, or in C functions that wait (s)."""
     of_thread = calls.thread == thread
     at_work, waiting = of_thread & ~calls.waits, of_thread & calls.waits
     if not at_work.any():
@@ -89,9 +88,9 @@ _NO_THREAD = "no thread recorded"
 
 
 class Cut(NamedTuple):
-    """A place where a thread's lane is cut (s): at ``start``, resumed at ``end``.
+    """A cut of a thread's lane (s): it ends at ``start`` and resumes at ``end``.
 
-    ``name`` is what happens there.
+    ``name`` is the event there.
     """
 
     start: float
@@ -105,7 +104,7 @@ class Cut(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class HostLanes:
-    """What building the lanes found: ``launch_op`` is, per launch row, the op that ends at it."""
+    """Result of building the lanes: ``launch_op`` is, per launch row, the op that ends at it."""
 
     launch_op: dict[int, int] = field(default_factory=dict)
     ends_at: dict[tuple[int, float], int] = field(default_factory=dict)
@@ -120,12 +119,12 @@ def add_host_ops(
     cuts: dict[int, list[Cut]],
     main: int,
 ) -> HostLanes:
-    """Add the threads' ops to the graph, with their order and what they wait for.
+    """Add the threads' ops to the graph, with their order and their waits.
 
-    A thread that neither launches nor waits, neither wakes another nor is woken, has no part in
-    the step and is left out. One whose first event is unexplained begins when the main
-    thread has got as far. Where devices worked and not one launch was recorded, nothing joins the
-    host to them, and its operators' ranges say nothing of the step.
+    A thread that neither launches nor waits, neither wakes another nor is woken, has no part in the
+    step and is left out. A thread whose first event is unexplained begins when the main thread
+    reaches that time. If devices worked and no launch was recorded, nothing connects the host to
+    them, and its operators' ranges say nothing about the step.
     """
     lanes = HostLanes()
     if len(window.device) and not (trace.host.kind == HostKind.RUNTIME).any():
@@ -150,7 +149,7 @@ def add_host_ops(
         if thread == main and trace.steps:
             begin, end = window.start, max(end, window.end)
         label = trace.threads[thread] if trace.threads else _NO_THREAD
-        builder = _LaneBuilder(graph, lanes, _Events(enclosing, quiet), thread, label)
+        builder = _ThreadBuilder(graph, lanes, _Events(enclosing, quiet), thread, label)
         builder.build(begin, end, cuts[thread])
     for op, handover in lanes.woken:
         source = lanes.ends_at.get((handover.source_thread, handover.source_time))
@@ -174,13 +173,13 @@ def _begin_with_main(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Events:
-    """What the events of a rank's threads say: what they are inside of, and when there is none."""
+    """Events of a rank's threads: the enclosing ones at a time, and the silences."""
 
     enclosing: Enclosing
     silences: Silences
 
 
-class _LaneBuilder:
+class _ThreadBuilder:
     """Builds one thread's chain of ops from left to right."""
 
     def __init__(
@@ -211,7 +210,7 @@ class _LaneBuilder:
             self._host(end, "")
 
     def _after(self, cut: Cut) -> None:
-        """Carry on at the end of the cut: a wait, or a wake-up."""
+        """Continue at the end of the cut: a wait, or a wake-up."""
         if cut.wait is not None:
             wait = cut.wait
             begun = max([cut.start, *(self._graph.ops[op].end for op in wait.sources)])
@@ -224,7 +223,7 @@ class _LaneBuilder:
         self._cursor = max(self._cursor, cut.end if cut.launch is None else cut.start)
 
     def _resume(self, cut: Cut) -> None:
-        """Start again at ``cut.end``, released by another thread."""
+        """Restart at ``cut.end``, released by another thread."""
         begin = self._graph.start
         op = self._chain(
             LocalOp(What.HOST, self._label, "wake-up", self._cursor, self._cursor, ready=begin)
@@ -233,7 +232,7 @@ class _LaneBuilder:
             self._lanes.woken.append((op, cut.wakes))
 
     def _host(self, until: float, name: str) -> int:
-        """Add the host's time until then; what is silent of it by itself. Returns the last op."""
+        """Add the host's time until then, silences as separate ops; return the last op."""
         for begun, over in self._events.silences.within(self._thread, self._cursor, until):
             if begun > self._cursor:
                 self._at_work(begun, name)
@@ -259,7 +258,7 @@ class _LaneBuilder:
 
 
 def launch_cuts(trace: RankTrace, launches: Launches, cuts: dict[int, list[Cut]]) -> None:
-    """Cut each thread where its launches reach the device: as they begin, or end if held up."""
+    """Cut each thread where its launches reach the device: at their start, or end if delayed."""
     rows = launches.host
     is_held = np.isin(rows, list(launches.held))
     _cut(trace, rows[~is_held].tolist(), trace.host.start, cuts)
@@ -275,7 +274,7 @@ def queue_cuts(
 
 
 def _cut(trace: RankTrace, rows: Iterable[int], at: Floats, cuts: dict[int, list[Cut]]) -> None:
-    """Cut at times that ``at`` has for each row of the host (s)."""
+    """Cut at a time per row of the host, given by ``at`` (s)."""
     host, called = trace.host, np.array(list(dict.fromkeys(rows)), dtype=np.int64)
     columns = (called, host.thread[called], host.name[called], at[called])
     for row, thread, number, time in zip(*(column.tolist() for column in columns), strict=True):
@@ -305,14 +304,14 @@ def handover_cuts(handovers: Iterable[Handover], cuts: dict[int, list[Cut]]) -> 
 
 
 def main_thread(trace: RankTrace, window: Window, cuts: dict[int, list[Cut]]) -> int:
-    """Pick the thread with the earliest event of the step: the one that opened it."""
+    """Return the thread with the earliest event of the step: the one that opened it."""
     return next(
         (thread for thread in trace.host.thread[window.host].tolist() if thread in cuts), min(cuts)
     )
 
 
 def every_thread(trace: RankTrace, window: Window) -> dict[int, list[Cut]]:
-    """One empty list of cuts for each thread with an event of its own in the step."""
+    """Return an empty list of cuts for each thread with an event of its own in the step."""
     is_other = np.ones(len(trace.host), dtype=np.bool_)
     is_other[work_rows(trace, window)] = False
     threads = np.unique(trace.host.thread[window.host[is_other[window.host]]]).tolist()

@@ -49,14 +49,14 @@ _POSTED = re.compile(r"^c10d::i?(send|recv)")
 _WOKEN = 5e-3
 """A caller resumes at most this long after the collective it waited for (s).
 
-Measured on an oversubscribed host (4 ranks on 2 cores): median 60 us, 90th percentile 1 ms, most
+Measured on an oversubscribed host (4 ranks on 2 cores): median 60 us, 90th percentile 1 ms, maximum
 5.2 ms.
 """
 _CLOSED_LATE = 2e-3
-"""The work's event may close this long after its caller resumed (s), measured: 1.8 ms at most.
+"""The work's event may close this long after its caller resumed (s); measured: at most 1.8 ms.
 
-The future completes before the worker closes the event; a worker that is preempted in between
-closes it late.
+The future completes before the worker closes the event; a worker preempted in between closes it
+late.
 """
 
 
@@ -74,9 +74,9 @@ class HostCollective:
 
 
 def outside_works(trace: RankTrace, window: Window) -> Window:
-    """Leave out of a step what workers do inside their works: it is part of these.
+    """Leave out of a step the events that workers make inside their works, as part of these.
 
-    Works that call the device's runtime are left as they are: their copies are ops of the step.
+    Works that call the device's runtime stay as they are: their copies are ops of the step.
     """
     works = _worker_rows(trace)
     if not len(works):
@@ -95,7 +95,7 @@ def outside_works(trace: RankTrace, window: Window) -> Window:
 
 
 def _worker_rows(trace: RankTrace) -> NDArray[np.int64]:
-    """Rows of all works of a trace that have a worker: on threads that queue none themselves."""
+    """Rows of all works that have a worker: on threads that queue none themselves."""
     every = np.arange(len(trace.host), dtype=np.int64)
     works = _named(trace, every, HostKind.ANNOTATION, _WORK)
     if not len(works):
@@ -129,7 +129,7 @@ def _with_calls(
     *,
     posted: bool = False,
 ) -> list[HostCollective]:
-    """Add works in the order of their calls, which they have."""
+    """Add works in the order of their calls, with these."""
     calls: Sequence[int | None] = [None] * len(rows)
     if len(rows) == len(queued):
         calls = queued.tolist() if posted else _queued_as(trace, rows, queued)
@@ -161,10 +161,11 @@ def _with_calls(
 def _queued_as(
     trace: RankTrace, rows: NDArray[np.int64], queued: NDArray[np.int64]
 ) -> Sequence[int | None]:
-    """Return the call of each work; a group has its own queue and workers, but not its own name.
+    """Return the call of each work; a group has its own queue and workers, but no name.
 
-    A call's work is the first that begins after it and moves what the call is about: another
-    group's, queued later, may have begun before. In order where that leaves any over.
+    A call's work is the first that begins after it and moves what the call is about: that of
+    another group, queued later, may have begun before. If that leaves any over, they are matched in
+    order.
     """
     if sum(group.size > 1 for group in trace.groups.values()) <= 1:
         return list(queued.tolist())
@@ -185,10 +186,10 @@ def _kind(trace: RankTrace, row: int) -> str | None:
 
 
 def _may_carry_out(trace: RankTrace, row: int, call: int, carried: Set[str | None]) -> bool:
-    """Whether a work may be of a call: by when they begin, their kind, and what they move.
+    """Whether a work may belong to a call: by start, kind, and what they move.
 
-    A kind that none of the works is called (``carried`` are all that are) is made of another:
-    reduce-scatter of all-reduce.
+    A kind without works of its own (``carried`` are all kinds of works) is carried out as another
+    one: reduce-scatter as all-reduce.
     """
     host, kind = trace.host, _kind(trace, call)
     if host.start[row] < host.start[call]:
@@ -202,7 +203,7 @@ def _may_carry_out(trace: RankTrace, row: int, call: int, carried: Set[str | Non
 
 
 def _thread_number(trace: RankTrace, thread: int) -> int:
-    """Return the number that the system gave to a thread; they rise, as threads are made."""
+    """Return the system's number of a thread, which rises in order of creation."""
     numbers = re.findall(r"\d{1,18}", trace.threads[thread]) if trace.threads else []
     return int(numbers[0]) if numbers else 0
 
@@ -237,7 +238,7 @@ def _add(trace: RankTrace, graph: RankGraph, row: int, issued: int | None) -> in
 def add_queue_edges(
     trace: RankTrace, graph: RankGraph, works: list[HostCollective], lane_op: dict[int, int]
 ) -> None:
-    """Work starts after its call, and after its worker's work before; a message after its call."""
+    """Let work start after its call and its worker's previous work; a message after its call."""
     before: dict[int, int] = {}
     delays = [
         graph.ops[work.op].start - float(trace.host.start[work.call])
@@ -266,9 +267,9 @@ def add_queue_edges(
 def collective_waits(
     trace: RankTrace, window: Window, graph: RankGraph, works: list[HostCollective]
 ) -> Iterator[HostWait]:
-    """Find where a caller waited for the collectives it had queued and the messages it had posted.
+    """Return the waits of callers for the collectives they had queued or messages posted.
 
-    The end of a collective whose caller resumed before its event was closed is moved to then.
+    The end of a collective whose caller resumed before its event was closed is moved to that time.
     """
     quiet = sorted(silences(trace, window), key=lambda silence: silence.start)
     posted = sorted((work for work in works if work.posted), key=lambda work: _closed(trace, work))
@@ -299,10 +300,10 @@ def _closed(trace: RankTrace, work: HostCollective) -> float:
 def _message_wait(
     trace: RankTrace, graph: RankGraph, work: HostCollective, quiet: list[Silence]
 ) -> tuple[HostWait, list[Silence]]:
-    """Return the wait in which a message's event closed, and what is left of the silences.
+    """Return the wait in which a message's event closed, and the remaining silences.
 
-    Whoever found the message over did not block, and does not see when it was: only a wait that
-    was long in silence ends when the message does.
+    A caller that found the message completed did not block and does not see when that was: only a
+    long silent wait ends with the message.
     """
     thread, until = int(trace.host.thread[work.row]), _closed(trace, work)
     around = [
@@ -330,9 +331,9 @@ def _ended_in(
     silence: Silence,
     window: Window,
 ) -> HostCollective | None:
-    """Find the collective whose end is nearest to the end of a silence, if it ended within it.
+    """Return the collective whose end is nearest to the end of a silence, if within it.
 
-    One that had not begun by then is not what its caller waited for.
+    A collective that had not begun by then is not what its caller waited for.
     """
     until = min(silence.end, window.end)
     ended = [
@@ -349,9 +350,10 @@ _WORKERS = 2
 """Worker threads of a group: ``Options::threads`` of PyTorch's ProcessGroupGloo, 2 in
 ``create_default_options`` and in its constructor; no public function of PyTorch sets it."""
 _MOST_OPTIONS = 2000
-"""Assignments of one rank's workers to its groups that are looked at: 8 workers of 7 groups."""
+"""Most assignments of one rank's workers to its groups that are considered: 8 workers of 7 groups.
+"""
 _MOST_TRIED = 50_000
-"""Assignments of ranks that are tried in all, a second's work; beyond that none is chosen."""
+"""Most assignments of all ranks that are tried, a second's work; beyond that none is chosen."""
 
 Name = tuple[tuple[int, ...], str]
 """Ranks and key of a group."""
@@ -361,7 +363,7 @@ Name = tuple[tuple[int, ...], str]
 class _Option:
     """Groups of a rank's calls: by group, what they are in order, and their ops.
 
-    ``groups`` is how many have a worker.
+    ``groups`` is the number of groups with a worker.
     """
 
     groups: int
@@ -372,7 +374,7 @@ class _Option:
 
 @dataclass(slots=True)
 class _Search:
-    """Tries ranks one after the other; keeps the assignment whose calls end most together."""
+    """Depth-first search over ranks for the assignment whose calls end most nearly together."""
 
     graphs: Sequence[LinkedRank]
     options: Sequence[Sequence[_Option]]
@@ -381,7 +383,7 @@ class _Search:
     tried: int = 0
 
     def run(self, chosen: list[_Option], groups: int, spread: float) -> None:
-        """Go on from the ranks that are assigned, whose calls end so far apart in sum (s)."""
+        """Continue from the ranks assigned so far, with the sum of their calls' spreads (s)."""
         if (groups, spread) >= self.best or self.tried > _MOST_TRIED:
             return
         if len(chosen) == len(self.options):
@@ -395,7 +397,7 @@ class _Search:
                 chosen.pop()
 
     def _fits(self, chosen: Sequence[_Option], option: _Option) -> bool:
-        """Whether ranks before this one have the same calls on the groups that they share."""
+        """Whether earlier ranks have the same calls on the groups that they share."""
         rank = self.graphs[len(chosen)].rank
         for graph, earlier in zip(self.graphs, chosen, strict=False):
             shared = {name for name in option.calls if graph.rank in name[0]}
@@ -405,7 +407,7 @@ class _Search:
         return True
 
     def _spread_of(self, chosen: Sequence[_Option]) -> float:
-        """How far apart calls end on the groups of which the last rank is the last member (s)."""
+        """Spread of call ends on the groups of which the last rank is the last member (s)."""
         later = {graph.rank for graph in self.graphs[len(chosen) :]}
         total = 0.0
         for name in chosen[-1].ops:
@@ -420,9 +422,9 @@ class _Search:
 
 
 def tell_groups(graphs: Sequence[LinkedRank]) -> list[str]:
-    """Give calls of unknown group that of the worker which carried them out; return what to say.
+    """Give calls of unknown group that of the worker which carried them out; return notes.
 
-    Nothing is changed where the trace does not record it.
+    Nothing is changed if the trace does not determine it.
     """
     places = [rank_index for rank_index, graph in enumerate(graphs) if _unknown(graph)]
     unnamed = [graphs[rank_index] for rank_index in places]
@@ -439,7 +441,7 @@ def tell_groups(graphs: Sequence[LinkedRank]) -> list[str]:
 
 
 def _unknown(graph: LinkedRank) -> list[int]:
-    """Ops of a rank whose group is wanted, in the order in which they were queued."""
+    """Ops of a rank whose group is unknown, in the order in which they were queued."""
     ops = [
         op
         for op, call in graph.collectives.items()
@@ -449,7 +451,7 @@ def _unknown(graph: LinkedRank) -> list[int]:
 
 
 def _options(graph: LinkedRank) -> Iterator[_Option]:
-    """Assign workers to groups in all ways that keep the order in which they were made."""
+    """Assign workers to groups in all ways that keep the order of their creation."""
     ops = _unknown(graph)
     workers = range(1 + max(graph.workers[op][0] for op in ops))
     groups = len(graph.collectives[ops[0]].may_be)
@@ -466,7 +468,7 @@ def _options(graph: LinkedRank) -> Iterator[_Option]:
         yield _Option(
             len(set(numbers)),
             {
-                name: tuple(_what(chosen[op]) for op in call_ops)
+                name: tuple(_agreed_fields(chosen[op]) for op in call_ops)
                 for name, call_ops in by_name.items()
             },
             {name: tuple(call_ops) for name, call_ops in by_name.items()},
@@ -474,16 +476,16 @@ def _options(graph: LinkedRank) -> Iterator[_Option]:
         )
 
 
-def _what(call: LocalCall) -> tuple[str, str, str]:
-    """Return what members agree on; sizes as text, since one that is unknown equals another."""
+def _agreed_fields(call: LocalCall) -> tuple[str, str, str]:
+    """Return what members agree on; sizes as text, since unknown ones must compare equal."""
     size = "" if call.kind == "all_to_all" else f"{call.size:.0f}"
     return call.kind, call.dtype, size
 
 
 def _spread(ends: Floats) -> float:
-    """Sum of how far members' ends are from their call's, each by its own clock (s).
+    """Sum of the distances of members' ends from their call's, each on its own clock (s).
 
-    ``ends`` has a row per member and a column per call. A clock is ahead by the same in all calls.
+    ``ends`` has a row per member and a column per call. A clock's offset is the same in all calls.
     """
     deviations = ends - ends.mean(axis=0)
     return float(np.abs(deviations - np.median(deviations, axis=1, keepdims=True)).sum())

@@ -1,11 +1,11 @@
-"""When a host thread waits: for the device, in a call or by polling, or for another thread.
+"""Waits of host threads: for the device, in a call or by polling, or for another thread.
 
-A synchronising call waits for what CUPTI recorded, or else for what ended as it returned. A loop
-that asks the device until it says yes waits too, although no call of it does; so does one that
-reads memory until a kernel has written there. And profilers do not
-record that the main thread sleeps in ``backward()`` while autograd's thread works, nor that it
-waits for gloo's worker: but a thread that was silent for long and speaks just when another falls
-silent was woken by it; so was one that speaks just when a collective ends.
+A synchronising call waits for what CUPTI recorded, or otherwise for what ended as it returned. A
+loop that queries the device until it has finished waits, too, although no single call does; so does
+one that reads memory until a kernel has written there. Profilers also do not record that the main
+thread sleeps in ``backward()`` while autograd's thread works, nor that it waits for gloo's worker:
+but a thread that was silent for long and resumes just when another falls silent was woken by it,
+and so was one that resumes just when a collective ends.
 """
 
 import re
@@ -41,7 +41,7 @@ _WAITS = re.compile(r"[Ss]ynchronize")
 def device_waits(
     trace: RankTrace, window: Window, launches: Launches, ops: DeviceOps
 ) -> Iterator[HostWait]:
-    """Find the synchronising calls of a step, and the copies their caller waited for."""
+    """Return the synchronising calls of a step, and the copies that their caller waited for."""
     recorded = _recorded(trace, ops)
     copies = {
         launch: ops.op_of[device]
@@ -87,7 +87,7 @@ _TO_HOST = "Memcpy DtoH"
 
 
 def _read_back(ops: DeviceOps, launched: int | None) -> int | None:
-    """Return what a thread launched last if it is a copy to the host: ``item()`` waits for it."""
+    """Return a thread's last launch if it is a copy to the host: ``item()`` waits for it."""
     return launched if launched is not None and _TO_HOST in ops.graph.ops[launched].name else None
 
 
@@ -111,10 +111,10 @@ def _synchronized(
 
 
 def _recorded(trace: RankTrace, ops: DeviceOps) -> dict[int, int]:
-    """Map correlation ids of calls to the op that CUPTI's own record says they waited for.
+    """Map correlation ids of calls to the op that CUPTI's record says they waited for.
 
-    A stream is waited for up to what was launched before the call, an event up to what was
-    launched before it was recorded.
+    A stream is waited for up to its last launch before the call, an event up to its last launch
+    before the event was recorded.
     """
     called_at = calls_by_correlation(trace)
     waited_for = {}
@@ -133,9 +133,9 @@ def _recorded(trace: RankTrace, ops: DeviceOps) -> dict[int, int]:
 
 
 def _latest(ops: DeviceOps, start: float, end: float) -> list[int]:
-    """Without a record of the stream: what was launched before and ended last by the return.
+    """Without a record of the stream: the op launched before that ended last by the return.
 
-    A call that did not have to wait returns at once and shows nothing.
+    A call that did not have to wait returns at once and tells nothing.
     """
     last = (ops.last_launched(stream, start) for stream in ops.on_stream)
     done = [op for op in last if op is not None and start < ops.ends[op] <= end + EXPLAINED]
@@ -143,14 +143,14 @@ def _latest(ops: DeviceOps, start: float, end: float) -> list[int]:
 
 
 _ENOUGH = 4
-"""Questions at least: an allocator asks once for each block that another stream has used."""
+"""Least number of queries: an allocator asks once for each block that another stream has used."""
 _LONG = 100e-6
-"""A loop lasts at least this long (s): an allocator that goes through its blocks takes less."""
+"""Least duration of a loop (s): an allocator that goes through its blocks takes less."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Loop:
-    """Questions that a thread asked and did nothing else in between (s)."""
+    """Queries of a thread with nothing else in between (s)."""
 
     thread: int
     name: str
@@ -159,9 +159,9 @@ class _Loop:
 
 
 def polling_waits(trace: RankTrace, window: Window, ops: DeviceOps) -> Iterator[HostWait]:
-    """Find the loops of queries that ended as an op of the device did.
+    """Return the loops of queries that ended when an op of the device did.
 
-    The answer was no before the last question: the op ended between the last two answers.
+    The answer was no before the last query: the op ended between the last two answers.
     """
     for loop in _loops(trace, window):
         if len(loop.starts) < _ENOUGH or loop.ends[-1] - loop.starts[0] < _LONG:
@@ -178,7 +178,7 @@ _ASKS = re.compile(r"(Event|Stream)Query")
 
 
 def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
-    """Find runs of queries without another runtime call between them."""
+    """Return runs of queries without another runtime call between them."""
     host = trace.host
     asks = names_with(trace, _ASKS)
     rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
@@ -196,22 +196,22 @@ def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
 
 
 _FAR = 10
-"""A call that lasts so many times as long as the median of its name did something else besides."""
+"""A call that lasts this many times the median of its name did something else besides."""
 _DEEP = 64
-"""A stream with fewer launches ahead of it has room for more: CUDA's queues hold about 1,024."""
+"""A stream with fewer pending launches has room for more: CUDA's queues hold about 1,024."""
 _ABOUT = 2
-"""By so many launches the depth of a full queue may seem to differ: stamps are not exact."""
+"""Tolerance of the depth of a full queue, in launches: stamps are not exact."""
 
 
 def blocked_waits(
     trace: RankTrace, window: Window, launches: Launches, ops: DeviceOps
 ) -> Iterator[HostWait]:
-    """Find the calls that waited for the device though that is not what they are for.
+    """Return calls that waited for the device although that is not their purpose.
 
-    One that lasts far beyond others of its name and returns just as the device has done all that
-    was launched before it has waited for that (memory that is freed, a module that is loaded). One
-    of many launches that return with always the same number of launches ahead, and no launch ever
-    has more, has waited for room in its stream's queue.
+    A call that lasts far beyond others of its name, and returns just when the device has done all
+    that was launched before it, has waited for that (freeing memory, loading a module). If many
+    launches return with the same number of pending launches, and none ever has more, they have
+    waited for room in the stream's queue.
     """
     yield from _until_idle(trace, window, launches, ops)
     stream = trace.device.stream[launches.device]
@@ -246,7 +246,7 @@ def _until_idle(
 def _until_room(
     trace: RankTrace, launches: Launches, ops: DeviceOps, on_stream: NDArray[np.int64]
 ) -> Iterator[HostWait]:
-    """Find the launches of a stream (rows of launches) that waited for room in its queue."""
+    """Return the launches of a stream (rows of launches) that waited for room in its queue."""
     host, device = trace.host, trace.device
     rows, first = np.unique(launches.host[on_stream], return_index=True)
     of_call = launches.device[on_stream][first]
@@ -295,21 +295,25 @@ together without either waiting for the other.
 def spin_waits(
     trace: RankTrace, window: Window, launches: Launches, ops: DeviceOps
 ) -> Iterator[HostWait]:
-    """Find where a thread spun on memory until a kernel that it had launched wrote there.
+    """Return where a thread spun on memory until a kernel that it had launched wrote there.
 
-    Libraries that must know on the host what the device found out (DeepEP: how many tokens arrive)
-    read mapped memory in a loop, which no profiler records. The thread then is silent from its
-    launch until the kernel has written, however long that takes, each time a kernel of that name
-    is launched; not once does it launch anything before. The kernel may go on when it has written:
-    ``ops.written`` keeps when that was.
+    Libraries that need a result of the device on the host (DeepEP: how many tokens arrive) read
+    mapped memory in a loop, which no profiler records. The thread is then silent from its launch
+    until the kernel has written, however long that takes, each time a kernel of that name is
+    launched, and never launches anything before. The kernel may run on after it has written:
+    ``ops.written`` keeps that time.
     """
     names = names_with(trace, _SPUN_ON)
     for thread in np.unique(trace.host.thread[launches.host]).tolist():
-        usual = _Spins.of(trace, window, launches, thread)
+        usual = _LaunchSilences.of(trace, window, launches, thread)
         for name in np.unique(usual.name).tolist():
             is_known = name in names
             # Behind these kernels a thread is not silent for anything else, be it ever so short.
-            spun = _Spins.of(trace, window, launches, thread, EXPLAINED) if is_known else usual
+            spun = (
+                _LaunchSilences.of(trace, window, launches, thread, EXPLAINED)
+                if is_known
+                else usual
+            )
             for spin in np.flatnonzero(spun.waits_for(name, known=is_known)).tolist():
                 source = ops.op_of[int(spun.device[spin])]
                 began, ended = float(spun.began[spin]), float(spun.ended[spin])
@@ -319,7 +323,7 @@ def spin_waits(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Spins:
+class _LaunchSilences:
     """Launches of a thread, and its first long silence behind each; ``(launches,)``.
 
     ``device`` is the row of what was launched, ``name`` its name; it ran from ``start`` to ``done``
@@ -338,8 +342,8 @@ class _Spins:
     @staticmethod
     def of(
         trace: RankTrace, window: Window, launches: Launches, thread: int, least: float = _SPIN
-    ) -> "_Spins":
-        """Collect those of ``least`` (s); within a runtime call they are the library's own."""
+    ) -> "_LaunchSilences":
+        """Collect them; a silence inside a runtime call is the library's own and does not count."""
         host = trace.host
         on_thread = host.thread[launches.host] == thread
         calls, first = np.unique(launches.host[on_thread], return_index=True)
@@ -352,12 +356,14 @@ class _Spins:
         began = np.where(found, begins[silence], host.start[calls])
         ended = np.where(found, ends[silence], began)
         start, done = trace.device.start[device], trace.device.end[device]
-        return _Spins(device, trace.device.name[device], start, done, began, ended, next_launch)
+        return _LaunchSilences(
+            device, trace.device.name[device], start, done, began, ended, next_launch
+        )
 
     def waits_for(self, name: int, *, known: bool) -> NDArray[np.bool_]:
-        """Find which silences were waits for kernels of a name; none if some were certainly not.
+        """Mark the silences that waited for kernels of a name; none if some certainly did not.
 
-        Of ``known`` kernels one such wait is enough, and it ends wherever in the kernel.
+        For ``known`` kernels one such wait is enough, and it ends anywhere in the kernel.
         """
         named = self.name == name
         reaction, silent = self.ended - self.done, named & (self.ended > self.began)
@@ -410,9 +416,9 @@ class _Spins:
 def _long_silences(
     trace: RankTrace, window: Window, thread: int, least: float
 ) -> tuple[Floats, Floats]:
-    """Find when a thread neither began nor ended anything for long, outside of runtime calls (s).
+    """Return a thread's long spans without any begin or end, outside of runtime calls (s).
 
-    The last of them never begins, so that a search behind all others finds it.
+    The last of them never begins, so that a search beyond all others finds it.
     """
     host = trace.host
     rows = window.host[host.thread[window.host] == thread]
@@ -446,7 +452,7 @@ class Handover:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A stretch of a thread without a sign of life (s)."""
+    """A span of a thread without events (s)."""
 
     start: float
     end: float
@@ -456,12 +462,12 @@ class Silence:
 _WAKE_UP = 1e-3
 """A thread is awake at most this long after the one that woke it fell silent (s).
 
-Waking a thread takes 5-50 us; Python's interpreter lock adds up to its switch interval's fifth.
+Waking a thread takes 5-50 us; Python's interpreter lock adds up to a fifth of its switch interval.
 """
 
 
 def handovers(trace: RankTrace, window: Window, main: int) -> Iterator[Handover]:
-    """Find who woke whom among the threads of a step; nobody wakes the main thread at its start."""
+    """Return which threads of a step woke which; none wakes the main thread at its start."""
     quiet = sorted(silences(trace, window), key=lambda silence: (silence.start, silence.thread))
     begins = [silence.start for silence in quiet]
     # Stretches in which each thread shows signs of life, shape ``(stretches, 2)`` (s).
@@ -489,17 +495,17 @@ def handovers(trace: RankTrace, window: Window, main: int) -> Iterator[Handover]
 
 
 _TOGETHER = 0.2
-"""Threads that wait for each other work at the same time for at most this share of the lesser.
+"""Threads that wait for each other overlap for at most this share of the shorter one's time.
 
-Backward and its caller overlap by microseconds at each handover; independent threads by the
-share of time in which the other is busy.
+Backward and its caller overlap by microseconds at each handover; independent threads by the share
+of time in which the other is busy.
 """
 
 
 def _take_turns(first: Floats, second: Floats) -> bool:
-    """Whether two threads hardly ever work at the same time, as those do that wait for each other.
+    """Whether two threads hardly ever work at the same time, as those that wait for each other.
 
-    Threads that go about their own business fall silent and awake at the same time by chance.
+    Independent threads fall silent and resume at the same time by chance only.
     """
     # Cumulative busy time of the second thread at the bounds of its intervals; between bounds it
     # grows linearly inside an interval and not at all outside, so np.interp gives it at any time.
@@ -515,12 +521,12 @@ SILENT = 100e-6
 
 
 def silences(trace: RankTrace, window: Window) -> Iterator[Silence]:
-    """Find stretches in which a thread neither begins nor ends an operator or runtime call.
+    """Return the spans in which a thread neither begins nor ends an operator or runtime call.
 
-    So do the program's own ranges (``Optimizer.step``): they begin where Python has got that far.
-    Those of communication do not count, for a worker waits inside them.
-    A thread is silent, too, before its first event and after its last. It is not while it works
-    inside an operator, however long: see :func:`_at_work`.
+    The program's own ranges (``Optimizer.step``) count as events, too: they begin where Python has
+    reached them. Those of communication do not, for a worker waits inside them. A thread is silent
+    before its first event and after its last. It is not while it works inside an operator, however
+    long: see :func:`_at_work`.
     """
     host = trace.host
     waiting = (host.kind == HostKind.ANNOTATION) & (host.comm >= 0)
@@ -540,18 +546,18 @@ def silences(trace: RankTrace, window: Window) -> Iterator[Silence]:
 
 
 _DISPATCHED = re.compile(r"^\w[\w.]*::\w+$")
-"""What PyTorch's dispatcher calls an operator (``aten::mm``): not a range, nor a node of autograd,
-both of which may hold a wait that no event shows."""
+"""Operators by PyTorch's dispatcher (``aten::mm``): no ranges or nodes of autograd, both of which
+may contain a wait that no event shows."""
 _MAY_WAIT = re.compile(r"wait|barrier|synchronize", re.IGNORECASE)
 """Operators that communicate, although no communication is recorded with them
 (``_c10d_functional::wait_tensor``)."""
 
 
 def _at_work(trace: RankTrace, rows: Longs, begins: Floats) -> NDArray[np.bool_]:
-    """Whether a thread is at work in the gaps that begin at some times; ``rows`` are its events.
+    """Whether a thread is at work in gaps that begin at given times; ``rows`` are its events.
 
-    It is inside an operator without events of its own that does not communicate, and, before,
-    between and after the events of one that was dispatched by its name and holds none that does.
+    It is if it is inside an operator without events of its own that does not communicate, and
+    before, between and after the events of a dispatched one that contains no communicating one.
     """
     host = trace.host
     starts, ends = host.start[rows], host.end[rows]
@@ -575,7 +581,7 @@ def _at_work(trace: RankTrace, rows: Longs, begins: Floats) -> NDArray[np.bool_]
 
 
 def _innermost(starts: Floats, ends: Floats, latest: Floats, time: float) -> int | None:
-    """Find the event that began last of those that go on after a time; ``latest`` end so far."""
+    """Return the latest event that covers each time; ``latest`` are running maxima of ends."""
     event = int(np.searchsorted(starts, time, side="right")) - 1
     while event >= 0 and latest[event] > time:
         if ends[event] > time:

@@ -1,8 +1,8 @@
 """From the ranks of a job to a workload: cut, link, order, match.
 
-Each rank's trace becomes its part of the graph; what the ranks do together joins the parts. Besides
-times, what the profiler counted during the step is joined, too: thread blocks of kernels, bytes of
-copies, samples of NVLink, and the shares of all-to-alls.
+Each rank's trace becomes its part of the graph; matching joins the parts. Besides times, counters
+of the step are joined, too: thread blocks of kernels, bytes of copies, samples of NVLink, and the
+shares of all-to-alls.
 """
 
 import re
@@ -57,8 +57,8 @@ from traces.profiler.streams import add_stream_edges
 from traces.profiler.window import Window, choose_step, pair, period, repeats_of, step_window
 
 _COVERED, _UNCOVERED = 0.7, 0.5
-"""Kernels on more of the multiprocessors than the first are taken to be bound by compute, on fewer
-than the second by memory: the rule of CCL-Bench's ``compute_bound_fraction`` and
+"""Kernels on more of the multiprocessors than the first count as bound by compute, on fewer than
+the second as bound by memory: the rule of CCL-Bench's ``compute_bound_fraction`` and
 ``memory_bound_fraction`` (arXiv 2605.06544), which sees no FLOPs."""
 _LONG = 10e-6
 """A kernel bound by compute lasts longer than this (s), in the same rule."""
@@ -71,11 +71,11 @@ Pair = tuple[Floats, Floats]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankCounts:
-    """What was counted of one rank's step.
+    """Counters of one rank's step.
 
-    ``kernels`` are blocks per multiprocessor and times (s), ``copies`` bytes and times (s), of
-    those that record them. ``sent`` and ``received`` are mean shares of the links, NaN where they
-    were not sampled; ``tokens`` what the group's members receive of this rank, by group.
+    ``kernels`` are blocks per multiprocessor and times (s), ``copies`` bytes and times (s), for
+    those that record them. ``sent`` and ``received`` are mean shares of the links, NaN if not
+    sampled; ``tokens`` are what the group's members receive from this rank, by group.
     """
 
     kernels: Pair
@@ -86,7 +86,7 @@ class RankCounts:
 
 
 def rank_counts(rank: RankTrace, window: Window) -> RankCounts:
-    """Count over the step of one rank."""
+    """Return the counters of one rank's step."""
     # Blocks per multiprocessor and time (s) of the kernels that record them.
     device, rows = rank.device, window.device
     rows = rows[~device.copy[rows] & ~np.isnan(device.blocks[rows])]
@@ -108,7 +108,7 @@ def rank_counts(rank: RankTrace, window: Window) -> RankCounts:
 
 
 def counters(ranks: Sequence[RankCounts]) -> Counters:
-    """Join what was counted of ranks: NaN where none recorded what a number is counted from."""
+    """Join the counters of ranks: NaN if no rank recorded the input of one."""
     blocks, lasting = _pooled(rank.kernels for rank in ranks)
     moved, copying = _pooled(rank.copies for rank in ranks)
     long = (blocks > _COVERED) & (lasting > _LONG)
@@ -150,7 +150,7 @@ def _copies(rank: RankTrace, window: Window) -> Pair:
 
 
 def _links(rank: RankTrace, window: Window, name: re.Pattern[str]) -> float:
-    """Mean share of the links that a device used in the step: its counters add up."""
+    """Mean share of the links that a device used in the step: the sum of its counters."""
     shares_of_links = [
         samples.share[(samples.time >= window.start) & (samples.time < window.end)]
         for samples in rank.links
@@ -209,24 +209,24 @@ def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankStep:
-    """A step of one rank, linked: all that it takes to join it with those of other ranks.
+    """A linked step of one rank: all that joining it with other ranks needs.
 
     Attributes
     ----------
     graph
-        Its ops, edges and calls, by the rank's own clock.
+        Its ops, edges and calls, on the rank's own clock.
     step
         The number of the step, or ``all``.
     kernels, launches_paired, in_flight, launches_only
-        Kernels of the step, those whose launch is in the trace, device ops that were launched
-        before the recording began, and launches where no kernel was recorded at all.
+        Kernels of the step, those whose launch is in the trace, device ops launched before the
+        recording began, and launches if no kernel was recorded at all.
     counts, phases
-        What was counted besides times, and what marks prefill and decode, by the rank's own clock.
+        Counters besides times, and ranges of prefill and decode, on the rank's own clock.
     names
-        Of its kernels, or of its operators where it has none; empty where it has calls, by which
-        ranks of one run are recognised.
+        Of its kernels, or of its operators if it has none; empty if it has calls, by which ranks of
+        one run are recognised.
     lasted
-        What :func:`~traces.profiler.window.period` says.
+        Result of :func:`~traces.profiler.window.period`.
     """
 
     graph: LinkedRank
@@ -242,7 +242,7 @@ class RankStep:
 
 
 def _launches_only(trace: RankTrace) -> int:
-    """Count the launches of kernels of a rank of which no kernel was recorded."""
+    """Return the number of kernel launches of a rank without any recorded kernel."""
     if (~trace.device.copy).any():
         return 0
     launch = [number for number, name in enumerate(trace.names) if "LaunchKernel" in name]
@@ -272,7 +272,7 @@ def rank_step(trace: RankTrace, step: str, kernels: KernelRules = KERNELS) -> Ra
 def link_job(
     path: Path | str, job: Job, step: str = MEDIAN, options: Options | None = None
 ) -> Loaded:
-    """Make a workload of one step of a job that has been read.
+    """Make a workload of one step of a job.
 
     Raises
     ------
@@ -331,14 +331,14 @@ def joined(path: Path | str, job: JobHead, steps: Sequence[RankStep], options: O
 
 
 _APART, _TIMES_APART = 60.0, 10.0
-"""Seconds, and times the longest step, by which steps of one run are never apart: clocks of
-machines are off by less, and ranks wait for each other."""
+"""Distance (s), also in multiples of the longest step, that steps of one run never have: clocks of
+machines differ by less, and ranks wait for each other."""
 
 
 def _check_together(job: JobHead, graphs: Sequence[LinkedRank], clock: JobClock) -> None:
     """Refuse ranks whose steps are far apart in time: they were not recorded together.
 
-    Clocks that are off do not matter where ranks have calls in common, by which they are aligned.
+    Clock offsets do not matter for ranks with common calls, by which they are aligned.
     """
     begin = np.array([graph.start for graph in graphs]) + clock.shift
     end = np.array([graph.end for graph in graphs]) + clock.shift
@@ -353,14 +353,14 @@ def _check_together(job: JobHead, graphs: Sequence[LinkedRank], clock: JobClock)
 
 
 _IN_COMMON = 0.1
-"""Ranks of one job have more of their kernels' names in common. Pairs of unlike programs on like
-devices have at most 4 % (serving and training, published recordings); replicas have all."""
+"""Least share of common kernel names of ranks of one job. Different programs on like devices have
+at most 4 % (serving and training, published recordings); replicas have all."""
 
 
 def _check_alike(job: JobHead, steps: Sequence[RankStep]) -> None:
-    """Refuse ranks of different programs, where no call is there to tell it.
+    """Refuse ranks of different programs, if there is no call to tell.
 
-    Of ranks that launch nothing the operators are compared.
+    For ranks that launch nothing, operators are compared.
     """
     (first, names), *others = [
         (rank, step.names) for rank, step in zip(job.ranks, steps, strict=True)
@@ -388,8 +388,8 @@ def _names_of_step(rank: RankTrace, window: Window) -> frozenset[str]:
     return frozenset(rank.names[number] for number in np.unique(column).tolist())
 
 
-def _carrier(workload: Workload) -> Iterator[str]:
-    """Say by which library's model calls are costed, where the trace records it."""
+def _library_of_trace(workload: Workload) -> Iterator[str]:
+    """Return the library whose model costs the calls, if the trace records it."""
     if workload.library:
         yield (
             f"{workload.library} carried out all calls: on a cluster without a library its model "
@@ -424,7 +424,7 @@ def _coverage(
         skipped=tuple((str(skip.file), skip.reason) for skip in job.skipped),
         notes=(
             *(*job.notes, *_notes(graphs, matching, job)),
-            *(*_carrier(workload), *workload.notes),
+            *(*_library_of_trace(workload), *workload.notes),
         ),
         gaps=worst(gap for graph in graphs for gap in graph.gaps),
     )

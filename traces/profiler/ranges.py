@@ -33,14 +33,14 @@ from traces.profiler.streams import IN_FLIGHT
 from traces.profiler.window import Launches, Window, pair
 
 _AUTOGRAD = "autograd::engine::evaluate_function: "
-"""What PyTorch's engine calls the range in which it runs one node of the backward graph."""
+"""PyTorch's name for the range in which its engine runs one node of the backward graph."""
 _BACKWARD = " (backward)"
 _SEPARATOR = "/"
 
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """A range of a thread (s); ``path`` replaces the names of the ranges around it, if given."""
+    """A range of a thread (s); ``path`` replaces the names of the enclosing ranges, if given."""
 
     start: float
     end: float
@@ -50,7 +50,7 @@ class _Range:
 
 @dataclass(slots=True)
 class _Thread:
-    """The ranges of a thread, by start; each with the one around it (-1: none) and its path."""
+    """The ranges of a thread by start, each with the enclosing one (-1: none) and its path."""
 
     ranges: list[_Range] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
@@ -59,7 +59,7 @@ class _Thread:
 
     @staticmethod
     def of(ranges: Iterable[_Range]) -> "_Thread":
-        """Nest ranges; one that begins with another and ends later is around it."""
+        """Nest ranges; one that begins with another and ends later encloses it."""
         thread = _Thread(sorted(ranges, key=lambda span: (span.start, -span.end)))
         open_ranges: list[int] = []
         for number, span in enumerate(thread.ranges):
@@ -82,7 +82,7 @@ class _Thread:
 
 
 def name_modules(trace: RankTrace, ops: DeviceOps, graph: RankGraph) -> None:
-    """Give the ops of a rank's graph the names of their modules, where the trace records them."""
+    """Give the ops of a rank's graph the names of their modules, if the trace records them."""
     threads = _threads(trace)
     if not threads:
         return
@@ -102,7 +102,7 @@ def name_modules(trace: RankTrace, ops: DeviceOps, graph: RankGraph) -> None:
 
 
 def _name_called(graph: RankGraph) -> None:
-    """Put calls without a launch of their own where the host ops are that queue them."""
+    """Give calls without a launch of their own the modules of the host ops that queue them."""
     for source, target, _ in graph.edges:
         called = graph.ops[target].what >= What.COLLECTIVE and not graph.ops[target].module
         if called and graph.ops[source].what == What.HOST:
@@ -150,7 +150,7 @@ def _of_modules(trace: RankTrace) -> Iterator[tuple[int, _Range]]:
 
 
 def _backward(trace: RankTrace, threads: dict[int, _Thread]) -> Iterator[tuple[int, _Range]]:
-    """Operators that autograd runs, named by where the forward pass ran theirs."""
+    """Operators that autograd runs, with the modules in which the forward pass ran theirs."""
     calls = trace.modules
     if calls is None:
         return
@@ -187,7 +187,7 @@ _COUNTS = (
         r"(?P<context>\d+) ctx reqs, (?:\d+ ctx tokens, )?(?P<generation>\d+) gen reqs"
     ),
 )
-"""Names that count requests which are read in, and those for which a token is made."""
+"""Names that count requests in prefill, and requests in decode."""
 _MODE = re.compile(r"^step\[(?P<mode>[A-Z_]+)")
 _OF_MODE = {
     "EXTEND": PREFILL,
@@ -196,12 +196,12 @@ _OF_MODE = {
     "TARGET_VERIFY": DECODE,
     "MIXED": MIXED,
 }
-"""SGLang's ``ForwardMode`` (srt/model_executor/forward_batch_info.py): of others no token comes."""
+"""SGLang's ``ForwardMode`` (srt/model_executor/forward_batch_info.py): the others make no token."""
 
 
 @lru_cache(maxsize=1 << 12)
 def phase_of(name: str) -> str | None:
-    """Return the phase that a range's name marks; None if none, or several words do.
+    """Return the phase that a range's name marks; None if none, or if several words do.
 
     Examples
     --------
@@ -242,9 +242,9 @@ def shifted(phase: Phase, shift: float) -> Phase:
 
 
 def _with_device(trace: RankTrace, launches: Launches, phase: Phase) -> Phase:
-    """Let a phase end with all that it launched, and not begin while its device has other work.
+    """Extend a phase to the end of all it launched; begin it when its device is free of others.
 
-    An engine prepares a pass while the pass before still runs: the one begins when the other ends.
+    An engine prepares a pass while the previous one still runs: one begins when the other ends.
     """
     called, device = trace.host.start[launches.host], trace.device
     inside = np.flatnonzero((called >= phase.start) & (called <= phase.end))

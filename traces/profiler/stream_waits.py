@@ -1,16 +1,9 @@
-"""Which op on another stream a device op waits for: recorded, or inferred from the host's calls.
+"""The op on another stream that a device op waits for: recorded, or inferred from host calls.
 
-With ids (``cuda_sync`` events) there is nothing to guess. Without, all that is left of a wait is
-that some thread called ``StreamWaitEvent``: neither the stream that waits nor the event is in the
-trace. What the runtime calls around it launched, and the measured times, say decides. Where one
-wait's times show nothing (its op was held up by something else), those of like waits do:
-:class:`Votes`.
-
-A graph of kernels that one host call launches (CUDA and HIP graphs) waits as a whole: all its nodes
-follow what was launched to its stream before, and are done before what is launched to it
-afterwards. The profiler writes the nodes on the streams they ran on, and not the stream that the
-graph was launched to: it is taken to be the one on which most of them ran. Inside the graph the
-order on a stream and the measured times decide the rest, as for other kernels.
+With ids (``cuda_sync`` events) nothing needs to be inferred. Without, all that remains of a wait is
+that some thread called ``StreamWaitEvent``: neither the waiting stream nor the event is in the
+trace. The launches around it and the measured times decide. If the times of one wait tell nothing
+(its op was delayed by something else), those of equal waits do: :class:`Votes`.
 """
 
 import re
@@ -155,7 +148,7 @@ def _without_ids(
 
 
 Site = tuple[int | None, int]
-"""What waits have in common: the stream of the collective they follow, the stream that waits."""
+"""What equal waits share: the stream of the collective they follow, and the stream that waits."""
 Source = tuple[str, int, int]
 """A kind of collective, the stream of the compute launched before, the stream of the collective."""
 
@@ -186,7 +179,7 @@ class Votes:
     def stream(self, site: Site, streams: Iterable[int]) -> int | None:
         """Choose among streams: most starts explained, newest never refuted, the one followed.
 
-        A wait that follows no collective is for none of them in particular, unless times say so.
+        A wait that follows no collective is for none in particular, unless times tell.
         """
 
         def rank(stream: int) -> tuple[int, bool, bool, int]:
@@ -205,13 +198,13 @@ class Votes:
         return site[0] is not None and not self.refuted[site, stream]
 
     def is_behind(self, site: Site) -> bool:
-        """Whether a collective waits for the one launched before, not for compute."""
+        """Whether a collective waits for the previously launched one, not for compute."""
         return self.closed and self.behind[site] > 0 and not self.not_behind[site]
 
     def is_after(self, source: Source) -> bool:
         """Whether a collective waits for compute: one launched from a side stream never began so.
 
-        One that did now and then was launched while another thread launched compute.
+        If it sometimes did, it was launched while another thread launched compute.
         """
         return self.after[source] > 0 or not self.not_after[source]
 
@@ -222,12 +215,12 @@ class Votes:
 
 
 class _StreamWait(NamedTuple):
-    """A ``StreamWaitEvent``: when (s), and in which communication call.
+    """A ``StreamWaitEvent``: its time (s), and the enclosing communication call.
 
-    ``sequence`` is the number of the collective that it is for, if recorded;
-    ``recorded`` says that the event was recorded just before, as ``wait_stream`` does;
-    ``follows`` is the collective that this thread launched last, nothing else since;
-    ``newest`` is the collective launched last to each stream.
+    ``sequence`` is the number of the collective that it is for, if recorded; ``recorded`` says that
+    the event was recorded just before, as ``wait_stream`` does; ``follows`` is the collective that
+    this thread launched last, with nothing else since; ``newest`` is the collective launched last
+    to each stream.
     """
 
     called: float
@@ -239,7 +232,7 @@ class _StreamWait(NamedTuple):
 
 
 class _Scan:
-    """Walks along the host's calls in order of time and remembers who waits for what."""
+    """Goes through the host's calls in order of time and keeps track of waits."""
 
     def __init__(self, ops: DeviceOps, latency: float, votes: Votes) -> None:
         self._ops = ops
@@ -257,7 +250,7 @@ class _Scan:
         self._records = False
 
     def run(self, calls: list[RuntimeCall]) -> Iterator[Pair]:
-        """Walk along all calls and yield ``(source, op)`` for the waits that ops have to obey."""
+        """Go through all calls and yield ``(source, op)`` for the waits that ops must obey."""
         for call in calls:
             if call.launched:
                 yield from self._launch(call)
@@ -296,7 +289,7 @@ class _Scan:
         self._stream_of[thread] = self._ops.stream[op]
 
     def _compute(self, op: int, thread: int, waiting: list[_StreamWait]) -> Iterator[Pair]:
-        """Spend the waits before a kernel, and those of the collectives launched behind them."""
+        """Assign pending waits to a kernel, and those of the collectives launched after them."""
         self._vote(op, waiting)
         for source, wait in self._joins(op, waiting):
             yield source, op
@@ -305,10 +298,10 @@ class _Scan:
                     yield source, collective
 
     def _collective(self, call: RuntimeCall, waiting: list[_StreamWait]) -> Iterator[Pair]:
-        """Spend a collective's own wait on compute, or on the collective launched before it.
+        """Assign a collective's own wait to compute, or to the collective launched before it.
 
-        In the second case the current stream is not one of compute's but one that was made to wait
-        for the collective before (FSDP's all-reduce of what was reduce-scattered), so the waits
+        In the second case the current stream is not one of compute but one that was made to wait
+        for the previous collective (FSDP's all-reduce of what was reduce-scattered), so the waits
         called between the two are for that stream.
         """
         op = call.launched[0]
@@ -352,7 +345,7 @@ class _Scan:
         return self._votes.is_after(source)
 
     def _vote(self, op: int, waiting: list[_StreamWait]) -> None:
-        """Count what a start shows of its wait; of several, only which was the last."""
+        """Count what a start shows about its wait; of several waits, only which was the last."""
         if self._votes.closed or len(waiting) != 1:
             return
         wait = waiting[0]
@@ -381,12 +374,13 @@ class _Scan:
                 yield from self._waiting.pop(thread)
 
     def _joins(self, op: int, waiting: list[_StreamWait]) -> Iterator[tuple[int, _StreamWait]]:
-        """Spend each wait on the op it was most likely for.
+        """Assign each wait to the op that it was most likely for.
 
-        The collective that the wait names; the other stream, if an event was recorded just before;
-        the collective whose end explains the start; the other stream, where no profiler recorded
-        events; what like waits are for; the oldest collective without a wait.
-        A collective's stream has done all before it, so those need no wait any more.
+        In this order: the collective that the wait names; the other stream, if an event was
+        recorded just before; the collective whose end explains the start; the other stream, if no
+        profiler recorded events; the op that equal waits are for; the oldest collective without a
+        wait. All earlier ops of a collective's stream have ended before it, so they need no wait
+        any more.
         """
         spent = 0
         for number, wait in enumerate(waiting):
@@ -401,7 +395,7 @@ class _Scan:
                 spent += self._done(source)
 
     def _done(self, collective: int) -> int:
-        """Strike a collective and those before it on its stream; returns how many others."""
+        """Remove a collective and earlier ones on its stream; return the number of the others."""
         stream = self._ops.stream
         position = self._pending.index(collective)
         older = {
@@ -433,7 +427,7 @@ class _Scan:
         return self._like_others(op, wait)
 
     def _like_others(self, op: int, wait: _StreamWait) -> int | None:
-        """Take what like waits are for, unless the op's own times contradict it."""
+        """Choose what equal waits are for, unless the op's own times contradict it."""
         site, stream = self._site(op, wait), self._ops.stream
         chosen = self._votes.stream(
             site, {stream[pending] for pending in self._pending} - {stream[op]}
@@ -449,19 +443,19 @@ class _Scan:
         return self._oldest(op, self._pending)
 
     def _oldest(self, op: int, pending: list[int]) -> int | None:
-        """Take the oldest that did not end too late, if there is one; else the oldest."""
+        """Return the oldest that did not end too late, if there is one; else the oldest."""
         fits = (
             collective for collective in pending if not _contradicted(self._ops, collective, op)
         )
         return next(fits, next(iter(pending), None))
 
     def _explaining(self, op: int) -> int | None:
-        """Find the collective that ended just before the op started, and after its launch."""
+        """Return the collective that ended just before the op started, and after its launch."""
         ended = [pending for pending in self._pending if self._explains(pending, op)]
         return max(ended, key=self._ops.ends.__getitem__, default=None)
 
     def _explains(self, source: int, op: int) -> bool:
-        """Whether an op, launched and with its stream free before, started as another ended."""
+        """Whether an op, launched and with its stream free, started just as another ended."""
         ops = self._ops
         # When an op would have started without any wait (s)
         before = self._ops.previous(op)
@@ -473,9 +467,9 @@ class _Scan:
 
 
 def graph_waits(launches: Launches, ops: DeviceOps) -> Waits:
-    """Collect what the nodes on other streams wait for, and what waits for them.
+    """Return what nodes on other streams wait for, and what waits for them.
 
-    Nothing that the measured times contradict.
+    Edges that the measured times contradict are left out.
     """
     waits: Waits = {}
     pairs = zip(launches.host.tolist(), launches.device.tolist(), strict=True)
@@ -487,7 +481,7 @@ def graph_waits(launches: Launches, ops: DeviceOps) -> Waits:
 
 
 def _join(ops: DeviceOps, nodes: list[int], waits: Waits) -> None:
-    """Tie the nodes on side streams to what runs before and after the graph on its own."""
+    """Connect nodes on side streams to what runs before and after the graph on its own stream."""
     ((main, _),) = Counter(ops.stream[node] for node in nodes).most_common(1)
     home = [node for node in nodes if ops.stream[node] == main]
     before, after = ops.previous(home[0]), ops.next(home[-1])

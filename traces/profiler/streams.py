@@ -1,19 +1,19 @@
 """Edges between device ops: stream order, recorded waits, and what explains a start.
 
-Edges come from what is certain (launch, stream order), from what was recorded (``cuda_sync``
-events with ids), from the order of ``EventRecord`` and ``StreamWaitEvent`` calls on the host, and
-last from measured times: a kernel that starts just when one on another stream ends waited for it.
-No edge is kept that the measured times contradict.
+Edges come from certain facts (launch, stream order), from records (``cuda_sync`` events with ids),
+from the order of ``EventRecord`` and ``StreamWaitEvent`` calls on the host, and last from measured
+times: a kernel that starts just when one on another stream ends waited for it. An edge that the
+measured times contradict is dropped.
 
-Kernels of one stream overlap where the later one was launched to (programmatic dependent launch),
-or where a graph's branches are recorded on one stream. In the first case the later kernel is put on
-the device while the earlier still runs, and there waits for its end before it touches anything
-that the earlier writes (CUDA C++ Programming Guide, "Programmatic Dependent Launch":
-``cudaGridDependencySynchronize`` returns when the earlier grid has completed). So where it overlaps
-the end of the earlier kernel, it follows that, and its own work is what it did after it: a device
-that is twice as fast does both in half the time. Where the overlap is longer, so that it is unknown
-whether it waited for that end, it starts when the earlier kernel has come as far as it had.
-In the second case it waits for what the one beside it waited for.
+Kernels of one stream overlap if the later one was launched to (programmatic dependent launch), or
+if a graph's branches are recorded on one stream. In the first case the later kernel is put on the
+device while the earlier one still runs, and waits there for its end before it touches anything that
+the earlier one writes (CUDA C++ Programming Guide, "Programmatic Dependent Launch":
+``cudaGridDependencySynchronize`` returns when the earlier grid has completed). So if it overlaps
+the end of the earlier kernel, it follows that, and its own work is the part after it: a device that
+is twice as fast does both in half the time. If the overlap is longer, so that it is unknown whether
+it waited for that end, it starts when the earlier kernel has made the same progress. In the second
+case it waits for what the kernel beside it waited for.
 """
 
 import math
@@ -33,9 +33,9 @@ def add_stream_edges(ops: DeviceOps, waits: Waits, latency: float, lane_op: dict
     """Give every device op its edges and lags, and count what explains its start.
 
     ``latency`` is the typical launch latency (s), ``lane_op`` the host op whose end is the launch.
-    The predecessor that was last to allow the start carries the rest of the measured delay as lag.
-    A device op that nothing explains keeps that delay too, and is counted ``unexplained``; after
-    a launch it is a gap of the device, not a lag of the host, which a faster host would shorten.
+    The predecessor that allowed the start last carries the rest of the measured delay as lag. A
+    device op without an explanation keeps that delay, too, and is counted ``unexplained``; after a
+    launch it is a gap of the device, not a lag of the host, which a faster host would shorten.
     """
     ends = _Ends.of(ops)
     order = _stream_order(ops)
@@ -53,7 +53,7 @@ def add_stream_edges(ops: DeviceOps, waits: Waits, latency: float, lane_op: dict
         if _started_early(ops, op, running, allowed):
             allowed[_BESIDE] = ops.starts[op]
             edges.append(_progress(ops, op, running[0], released.get(running[0], [])))
-        edges += _edges(ops, op, _explained(ops, op, allowed, ends), (lane_op, latency))
+        edges += _edges_of(ops, op, _explained(ops, op, allowed, ends), (lane_op, latency))
         for source, lag in edges:
             ops.graph.wait_for(op, [source], lag=lag)
         if op in overlapped:
@@ -64,19 +64,19 @@ _Edges = list[tuple[int, float]]
 """Predecessors of an op, each with the lag after it (s)."""
 
 
-class _Behind(NamedTuple):
-    """What an op finds on its stream: ops that had ``ended``, and those still ``running``."""
+class _StreamBefore(NamedTuple):
+    """Earlier ops of an op's stream: those that had ``ended``, and those still ``running``."""
 
     ended: set[int]
     running: list[int]
 
 
-def _stream_order(ops: DeviceOps) -> dict[int, _Behind]:
-    """Each op waits for those before it on its stream, unless the measured times say otherwise.
+def _stream_order(ops: DeviceOps) -> dict[int, _StreamBefore]:
+    """Let each op wait for earlier ops of its stream, unless the measured times contradict it.
 
     An op does not wait for one that was launched after it, whatever the stamps say.
     """
-    behind: dict[int, _Behind] = {}
+    behind: dict[int, _StreamBefore] = {}
     ends = ops.ends
     for order in ops.on_stream.values():
         unfollowed: list[tuple[int, float]] = []
@@ -94,25 +94,25 @@ def _stream_order(ops: DeviceOps) -> dict[int, _Behind]:
                 running = [op_before for op_before, called in unfollowed if called <= allowed]
             else:
                 unfollowed = []
-            behind[op] = _Behind({earlier for earlier, _ in before}, running)
+            behind[op] = _StreamBefore({earlier for earlier, _ in before}, running)
             latest = max([called for _, called in before], default=-math.inf)
             unfollowed.append((op, latest if launched is None else launched))
     return behind
 
 
 _LAUNCH = -1
-"""Stands for the launch among an op's predecessors."""
+"""The launch, among an op's predecessors."""
 _BESIDE = -2
-"""Stands for the op that ran when this one started: how far it had come released this one."""
+"""The op that ran when this one started, whose progress released it."""
 _NOTHING = -3
-"""Stands for none of them: a device that was busy with the step before."""
+"""None of them: a device that was busy with the previous step."""
 
 
 def _started_early(ops: DeviceOps, op: int, running: list[int], allowed: dict[int, float]) -> bool:
-    """Whether an op was put on the device by the progress of the one that it overlaps.
+    """Whether the progress of the overlapping op put this op on the device.
 
-    It was if it ran on when that one had ended, both alone on the stream, and no launch and nothing
-    that ended explains its start: a branch of a graph starts as what it waits for ends.
+    It did if this op ran on after the other had ended, both alone on the stream, and no launch and
+    no end explains its start: a branch of a graph starts when what it waits for ends.
     """
     if len(running) != 1 or ops.ends[op] <= ops.ends[running[0]]:
         return False
@@ -124,9 +124,9 @@ def _started_early(ops: DeviceOps, op: int, running: list[int], allowed: dict[in
 
 
 def _progress(ops: DeviceOps, op: int, running: int, released: "_Edges") -> tuple[int, float]:
-    """Make an op of what another had done when this one started, and let this one follow it.
+    """Add an op for the part of another kernel before this one started, and let this follow it.
 
-    It lies beside the whole, begins as that does, and is as much faster on a device that is.
+    It lies beside the whole kernel, starts with it, and scales with it.
     """
     whole = ops.graph.ops[running]
     start = ops.starts[op]
@@ -139,7 +139,7 @@ def _progress(ops: DeviceOps, op: int, running: int, released: "_Edges") -> tupl
 
 
 def _allowed_by(ops: DeviceOps, op: int, sources: set[int], latency: float) -> dict[int, float]:
-    """When each predecessor alone would have let the op start (s)."""
+    """When each predecessor alone would have allowed the start (s)."""
     allowed = {source: ops.ends[source] for source in sources}
     launched = ops.launched[op]
     if launched is not None:
@@ -153,7 +153,7 @@ def _allowed_by(ops: DeviceOps, op: int, sources: set[int], latency: float) -> d
 
 
 def _gap(ops: DeviceOps, op: int, allowed: dict[int, float], last: int | None) -> Gap:
-    """Describe a start that nothing explains."""
+    """Describe an unexplained start."""
     graph = ops.graph
     before = graph.start if last is None else allowed[last]
     behind = "the begin of the step" if last is None else "its launch"
@@ -170,7 +170,7 @@ def _gap(ops: DeviceOps, op: int, allowed: dict[int, float], last: int | None) -
 
 
 def _last(allowed: dict[int, float]) -> int | None:
-    """Find the predecessor that was last to allow a start."""
+    """Return the predecessor that allowed a start last."""
     if len(allowed) < 2:
         return next(iter(allowed), None)
     return max((time, source) for source, time in allowed.items())[1]
@@ -207,10 +207,10 @@ class _Ends:
         return _Ends([end for end, _ in by_end], [op for _, op in by_end])
 
     def last_before(self, ops: DeviceOps, op: int, allowed: float) -> int | None:
-        """Find what ended last on another stream between ``allowed`` and the start of ``op``.
+        """Return the last op on another stream that ended between ``allowed`` and the start.
 
         It explains the start if it ended just before. Even if not, a device that was still busy is
-        nearer to the cause of the delay than the host that launched long ago.
+        a more likely cause of the delay than a host that launched long ago.
         """
         latest = bisect_right(self.times, ops.starts[op] + STAMPS) - 1
         while latest >= 0 and self.times[latest] > allowed:
@@ -222,7 +222,7 @@ class _Ends:
 
 
 class _Start(NamedTuple):
-    """What allowed an op to start and when (s), which was ``last``, and what that explains."""
+    """When and by what an op was allowed to start (s), the ``last`` cause, and its explanation."""
 
     allowed: dict[int, float]
     last: int | None
@@ -230,7 +230,7 @@ class _Start(NamedTuple):
 
 
 def _explained(ops: DeviceOps, op: int, allowed: dict[int, float], ends: _Ends) -> _Start:
-    """Find what explains a start, if need be on another stream; count it, or note the gap."""
+    """Find what explains a start, if need be on another stream; count it, or record the gap."""
     last = _last(allowed)
     reason = _reason(ops, op, allowed, last)
     if reason == "unexplained":
@@ -248,7 +248,7 @@ def _explained(ops: DeviceOps, op: int, allowed: dict[int, float], ends: _Ends) 
     return _Start(allowed, last, reason)
 
 
-def _edges(
+def _edges_of(
     ops: DeviceOps, op: int, begin: _Start, launches: tuple[dict[int, int], float]
 ) -> _Edges:
     """Turn predecessors into edges; the last to allow the start carries the rest as lag.
@@ -272,7 +272,7 @@ def _edges(
 def _launch_edges(
     ops: DeviceOps, op: int, begin: _Start, launches: tuple[dict[int, int], float], *, is_last: bool
 ) -> _Edges:
-    """Let an op wait for its launch, if it has one, and for what no launch explains."""
+    """Let an op wait for its launch, if it has one, and for the delay that the launch leaves."""
     launched = ops.launched[op]
     if launched is None:
         return []
@@ -295,15 +295,15 @@ def _launch_edges(
 
 
 IN_FLIGHT = 1e-3
-"""Nothing but work that goes on keeps an idle stream from a kernel for so long (s)."""
+"""A longer idle time of a stream before a kernel (s) means work in flight."""
 
 
 def _in_flight(ops: DeviceOps, op: int) -> int:
-    """Add what kept a stream busy when the recording began, of which nothing is recorded.
+    """Add the unrecorded work that kept a stream busy when the recording began.
 
-    A stream's first op of the recording that starts long after its launch waits for what was
-    launched before the recording began: of a server, the batch before. That counts as compute, as
-    recorded work of the step before does.
+    A stream's first op of the recording that starts long after its launch waits for work launched
+    before the recording began: in a server, the previous batch. That counts as compute, as recorded
+    work of the previous step does.
     """
     graph = ops.graph
     begin, end = graph.start, ops.starts[op]

@@ -1,4 +1,4 @@
-"""Which part of a rank's trace is the step, and which host event launched which device event."""
+"""The part of a rank's trace that is the step, and the launches of its device events."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,9 +26,9 @@ class Window:
     """Rows of a rank's host and device events that belong to the step, and its bounds (s).
 
     A device event belongs to the step whose host launched it, even if it ran later; one whose
-    launch is not in the trace (``unlaunched``), to the step it started in. ``in_flight`` counts
-    those that ran during the step and were launched before the recording began: they belong to no
-    step. Times are those of the trace, since its epoch.
+    launch is not in the trace (``unlaunched``) belongs to the step in which it started.
+    ``in_flight`` counts those that ran during the step and were launched before the recording
+    began: they belong to no step. Times are those of the trace, since its epoch.
     """
 
     start: float
@@ -100,14 +100,14 @@ def _median(ranks: Sequence[RankHead], numbers: list[int]) -> int:
 def repeats_of(
     ranks: Sequence[RankHead], step: str, lasted: Sequence[float | None]
 ) -> Repeats | None:
-    """Say how a step follows another like it; None of a trace with none in a row, and of ``all``.
+    """Return how a step follows the one before it; None without successive steps, and for ``all``.
 
-    ``lasted`` is what :func:`period` says of each rank.
+    ``lasted`` is the result of :func:`period` of each rank.
 
-    The pause is the median over all ranks and pairs of steps that follow each other. The period is
-    from the end of the step before to that of the step, on host and device, in the mean over ranks:
-    a host ahead of its device begins steps as it pleases. Of the first step recorded, whose step
-    before nobody saw, it is the length on the host and the pause.
+    The pause is the median over all ranks and pairs of successive steps. The period is from the end
+    of the previous step to that of the step, on host and device, in the mean over ranks: a host
+    ahead of its device begins steps at any time. For the first recorded step, whose predecessor is
+    unknown, it is the length on the host plus the pause.
     """
     if step == ALL:
         return None
@@ -128,7 +128,7 @@ def repeats_of(
 
 
 def period(rank: RankTrace, window: Window) -> float | None:
-    """From the end of the step before to that of a step (s); None where it is not recorded.
+    """From the end of the previous step to that of a step (s); None if not recorded.
 
     A step has ended when it has on the rank's host, and all that it launched on its device.
     """
@@ -173,9 +173,9 @@ def step_window(rank: RankTrace, step: str) -> Window:
 
 
 def _first_start(device: DeviceEvents, paired: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """When the first op of each stream that has its launch in the trace started (s).
+    """Start of the first op of each stream whose launch is in the trace (s).
 
-    What ran before it was launched before the recording began: it is of no step of the trace.
+    Anything earlier was launched before the recording began and belongs to no step of the trace.
     """
     first = np.full(int(device.stream.max(initial=-1)) + 1, np.inf)
     np.minimum.at(first, device.stream[paired], device.start[paired])
@@ -194,7 +194,7 @@ def _bounds(rank: RankTrace, step: str) -> tuple[float, float]:
 
 
 def _of_any_step(rank: RankTrace) -> NDArray[np.float64]:
-    """Return when device events not left over from before the recording start (s), ascending."""
+    """Return starts of device events that were not left from before the recording, sorted (s)."""
     device, launched = rank.device, np.unique(rank.host.correlation[rank.host.correlation >= 0])
     paired = np.isin(device.correlation, launched)
     if not len(rank.host) or not len(device):
@@ -206,10 +206,10 @@ def _of_any_step(rank: RankTrace) -> NDArray[np.float64]:
 class Launches:
     """Launches of a step in order of their start; columns have shape ``(launched,)``.
 
-    Row ``i`` says that host row ``host[i]`` launched device row ``device[i]`` (one launch of a
-    graph has many rows). ``of_device`` maps a device row to its host row. ``latency`` is the usual
-    one (:func:`typical_latency`, s). ``held`` are the host rows whose call reached the device only
-    as it returned (:func:`held_up`).
+    Host row ``host[i]`` launched device row ``device[i]`` (one launch of a graph has many rows).
+    ``of_device`` maps a device row to its host row. ``latency`` is the usual one
+    (:func:`typical_latency`, s). ``held`` are the host rows whose call reached the device only as
+    it returned (:func:`held_up`).
     """
 
     host: NDArray[np.int64]
@@ -241,18 +241,18 @@ def pair(trace: RankTrace, window: Window) -> Launches:
 
 
 _AT_MOST = 10e-6
-"""Latency (s) where no launch of the step met an idle device: CUDA's is 5-10 us."""
+"""Latency (s) if no launch of the step met an idle device: CUDA's is 5-10 us."""
 _LONGEST = 50e-6
 """A launch that took longer (s) waited for something: CUDA's and HIP's take 5-20 us."""
 
 
 def typical_latency(trace: RankTrace, launches: Launches) -> float:
-    """Median time from a launch's start to its kernel's on a device that was idle (s).
+    """Return the median time from a launch's start to its kernel's on an idle device (s).
 
-    Of the kernels of a graph only the first counts: the others wait for one another. Idle on all
-    streams: an idle stream may wait for a busy one. A kernel that started as a long call returned
-    was launched then. Where none was ever idle, and where all took too long, the least seen and no
-    more than a launch takes; 0 without launches.
+    Of the kernels of a graph only the first counts: the others wait for one another. Idle means on
+    all streams: an idle stream may wait for a busy one. A kernel that started as a long call
+    returned was launched then. If the device was never idle, or all took too long, it is the least
+    seen, but at most a launch's usual latency; 0 without launches.
     """
     if not len(launches.device):
         return 0.0
@@ -270,17 +270,17 @@ def typical_latency(trace: RankTrace, launches: Launches) -> float:
 
 
 def first_nodes(launches: Launches) -> NDArray[np.int64]:
-    """Find the row of the first device op of each launch, shape ``(calls,)``: they are sorted."""
+    """Return the row of the first device op of each launch, shape ``(calls,)``; rows are sorted."""
     _, first = np.unique(launches.host, return_index=True)
     return np.sort(first)
 
 
 def _device_idle(trace: RankTrace, host: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether all that was launched before a launch, in whatever step, had ended by then.
+    """Whether all earlier launches, of whatever step, had ended by a launch.
 
-    A busy device is between two kernels now and then, with its queue full. What is not launched in
-    the trace was launched before its first launch; where nothing was, it is unknown what the device
-    had to do when the recording began.
+    A busy device is sometimes between two kernels, with its queue full. Ops without a launch in the
+    trace were launched before its first launch; if there are none, the device's work at the
+    beginning of the recording is unknown.
     """
     row = launch_rows(trace)
     launched = row >= 0
@@ -295,11 +295,11 @@ def _device_idle(trace: RankTrace, host: NDArray[np.int64]) -> NDArray[np.bool_]
 
 
 def held_up(trace: RankTrace, launches: Launches, latency: float) -> frozenset[int]:
-    """Find the calls (host rows) that reached the device only as they returned.
+    """Return the calls (host rows) that reached the device only as they returned.
 
     A module was loaded, a graph uploaded, the thread preempted: the call took longer than a launch
-    (``latency``, s) and its first kernel did not start before it was over. All that time is the
-    host's. A call that copies may wait for the copy: it is not one of them.
+    (``latency``, s) and its first kernel did not start before it had ended. All that time is the
+    host's. A call that copies may wait for the copy and is not one of them.
     """
     first = first_nodes(launches)
     called = launches.host[first]

@@ -94,20 +94,49 @@ def site(tmp_path_factory):
     return install(folder, "mine", GOOD, mine_clusters=where, **MODULES)
 
 
-def asked(folder, *words):
-    """Run the command line with a folder on the path of imports."""
-    return subprocess.run(
-        [sys.executable, "-m", "twofold", *map(str, words)],
+ONE_AFTER_THE_OTHER = """
+import json, sys
+from typer.testing import CliRunner
+from experiments.cli.main import app
+answers = [CliRunner().invoke(app, words) for words in json.loads(sys.argv[1])]
+print(json.dumps([(answer.exit_code, answer.stdout, answer.stderr) for answer in answers]))
+"""
+
+
+def asked(folder, *commands):
+    """Statuses, outputs and errors of commands in a process with a folder on its path of imports.
+
+    One process for all: it takes longer to start than to answer.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(commands)],
         capture_output=True,
         text=True,
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(folder)},
-        check=False,
+        check=True,
     )
+    return json.loads(done.stdout)
 
 
-def test_all_that_a_distribution_adds_is_listed(site):
-    rows = json.loads(asked(site, "system", "plugins", "-o", "json").stdout)["plugins"]
+@pytest.fixture(scope="module")
+def answers(site, tmp_path_factory):
+    pointer = tmp_path_factory.mktemp("trace") / "t.txt"
+    pointer.write_text("sample-of traces/samples/gloo-ddp-4")
+    point = ("-c", "pair", "-n", "4", "-s", "1MiB", "--algorithm", "flat", "-o", "json")
+    commands = (
+        ("system", "plugins", "-o", "json"),
+        ("collective", "broadcast", *point),
+        ("topology", "star:6", "-o", "json"),
+        ("inspect", str(pointer)),
+    )
+    found = asked(site, *commands)
+    assert [(status, told) for status, _, told in found] == [(0, "")] * len(commands)
+    return [answer for _, answer, _ in found]
+
+
+def test_all_that_a_distribution_adds_is_listed(answers):
+    rows = json.loads(answers[0])["plugins"]
     assert [(row["adds"], row["refused"]) for row in rows] == [
         ("star:8", ""),
         ("broadcast=flat", ""),
@@ -117,24 +146,18 @@ def test_all_that_a_distribution_adds_is_listed(site):
     assert {(row["distribution"], row["version"]) for row in rows} == {("mine", "1.2")}
 
 
-def test_an_algorithm_and_a_cluster_that_were_added_are_used(site):
-    words = ("collective", "broadcast", "-c", "pair", "-n", "4", "-s", "1MiB", "--algorithm")
-    done = asked(site, *words, "flat", "-o", "json")
-    (point,) = json.loads(done.stdout)["points"]
+def test_an_algorithm_and_a_cluster_that_were_added_are_used(answers):
+    (point,) = json.loads(answers[1])["points"]
     assert point["algorithm"] == "flat"
     assert point["time_s"] == pytest.approx(2e-6 + 3 * 2**20 / 100e9)  # one port sends all three
 
 
-def test_a_family_that_was_added_is_a_spec(site):
-    done = asked(site, "topology", "star:6", "-o", "json")
-    assert json.loads(done.stdout)["ranks"] == 6
+def test_a_family_that_was_added_is_a_spec(answers):
+    assert json.loads(answers[2])["ranks"] == 6
 
 
-def test_a_format_that_was_added_is_told_by_its_files(site, tmp_path):
-    (tmp_path / "t.txt").write_text("sample-of traces/samples/gloo-ddp-4")
-    done = asked(site, "inspect", tmp_path / "t.txt")
-    assert done.returncode == 0, done.stderr
-    assert "4 of 4 ranks" in done.stdout
+def test_a_format_that_was_added_is_told_by_its_files(answers):
+    assert "4 of 4 ranks" in answers[3]
 
 
 BAD = """
@@ -161,7 +184,8 @@ def broken(tmp_path_factory):
 
 
 def test_what_is_broken_or_taken_is_listed_with_the_reason(broken):
-    rows = json.loads(asked(broken, "system", "plugins", "-o", "json").stdout)["plugins"]
+    ((_, answer, _),) = asked(broken, ("system", "plugins", "-o", "json"))
+    rows = json.loads(answer)["plugins"]
     refused = {row["name"]: row["refused"] for row in rows}
     assert "ring is a name of twofold's own" in refused["ring"]
     assert "No module named 'mine_gone'" in refused["gone"]
@@ -172,31 +196,28 @@ def test_what_is_broken_or_taken_is_listed_with_the_reason(broken):
     assert all("bad 1.2" in told for told in refused.values())
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_a_broken_plugin_is_one_line_that_names_its_distribution_and_breaks_nothing_else(broken):
+    *refused, ring, cluster = asked(
+        broken,
         ("topology", "gone:4"),
         ("topology", "number:4"),
         ("collective", "all_reduce", "-c", "dgx-a100", "-n", "4", "--algorithm", "short"),
-    ],
-)
-def test_a_broken_plugin_is_one_line_that_names_its_distribution(broken, words):
-    done = asked(broken, *words)
-    (line,) = done.stderr.strip().splitlines()
-    assert line.startswith("error: bad 1.2: ")
-    assert done.returncode == 1
-
-
-def test_what_is_broken_breaks_nothing_else(broken):
-    assert asked(broken, "topology", "ring:4").stdout.startswith("ring(4)")
-    assert asked(broken, "clusters", "dgx-a100").returncode == 0
+        ("topology", "ring:4"),
+        ("clusters", "dgx-a100"),
+    )
+    for status, _, told in refused:
+        (line,) = told.strip().splitlines()
+        assert line.startswith("error: bad 1.2: ")
+        assert status == 1
+    assert ring[1].startswith("ring(4)")
+    assert cluster[0] == 0
 
 
 def test_a_name_of_two_distributions_is_refused(site, tmp_path):
     install(tmp_path, "other", "[twofold.topologies]\nstar = mine_net:STAR\n")
-    done = asked(f"{site}{os.pathsep}{tmp_path}", "topology", "star:4")
-    assert "added by mine and other: uninstall one of them" in done.stderr
-    assert done.returncode == 1
+    ((status, _, told),) = asked(f"{site}{os.pathsep}{tmp_path}", ("topology", "star:4"))
+    assert "added by mine and other: uninstall one of them" in told
+    assert status == 1
 
 
 def test_nothing_of_a_plugin_is_imported_before_it_is_named(site):

@@ -363,3 +363,9 @@ def test_gemma_ties_its_embeddings_and_has_heads_of_256_unless_it_says_otherwise
     card = card_of(json.dumps(told), source="config.json", name="gemma")
     assert card["tied_embeddings"] is False
     assert card["attention"]["head"] == 64
+
+
+def test_a_count_of_none_is_a_count(tmp_path):
+    none = {"n_shared_experts": 0, "first_k_dense_replace": 0}
+    experts = load_model(write(tmp_path, DEEPSEEK | none)).experts
+    assert (experts.shared, experts.dense_layers) == (0, 0)

@@ -1,1 +1,1 @@
-"""The words of every answer: headline, cause, trust line, notes, tables and charts."""
+"""Text of the answers: headlines, causes, trust, notes, tables and charts."""

@@ -1,4 +1,4 @@
-"""Documents of the catalogue and of bills: what needs neither a trace nor a simulation."""
+"""Documents of the catalogue, bills and plugins, which need no trace and no simulation."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def clusters(report: "ClustersReport") -> Document:
-    """List the catalogue, or say of one cluster every number with its source, or its links."""
+    """List the catalogue, or one cluster's numbers with their sources, or its links."""
     if report.ranks:
         return _links(report)
     if report.quantities:
@@ -51,7 +51,7 @@ def clusters(report: "ClustersReport") -> Document:
 
 
 def _links(report: "ClustersReport") -> Document:
-    """List the sorts of links, each with its first and last name."""
+    """List the links of a cluster by sort, each sort with its first and last name."""
     sorts: dict[tuple[str, str, float | None, float], list[str]] = {}
     for link in report.links:
         key = link.sort, link.resource, link.bandwidth, link.latency
@@ -77,7 +77,7 @@ def _links(report: "ClustersReport") -> Document:
 
 
 def bill(report: "BillReport") -> Document:
-    """Say what a job's part of a cluster is made of, costs and draws."""
+    """List the parts of a job's share of a cluster, with their cost and power."""
     answer = report.totals()
     cost, spread = answer["cost_usd"], answer["cost_spread_usd"]
     idle, active = answer["idle_w"], answer["active_w"]
@@ -134,7 +134,7 @@ def _power_from(row: "BillRow") -> str:
 
 
 def plugins(report: "PluginsReport") -> Document:
-    """Say what distributions add."""
+    """List what installed distributions add."""
     rows = [
         Row((row.adds, row.distribution, row.version, row.group, row.refused))
         for row in report.rows

@@ -1,4 +1,4 @@
-"""What answers about files say: what a trace holds, what was written, metrics, who hangs."""
+"""Documents about files: contents of a trace, written files, metrics, hangs."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -52,21 +52,21 @@ if TYPE_CHECKING:
     from traces.flight_recorder.hang import Hang, StuckCall
 
 _NAME, _LANE = 28, 20
-"""Characters of the names of kernels and lanes, at most."""
+"""Most characters shown of names of kernels and of lanes."""
 _OPERATORS = 8
-"""Names of operators that are shown, the most frequent."""
+"""Number of operators that are shown, the most frequent."""
 _SHOWN = 10
-"""Files that are listed: a job of a thousand ranks has as many."""
+"""Most files that are listed: a job of a thousand ranks has as many."""
 _DOMINANT = "dominant_kernel"
-"""A metric that is a name, and as long as those of C++ are."""
-_AT_THE_TOP = ("mfu", "tokens_per_second", "communication_overlap", "exposed_communication")
-"""Metrics that stand at the top of a page where they are known."""
+"""A metric whose value is the name of a kernel: names in C++ are long."""
+_HEADLINE_METRICS = ("mfu", "tokens_per_second", "communication_overlap", "exposed_communication")
+"""Metrics at the top of a page, if they are known."""
 _RATIOS = {"x": "{:.3f}x", "n": "{:,.0f}", "1/s": "{:,.4g} /s"}
-"""How numbers that are no quantities are written, by their unit."""
+"""Formats of dimensionless numbers and rates, by unit."""
 
 
 def inspect(report: "InspectReport") -> Document:
-    """Say what a trace holds, what of it can be used, and what is missing."""
+    """Describe what a trace contains, what of it can be used, and what is missing."""
     coverage, loaded = report.coverage, report.loaded
     steps = format_ranks(coverage.steps).replace(",", ", ") or "none marked"
     part = "all of it" if coverage.step == "all" else f"step {coverage.step}"
@@ -123,7 +123,7 @@ def inspect(report: "InspectReport") -> Document:
 
 
 def gaps(worst: "Sequence[Gap]") -> Table:
-    """List the worst of the starts that nothing explains."""
+    """List the longest gaps before ops whose start nothing explains."""
     rows = [
         (
             shortened(gap.name, _NAME),
@@ -140,7 +140,7 @@ def gaps(worst: "Sequence[Gap]") -> Table:
 
 
 def _skipped(coverage: "Coverage") -> Iterator[str]:
-    """Say which files were skipped, once per reason."""
+    """Yield the skipped files, grouped by reason."""
     reasons = dict.fromkeys(reason for _, reason in coverage.skipped)
     for reason in reasons:
         files = [Path(file).name for file, why in coverage.skipped if why == reason]
@@ -149,7 +149,7 @@ def _skipped(coverage: "Coverage") -> Iterator[str]:
 
 
 def program(report: "ProgramReport") -> Document:
-    """Say what an Execution Trace holds."""
+    """Describe the contents of an Execution Trace."""
     file = report.summary_of_file
     rows = [
         (
@@ -180,7 +180,7 @@ def program(report: "ProgramReport") -> Document:
 
 
 def convert(report: "ConvertReport") -> Document:
-    """Say what was read and what was written."""
+    """Describe what was read and which files were written."""
     workload = report.loaded.workload
     counts = {
         what.name.lower(): int((workload.own & (workload.what == what)).sum()) for what in What
@@ -201,7 +201,7 @@ def convert(report: "ConvertReport") -> Document:
 
 
 def package(report: "PackageReport") -> Document:
-    """Say what was written, and which keys of the card are still blank."""
+    """List the files that were written, and the keys of the card that are still blank."""
     rows = [(file.file, f"{file.bytes:,} B", file.source) for file in report.files]
     facts = {"blank": list(report.blank), "card": "\n".join(report.findings)}
     foot = ""
@@ -216,7 +216,7 @@ def package(report: "PackageReport") -> Document:
 
 
 def metrics(report: "MetricsReport") -> Document:
-    """Say the metrics of a step, measured beside simulated."""
+    """Tabulate the metrics of a step, measured and simulated."""
     base, loaded = report.base, report.loaded
     rows = [
         (
@@ -281,7 +281,7 @@ def metrics(report: "MetricsReport") -> Document:
 
 
 def _of_step(report: "MetricsReport", name: str) -> "Metric | None":
-    """Return a metric of the whole step, if it is known."""
+    """Return a metric of the whole step; None if it is not known."""
     return next(
         (
             metric
@@ -292,8 +292,8 @@ def _of_step(report: "MetricsReport", name: str) -> "Metric | None":
     )
 
 
-def _value_words(metric: "Metric") -> str:
-    """Say a metric as it was measured, or where it was not, as simulated."""
+def _best_known_value(metric: "Metric") -> str:
+    """Return the measured value of a metric as text, or else the simulated one."""
     value = metric.simulated if metric.measured is None else metric.measured
     return say_metric(metric, value)
 
@@ -304,25 +304,25 @@ def _metrics_headline(report: "MetricsReport") -> str:
     if step is None:
         return "The trace has no metrics of this step."
     word = "simulated" if step.measured is None else "measured"
-    sentence = f"The {word} step takes {_value_words(step)}"
+    sentence = f"The {word} step takes {_best_known_value(step)}"
     return (
         f"{sentence}."
         if share is None
-        else f"{sentence}; ranks communicate during {_value_words(share)} of it."
+        else f"{sentence}; ranks communicate during {_best_known_value(share)} of it."
     )
 
 
 def _top(report: "MetricsReport") -> list[Stat]:
-    values = ((name, _of_step(report, name)) for name in _AT_THE_TOP)
+    values = ((name, _of_step(report, name)) for name in _HEADLINE_METRICS)
     return [
-        Stat(name.replace("_", " "), _value_words(value))
+        Stat(name.replace("_", " "), _best_known_value(value))
         for name, value in values
         if value is not None
     ]
 
 
 def _not_recorded(report: "MetricsReport") -> Iterator[str]:
-    """Say what would record the metrics that the trace lacks, those alike together."""
+    """Yield what would record the metrics that the trace lacks, grouped by recorder."""
     metrics_by_reason: dict[str, dict[str, None]] = {}
     for metric in report.metrics:
         if metric.unknown and metric.note and not metric.of:
@@ -331,7 +331,7 @@ def _not_recorded(report: "MetricsReport") -> Iterator[str]:
 
 
 def say_metric(metric: "Metric", value: "Value") -> str:
-    """Say a value of a metric; a dash where there is none."""
+    """Format a value of a metric; a dash if there is none."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -344,7 +344,7 @@ def say_metric(metric: "Metric", value: "Value") -> str:
 
 
 def _traffic(report: "MetricsReport") -> Iterator[Section]:
-    """Draw what a rank sends in each part of the step, measured and simulated, by call."""
+    """Draw the bytes a rank sends over the step, measured and simulated, by kind of call."""
     simulated = math.nan if report.base is None else report.base.timeline.makespan
     runs = (
         ("measured", report.traffic["measured"], report.loaded.measured_step),
@@ -358,7 +358,7 @@ def _traffic(report: "MetricsReport") -> Iterator[Section]:
 
 
 def _traffic_chart(windows: "Sequence[TrafficWindow]", run: str, step: float) -> Chart:
-    """Draw bytes over the whole step (s); parts in which nothing is sent are not among them."""
+    """Draw bytes over the whole step (s); ``windows`` omits windows in which nothing is sent."""
     by_call: dict[str, list[TrafficWindow]] = {}
     for window in windows:
         by_call.setdefault(f"{window.kind} {window.group}".strip(), []).append(window)
@@ -386,13 +386,13 @@ def _traffic_chart(windows: "Sequence[TrafficWindow]", run: str, step: float) ->
 
 
 def hang(report: "HangReport") -> Document:
-    """Say which ranks hold up a job, which wait for them, and in which calls."""
+    """Describe which ranks hang a job, which wait for them, and in which calls."""
     job = report.hang
     headline, cause = _answer(report)
     dumped = f"{len(job.dumps):,} of {plural(job.job_ranks, 'rank')}"
     if job.not_dumped:
         dumped += f"; no dump of {_ranks(job.not_dumped)}"
-    calls = Section("calls", "Calls", [_calls(report, _most_telling(job))], wide=True)
+    calls = Section("calls", "Calls", [_calls(report, _by_relevance(job))], wide=True)
     return Document(
         title=f"Flight recorder: {report.trace}",
         headline=headline,
@@ -409,7 +409,7 @@ def hang(report: "HangReport") -> Document:
 
 
 def _answer(report: "HangReport") -> tuple[str, str]:
-    """Return what is wrong, and what it is due to or where to look."""
+    """Return what is wrong, and its cause or where to look for it."""
     job, where = report.hang, report.trace
     if job.disagreements:
         call = job.disagreements[0]
@@ -419,7 +419,7 @@ def _answer(report: "HangReport") -> tuple[str, str]:
             "Ranks that make different calls wait for ever: compare their programs before it.",
         )
     if job.culprits:
-        call = _most_telling(job)[0]
+        call = _by_relevance(job)[0]
         missing = f"{_subject(call.missing)} {_verb(call.missing, 'has', 'have')}"
         if call.missing == job.culprits:
             missing = _verb(call.missing, "it has", "they have")
@@ -452,10 +452,10 @@ def _answer(report: "HangReport") -> tuple[str, str]:
     )
 
 
-def _most_telling(job: "Hang") -> list["StuckCall"]:
-    """Sort calls: those of which ranks disagree, those that culprits lack, then the others.
+def _by_relevance(job: "Hang") -> list["StuckCall"]:
+    """Sort calls: first those on which ranks disagree, then those that culprits lack, then others.
 
-    Among these, the one in which most ranks wait comes first, then the oldest.
+    Within each class the call in which most ranks wait comes first, then the oldest.
     """
     culprits = set(job.culprits)
     return sorted(
@@ -518,7 +518,7 @@ def _verb(ranks: "Sequence[int] | set[int]", singular: str, plural_form: str) ->
 
 
 def _ranks(ranks: Sequence[int], last: str = ", ") -> str:
-    """Write ranks with runs of three and more shortened: ``0-3, 8``."""
+    """Format ranks; runs of three and more are shortened: ``0-3, 8``."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""What answers about networks say: clusters, bills, collectives, topologies, calibrations."""
+"""Documents about networks: collectives, topologies and calibrations."""
 
 import math
 from collections import Counter
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def collective(report: "CollectiveReport") -> Document:
-    """Say how long a collective takes over sizes, and which algorithm the library takes."""
+    """Tabulate the time of a collective over sizes, and the algorithm the library chooses."""
     first, last, uneven = report.points[0], report.points[-1], report.imbalance
     spread = any(point.input_bytes is not None for point in report.points)
     more = (">input", ">even", ">busiest costs") if spread else ()
@@ -96,13 +96,13 @@ def collective(report: "CollectiveReport") -> Document:
 
 
 def _network_trust(parts: Iterable[str]) -> Trust | None:
-    """Say how uncertain a network's figures are; None where nothing is known of that."""
+    """Return how uncertain a network's figures are; None if that is not known."""
     text = ", ".join(parts)
     return Trust(text, "fair") if text else None
 
 
 def _of_spread(point: "CollectivePoint") -> tuple[str, ...]:
-    """Say what a rank sends, the time evenly spread, and what the busiest port adds to it."""
+    """Return cells of an uneven all-to-all: bytes sent, even time, excess of the port."""
     if point.input_bytes is None or point.even_s is None:
         return "", "", ""
     more = point.time_s - point.even_s
@@ -111,7 +111,7 @@ def _of_spread(point: "CollectivePoint") -> tuple[str, ...]:
 
 
 def _collective_chart(report: "CollectiveReport", title: str) -> Chart:
-    """Draw time and busbw over the size, both axes logarithmic, as nccl-tests' plots are."""
+    """Draw time and busbw over size with logarithmic axes, as nccl-tests is usually plotted."""
     sizes = [point.size_bytes for point in report.points]
     series = [
         Series("line", sizes, [1e6 * point.time_s for point in report.points], "time"),
@@ -135,7 +135,7 @@ def _collective_chart(report: "CollectiveReport", title: str) -> Chart:
 
 
 def collective_compare(report: "CollectiveCompareReport") -> Document:
-    """Say measured calls beside the model, and what explains the difference."""
+    """Tabulate measured calls beside modelled ones, with what explains the differences."""
     errors, name = report.error_summary, report.cluster.name
     count, off = plural(len(report.calls), "call"), [c for c in report.calls if c.explanation]
     middle = percent(errors.median_pct) if errors is not None else "unknown"
@@ -185,7 +185,7 @@ def collective_compare(report: "CollectiveCompareReport") -> Document:
 
 
 def _compared_curve(caption: str, calls: "Sequence[ComparedCall]") -> Table:
-    """List calls of a kind among the same ranks, the smallest first."""
+    """List calls of one kind and set of ranks, the smallest first."""
     rows = [
         (
             say_size(call.size_bytes),
@@ -195,7 +195,7 @@ def _compared_curve(caption: str, calls: "Sequence[ComparedCall]") -> Table:
             f"{call.measured_busbw_GBps:.2f}",
             f"{call.modelled_busbw_GBps:.2f}",
             f"{call.algorithm} {call.protocol}".strip(),
-            _explained(call),
+            _explanation(call),
         )
         for call in calls
     ]
@@ -206,8 +206,8 @@ def _compared_curve(caption: str, calls: "Sequence[ComparedCall]") -> Table:
     return Table.of(columns, rows, caption=caption)
 
 
-def _explained(call: "ComparedCall") -> str:
-    """Say what explains a row; where nothing does, which part of the time it would have to be."""
+def _explanation(call: "ComparedCall") -> str:
+    """Return what explains a row's error, or else which part of the time would have to grow."""
     if call.explanation:
         return f"{call.explanation} ({percent(call.explained_error_pct or 0.0, signed=True)})"
     if abs(call.error_pct) <= NEAR_PCT:
@@ -234,7 +234,7 @@ def _cause_of_errors(report: "CollectiveCompareReport") -> str:
 
 
 def collective_calls(report: "CollectiveCallsReport") -> Document:
-    """Say how long calls take alone and beside each other, and where they meet."""
+    """Tabulate times of calls alone and concurrently, and the links that they share."""
     columns = (
         *("|call", ">times", ">alone", ">together", ">slower", ">busbw alone", ">together"),
         *(">start", ">end"),
@@ -295,7 +295,7 @@ def _effects(report: "CollectiveCallsReport") -> Table:
 
 
 def _calls_chart(report: "CollectiveCallsReport") -> Chart:
-    """Draw a lane for each call: its repetitions together, and hollow as long as alone."""
+    """Draw a lane per call: its concurrent repetitions filled, its time alone hollow."""
     scale, unit = unit_of(report.makespan_s)
     series = []
     for number, call in enumerate(report.calls):
@@ -319,12 +319,12 @@ def _calls_chart(report: "CollectiveCallsReport") -> Chart:
 
 
 def topology(report: "TopologyReport") -> Document:
-    """Say what a topology is made of, and what it carries."""
+    """Describe the parts of a topology and its capacity."""
     summary = report.rows[0]
     bisection = "unknown"
     if summary.bisection_bandwidth is not None:
         bisection = format_quantity(summary.bisection_bandwidth, "B/s")
-    # Uplinks of a leaf or an edge may be wider than the cables of ranks that were asked for.
+    # Uplinks of a leaf or an edge may be faster than the cables of ranks.
     uniform = None not in report.cable and len(set(report.network.bandwidth.tolist())) <= 1
     facts = {
         "ranks": str(summary.ranks),
@@ -349,9 +349,9 @@ def topology(report: "TopologyReport") -> Document:
             (
                 tier.resource,
                 f"{tier.links:,}",
-                _ends(tier.least_bandwidth, tier.most_bandwidth, "B/s"),
+                _range(tier.least_bandwidth, tier.most_bandwidth, "B/s"),
                 format_quantity(tier.total_bandwidth, "B/s"),
-                _ends(tier.least_latency, tier.most_latency, "s"),
+                _range(tier.least_latency, tier.most_latency, "s"),
             )
             for tier in links_by_resource(report.network)
         ]
@@ -365,15 +365,15 @@ def topology(report: "TopologyReport") -> Document:
     )
 
 
-def _ends(least: float, most: float, base: str) -> str:
-    """Say a number that many links have, or the least and the most."""
+def _range(least: float, most: float, base: str) -> str:
+    """Format a quantity that many links have: one value, or the least and the most."""
     if least == most:
         return format_quantity(most, base)
     return f"{format_quantity(least, base)} to {format_quantity(most, base)}"
 
 
 def calibration(report: "CalibrationReport") -> Document:
-    """Say what was fitted to a trace, what was not and why, and how well it fits."""
+    """List what was fitted to a trace, what was not and why, and the residuals."""
     fits = [
         (
             residual.kind,
@@ -408,7 +408,7 @@ def calibration(report: "CalibrationReport") -> Document:
 
 
 def _largest_change(fitted: "Sequence[Parameter]") -> str:
-    """Say which parameter a calibration changes most, by ratio."""
+    """Return which parameter a calibration changes most, by ratio."""
     most = max(fitted, key=lambda row: abs(math.log(row.value / row.now)) if row.value else 0.0)
     now, value = _value(most, most.now), _value(most, most.value)
     if now == value:
@@ -417,7 +417,7 @@ def _largest_change(fitted: "Sequence[Parameter]") -> str:
 
 
 def _parameters(rows: "Sequence[Parameter]", source: str) -> Table:
-    """List parameters as the cluster has them and as they were fitted, with their bounds."""
+    """Tabulate parameters of the cluster beside fitted ones with their bounds."""
     table = []
     for row in rows:
         bounds = ""
@@ -436,7 +436,7 @@ def _value(row: "Parameter", number: float | None) -> str:
 
 
 def log_calibration(report: "LogCalibrationReport") -> Document:
-    """Say what logs gave and within what bounds, and how far off calls are, left out."""
+    """List what logs determine, within which bounds, and the errors of calls left out."""
     from experiments.documents.validation import calls_charts
 
     rows = [
@@ -485,7 +485,7 @@ def log_calibration(report: "LogCalibrationReport") -> Document:
 
 
 def step_calibration(report: "StepCalibrationReport") -> Document:
-    """Say what measured steps showed of a cluster, and what the next one is off by."""
+    """List what measured steps determine of a cluster, and the error of a step left out."""
     before, after, left_out = (
         report.median(name) for name in ("before_pct", "after_pct", "left_out_pct")
     )

@@ -1,4 +1,4 @@
-"""What answers of many changes of one step say: utilities, sweeps, curves, clusters, what-ifs."""
+"""Documents of many changes of one step: utilities, sweeps, curves, clusters, what-ifs."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +55,7 @@ _ONE_NODE = {
     "one node: no scale-out traffic": "the job fits into one node",
     "one scale-up domain: no scale-out traffic": "the job fits into one scale-up domain",
 }
-"""Reasons why something is not used, as a table says them behind ``unused``."""
+"""Reasons why a resource is not used, as the table writes them after ``unused``."""
 _SOURCES = {
     "scatter_pct": "the scatter of the trace's steps and calls",
     "prior_pct": "the uncertainty of the network's bandwidths and latencies",
@@ -63,11 +63,11 @@ _SOURCES = {
     "generated_pct": "errors of similar generated steps",
     "kernels_pct": "the uncertainty of kernel times",
 }
-"""Sources of an interval, by the field of a point that has its half width."""
+"""Sources of an interval, by the field of a point that has the half width."""
 
 
 def utility(report: "UtilityReport") -> Document:
-    """Say what more of each resource saves, the most first."""
+    """Tabulate what more of each resource saves, the largest saving first."""
     base, factor = report.base, report.factor
     answered = [row for row in report.points if row.utility_pct is not None]
     word = "doubling" if factor == 2 else f"{factor:g} times"
@@ -102,7 +102,7 @@ def _next(*commands: str) -> tuple[str, ...]:
 
 
 def _utility_headline(report: "UtilityReport", answered: Sequence["Point"]) -> str:
-    """Name what saves most, then the most of what it is not: of the network, or of the ranks."""
+    """Name the largest saving, and the largest on the other side: network or ranks."""
     step, devices = the_step(report.base), devices_of(report.base)
     if not answered:
         return f"None of these resources affects {step}."
@@ -121,7 +121,7 @@ def _utility_headline(report: "UtilityReport", answered: Sequence["Point"]) -> s
 
 
 def _second(rest: Sequence["Point"], factor: float, side: str, devices: str) -> str:
-    """Say in a sentence what the most is of the network, or of all but the network."""
+    """Return a sentence on the largest saving of the network, or of everything but the network."""
     if not rest:
         return ""
     most = max(rest, key=lambda row: row.gain_pct)
@@ -138,14 +138,14 @@ def _saves_nothing(row: "Point") -> bool:
 
 
 def _effect(row: "Point") -> str:
-    """Say what a resource saves, or costs, as a verb and a number."""
+    """Return the effect of a resource as a verb and a number: it saves, or costs."""
     gain = say_gain(abs(row.gain_pct), row.interval_pct)
     verb = "save" if row.gain_pct >= 0 else "cost"
     return f"{verb}{'' if is_plural(row.resource) else 's'} {gain}"
 
 
 def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Table:
-    """Return a row for each resource, and one for all that are unused for the same reason."""
+    """Return a row per resource, and one row per reason for all unused resources."""
     times = "twice" if report.factor == 2 else f"{report.factor:g} times"
     bounded = any(map(_differs, answered))
     extra = _PER_COLUMNS.get(report.per, ())
@@ -170,11 +170,11 @@ def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Tabl
 
 
 _PER_COLUMNS = {"cost": (">more cost", ">per MUSD"), "power": (">more power", ">per kW")}
-"""Columns of what more of a resource costs or draws, and of the points that each unit buys."""
+"""Columns for the cost or power of more of a resource, and for the points per unit of it."""
 
 
 def _per(row: "Point", per: str) -> tuple[str, ...]:
-    """Return the cells of those columns; a dash where no price is known."""
+    """Return the cells of those columns; a dash if no price is known."""
     if not per:
         return ()
     base, unit = ("USD", 1e6) if per == "cost" else ("W", 1e3)
@@ -186,12 +186,12 @@ def _per(row: "Point", per: str) -> tuple[str, ...]:
 
 
 def _differs(row: "Point") -> bool:
-    """Whether a bound says more than the utility itself, in the digits that are printed."""
+    """Whether a bound differs from the utility itself in the digits that are printed."""
     return row.bound_pct is not None and say_gain(row.bound_pct) != say_gain(row.gain_pct)
 
 
 def _unused(rows: Sequence["Point"]) -> Mapping[str, list[str]]:
-    """Group resources that cannot matter by the reason."""
+    """Group resources without effect by reason."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.utility_pct is None:
@@ -200,7 +200,7 @@ def _unused(rows: Sequence["Point"]) -> Mapping[str, list[str]]:
 
 
 def _names(resources: Sequence[str]) -> str:
-    """Name resources; several of a tier by the tier."""
+    """List resources by name; several of one tier as the tier."""
     tiers = [resource.partition(".")[0] for resource in resources]
     names = (
         say_resource(tier if tiers.count(tier) > 1 or tier == "pcie" else resource)
@@ -210,7 +210,7 @@ def _names(resources: Sequence[str]) -> str:
 
 
 def _utility_chart(report: "UtilityReport", answered: Sequence["Point"]) -> Chart:
-    """Draw bars with their 95 % intervals, and what each can be at most."""
+    """Draw bars with 95 % intervals and upper bounds."""
     names = [say_resource(row.resource) for row in answered]
     bars = Series(
         "bars",
@@ -242,7 +242,7 @@ def _utility_chart(report: "UtilityReport", answered: Sequence["Point"]) -> Char
 
 
 def _short(base: "Baseline") -> str:
-    """Name a trace and its cluster briefly, with what was changed before anything was asked."""
+    """Return a short name of a trace, its cluster, and the what-ifs of the baseline."""
     changes = f", with {', '.join(base.settings.what_ifs)}" if base.notes else ""
     return f"{base.title}{changes}"
 
@@ -250,7 +250,7 @@ def _short(base: "Baseline") -> str:
 def _doubts(
     report: "PointsReport", best: Sequence[tuple[float, float | None]], warnings: Sequence[str]
 ) -> list[Doubt]:
-    """Return what makes these gains doubtful besides the replay."""
+    """Return what makes these gains doubtful, apart from the replay."""
     doubts = [Doubt(report.interrupted)] if report.interrupted else []
     for gain, half_width in best:
         width = half_width or 0.0
@@ -270,7 +270,7 @@ def _doubts(
 
 
 def _details(base: "Baseline", points: Sequence["Point"], bound: str = "") -> Any:
-    """Say how a step was simulated, and what intervals are made of."""
+    """Describe how a step was simulated, and what the intervals consist of."""
     sources = [
         source
         for name, source in _SOURCES.items()
@@ -281,7 +281,7 @@ def _details(base: "Baseline", points: Sequence["Point"], bound: str = "") -> An
 
 
 def sweep(report: "SweepReport") -> Document:
-    """Say how the step follows a resource, over a range of it."""
+    """Tabulate the step over the factor of a resource."""
     base, points = report.base, report.points
     table = _factor_table(report)
     chart = _sweep_chart(report)
@@ -305,7 +305,7 @@ def sweep(report: "SweepReport") -> Document:
 
 
 def _sweep_headline(report: "SweepReport") -> str:
-    """Say what the ends of the range make of the step."""
+    """Return what both ends of the range save or cost."""
     step = the_step(report.base)
     if report.note:
         name = say_resource(report.resource)
@@ -316,7 +316,7 @@ def _sweep_headline(report: "SweepReport") -> str:
 
 
 def _ends_headline(resource: str, ends: Sequence["Point"], step: str, devices: str) -> str:
-    """Say in a sentence or two what each end of a range saves or costs."""
+    """Return a sentence or two: what each end of a range saves or costs."""
     sentences: list[str] = []
     for point in ends:
         gain, width = point.gain_pct, point.interval_pct
@@ -349,7 +349,7 @@ def _factor_table(report: "SweepReport | CurveReport") -> Table:
 
 
 def _sweep_chart(report: "SweepReport") -> Chart:
-    """Draw step time over the factor, from 0, so that a flat line looks flat."""
+    """Draw step time over the factor; the axis starts at 0, so that a flat line looks flat."""
     base, points = report.base, report.points
     step, measured = base.timeline.makespan, base.loaded.measured_step
     scale, unit = unit_of(max(point.step for point in points))
@@ -389,7 +389,7 @@ def _signed(gain: float) -> str:
 
 
 def curve(report: "CurveReport") -> Document:
-    """Say where more of a resource stops to pay, and the whole curve up to there."""
+    """Show from which factor on more of a resource hardly pays, and the curve up to there."""
     base = report.base
     lines = list(curve_lines(report))
     section = Section(
@@ -429,7 +429,7 @@ def _curve_headline(report: "CurveReport") -> str:
 
 
 def curve_lines(report: "CurveReport") -> Iterator[str]:
-    """Say below the table how exact the points are."""
+    """Yield notes below the table on how exact the points are."""
     off = 100 * report.gap_s / (report.base.timeline.makespan or 1.0)
     certified = {
         "sampled": "calls share links, so the curve is checked halfway between points, not proved",
@@ -442,7 +442,7 @@ def curve_lines(report: "CurveReport") -> Iterator[str]:
 
 
 def _curve_chart(report: "CurveReport") -> Chart:
-    """Draw step time over the factor, with the band it lies in and the break-even."""
+    """Draw step time over the factor, with its error band and the break-even point."""
     factors = np.array([point.factor for point in report.points])
     steps = np.array([point.step for point in report.points])
     scale, unit = unit_of(float(steps.max()))
@@ -481,11 +481,11 @@ def _curve_chart(report: "CurveReport") -> Chart:
 
 
 _FINE = 200
-"""Points of a bent line."""
+"""Points by which a bent line is drawn."""
 
 
 def compare(report: "CompareReport") -> Document:
-    """Say which cluster is fastest, and by how much."""
+    """Tabulate the step by cluster; the headline names the fastest and its gain."""
     base, points = report.base, report.points
     rows = [
         Row(
@@ -552,7 +552,7 @@ def _compare_headline(report: "CompareReport") -> str:
 def _steps_chart(
     base: "Baseline", steps: Sequence[tuple[str, float, float, float, float | None]]
 ) -> Chart:
-    """Draw steps below each other, and the part of them that is exposed communication.
+    """Draw a bar per step, and in it the exposed communication.
 
     ``steps`` are names, steps, exposed communication (s), gains and half widths (%); the first is
     what the others are compared with.
@@ -590,7 +590,7 @@ def _steps_chart(
 
 
 def what_ifs(report: "WhatIfReport") -> Document:
-    """Say what each change makes of the step, in the order in which they were asked."""
+    """Tabulate the step with each change, in the order in which they were given."""
     base, points = report.base, report.points
     rows = []
     for point in points:
@@ -635,7 +635,7 @@ def what_ifs(report: "WhatIfReport") -> Document:
 
 
 def _what_if_headline(report: "WhatIfReport") -> str:
-    """Name the change that matters most, and of several how many save and cost."""
+    """Name the change with the largest effect, and of several how many save and how many cost."""
     points = report.points
     step = the_step(report.base)
     best = max(points, key=lambda point: point.gain_pct)
@@ -656,7 +656,7 @@ def _of_all(points: Sequence["Point"], words: str) -> str:
 
 
 def say_draws(point: "Point") -> str:
-    """Say how a step is spread over draws; "" where nothing is drawn."""
+    """Format the spread of a step over draws; "" if nothing is drawn."""
     if point.draws is None:
         return ""
     quantiles = {"p10": point.step_p10_s, "p90": point.step_p90_s, "worst": point.step_worst_s}

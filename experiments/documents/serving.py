@@ -1,4 +1,4 @@
-"""What answers about serving say: a deployment under load, rows and logs that others measured."""
+"""Documents about serving: a deployment under load, and predictions of measured rows and logs."""
 
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ _PERCENTILES = ("mean", "p50", "p90", "p95", "p99")
 
 
 def serving(report: "ServingReport") -> Document:
-    """Say what requests see of a deployment, and what doubling a resource would do."""
+    """Tabulate the latencies of requests, and what multiples of each resource would buy."""
     ttft, tpot = report.metric("ttft"), report.metric("tpot")
     headline = (
         f"p99 TTFT is {say_time(ttft.p99)}, p99 TPOT {say_time(tpot.p99)};"
@@ -180,7 +180,7 @@ def _utilities(report: "ServingReport") -> Section:
 
 
 def _attributed(report: "ServingReport") -> Table:
-    """Say in which part of a request's time each resource saves."""
+    """Tabulate the savings of each resource by phase of a request."""
     rows = [
         (
             f"{say_resource(row.resource)} x{report.factor:g}",
@@ -195,13 +195,13 @@ def _attributed(report: "ServingReport") -> Table:
 
 
 _DRAWN = 1000
-"""Requests of a distribution that are drawn, about."""
+"""Approximate number of requests that a distribution is drawn of."""
 _BARS = 400
-"""Iterations that are drawn: the first."""
+"""Number of iterations that are drawn, the first ones."""
 
 
 def _iterations(report: "ServingReport") -> Chart:
-    """Draw the first iterations of each instance: those with chunks of prompts, and decodes."""
+    """Draw the first iterations of each instance: with prompt chunks, and decode only."""
     rows = report.first_run.iterations[:_BARS].tolist()
     series = [
         Series(
@@ -243,7 +243,7 @@ def _where(report: "ServingReport") -> Section:
 
 
 def rate(report: "ServingRateReport") -> Document:
-    """Say which rate meets the SLO, how latency grows with it, and what a resource would buy."""
+    """Show the rate that meets the SLO, latency over rate, and what better resources would buy."""
     half, curve = report.half_width, report.curve
     interval = "" if half is None else f" ± {half:.2g}"
     rows = [
@@ -298,7 +298,7 @@ def rate(report: "ServingRateReport") -> Document:
 
 
 def sweep(report: "ServingSweepReport") -> Document:
-    """Say what requests see at each value of what was varied."""
+    """Tabulate the latencies of requests at each value of what was varied."""
     answered = [point for point in report.points if not point.refused]
     rows = [
         Row(
@@ -377,7 +377,7 @@ def _say_slo(slo: "Slo") -> str:
 
 
 def curve_section(curve: "LoadCurve") -> Section:
-    """Draw how latency grows with the rate."""
+    """Return a section with latency over the request rate."""
     return Section("figure", "Latency by rate", [_curve(curve)], wide=True, terminal=False)
 
 
@@ -420,7 +420,7 @@ def _curve(curve: "LoadCurve") -> Chart:
 def _cdf(report: "ServingReport") -> Chart:
     series = []
     for (name, values), colour in zip(report.curves.items(), ("blue", "orange"), strict=False):
-        # From the last, so that the greatest is there.
+        # Counted back from the last, so that the maximum is included.
         drawn = range(len(values) - 1, -1, -(1 + len(values) // _DRAWN))[::-1]
         shares = [100 * (index + 1) / len(values) for index in drawn]
         times = [float(values[index]) for index in drawn]
@@ -430,7 +430,7 @@ def _cdf(report: "ServingReport") -> Chart:
 
 
 def prior_trust(prior: "ServingPrior", doubts: tuple[Doubt, ...] = ()) -> Trust:
-    """Say how far such predictions were off on measured rows; doubts make it poor."""
+    """Return how far off such predictions were on measured rows; doubts make the grade poor."""
     text = (
         f"median error on {plural(prior.rows, 'measured row')} of {prior.alike}:"
         f" TPOT {prior.tpot_pct:g} %,"

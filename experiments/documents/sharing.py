@@ -1,4 +1,4 @@
-"""What jobs that share a network say: what each loses, where they meet, what would help."""
+"""Document of jobs that share a network: slow-down per job, shared links, utilities."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from experiments.questions.share import JobShare, MetLink, SharedUtility, ShareReport
 
 _LINKS = 8
-"""Kinds of links that a table shows."""
+"""Most sorts of links in the table."""
 _STEPS = 2000
-"""Steps of a job that are drawn."""
+"""Most steps of a job that are drawn."""
 _JOBS, _WITH_ALONE = 4, 2
-"""Jobs with a column of their own in the table of utilities, and beside what they gain alone."""
+"""Most jobs with their own column in the table of utilities, and most with one for gains alone."""
 
 
 def share(report: "ShareReport") -> Document:
-    """Say what sharing costs each job, where jobs meet, and what doubling buys."""
+    """Show what sharing costs each job, which links are shared, and what better resources buy."""
     jobs = report.jobs
     worst = max(jobs, key=lambda job: job.slow_down)
     sections = [_jobs(report)]
-    if any(job.done is not None for job in report.sharing.jobs):  # else all steps are alike
+    if any(job.done is not None for job in report.sharing.jobs):  # else all steps are equal
         sections.append(_steps(report))
     if report.links:
         sections.append(_links(report))
@@ -82,7 +82,7 @@ def _headline(report: "ShareReport", worst: "JobShare") -> str:
 
 
 def _cause(report: "ShareReport") -> str:
-    """Name the links where most time is lost."""
+    """Name the links on which most time is lost."""
     kinds = _links_by_kind(report.links)
     lost = sum(link.lost_s for link in kinds[0]) if kinds else 0.0
     if not lost:
@@ -109,7 +109,7 @@ def _trust(report: "ShareReport", errors: dict[str, float | None]) -> Trust:
 
 
 def placement(report: "ShareReport") -> str:
-    """Say where the jobs sit."""
+    """Describe on which nodes the jobs are placed."""
     ranks = sum(job.ranks for job in report.jobs)
     seats = report.seating
     on = f"{ranks:,} of {seats.ranks:,} ranks on {plural(seats.nodes, 'node')}"
@@ -131,7 +131,7 @@ def _details(report: "ShareReport") -> Iterator[tuple[str, str]]:
 
 
 def _steady(report: "ShareReport") -> Iterator[str]:
-    """Say of each group of jobs that meet which steps were averaged."""
+    """Yield for each group of jobs that share links which steps were averaged."""
     rows = {row.job: row for row in report.jobs}
     for group in report.together:
         counts = ", ".join(f"{rows[name].steps_averaged} of {name}" for name in group["jobs"])
@@ -186,7 +186,7 @@ def _jobs(report: "ShareReport") -> Section:
 
 
 def _steps(report: "ShareReport") -> Section:
-    """Draw every step that was simulated, at the time at which it began."""
+    """Draw every simulated step at the time at which it began."""
     jobs = report.sharing.jobs
     scale, unit = unit_of(max(job.worst_step_s for job in report.jobs))
     ends = [float(job.done.begin[-1]) for job in jobs if job.done is not None]
@@ -218,7 +218,7 @@ def _steps(report: "ShareReport") -> Section:
 
 
 def _links_by_kind(links: "Sequence[MetLink]") -> "list[list[MetLink]]":
-    """Put links together that jobs use alike, those first where most time is lost."""
+    """Group links that the same jobs use equally, the most time lost first."""
     kinds: dict[object, list[MetLink]] = {}
     for link in links:
         shares = tuple((part["job"], f"{part['utilisation']:.4g}") for part in link.jobs)
@@ -238,7 +238,7 @@ def _links(report: "ShareReport") -> Section:
 
 
 def _link_cells(links: "Sequence[MetLink]") -> list[str]:
-    """Say of links that are alike: the first, tier, bandwidth, use, time lost, and by whom."""
+    """Return the cells of equivalent links: the first, tier, bandwidth, use, time lost, jobs."""
     first, lost = links[0], sum(link.lost_s for link in links)
     others = f" and {len(links) - 1:,} similar" if len(links) > 1 else ""
     jobs = []
@@ -257,7 +257,7 @@ def _link_cells(links: "Sequence[MetLink]") -> list[str]:
 
 
 def _utilities(report: "ShareReport") -> Section:
-    """Say what better resources buy, for all jobs at once and each."""
+    """Tabulate the utilities of resources for all jobs together and for each."""
     times = "twice" if report.factor == 2 else f"{report.factor:g} times"
     names = [job.job for job in report.jobs]
     each = names if len(names) <= _JOBS else ["least of a job", "most of a job"]
@@ -298,7 +298,7 @@ def _each(utility: "SharedUtility", jobs: int) -> list[str]:
 
 
 def _utility_chart(report: "ShareReport", answered: "Sequence[SharedUtility]") -> Chart:
-    """Draw a bar for all jobs, and a mark for each."""
+    """Draw a bar for all jobs together, and a mark for each."""
     names = [say_resource(utility.resource) for utility in answered]
     series = [Series("bars", [utility.utility_pct for utility in answered], names, "all jobs")]
     series += [

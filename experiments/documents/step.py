@@ -1,4 +1,4 @@
-"""What answers about a step share: its cause, how far to trust it, how it was simulated."""
+"""Parts that documents about a step share: cause, trust, details, and sections of a page."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from topologies import Cluster
 
 NEAR, FAR = 2.0, 5.0
-"""Errors of a replay (%) that are good, and those that speak against it."""
+"""Error of a replay (%) up to which it is good, and from which on it is poor."""
 _MOST_CLUSTERS = 3
-"""Clusters of the catalogue that are named beside a trace from another accelerator."""
+"""Most clusters of the catalogue named for a trace from another accelerator."""
 _MOST_STALLS = 5
-"""Ops that are listed of those that were made shorter."""
+"""Most ops listed of those that were shortened."""
 _CALLS_OFF = 25.0
 """Median error of calls (%) from which on a change of the network is doubtful."""
 _KNOWN_CAUSES = ("software", "copy")
-"""Parts of the path that no resource shortens, but that are explained."""
+"""Parts of the critical path that no resource shortens, but whose cause is known."""
 _HOST = ("host", "launch")
 _CALLS = ("communication", "software", "drain")
 COLOURS = {
@@ -54,13 +54,13 @@ COLOURS = {
     "copy": "green",
     "host": "of-host",
 }
-"""Colours of what is on the critical path; all else is grey."""
+"""Colours of uses of time on the critical path; all others are grey."""
 
 
 def cause(
     cluster: "Cluster", timeline: "StepTimeline", path: Sequence[Segment] | None = None
 ) -> str:
-    """Say in a sentence what the critical path of a step on a cluster is mostly spent on.
+    """Return a sentence on what most of the critical path of a step on a cluster is.
 
     Examples
     --------
@@ -106,22 +106,22 @@ def cause(
 
 
 def devices_of(base: "Baseline") -> str:
-    """Say what the accelerators that are asked about are called."""
+    """Return the plural noun for the baseline's accelerators: ``GPUs``, ``TPUs``."""
     return say_devices(base.scenario.cluster.accelerator.name)
 
 
 def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = True) -> Trust:
-    """Say how far an answer about a step is to be trusted, and what makes it doubtful.
+    """Grade how far an answer about a step can be trusted, with reasons.
 
     Parameters
     ----------
     doubts
-        What makes this answer doubtful besides: the width of an interval, say.
+        Further reasons for doubt in this answer, such as the width of an interval.
     network
-        Whether it depends on how well calls are modelled.
+        Whether the answer depends on the model of calls.
     """
     coverage, error = base.loaded.coverage, base.communication_error["median_absolute_pct"]
-    parts = [_say_replay(base), f"{len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks"]
+    parts = [_replay_text(base), f"{len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks"]
     if base.settings.ranks:
         parts[-1] += " read (a slower one among the others goes unnoticed)"
     if base.by_hosts:
@@ -142,7 +142,7 @@ def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = Tru
 
 
 def the_step(base: "Baseline") -> str:
-    """Call the step that is asked about by its length."""
+    """Return the noun for the step in question: ``the 634 ms step``."""
     length = say_step(base.timeline.makespan)
     return (
         f"the {length} step"
@@ -151,7 +151,7 @@ def the_step(base: "Baseline") -> str:
     )
 
 
-def _say_replay(base: "Baseline") -> str:
+def _replay_text(base: "Baseline") -> str:
     if base.drawn is not None:
         error = f"{round(100 * base.drawn.typical_error, 1) + 0.0:+.1f} %"
         return f"drawn from {base.drawn.recorded} recorded steps; replay of the typical one {error}"
@@ -164,7 +164,7 @@ def _say_replay(base: "Baseline") -> str:
 
 
 def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
-    """Yield what speaks against a replay, each with what would help."""
+    """Yield what makes a replay doubtful, each with a remedy."""
     coverage = base.loaded.coverage
     for warning in base.warnings:
         clusters = clusters_with(base.loaded.accelerator)
@@ -176,8 +176,8 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
             " was fitted to",
             "write the plan again with twofold generate -c … -w",
         )
-    yield from _doubts_of_place(base)
-    yield from _doubts_of_length(base)
+    yield from _placement_doubts(base)
+    yield from _length_doubts(base)
     recorded = coverage.step != GENERATED  # representatives of a plan stand for all ranks
     is_part = recorded and len(coverage.ranks) < coverage.ranks_in_job
     if is_part and not base.settings.reading.copies:
@@ -215,8 +215,8 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
         )
 
 
-def _doubts_of_place(base: "Baseline") -> Iterator[Doubt]:
-    """Yield what speaks against where the ranks are said to be."""
+def _placement_doubts(base: "Baseline") -> Iterator[Doubt]:
+    """Yield what contradicts the nodes that the ranks are assumed to be on."""
     hosts = base.other_hosts
     if hosts is not None:
         remedy = "number the ranks host by host; they are placed in order"
@@ -236,8 +236,8 @@ def _doubts_of_place(base: "Baseline") -> Iterator[Doubt]:
             return
 
 
-def _doubts_of_length(base: "Baseline") -> Iterator[Doubt]:
-    """Yield what speaks against how long the replay takes."""
+def _length_doubts(base: "Baseline") -> Iterator[Doubt]:
+    """Yield what contradicts the simulated length of the step."""
     if base.unprofiled is not None and 100 * base.unprofiled.rest > NEAR:
         yield Doubt(
             base.unprofiled.sentence(),
@@ -252,7 +252,7 @@ def _doubts_of_length(base: "Baseline") -> Iterator[Doubt]:
 
 
 def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:
-    """Say how a step was simulated, what of the trace could be used, and what is assumed."""
+    """Describe how a step was simulated, what of the trace was used, and what is assumed."""
     settings, loaded = base.settings, base.loaded
     costs = f"collective costs from the {settings.collective_cost}"
     simulated = say_time(base.replayed_step)
@@ -272,7 +272,7 @@ def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:
         measured: say_time(loaded.measured_step),
         "simulated step": simulated,
         "a step is": _meaning(base),
-        "transfers": list(_transfers(base.communication_error)),
+        "transfers": list(_transfer_errors(base.communication_error)),
         "what if": "\n".join(what_ifs(base)),
         "assumed": "\n".join(base.assumptions),
         "changed step": say_time(base.timeline.makespan) if base.notes else "",
@@ -286,7 +286,7 @@ def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:
 
 
 def _meaning(base: "Baseline") -> str:
-    """Say whether the step is a period or a latency."""
+    """Return whether the step is a period or a latency."""
     if base.latency is None:
         return "the time from begin to end: the trace does not show how steps follow each other"
     return (
@@ -295,14 +295,14 @@ def _meaning(base: "Baseline") -> str:
 
 
 def which_step(loaded: Loaded) -> str:
-    """Say which step it is, and which steps it stands for."""
+    """Return which step it is, and which steps it represents."""
     steps, number = loaded.coverage.typical_of, loaded.coverage.step
     typical = f", with the typical lengths of {len(steps)} steps" if steps else ""
     return "a generated step" if number == GENERATED else f"step {number}{typical}"
 
 
-def _transfers(error: CommunicationError) -> Iterator[str]:
-    """Say how far modelled transfers are off the measured ones, in parts."""
+def _transfer_errors(error: CommunicationError) -> Iterator[str]:
+    """Yield the errors of modelled against measured transfers."""
     if error["median_pct"] is None or error["median_absolute_pct"] is None:
         if error["calls"] + error["not_compared"]:
             yield error["note"]
@@ -318,7 +318,7 @@ def _transfers(error: CommunicationError) -> Iterator[str]:
 
 
 def network(prior: "NetworkPriorAnswer") -> list[str]:
-    """Say how uncertain the network's figures are, in parts."""
+    """Return the uncertainty of the network's figures, in parts of a line."""
     parts = list(say_prior(prior["tiers"]))
     if parts and prior["calls_told"]:
         share = f"{prior['calls_told']:,} of {prior['calls']:,}"
@@ -328,7 +328,7 @@ def network(prior: "NetworkPriorAnswer") -> list[str]:
 
 
 def kernels(prior: KernelPrior | None) -> list[str]:
-    """Say where the times of kernels are from, and how uncertain they are, in parts."""
+    """Return the source of kernel times and their uncertainty, in parts of a line."""
     if prior is None:
         return []
     shares = (f"{origin['known']} {origin['share_pct']:.0f} %" for origin in prior["origins"])
@@ -338,27 +338,27 @@ def kernels(prior: KernelPrior | None) -> list[str]:
 
 
 def _signed(value: float) -> str:
-    """With a sign, which what rounds to nothing does not take from below: never -0.0."""
+    """Format with a sign; what rounds to zero is 0.0, never -0.0."""
     return f"{round(value, 1) + 0.0:+.1f} %"
 
 
 def where(base: "Baseline") -> str:
-    """Say on which cluster, and on how many nodes of it if that was asked for."""
+    """Return the cluster's name, and the number of nodes if one was asked for."""
     return base.scenario.cluster.name + on_nodes(base.settings.nodes)
 
 
 def on_nodes(nodes: int | None) -> str:
-    """Say over how many nodes the ranks are spread; "" if they fill them."""
+    """Return over how many nodes the ranks are spread; "" if they fill nodes in order."""
     return "" if nodes is None else f", {plural(nodes, 'node')}"
 
 
 def about(base: "Baseline") -> str:
-    """Say which trace is simulated where."""
+    """Return which trace is simulated on which cluster."""
     return f"{base.loaded.trace} on {where(base)}"
 
 
 def _settings(settings: "Settings") -> Iterator[str]:
-    """Say which settings are not the default, of those that are said nowhere else."""
+    """Yield the settings that are not at their default and are stated nowhere else."""
     if settings.algorithms:
         yield f"algorithms {', '.join(settings.algorithms)}"
     if settings.kernels is not None:
@@ -370,7 +370,7 @@ def _settings(settings: "Settings") -> Iterator[str]:
 
 
 def slow_down(base: "Baseline") -> str:
-    """Say how much longer kernels take beside a call, and who says so; "" if they do not."""
+    """Return how much kernels slow down beside a call, and its source; "" if they do not."""
     slope = base.slow_down
     if slope is None:
         return ""
@@ -381,7 +381,7 @@ def slow_down(base: "Baseline") -> str:
 
 
 def stalls(base: "Baseline") -> list[str]:
-    """Say what was removed of the recorded step, and of which ops most; nothing if not asked."""
+    """List what was removed from the recorded step, by op, the most first; nothing if not asked."""
     unprofiled = base.unprofiled
     if unprofiled is None:
         return []
@@ -396,24 +396,24 @@ def stalls(base: "Baseline") -> list[str]:
 
 
 def folded(base: "Baseline") -> str:
-    """Say which ranks were simulated for all, or why all were if that was asked for."""
+    """Return which ranks were simulated for all; if folding was asked for in vain, why."""
     note = base.timeline.folded
     return note if base.settings.fold or not note.startswith("nothing") else ""
 
 
 def what_ifs(base: "Baseline") -> list[str]:
-    """Say each change that was made before anything was asked, and what it touched."""
+    """List each what-if of the baseline with what it touched."""
     pairs = zip(base.settings.what_ifs, base.notes, strict=True)
     return [f"{change} ({note})" for change, note in pairs]
 
 
 def _engine(base: "Baseline") -> str:
-    """Say which engine answered, and how far the SimPy model agrees."""
+    """Return the engine, and how far the SimPy model agrees."""
     return f"engine {base.engine_check['note']}"
 
 
 def coverage_parts(coverage: Coverage) -> list[str]:
-    """Return the coverage line in its parts."""
+    """Return the parts of the coverage line."""
     parts = [f"{len(coverage.ranks)} of {coverage.ranks_in_job} ranks"]
     if coverage.kernels and not coverage.starts:
         parts.append(f"{coverage.kernels:,} kernels")
@@ -443,7 +443,7 @@ def stats(base: "Baseline") -> tuple[Stat, ...]:
 
 
 def coverage_stats(coverage: Coverage) -> tuple[Stat, ...]:
-    """Return how much of the job and of its calls the trace has."""
+    """Return how much of the job and of its calls the trace covers."""
     numbers = [Stat("ranks in the trace", f"{len(coverage.ranks):,} of {coverage.ranks_in_job:,}")]
     if coverage.starts:
         numbers.append(Stat("starts explained", f"{100 * coverage.starts_explained:.4g} %"))
@@ -457,7 +457,7 @@ def coverage_stats(coverage: Coverage) -> tuple[Stat, ...]:
 def path_section(
     timeline: "StepTimeline", path: Sequence[Segment] | None = None, *, terminal: bool = False
 ) -> Section:
-    """Show what the critical path is spent on, and whose communication is on it."""
+    """Tabulate the critical path by use of time and by communicating group."""
     path = critical_path(timeline) if path is None else path
     by_what = path_by_what(timeline, list(path))
     blocks = [Bars("critical path", by_what, COLOURS, stacked=True)]
@@ -469,7 +469,7 @@ def path_section(
 def step_sections(
     timeline: "StepTimeline", path: Sequence[Segment] | None = None
 ) -> tuple[Section, ...]:
-    """Show on a page where a step goes: its critical path, the timeline of ranks, the network."""
+    """Return sections of a page: critical path, timeline of ranks, network."""
     path = critical_path(timeline) if path is None else path
     return (
         path_section(timeline, path),
@@ -479,20 +479,20 @@ def step_sections(
 
 
 def timeline_section(timeline: "StepTimeline", path: Sequence[Segment] | None = None) -> Section:
-    """Show on a page when every op ran."""
+    """Return the section of a page with the timeline of all ops."""
     block = Timeline(timeline, path)
     return Section("timeline", "Timeline of ranks", [block], wide=True, long=True, terminal=False)
 
 
 def network_section(timeline: "StepTimeline") -> Section:
-    """Show on a page how busy links were."""
+    """Return the section of a page with the utilisation of links."""
     words = "Utilisation of a link: the bytes that crossed it over what it could carry in the step."
     blocks = [NetworkMap(timeline)]
     return Section("network", "Network", blocks, words, wide=True, terminal=False)
 
 
 def failures_section(job: "FailingJob") -> Section:
-    """Say what failures cost a long run, and what fewer of them would save."""
+    """Tabulate what failures cost a long run, and what fewer of them would save."""
     result = job.answer()
     lost = (
         f"checkpoints take {percent(result['checkpoints_pct'])},"
@@ -500,16 +500,16 @@ def failures_section(job: "FailingJob") -> Section:
         f" restarts {percent(result['restarts_pct'])}"
     )
     sentence = (
-        f"The job fails every {_say_long(result['mtbf_s'])}. With a checkpoint every"
-        f" {_say_long(result['every_s'])}, {percent(result['productive_pct'])} of its time goes"
+        f"The job fails every {_format_long(result['mtbf_s'])}. With a checkpoint every"
+        f" {_format_long(result['every_s'])}, {percent(result['productive_pct'])} of its time goes"
         f" into steps that are kept, {_three_digits(result['steps_a_month'])} in 30 days; {lost}."
     )
     rows = [
         Row(
             (
                 row["what"],
-                _say_long(row["now_s"]),
-                _say_long(row["then_s"]),
+                _format_long(row["now_s"]),
+                _format_long(row["then_s"]),
                 percent(row["productive_pct"]),
                 percent(row["utility_pct"]),
             ),
@@ -523,8 +523,8 @@ def failures_section(job: "FailingJob") -> Section:
     return Section("failures", "Failures", [Text(sentence), Table(columns, rows, foot=foot)])
 
 
-def _say_long(seconds: float) -> str:
-    """Say a time in hours or minutes, as times between failures are told."""
+def _format_long(seconds: float) -> str:
+    """Format a time in hours or minutes, as is usual for times between failures."""
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{_three_digits(seconds / size)} {unit}"
@@ -532,7 +532,7 @@ def _say_long(seconds: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    """Write a number with thousands separated, to three digits."""
+    """Format a number with three significant digits and thousands separators."""
     if value >= 100:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:.3g}"

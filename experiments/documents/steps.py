@@ -1,4 +1,4 @@
-"""What answers about a step say: replayed, explained, generated, beside another, its memory."""
+"""Documents about a step: replayed, explained, generated, compared, and its memory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,22 +58,22 @@ if TYPE_CHECKING:
     from simulator.analysis.attribution import PathPart, Stretch
 
 _SHOWN_RANKS, _PAGE_RANKS = 16, 256
-"""Ranks of a table, and of a page's."""
+"""Most ranks in a table on a terminal, and on a page."""
 _NAMES = 6
-"""Names of each use of time in the table; the rest is one row."""
+"""Most names per use of time in the table; one row has the rest."""
 _STRETCHES = 20
 _NAME = 48
-"""Characters of a name in the table; those of C++ kernels run to hundreds."""
-_TAKEN_BACK = 0.2
-"""Share of the largest gain from which on what takes it back is worth a word."""
+"""Most characters of a name in the table; names of C++ kernels have hundreds."""
+_NOTABLE_LOSS = 0.2
+"""Share of the largest gain from which on a loss that offsets it is mentioned."""
 _PARTS = 16
-"""Parts of a table; the rest is one row."""
+"""Most parts in a table; one row has the rest."""
 _DRAWN = 12
-"""Parts that a chart has; the rest is one bar."""
+"""Most parts in a chart; one bar has the rest."""
 
 
 def replay(report: "ReplayReport") -> Document:
-    """Say how long the replay takes against what was measured, rank by rank."""
+    """Tabulate simulated against measured times, rank by rank."""
     base = report.base
     step, error = say_time(base.replayed_step), base.error
     headline = f"The simulated step takes {step}. There is no measured step to compare it with."
@@ -130,7 +130,7 @@ def replay(report: "ReplayReport") -> Document:
 
 
 def routing_section(routing: "RoutingNotes") -> Section:
-    """Say how messages are routed, and where they collide."""
+    """Describe how messages are routed, and where they collide."""
     lines = [f"routing: {routing.policy}", *routing.lines()]
     return Section("routing", "Routing", [Text(line) for line in lines])
 
@@ -140,7 +140,7 @@ def _scaled(seconds: float | None, factor: float) -> str:
 
 
 def explain(report: "ExplainReport") -> Document:
-    """Say what the step is spent on; or what makes up the utility of a resource."""
+    """Tabulate what the step is spent on, or what the utility of a resource consists of."""
     base = report.base
     if report.saved is not None:
         return _explain_saved(report, report.saved)
@@ -196,7 +196,7 @@ def explain(report: "ExplainReport") -> Document:
 
 
 def _slow_down(report: "ExplainReport") -> str:
-    """Say how much longer kernels take beside calls, as the trace shows it."""
+    """Return how much kernels slow down beside calls according to the trace."""
     slope = report.slow_down
     if slope is None:
         return report.slow_down_note
@@ -210,7 +210,7 @@ def _slow_down(report: "ExplainReport") -> str:
 
 
 def _named(parts: "Sequence[PathPart]") -> dict[str, float]:
-    """Say the largest names of each use of time, and the rest of it together."""
+    """Return the times of the largest names of each use, and of the rest of it together."""
     shares: dict[str, float] = {}
     for what in dict.fromkeys(part.what for part in parts):
         same_kind = [part for part in parts if part.what == what]
@@ -254,7 +254,7 @@ def _stretches(path: "Sequence[Stretch]") -> Section:
 
 
 def signed_chart(anchor: str, title: str, parts: Sequence[tuple[str, float]], what: str) -> Chart:
-    """Draw times (s) that add up to something below each other, the largest first."""
+    """Draw times (s) that add up to a total as bars, the largest first."""
     ordered = sorted((part for part in parts if part[1]), key=lambda part: -abs(part[1]))
     shown, rest = ordered[:_DRAWN], ordered[_DRAWN:]
     if rest:
@@ -273,7 +273,7 @@ def signed_chart(anchor: str, title: str, parts: Sequence[tuple[str, float]], wh
 
 
 def _explain_saved(report: "ExplainReport", saved: "UtilityParts") -> Document:
-    """Take a utility apart: by cause, by module, by rank."""
+    """Break a utility down by cause, by module and by rank."""
     base = report.base
     change = f"{saved['baseline']} → {saved['changed']}"
     parts = [
@@ -316,30 +316,30 @@ def _explain_saved(report: "ExplainReport", saved: "UtilityParts") -> Document:
 
 
 def _why_saved(parts: "Sequence[SavedPart]") -> str:
-    """Name the largest part of a utility, and what takes much of it back."""
+    """Name the largest part of a utility, and the part that offsets much of it."""
     if not parts:
         return ""
     loss, *_, gain = sorted((parts[0], *parts), key=lambda part: part.saved_s)
     if sum(part.saved_s for part in parts) < 0:  # the change makes the step longer
         gain, loss = loss, gain
     where = shortened(gain.name, _NAME) or gain.what
-    if 0 < gain.saved_s <= -loss.saved_s / _TAKEN_BACK and loss.name == gain.name:
+    if 0 < gain.saved_s <= -loss.saved_s / _NOTABLE_LOSS and loss.name == gain.name:
         return (
-            f"{where} spends {percent(gain.utility_pct)} less on {_say_cause(gain)}, but"
-            f" {percent(-loss.utility_pct)} more on {_say_cause(loss)}, which then limits it."
+            f"{where} spends {percent(gain.utility_pct)} less on {_cause_text(gain)}, but"
+            f" {percent(-loss.utility_pct)} more on {_cause_text(loss)}, which then limits it."
         )
-    on = f", on {_say_cause(gain)}" if gain.cause else ""
+    on = f", on {_cause_text(gain)}" if gain.cause else ""
     return f"The largest part is in {where}{on}: {percent(gain.utility_pct)}."
 
 
-def _say_cause(part: "SavedPart") -> str:
+def _cause_text(part: "SavedPart") -> str:
     return part.cause.replace("_", "-").replace("pcie", "PCIe") or part.what
 
 
 def _saved_table(
     keys: Sequence[str], parts: "Sequence[SavedPart]", saved: "UtilityParts", foot: str = ""
 ) -> Table:
-    """List parts, the largest first, and the rest of them together."""
+    """List parts, the largest first, and the rest together in one row."""
     parts = [part for part in parts if part.saved_s]
     shown = parts if len(parts) <= _PARTS + 1 else parts[:_PARTS]
     blank = [""] * (len(keys) - 1)
@@ -368,7 +368,7 @@ def _cells(part: "SavedPart", keys: int) -> list[str]:
 
 
 def generation(report: "GenerationReport") -> Document:
-    """Say how long a generated step takes, and what it computes and communicates."""
+    """Describe the time of a generated step, and what it computes and communicates."""
     from traces.generate.model import parameters  # no other document needs what it imports
 
     base, volumes, plan = report.base, report.volumes, report.plan
@@ -437,12 +437,12 @@ def generation(report: "GenerationReport") -> Document:
 
 
 _FAR_OFF_PCT = 10.0
-"""A generated step is followed by a likely one where steps like it were off by more, most of them
-to one side."""
+"""Median signed error (%) of similar steps from which on a likely step is shown beside the
+simulated one."""
 
 
 def likely_words(report: "GenerationReport") -> str:
-    """Say what the step takes if it is off as steps like it were; "" where they were not."""
+    """Return the step corrected by the median error of similar steps; "" if that is small."""
     prior, likely = report.steps_like_it, report.likely_step_s
     if prior is None or likely is None or abs(prior["signed_pct"]) < _FAR_OFF_PCT:
         return ""
@@ -451,7 +451,7 @@ def likely_words(report: "GenerationReport") -> str:
 
 
 def prior_words(report: "GenerationReport") -> str:
-    """Say what measured steps like this one were off."""
+    """Return the errors of similar steps against measured ones."""
     prior = report.steps_like_it
     if prior is None:
         return "none was measured, so the error is unknown"
@@ -464,7 +464,7 @@ def prior_words(report: "GenerationReport") -> str:
 
 
 def memory(report: "MemoryReport") -> Document:
-    """Say what fills the memory of the ranks of every pipeline stage."""
+    """Tabulate the memory of the ranks of every pipeline stage."""
     from traces.generate.model import parameters  # no other document needs what it imports
 
     plan, most = report.plan, report.fullest
@@ -501,7 +501,7 @@ def memory(report: "MemoryReport") -> Document:
 
 
 def _stage_table(report: "MemoryReport", foot: str) -> Table:
-    """Return a row for each part, a column for some of the stages."""
+    """Return a row per part of memory, with a column for some of the stages."""
     # The stages that have a column: the first two, the fullest and the last
     stages = report.stages
     most = max(stages, key=lambda stage: stage.total).stage
@@ -528,16 +528,16 @@ def _stage_table(report: "MemoryReport", foot: str) -> Table:
 
 _ROWS, _CLASS_NAME = 16, 48
 _ROUNDING = 1e-7
-"""Differences below this share of the step are left out: whole nanoseconds of traces leave them."""
-_AT_THE_ENDS = {
+"""Smaller differences (share of the step) are left out: traces round to nanoseconds."""
+_IDLE_AT_ENDS = {
     "not started": "time before a rank's first operation",
     "finished": "time after a rank's last operation",
 }
-"""What a rank does outside of its operations, in a sentence."""
+"""Phrases for time outside of a rank's operations."""
 
 
 def diff(report: "DiffReport") -> Document:
-    """Say what differs between two steps, and what would make of the first the second."""
+    """Show the difference of two steps, and which changes would turn the first into the second."""
     a, b, run = report.a, report.b, report.runs[0]
     off = 100 * (b.step - a.step) / a.step if a.step else 0.0
     headline = f"B takes as long as A, {say_step(a.step)}."
@@ -549,7 +549,7 @@ def diff(report: "DiffReport") -> Document:
     if uses and uses[0]["difference_s"]:
         most = uses[0]
         added = _longer(most["difference_s"])
-        what = _AT_THE_ENDS.get(most["what"], most["what"])
+        what = _IDLE_AT_ENDS.get(most["what"], most["what"])
         why = f"The largest part of the difference is {what}: {added}."
     sections = [_run_section(report, each) for each in report.runs]
     sections.append(_class_section(report, run))
@@ -585,7 +585,7 @@ def diff(report: "DiffReport") -> Document:
 
 
 def _side(side: "Side") -> str:
-    """Say which step it is, where, and how long as measured and simulated."""
+    """Return which step it is, where it ran, and its measured and simulated length."""
     on = "" if side.base is None else f" on {side.base.scenario.cluster.name}"
     parts = [f"{side.loaded.trace}{on}, {which_step(side.loaded)}"]
     if side.measured is not None:
@@ -598,7 +598,7 @@ def _side(side: "Side") -> str:
 
 
 def _run_section(report: "DiffReport", run: str) -> Section:
-    """Say what every use of time adds to either step."""
+    """Tabulate the time of each use in either step."""
     uses = report.uses(run)
     total = [sum(row[key] for row in uses) for key in ("a_adds_s", "b_adds_s")]
     scale, unit = unit_of(max(total))
@@ -637,7 +637,7 @@ def _longer(seconds: float) -> str:
 
 
 def _class_section(report: "DiffReport", run: str) -> Section:
-    """List the classes of ops that differ most, and the rest of them together."""
+    """List the classes of ops that differ most, and the rest together."""
     least = _ROUNDING * report.a.step
     parts = [part for part in report.of_run(run) if abs(part.difference_s) > least and part.name]
     shown = parts if len(parts) <= _ROWS + 1 else parts[:_ROWS]
@@ -670,7 +670,7 @@ def _class_section(report: "DiffReport", run: str) -> Section:
 
 
 def _change_section(report: "DiffReport") -> Section:
-    """Say what the what-ifs on A predict."""
+    """Tabulate what the what-ifs on A predict."""
     every = [*report.changes, *([report.together] if report.together is not None else [])]
     rows = [
         (

@@ -1,4 +1,4 @@
-"""What validations say: predictions against measured steps, points, calls and serving."""
+"""Documents of validations: predictions against measured steps, points, calls and serving."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from experiments.validation.predicted_points import PointError
 
 _MOST_REASONS = 20
-"""Rows that are refused, in the answer; JSON has all."""
+"""Most refused rows that are listed; JSON has all."""
 
 
 def validation(report: "ValidationReport") -> Document:
-    """Say the error of every step, trace by trace, or of every point or call, and the medians."""
+    """Tabulate the errors of steps by trace, or of points or calls, with their medians."""
     if report.points:
         return _points(report)
     if report.calls:
@@ -85,7 +85,7 @@ def validation(report: "ValidationReport") -> Document:
 def _errors_headline(
     count: str, verb: str, error: float | None, others: Mapping[str, float | None]
 ) -> str:
-    """Say the median error of predictions, and of other ways to predict the same."""
+    """Return the median error of predictions, and that of other predictors of the same rows."""
     if error is None:
         return f"None of {count} can be compared."
     also = [f"{percent(value)} {name}" for name, value in others.items() if value is not None]
@@ -95,7 +95,7 @@ def _errors_headline(
 
 
 def spread_of_errors(summary: "ErrorSummary | None") -> str:
-    """Say how errors spread around the median, which is in the headline, and which is largest."""
+    """Return the spread of errors around the median, which the headline has, and the largest."""
     if summary is None:
         return "no prediction has a measurement to compare with"
     inside = ""
@@ -153,11 +153,11 @@ def _panel(trace: str, steps: "Sequence[StepError]", number: int) -> Chart:
     predicted = [step.simulated_s or 0.0 for step in steps]
     measured = [step.measured_s or 0.0 for step in steps]
     values = places, predicted, measured, [0.0] * len(steps)
-    return _compared(f"steps-{number}-chart", Path(trace).name, Axis("step", ticks=ticks), values)
+    return _scatter(f"steps-{number}-chart", Path(trace).name, Axis("step", ticks=ticks), values)
 
 
-def _compared(anchor: str, title: str, axis: Axis, values: tuple[Sequence[float], ...]) -> Chart:
-    """Draw predicted times as a line and measured ones (s) with their scatter, from 0."""
+def _scatter(anchor: str, title: str, axis: Axis, values: tuple[Sequence[float], ...]) -> Chart:
+    """Draw predicted times as a line, measured ones (s) with their scatter; axes start at 0."""
     places, predicted, measured, scatter = values
     scale, unit = unit_of(max(*predicted, *measured))
     lines = [
@@ -175,7 +175,7 @@ def _compared(anchor: str, title: str, axis: Axis, values: tuple[Sequence[float]
 
 
 def _calls(report: "ValidationReport") -> Document:
-    """Say the errors of calls by kind and class of sizes."""
+    """Tabulate the errors of calls by kind and class of sizes."""
     name, errors = report.clusters[0].name, report.call_errors
     rows = [
         (
@@ -212,9 +212,9 @@ def _calls(report: "ValidationReport") -> Document:
 def calls_charts(
     calls: Sequence[tuple[str, int | None, int, float, float, float]], title: str
 ) -> list[Chart]:
-    """Draw times over sizes, a panel per number of ranks and nodes, a colour per kind.
+    """Draw times over sizes: a panel per number of ranks and nodes, a colour per kind.
 
-    Calls are their kind, nodes, ranks, size (B), measured and modelled time (s).
+    ``calls`` are kind, nodes, ranks, size (B), measured and modelled time (s).
     """
     kinds = sorted({kind for kind, *_ in calls})
     charts = []
@@ -247,7 +247,7 @@ def calls_charts(
 
 
 def _points(report: "ValidationReport") -> Document:
-    """Say predictions against what was measured, recording by recording, and the medians."""
+    """Tabulate predicted against measured points by recording, with medians."""
     sections = [] if report.brief else list(_recorded_points(report))
     summary = _recordings(report)
     if len(summary.rows) > 1 or report.brief:
@@ -281,7 +281,7 @@ def _points(report: "ValidationReport") -> Document:
 
 
 def _recorded_points(report: "ValidationReport") -> Iterator[Section]:
-    """Yield the points of each recording."""
+    """Yield a section with the points of each recording."""
     with_calibration = any(point.calibrated_s is not None for point in report.points)
     with_network = any(point.network_only_s is not None for point in report.points)
     nodes = on_nodes(report.settings.nodes)
@@ -305,7 +305,7 @@ def _recorded_points(report: "ValidationReport") -> Iterator[Section]:
 
 
 def _point_cells(point: "PointError") -> dict[str, str]:
-    """Say a point, by the name of the column."""
+    """Return the cells of a point by column name."""
     measured = say_time(point.measured_s)
     if point.measured_mad_s is not None and point.measured_s is not None:
         factor, unit = unit_of(point.measured_s)
@@ -326,7 +326,7 @@ def _point_cells(point: "PointError") -> dict[str, str]:
 
 
 def _point_notes(points: "Sequence[PointError]") -> Iterator[Text]:
-    """Say what could not be answered and why, each reason once."""
+    """Yield which points have no answer and why, each reason once."""
     for note, same in groupby(points, lambda point: point.note):
         if note:
             names = [point.what_if or "as recorded" for point in same]
@@ -335,7 +335,7 @@ def _point_notes(points: "Sequence[PointError]") -> Iterator[Text]:
 
 
 def _recordings(report: "ValidationReport") -> Table:
-    """Return a row per recording: its median and worst error, and the utility of doubling."""
+    """Return a row per recording: median and worst error, and the utility of doubling."""
     rows = []
     for trace, same in groupby(report.points, lambda row: row.trace):
         points = list(same)
@@ -357,7 +357,7 @@ def _recordings(report: "ValidationReport") -> Table:
 
 
 def _median_and_worst(errors: "Sequence[float | None]") -> tuple[str, str]:
-    """Say the median without sign and the worst with it, "" where there is none."""
+    """Return the median without sign and the worst with it; "" if there are none."""
     numbers = [error for error in errors if error is not None]
     if not numbers:
         return "", ""
@@ -365,7 +365,7 @@ def _median_and_worst(errors: "Sequence[float | None]") -> tuple[str, str]:
 
 
 def _point_panels(report: "ValidationReport") -> Iterator[Chart]:
-    """Draw each recording's points, over the factor where each has one."""
+    """Draw each recording's points, over the factor if each point has one."""
     answered = [row for row in report.points if row.predicted_s and row.measured_s]
     by_recording = groupby(answered, lambda point: (point.trace, point.cluster))
     for number, ((trace, _), same) in enumerate(by_recording):
@@ -380,7 +380,7 @@ def _point_panels(report: "ValidationReport") -> Iterator[Chart]:
         predicted = [point.predicted_s or 0.0 for point in points]
         measured = [point.measured_s or 0.0 for point in points]
         values = places, predicted, measured, [point.measured_mad_s or 0.0 for point in points]
-        yield _compared(f"points-{number}-chart", Path(trace).name, axis, values)
+        yield _scatter(f"points-{number}-chart", Path(trace).name, axis, values)
 
 
 def _share(value: float | None) -> str:
@@ -393,7 +393,7 @@ def _worse(step: "StepError") -> float | None:
 
 
 def predicted_steps(report: "StepsReport") -> Document:
-    """Say predictions against measured training steps, step by step unless that is left out."""
+    """Tabulate predicted against measured training steps; single steps can be left out."""
     sections: list[Section] = []
     if not report.brief:
         for source, same in groupby(report.steps, lambda step: step.source):
@@ -423,7 +423,7 @@ def predicted_steps(report: "StepsReport") -> Document:
 
 
 def predicted_ratios(report: "RatiosReport") -> Document:
-    """Say predicted against measured ratios of two settings, row by row unless left out."""
+    """Tabulate predicted against measured ratios of two settings; rows can be left out."""
     answered = [row for row in report.ratios if row.error_pct is not None]
     sections: list[Section] = []
     if answered and not report.brief:
@@ -462,7 +462,7 @@ def predicted_ratios(report: "RatiosReport") -> Document:
 
 
 def _refusals(reasons: Iterable[str]) -> list[Section]:
-    """Say why rows are refused; "" is of a row that is not."""
+    """List why rows are refused; "" is the reason of a row that is not."""
     refused = [reason for reason in reasons if reason]
     lines = [Text(f"refused: {reason}") for reason in refused[:_MOST_REASONS]]
     if len(refused) > _MOST_REASONS:
@@ -471,7 +471,7 @@ def _refusals(reasons: Iterable[str]) -> list[Section]:
 
 
 def _scores(scores: "Sequence[Score]") -> list[Section]:
-    """Say how tools do on the rows that all of them answer; nothing where no other was given."""
+    """Tabulate how tools do on the rows that all of them answer; nothing for a single tool."""
     if not scores:
         return []
     rows = [
@@ -559,7 +559,7 @@ def _errors(report: "StepsReport") -> Iterator[Block]:
 
 
 def predicted_serving(report: "ValidateServingReport") -> Document:
-    """Say how far predictions of measured serving are off, by what rows are alike in."""
+    """Tabulate the errors of predictions of measured serving, by groups of similar rows."""
     errors = report.errors
     rows = [
         (
@@ -598,7 +598,7 @@ def _serving_headline(whole: "ServingErrors") -> str:
 
 
 def serving_log(report: "ServingLogReport") -> Document:
-    """Say how the requests of a log are answered, against what was measured."""
+    """Tabulate predicted against measured times of the requests of a log."""
     rows = [
         (
             f"{each.metric} {each.figure}",
@@ -632,7 +632,7 @@ def _log_headline(figures: "Sequence[LogFigure]", requests: int) -> str:
 
 
 def _ratio_table(pairs: "Sequence[PairErrors]", title: str) -> Table:
-    """Tabulate the errors of the ratios of pairs, by what their rows differ in."""
+    """Tabulate the errors of ratios of pairs, by what their rows differ in."""
     rows = [
         (pair.what, f"{pair.pairs:,}", percent(pair.median_pct), percent(pair.p90_pct))
         for pair in pairs

@@ -8,6 +8,7 @@ known only if an operator around the launch records them.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -106,9 +107,14 @@ class KernelRules:
 
 
 _KNOWN = ", ".join((*KINDS, UNKNOWN))
-_TABLE = Path(__file__).with_suffix(".yaml")
+_TABLE = "comm_kernels.yaml"
 KERNELS = KernelRules(
-    tuple(KernelRule(**rule) for rule in cast("Any", parse_yaml(_TABLE.read_bytes(), _TABLE)))
+    tuple(
+        KernelRule(**rule)
+        for rule in cast(
+            "Any", parse_yaml((files("traces") / "core" / _TABLE).read_bytes(), _TABLE)
+        )
+    )
 )
 """What is known, from ``comm_kernels.yaml``; ``note`` of each rule says from where."""
 

@@ -10,7 +10,7 @@ and DeepSpeed 0.17 (its configuration reference).
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from importlib.resources import files
 from textwrap import wrap
 from typing import NoReturn
 
@@ -348,10 +348,6 @@ def _megatron_sharding(job: Job) -> dict[str, Value]:
     return sharding
 
 
-_NEMO = Path(__file__).with_name("nemo_launch.py.txt")
-"""The program, with names in braces for what a plan says."""
-
-
 def _nemo(job: Job) -> str:
     model, run, p = job.plan.model, job.training, job.plan.parallelism
     _of_choices(_OPTIMIZERS, run.optimizer, "optimizer", "nemo")
@@ -389,7 +385,8 @@ def _nemo(job: Job) -> str:
         name: value for name, value in precision.items() if name not in ("bf16", "fp16")
     }
     activation = ",\n        activation_func=F.silu" if model.gated else ""
-    return _NEMO.read_text("utf-8").format(
+    program = (files("traces") / "generate" / "nemo_launch.py.txt").read_text("utf-8")
+    return program.format(
         comments="\n".join(_comments(job)),
         environment=json.dumps(dict(job.environment)),
         shape=_keywords(shape, 8)[:-1] + activation + ",\n    ",

@@ -1,1 +1,1 @@
-"""Libraries: NCCL's choice and constants, RCCL, gloo; which algorithm, and what it costs."""
+"""Communication libraries: the algorithms that NCCL, RCCL and gloo choose, and their costs."""

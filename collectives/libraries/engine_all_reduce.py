@@ -1,8 +1,8 @@
-"""All-reduce kernels of serving engines, by size, as measured.
+"""Measured times of the all-reduce kernels of serving engines, by size.
 
-Engines exchange small activations by kernels of their own, one-shot or two-shot over peer memory,
-inside a captured graph; beyond some MiB by NCCL. ``engine_all_reduce.csv`` beside this has the
-times of both in one table: github ai-dynamo/aiconfigurator (Apache-2.0), commit 095f58a5,
+Engines exchange small activations by kernels of their own (one-shot or two-shot over peer memory,
+inside a captured graph) and use NCCL beyond some MiB. ``engine_all_reduce.csv`` beside this module
+has the times of both in one table: github ai-dynamo/aiconfigurator (Apache-2.0), commit 095f58a5,
 ``custom_allreduce_perf``, rows of captured graphs; sizes there count elements of 2 B.
 """
 
@@ -18,10 +18,10 @@ from simulator.support.arrays import Floats
 
 _TABLE = Path(__file__).parent / "engine_all_reduce.csv"
 
-_INSTEAD = {"b300_sxm": "b200_sxm", "gb300": "gb200", "h800_sxm": "h100_sxm"}
-"""Machines with the switches and links of another, whose kernels were not measured."""
-_MORE_RANKS = {"gb200": "b200_sxm"}
-"""Machines measured on a node of their domain, and where its chips were measured on more ranks."""
+_SAME_AS = {"b300_sxm": "b200_sxm", "gb300": "gb200", "h800_sxm": "h100_sxm"}
+"""Machines whose kernels were not measured, and one with the same switches and links."""
+_MORE_RANKS_OF = {"gb200": "b200_sxm"}
+"""Machines measured on one node of a domain, and where more ranks of its chips were measured."""
 
 
 @cache
@@ -34,23 +34,23 @@ def _measured() -> Mapping[tuple[str, int], tuple[Floats, Floats]]:
     tables = {}
     for key, points in rows.items():
         sizes, seconds = np.array(points).T
-        # One kernel takes over from another: where the next is faster for more, it does for less.
+        # Times never fall with size: a kernel that is faster for more bytes is used for fewer too.
         least = np.minimum.accumulate(seconds[::-1])[::-1]
         tables[key] = (sizes, least)
     return tables
 
 
 def engine_all_reduce(chip: Accelerator, ranks: int, size: float) -> float | None:
-    """Return what an engine's all-reduce takes (s) inside a scale-up domain; None: not known.
+    """Time of an engine's all-reduce (s) inside a scale-up domain, None if unknown.
 
-    More ranks than were measured in a domain of several nodes (NVL72) take longer by the ratio that
-    was measured on nodes with as many of the same chips. Linear between measured sizes in
-    logarithms of both; beyond the last, proportional to the size.
+    In a domain of several nodes (NVL72) the time on more ranks than were measured is scaled by the
+    ratio that was measured on nodes with as many of the same chips. Between measured sizes the
+    interpolation is linear in the logarithms of both; beyond the largest, proportional to the size.
 
     Parameters
     ----------
     chip
-        The accelerator, by whose name its machine is known.
+        The accelerator, whose name determines its machine.
     ranks
         Members of the group: 2, 4 or 8.
     size
@@ -67,7 +67,7 @@ def engine_all_reduce(chip: Accelerator, ranks: int, size: float) -> float | Non
     """
     tables = {sheet.kernel_table or name for sheet in named(chip.name) for name in [sheet.name]}
     tables |= {spelling for sheet in named(chip.name) for spelling in _machines(sheet)}
-    machines = sorted(_INSTEAD.get(table, table) for table in tables)
+    machines = sorted(_SAME_AS.get(table, table) for table in tables)
     times = (_time(machine, ranks, size) for machine in machines)
     return next((time for time in times if time is not None), None)
 
@@ -80,11 +80,11 @@ def _time(machine: str, ranks: int, size: float) -> float | None:
             return float(seconds[-1] * size / sizes[-1])
         logarithm = np.interp(np.log(max(size, 1.0)), np.log(sizes), np.log(seconds))
         return float(f"{np.exp(logarithm):.12g}")
-    relative = _MORE_RANKS.get(machine)
+    relative = _MORE_RANKS_OF.get(machine)
     most = max((count for name, count in _measured() if name == machine), default=0)
     if relative is None or ranks < most:
         return None
-    # What more ranks take longer there.
+    # Scale by the ratio of more ranks to fewer, as measured there.
     more, here, fewer = (
         _time(relative, ranks, size),
         _time(machine, most, size),
@@ -94,7 +94,7 @@ def _time(machine: str, ranks: int, size: float) -> float | None:
 
 
 def _machines(sheet: Accelerator) -> tuple[str, ...]:
-    """How aiconfigurator spells an accelerator's machine."""
+    """Return aiconfigurator's names for an accelerator's machine."""
     from simulator.accelerators import sheets
 
     return tuple(sheets()[sheet.name]["names"])

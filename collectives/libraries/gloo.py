@@ -1,48 +1,48 @@
-"""gloo: which algorithm carries out a call on the hosts, and what a step of it costs.
+"""gloo: the algorithm of a call between hosts, and the cost of its steps.
 
 From its sources (github.com/pytorch/gloo, 2018 to 2026; gloo/allreduce.cc, allgather.cc,
-broadcast.cc, reduce.cc, gather.cc, scatter.cc, alltoall.cc, barrier.cc) and what PyTorch makes of
-them (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp):
+broadcast.cc, reduce.cc, gather.cc, scatter.cc, alltoall.cc, barrier.cc) and PyTorch's use of them
+(torch/csrc/distributed/c10d/ProcessGroupGloo.cpp):
 
 =============== ====================================================================== ============
 kind            algorithm                                                              latencies
 =============== ====================================================================== ============
 all_reduce      ring in the order of the ranks: reduce-scatter, then all-gather        4 (n - 1)
 all_gather      ring                                                                   2 (n - 1)
-reduce_scatter  PyTorch makes an all-reduce of it                                      4 (n - 1)
-reduce          reduce-scatter on the ring, then everybody sends its part to the root  2 n
-broadcast       binomial tree, everybody to all children at once                       1 + levels
-gather, scatter straight to or from the root                                           2
-all_to_all      straight, all at once                                                  2
+reduce_scatter  an all-reduce, in PyTorch                                              4 (n - 1)
+reduce          reduce-scatter on the ring, then all ranks send their part to the root 2 n
+broadcast       binomial tree, each rank to all of its children at once                1 + levels
+gather, scatter direct, to or from the root                                            2
+all_to_all      direct, all at once                                                    2
 barrier         dissemination                                                          2 log2 n
-send_receive    straight                                                               2
+send_receive    direct                                                                 2
 =============== ====================================================================== ============
 
-**A step costs two latencies.** A send moves nothing until the receiver has said that it is ready
-(``NOTIFY_RECV_READY``, ``Pair::send`` and ``handleRemotePendingRecv`` of
-gloo/transport/tcp/pair.cc): one way for that notice, one for the bytes. It says so when it posts
-the receive, which for the next step of a ring it does when it has what came in the step before.
-Only the children of a broadcast's tree have posted theirs long before: there it is two for the
-first level and one for each below.
+**A step costs two latencies.** A send moves nothing until the receiver has notified the sender that
+it is ready (``NOTIFY_RECV_READY``, ``Pair::send`` and ``handleRemotePendingRecv`` of
+gloo/transport/tcp/pair.cc): one latency for the notice, one for the bytes. The notice is sent when
+the receive is posted, which for the next step of a ring is when the data of the step before have
+arrived. Only the children in a broadcast's tree have posted theirs long before: there it is two for
+the first level and one for each level below.
 
 **Segments hide it.** A ring cuts each rank's block into segments, at least two, of at most 1 MiB
-(``kMaxSegmentSize``), and keeps two under way: the notice for one goes out while the other moves.
-With ``N`` segments on their way one after the other, each ``t`` on the wire, a phase of the ring
-takes ``N t + 2 L + (ceil(N / 2) - 1) max(0, 2 L - t)``.
+(``kMaxSegmentSize``), and keeps two in flight: the notice for one is sent while the other moves.
+With ``N`` segments one after the other, each ``t`` on the wire, a phase of the ring takes
+``N t + 2 L + (ceil(N / 2) - 1) max(0, 2 L - t)``.
 
-**All-gather and all-to-all post a send before the receive**, so among ranks that do not arrive
-within a latency of each other the last one's notice waits behind the first that it sends itself:
-one segment of an all-gather, one block of an all-to-all. It is that far ahead of the others all
-the time, and done with sending before they are: between two ranks an all-gather takes 3/2 of the
-time of its bytes. Ranks are taken to arrive like that, as hosts do.
+**All-gather and all-to-all post a send before the receive.** So among ranks that do not arrive
+within a latency of each other, the notice of the last rank queues behind its own first send: one
+segment of an all-gather, one block of an all-to-all. That rank stays as far ahead of the others
+throughout, and completes its sends before they do: between two ranks an all-gather takes 3/2 of the
+time of its bytes. Ranks are assumed to arrive like that, as hosts do.
 
-**An all-to-all takes n blocks between two ranks, and n - 1/2 among more.** Of two ranks the one
-that comes later sends first, so it is done later and comes later again: 2 blocks a call (measured:
-1.93 in a step of experts, 1.96 of a late rank). Among more the late one has several connections.
-Where its NIC serves them alike it is done with all of them at once, and the same holds: ``n``
-blocks (3.84 of 4, one rank 20 ms late). Where it serves one after the other, notices leave while
-blocks to others still move, and a call needs no more than the wire does, ``n - 1``. TCP does what
-lies between; the middle is taken, chosen with one recorded step of four ranks in view (3.2 to 3.7).
+**An all-to-all takes n blocks between two ranks, and n - 1/2 among more.** Of two ranks the later
+one sends first, so it completes later and is late again in the next call: 2 blocks a call
+(measured: 1.93 in a step of experts, 1.96 of a late rank). Among more, the late rank has several
+connections. If its NIC serves them equally, all complete at once, and the same holds: ``n`` blocks
+(3.84 of 4, one rank 20 ms late). If it serves one after the other, notices leave while blocks to
+other ranks still move, and a call takes the time of the wire alone, ``n - 1``. TCP is in between;
+the mean is used, chosen with one recorded step of four ranks in view (3.2 to 3.7).
 
 A message also wakes the thread that reads the sockets, and its worker: ``WAKE``.
 """
@@ -63,34 +63,34 @@ from simulator.support.arrays import Floats, Ints
 from simulator.topology import Topology
 
 SEGMENT = 1 << 20
-"""Most bytes of a segment: ``kMaxSegmentSize`` of gloo/allreduce.h."""
+"""Largest segment (B): ``kMaxSegmentSize`` of gloo/allreduce.h."""
 _IN_FLIGHT = 2
-"""Segments under way at all times, and the fewest of a block (same file)."""
-_MANY = 64
+"""Segments in flight at any time, and the fewest segments of a block (same file)."""
+_MOST_SEGMENTED = 64
 """Ranks beyond which a segment is less than 1 % of an all-gather."""
 WAKE = 75e-6
-"""What a message takes besides the wire (s).
+"""Software overhead of a message (s).
 
-All-reduces of 4 B between two network namespaces without any delay, recorded with PyTorch 2.13 on a
-virtual machine of two cores, take 0.31 ms at best: four messages. A larger machine is faster;
-calibrating says by how much.
+The fastest all-reduces of 4 B between two network namespaces without any delay, recorded with
+PyTorch 2.13 on a virtual machine of two cores, take 0.31 ms: four messages. A larger machine is
+faster; calibration gives the factor.
 """
 _PHASES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 2, "reduce": 1}
-"""How often a ring goes round, of the kinds that have one."""
+"""Times that data go round the ring, by kind."""
 _TINY = 1e-300
-"""Keeps a division by nothing from being one."""
+"""Avoids divisions by zero."""
 
 
 def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None = None) -> Plan:
-    """Write out a call as gloo carries it out; arguments as :func:`collectives.select.plan`.
+    """Plan a call as gloo carries it out; arguments as :func:`collectives.select.plan`.
 
-    An algorithm that is forced pays two latencies a step and what it moves.
+    A forced algorithm pays two latencies per step, and the time of its bytes.
 
     Raises
     ------
     ScheduleError
-        If the kind or algorithm is not known, the algorithm cannot serve the group, or the group
-        is not on the topology.
+        If the kind or algorithm is unknown, the algorithm cannot serve the group, or the group is
+        not on the topology.
     """
     if algorithm is not None:
         forced = select.plan(call, network, machine, algorithm)
@@ -105,9 +105,9 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
 
 
 def times(call: Call, networks: Networks, machine: Machine) -> tuple[Floats, NDArray[np.bool_]]:
-    """Time of :func:`plan` on each of many networks of one graph while idle, calibrated (s).
+    """Calibrated time of :func:`plan` on each idle network of one graph (s), and where it is exact.
 
-    Beside it stands where that is sure: elsewhere ranks may run ahead of each other.
+    Elsewhere ranks may run ahead of each other.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def _schedule(call: Call, positions: Ints, graph: Topology, machine: Machine) ->
 
 
 def _latencies(call: Call, schedule: Schedule, wire: Wire) -> Number:
-    """One-way latencies that the mean step costs."""
+    """Return the number of one-way latencies per step, as a mean over the steps."""
     n, steps = schedule.ranks, max(wire.steps, 1)
     if call.kind == "broadcast":
         return (steps + 1) / steps
@@ -157,7 +157,7 @@ def _latencies(call: Call, schedule: Schedule, wire: Wire) -> Number:
         return 2.0 / (steps if call.kind == "all_to_all" else 1)
     phases = _PHASES[call.kind]
     passed = (n - 1) * _segments(call, n)
-    segment = call.size / (n * _segments(call, n)) / _rate(schedule, wire)
+    segment = call.size / (n * _segments(call, n)) / _ring_bandwidth(schedule, wire)
     there_and_back = 2 * wire.latency / steps
     exposed = 1 - segment / np.where(there_and_back > 0, there_and_back, np.inf)
     waits = np.where(there_and_back > 0, np.maximum(0.0, exposed), 0.0)
@@ -165,8 +165,8 @@ def _latencies(call: Call, schedule: Schedule, wire: Wire) -> Number:
     return 2 * (shakes + (call.kind == "reduce")) / steps
 
 
-def _rate(schedule: Schedule, wire: Wire) -> Number:
-    """Bandwidth at which blocks move round (B/s): bytes of a step over its time."""
+def _ring_bandwidth(schedule: Schedule, wire: Wire) -> Number:
+    """Bandwidth at which blocks move round the ring (B/s): bytes of a step over its time."""
     steps = sum(step.repeats for step in schedule.steps)
     return np.where(
         wire.per_byte > 0, steps / schedule.parts / np.maximum(wire.per_byte, _TINY), np.inf
@@ -174,7 +174,7 @@ def _rate(schedule: Schedule, wire: Wire) -> Number:
 
 
 def _segments(call: Call, n: int) -> int:
-    """Segments of a rank's block."""
+    """Return the number of segments of a rank's block."""
     if call.kind == "all_gather" or np.isnan(call.size):
         return _IN_FLIGHT
     least = max(-(-int(call.size) // SEGMENT), _IN_FLIGHT * n)
@@ -184,9 +184,9 @@ def _segments(call: Call, n: int) -> int:
 def _all_gather(n: int) -> Schedule:
     """Pass segments round, two of each rank's block; the last rank is one segment ahead.
 
-    A rank's segments are chunks ``2 r`` and ``2 r + 1``. With many ranks one segment is nothing.
+    A rank's segments are chunks ``2 r`` and ``2 r + 1``. With many ranks one segment is negligible.
     """
-    if n > _MANY or n == 1:
+    if n > _MOST_SEGMENTED or n == 1:
         return ring.all_gather(n)
     rank = np.arange(n, dtype=np.int32)
     passed = _IN_FLIGHT * (n - 1)
@@ -203,10 +203,10 @@ def _all_gather(n: int) -> Schedule:
 
 
 def _all_to_all(n: int) -> Schedule:
-    """Send everything at once, but for half a block of the last rank: that goes first.
+    """Send everything at once, except half a block of the last rank, which is sent first.
 
-    Of two ranks it is a whole one. Block ``target`` of rank ``source`` are chunks
-    ``2 (source n + target)`` and the one after it.
+    With two ranks it is a whole block. Block ``target`` of rank ``source`` consists of chunks ``2
+    (source n + target)`` and the one after it.
     """
     if n == 1:
         return direct.all_to_all(n)
@@ -227,15 +227,16 @@ def _reduce_scatter(n: int) -> Schedule:
 
 
 def _reduce(n: int) -> Schedule:
-    """Reduce-scatter on the ring, then everybody sends its part to rank 0."""
+    """Reduce-scatter on the ring, then every rank sends its part to rank 0."""
     steps = ring.reduce_scatter(n).steps + direct.gather(n).steps
     return Schedule("reduce", "ring_gather", ranks=n, chunks=n, parts=n, steps=steps)
 
 
 def _broadcast(n: int) -> Schedule:
-    """Send along a binomial tree, level by level: each to all of its children at once.
+    """Send along a binomial tree, level by level, each rank to all of its children at once.
 
-    The parent of a rank is that without its highest bit; its level is how many others it has.
+    A rank's parent is its number without the highest bit; its level is the number of other set
+    bits.
     """
     rank = np.arange(1, n, dtype=np.int32)
     parent = rank - np.array([1 << (int(r).bit_length() - 1) for r in rank], dtype=np.int32)
@@ -260,4 +261,4 @@ _SCHEDULES: dict[str, Any] = {
     "barrier": logarithmic.barrier,
     "send_receive": direct.send_receive,
 }
-"""By kind, functions of how many ranks there are."""
+"""Functions from the number of ranks to the schedule, by kind."""

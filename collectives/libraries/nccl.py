@@ -1,17 +1,17 @@
-"""NCCL: which algorithm and protocol carries out a call, and what that costs.
+"""NCCL: the algorithm and protocol that it chooses for a call, and their cost.
 
-Inside a domain: one ring (several on a mesh, so that every link is used, and as many as fit where
-the node is wired cable by cable), from the root down each of them for broadcast and reduce; NVLS
-for all-reduce where the switch can add and NCCL's own model takes it for faster. Across domains:
-rings for all-gather and reduce-scatter; for all-reduce trees up to a size that NCCL's own model of
-its latencies gives, rings beyond, NVLSTree where it is faster, and CollNet where the switches
-between domains add (SHARP) and it may be used. All-to-all and messages are grouped sends. The
-protocol is the fastest (:mod:`collectives.libraries.nccl_costs`, which also says what a what-if
-does to each term).
+Inside a domain: one ring (several on a mesh, so that all links are used, and as many as fit on a
+node whose wiring is given); broadcast and reduce go down each ring from the root; NVLS for
+all-reduce if the switch can reduce and NCCL's own model expects it to be faster. Across domains:
+rings for all-gather and reduce-scatter; for all-reduce trees up to a size that follows from NCCL's
+own model of its latencies, rings beyond, NVLSTree where it is faster, and CollNet if the switches
+between domains reduce (SHARP) and its use is allowed. All-to-all and messages are grouped sends.
+The protocol is the fastest (:mod:`collectives.libraries.nccl_costs`, which also describes the
+effect of a what-if on each term).
 
-NCCL's model knows nothing of this network's latency and overrates that of long rings, so it stays
-with trees for longer than it should: the cost would fall where it changes its mind. Just beyond
-that size a ring is therefore taken to cost at least what the tree did there.
+NCCL's model ignores the latency of the actual network and overestimates that of long rings, so it
+stays with trees for too long: the cost would fall where it switches to a ring. Just beyond that
+size a ring is therefore assumed to cost at least as much as the tree at that size.
 """
 
 from collections.abc import Callable
@@ -62,29 +62,29 @@ _SENDS: dict[str, Callable[[int], Schedule]] = {
     "send_receive": direct.send_receive,
 }
 _SMALL_MESH = 4
-"""Members of a mesh up to which all rings are few; together they use every link alike."""
+"""Most members of a mesh of which all rings are used; together they load all links equally."""
 
 NAMES = ("ring", "tree", "nvls", "nvls_tree", "collnet")
-"""Algorithms by NCCL's names; others may be forced too, by the names of `select`."""
+"""NCCL's names of algorithms; those of `select` may be forced too."""
 
 
 def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None = None) -> Plan:
-    """Write out a call as NCCL would carry it out; arguments as :func:`collectives.select.plan`.
+    """Plan a call as NCCL would carry it out; arguments as :func:`collectives.select.plan`.
 
     The order of the group does not change the cost.
 
     Raises
     ------
     ScheduleError
-        If the kind or algorithm is not known, the algorithm cannot serve the group, or the group
-        is not on the topology.
+        If the kind or algorithm is unknown, the algorithm cannot serve the group, or the group is
+        not on the topology.
     """
     case = _case(call, machine.on(network).network, machine)
     return min(_offers(case, algorithm), key=case.time).plan()
 
 
 def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
-    """Write out a call by every algorithm and protocol of NCCL's that can serve it."""
+    """Plan a call by every algorithm and protocol of NCCL that can serve it."""
     case = _case(call, machine.on(network).network, machine)
     offers: list[Offer] = []
     for algorithm in NAMES if call.kind == "all_reduce" else (None,):
@@ -96,9 +96,9 @@ def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
 def times(
     call: Call, networks: Networks, machine: Machine, algorithm: str | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Time of :func:`plan` on each of many networks of one graph while idle (s).
+    """Time of :func:`plan` on each idle network of one graph (s), and where it is exact.
 
-    Beside it stands where that is sure: elsewhere ranks may run ahead of each other.
+    Elsewhere ranks may run ahead of each other.
 
     Raises
     ------
@@ -112,13 +112,13 @@ def times(
 def least_times(
     call: Call, case: Case, offers: list[Offer], networks: Networks
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Time of the fastest of some offers on each network, calibrated (s), and where it is sure."""
+    """Calibrated time of the fastest offer on each network (s), and where it is exact."""
     multiples = case.machine.calibrated(call, networks.graph)
-    sure = _keep_step(case, offers, networks)
+    sure = _in_lockstep(case, offers, networks)
     if multiples is None:
         return np.broadcast_to(_least(case, offers), len(networks)), sure
     calibrated_networks = networks.multiplied(multiples.latency, multiples.bandwidth)
-    sure &= _keep_step(case, offers, calibrated_networks)
+    sure &= _in_lockstep(case, offers, calibrated_networks)
     seconds = fastest_times(
         [case.time(offer) for offer in offers],
         [case.software(offer) for offer in offers],
@@ -128,8 +128,8 @@ def least_times(
     return np.broadcast_to(seconds, len(networks)), sure
 
 
-def _keep_step(case: Case, offers: list[Offer], networks: Networks) -> NDArray[np.bool_]:
-    """On which networks all that is offered takes as long as its steps one after the other."""
+def _in_lockstep(case: Case, offers: list[Offer], networks: Networks) -> NDArray[np.bool_]:
+    """Mark the networks on which all offers run in lockstep: the time is the sum of the steps'."""
     schedules = {id(offer.schedule): offer.schedule for offer in offers if not offer.pipelined}
     sure = np.ones(len(networks), dtype=np.bool_)
     for schedule in schedules.values():
@@ -144,7 +144,7 @@ def _case(call: Call, links: Links, machine: Machine) -> Case:
 
 
 def _offers(case: Case, algorithm: str | None) -> list[Offer]:
-    """All that NCCL has to choose from; it takes the fastest."""
+    """Return all that NCCL chooses from; the fastest is taken."""
     kind = case.kind
     if kind in _SENDS and algorithm in (None, "direct"):
         return sent(case, case.schedule("send", lambda: spread(_SENDS[kind](case.n), case.shares)))
@@ -153,7 +153,7 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
     if algorithm is not None:
         return _forced(case, algorithm)
     if kind != "all_reduce":
-        return _ringed(case)
+        return _ring_offers(case)
     offers = _ring_or_tree(case)
     if (
         case.machine.in_network
@@ -161,23 +161,23 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
         and case.even
         and case.local >= nccl_tables.NVLS_LEAST
     ):
-        offers = _beside_nvls(case, offers)
+        offers = _with_nvls(case, offers)
     if case.machine.sharp and case.domains > 1 and case.even:
-        offers += _in_fabric(case)
+        offers += _collnet_offers(case)
     return offers
 
 
-def _in_fabric(case: Case) -> list[Offer]:
-    """CollNet in all its forms: chains, direct where a domain has a switch, and one that adds."""
+def _collnet_offers(case: Case) -> list[Offer]:
+    """CollNet in all its forms: chains, direct in a domain with a switch, and the switch's sums."""
     forms = ["chain"]
     if case.paths is None and case.local > 1:
         forms.append("direct")
     if case.machine.in_network and case.tuning.nvls is not None and case.local > 1:
         forms.append("switch")
-    return [in_fabric(case, _collnet(case, form), form) for form in forms]
+    return [in_fabric(case, _collnet_schedule(case, form), form) for form in forms]
 
 
-def _collnet(case: Case, form: str) -> Schedule:
+def _collnet_schedule(case: Case, form: str) -> Schedule:
     return case.schedule(
         f"collnet {form}", lambda: tree.collnet_all_reduce(case.grid, form, case.paths)
     )
@@ -185,30 +185,31 @@ def _collnet(case: Case, form: str) -> Schedule:
 
 def _forced(case: Case, algorithm: str) -> list[Offer]:
     if algorithm == "ring":
-        return _ringed(case)
+        return _ring_offers(case)
     if case.kind != "all_reduce":
         raise ScheduleError(f"{case.kind}: NCCL's {algorithm} is modelled for all_reduce only")
     if algorithm == "tree":
-        return treed(case, _tree(case))
+        return treed(case, _tree_schedule(case))
     if algorithm == "collnet":
         if not case.machine.sharp or case.domains == 1:
             raise ScheduleError(
                 "collnet needs several domains and switches that add: library.sharp"
             )
-        return _in_fabric(case)
+        return _collnet_offers(case)
     if case.tuning.nvls is None or (algorithm == "nvls") != (case.domains == 1):
         raise ScheduleError(f"{algorithm} cannot serve {case.n} ranks in {case.domains} domains")
-    return [_switched(case)]
+    return [_nvls(case)]
 
 
-def _beside_nvls(case: Case, offers: list[Offer]) -> list[Offer]:
-    """Inside a domain NVLS is what the tuner takes it for; across several it may be the fastest.
+def _with_nvls(case: Case, offers: list[Offer]) -> list[Offer]:
+    """Add NVLS to the offers, and restrict each to the sizes at which the tuner may choose it.
 
-    Where the tuner stays with a ring for longer than it should, NVLS beyond takes no less time.
-    Across two the tuner leaves trees by LL early, and from there on calls of several machines take
-    as long as NVLSTree, not as trees by LL128, which this model takes for faster.
+    Inside a domain the tuner stays with a ring for too long; NVLS beyond that size costs at least
+    as much. Across two domains the tuner leaves LL trees early; beyond, calls on several machines
+    take the time of NVLSTree, not of LL128 trees, which this model expects to be faster. Across
+    more domains NVLSTree is one more offer.
     """
-    nvls = _switched(case)
+    nvls = _nvls(case)
     if case.domains > 2:
         return [*offers, nvls]
     if case.domains == 2:
@@ -223,21 +224,21 @@ def _beside_nvls(case: Case, offers: list[Offer]) -> list[Offer]:
     small = case.size <= last
     rings = [replace(ring, overhead=np.where(small, ring.overhead, inf)) for ring in offers]
     with_last = replace(case, size=last)
-    missing = np.maximum(0.0, _least(with_last, _ringed(with_last)) - case.time(nvls))
+    missing = np.maximum(0.0, _least(with_last, _ring_offers(with_last)) - case.time(nvls))
     return [*rings, replace(nvls, overhead=np.where(small, inf, nvls.overhead + missing))]
 
 
-def _switched(case: Case) -> Offer:
+def _nvls(case: Case) -> Offer:
     return switched(case, case.schedule("nvls", lambda: tree.switched_all_reduce(case.grid)))
 
 
 def _ring_or_tree(case: Case) -> list[Offer]:
-    """Trees up to where NCCL changes its mind; a ring beyond costs no less than the tree there."""
-    around = _ringed(case)
+    """Trees up to the size where NCCL switches; a ring beyond costs at least the tree there."""
+    around = _ring_offers(case)
     if case.domains == 1 or not case.even:
         return around
-    schedule = _tree(case)
-    last = _last_of_tree(case, around[0].schedule, schedule)
+    schedule = _tree_schedule(case)
+    last = _largest_for_tree(case, around[0].schedule, schedule)
     small = case.size <= last
     trees = treed(case, schedule)
     if np.all(small):
@@ -258,8 +259,8 @@ def _least(case: Case, offers: list[Offer]) -> Number:
     return np.minimum.reduce([case.time(offer) for offer in offers])
 
 
-def _last_of_tree(case: Case, around: Schedule, tree: Schedule) -> Number:
-    """Size (B) at which a ring gets as fast as the trees by NCCL's own latencies for Simple."""
+def _largest_for_tree(case: Case, around: Schedule, tree: Schedule) -> Number:
+    """Size (B) from which a ring is faster than trees by NCCL's own latencies for Simple."""
     near, net = nccl_tables.NVLINK.steps["Simple"], nccl_tables.NET_STEP["Simple"]
     hops = 2 * (case.domains - 1)
     factor = nccl_tables.LONG_RING.get(case.machine.generation, nccl_tables.LONG_RING[""])
@@ -272,11 +273,11 @@ def _last_of_tree(case: Case, around: Schedule, tree: Schedule) -> Number:
     return np.where(loss > 0, max(0.0, gain) / np.where(loss > 0, loss, 1.0), inf)
 
 
-def _tree(case: Case) -> Schedule:
+def _tree_schedule(case: Case) -> Schedule:
     return case.schedule("tree", lambda: tree.chained_all_reduce(case.grid, case.paths))
 
 
-def _ringed(case: Case) -> list[Offer]:
+def _ring_offers(case: Case) -> list[Offer]:
     schedule = case.schedule("ring", lambda: _ring_schedule(case))
     return ringed(case, schedule, pipelined=case.domains > 1)
 
@@ -312,12 +313,12 @@ def _chain_schedule(case: Case) -> Schedule:
 
 
 def _all_orders(n: int) -> Ints:
-    """Every ring through n ranks, each direction: shape ``((n-1)!, n)``."""
+    """Return all rings through n ranks, in both directions, shape ``((n-1)!, n)``."""
     return np.array([(0, *rest) for rest in permutations(range(1, n))], dtype=np.int32)
 
 
 def _without_model(case: Case, algorithm: str | None) -> list[Offer]:
-    """Kinds with a root, barriers, and algorithms that are not NCCL's, under its protocols."""
+    """Offer kinds with a root, barriers, and algorithms other than NCCL's, by its protocols."""
     if case.kind in select.CHAINS_ON_RINGS and algorithm in (None, "ring"):
         return chained(case, case.schedule("chains", lambda: _chain_schedule(case)))
     across = case.domains > 1 and case.even and case.machine.pxn

@@ -1,7 +1,7 @@
 """NCCL's tuning constants, and the few that were fitted to measurements.
 
 NVIDIA/nccl v2.30.7 (5067397c), src/graph/tuning.cc, src/graph/topo.h and src/include/device.h,
-where no other source is named. Base units.
+unless another source is named. Base units.
 """
 
 from collections.abc import Mapping
@@ -15,24 +15,24 @@ from simulator.costing.stacked_networks import Number
 MICRO, GIGA, KIB = 1e-6, 1e9, 2**10
 
 FRACTION = {"LL": 0.5, "LL128": 0.92, "Simple": 1.0}
-"""Of the wire's bandwidth: LL carries 4 B in 8; LL128 120 B in 128, taken for 0.92 by the tuner."""
+"""Usable share of the wire's bandwidth: LL 4 B in 8; LL128 120 B in 128 (the tuner uses 0.92)."""
 CHANNEL_SLOT = 512 * KIB
-"""Bytes under way in one slot of a channel: a buffer of 4 MiB in 8 slots."""
+"""Bytes in flight in one slot of a channel: a buffer of 4 MiB in 8 slots."""
 LL_CHANNEL = 512 * 8
 """Bytes of a block that LL keeps in one channel: 512 threads of 8 B (NCCL_LL_THREAD_THRESHOLD)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalLink:
-    """What differs between the links inside a node.
+    """Constants that depend on the links inside a node.
 
     ``steps`` and ``tree_steps`` are the hardware latency (s) of a step of a ring and of a tree by
-    protocol; LL's is the wire's and belongs to the links. ``fractions`` are of the wire's bandwidth
-    by protocol: those that NCCL takes there. ``channels``, ``base`` (s) and ``copy`` (B/s), where
-    given, stand in for those of the generation: few channels are a kernel of few blocks.
-    ``wide`` is what LL128 and Simple cost more than LL once per call (s). ``chunk`` is what a
-    channel of grouped sends moves at a time (B), ``sends`` what such sends move of the wire;
-    ``peer_channels`` are the channels of each peer, None where all of them are divided among peers.
+    protocol; LL's is that of the wire and belongs to the links. ``fractions`` are the usable shares
+    of the wire's bandwidth by protocol, as NCCL uses them. ``channels``, ``base`` (s) and ``copy``
+    (B/s) replace those of the generation if given: few channels are a kernel of few blocks.
+    ``wide`` is the extra cost of LL128 and Simple over LL once per call (s). ``chunk`` is the unit
+    in which a channel of grouped sends moves data (B), ``sends`` the share of the wire that such
+    sends use; ``peer_channels`` are those of each peer, None if all are shared among peers.
     """
 
     steps: Mapping[str, float]
@@ -53,8 +53,8 @@ NVLINK = LocalLink(
     fractions=FRACTION,
 )
 """``wide`` is the difference of the base latencies of rings by LL128 and LL; it fits Simple as
-well, where the table has 1.8 us. ``sends`` was fitted to all-to-all of 128 MiB and more on A100 and
-H100, and is taken for what sends between nodes move, too."""
+well, for which the table has 1.8 us. ``sends`` was fitted to all-to-all of 128 MiB and more on A100
+and H100, and is assumed for sends between nodes too."""
 PCI = LocalLink(
     steps={"LL": 1.0 * MICRO, "Simple": 5.7 * MICRO},
     tree_steps={"LL": 1.0 * MICRO, "Simple": 4.0 * MICRO},
@@ -67,114 +67,113 @@ PCI = LocalLink(
     sends=1.0,
     peer_channels=1,
 )
-"""LL128 needs NVLink (tuning.cc). A ring's graph over PCIe is one ring, doubled. Fitted on 2, 4
-and 8 RTX PRO 6000: ``fractions`` of LL, whose 16 B stores PCIe carries badly; ``copy``, by how much
-longer its all-gathers are than half of its all-reduces. ``wide`` is the difference of the base
-latencies of rings by Simple and LL. ``chunk`` is NCCL's (P2P chunk size: 128 KiB over PCIe, 512
-KiB over NVLink), ``peer_channels``, too: channels over ranks, at least one. ``sends``: not fitted;
-4 RTX PRO 6000 move by all-to-all what their host memory does, 24.3 of 25 GB/s each."""
+"""LL128 needs NVLink (tuning.cc). A ring's graph over PCIe is one ring, doubled. Fitted on 2, 4 and
+8 RTX PRO 6000: ``fractions`` of LL, whose stores of 16 B are inefficient over PCIe; ``copy``, from
+the excess of its all-gathers over half of its all-reduces. ``wide`` is the difference of the base
+latencies of rings by Simple and LL. ``chunk`` is NCCL's (P2P chunk size: 128 KiB over PCIe, 512 KiB
+over NVLink), and so are ``peer_channels``: channels over ranks, at least one. ``sends`` is not
+fitted; 4 RTX PRO 6000 reach by all-to-all the rate of their host memory, 24.3 of 25 GB/s each."""
 
 
 def local_link(technology: str) -> LocalLink:
-    """Return the constants of a link technology: ``pcie4``, else NVLink's."""
+    """Return the constants of a link technology such as ``pcie4``; NVLink's for any other."""
     return PCI if technology.startswith("pcie") else NVLINK
 
 
 NET_STEP = {"LL": 2.7 * MICRO, "LL128": 4.0 * MICRO, "Simple": 14.0 * MICRO}
-"""The same between NICs."""
+"""Hardware latency of a ring's step between NICs (s), by protocol."""
 NET_TREE_STEP = {"LL": 5.0 * MICRO, "LL128": 8.5 * MICRO, "Simple": 14.0 * MICRO}
 NVLS_STEP = 25 * MICRO
-"""NVLS inside a domain."""
+"""Latency of NVLS inside a domain (s)."""
 NVLS_FILL = 2
-"""Passes before NVLS runs full: up to the switch and down again. Meanwhile ``NVLS_STEP`` is
-hidden."""
+"""Passes until the pipeline of NVLS is full: up to the switch and down. They hide ``NVLS_STEP``."""
 NVLS_WIRE, NVLS_CHANNELS = 0.723, 0.86
-"""Fitted with ``nvls_chunk``: of the wire's bandwidth, what NVLS moves at most, and what its
-channels do while they serve a head. The second is 0.863 on 8 H100 and H200 from 4 MiB on and 0.858
-on 8 B300: channels keep pace with links of twice the bandwidth."""
+"""Fitted with ``nvls_chunk``: the largest share of the wire's bandwidth that NVLS reaches, and the
+share that its channels reach while they serve a head. The second is 0.863 on 8 H100 and H200 from 4
+MiB on and 0.858 on 8 B300: channels scale with links of twice the bandwidth."""
 NVLS_TREE_SHARE = 0.793
-"""Fitted on two nodes of 8 H100 (InfiniBand NDR, 64 MiB and more), with the next ones: of the
-bandwidth that nvlsEfficiency leaves to NVLS, what arrives where it is part of a tree or of
+"""Fitted on two nodes of 8 H100 (InfiniBand NDR, 64 MiB and more), with the next ones: the share of
+the bandwidth that nvlsEfficiency leaves to NVLS, which it reaches as part of a tree or of
 CollNet."""
 NVLS_TREE_CHANNELS, NVLS_TREE_LEAST = 16, 640 * 64
-"""Channels of NVLSTree, and bytes of a call from which on another is taken: 640 threads of 64 B
+"""Channels of NVLSTree, and bytes of a call per channel in use: 640 threads of 64 B
 (NCCL_SIMPLE_THREAD_THRESHOLD)."""
 NVLS_TREE_FILL, NVLS_TREE_POST, NVLS_NET_STEP = 0.95, 2.2 * MICRO, 1.0 * MICRO
-"""Fitted: passes before a hop of NVLSTree runs full, what a NIC takes for the message of a channel
+"""Fitted: passes until a hop of NVLSTree is full, a NIC's time to post the message of a channel
 meanwhile (s), and a hop's software (s). Held out: 46 us of 4 to 512 B on two nodes of H20
 (NVIDIA/nccl issue 1244), two nodes of H100 and of H200 of others (Nebius, Dell), four and eight
 nodes of H100."""
 COLLNET_NET = {"chain": 30 * MICRO, "direct": 31 * MICRO, "switch": 18 * MICRO}
-"""Up into the fabric and down again, by what adds inside a domain: CollNetChain, CollNetDirect,
-NVLS."""
+"""Latency into the fabric and back (s), by what reduces inside a domain: CollNetChain,
+CollNetDirect, NVLS."""
 COLLNET_STEP = {"chain": 2.8 * MICRO, "direct": 3.7 * MICRO}
-"""A step inside a domain over NVLink."""
+"""Latency of a step inside a domain over NVLink (s)."""
 COLLNET_NEIGHBOUR = 0.4 * MICRO
-"""What a step of CollNetDirect inside a domain takes for each of its members but one."""
+"""Time of a step of CollNetDirect inside a domain per other member (s)."""
 COLLNET_SHARE = 0.85
-"""Of the wire that CollNet moves: the tuner's factor of CollNetDirect from Hopper on. Not fitted:
-about 20 of 25 GB/s a NIC of HDR, and 110 GB/s of an all-reduce that NVLink limits on DGX A100,
-where this gives 20.4 and 114 (NVIDIA sjeaugey, NVIDIA/nccl issue 320)."""
+"""Share of the wire that CollNet uses: the tuner's factor of CollNetDirect from Hopper on. Not
+fitted: about 20 of 25 GB/s a NIC of HDR, and 110 GB/s of an all-reduce that NVLink limits on DGX
+A100, for which this gives 20.4 and 114 (NVIDIA sjeaugey, NVIDIA/nccl issue 320)."""
 NVLS_LEAST = 5
-"""Ranks of a domain from which NCCL takes NVLS; on 4 it stays with rings (H200, NCCL's choice)."""
+"""Fewest ranks of a domain for which NCCL chooses NVLS; 4 stay with rings (seen on H200)."""
 NET_MESSAGE, NET_EAGER = 3.0 * MICRO, 8 * KIB
-"""Fitted: what a message between nodes takes the host's proxy beyond a flag, reached half at
-``NET_EAGER`` bytes; InfiniBand NDR, H100 on 2 nodes. Simple has it in its hardware latency."""
+"""Fitted: the time of the host's proxy for a message between nodes, beyond a flag; half of it at
+``NET_EAGER`` bytes. InfiniBand NDR, H100 on 2 nodes. Simple includes it in its hardware latency."""
 NET_SLOTS = 8
-"""Slots of a connection's buffer (NCCL_STEPS), each of which a latency of the network passes
-before Simple's pipeline between nodes runs full. Not fitted; on three fabrics whose latency is ten
-and more times InfiniBand's (EFA, EFA v2, TCPXO) all-reduces of two nodes show 5 to 12 of them."""
+"""Slots of a connection's buffer (NCCL_STEPS); Simple's pipeline between nodes is full after a
+network latency for each. Not fitted; on three fabrics with ten and more times the latency of
+InfiniBand (EFA, EFA v2, TCPXO) all-reduces of two nodes show 5 to 12 of them."""
 LONG_RING = {"volta": 1.9, "": 1.4}
-"""Factor on the latency of a ring across nodes in the tuner's eyes; before Ampere, and since."""
+"""The tuner's factor on the latency of a ring across nodes; before Ampere, and since."""
 TREE_FRACTION = 0.92 * 0.85
-"""Of the wire's bandwidth that a tree with inner nodes moves (TREE pattern, not split)."""
+"""Share of the wire's bandwidth that a tree with inner nodes uses (TREE pattern, not split)."""
 TREE_CHANNEL = {"volta": 18.5 * GIGA, "ampere": 23.6 * GIGA, "ada": 23.6 * GIGA}
-"""perChMaxTreeBws on two nodes: what a channel of a tree moves, half up and half down (B/s). Later
-generations have twice as many channels, which never bind (Alps: 90 GB/s on 4 NICs of 25)."""
+"""perChMaxTreeBws on two nodes: the bandwidth of a tree's channel, half up and half down (B/s).
+Later generations have twice as many channels, which never limit (Alps: 90 GB/s on 4 NICs of 25)."""
 TREE_CHANNELS = 4
-"""Channels of trees between nodes, if NICs are not more: inferred, no source says it. On two nodes
-of 8 A100 all-reduce runs with 8 NICs of HDR at the ring's 192 GB/s (NVIDIA, github NVIDIA/nccl
-issue 812), with 4 at 86 (issue 1048), with 2 at 57 on average from 4 MiB on (issue 837: more than
-one channel for each NIC would carry), and at twice the ring's where NICs have 100 Gbit/s (p4d)."""
+"""Fewest channels of trees between nodes (more with more NICs): inferred, without a source. On two
+nodes of 8 A100 all-reduce reaches the ring's 192 GB/s with 8 NICs of HDR (NVIDIA, github
+NVIDIA/nccl issue 812), 86 with 4 (issue 1048), 57 with 2 on average from 4 MiB on (issue 837: more
+than one channel per NIC would carry), and twice the ring's with NICs of 100 Gbit/s (p4d)."""
 
 P2P_MESSAGE = 36 * MICRO
-"""Fitted on all-to-all between nodes of Polaris, whose NICs have two ranks each: sends move 0.6 of
-the wire where a NIC takes 18 us for a message of another rank meanwhile, as if six chunks of 128
-KiB (NCCL's on a network) were under way at 25 GB/s. A rank alone on its NIC waits for nobody. Held
-out: 4 GiB on four nodes of Perlmutter, a rank to a NIC, some 200 ms (NVIDIA/nccl-tests issue 139),
-here 211."""
+"""Fitted on all-to-all between nodes of Polaris, whose NICs serve two ranks each: sends reach 0.6
+of the wire if a NIC spends 18 us on a message of the other rank meanwhile, as if six chunks of 128
+KiB (NCCL's on a network) were in flight at 25 GB/s. A rank alone on its NIC waits for no other.
+Held out: 4 GiB on four nodes of Perlmutter, a rank per NIC, some 200 ms (NVIDIA/nccl-tests issue
+139), here 211."""
 P2P_FEW = 2**30
 """Bytes of an all-to-all inside a domain up to which a channel serves one or two sends at a time;
-beyond it four, which move more together: blocks of more than 16 MiB a channel get twice as many,
-twice (NVIDIA/nccl v2.28 src/enqueue.cc, calcP2pChannelCount: 32 channels, 32 steps of 512 KiB). Of
-Blackwell ``sends`` is that of 2, 4 and 8 B300 up to 512 MiB, ``large_sends`` that of 4 GB200 and
-GB300, ``sends_share`` that of their calls in place (Oracle Cloud's guides, 8 GiB). Held out: 8 of
-each, 64 of each, and 8 B200 of Vultr, which move 600 GB/s of 1 GiB and 660 from 2 GiB on."""
+beyond, it serves four, with more throughput: blocks of more than 16 MiB a channel get twice as
+many, twice (NVIDIA/nccl v2.28 src/enqueue.cc, calcP2pChannelCount: 32 channels, 32 steps of 512
+KiB). For Blackwell ``sends`` was fitted to 2, 4 and 8 B300 up to 512 MiB, ``large_sends`` to 4
+GB200 and GB300, ``sends_share`` to their calls in place (Oracle Cloud's guides, 8 GiB). Held out: 8
+of each, 64 of each, and 8 B200 of Vultr, which reach 600 GB/s at 1 GiB and 660 from 2 GiB on."""
 P2P_BASE, P2P_PEER, P2P_PEER_NET = 1.75 * MICRO, 0.25 * MICRO, 10 * MICRO
-"""Fitted: sends and receives grouped, over a collective's base; per peer on NVLink (A100, H100);
-per peer across nodes (all-to-all on Polaris, Slingshot, 7 to 1,020 peers)."""
+"""Fitted: overhead of grouped sends and receives over a collective's base; per peer on NVLink
+(A100, H100); per peer across nodes (all-to-all on Polaris, Slingshot, 7 to 1,020 peers)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What differs between generations of GPUs, and versions of NCCL.
+    """Constants that depend on the generation of GPUs and the version of NCCL.
 
     ``base`` is a kernel's launch and its first flag, as nccl-tests measures it (s; fitted).
-    ``ll_cap`` is llMaxBws on one node (B/s); across nodes the host's processor decides.
-    ``channel`` is perChMaxRingLL128Bws, what one channel moves (B/s); ``p2p_channel`` the same for
-    a small send by LL (fitted). ``copy`` is what one copies from buffer to buffer of its own GPU
-    (B/s; ``channel`` where that fits). ``sends`` and ``large_sends`` are what all of them move of
-    grouped sends, a rank's own block included, up to ``P2P_FEW`` and beyond (B/s; fitted),
-    ``sends_share`` what such sends move of the wire at most (the links' figure if None; fitted).
-    ``channels`` are those of a communicator on NVSwitch. ``step``
-    is what a step of LL takes beyond the wire (s; fitted), ``simple_step`` the hardware latency of
-    one of Simple over NVLink (s; NCCL's figure; fitted on Blackwell and Ampere), ``ll128`` what
-    rings by LL128 move of NVLink inside a domain (the tuner's figure if None; Ampere's fitted with
-    ``simple_step`` to every second size of 2, 4 and 8 A100). ``nvls`` is nvlsEfficiency,
-    None where there is none; ``nvls_channels`` are its channels in one domain
-    (src/transport/nvls.cc, NVLS_NCHANNELS), each of which serves one head after the other: a chunk
-    takes ``nvls_chunk`` (s) besides the time of its bytes (fitted to 8 H100 and H200, and to 8
-    B300; held out are 8 B200, within 9 %, and the 72 GPUs of a GB200 NVL72, within 13 %).
+    ``ll_cap`` is llMaxBws on one node (B/s); across nodes it depends on the host's processor.
+    ``channel`` is perChMaxRingLL128Bws, the bandwidth of one channel (B/s); ``p2p_channel`` the
+    same for a small send by LL (fitted). ``copy`` is the rate at which a channel copies between
+    buffers of its own GPU (B/s; ``channel`` where that fits). ``sends`` and ``large_sends`` are the
+    rates of all channels in grouped sends, including a rank's own block, up to ``P2P_FEW`` and
+    beyond (B/s; fitted), ``sends_share`` the largest share of the wire in such sends (the links'
+    figure if None; fitted). ``channels`` are those of a communicator on NVSwitch. ``step`` is the
+    time of a step of LL beyond the wire (s; fitted), ``simple_step`` the hardware latency of a step
+    of Simple over NVLink (s; NCCL's figure; fitted on Blackwell and Ampere), ``ll128`` the share of
+    NVLink that rings by LL128 reach inside a domain (the tuner's figure if None; Ampere's fitted
+    with ``simple_step`` to every second size of 2, 4 and 8 A100). ``nvls`` is nvlsEfficiency, None
+    without NVLS; ``nvls_channels`` are its channels in one domain (src/transport/nvls.cc,
+    NVLS_NCHANNELS), each of which serves one head after the other: a chunk takes ``nvls_chunk`` (s)
+    besides the time of its bytes (fitted to 8 H100 and H200, and to 8 B300; held out are 8 B200,
+    within 9 %, and the 72 GPUs of a GB200 NVL72, within 13 %).
     """
 
     base: float
@@ -235,25 +234,25 @@ GENERATIONS = {
     "blackwell": _BLACKWELL,
     "rubin": replace(_BLACKWELL, sends=2 * 690 * GIGA, large_sends=2 * 830 * GIGA),
 }
-"""``base`` and ``p2p_channel`` were fitted on Ampere and Hopper; older and newer ones borrow.
-Rubin's channels are taken to keep pace with links of twice Blackwell's bandwidth; no figure yet."""
+"""``base`` and ``p2p_channel`` were fitted on Ampere and Hopper, and are used for all. Rubin's
+channels are assumed to scale with links of twice Blackwell's bandwidth; no figure yet."""
 
 BLACKWELL_CHANNEL = {"2.28": 73.4 * GIGA, "2.29": 34.5 * GIGA}
 """perChMaxRingLL128Bws of Blackwell in versions that differ."""
 
 NVLINK_RING = {"hopper": 18 * 20.6 * GIGA} | dict.fromkeys(("blackwell", "rubin"), 18 * 40.1 * GIGA)
-"""What the tuner takes a ring over NVLink for: 18 links of 20.6 or 40.1 GB/s (topo.h)."""
+"""The tuner's bandwidth of a ring over NVLink: 18 links of 20.6 or 40.1 GB/s (topo.h)."""
 BASE_RING = {"LL": 6.6 * MICRO, "LL128": 14.0 * MICRO, "Simple": 8.4 * MICRO}
 """Base latency of a ring by protocol."""
 
 
 def most_of(protocol: str, constants: Tuning, channels: int, n: int, passes: int = 1) -> float:
-    """Size (B) up to which the tuner takes a protocol rather than Simple, on rings of Blackwell.
+    """Size (B) up to which the tuner prefers a protocol to Simple, on rings of Blackwell.
 
-    By its own model, inside a domain, for rings that are passed once (all-gather, reduce-scatter)
-    or twice (all-reduce): a protocol starts sooner than Simple, and moves what its channels carry.
-    ``perChMaxRingLL128Bws`` differs from version to version, and what is chosen with it: of
-    reduce-scatters of 16 MiB on 8 B200 LL128 or Simple.
+    By the tuner's own model inside a domain, for rings with one pass (all-gather, reduce-scatter)
+    or two (all-reduce): a protocol starts sooner than Simple, but is limited by its channels.
+    ``perChMaxRingLL128Bws`` differs from version to version, and so does the choice, such as LL128
+    or Simple for reduce-scatters of 16 MiB on 8 B200.
 
     Examples
     --------
@@ -261,7 +260,7 @@ def most_of(protocol: str, constants: Tuning, channels: int, n: int, passes: int
     >>> [round(most_of("LL128", constants, 16, 8) / 2**20) for constants in versions]
     [44, 13, 30]
     """
-    if protocol == "Simple" or n == 1:  # a rank by itself moves nothing
+    if protocol == "Simple" or n == 1:  # a single rank moves nothing
         return inf
     carried = channels * constants.channel if protocol == "LL128" else constants.ll_cap
     links = NVLINK_RING["blackwell"]
@@ -270,12 +269,12 @@ def most_of(protocol: str, constants: Tuning, channels: int, n: int, passes: int
     sooner += passes * (n - 1) * (NVLINK.steps["Simple"] - NVLINK.steps[protocol])
     if sooner <= 0:
         return 0.0
-    later = passes * (n - 1) / n * (1 / ring - 1 / links)  # for each byte
+    later = passes * (n - 1) / n * (1 / ring - 1 / links)  # per byte
     return sooner / later if later else inf
 
 
 def nvls_chunks(heads: int) -> list[tuple[float, float]]:
-    """Chunks of NVLS (B), and up to which size of a call each is taken (B).
+    """Return the chunk sizes of NVLS (B), each with the size of a call up to which it is used (B).
 
     ``heads`` are those of all channels together (NVIDIA/nccl v2.30.7 src/enqueue.cc,
     calcCollChunking).
@@ -291,7 +290,7 @@ def nvls_chunks(heads: int) -> list[tuple[float, float]]:
 
 
 def nvls_tree_chunk(size: Number, heads: int, domains: int) -> Number:
-    """Chunk of NVLSTree (B): 128 KiB, 64 on four nodes and more, and less for small calls.
+    """Chunk size of NVLSTree (B): 128 KiB, 64 KiB from four nodes on, and less for small calls.
 
     ``heads`` are those of all channels together (NVIDIA/nccl v2.30.7 src/enqueue.cc,
     calcCollChunking).
@@ -303,10 +302,10 @@ def nvls_tree_chunk(size: Number, heads: int, domains: int) -> Number:
 
 
 def most_beside_nvls(generation: str, n: int) -> float:
-    """Size (B) of an all-reduce up to which the tuner takes a ring by LL rather than NVLS.
+    """Size (B) of an all-reduce up to which the tuner prefers a ring by LL to NVLS.
 
-    By its own model, inside a domain: a ring of few starts sooner, and LL moves ``llMaxBws`` at
-    most. NVLS is thought to move five sixths of what nvlsEfficiency leaves of the links.
+    By the tuner's own model, inside a domain: a ring of few ranks starts sooner, and LL moves at
+    most ``llMaxBws``. NVLS is assumed to reach 5/6 of what nvlsEfficiency leaves of the links.
 
     Examples
     --------
@@ -321,9 +320,9 @@ def most_beside_nvls(generation: str, n: int) -> float:
 
 
 def most_of_ll_trees(local: int, domains: int, cap: float) -> float:
-    """Size (B) up to which the tuner takes trees between domains by LL rather than LL128.
+    """Size (B) up to which the tuner prefers trees between domains by LL to LL128.
 
-    By its own model: LL starts sooner, and moves half of ``cap`` (llMaxBws, B/s).
+    By the tuner's own model: LL starts sooner, and moves half of ``cap`` (llMaxBws, B/s).
 
     Examples
     --------
@@ -342,7 +341,7 @@ _FOURFOLD = ("hopper", "blackwell", "rubin")
 
 
 def net_channels(nics: int, generation: str) -> int:
-    """Channels of rings between nodes: two for each NIC; from Hopper on four up to 16 in all.
+    """Return the channels of rings between nodes: two per NIC; from Hopper on four, up to 16.
 
     The search finds a channel for each NIC, which is doubled, and on compute capability 9.0 and
     later doubled again below 16 (NVIDIA/nccl v2.30.7 src/graph/connect.cc, ncclTopoPostset).
@@ -363,7 +362,7 @@ LL_CAP_NET = {"amd": (22.5 * GIGA, 19 * GIGA), "": (39 * GIGA, 20.4 * GIGA)}
 
 
 def tuning(generation: str, version: str = "") -> Tuning:
-    """Constants of a generation of GPUs (an unknown one: Hopper's, without NVLS) and a version."""
+    """Constants of a GPU generation (Hopper's without NVLS if unknown) and a version of NCCL."""
     constants = GENERATIONS.get(generation, replace(_HOPPER, nvls=None))
     minor = ".".join(version.split(".")[:2])
     if generation == "blackwell" and minor in BLACKWELL_CHANNEL:

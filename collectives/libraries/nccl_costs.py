@@ -1,23 +1,22 @@
-"""What NCCL's protocols add to a schedule on the wire: what one algorithm has to offer.
+"""Costs that NCCL's protocols add to a schedule: the offers of each algorithm.
 
 The time of an offer is
 
     base + fill + copy + Σ steps (links' latency + software) + bytes / (fraction · bandwidth)
 
-``base`` launches the kernel (LL128 and Simple pay ``wide`` more). ``fill``: before a pipeline
-runs full, a slice must have passed; a slice grows with its block up to a slot of the buffer,
-``V x / (V + x)`` of a block ``x``, and passes at the speed of the links. ``copy``: the rank's own
-block goes from one buffer to the other through its own channels. ``software`` of a step counts
-only as far as it is longer than the block that is on the wire meanwhile, ``a a / (a + t)``.
+``base`` launches the kernel (LL128 and Simple pay ``wide`` more). ``fill``: before a pipeline is
+full, a slice must have passed; a slice grows with its block up to a slot of the buffer, ``V x / (V
++ x)`` of a block ``x``, and passes at the speed of the links. ``copy``: the rank's own block is
+copied from one buffer to the other through its own channels. ``software`` of a step counts only as
+far as it exceeds the time of the block on the wire meanwhile, ``a a / (a + t)``.
 
-Latency and bandwidth come from the topology's links. So twice the bandwidth of a tier halves
-bytes and fill, uncovers latency that was hidden, and leaves base and copy; half its latency halves
-the links' part and leaves the software's. Each term grows with size or is constant, so the
-minimum over protocols does too.
+Latency and bandwidth come from the topology's links. So twice the bandwidth of a tier halves bytes
+and fill, exposes latency that was hidden, and leaves base and copy; half its latency halves the
+links' part and leaves the software's. Each term grows with size or is constant, so the minimum over
+protocols does too.
 
-All of it holds for one network and for many of one graph
-(:mod:`simulator.costing.stacked_networks`) alike: what depends on the links is then an array with a
-value per network.
+All of it serves one network or many of one graph (:mod:`simulator.costing.stacked_networks`): for
+many, quantities that depend on the links are arrays with a value per network.
 """
 
 from collections.abc import Callable
@@ -40,20 +39,20 @@ from simulator.shares import Shares
 from simulator.support.arrays import Ints
 from simulator.topology import SCALE_UP, Topology
 
-_TREE_OF = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}
-"""What a protocol keeps of a tree's bandwidth, in the tuner's eyes."""
-_TUNED = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
-"""Kinds of which the tuner is known to take a slower protocol than it could on Blackwell, and how
-often they pass the ring."""
-_COPIED = {"all_reduce": 0.5}
-"""Of a rank's own block: fitted for all-reduce, the whole of it for others."""
+_TREE_EFFICIENCY = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}
+"""Share of a tree's bandwidth that the tuner assumes for each protocol."""
+_PASSES_OF_TUNED = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
+"""Kinds for which the tuner is known to choose slower protocols than it could on Blackwell, and the
+number of times they pass the ring."""
+_COPIED_SHARE = {"all_reduce": 0.5}
+"""Share of a rank's own block that is copied: fitted for all-reduce, the whole for other kinds."""
 _MESSAGE = direct.send_receive(2)
-"""One schedule of a message for all, so that it is laid once on a network."""
+"""One schedule of a message for all cases, so that it is routed once per network."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """One way to carry out a call: a plan, whose numbers are arrays where networks are many."""
+    """One candidate for a call: a plan, whose numbers are arrays if there are many networks."""
 
     schedule: Schedule
     overhead: Number
@@ -63,7 +62,7 @@ class Offer:
     pipelined: bool = False
 
     def plan(self) -> Plan:
-        """Return the plan; for one network."""
+        """Return the plan; for one network only."""
         return Plan(
             self.schedule,
             overhead=float(self.overhead),
@@ -78,7 +77,7 @@ class Offer:
 class Case:
     """A call of a group on a machine: ``positions`` on ``links``, ``size`` in bytes.
 
-    ``shares``: of an all-to-all whose pairs have different bytes.
+    ``shares`` are those of an all-to-all with unequal bytes per pair.
     """
 
     kind: str
@@ -90,7 +89,7 @@ class Case:
 
     @property
     def topology(self) -> Topology:
-        """The network, or one of the many: whose links join whom is the same in all."""
+        """The network, or one of the many: the graph is the same for all."""
         return self.links.graph
 
     @cached_property
@@ -115,25 +114,25 @@ class Case:
 
     @property
     def ring_channels(self) -> int:
-        """Channels of its rings: those of the NICs of a domain, where there are several domains."""
+        """Channels of its rings; with several domains at most those of a domain's NICs."""
         if self.domains == 1:
             return self.channels
         return min(self.channels, tables.net_channels(self.nics, self.machine.generation))
 
     @cached_property
     def nics(self) -> int:
-        """NICs that the members of a domain use, the fewest; one each where nobody says."""
+        """Fewest NICs that the members of a domain use; one per member if unknown."""
         return self.local if not self.machine.nics else min(self.local, self.machine.nics)
 
     @property
     def protocols(self) -> tuple[str, ...]:
-        """Protocols that NCCL has to choose from."""
+        """Protocols among which NCCL can choose."""
         unordered = self.domains > 1 and not self.machine.in_order
         return tuple(name for name in self.link.fractions if name != "LL128" or not unordered)
 
     @cached_property
     def net_fill(self) -> Number:
-        """Time until Simple's pipeline between two domains runs full (s); 0 inside one."""
+        """Time until Simple's pipeline between two domains is full (s); 0 inside one."""
         if self.domains == 1:
             return 0.0
         ends = self.positions[np.unique(self.where, return_index=True)[1][:2]]
@@ -145,7 +144,7 @@ class Case:
         return self.tuning.base if self.link.base is None else self.link.base
 
     def slot(self, protocol: str, channels: int | None = None) -> float:
-        """Bytes under way in one slot of all channels, those of the communicator by default."""
+        """Bytes in flight in one slot of all channels, by default those of the communicator."""
         count = self.channels if channels is None else channels
         if protocol == "LL":
             return count * tables.LL_CHANNEL
@@ -154,12 +153,12 @@ class Case:
 
     @property
     def net_message(self) -> float:
-        """What a NIC takes per message (s)."""
+        """Time of a NIC per message (s)."""
         stated = self.machine.net_message
         return tables.NET_MESSAGE if stated is None else stated
 
     def schedule(self, name: str, build: Callable[[], Schedule]) -> Schedule:
-        """Return the group's schedule of that name, built when it is asked for first."""
+        """Return the group's schedule of a name, built on first use."""
         schedules = self.machine.on(self.topology)
         return schedules.schedules(
             self.kind, self.positions, name, lambda: (build(),), self.shares
@@ -177,40 +176,40 @@ class Case:
 
     @cached_property
     def grid(self) -> Ints:
-        """Group ranks as :func:`collectives.algorithms.hierarchical.domain_grid` puts them."""
+        """Group ranks as returned by :func:`collectives.algorithms.hierarchical.domain_grid`."""
         return domain_grid(self.positions, self.where)
 
     @cached_property
     def paths(self) -> Ints | None:
-        """Paths through the places of a domain, one from each; None where they meet at a switch."""
+        """Paths through a domain, one from each place; None if its members meet at a switch."""
         members = self.positions[self.grid[:, 0]]
         return local_paths(members, self.topology, wired=self.machine.wired)
 
     @property
     def domains(self) -> int:
-        """Domains that have a member."""
+        """Number of domains that have a member."""
         return len(self.members)
 
     @property
     def even(self) -> bool:
-        """Whether every domain has as many members."""
+        """Whether all domains have equally many members."""
         return bool(self.members.min() == self.members.max())
 
     @property
     def local(self) -> int:
-        """Members of a domain, the least."""
+        """Fewest members of a domain."""
         return int(self.members.min())
 
     @property
     def outside(self) -> int:
-        """Peers of a rank that are not in its domain, at most."""
+        """Most peers of a rank that are outside its domain."""
         return self.n - self.local
 
     def tree_fraction(self, schedule: Schedule) -> Number:
-        """Of the wire's bandwidth that trees move by Simple.
+        """Share of the wire's bandwidth that trees use by Simple.
 
-        All of it where no node has two children, but between two domains no more than the channels
-        carry. Links of infinite bandwidth are not held to those.
+        All of it if no node has two children, but between two domains at most what the channels
+        carry. Links of infinite bandwidth are not limited by those.
         """
         if self.domains > 2:
             return tables.TREE_FRACTION
@@ -228,40 +227,41 @@ class Case:
 
     @property
     def own_copy(self) -> Number:
-        """Copying the rank's own block (s)."""
-        share = _COPIED.get(self.kind, 1.0)
+        """Time to copy the rank's own block (s)."""
+        share = _COPIED_SHARE.get(self.kind, 1.0)
         return share * self.block / (self.channels * (self.link.copy or self.tuning.copy))
 
     def message(self, size: Number, protocol: str) -> Number:
-        """Time a message of some bytes takes the proxy (s); Simple's latency has it."""
+        """Time of the proxy for a message of some bytes (s); Simple's latency includes it."""
         if protocol == "Simple":
             return 0.0
         return self.net_message * size / (size + tables.NET_EAGER)
 
     def proxied(self, size: Number) -> Number:
-        """Time a NIC takes for a message of some bytes, while the next one of a ring waits (s).
+        """Time of a NIC for a message of some bytes, for which a ring's next message waits (s).
 
-        Every step some rank of a ring crosses to the next domain; a flag (LL) is not acknowledged.
+        In every step some rank of a ring crosses to the next domain; a flag (LL) is not
+        acknowledged.
         """
         return self.net_message * size / (size + tables.NET_EAGER)
 
     def wire(self, schedule: Schedule, *, pipelined: bool) -> Wire:
-        """Lay a schedule on the links, once."""
+        """Return the latency and load of a schedule on the links, computed once."""
         return self.links.wire(schedule, self.positions, pipelined=pipelined)
 
     def time(self, offer: Offer) -> Number:
-        """Time on an idle network (s): what `simulator.costing.link_load` makes of the plan."""
+        """Time on an idle network (s), as `simulator.costing.link_load` computes for the plan."""
         on_wire = self.wire(offer.schedule, pipelined=offer.pipelined)
         moving = on_wire.latency + self.size * on_wire.per_byte / offer.efficiency
         return self.software(offer) + moving
 
     def software(self, offer: Offer) -> Number:
-        """Time of it that is not the links' (s)."""
+        """Part of :meth:`time` that does not depend on the links (s)."""
         steps = sum(step.repeats for step in offer.schedule.steps)
         return offer.overhead + steps * offer.step_latency
 
     def moving(self, offer: Offer, networks: Networks, calibrated: Networks) -> Number:
-        """Time of it that is the links', calibrated (s)."""
+        """Part of :meth:`time` that depends on the links, calibrated (s)."""
         laid = networks.laid(offer.schedule, self.positions)
         on_wire = on_networks(laid, calibrated, pipelined=offer.pipelined, chosen_on=networks)
         return on_wire.latency + self.size * on_wire.per_byte / offer.efficiency
@@ -272,12 +272,12 @@ class Case:
 
 
 def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> list[Offer]:
-    """Offer a schedule of blocks that go round, all ranks at once."""
-    offers = [_ring(case, schedule, name, pipelined=pipelined) for name in case.protocols]
-    tuned = case.kind in _TUNED and case.machine.generation == "blackwell"
+    """Offer a schedule in which all ranks pass on blocks at once, by each protocol."""
+    offers = [_ring_offer(case, schedule, name, pipelined=pipelined) for name in case.protocols]
+    tuned = case.kind in _PASSES_OF_TUNED and case.machine.generation == "blackwell"
     if case.domains > 1 or case.link is not tables.NVLINK or not tuned:
         return offers
-    passes = _TUNED[case.kind]
+    passes = _PASSES_OF_TUNED[case.kind]
     most = [tables.most_of(o.protocol, case.tuning, case.channels, case.n, passes) for o in offers]
     return [
         replace(offer, overhead=np.where(case.size > last, inf, offer.overhead))
@@ -290,44 +290,44 @@ def treed(case: Case, schedule: Schedule) -> list[Offer]:
     net_hops = 2 * (case.domains - 1).bit_length()
     fraction = case.tree_fraction(schedule)
     return [
-        _sliced(case, schedule, (name, fraction * _TREE_OF[name]), net_hops)
+        _pipelined(case, schedule, (name, fraction * _TREE_EFFICIENCY[name]), net_hops)
         for name in case.protocols
     ]
 
 
 def chained(case: Case, schedule: Schedule) -> list[Offer]:
-    """Offer slices that go down chains, domain by domain, and back into that of the root."""
+    """Offer slices that go down chains, domain by domain, and back into the root's domain."""
     crossings = case.domains if case.domains > 1 and case.local > 1 else case.domains - 1
     return [
-        _sliced(case, schedule, (name, case.link.fractions[name]), crossings)
+        _pipelined(case, schedule, (name, case.link.fractions[name]), crossings)
         for name in case.protocols
     ]
 
 
 def switched(case: Case, schedule: Schedule) -> Offer:
-    """NVLS: the domain's switch adds.
+    """Offer NVLS: the domain's switch reduces.
 
-    What is under way grows with the ranks, the heads, each of which adds a chunk of its own in
-    every channel (NVIDIA/nccl v2.30.7 src/device/all_reduce.h, a loop of NVLS has channels x heads
-    x chunk). Inside a domain a channel serves head after head, and chunks of small calls are small.
+    The bytes in flight grow with the ranks (heads), each of which adds a chunk of its own in every
+    channel (NVIDIA/nccl v2.30.7 src/device/all_reduce.h, a loop of NVLS has channels x heads x
+    chunk). Inside a domain a channel serves head after head, and chunks of small calls are small.
     """
     if case.domains > 1:
-        return _switched_across(case, schedule)
+        return _nvls_tree(case, schedule)
     moving = case.bytes_time(schedule, pipelined=True) / tables.NVLS_WIRE
     return Offer(
         schedule,
-        overhead=_base(case, "Simple") + _served(case, schedule) - moving,
+        overhead=_base(case, "Simple") + _nvls_time(case, schedule) - moving,
         efficiency=tables.NVLS_WIRE,
         protocol="Simple",
         pipelined=True,
     )
 
 
-def _served(case: Case, schedule: Schedule) -> Number:
-    """Time until all channels of NVLS have served all heads, the wire's included (s).
+def _nvls_time(case: Case, schedule: Schedule) -> Number:
+    """Time until all channels of NVLS have served all heads, including the wire (s).
 
-    A call that has just grown into larger chunks would be over sooner than one a little smaller; it
-    is taken to last as long.
+    A call just large enough for a larger chunk would take less time than one a little smaller; it
+    is assumed to take as long.
     """
     tuning, per_byte = case.tuning, case.wire(schedule, pipelined=True).per_byte
     heads = case.n * tuning.nvls_channels
@@ -343,11 +343,11 @@ def _served(case: Case, schedule: Schedule) -> Number:
     return longest
 
 
-def _switched_across(case: Case, schedule: Schedule) -> Offer:
-    """NVLSTree: what the switches of the domains have added goes up and down trees of NICs.
+def _nvls_tree(case: Case, schedule: Schedule) -> Offer:
+    """Offer NVLSTree: sums of the domains' switches go up and down trees between NICs.
 
-    Before the pipeline runs full its NICs have posted a message of every channel, chunks have
-    passed every hop and the slots of the network; small calls fill less.
+    Before the pipeline is full the NICs have posted a message of every channel, and chunks have
+    passed every hop and the slots of the network; small calls fill it in part.
     """
     on_wire = case.wire(schedule, pipelined=True)
     inside = on_wire.on(case.topology, SCALE_UP) / _nvls_share(case)
@@ -373,14 +373,14 @@ def _switched_across(case: Case, schedule: Schedule) -> Offer:
 
 
 def _nvls_share(case: Case) -> float:
-    """Of the wire's bandwidth inside a domain, what NVLS moves of a call of several domains."""
+    """Share of the wire's bandwidth inside a domain that NVLS uses in calls of several domains."""
     return (case.tuning.nvls or 1.0) * tables.NVLS_TREE_SHARE
 
 
 def in_fabric(case: Case, schedule: Schedule, inside: str) -> Offer:
-    """CollNet: what is left of a domain is added by the switches between domains.
+    """Offer CollNet: the switches between domains reduce what each domain has reduced.
 
-    Latencies are NCCL's, beside what the links have; Simple is the only protocol.
+    Latencies are NCCL's, beside those of the links; Simple is the only protocol.
     """
     on_wire = case.wire(schedule, pipelined=True)
     share: Number = tables.COLLNET_SHARE
@@ -410,9 +410,9 @@ def in_fabric(case: Case, schedule: Schedule, inside: str) -> Offer:
 
 
 def sent(case: Case, schedule: Schedule) -> list[Offer]:
-    """Group sends and receives (all-to-all, a message): every peer has channels of its own.
+    """Offer grouped sends and receives (all-to-all, a message): every peer has channels of its own.
 
-    The longest message is the one whose channels are busy longest.
+    The slowest message is the one whose channels are busy longest.
     """
     peers = case.n - 1
     base = case.base + tables.P2P_PEER * (peers - case.outside)
@@ -420,7 +420,7 @@ def sent(case: Case, schedule: Schedule) -> list[Offer]:
     per_byte = case.wire(schedule, pipelined=False).per_byte
     transfer = case.size * per_byte
     block = case.size / schedule.parts
-    carried = 1.0  # bytes over those of an even call of this size
+    carried = 1.0  # bytes relative to those of an even call of this size
     if case.shares is not None:
         block = case.size * float(case.shares.crossing.max())
         carried = case.shares.port * case.n / max(peers, 1)
@@ -449,7 +449,7 @@ def sent(case: Case, schedule: Schedule) -> list[Offer]:
 
 
 def _sends_fraction(case: Case) -> float:
-    """Return what grouped sends move of the wire: less where a NIC takes long for a message.
+    """Return the share of the wire that grouped sends use: less if a NIC is slow per message.
 
     Messages of ranks that share a NIC wait for each other.
     """
@@ -461,10 +461,10 @@ def _sends_fraction(case: Case) -> float:
 
 
 def _peer_per_byte(case: Case) -> Number:
-    """Time of a byte to one peer, whose channels move chunks smaller than a ring's slots (s/B).
+    """Time per byte to one peer, whose channels move chunks smaller than a ring's slots (s/B).
 
-    A channel moves a slot, or a chunk, and then waits for a step of Simple; what a ring makes of
-    the wire contains one wait for each slot, and sends have one for each chunk.
+    A channel moves a slot, or a chunk, and then waits for a step of Simple. The share of the wire
+    that a ring reaches includes one wait per slot, but sends have one per chunk.
     """
     chunks = 1 / case.link.chunk - 1 / tables.CHANNEL_SLOT
     if case.domains > 1 or not chunks or case.n == 1:
@@ -473,8 +473,8 @@ def _peer_per_byte(case: Case) -> Number:
     return alone + case.link.steps["Simple"] / case.channels * chunks
 
 
-def _sliced(case: Case, schedule: Schedule, how: tuple[str, Number], net_hops: int) -> Offer:
-    """Every hop waits for its first slice and then passes on what comes."""
+def _pipelined(case: Case, schedule: Schedule, how: tuple[str, Number], net_hops: int) -> Offer:
+    """Offer a protocol for which every hop waits for its first slice and then streams."""
     name, fraction = how
     steps = len(schedule.steps)
     net = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"] + case.message(case.size, name)
@@ -493,7 +493,7 @@ def _sliced(case: Case, schedule: Schedule, how: tuple[str, Number], net_hops: i
     )
 
 
-def _ring(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -> Offer:
+def _ring_offer(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -> Offer:
     on_wire = case.wire(schedule, pipelined=pipelined)
     steps, transfer = on_wire.steps, case.size * on_wire.per_byte
     fraction = _ll_fraction(case, transfer) if name == "LL" else case.link.fractions[name]
@@ -513,7 +513,7 @@ def _ring(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -> Offe
         phases = 2 if case.kind == "all_reduce" else 1
         slot = case.slot(name, case.ring_channels)
         fill = phases * step * slot / (slot + block)
-    # Latency of a step's software (s) that is longer than what is on the wire meanwhile
+    # Software latency of a step (s) in excess of the time on the wire meanwhile
     together = software + (step / fraction)
     return Offer(
         schedule,
@@ -528,14 +528,14 @@ def _ring(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -> Offe
 
 
 def _near_step(case: Case, name: str) -> float:
-    """Return what a protocol's step inside a node takes beyond LL's (s)."""
+    """Return the time of a protocol's step inside a node beyond LL's (s)."""
     if case.link is tables.NVLINK and name == "Simple":
         return case.tuning.simple_step - case.link.steps["LL"]
     return case.link.steps[name] - case.link.steps["LL"]
 
 
 def _ll_fraction(case: Case, transfer: Number) -> Number:
-    """LL's share of the wire: half, or less where llMaxBws is less."""
+    """LL's share of the wire: half, or less if limited by llMaxBws."""
     half = case.link.fractions["LL"]
     moved = least_bytes(case.kind, size=case.size, n=case.n)
     some = (moved > 0) & (transfer > 0)
@@ -546,6 +546,6 @@ def _ll_fraction(case: Case, transfer: Number) -> Number:
 
 
 def _base(case: Case, name: str) -> Number:
-    """Launch of a kernel with a protocol, and what its pipeline waits for on the network (s)."""
+    """Launch of a kernel with a protocol, and the fill of its pipeline on the network (s)."""
     wide = case.base + (0.0 if name == "LL" else case.link.wide)
     return wide + case.net_fill if name == "Simple" else wide

@@ -1,14 +1,14 @@
-"""How a call is carried out: by the library of the machine, calibrated, on one network or on many.
+"""Plans of calls by the machine's library, calibrated, on one network or on many.
 
-:func:`plan` writes a call out on one network; :func:`times` says what that takes on many networks
-of one graph at once. What a library chooses among depends on the graph; what it takes depends on
-bandwidths and latencies, network by network. So the schedules are laid once, their times are
-arrays, and the least of them is what the library's planner would have taken on each network.
+:func:`plan` returns the plan of a call on one network; :func:`times` its time on many networks of
+one graph at once. The candidates of a library depend on the graph; its choice depends on bandwidths
+and latencies, network by network. So schedules are routed once, their times are arrays, and the
+minimum is what the library's planner would have chosen on each network.
 
 Rules force algorithms (:func:`parse_rule`): ``all_reduce=ring`` for a kind,
 ``all_reduce[1MiB..]=tree`` from a size on, ``[..64KiB]`` up to one,
-``all_gather[1KiB..64KiB]@tp=ring`` in groups of that label only. Both ends of a range belong to
-it. Sizes are S of nccl-tests (:mod:`collectives.bandwidth`).
+``all_gather[1KiB..64KiB]@tp=ring`` in groups of that label only. Ranges include both ends. Sizes
+are S of nccl-tests (:mod:`collectives.bandwidth`).
 """
 
 import re
@@ -38,12 +38,12 @@ from simulator.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class LibraryPlanner:
-    """How a communication library carries out a call, by itself: on a network, and on many.
+    """A communication library by itself: its planner for one network and for many.
 
     Both functions take the call, the network or networks, the machine, and the algorithm that is
-    forced on the call, None for the library's choice. ``times`` is in s, one for each network, and
-    calibrated; a plan is not yet. Beside it stands where that is sure: elsewhere ranks may run
-    ahead of each other, which is simulated, network by network.
+    forced on the call, None for the library's choice. A plan is not calibrated. ``times`` returns a
+    calibrated time per network (s), and where it is exact: elsewhere ranks may run ahead of each
+    other, and the network is planned by itself.
     """
 
     plan: Callable[[Call, Topology, Machine, str | None], Plan]
@@ -51,16 +51,16 @@ class LibraryPlanner:
 
 
 def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None = None) -> Plan:
-    """Write out a call as the machine's library carries it out on a network.
+    """Plan a call on a network as the machine's library carries it out.
 
-    Without ``algorithm`` the machine's rules choose, then the library. What a trace showed of calls
-    of the kind is in the plan.
+    Without ``algorithm`` the machine's rules choose, then the library. The plan includes the
+    calibration of its kind.
 
     Raises
     ------
     ScheduleError
-        If the kind or algorithm is not known, the algorithm cannot serve the group, or the group
-        is not on the network.
+        If the kind or algorithm is not known, the algorithm cannot serve the group, or the group is
+        not on the network.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
 
 
 def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
-    """Write out a call in every way that the machine's library has: those it chooses from.
+    """Return a plan for each candidate among which the machine's library chooses.
 
     Raises
     ------
@@ -86,8 +86,8 @@ def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
         As :func:`plan` does.
     """
     machine = machine.among(call.group.ranks)
-    if machine.library in _WAYS:
-        plans = _WAYS[machine.library](call, network, machine)
+    if machine.library in _ALTERNATIVES:
+        plans = _ALTERNATIVES[machine.library](call, network, machine)
     else:
         names = select.choices(call, network, machine)
         plans = [LIBRARIES[machine.library].plan(call, network, machine, name) for name in names]
@@ -95,9 +95,9 @@ def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
 
 
 def times(call: Call, networks: Networks, machine: Machine, algorithm: str | None = None) -> Floats:
-    """Time of :func:`plan` on each of many networks of one graph while idle (s).
+    """Time of :func:`plan` on each idle network of one graph (s).
 
-    A call whose size is unknown takes what was measured on every network.
+    A call of unknown size takes its measured time on every network.
 
     Raises
     ------
@@ -117,10 +117,10 @@ def times(call: Call, networks: Networks, machine: Machine, algorithm: str | Non
 
 
 def one_schedule(call: Call, graph: Topology, machine: Machine) -> bool:
-    """Whether the library carries a call out alike on all networks of a graph, and keeps step.
+    """Whether the library uses one schedule on all networks of a graph, and it runs in lockstep.
 
     Its time is then convex in latencies and in 1/bandwidth: a sum of maxima of lines. The networks
-    are those on which links that are alike on the graph are alike.
+    are those on which links that are equal on the graph stay equal.
     """
     if machine.library in ("nccl", "gloo"):
         return False
@@ -135,11 +135,11 @@ def one_schedule(call: Call, graph: Topology, machine: Machine) -> bool:
     return classes(graph).keeps_step_anyhow(schedule, positions)
 
 
-def _xla(call: Call, network: Topology, machine: Machine, algorithm: str | None) -> Plan:
-    """Choose the fastest that the grid of a slice allows, as XLA's compiler knows the ICI.
+def _xla_plan(call: Call, network: Topology, machine: Machine, algorithm: str | None) -> Plan:
+    """Choose the fastest schedule for the grid of a slice, as XLA's compiler knows the ICI.
 
-    Rings along the dimensions where all of them close, one ring to and fro through the slice in
-    both directions where they do not (:mod:`collectives.algorithms.torus`), else as
+    Rings along the dimensions if all of them close; if not, one Hamiltonian ring through the slice,
+    in both directions (:mod:`collectives.algorithms.torus`); else as
     :func:`collectives.select.plan`.
     """
     plain = select.plan(call, network, machine, algorithm)
@@ -150,7 +150,7 @@ def _xla(call: Call, network: Topology, machine: Machine, algorithm: str | None)
 
 
 def on_slice(call: Call, graph: Topology) -> list[Schedule]:
-    """Schedules that the grid of a slice allows besides those of :mod:`collectives.select`."""
+    """Return the schedules for the grid of a slice besides those of :mod:`collectives.select`."""
     if call.kind not in select.ON_RINGS:
         return []
     positions = np.array(call.group.ranks, dtype=np.int32)
@@ -165,21 +165,21 @@ def on_slice(call: Call, graph: Topology) -> list[Schedule]:
     return schedules
 
 
-def _selected(
+def _select_times(
     call: Call, networks: Networks, machine: Machine, algorithm: str | None
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Take the fastest of the schedules of :mod:`collectives.select`."""
-    return _fastest(call, networks, machine, algorithm, lambda *_: [])
+    """Time of the fastest schedule of :mod:`collectives.select`."""
+    return _fastest_times(call, networks, machine, algorithm, lambda *_: [])
 
 
-def _on_slice(
+def _xla_times(
     call: Call, networks: Networks, machine: Machine, algorithm: str | None
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Take the fastest of those, and of the ones that the grid of a slice allows."""
-    return _fastest(call, networks, machine, algorithm, on_slice)
+    """Time of the fastest of those and of the schedules for the grid of a slice."""
+    return _fastest_times(call, networks, machine, algorithm, on_slice)
 
 
-def _fastest(
+def _fastest_times(
     call: Call,
     networks: Networks,
     machine: Machine,
@@ -188,7 +188,7 @@ def _fastest(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     names = select.choices(call, networks.graph, machine, algorithm)
     if any(select.follows_numbers(call.kind, name) for name in names):
-        return _one_by_one(call, networks, machine, algorithm), _everywhere(networks)
+        return _one_by_one(call, networks, machine, algorithm), _all_exact(networks)
     positions = np.array(call.group.ranks, dtype=np.int32)
     schedules = _schedules(call, positions, networks.graph, machine, names)
     if algorithm is None:
@@ -196,7 +196,7 @@ def _fastest(
         schedules += schedules_of_graph.schedules(
             call.kind, positions, "more", lambda: more(call, networks.graph)
         )
-    # Certain where all schedules keep step: elsewhere ranks may run ahead of each other.
+    # Exact where all schedules run in lockstep: elsewhere ranks may run ahead of each other.
     sure = np.logical_and.reduce(
         [networks.keeps_step(schedule, positions) for schedule in schedules]
     )
@@ -220,7 +220,7 @@ def _fastest(
     return fastest_times(time, [machine.overhead] * len(time), moving, multiples.overhead), sure
 
 
-def _everywhere(networks: Networks) -> NDArray[np.bool_]:
+def _all_exact(networks: Networks) -> NDArray[np.bool_]:
     return np.ones(len(networks), dtype=np.bool_)
 
 
@@ -239,25 +239,25 @@ def _schedules(
     )
 
 
-def _by_gloo(
+def _gloo_times(
     call: Call, networks: Networks, machine: Machine, algorithm: str | None
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Ask gloo's model, which has no closed form of what is forced on it."""
+    """Time by gloo's model; a forced algorithm has no closed form there."""
     if algorithm is None:
         return gloo.times(call, networks, machine)
-    return _one_by_one(call, networks, machine, algorithm), _everywhere(networks)
+    return _one_by_one(call, networks, machine, algorithm), _all_exact(networks)
 
 
-def _by_rccl(
+def _rccl_times(
     call: Call, networks: Networks, machine: Machine, algorithm: str | None
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Ask RCCL's model of a mesh, else take the fastest of the schedules that fit."""
+    """Time by RCCL's model of a mesh, else of the fastest schedule that fits."""
     result = rccl.times(call, networks, machine, algorithm)
-    return _selected(call, networks, machine, algorithm) if result is None else result
+    return _select_times(call, networks, machine, algorithm) if result is None else result
 
 
 def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str | None) -> Floats:
-    """Plan on every network that differs: where the schedule itself depends on its numbers."""
+    """Plan each distinct network, for schedules that depend on bandwidths and latencies."""
     positions = np.array(call.group.ranks, dtype=np.int32)
     first, which = networks.distinct()
     costs = []
@@ -270,14 +270,14 @@ def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str
 
 LIBRARIES: dict[str, LibraryPlanner] = {
     "nccl": LibraryPlanner(nccl.plan, nccl.times),
-    "gloo": LibraryPlanner(gloo.plan, _by_gloo),
-    "rccl": LibraryPlanner(rccl.plan, _by_rccl),
-    "xla": LibraryPlanner(_xla, _on_slice),
-    "none": LibraryPlanner(select.plan, _selected),
+    "gloo": LibraryPlanner(gloo.plan, _gloo_times),
+    "rccl": LibraryPlanner(rccl.plan, _rccl_times),
+    "xla": LibraryPlanner(_xla_plan, _xla_times),
+    "none": LibraryPlanner(select.plan, _select_times),
 }
-"""Libraries by the name a cluster file gives them."""
-_WAYS = {"nccl": nccl.ways, "rccl": rccl.ways}
-"""Those with protocols, or other ways that :mod:`collectives.select` has no name for."""
+"""Planners by the library's name in a cluster file."""
+_ALTERNATIVES = {"nccl": nccl.ways, "rccl": rccl.ways}
+"""Libraries with candidates that :mod:`collectives.select` has no name for, such as protocols."""
 
 
 _RULE = re.compile(
@@ -286,12 +286,12 @@ _RULE = re.compile(
 
 
 def parse_rule(text: str) -> Rule:
-    """Turn text into a rule.
+    """Parse a rule.
 
     Raises
     ------
     ScheduleError
-        If it is not a rule, its range is empty, or the kind or algorithm is not known.
+        If it is not a rule, its range is empty, or the kind or algorithm is unknown.
     QuantityError
         If a size is not a quantity.
 
@@ -317,12 +317,12 @@ def parse_rule(text: str) -> Rule:
 
 
 def algorithm_named(text: str, kind: str) -> str:
-    """Return the algorithm for a kind that a text spells: ``Halving-Doubling``.
+    """Return the algorithm of a kind by its name in any spelling: ``Halving-Doubling``.
 
     Raises
     ------
     ScheduleError
-        If the kind is not known or has none of that name.
+        If the kind is unknown or has no algorithm of that name.
     """
     choices = algorithm_names(kind)
     name = same_name(text, choices)
@@ -336,7 +336,7 @@ def algorithm_named(text: str, kind: str) -> str:
 
 
 def algorithm_names(kind: str) -> tuple[str, ...]:
-    """Names that may be forced for a kind: all of ``select``, and NCCL's own."""
+    """Return the names that may be forced for a kind: all of ``select``, and NCCL's own."""
     if kind not in select.ALGORITHMS:
         raise ScheduleError(f"kind {one_of(kind, select.ALGORITHMS)}")
     of_nccl = nccl.NAMES if kind == "all_reduce" else ()

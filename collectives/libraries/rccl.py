@@ -1,11 +1,10 @@
-"""RCCL: what it does on a mesh of xGMI; elsewhere it is planned as :mod:`collectives.select` plans.
+"""RCCL: its model of a mesh of xGMI; elsewhere it is planned as :mod:`collectives.select` plans.
 
-On a node whose GPUs are joined pairwise RCCL keeps every link busy in two ways, and takes the
-faster: MSCCL's schedules, which send straight to every peer under LL, whose flags take half of
-the bandwidth, and rings through all links under Simple, which pay the links' latency at each of
-their n-1 steps (2(n-1) for all-reduce) beside the overhead of a call. Rings that share no link move
-the same bytes over each link as sending straight does, so both have the one schedule, and differ
-in overhead and efficiency.
+On a node whose GPUs are joined pairwise RCCL has two algorithms that use all links, and takes the
+faster: MSCCL's schedules, which send directly to every peer under LL, whose flags take half of the
+bandwidth, and rings through all links under Simple, which pay the links' latency at each of their
+n-1 steps (2(n-1) for all-reduce) beside the overhead of a call. Disjoint rings move the same bytes
+over each link as direct sends, so both share one schedule, and differ in overhead and efficiency.
 
 ``overhead`` and the links' ``latency`` are the cluster's (``collective_overhead``,
 ``scale_up.latency``). Fitted on all-reduce of 8 MI300X (github ROCm/rocm-blogs, mi300x-rccl-xgmi,
@@ -28,28 +27,30 @@ from simulator.schedule import Plan, Schedule
 from simulator.topology import Topology
 
 LL_OVERHEAD = 7e-6
-"""Fitted: launch of a kernel of MSCCL (s); 13 us for all-reduces of 1 to 128 KiB, two steps in."""
+"""Fitted: launch of a kernel of MSCCL (s); 13 us for all-reduces of 1 to 128 KiB, including two
+steps."""
 LL_FRACTION = 0.5
-"""Of the wire's bandwidth: 4 B of data beside 4 B of flag."""
+"""Usable share of the wire's bandwidth: 4 B of data beside 4 B of flag."""
 
 SENDS_FRACTION = {(0, 0): 0.5, (2, 26): 0.89}
-"""Of the wire's bandwidth between nodes that grouped sends move, by the version from which on.
+"""Share of the wire's bandwidth between nodes that grouped sends use, by the first version with it.
 
 AMD accepts two nodes of 8 MI300X from 45 GB/s of an all-to-all's busbw on, where a single message
-moves 47 and NICs could move 90 (ROCm/cvs, rccl_config); a floor, and why it is half is not
-published. RCCL 2.26.6 of ROCm 7 moves 87 GB/s on two nodes of 8 MI355X and 50 of 62 on four (Oracle
-Cloud, to which it was fitted), RCCL 2.27.7 91 on two nodes of another machine, held out. A version
-that is not given is taken for an old one."""
+reaches 47 and NICs could reach 90 (ROCm/cvs, rccl_config); it is a lower limit, and the reason for
+half is not published. RCCL 2.26.6 of ROCm 7 reaches 87 GB/s on two nodes of 8 MI355X and 50 of 62
+on four (Oracle Cloud, to which it was fitted), RCCL 2.27.7 91 on two nodes of another machine, held
+out. An unknown version counts as an old one.
+"""
 
 
 def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None = None) -> Plan:
-    """Write out a call as RCCL would carry it out; arguments as :func:`collectives.select.plan`.
+    """Plan a call as RCCL would carry it out; arguments as :func:`collectives.select.plan`.
 
     Raises
     ------
     ScheduleError
-        If the kind or algorithm is not known, the algorithm cannot serve the group, or the group
-        is not on the topology.
+        If the kind or algorithm is unknown, the algorithm cannot serve the group, or the group is
+        not on the topology.
     """
     case = _case(call, machine.on(network).network, machine)
     offers = _offers(case, algorithm)
@@ -59,7 +60,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
 
 
 def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
-    """Write out a call in every way that RCCL has on a mesh, else as :func:`plan` does."""
+    """Return RCCL's plans for a call on a mesh, elsewhere that of :func:`plan`."""
     offers = _offers(_case(call, machine.on(network).network, machine), None)
     return [offer.plan() for offer in offers] or [select.plan(call, network, machine)]
 
@@ -67,9 +68,9 @@ def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
 def times(
     call: Call, networks: Networks, machine: Machine, algorithm: str | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
-    """Time of :func:`plan` on many networks of one graph while idle (s), and where that is sure.
+    """Time of :func:`plan` on each idle network of one graph (s), and where it is exact.
 
-    None where RCCL is planned as :mod:`collectives.select` plans.
+    None if RCCL is planned as :mod:`collectives.select` plans.
 
     Raises
     ------
@@ -82,7 +83,7 @@ def times(
 
 
 def sends_fraction(version: str) -> float:
-    """Of the wire's bandwidth between nodes, what grouped sends of a version of RCCL move.
+    """Share of the wire's bandwidth between nodes that grouped sends use in a version of RCCL.
 
     Examples
     --------
@@ -94,7 +95,7 @@ def sends_fraction(version: str) -> float:
 
 
 def has_model(call: Call, graph: Topology, machine: Machine) -> bool:
-    """Whether RCCL carries a call out by offers of its own, not as any library would."""
+    """Whether RCCL has offers of its own for a call; else it is planned as any library."""
     return bool(_offers(_case(call, machine.on(graph).network, machine), None))
 
 
@@ -105,14 +106,14 @@ def _case(call: Call, links: Links, machine: Machine) -> Case:
 
 
 def _offers(case: Case, algorithm: str | None) -> list[Offer]:
-    """List what the library chooses from; empty where it is planned as any library is."""
+    """Return the library's candidates; empty if it is planned as any library."""
     if algorithm is not None:
         return []
     mesh = case.domains == 1 and is_mesh(case.positions, case.topology)
     if case.kind in select.ON_RINGS:
-        return _both_ways(case) if mesh else []
+        return _mesh_offers(case) if mesh else []
     if case.kind in select.CHAINS_ON_RINGS and (mesh or (case.domains > 1 and case.local > 1)):
-        return [_sliced(case, mesh=mesh)]
+        return [_pipelined(case, mesh=mesh)]
     if case.kind == "all_to_all" and case.domains > 1:
         even = direct.all_to_all(case.n)
         schedule = case.schedule("send", lambda: direct.spread(even, case.shares))
@@ -121,7 +122,7 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
     return []
 
 
-def _both_ways(case: Case) -> list[Offer]:
+def _mesh_offers(case: Case) -> list[Offer]:
     name = select.ON_A_MESH[case.kind]
     schedule = case.schedule(name, lambda: select.ALGORITHMS[case.kind][name](case.n))
     latency = case.wire(schedule, pipelined=False).latency
@@ -135,16 +136,16 @@ def _both_ways(case: Case) -> list[Offer]:
 _OVER_TREES = {"broadcast": direct.broadcast_over_trees, "reduce": direct.reduce_over_trees}
 
 
-def _sliced(case: Case, *, mesh: bool) -> Offer:
-    """Slices from the root to all, or from all to the root, each share on links of its own."""
-    schedule = case.schedule("sliced", lambda: _shares_of(case, mesh=mesh))
-    # The pipeline runs full when a slice of each share has passed every step.
+def _pipelined(case: Case, *, mesh: bool) -> Offer:
+    """Offer slices from the root to all ranks, or back, each share over links of its own."""
+    schedule = case.schedule("sliced", lambda: _rooted_schedule(case, mesh=mesh))
+    # The pipeline is full when a slice of each share has passed every step.
     slices = schedule.parts * float(CHANNEL_SLOT)
     fill = case.bytes_time(schedule) * slices / (slices + case.size)
     return Offer(schedule, overhead=case.machine.overhead + fill, protocol="Simple", pipelined=True)
 
 
-def _shares_of(case: Case, *, mesh: bool) -> Schedule:
+def _rooted_schedule(case: Case, *, mesh: bool) -> Schedule:
     if mesh:
         return _OVER_TREES[case.kind](case.n)
     wired = case.machine.wired

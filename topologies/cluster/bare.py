@@ -1,8 +1,7 @@
-"""A network without a machine round it: a graph's file, or a topology's spec with its cables.
+"""A bare network, without a machine: a graph's file, or a topology's spec with its cables.
 
-It becomes a cluster of one domain whose fabric is the graph, so that everything that can be asked
-of a cluster can be asked of it. What a graph lacks is left open, and :func:`unspecified`
-says what that is.
+It becomes a cluster of one domain whose fabric is the graph, so that it answers every question that
+a cluster does. :func:`unspecified` lists what the graph leaves open.
 """
 
 from collections import Counter
@@ -21,21 +20,21 @@ from topologies.families.table import family_named
 from topologies.spec import parse_topology
 
 UNKNOWN = "unknown"
-"""Accelerator of a network that names none."""
+"""Name of the accelerator if the network names none."""
 _UNITS = ("B/s", "s")
 
 
 def is_bare(text: str) -> bool:
-    """Whether a name is that of a bare network: a graph's file, or begins with a family's spec.
+    """Whether a name denotes a bare network: a graph's file, or text that begins with a family.
 
     Examples
     --------
     >>> [is_bare(text) for text in ("g.json", "torus:4x4, 50 GB/s, 1 us", "dgx-a100", "c.yaml")]
     [True, True, False, False]
     """
-    network = _parts(text)[0]
+    network = _split_commas(text)[0]
     family = network.partition(":")[0]
-    return is_graph_file(_file(network)) or (":" in network and family_named(family) is not None)
+    return is_graph_file(_file_of(network)) or (":" in network and family_named(family) is not None)
 
 
 def bare_network(text: str) -> Cluster:
@@ -44,8 +43,8 @@ def bare_network(text: str) -> Cluster:
     Parameters
     ----------
     text
-        ``NETWORK[, BANDWIDTH][, LATENCY]``: a graph's file or a spec, and of each cable, one
-        direction, what the file leaves open: ``ring:16, 50 GB/s, 500 ns``, ``g.json``,
+        ``NETWORK[, BANDWIDTH][, LATENCY]``: a graph's file or a spec, and what it leaves open of
+        each cable, one direction: ``ring:16, 50 GB/s, 500 ns``, ``g.json``,
         ``g.json@spray``.
 
     Returns
@@ -58,7 +57,7 @@ def bare_network(text: str) -> Cluster:
     TopologyError
         If the network cannot be built: which file or spec, and what is wrong.
     QuantityError
-        If a bandwidth or latency is none.
+        If a bandwidth or latency is not a quantity of that unit.
 
     Examples
     --------
@@ -73,7 +72,7 @@ def bare_network(text: str) -> Cluster:
         bandwidth=None if bandwidth is None else parse_quantity(bandwidth, "B/s"),
         latency=None if latency is None else parse_quantity(latency, "s"),
     )
-    file, policy = _file(network), network.partition("@")[2]
+    file, policy = _file_of(network), network.partition("@")[2]
     source = {"spec": network}
     if is_graph_file(file):
         source = {"file": file} | ({"routing": policy} if policy and file != network else {})
@@ -95,48 +94,48 @@ def bare_network(text: str) -> Cluster:
 
 
 def cables_of(text: str) -> tuple[str, dict[Literal["bandwidth", "latency"], str | None]]:
-    """Split a bare network from the bandwidth and latency of its cables, None where not given.
+    """Split a bare network from the bandwidth and latency of its cables; None if not given.
 
     Raises
     ------
     QuantityError
-        If what stands behind a comma is neither, or is there twice.
+        If text behind a comma is neither, or either is given twice.
 
     Examples
     --------
     >>> cables_of("ring:8, 1 us")
     ('ring:8', {'bandwidth': None, 'latency': '1 us'})
     """
-    network, *cable_texts = _parts(text)
-    cable = _cable(network, cable_texts)
+    network, *cable_texts = _split_commas(text)
+    cable = _cable_values(network, cable_texts)
     return network, {"bandwidth": cable.get("B/s"), "latency": cable.get("s")}
 
 
-def _file(network: str) -> str:
-    """Return the name without a routing policy behind ``@``, unless a file is called so."""
-    return network if _is_there(network) else network.partition("@")[0]
+def _file_of(network: str) -> str:
+    """Return the name without the routing policy behind ``@``, unless it is a file's whole name."""
+    return network if _file_exists(network) else network.partition("@")[0]
 
 
-def _is_there(name: str) -> bool:
-    """Whether a file has such a name; nothing has one that no file can have."""
+def _file_exists(name: str) -> bool:
+    """Whether a file of this name exists; False for what cannot be a file name."""
     try:
         return Path(name).exists()
     except (OSError, ValueError):  # too long, or with a zero byte
         return False
 
 
-def _parts(text: str) -> list[str]:
-    """Split at commas, unless a file is called so."""
-    if is_graph_file(text) and _is_there(text):
+def _split_commas(text: str) -> list[str]:
+    """Split at commas, unless the whole text is a file's name."""
+    if is_graph_file(text) and _file_exists(text):
         return [text]
     return [part.strip() for part in text.split(",")]
 
 
-def _cable(network: str, texts: Sequence[str]) -> dict[str, str]:
-    """Distinguish bandwidth and latency by their units."""
+def _cable_values(network: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return the given bandwidth and latency, distinguished by their units."""
     cable: dict[str, str] = {}
     for text in texts:
-        base = next((unit for unit in _UNITS if _is(text, unit)), None)
+        base = next((unit for unit in _UNITS if _is_quantity(text, unit)), None)
         if base is None or base in cable:
             raise QuantityError(
                 f"{network}: {text!r}: write the cables' bandwidth and latency behind commas, such"
@@ -146,7 +145,7 @@ def _cable(network: str, texts: Sequence[str]) -> dict[str, str]:
     return cable
 
 
-def _is(text: str, base: str) -> bool:
+def _is_quantity(text: str, base: str) -> bool:
     try:
         parse_quantity(text, base)
     except QuantityError:
@@ -155,7 +154,7 @@ def _is(text: str, base: str) -> bool:
 
 
 def unspecified(cluster: Cluster) -> tuple[str, ...]:
-    """Say what a network that is one graph leaves open, one sentence each."""
+    """Describe what a network that is one graph leaves open, one sentence each."""
     if not cluster.is_one_graph:
         return ()
     open_ = []

@@ -1,10 +1,9 @@
-"""The bill of materials of a job: what of each part its nodes and its network are made of.
+"""The bill of materials of a job: parts of its nodes and network, with counts, prices and power.
 
 Switches, ports and cables between nodes are counted on the links of the fabric itself
-(:mod:`topologies.cluster.scale_out`), so that another topology is another bill without a factor in
-between. A link stands for as many cables as it has a cable's bandwidth; a drawn switch with more
-ports than one that is sold is a tree of those. The fabric inside a scale-up domain is part of the
-nodes it is built into.
+(:mod:`topologies.cluster.scale_out`), so that each topology has its own bill, without a factor. A
+link represents as many cables as its bandwidth needs. A drawn switch with more ports than one that
+is sold is a tree of those. The fabric inside a scale-up domain is part of its nodes.
 """
 
 import math
@@ -25,7 +24,7 @@ from topologies.cluster.schema import Cluster
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """How many switches as they are sold, ports in use, and cables."""
+    """Numbers of switches as they are sold, of ports in use and of cables."""
 
     switches: int = 0
     ports: int = 0
@@ -34,9 +33,9 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class BillLine:
-    """So many pieces of a part, and what one of them costs and draws.
+    """A number of pieces of a part, and the cost and power of one.
 
-    ``what`` says which: the accelerator, or the kind of node.
+    ``what`` names the part in detail: the accelerator, or the kind of node.
     """
 
     part: str
@@ -46,12 +45,12 @@ class BillLine:
 
     @property
     def cost(self) -> float | None:
-        """Of all pieces (USD); None where the price of one is not known."""
+        """Cost of all pieces (USD); None if the price of one is not known."""
         return None if self.piece.price is None else self.count * self.piece.price
 
     @property
     def power(self) -> tuple[float, float] | None:
-        """All pieces waiting, and working (W); None where that is not known."""
+        """Power of all pieces, idle and active (W); None if it is not known."""
         if self.piece.idle is None or self.piece.active is None:
             return None
         return self.count * self.piece.idle, self.count * self.piece.active
@@ -59,7 +58,7 @@ class BillLine:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a job's part of a cluster is made of.
+    """Bill of materials of a job's part of a cluster.
 
     ``overhead`` is the power of the site over that of the parts, ``energy_price`` in USD/J.
     """
@@ -71,12 +70,12 @@ class Bill:
     energy_price: float
 
     def count(self, part: str) -> int:
-        """How many pieces of a part there are."""
+        """Return the number of pieces of a part."""
         return sum(line.count for line in self.lines if line.part == part)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Fields of the cluster file that give what is not published."""
+        """Fields of the cluster file that must give what is not published."""
         tables = {"prices": "price", "power": "active"}
         return tuple(
             dict.fromkeys(
@@ -89,18 +88,18 @@ class Bill:
 
     @property
     def cost(self) -> float:
-        """Of everything (USD).
+        """Cost of all parts (USD).
 
         Raises
         ------
         ClusterError
             If the price of a part is not known; names the field that gives it.
         """
-        return sum(self._each("prices", "price"))
+        return sum(self._totals("prices", "price"))
 
     @property
     def cost_spread(self) -> float:
-        """By how much the cost may be more or less (USD); the lines are taken as independent."""
+        """Uncertainty of the cost (USD), plus or minus; lines are taken as independent."""
         return math.hypot(
             *(
                 line.count * (line.piece.price or 0.0) * line.piece.price_spread
@@ -110,52 +109,52 @@ class Bill:
 
     @property
     def idle_power(self) -> float:
-        """Of the site while every part waits (W).
+        """Power of the site with all parts idle (W).
 
         Raises
         ------
         ClusterError
-            If what a part draws is not known; names the field that gives it.
+            If the power of a part is not known; names the field that gives it.
         """
-        return self.overhead * sum(self._each("power", "idle"))
+        return self.overhead * sum(self._totals("power", "idle"))
 
     @property
     def active_power(self) -> float:
-        """Of the site while every part works (W)."""
-        return self.overhead * sum(self._each("power", "active"))
+        """Power of the site with all parts active (W)."""
+        return self.overhead * sum(self._totals("power", "active"))
 
     def energy(self, seconds: float, busy: Mapping[str, float] | None = None) -> float:
-        """Energy of a step (J): each part works for its share of the time, and waits for the rest.
+        """Return the energy of a step (J): parts are active for their share of the time, else idle.
 
         Parameters
         ----------
         seconds
-            How long the step takes.
+            Duration of the step (s).
         busy
-            Share of the step, in [0, 1], in which parts work; those that are not named always do.
+            Share of the step, in [0, 1], in which a part is active; 1 for parts not named.
         """
         shares = {part: (busy or {}).get(part, 1.0) for part in PARTS}
-        idle, active = self._each("power", "idle"), self._each("power", "active")
+        idle, active = self._totals("power", "idle"), self._totals("power", "active")
         drawn = (
             waiting + shares[line.part] * (working - waiting)
             for line, waiting, working in zip(self.lines, idle, active, strict=True)
         )
         return self.overhead * seconds * sum(drawn)
 
-    def _each(self, table: str, figure: str) -> list[float]:
+    def _totals(self, table: str, figure: str) -> list[float]:
         figures = []
         for line in self.lines:
             value = getattr(line.piece, figure)
             if value is None:
                 raise ClusterError(
-                    f"{self.cluster}: no {_ASKED[table]} of {line.what} is published: give "
+                    f"{self.cluster}: no {_FIGURE_NAMES[table]} of {line.what} is published: give "
                     f"{table}.{line.part} in the cluster file"
                 )
             figures.append(line.count * value)
         return figures
 
 
-_ASKED = {"prices": "a price", "power": "the power"}
+_FIGURE_NAMES = {"prices": "a price", "power": "the power"}
 
 
 Counted = dict[tuple[object, ...], Fabric]
@@ -168,20 +167,20 @@ def bill_of(
     nodes: int | None = None,
     counted: Counted | None = None,
 ) -> Bill:
-    """Count what a job's part of a cluster is made of, and what a piece costs and draws.
+    """Return the bill of materials of a job's part of a cluster.
 
-    Nodes are bought whole, with every accelerator and NIC they have; of the fabric what joins them.
+    Nodes are bought whole, with all accelerators and NICs; of the fabric only what joins them.
 
     Parameters
     ----------
     cluster
         The machine.
     ranks
-        Of the job; the whole machine if it is not given.
+        Ranks of the job; by default the whole machine.
     nodes
-        Over how many nodes the ranks are spread; as few as hold them if it is not given.
+        Number of nodes that the ranks are spread over; by default as few as hold them.
     counted
-        Fabrics that were counted for other bills, to which this one's is added.
+        Fabrics counted for other bills; this one's is added to them.
 
     Raises
     ------
@@ -214,7 +213,7 @@ def bill_of(
         counts = (sum(nic.count for nic in nics), fabric.ports, fabric.cables)
         figures = _network_figures(cluster, cluster.scale_out)
         lines += [
-            BillLine(part, _NAMES[part], count, figures[part])
+            BillLine(part, _PART_NAMES[part], count, figures[part])
             for part, count in zip(NETWORK_PARTS, counts, strict=True)
         ]
     stated, usually = cluster.power.overhead, usual().overhead.value
@@ -231,9 +230,9 @@ def bill_of(
 def _counts_key(
     cluster: Cluster, ranks: int | None, nodes: int | None
 ) -> tuple[object, ...] | None:
-    """Return what the counts of a fabric depend on: not how fast it is, if all of it is as fast.
+    """Return all that the counts of a fabric depend on, which excludes its speed.
 
-    None where they do: kinds of node have NICs of their own, a graph or a dragonfly links.
+    None if they depend on it: kinds of node have their own NICs, graphs and dragonflies own links.
     """
     fabric = cluster.scale_out
     if fabric is None or cluster.node_kinds or isinstance(fabric, GraphFabric):
@@ -245,11 +244,11 @@ def _counts_key(
     return type(fabric).__name__, drawn, *sizes
 
 
-_NAMES = {"nic": "NIC", "switch_port": "switch port", "cable": "cable with transceivers"}
+_PART_NAMES = {"nic": "NIC", "switch_port": "switch port", "cable": "cable with transceivers"}
 
 
 def _node_lines(cluster: Cluster, kind: Cluster, nodes: int) -> Iterator[BillLine]:
-    """Accelerators and nodes of a kind; what the file says is of the cluster's own accelerator."""
+    """Yield the accelerators and nodes of a kind; file prices are of the cluster's accelerator."""
     prices, power, name = cluster.prices, cluster.power, kind.accelerator.name
     is_cluster_wide = name == cluster.accelerator.name
     stated = (prices.accelerator, power.accelerator) if is_cluster_wide else (None, None)
@@ -262,7 +261,7 @@ def _node_lines(cluster: Cluster, kind: Cluster, nodes: int) -> Iterator[BillLin
 
 
 def _network_figures(cluster: Cluster, fabric: ScaleOut) -> dict[str, PieceFigures]:
-    """Figures of a NIC, a port and a cable; usual ones in proportion to the bandwidth."""
+    """Return the figures of a NIC, port and cable; usual ones scale with the bandwidth."""
     table, ports = usual(), 1
     if isinstance(fabric, PlanedFabric):
         ports = fabric.ports_of_nic
@@ -284,19 +283,19 @@ def _switch_ports(cluster: Cluster) -> int:
 def fabric_parts(fabric: ScaleOut, nics: list[Nic], nodes: int, sold: int) -> Fabric:
     """Count the switches, ports in use and cables that join the NICs of some nodes.
 
-    Where a graph with switches is the fabric, NICs are where it has ranks; it is bought whole.
-    A switch is sold with ``sold`` ports.
+    If the fabric is a graph with switches, NICs are at its ranks, and it is bought whole. A switch
+    is sold with ``sold`` ports.
     """
     ports: Counter[str] = Counter()
     ends = 0
     plugs = {nic.out for nic in nics} | {nic.into for nic in nics}
     if isinstance(fabric, GraphFabric) and is_switched(fabric_graph(fabric)):
-        drawn = [link for link in fabric_links(fabric, nics, nodes) if not _ends(link) & plugs]
-        plugs = {end for link in drawn for end in _ends(link) if end.startswith("place:")}
+        drawn = [link for link in fabric_links(fabric, nics, nodes) if not _end_names(link) & plugs]
+        plugs = {end for link in drawn for end in _end_names(link) if end.startswith("place:")}
     else:
         drawn = list(fabric_links(fabric, nics, nodes))
     for link in drawn:
-        count = _cables(fabric, link, at_nic=bool(_ends(link) & plugs))
+        count = _cable_count(fabric, link, at_nic=bool(_end_names(link) & plugs))
         ends += count
         if str(link.source) not in plugs:
             ports[str(link.source)] += count
@@ -308,12 +307,12 @@ def fabric_parts(fabric: ScaleOut, nics: list[Nic], nodes: int, sold: int) -> Fa
     )
 
 
-def _ends(link: Link) -> set[str]:
+def _end_names(link: Link) -> set[str]:
     return {str(link.source), str(link.target)}
 
 
-def _cables(fabric: ScaleOut, link: Link, *, at_nic: bool) -> int:
-    """Cables that a link stands for: as many as have its bandwidth."""
+def _cable_count(fabric: ScaleOut, link: Link, *, at_nic: bool) -> int:
+    """Return the number of cables whose bandwidth adds up to that of a link."""
     each = fabric.bandwidth
     if isinstance(fabric, PlanedFabric):
         each /= fabric.ports_of_nic
@@ -329,10 +328,10 @@ def _group(router: object) -> str:
 
 
 def tree_of_switches(ports: int, sold: int) -> Fabric:
-    """Count a folded Clos of switches of ``sold`` ports that never blocks and has ``ports`` ports.
+    """Count a non-blocking folded Clos of ``ports`` ports, of switches with ``sold`` ports.
 
-    Every level below the top has half of its ports down and half up, so that ``L`` levels have room
-    for ``2 (sold / 2)**L`` ports and take ``L - 1`` cables for each of them (C. Clos, Bell System
+    Switches below the top have half of their ports down and half up, so that ``L`` levels offer up
+    to ``2 (sold / 2)**L`` ports and take ``L - 1`` cables for each of them (C. Clos, Bell System
     Technical Journal 32, 1953).
 
     Examples
@@ -351,20 +350,20 @@ def tree_of_switches(ports: int, sold: int) -> Fabric:
 
 
 LIFE = 4 * 365.25 * 86400.0
-"""Seconds over which parts are written off: 4 years, in use all the time."""
+"""Seconds over which parts are written off: 4 years of continuous use."""
 
 
 class TokenCost(NamedTuple):
-    """What a million tokens made take: electricity (kWh), and parts and electricity (USD)."""
+    """Cost of a million generated tokens: electricity (kWh), and parts plus electricity (USD)."""
 
     kwh: float
     usd: float
 
 
 def token_cost(bill: Bill, ranks: float, busy: float, rate: float) -> TokenCost:
-    """Return what a million tokens take, of ``rate`` a second, on some ranks of a bill's nodes.
+    """Return the cost of a million tokens, at ``rate`` tokens/s, on some ranks of a bill's nodes.
 
-    ``ranks`` are held in the mean, and work for the share ``busy`` of the time.
+    ``ranks`` is the mean number in use; they are active for the share ``busy`` of the time.
 
     Raises
     ------

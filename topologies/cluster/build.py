@@ -1,29 +1,28 @@
 """The network that a job sees on a cluster: scale-up domains joined by a scale-out fabric.
 
-Nodes of the graph beside the ranks: ``scale_up:2`` is the switch of domain 2, ``fabric`` the
-switch between domains, ``router:…`` a router of it, and a NIC is two nodes, ``nic:3.1:out`` and
-``nic:3.1:in`` (node 3, its NIC 1). It is two so that no path can turn round in a NIC, from one
-rank to another that shares it, without paying for the fabric. A message between domains runs
-rank, NIC out, fabric, NIC in, rank.
+Nodes of the graph besides the ranks: ``scale_up:2`` is the switch of domain 2, ``fabric`` the
+switch between domains, ``router:…`` a router of it. NIC 1 of node 3 is two nodes, ``nic:3.1:out``
+and ``nic:3.1:in``, so that no path can turn round in a NIC, from one rank to another that shares
+it, without paying for the fabric. A message between domains passes rank, NIC out, fabric, NIC in,
+rank.
 
-Where a node holds several domains and the file gives ``pcie``, its ranks reach each other through
-``host:3``, a PCIe switch with a port of that bandwidth per rank. The ports to the NICs are others:
-that a rank's traffic to its NIC and to its host shares one slot is not modelled.
+If a node has several domains and the file gives ``pcie``, its ranks reach each other through
+``host:3``, a PCIe switch with a port of that bandwidth per rank. The ports to the NICs are
+separate: contention of NIC and host traffic of a rank for one slot is not modelled.
 
-Where a graph draws a domain or the fabric, its switches have the names that the graph gives them,
-in a domain with its number behind (``nvswitch0:2``); ``place:7`` is a rank of the fabric's graph,
-where NICs are plugged in, and ``seat:2.7`` one of a domain's that the job does not use. A cluster
-that is one graph is that graph, whole, whatever of it the job uses.
+If a graph describes a domain or the fabric, its switches keep the names of the graph, in a domain
+followed by its number (``nvswitch0:2``). ``place:7`` is a rank of the fabric's graph, where NICs
+are plugged in, and ``seat:2.7`` a rank of a domain's graph that the job does not use. A cluster
+that is one graph is always built whole.
 
-Where the cluster has a ``wiring`` (:mod:`topologies.cluster.wiring`) a node is the graph that it
-draws: a vertex ``plx0`` of node 3 is ``plx0:3``, a GPU that the job does not use ``gpu:3.7``. A
-path between two GPUs costs the latency of the tier they meet on: a cable of the scale-up fabric
-all of it between two GPUs, half of it between a GPU and anything else, and none deeper inside.
-PCIe has latency only where peers have to use it: elsewhere it leads to NICs, whose latency has
-it.
+If the cluster has a ``wiring`` (:mod:`topologies.cluster.wiring`) a node is the graph that it
+describes: a vertex ``plx0`` of node 3 is ``plx0:3``, a GPU that the job does not use ``gpu:3.7``. A
+path between two GPUs costs the latency of the tier they meet on. A cable of the scale-up fabric has
+all of it between two GPUs, half of it between a GPU and anything else, and none otherwise. PCIe has
+latency only if peers have to use it: elsewhere it leads to NICs, whose latency includes it.
 
-The path of a message in a tier costs the latency that the cluster file states for the tier: a
-switch has half of it on each side, a direct cable all of it.
+A message's path in a tier costs the latency that the cluster file gives for the tier: half of it on
+each side of a switch, all of it on a direct cable.
 """
 
 import math
@@ -66,13 +65,13 @@ from topologies.families.family import Domain, cables
 
 
 def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
-    """Build what a job of ``ranks`` uses: its domains, every NIC of its nodes, the fabric.
+    """Build the network of a job: its domains, all NICs of its nodes, the fabric.
 
-    Ranks fill the nodes in order; with ``nodes`` they are spread evenly over that many. Rank in
-    slot ``i`` of a node uses NIC ``i * nics // ranks_per_node``. Where a node has more NICs than
+    Ranks fill the nodes in order; with ``nodes`` they are spread evenly over that many. The rank
+    in slot ``i`` of a node uses NIC ``i * nics // ranks_per_node``. If a node has more NICs than
     ranks, the NICs of one rank (``k`` such that ``k * ranks_per_node // nics`` is its slot) are
-    one NIC with their bandwidth together, named after the first and the last (``nic:0.0-1``).
-    Where nodes differ the job fills kind after kind, each built as its own kind says.
+    one NIC with their total bandwidth, named after the first and the last (``nic:0.0-1``).
+    If nodes differ, the job fills kind after kind; each is built from its own fields.
 
     Parameters
     ----------
@@ -81,13 +80,13 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     ranks
         Of the job.
     nodes
-        Over how many the ranks are spread evenly; as few as hold them if it is not given.
+        Number of nodes that the ranks are spread over evenly; by default as few as hold them.
 
     Returns
     -------
     Topology
-        Named ``dgx-a100(16)``, with the resources ``scale_up``, ``pcie`` and ``scale_out`` as far
-        as the cluster has them.
+        Named ``dgx-a100(16)``, with those of the resources ``scale_up``, ``pcie`` and
+        ``scale_out`` that the cluster has.
 
     Raises
     ------
@@ -106,7 +105,7 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     name = f"{cluster.name}({ranks}{over})"
     graph = cluster.scale_up.graph
     if graph is not None and cluster.is_one_graph:
-        return with_factors(replace(_drawn(graph, cluster.scale_up), name=name), cluster)
+        return with_factors(replace(_graph_of_domain(graph, cluster.scale_up), name=name), cluster)
     nics: list[Nic] = []
     links: list[Link] = []
     for part in placement.parts_of(cluster):
@@ -124,7 +123,7 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
         links += _port_links(kind, seats, plugged)
     if cluster.scale_out is not None:
         links += fabric_links(cluster.scale_out, nics, placement.nodes)
-    network = replace(topology(name, ranks, links), kind=_kinds(placement))
+    network = replace(topology(name, ranks, links), kind=_kind_of_rank(placement))
     network = with_factors(network, cluster)
     network = replace(network, routing=_routing(cluster, network))
     if cluster.wiring is not None or (nics and not _uses_pxn(cluster)):
@@ -133,11 +132,11 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
 
 
 def _routing(cluster: Cluster, network: Topology) -> Routing:
-    """Return the policy of the fabric; where that has one switch, of a torus inside the domains.
+    """Return the fabric's policy; for a single switch, that of a torus inside the domains.
 
-    A torus divides what has several least ways (TPU: Y. Zu et al., "Resiliency at Scale: Managing
-    Google's TPUv4 Machine Learning Supercomputer", NSDI 2024, routes so that links are evenly
-    loaded); hashing is what switches of a fabric do.
+    A torus spreads messages over their shortest paths (TPU: Y. Zu et al., "Resiliency at Scale:
+    Managing Google's TPUv4 Machine Learning Supercomputer", NSDI 2024, routes so that links are
+    evenly loaded); switches of a fabric hash.
     """
     fabric = cluster.scale_out
     if cluster.scale_up.dimensions is not None and isinstance(fabric, SwitchFabric | None):
@@ -146,7 +145,7 @@ def _routing(cluster: Cluster, network: Topology) -> Routing:
 
 
 def with_factors(network: Topology, cluster: Cluster) -> Topology:
-    """Return the network with the links of some resources multiplied, as the cluster says."""
+    """Return the network with the cluster's ``link_factors`` applied, resource by resource."""
     bandwidth, latency = network.bandwidth.copy(), network.latency.copy()
     for resource, by in cluster.link_factors.items():
         bandwidth[network.following(f"{resource}.bandwidth")] *= by.bandwidth
@@ -154,13 +153,13 @@ def with_factors(network: Topology, cluster: Cluster) -> Topology:
     return replace(network, bandwidth=bandwidth, latency=latency)
 
 
-def _drawn(graph: Graph, scale_up: ScaleUp) -> Topology:
+def _graph_of_domain(graph: Graph, scale_up: ScaleUp) -> Topology:
     return domain_graph(graph, scale_up.bandwidth, scale_up.latency, scale_up.efficiency)
 
 
-def _drawn_links(cluster: Cluster, placement: Placement, graph: Graph) -> Iterator[Link]:
-    """Links of the graph of a domain, once for every domain in use."""
-    network, size = _drawn(graph, cluster.scale_up), cluster.scale_up.size
+def _graph_links(cluster: Cluster, placement: Placement, graph: Graph) -> Iterator[Link]:
+    """Yield the links of a domain's graph, once for every domain in use."""
+    network, size = _graph_of_domain(graph, cluster.scale_up), cluster.scale_up.size
     links = [network.link(index) for index in range(len(network))]
     for number, members in placement.domains(cluster).items():
         ranks: dict[int, Node]
@@ -176,17 +175,17 @@ def _in_domain(node: Node, number: int, ranks: Mapping[int, Node]) -> Node:
     return ranks.get(node, f"seat:{number}.{node}")
 
 
-def _kinds(placement: Placement) -> tuple[int, ...]:
-    """Which kind of node each rank sits on; nothing where all are alike."""
+def _kind_of_rank(placement: Placement) -> tuple[int, ...]:
+    """Return the kind of node of each rank; empty if all nodes are equal."""
     numbered = enumerate(part.placement.ranks for part in placement.parts)
     return tuple(number for number, ranks in numbered for _ in range(ranks))
 
 
 def _domain_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
-    """Cables inside every domain in use; a grid that is not filled gives the job a slice of it."""
+    """Yield the links inside every domain in use; a job that does not fill a grid gets a slice."""
     scale_up = cluster.scale_up
     if scale_up.graph is not None:
-        yield from _drawn_links(cluster, placement, scale_up.graph)
+        yield from _graph_links(cluster, placement, scale_up.graph)
         return
     role = scale_up.role
     for number, members in placement.domains(cluster).items():
@@ -196,19 +195,19 @@ def _domain_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
         yield from cables(
             role.ends(domain),
             bandwidth=scale_up.link_bandwidth,
-            # A message passes two links of a switch, to it and from it: each has half of the tier's
-            # latency.
+            # A message passes two links of a switch, to it and from it: each costs half of the
+            # tier's latency.
             latency=scale_up.latency / 2 if role.switched else scale_up.latency,
             resource=SCALE_UP,
         )
 
 
 def _host_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
-    """Between a rank and the PCIe switch of its node, if it has ranks of several domains."""
+    """Yield links between ranks and their node's PCIe switch, if it has several domains."""
     size, pcie = cluster.scale_up.size, cluster.pcie
     if pcie is None or placement.ranks_per_node <= size:
         return
-    # Where the file has no latency of PCIe, the scale-up's stands in, and follows it in what-ifs.
+    # Without a latency of PCIe in the file, use the scale-up's, which what-ifs then change too.
     latency, of = (pcie.latency, PCIE)
     if latency is None:
         latency, of = cluster.scale_up.latency, SCALE_UP
@@ -220,10 +219,10 @@ def _host_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
 
 
 def _port_links(cluster: Cluster, placement: Placement, nics: Sequence[Nic]) -> Iterator[Link]:
-    """Between a rank and its NIC, both ways; without PCIe in the file nothing limits them.
+    """Yield links between ranks and their NICs, both ways; unlimited if the file has no PCIe.
 
-    Where the scale-up fabric is PCIe itself a rank has one slot for both: the NIC is plugged into
-    the switch of the domain.
+    If the scale-up fabric is PCIe itself, a rank has one slot for both: the NIC is plugged into the
+    switch of the domain.
     """
     pcie = cluster.pcie
     bandwidth = math.inf if pcie is None else pcie.bandwidth * pcie.efficiency
@@ -232,11 +231,11 @@ def _port_links(cluster: Cluster, placement: Placement, nics: Sequence[Nic]) -> 
     plugs: dict[tuple[Node, str], Nic] = {}
     for rank in placement.members if nics else ():
         node, slot = placement.seat(rank)
-        # `nics` lists all nodes of the kind, node by node, with equally many each.
+        # `nics` is ordered by node; all nodes of a kind have the same number.
         nic = nics[(node - placement.first_node) * per_node + nic_of_slot[slot]]
         domain = placement.domain(cluster, rank)
         plug: Node = f"scale_up:{domain}" if one_slot(cluster.scale_up) else rank
-        # Ranks of a domain on one slot, or that share a NIC, share its links: each is made once.
+        # Ranks that share a slot or a NIC share its links: make each link once.
         plugs.setdefault((plug, nic.out), nic)
     for (plug, _), nic in plugs.items():
         yield Link(plug, nic.out, bandwidth, 0.0, resource)
@@ -244,7 +243,7 @@ def _port_links(cluster: Cluster, placement: Placement, nics: Sequence[Nic]) -> 
 
 
 def own_nics(cluster: Cluster) -> list[int]:
-    """Which of the NICs that :func:`~topologies.cluster.scale_out.node_nics` lists a slot uses.
+    """Return the NIC of each slot, an index into :func:`~topologies.cluster.scale_out.node_nics`.
 
     Examples
     --------
@@ -258,7 +257,7 @@ def own_nics(cluster: Cluster) -> list[int]:
         return cluster.wiring.own_nics()
     per_node = cluster.ranks_per_node
     nics = min(cluster.scale_out.nics_per_node, per_node)
-    # Slots in runs of equal length: with half as many NICs as ranks two neighbours share one.
+    # Runs of slots share a NIC: with half as many NICs as ranks, two neighbours share one.
     return [slot * nics // per_node for slot in range(per_node)]
 
 
@@ -270,10 +269,10 @@ def one_slot(scale_up: ScaleUp) -> bool:
 def wired_links(
     cluster: Cluster, placement: Placement, nics: Sequence[Nic], wiring: Wiring
 ) -> Iterator[Link]:
-    """Links inside every node in use; none to NICs where there is no fabric."""
-    speed = _speeds(cluster, wiring)
+    """Yield the links inside every node in use; none to NICs if there is no fabric."""
+    speed = _unit_bandwidths(cluster, wiring)
     paths = cluster.pcie.paths if cluster.pcie and one_slot(cluster.scale_up) else None
-    tree = None if paths is None else _Tree(cluster, wiring, paths)
+    tree = None if paths is None else _PcieTree(cluster, wiring, paths)
     for node in range(placement.nodes):
         # A NIC of several ports is listed once, with its first port.
         nic_by_number = {nic.first // nic.count: nic for nic in nics if nic.node == node}
@@ -286,30 +285,30 @@ def wired_links(
             if number and number[0] in nic_by_number:
                 nic = nic_by_number[number[0]]
                 plug = next(end for end in cable.ends if nic_number(end) is None)
-                vertex = _vertex(plug, node, placement)
+                vertex = _node_for(plug, node, placement)
                 yield Link(vertex, nic.out, nic.count * bandwidth, 0.0, PCIE)
                 yield Link(nic.into, vertex, nic.count * bandwidth, 0.0, PCIE)
             elif not number:
-                source, target = (_vertex(end, node, placement) for end in cable.ends)
-                link = _link(cluster, wiring, cable, bandwidth)
+                source, target = (_node_for(end, node, placement) for end in cable.ends)
+                link = _link_of_cable(cluster, wiring, cable, bandwidth)
                 yield replace(link, source=source, target=target)
                 yield replace(link, source=target, target=source)
 
 
-class _Tree:
-    """PCIe of a wired node: cables go up to the processors, and messages turn where they may.
+class _PcieTree:
+    """PCIe of a wired node: paths go up towards a processor and turn where they may.
 
-    Every switch and processor has two sides, ``cpu0`` on the way up and ``cpu0-down`` on the way
-    down, joined where messages turn: below a switch by peer access alone, at a processor through
-    its root complex or the buffers in its memory. From processor to processor they go on the way
-    down, so that a message lies in the memory of one.
+    Every switch and processor has two sides, ``cpu0`` on the upward path and ``cpu0-down`` on the
+    downward path, joined where messages may turn: at a switch only with peer access, at a processor
+    through its root complex or the buffers in its memory. Links between processors are downward, so
+    that a message is stored in the memory of one processor only.
     """
 
     def __init__(self, cluster: Cluster, wiring: Wiring, paths: PciePaths) -> None:
         level = (cluster.library and cluster.library.p2p) or USUAL_P2P
         self.cluster, self.wiring, self.paths = cluster, wiring, paths
         self.reach = P2P_LEVELS.index(level)
-        self.speed = _speeds(cluster, wiring)
+        self.speed = _unit_bandwidths(cluster, wiring)
         top = [name for name in wiring.vertices if name.startswith("cpu") and is_processor(name)]
         top = top or [name for name in wiring.vertices if is_processor(name)]
         inside = [cable for cable in wiring.cables if cable.tier == SCALE_UP]
@@ -319,12 +318,12 @@ class _Tree:
         }
 
     def links(self, node: int, placement: Placement, nics: Mapping[int, Nic]) -> Iterator[Link]:
-        """Links inside one node."""
+        """Yield the links inside one node."""
         for cable in self.wiring.cables:
             if cable.tier == SCALE_UP:
-                yield from self._cable(cable, node, placement)
+                yield from self._cable_links(cable, node, placement)
         for name in self.wiring.vertices:
-            turn = self._turn(name)
+            turn = self._turn_bandwidth(name)
             if turn > 0:
                 of = SCALE_UP if math.isinf(turn) else HOST_MEMORY
                 yield Link(f"{name}:{node}", f"{name}-down:{node}", turn, 0.0, of)
@@ -335,15 +334,15 @@ class _Tree:
             nic, plug = nics[number], next(end for end in cable.ends if nic_number(end) is None)
             bandwidth = nic.count * cable.width * self.speed[PCIE]
             sides = (f"{plug}:{node}", f"{plug}-down:{node}")
-            for side in sides if gpu_number(plug) is None else (_vertex(plug, node, placement),):
+            for side in sides if gpu_number(plug) is None else (_node_for(plug, node, placement),):
                 yield Link(side, nic.out, bandwidth, 0.0, PCIE)
                 yield Link(nic.into, side, bandwidth, 0.0, PCIE)
 
-    def _cable(self, cable: Cable, node: int, placement: Placement) -> Iterator[Link]:
+    def _cable_links(self, cable: Cable, node: int, placement: Placement) -> Iterator[Link]:
         lower, upper = sorted(cable.ends, key=self.depth.__getitem__, reverse=True)
         bandwidth = cable.width * self.speed[SCALE_UP] * self._share(lower, upper)
         latency = self.cluster.scale_up.latency * (gpu_number(lower) is not None) / 2
-        below = _vertex(lower, node, placement)
+        below = _node_for(lower, node, placement)
         down = below if gpu_number(lower) is not None else f"{lower}-down:{node}"
         if self.depth[lower] == self.depth[upper]:  # between processors, or switches side by side
             up = down if is_processor(lower) else below
@@ -355,38 +354,38 @@ class _Tree:
         yield Link(f"{upper}-down:{node}", down, bandwidth, latency, SCALE_UP)
 
     def _share(self, lower: str, upper: str) -> float:
-        """Part of a cable's wire that messages move, by the class of path that they take there."""
+        """Return the share of a cable's bandwidth that its class of path achieves."""
         if is_processor(lower) and is_processor(upper):
-            share, peers = self.paths.socket, self._peers("SYS")
+            share, peers = self.paths.socket, self._has_peer_access("SYS")
         elif is_processor(upper):
-            share, peers = self.paths.host_bridge, self._peers("PHB")
+            share, peers = self.paths.host_bridge, self._has_peer_access("PHB")
         else:
-            share, peers = self.paths.switch, self._peers("PIX")
+            share, peers = self.paths.switch, self._has_peer_access("PIX")
         return share if peers else self.paths.shared_memory
 
-    def _turn(self, name: str) -> float:
-        """Bandwidth with which messages turn at a vertex (B/s); 0 where they may not."""
+    def _turn_bandwidth(self, name: str) -> float:
+        """Return the bandwidth of turning at a vertex (B/s); 0 where it is not allowed."""
         if gpu_number(name) is not None or nic_number(name) is not None:
             return 0.0
         if is_processor(name):
-            return math.inf if self._peers("PHB") else self.paths.memory
+            return math.inf if self._has_peer_access("PHB") else self.paths.memory
         leaf = any(gpu_number(end) is not None for end in self._neighbours(name))
-        return math.inf if self._peers("PIX" if leaf else "PXB") else 0.0
+        return math.inf if self._has_peer_access("PIX" if leaf else "PXB") else 0.0
 
     def _neighbours(self, name: str) -> Iterator[str]:
         for cable in self.wiring.cables:
             if name in cable.ends:
                 yield from cable.ends
 
-    def _peers(self, level: P2pLevel) -> bool:
-        """Whether GPUs that are so far from each other have peer access."""
+    def _has_peer_access(self, level: P2pLevel) -> bool:
+        """Whether GPUs at this distance have peer access."""
         return self.reach >= P2P_LEVELS.index(level)
 
 
 def with_doors(
     network: Topology, cluster: Cluster, placement: Placement, nics: Sequence[Nic]
 ) -> Topology:
-    """Return the network, its messages leaving and entering nodes by the ranks' own NICs."""
+    """Return the network with messages leaving and entering nodes by the ranks' own NICs."""
     nic_of_slot = own_nics(cluster) if nics else []
     index = {node: number for number, node in enumerate(network.nodes)}
     # (nodes, NICs per node): a message leaves by out[node, nic] and arrives by into[node, nic].
@@ -409,7 +408,7 @@ def with_doors(
 
 
 def _has_rails(fabric: ScaleOut | None) -> bool:
-    """Whether a message may have to leave by the NIC that is on its receiver's rail, or plane."""
+    """Whether a message may have to leave by the NIC on its receiver's rail or plane."""
     return isinstance(fabric, RailFabric) or (isinstance(fabric, PlanedFabric) and fabric.is_parted)
 
 
@@ -417,15 +416,15 @@ def _uses_pxn(cluster: Cluster) -> bool:
     return cluster.library is None or cluster.library.pxn
 
 
-def _speeds(cluster: Cluster, wiring: Wiring) -> dict[str, float]:
-    """Payload bandwidth of a cable of width 1, by tier (B/s)."""
+def _unit_bandwidths(cluster: Cluster, wiring: Wiring) -> dict[str, float]:
+    """Return the payload bandwidth of a cable of width 1, by tier (B/s)."""
     whole = {SCALE_UP: cluster.scale_up.link_bandwidth}
     if cluster.pcie is not None:
         whole[PCIE] = cluster.pcie.bandwidth * cluster.pcie.efficiency
     return {tier: each / unit for tier, each in whole.items() if (unit := wiring.unit(tier))}
 
 
-def _vertex(name: str, node: int, placement: Placement) -> Node:
+def _node_for(name: str, node: int, placement: Placement) -> Node:
     slot = gpu_number(name)
     if slot is None:
         return f"{name}:{node}"
@@ -434,10 +433,10 @@ def _vertex(name: str, node: int, placement: Placement) -> Node:
     return rank if used else f"gpu:{node}.{slot}"
 
 
-def _link(cluster: Cluster, wiring: Wiring, cable: Cable, bandwidth: float) -> Link:
-    """Return a direction of a cable; the caller puts the ends in place."""
-    # GPU to GPU over switches passes two cables with a GPU at one end: half of the latency each. A
-    # cable between two GPUs has all of it, one between switches none.
+def _link_of_cable(cluster: Cluster, wiring: Wiring, cable: Cable, bandwidth: float) -> Link:
+    """Return one direction of a cable, between vertex names; the caller replaces the ends."""
+    # A path between GPUs over switches has two cables that end at a GPU: half of the latency each.
+    # A cable between two GPUs has all of it, one between switches none.
     share = sum(gpu_number(end) is not None for end in cable.ends) / 2
     if cable.tier == SCALE_UP:
         latency = cluster.scale_up.latency * share

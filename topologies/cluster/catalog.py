@@ -1,7 +1,7 @@
-"""From a name of the catalogue, or a YAML file, to a :class:`Cluster`, and back to such a file.
+"""Read a :class:`Cluster` from the catalogue or a YAML file, and write such a file.
 
-Whatever is wrong with the file, the error is a ``ClusterError`` that names file, field, the value
-found and what is accepted.
+Every fault in a file is a ``ClusterError`` that names file, field, the value found and what is
+accepted.
 """
 
 import re
@@ -44,15 +44,15 @@ from topologies.cluster.wiring import Cable, Wiring
 
 
 def load_cluster(name_or_path: Cluster | str | Path) -> Cluster:
-    """Read a cluster of the catalogue, a YAML file or a bare network; a catalogue's name wins.
+    """Read a cluster by catalogue name, YAML file or bare network; catalogue names take precedence.
 
     Parameters
     ----------
     name_or_path
-        A cluster, which is returned as it is; else ``dgx-a100``, or the path of a file like those
-        in ``topologies/catalog``. Another spelling of a name (``DGX_A100``) is understood where no
-        file is called so. Or a bare network, as :func:`topologies.cluster.bare.bare_network` takes
-        it: ``g.json``, ``torus:4x4x4, 50 GB/s, 1 us``.
+        A name (``dgx-a100``), or the path of a file like those in ``topologies/catalog``. Other
+        spellings of a name (``DGX_A100``) are accepted unless a file is called so. Or a bare
+        network, as :func:`topologies.cluster.bare.bare_network` takes it: ``g.json``,
+        ``torus:4x4x4, 50 GB/s, 1 us``. A cluster is returned unchanged.
 
     Returns
     -------
@@ -72,11 +72,11 @@ def load_cluster(name_or_path: Cluster | str | Path) -> Cluster:
     >>> load_cluster("dgx-a100").scale_up.size
     8
     """
-    return name_or_path if isinstance(name_or_path, Cluster) else _loaded(name_or_path, ())
+    return name_or_path if isinstance(name_or_path, Cluster) else _load(name_or_path, ())
 
 
-def _loaded(name_or_path: str | Path, within: tuple[str, ...]) -> Cluster:
-    """Read a cluster, which a kind of node of another is like; ``within`` names those."""
+def _load(name_or_path: str | Path, within: tuple[str, ...]) -> Cluster:
+    """Read a cluster; ``within`` names the clusters whose kinds of node are ``like`` it."""
     path = Path(name_or_path)
     if is_bare(str(name_or_path)) and not _holds_cluster(path):
         return bare_network(str(name_or_path))
@@ -87,24 +87,24 @@ def _loaded(name_or_path: str | Path, within: tuple[str, ...]) -> Cluster:
             return _of_catalog(name)
         added = None if path.exists() else added_clusters().get(str(name_or_path))
         if added is not None:
-            return _parsed(added.text, f"{added.plugin}: {name_or_path}", within)
+            return _parse(added.text, f"{added.plugin}: {name_or_path}", within)
         if not (path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1):
-            raise _unknown(str(name_or_path))
+            raise _unknown_cluster(str(name_or_path))
         text = read_text(path, ClusterError, "as a cluster")
     except (OSError, ValueError) as error:
         raise ClusterError(f"{path}: cannot be read as a cluster: {reason_of(error)}") from error
-    return _parsed(text, str(path), within)
+    return _parse(text, str(path), within)
 
 
 @cache
 def _of_catalog(name: str) -> Cluster:
-    """Read a cluster of the catalogue, once: it is frozen, and so are the files of a program."""
+    """Read a cluster of the catalogue, cached: clusters and the program's files never change."""
     text = (files("topologies") / "catalog" / f"{name}.yaml").read_text("utf-8")
-    return _parsed(text, name, ())
+    return _parse(text, name, ())
 
 
 def _holds_cluster(path: Path) -> bool:
-    """Whether a JSON file is a cluster file, which may be written in JSON, too, and no graph."""
+    """Whether a JSON file is a cluster file, which may be JSON too, rather than a graph."""
     if path.suffix.lower() != ".json":
         return False
     try:
@@ -120,9 +120,9 @@ def parse_cluster(text: str, *, source: str) -> Cluster:
     Parameters
     ----------
     text
-        What a cluster file holds.
+        Text of a cluster file.
     source
-        What errors call it: a file name.
+        Its name in errors: a file name.
 
     Returns
     -------
@@ -146,10 +146,10 @@ def parse_cluster(text: str, *, source: str) -> Cluster:
     >>> parse_cluster(text, source="pair.yaml").scale_up.bandwidth
     100000000000.0
     """
-    return _parsed(text, source, ())
+    return _parse(text, source, ())
 
 
-def _parsed(text: str, source: str, within: tuple[str, ...]) -> Cluster:
+def _parse(text: str, source: str, within: tuple[str, ...]) -> Cluster:
     if source in within:
         raise ClusterError(f"{source}: the 'like' fields of its kinds of node form a cycle")
     data = parse_yaml(text, source, ClusterError)
@@ -158,7 +158,7 @@ def _parsed(text: str, source: str, within: tuple[str, ...]) -> Cluster:
         raise ClusterError(f"{source}: a cluster is a table of fields, but the file is {content}")
     try:
         data = like_others(
-            _relative_to(Path(source).parent, data), lambda name: _loaded(name, (*within, source))
+            _relative_to(Path(source).parent, data), lambda name: _load(name, (*within, source))
         )
         return Cluster.model_validate(data)
     except ValidationError as error:
@@ -166,9 +166,9 @@ def _parsed(text: str, source: str, within: tuple[str, ...]) -> Cluster:
 
 
 def _relative_to(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """Take paths of graphs as seen from the folder that the cluster file is in."""
+    """Resolve paths of graphs relative to the cluster file's folder."""
     return {
-        field: part | {name: _from(folder, part[name]) for name in _GRAPHS if name in part}
+        field: part | {name: _resolve_file(folder, part[name]) for name in _GRAPHS if name in part}
         if field in ("scale_up", "scale_out") and isinstance(part, dict)
         else part
         for field, part in data.items()
@@ -179,7 +179,7 @@ _GRAPHS = ("topology", "graph")
 """Fields of a tier that may name the file of a graph."""
 
 
-def _from(folder: Path, value: object) -> object:
+def _resolve_file(folder: Path, value: object) -> object:
     if isinstance(value, dict) and isinstance(value.get("file"), str):
         return value | {"file": str(folder / value["file"])}
     if isinstance(value, str) and is_graph_file(value):
@@ -188,7 +188,7 @@ def _from(folder: Path, value: object) -> object:
 
 
 def catalog() -> tuple[str, ...]:
-    """Names of the clusters that ship with the package.
+    """Return the names of the clusters that ship with the package.
 
     Returns
     -------
@@ -207,38 +207,37 @@ def catalog() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AddedCluster:
-    """A cluster file that a distribution adds: what it holds."""
+    """A cluster file that a distribution adds, as text."""
 
     plugin: Plugin
     text: str
 
 
 def clusters_with(accelerator: str) -> tuple[str, ...]:
-    """Name the clusters of the catalogue that have an accelerator, as a trace spells it.
+    """Return the catalogue's clusters that have an accelerator, as a trace spells it.
 
-    Those come first whose accelerator's name shares most with it (the form, the memory), single
-    nodes behind machines.
+    Sorted by how much of its name (form, memory) they share, then single nodes before machines.
 
     Examples
     --------
     >>> clusters_with("AMD Instinct MI300X"), clusters_with("AMD Radeon Graphics")
     (('mi300x-8',), ())
     """
-    wanted, words = models(accelerator), _words(accelerator)
+    wanted, words = models(accelerator), _name_words(accelerator)
     clusters = [(name, load_cluster(name)) for name in catalog()]
     same = [named for named in clusters if wanted & models(named[1].accelerator.name)]
     same.sort(
-        key=lambda named: (-len(words & _words(named[1].accelerator.name)), named[1].nodes < 2)
+        key=lambda named: (-len(words & _name_words(named[1].accelerator.name)), named[1].nodes < 2)
     )
     return tuple(name for name, _ in same)
 
 
-def _words(accelerator: str) -> set[str]:
+def _name_words(accelerator: str) -> set[str]:
     return set(re.findall(r"[a-z]+|\d+", accelerator.lower()))
 
 
 def added_clusters() -> dict[str, AddedCluster]:
-    """Clusters that distributions add to the catalogue, by name.
+    """Return the clusters that distributions add to the catalogue, by name.
 
     An entry point of ``twofold.clusters`` points to a package, or a path, with a YAML file each.
 
@@ -262,7 +261,7 @@ def added_clusters() -> dict[str, AddedCluster]:
 
 
 def as_folder(loaded: object) -> Traversable:
-    """Return the folder of a package, or at a path."""
+    """Return the folder of a package or of a path."""
     folder = files(loaded) if isinstance(loaded, ModuleType) else loaded
     folder = Path(folder) if isinstance(folder, str) else folder
     if not isinstance(folder, Traversable) or not folder.is_dir():
@@ -270,7 +269,7 @@ def as_folder(loaded: object) -> Traversable:
     return folder
 
 
-def _unknown(name: str) -> ClusterError:
+def _unknown_cluster(name: str) -> ClusterError:
     hint = did_you_mean(name, (*catalog(), *added_clusters()))
     return ClusterError(
         f"{name}: no such cluster; {hint}twofold clusters lists those of the catalogue; a path of a"
@@ -279,19 +278,19 @@ def _unknown(name: str) -> ClusterError:
 
 
 def complaints(error: ValidationError) -> str:
-    """Everything pydantic found, in one line, each with its field."""
+    """Return all errors that pydantic found, in one line, each with its field."""
     return "; ".join(_complaint(detail) for detail in error.errors(include_url=False))
 
 
 def _complaint(detail: ErrorDetails) -> str:
-    # Path with dots, without the tag that pydantic puts after a choice of models.
+    # Dotted path, without the tag that pydantic inserts after a discriminated union.
     location = detail["loc"]
     if location[:1] == ("scale_out",) and location[1:2] and location[1] in FABRICS:
         location = location[:1] + location[2:]
     field = ".".join(str(part) for part in location if part != "[key]")
     value, kind = detail["input"], detail["type"]
     if kind == "extra_forbidden":
-        fields = _fields(detail["loc"])
+        fields = _accepted_fields(detail["loc"])
         near = nearest(str(detail["loc"][-1]), fields)
         hint = f"did you mean {' or '.join(near)}?" if near else f"accepted: {', '.join(fields)}"
         return f"{field}: no such field; {hint}"
@@ -322,22 +321,22 @@ _PARTS: dict[str, type[BaseModel]] = {
 }
 
 
-_IN_GRAPHS = (("scale_up", GRAPH), ("scale_out", GRAPH, GRAPH))
-"""Where the fields of a graph stand: in the tier, of a fabric behind its tag."""
+_GRAPH_LOCATIONS = (("scale_up", GRAPH), ("scale_out", GRAPH, GRAPH))
+"""Locations of a graph's fields: in the tier, in a fabric behind its tag."""
 
 
-def _fields(location: tuple[int | str, ...]) -> list[str]:
-    """Return the fields that are accepted where an unknown one was found."""
+def _accepted_fields(location: tuple[int | str, ...]) -> list[str]:
+    """Return the fields that are accepted at the location of an unknown one."""
     part, depth = location[0], len(location)
     if part == "node_kinds" and depth > 2:
         return _fields_of_kind(location[2:])
-    if location[:-1] in _IN_GRAPHS:
+    if location[:-1] in _GRAPH_LOCATIONS:
         return list(Graph.model_fields)
     model: type[BaseModel] = Cluster
     if part == "scale_out" and depth > 1:
         model = FABRICS[location[1]]
-    elif part in _TABLES and depth > _TABLES[str(part)][0]:
-        model = _TABLES[str(part)][1]
+    elif part in _NESTED_TABLES and depth > _NESTED_TABLES[str(part)][0]:
+        model = _NESTED_TABLES[str(part)][1]
         if part == "known" and depth > 4:
             model = CallErrors
     elif depth > 1:
@@ -345,7 +344,7 @@ def _fields(location: tuple[int | str, ...]) -> list[str]:
     return list(model.model_fields)
 
 
-_TABLES: dict[str, tuple[int, type[BaseModel]]] = {
+_NESTED_TABLES: dict[str, tuple[int, type[BaseModel]]] = {
     "link_factors": (2, LinkFactors),
     "calibration": (2, Calibrated),
     "wiring": (2, Cable),
@@ -353,11 +352,11 @@ _TABLES: dict[str, tuple[int, type[BaseModel]]] = {
     "prices": (2, Price),
     "power": (2, Draw),
 }
-"""Tables of tables: deeper than so many keys stand the fields of this."""
+"""Tables of tables: number of keys above the inner table, and its model."""
 
 
 def _fields_of_kind(location: tuple[int | str, ...]) -> list[str]:
-    """Return the fields that a kind of node accepts, or a table of it."""
+    """Return the fields that a kind of node, or a table of it, accepts."""
     if len(location) == 1:
         return list(NodeKind.model_fields)
     parts = _PARTS | {"scale_out": NodeNics}
@@ -372,11 +371,11 @@ _UNITS = {
     "USD": {"kUSD": 1e3, "USD": 1.0},
     "USD/J": {"USD/kWh": 1 / 3.6e6},
 }
-"""Units that a cluster file uses for each of the base, the usual one first, and what one is."""
+"""Units in a cluster file by base unit, the usual one first, and their size in base units."""
 
 
 def cluster_text(cluster: Cluster) -> str:
-    """Write a cluster as YAML that reads back as the same, to the last bit.
+    """Write a cluster as YAML that reads back as an equal cluster, to the last bit.
 
     Returns
     -------
@@ -394,26 +393,26 @@ def cluster_text(cluster: Cluster) -> str:
     import yaml  # slow to load, and most commands write no cluster
 
     table = cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
-    if "node_kinds" in table:  # of a kind null says that it has none of what others have
+    if "node_kinds" in table:  # in a kind, null means that it has none of what others have
         table["node_kinds"] = cluster.model_dump(mode="json", exclude_unset=True)["node_kinds"]
     sources = table.pop("sources", {})
     style: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 100}
-    text = yaml.safe_dump(_plain(table), default_flow_style=None, **style)
+    text = yaml.safe_dump(_with_plain_quantities(table), default_flow_style=None, **style)
     if sources:
         text += yaml.safe_dump({"sources": sources}, default_flow_style=False, **style)
     return str(text)
 
 
-def _plain(value: object) -> object:
+def _with_plain_quantities(value: object) -> object:
     if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
+        return {name: _with_plain_quantities(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return _quantity(value) if isinstance(value, str) else value
+        return [_with_plain_quantities(part) for part in value]
+    return _with_usual_unit(value) if isinstance(value, str) else value
 
 
-def _quantity(text: str) -> str:
-    """Write ``300000000000.0 B/s`` as ``300 GB/s`` where that is exactly the same."""
+def _with_usual_unit(text: str) -> str:
+    """Write ``300000000000.0 B/s`` as ``300 GB/s`` if that is exactly equal."""
     number, _, base = text.partition(" ")
     try:
         value = float(number)

@@ -1,7 +1,7 @@
-"""What-ifs on a cluster: the values one may multiply, and the cluster with one multiplied.
+"""What-ifs on a cluster: the values that can be multiplied, and the cluster with one multiplied.
 
-A family of fabrics named without numbers is sized for the job, of switches of 64 ports: half of a
-switch's ports go down and half go up.
+A family of fabrics named without numbers is sized for the job, from switches of 64 ports: half of a
+switch's ports lead down and half up.
 """
 
 import math
@@ -35,20 +35,20 @@ _SCALE_UP = ("scale_up.bandwidth", "scale_up.latency", _SIZE)
 _SCALE_OUT = ("scale_out.bandwidth", "scale_out.latency", "scale_out.nics_per_node")
 _PCIE = "pcie.bandwidth"
 _MEMORY = f"{HOST_MEMORY}.bandwidth"
-"""What all messages through the buffers of one processor share: ``pcie.paths.memory``."""
-_WITH_IT = {
+"""Shared by all messages through the buffers of one processor: ``pcie.paths.memory``."""
+_ROUTER_CABLE_FIELDS = {
     "scale_out.bandwidth": ("local_bandwidth", "global_bandwidth"),
     "scale_out.latency": ("hop_latency",),
 }
-"""What belongs to the cables between routers, where the file gives them values of their own."""
+"""Fields of the cables between routers that change with a value, if the file gives them."""
 
 
 def resource_values(cluster: Cluster) -> dict[str, float | int]:
-    """Values that can be multiplied, in base units; no ``scale_out`` or ``pcie`` where it has none.
+    """Return the values that can be multiplied, in base units; of tiers that the cluster has.
 
-    Of links that a graph draws it is the greatest of a resource (:func:`resource_range` has the
-    least, too): the resources are then those of the graph, with the names that its file gives them.
-    Where nodes differ those of each kind, too: :func:`topologies.cluster.kinds.values_of_kinds`.
+    For links of a graph it is the greatest value of each resource that the graph's file names
+    (:func:`resource_range` has the least, too). If nodes differ, values of each kind are included:
+    :func:`topologies.cluster.kinds.values_of_kinds`.
 
     Examples
     --------
@@ -84,9 +84,9 @@ def resource_values(cluster: Cluster) -> dict[str, float | int]:
 
 
 def resource_range(cluster: Cluster) -> dict[str, tuple[float, float]]:
-    """Least and greatest bandwidth and latency of the links of each resource that a graph draws.
+    """Return least and greatest bandwidth and latency of each resource of the cluster's graphs.
 
-    In base units, as they are after what-ifs. Empty where no tier is a graph.
+    In base units, after what-ifs. Empty if no tier is a graph.
     """
     ranges: dict[str, tuple[float, float]] = {}
     for network in cluster.graphs.values():
@@ -103,34 +103,33 @@ def resource_range(cluster: Cluster) -> dict[str, tuple[float, float]]:
 
 
 def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
-    """Return the cluster with one value multiplied; all others stay as they are.
+    """Return the cluster with one value multiplied; all others stay.
 
-    ``scale_up.size`` grows over nodes, which keep their NICs; each rank keeps its bandwidth. A
-    torus or mesh grows in its shortest dimension and shrinks in its longest, so that it stays as
-    near to a cube as it was. The bandwidth and latency of ``scale_out`` take with them those of
-    the cables between routers.
+    Multiplying ``scale_up.size`` keeps the NICs of a node and the bandwidth of a rank. A torus or
+    mesh grows in its shortest dimension and shrinks in its longest, to stay near a cube. The
+    bandwidth and latency of ``scale_out`` scale those of the cables between routers, too.
 
     Parameters
     ----------
     cluster
         Stays as it is.
     resource
-        One of :func:`resource_values`; where nodes differ ``scale_up.bandwidth`` is that of all
+        One of :func:`resource_values`; if nodes differ, ``scale_up.bandwidth`` is that of all
         kinds and ``scale_up@a100.bandwidth`` that of one.
     factor
-        By what it is multiplied.
+        Factor of the value.
 
     Returns
     -------
     Cluster
-        Checked again; its ``sources``, or ``link_factors`` of links of a graph, say what was
-        multiplied.
+        Validated again; its ``sources``, or ``link_factors`` for links of a graph, record the
+        factor.
 
     Raises
     ------
     WhatIfError
-        If the resource is unknown or the cluster has none of it, the factor is not positive, or
-        the result is not a cluster (half a NIC, a domain that cuts a node).
+        If the resource is unknown or the cluster has none of it, the factor is not positive, or the
+        result is not a cluster (half a NIC, a domain that cuts a node).
 
     Examples
     --------
@@ -142,7 +141,7 @@ def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
         return changed_kinds(cluster, resource, factor, changed)
     values = resource_values(cluster)
     if resource not in values:
-        raise WhatIfError(_unknown(cluster, resource, tuple(values)))
+        raise WhatIfError(_unknown_resource(cluster, resource, tuple(values)))
     if not 0 < factor < math.inf:
         raise WhatIfError(f"{resource}: factor {factor!r} is not positive and finite")
     value = values[resource] * factor
@@ -153,27 +152,27 @@ def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
             )
         value = round(value)
     try:
-        if _is_drawn(cluster, resource):
-            # Multiply what the links of a resource are multiplied by already.
+        if _is_of_graph(cluster, resource):
+            # Factors compose: multiply the factor that earlier what-ifs left.
             tier, _, number = resource.partition(".")
             factors = cluster.link_factors.get(tier, LinkFactors())
             after = factors.model_copy(update={number: getattr(factors, number) * factor})
             return cluster.model_copy(update={"link_factors": cluster.link_factors | {tier: after}})
-        return _with(cluster, resource, value, factor)
+        return _with_value(cluster, resource, value, factor)
     except ValidationError as error:
         raise WhatIfError(f"{resource} times {factor:g}: {complaints(error)}") from error
 
 
-def _is_drawn(cluster: Cluster, resource: str) -> bool:
-    """Whether a value is that of links of a graph, or of NICs that are one resource with them."""
+def _is_of_graph(cluster: Cluster, resource: str) -> bool:
+    """Whether a value belongs to links of a graph, or to NICs of the same resource."""
     tier, _, number = resource.partition(".")
     fabric = isinstance(cluster.scale_out, GraphFabric) and tier == SCALE_OUT
     drawn = fabric or any(tier in network.resources for network in cluster.graphs.values())
     return drawn and number in LinkFactors.model_fields
 
 
-def _with(cluster: Cluster, resource: str, value: float, factor: float) -> Cluster:
-    """Check the cluster again with the value in place, and say so in its sources."""
+def _with_value(cluster: Cluster, resource: str, value: float, factor: float) -> Cluster:
+    """Return the cluster with a value set, validated again; its sources record the factor."""
     if resource == _MEMORY and cluster.pcie is not None and cluster.pcie.paths is not None:
         tier, field, part = PCIE, "paths", cluster.pcie
         value_of_field: object = cluster.pcie.paths.model_copy(update={"memory": value})
@@ -183,7 +182,7 @@ def _with(cluster: Cluster, resource: str, value: float, factor: float) -> Clust
     update: dict[str, object] = {field: value_of_field}
     if resource == "scale_up.size" and cluster.scale_up.dimensions is not None:
         update["dimensions"] = _grown(cluster.scale_up.dimensions, factor)
-    for companion in _WITH_IT.get(resource, ()):
+    for companion in _ROUTER_CABLE_FIELDS.get(resource, ()):
         if companion_value := getattr(part, companion, None):
             update[companion] = companion_value * factor
     sources = dict(cluster.sources)
@@ -207,7 +206,7 @@ def _grown(dimensions: tuple[int, ...], factor: float) -> tuple[int, ...]:
     return tuple(lengths)
 
 
-def _unknown(cluster: Cluster, resource: str, resources: tuple[str, ...]) -> str:
+def _unknown_resource(cluster: Cluster, resource: str, resources: tuple[str, ...]) -> str:
     if resource == _SCALE_OUT[2] and cluster.scale_out is not None:
         return (
             f"the fabric of {cluster.name} is a graph with a rank for each NIC: draw more of them"
@@ -226,8 +225,8 @@ def _unknown(cluster: Cluster, resource: str, resources: tuple[str, ...]) -> str
     return f"{resource!r} is not a resource of {cluster.name}; {hint}it has {', '.join(resources)}"
 
 
-def _unlike(figures: dict[str, Any], tier: str) -> dict[str, Any]:
-    """Return what is known where one tier is built as none was that anybody measured."""
+def _as_data_sheet(figures: dict[str, Any], tier: str) -> dict[str, Any]:
+    """Return the provenance of figures with one tier reset: no such tier was measured."""
     errors = {
         name: tier_errors for name, tier_errors in figures.get("errors", {}).items() if name != tier
     }
@@ -238,10 +237,9 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
     """Return the cluster with another topology in one tier: ``[TIER=]TOPOLOGY``.
 
     The tier is ``scale_up`` if it is not named. Every rank, and every NIC, keeps its bandwidth. A
-    topology is a family's name, any spec (:mod:`topologies.spec`) or the file of a graph; of a
-    family that the tier knows by name ``torus:2x4`` gives the dimensions; a family of fabrics alone
-    (``scale_out=dragonfly``) is sized for the job's nodes
-    (:mod:`topologies.cluster.changed`).
+    topology is a family's name, any spec (:mod:`topologies.spec`) or the file of a graph. If the
+    tier knows the family by name, ``torus:2x4`` gives its dimensions. A family of fabrics without
+    numbers (``scale_out=dragonfly``) is sized for the job's nodes.
 
     Parameters
     ----------
@@ -250,8 +248,8 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
     change
         ``torus:2x4``, ``scale_out=fat_tree:8``, ``scale_out=g.json``.
     nodes
-        Of the job, if a fabric with room for them will do: the cluster then has no more nodes than
-        there is room for. Without it there has to be room for all of its nodes.
+        Nodes of the job, if the fabric need only hold these: the cluster then has no more nodes
+        than fit. By default all of its nodes must fit.
 
     Returns
     -------
@@ -283,7 +281,7 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
     if tier == SCALE_UP:
         data.pop("wiring", None)
     data |= {tier: part, "name": f"{cluster.name} ({tier} {kind})", "sources": {}}
-    data["known"] = _unlike(data.get("known", {}), tier)
+    data["known"] = _as_data_sheet(data.get("known", {}), tier)
     try:
         if tier == SCALE_OUT and nodes is not None and kind in SIZED:
             fields, most = fabric_fields(kind, cluster, nodes, {}) or ({}, math.inf)
@@ -291,7 +289,7 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
             data["nodes"] = int(min(cluster.nodes, most))
         elif tier == SCALE_OUT and nodes is not None:
             part["topology"], room = fabric_for(kind, part["nics_per_node"], nodes)
-            data["nodes"] = _with_room(cluster.nodes, room, nodes)
+            data["nodes"] = _limit_nodes(cluster.nodes, room, nodes)
         if kind.partition(":")[0] == "switch":
             part.pop("hop_latency", None)  # a single switch has none
         return Cluster.model_validate(data)
@@ -301,21 +299,21 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
 
 
 def with_fields(cluster: Cluster, fields: Mapping[str, object], what: str) -> Cluster:
-    """Return the cluster with fields of its file set, checked again.
+    """Return the cluster with fields of its file set, validated again.
 
     Parameters
     ----------
     cluster
         Stays as it is.
     fields
-        By name, of a table ``TABLE.FIELD``: ``scale_out.routing``.
+        Values by name; fields of a table as ``TABLE.FIELD``: ``scale_out.routing``.
     what
-        How an error calls the change.
+        Name of the change in errors.
 
     Raises
     ------
     WhatIfError
-        If the cluster has no such table, or is none with that value.
+        If the cluster has no such table, or is not valid with that value.
 
     Examples
     --------
@@ -340,21 +338,21 @@ def with_fields(cluster: Cluster, fields: Mapping[str, object], what: str) -> Cl
 _SWITCH = {"1": True, "0": False, "true": True, "false": False, "on": True, "off": False}
 
 
-def _switch_of(text: str) -> bool:
+def _parse_bool(text: str) -> bool:
     if text.lower() not in _SWITCH:
         raise WhatIfError(f"{text!r}: write 1 or 0")
     return _SWITCH[text.lower()]
 
 
-def _count_of(text: str) -> int:
+def _parse_count(text: str) -> int:
     count = whole_of(text) or 0
     if count < 1:
         raise WhatIfError(f"{shown(text)}: write a whole number above 0")
     return count
 
 
-def _level_of(text: str) -> str:
-    """Return the word of a level of peer access; older versions of NCCL number them."""
+def _parse_level(text: str) -> str:
+    """Return the name of a level of peer access; older versions of NCCL number them."""
     numbered = ("LOC", "PIX", "PXB", "PHB", "PHB", "SYS")
     level = whole_of(text)
     return text.upper() if level is None or not 0 <= level < len(numbered) else numbered[level]
@@ -363,39 +361,39 @@ def _level_of(text: str) -> str:
 _WITHOUT_NVLS: dict[str, object] = {"scale_up.in_network_reduction": False}
 
 SETTINGS: dict[str, Callable[[str], dict[str, object]]] = {
-    "library.p2p": lambda text: {"library.p2p": _level_of(text)},
-    "library.pxn": lambda text: {"library.pxn": _switch_of(text)},
-    "library.sharp": lambda text: {"library.sharp": _switch_of(text)},
+    "library.p2p": lambda text: {"library.p2p": _parse_level(text)},
+    "library.pxn": lambda text: {"library.pxn": _parse_bool(text)},
+    "library.sharp": lambda text: {"library.sharp": _parse_bool(text)},
     "library.version": lambda text: {"library.version": text},
-    "scale_out.planes": lambda text: {"scale_out.planes": _count_of(text)},
-    "scale_out.nic_ports": lambda text: {"scale_out.nic_ports": _count_of(text)},
-    "scale_out.flows": lambda text: {"scale_out.flows": _count_of(text)},
+    "scale_out.planes": lambda text: {"scale_out.planes": _parse_count(text)},
+    "scale_out.nic_ports": lambda text: {"scale_out.nic_ports": _parse_count(text)},
+    "scale_out.flows": lambda text: {"scale_out.flows": _parse_count(text)},
     "scale_out.transport": lambda text: {"scale_out.transport": text.lower()},
     "scale_out.host_bandwidth": lambda text: {"scale_out.host_bandwidth": text},
-    "scale_up.twisted": lambda text: {"scale_up.twisted": _switch_of(text)},
-    "NCCL_P2P_LEVEL": lambda text: {"library.p2p": _level_of(text)},
-    "NCCL_P2P_DISABLE": lambda text: {"library.p2p": "LOC"} if _switch_of(text) else {},
-    "NCCL_NVLS_ENABLE": lambda text: {} if _switch_of(text) else _WITHOUT_NVLS,
-    "NCCL_COLLNET_ENABLE": lambda text: {"library.sharp": _switch_of(text)},
-    "NCCL_PXN_DISABLE": lambda text: {"library.pxn": not _switch_of(text)},
-    "NCCL_IB_DISABLE": lambda text: {"scale_out.transport": "sockets"} if _switch_of(text) else {},
-    "NCCL_IB_QPS_PER_CONNECTION": lambda text: {"scale_out.flows": _count_of(text)},
+    "scale_up.twisted": lambda text: {"scale_up.twisted": _parse_bool(text)},
+    "NCCL_P2P_LEVEL": lambda text: {"library.p2p": _parse_level(text)},
+    "NCCL_P2P_DISABLE": lambda text: {"library.p2p": "LOC"} if _parse_bool(text) else {},
+    "NCCL_NVLS_ENABLE": lambda text: {} if _parse_bool(text) else _WITHOUT_NVLS,
+    "NCCL_COLLNET_ENABLE": lambda text: {"library.sharp": _parse_bool(text)},
+    "NCCL_PXN_DISABLE": lambda text: {"library.pxn": not _parse_bool(text)},
+    "NCCL_IB_DISABLE": lambda text: {"scale_out.transport": "sockets"} if _parse_bool(text) else {},
+    "NCCL_IB_QPS_PER_CONNECTION": lambda text: {"scale_out.flows": _parse_count(text)},
     "NCCL_SOCKET_NTHREADS": lambda text: {
         "scale_out.transport": "sockets",
-        "scale_out.host_bandwidth": f"{1.5 * _count_of(text)} GB/s",
+        "scale_out.host_bandwidth": f"{1.5 * _parse_count(text)} GB/s",
     },
 }
-"""Settings of a library, of how it reaches its NICs, and of a slice, by the field of a cluster file
-and by NCCL's variable: from what one is set to, to fields of the file."""
+"""Settings of a library, of its transport and of a slice, by the field of a cluster file and by
+NCCL's variable: functions from a setting's text to fields of the file."""
 
 
 _PLANES = {"scale_out.planes", "scale_out.nic_ports"}
 
 
 def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
-    """Return the cluster with a setting of its library, or of how that reaches its NICs.
+    """Return the cluster with a setting of its library, or of the transport to its NICs.
 
-    With another transport the figures of the one before are gone; wires, NICs and cables stay.
+    Another transport replaces the figures of the previous one; wires, NICs and cables stay.
 
     Parameters
     ----------
@@ -404,12 +402,12 @@ def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
     name
         One of :data:`SETTINGS`, such as ``library.p2p`` or ``NCCL_P2P_DISABLE``.
     text
-        What it is set to.
+        Value of the setting.
 
     Raises
     ------
     WhatIfError
-        If there is no such setting, it cannot be set to that, or the cluster has no such table.
+        If there is no such setting, the value is invalid, or the cluster has no such table.
 
     Examples
     --------
@@ -441,7 +439,7 @@ def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
         return cluster
     transport = fields.get("scale_out.transport")
     if transport in TRANSPORTS and cluster.scale_out is not None:
-        # Put another transport's figures in the place of what the file says of its own.
+        # Replace the file's figures of its transport by those of the new one.
         after = TRANSPORTS[str(transport)]
         data = cluster.model_dump(mode="json", exclude_unset=True)
         gone = TRANSPORT_FIELDS - ({"link"} - after.keys())
@@ -451,25 +449,25 @@ def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
             for name, source in data.get("sources", {}).items()
             if name not in {f"{SCALE_OUT}.{field}" for field in gone}
         }
-        data["known"] = _unlike(data.get("known", {}), SCALE_OUT)
+        data["known"] = _as_data_sheet(data.get("known", {}), SCALE_OUT)
         cluster = Cluster.model_validate(data | {SCALE_OUT: {**after, **part}})
     return with_fields(cluster, fields, what)
 
 
 def with_nodes(cluster: Cluster, nodes: int | None) -> Cluster:
-    """Return a cluster with at least so many nodes, all else being the same.
+    """Return a cluster with at least ``nodes`` nodes, otherwise unchanged.
 
     Parameters
     ----------
     cluster
-        Whose fabric has room for more, and whose nodes are alike.
+        The machine; its nodes must be equal.
     nodes
-        How many a job is to be spread over; None: as many as it needs, and no more are made.
+        Number of nodes that a job is spread over; with None the cluster is returned unchanged.
 
     Raises
     ------
     ClusterError
-        If its nodes differ, or its fabric has no room for so many.
+        If its nodes differ, or its fabric cannot hold that many.
 
     Examples
     --------
@@ -489,18 +487,18 @@ def with_nodes(cluster: Cluster, nodes: int | None) -> Cluster:
         raise ClusterError(f"{request}: {complaints(error)}") from error
 
 
-def _with_room(nodes: int, room: int | None, needed: int) -> int:
-    """Nodes of a machine that a topology has room for, if that is enough for the job."""
+def _limit_nodes(nodes: int, room: int | None, needed: int) -> int:
+    """Return the nodes of a machine that fit a topology; raise if the job needs more."""
     if room is not None and room < needed:
         raise TopologyError(f"it has room for {room} nodes, and the job needs {needed}")
     return nodes if room is None else min(room, nodes)
 
 
 PORTS = 64
-"""Ports of a switch, by default: NVIDIA QM9700 (64 x 400 Gbit/s, data sheet) and
-Ethernet switches of 51.2 Tbit/s (64 x 800 Gbit/s, Broadcom Tomahawk 5) have as many."""
+"""Default ports of a switch: NVIDIA QM9700 (64 x 400 Gbit/s, data sheet) and Ethernet switches of
+51.2 Tbit/s (64 x 800 Gbit/s, Broadcom Tomahawk 5) have as many."""
 Fabric = tuple[dict[str, object], float]
-"""Fields of ``scale_out``, and how many nodes there is room for."""
+"""Fields of ``scale_out``, and the number of nodes that fit."""
 
 
 def fabric_fields(
@@ -513,17 +511,17 @@ def fabric_fields(
     family
         ``switch``, ``leaf_spine``, ``rail``, ``fat_tree``, ``torus`` or ``dragonfly``.
     cluster
-        Tells how many NICs a node has.
+        Determines the number of NICs of a node.
     nodes
-        Of the job.
+        Nodes of the job.
     stated
-        Fields that are not to follow; ``ports`` are those of a switch.
+        Fields that are given rather than sized; ``ports`` are those of a switch.
 
     Returns
     -------
     tuple or None
-        Fields of ``scale_out``, and how many nodes there is room for; None where the text is no
-        such name: a spec or a graph.
+        Fields of ``scale_out``, and the number of nodes that fit; None if ``family`` is not such
+        a name but a spec or a graph.
 
     Raises
     ------
@@ -545,7 +543,7 @@ def fabric_fields(
     sized = _SIZES[family](nodes, nics, ports)
     rest = {key: value for key, value in stated.items() if key != "ports" or "ports" in sized}
     fields = {"topology": family, **sized, **rest}
-    return fields, _room(fields, nics)
+    return fields, _most_nodes(fields, nics)
 
 
 def _switch(nodes: int, nics: int, ports: int) -> dict[str, Any]:
@@ -554,7 +552,7 @@ def _switch(nodes: int, nics: int, ports: int) -> dict[str, Any]:
 
 
 def _leaf_spine(nodes: int, nics: int, ports: int) -> dict[str, Any]:
-    """Whole nodes on half of a leaf's ports, and a cable from each other port to a spine."""
+    """Put whole nodes on half of a leaf's ports; each other port has a cable to a spine."""
     del nodes
     return {"nodes_per_leaf": max(1, ports // 2 // nics), "spines": ports // 2}
 
@@ -566,14 +564,14 @@ def _rail(nodes: int, nics: int, ports: int) -> dict[str, Any]:
 
 
 def _fat_tree(nodes: int, nics: int, ports: int) -> dict[str, Any]:
-    """Three levels; more ports than a switch has where the job does not fit."""
+    """Size three levels; switches get more ports if the job does not fit."""
     while ports**3 // 4 < nodes * nics:
         ports += 2
     return {"ports": ports + ports % 2}
 
 
 def _torus(nodes: int, nics: int, ports: int) -> dict[str, Any]:
-    """Find the three lengths nearest to each other whose product is the number of nodes."""
+    """Return the three nearly equal lengths whose product is the number of nodes."""
     del nics, ports
     sides = [
         (candidate, two, nodes // candidate // two)
@@ -587,7 +585,7 @@ def _torus(nodes: int, nics: int, ports: int) -> dict[str, Any]:
 
 
 def _dragonfly(nodes: int, nics: int, ports: int) -> dict[str, Any]:
-    """Balance it, ``a = 2 p = 2 h`` of ``4 p - 1`` ports (J. Kim et al., ISCA 2008)."""
+    """Size a balanced one, ``a = 2 p = 2 h``, of ``4 p - 1`` ports (J. Kim et al., ISCA 2008)."""
     each = max(1, (ports + 1) // 4)
     routers = 2 * each
     in_group = max(1, routers * each // nics)
@@ -605,8 +603,8 @@ def _dragonfly(nodes: int, nics: int, ports: int) -> dict[str, Any]:
     }
 
 
-def _room(fields: Mapping[str, Any], nics: int) -> float:
-    """Nodes that a fabric has room for."""
+def _most_nodes(fields: Mapping[str, Any], nics: int) -> float:
+    """Return the number of nodes that fit a fabric."""
     if fields["topology"] == "fat_tree":
         return float(fields["ports"] ** 3 // 4 // nics)
     if fields["topology"] == "torus":
@@ -625,4 +623,4 @@ _SIZES: dict[str, Callable[[int, int, int], dict[str, Any]]] = {
     "dragonfly": _dragonfly,
 }
 SIZED = tuple(_SIZES)
-"""The families."""
+"""Families that are sized for a job."""

@@ -1,1 +1,1 @@
-"""The other commands, one module each: a function that asks, and the report that it returns."""
+"""The other commands, one module each: a function that answers, and the report it returns."""

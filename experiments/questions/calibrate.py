@@ -1,4 +1,4 @@
-"""Calibrate a cluster with a trace, logs or measured steps: what was fitted, how sure, what not."""
+"""Calibrate a cluster with a trace, logs or measured steps: fitted parameters and their bounds."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -44,19 +44,19 @@ from topologies.cluster.node import Calibrated
 from traces.core.loaded import MEDIAN
 
 _SEED = 0
-"""Of the bootstrap: the same trace gives the same bounds."""
+"""Seed of the bootstrap: the same trace gives the same bounds."""
 _NOT_USED = "no call of the logs uses it"
-_NOT_TOLD = "the calls do not distinguish it from the others"
+_NOT_DETERMINED = "the calls do not distinguish it from the others"
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter: what the cluster says now, what the trace shows, and within what bounds.
+    """One parameter: the cluster's value, the fitted one, and its bounds.
 
-    In base units; a bandwidth is that of payload, software what the mean call spends on it.
+    In base units; bandwidth is of payload, ``software`` the mean time that a call spends in it.
     ``value`` is ``now * multiple``; ``low`` and ``high`` bound ``multiple`` with 95 % confidence
-    (an unbounded ``high`` is null in JSON). All are None where nothing was fitted; ``note`` says
-    why.
+    (an unbounded ``high`` is null in JSON). All are None if nothing was fitted; ``note`` gives the
+    reason.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """How well the calls of a kind are met: relative errors (%), of the cluster and calibrated."""
+    """Relative errors (%) of the calls of a kind, with the cluster as it is and calibrated."""
 
     kind: str
     calls: int
@@ -87,7 +87,7 @@ class Residual:
 
 
 class CalibrateAnswer(Head, BaselineAnswer):
-    """What was fitted, how well it fits, and the cluster file that it makes."""
+    """Fitted parameters, residuals, and the resulting cluster file."""
 
     parameters: list[Parameter]
     residuals: list[Residual]
@@ -96,7 +96,7 @@ class CalibrateAnswer(Head, BaselineAnswer):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CalibrationReport(Report):
-    """Parameters and residuals by kind, and the cluster they make."""
+    """Parameters and residuals by kind, and the resulting cluster."""
 
     schema: ClassVar[str] = "twofold/calibrate/1"
     listed: ClassVar = Parameter, "parameters"
@@ -128,7 +128,7 @@ def calibrate(
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
 ) -> CalibrationReport:
-    """Fit a cluster's collectives to those of a trace that ran on it.
+    """Fit a cluster's collectives to those of a trace recorded on it.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def calibrate(
         If no kind of collective can be fitted to the trace, or the fit does not explain how long
         the step took.
     TwofoldError
-        As :func:`experiments.baseline.baseline` says.
+        As :func:`experiments.baseline.baseline`.
     """
     by_trace = replace(as_recorded(settings), collective_cost="trace")
     base = baseline(trace, cluster, by_trace, watch)
@@ -215,7 +215,7 @@ def _residual(kind: str, fit: Fit) -> Residual:
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """What was read of a file."""
+    """What was read from a file."""
 
     path: str
     tool: str
@@ -224,7 +224,7 @@ class LogFile:
 
 
 class CalibrateLogsAnswer(Head):
-    """What logs show of a cluster, how well it meets them, and the cluster file that it makes."""
+    """Parameters that logs determine, errors of the fit, and the resulting cluster file."""
 
     logs: list[LogFile]
     parameters: list[Parameter]
@@ -236,7 +236,7 @@ class CalibrateLogsAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LogCalibrationReport(Report):
-    """Parameters, errors by kind and class of sizes, every call, and the cluster they make."""
+    """Parameters, errors by kind and class of sizes, every call, and the resulting cluster."""
 
     schema: ClassVar[str] = "twofold/calibrate_logs/1"
     listed: ClassVar = LogCall, "calls"
@@ -277,15 +277,15 @@ def calibrate_logs(  # noqa: PLR0913 - what a log may leave to be said
 ) -> LogCalibrationReport:
     """Fit a cluster to what benchmarks of communication printed on it.
 
-    ``ranks``, ``nodes``, ``ranks_per_node`` and ``kind`` say what a log does not; see
-    :func:`collectives.files.benchmark_logs.read_logs` for the forms that are read.
+    ``ranks``, ``nodes``, ``ranks_per_node`` and ``kind`` supply what a log does not state; see
+    :func:`collectives.files.benchmark_logs.read_logs` for the formats that are read.
 
     Raises
     ------
     TraceError
         If a log cannot be read, is torn, or contradicts itself or another one.
     CalibrationError
-        If there are too few calls, or they are all far from what the cluster could do.
+        If there are too few calls, or all are far from what the cluster can do.
     ClusterError
         If there is no such cluster, or it has no room for the ranks.
     """
@@ -317,7 +317,7 @@ def calibrate_logs(  # noqa: PLR0913 - what a log may leave to be said
 
 
 def _assumed(logs: Sequence[BenchmarkLog]) -> Iterator[str]:
-    """Say where ranks are taken to fill nodes in order."""
+    """Note where ranks are assumed to fill nodes in order."""
     for log in logs:
         if any(call.nodes is None for call in log.calls):
             yield (
@@ -327,7 +327,7 @@ def _assumed(logs: Sequence[BenchmarkLog]) -> Iterator[str]:
 
 
 def _log_parameters(fit: LogFit, cluster: Cluster) -> Iterator[Parameter]:
-    """Say what all kinds share, and what a kind has of its own where the calls show it."""
+    """Return the parameters of all kinds, and those of one kind that its calls determine."""
     now = payload(cluster, Calibrated())
     means = fit.calls.parts.mean(axis=0)
     names = list(fit.calls.names)
@@ -347,7 +347,7 @@ def _log_parameters(fit: LogFit, cluster: Cluster) -> Iterator[Parameter]:
 def _log_parameter(what: tuple[str, str, float], fit: LogFit, row: int, at: int) -> Parameter:
     kind, name, now = what
     if not fit.told[row, at]:
-        return Parameter(kind, name, now, None, None, None, None, _NOT_TOLD)
+        return Parameter(kind, name, now, None, None, None, None, _NOT_DETERMINED)
     middle = float(fit.multiples(kind)[at])
     wide = float(np.exp(WITHIN_95 * fit.sure[row, at]))
     low, high = middle / wide, middle * wide
@@ -358,9 +358,9 @@ def _log_parameter(what: tuple[str, str, float], fit: LogFit, row: int, at: int)
 
 @dataclass(frozen=True, slots=True)
 class FittedFigure:
-    """A figure of the cluster: how many times as long its part of a step takes as was thought.
+    """A figure of the cluster: the factor on the time of its part of a step.
 
-    ``multiple`` is None where it was not fitted: ``note`` says why.
+    ``multiple`` is None if it was not fitted; ``note`` gives the reason.
     """
 
     figure: str
@@ -370,7 +370,7 @@ class FittedFigure:
 
 @dataclass(frozen=True, slots=True)
 class FittedStep:
-    """A measured step, and how far off it is by prediction (%): before, after, and left out."""
+    """A measured step, and the error (%) of its prediction: before, after, and left out."""
 
     id: str
     model: str
@@ -383,7 +383,7 @@ class FittedStep:
 
 
 class CalibrateStepsAnswer(Head):
-    """What was fitted, what each step is off, and the cluster file that it makes."""
+    """Fitted figures, errors of the steps, and the resulting cluster file."""
 
     figures: list[FittedFigure]
     steps: list[FittedStep]
@@ -395,7 +395,7 @@ class CalibrateStepsAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StepCalibrationReport(Report):
-    """Figures, steps in the order of the tables, and the cluster they make."""
+    """Figures, steps in the order of the tables, and the resulting cluster."""
 
     schema: ClassVar[str] = "twofold/calibrate_steps/1"
     listed: ClassVar = FittedStep, "steps"
@@ -422,7 +422,7 @@ class StepCalibrationReport(Report):
         }
 
     def median(self, column: str) -> float | None:
-        """Median of an error of the steps without sign (%); None where they have none."""
+        """Median of an absolute error of the steps (%); None if none has that error."""
         errors = [getattr(step, column) for step in self.steps]
         magnitudes = [abs(error) for error in errors if error is not None]
         return float(np.median(magnitudes)) if magnitudes else None
@@ -446,7 +446,7 @@ def calibrate_steps(
     steps
         Tables as ``validate`` reads them (:mod:`experiments.validation.measured_steps`).
     cluster
-        Where they ran; None: the one cluster that all rows name.
+        Where they ran; by default the one cluster that all rows name.
     engine
         As :class:`experiments.settings.Settings` has it.
 

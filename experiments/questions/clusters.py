@@ -1,4 +1,4 @@
-"""What there is to name: clusters, with where each number comes from, and their bills; plugins."""
+"""The catalogue: clusters with the sources of their numbers, bills, links, and plugins."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ from topologies.part_names import Parts
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One number of a cluster: its name with dots, its value in ``unit`` ("": a count), its source.
+    """One number of a cluster: dotted name, value in ``unit`` ("": a count), and source.
 
     A value that is not a number (the dimensions of a torus) is text.
     """
@@ -62,7 +62,7 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRow:
-    """One cluster of the catalogue; of nodes that differ ``ranks_per_node`` is the most."""
+    """One cluster of the catalogue; ``ranks_per_node`` is the most if nodes differ."""
 
     cluster: str
     accelerator: str
@@ -74,10 +74,10 @@ class ClusterRow:
 
 @dataclass(frozen=True, slots=True)
 class NamedLink:
-    """A cable of the network that a job sees, by the name that what-ifs call it.
+    """A cable of the network that a job uses, by its name in what-ifs.
 
-    ``bandwidth`` (B/s) and ``latency`` (s) of one direction; the bandwidth is None where nothing
-    limits it. ``sort`` is the name with ``N`` for every number: cables of one sort are alike.
+    ``bandwidth`` (B/s) and ``latency`` (s) are of one direction; the bandwidth is None if it is
+    unlimited. ``sort`` is the name with ``N`` for every number: cables of one sort are equal.
     """
 
     link: str
@@ -94,14 +94,14 @@ class CatalogueAnswer(Head):
 
 
 class LinksAnswer(Head):
-    """Every cable of the network that a job of so many ranks sees on a cluster."""
+    """Every cable of the network that a job of ``ranks`` ranks uses on a cluster."""
 
     ranks: int
     links: list[NamedLink]
 
 
 class OneClusterAnswer(Head):
-    """One cluster, with every number it gives, in base units."""
+    """One cluster with all of its numbers, in base units."""
 
     accelerator: str
     ranks_per_node: int
@@ -113,9 +113,9 @@ class OneClusterAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ClustersReport(Report):
-    """Clusters, and if it is one that was asked for, its numbers, or its links for ``ranks``.
+    """The clusters asked for; of a single one also its numbers, or its links for ``ranks``.
 
-    ``accelerator`` is what all of them have, as it was asked for; "" if it was not.
+    ``accelerator`` is the one that was asked for and that all of them have; "" if none was.
     """
 
     schema: ClassVar[str] = "twofold/clusters/1"
@@ -219,11 +219,11 @@ def clusters(  # noqa: PLR0913 - the options of the command
     if accelerator is not None and (name is not None or drawings):
         raise WhatIfError("--accelerator filters the catalogue: do not name a cluster as well")
     if name is None and not drawings:
-        names = tuple(catalog()) if accelerator is None else _having(accelerator)
+        names = tuple(catalog()) if accelerator is None else _with_accelerator(accelerator)
         listed = tuple(_row(load_cluster(catalog_name)) for catalog_name in names)
         return ClustersReport(listed, (), accelerator=accelerator or "")
     like_cluster = None if like is None else load_cluster(like)
-    cluster = load_cluster(name) if name is not None else _drawn(*drawings.popitem(), like_cluster)
+    cluster = load_cluster(name) if name is not None else _dumped(*drawings.popitem(), like_cluster)
     if links:
         job = cluster.capacity if ranks is None else ranks
         return ClustersReport((_row(cluster),), (), cluster, job, named_links(cluster, job))
@@ -234,8 +234,8 @@ def clusters(  # noqa: PLR0913 - the options of the command
     return ClustersReport((_row(cluster),), rows, cluster)
 
 
-def _having(accelerator: str) -> tuple[str, ...]:
-    """Name the clusters of the catalogue that have an accelerator, the nearest first."""
+def _with_accelerator(accelerator: str) -> tuple[str, ...]:
+    """List the clusters of the catalogue with an accelerator, the closest match first."""
     names = clusters_with(accelerator)
     if not names:
         known = sorted({load_cluster(name).accelerator.name for name in catalog()})
@@ -247,7 +247,7 @@ def _having(accelerator: str) -> tuple[str, ...]:
 
 
 def named_links(cluster: Cluster, ranks: int) -> tuple[NamedLink, ...]:
-    """List the cables of the network that a job sees, by the names that what-ifs call them.
+    """List the cables of the network that a job uses, by their names in what-ifs.
 
     Raises
     ------
@@ -272,8 +272,8 @@ def named_links(cluster: Cluster, ranks: int) -> tuple[NamedLink, ...]:
     )
 
 
-def _drawn(kind: str, file: Path | str, like: Cluster | None) -> Cluster:
-    """Read a drawing; the readers are loaded when they are needed."""
+def _dumped(kind: str, file: Path | str, like: Cluster | None) -> Cluster:
+    """Read a dump of a node; readers are imported when needed."""
     if kind == "from_nccl":
         from topologies.readers.from_nccl import from_nccl
 
@@ -325,9 +325,9 @@ def _unit(field: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PluginRow:
-    """One entry point of a distribution; ``adds`` is what it can be named by once it is there.
+    """One entry point of a distribution; ``adds`` is the name under which it can be used.
 
-    ``refused`` says why it cannot be used, "" if it can.
+    ``refused`` is the reason if it cannot be used, "" if it can.
     """
 
     group: str
@@ -340,14 +340,14 @@ class PluginRow:
 
 
 class PluginsAnswer(Head):
-    """What installed distributions add, by group and name."""
+    """Plug-ins of installed distributions, by group and name."""
 
     plugins: list[PluginRow]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PluginsReport(Report):
-    """Entry points of all groups, each loaded to see that it can be."""
+    """Entry points of all groups; each was loaded to check that it works."""
 
     schema: ClassVar[str] = "twofold/plugins/1"
     listed: ClassVar = PluginRow, "rows"
@@ -362,12 +362,12 @@ class PluginsReport(Report):
 
 @question("plugins")
 def list_plugins() -> PluginsReport:
-    """List what installed distributions add, and load each to see that it can be used.
+    """List the plug-ins of installed distributions; load each to check that it works.
 
     Returns
     -------
     PluginsReport
-        One that is broken, or whose name is taken, is a row that says why.
+        A plug-in that is broken, or whose name is taken, is a row with the reason.
     """
     listed = [plugin for group in GROUPS for plugin in plugins(group)]
     return PluginsReport(tuple(_plugin_row(plugin) for plugin in listed))
@@ -431,7 +431,7 @@ _ADDS: dict[str, Callable[[Plugin], str]] = {
 
 
 def _check_free(plugin: Plugin, existing: object, name: str | None = None) -> None:
-    """Refuse a name that is twofold's own: a plugin adds, it replaces nothing."""
+    """Refuse the name of a built-in: a plug-in can add, but not replace."""
     name = name or plugin.name
     if isinstance(existing, dict | tuple) and name in existing:
         raise PluginError(f"{plugin}: {name} is a name of twofold's own: choose another")
@@ -439,9 +439,9 @@ def _check_free(plugin: Plugin, existing: object, name: str | None = None) -> No
 
 @dataclass(frozen=True, slots=True)
 class BillRow:
-    """Pieces of one part: price in USD, power in W while they wait (idle) and work (active).
+    """Pieces of one part: price in USD, and power in W when idle and when active.
 
-    Spreads are fractions. What nobody publishes is None; ``cost`` is that of all pieces.
+    Spreads are fractions. A number that is not published is None; ``cost`` is of all pieces.
     """
 
     part: str
@@ -458,10 +458,10 @@ class BillRow:
 
 
 class BillTotals(TypedDict):
-    """A job's bill; of the whole site: cost in USD, power in W; None where a part's is not known.
+    """Totals of a job's bill for its site: cost (USD), power (W); None if a part's is unknown.
 
     ``overhead`` is the power of the site over that of its parts (PUE), ``missing`` names the fields
-    of the cluster file that would give what is missing.
+    of the cluster file that would supply what is missing.
     """
 
     where: str
@@ -506,7 +506,7 @@ class BillReport(Report):
         return {**self.head(self.cluster), **self.totals(), "parts": list(self.rows)}
 
     def totals(self) -> BillTotals:
-        """Return what the parts add up to."""
+        """Sum over the parts."""
         bill, missing = self.bill, self.bill.missing
         has_prices = not any(field.startswith("prices.") for field in missing)
         drawn = not any(field.startswith("power.") for field in missing)
@@ -550,12 +550,12 @@ def bill(
     nodes: int | None = None,
     topologies: Sequence[str] = (),
 ) -> BillReport:
-    """Count what a job's part of a cluster is made of, what it costs and what it draws.
+    """List the parts of a job's share of a cluster, with their cost and power.
 
     Parameters
     ----------
     cluster
-        A name of the catalogue, or a YAML file; its ``prices`` and ``power`` replace what is usual.
+        A name of the catalogue, or a YAML file; its ``prices`` and ``power`` replace the defaults.
     ranks
         Ranks of the job; by default the whole machine.
     nodes

@@ -1,4 +1,4 @@
-"""One collective at several sizes, as nccl-tests prints it: no trace, only the network."""
+"""Time one collective at several sizes, as nccl-tests prints it: no trace, only the network."""
 
 import math
 from collections.abc import Sequence
@@ -44,9 +44,9 @@ _GIGA = 1e9
 class CollectivePoint:
     """One size; columns as nccl-tests names them (doc/PERFORMANCE.md), bandwidths in 1e9 B/s.
 
-    ``size_bytes`` is S: the larger of a rank's input and output, where that is the most. Of an
-    all-to-all with ``imbalance``, ``input_bytes`` is what a rank has to send in the mean, of which
-    S is a multiple, and ``even_s`` the time of the same bytes evenly spread.
+    ``size_bytes`` is S: the larger of a rank's input and output, on the rank with the most. For an
+    all-to-all with ``imbalance``, ``input_bytes`` is the mean number of bytes that a rank sends,
+    from which S follows, and ``even_s`` the time of the same bytes evenly spread.
     """
 
     kind: str
@@ -63,9 +63,9 @@ class CollectivePoint:
 
 @dataclass(frozen=True, slots=True)
 class SpreadBytes:
-    """How unevenly an all-to-all is spread: its busiest port over the mean, and whose that is.
+    """Imbalance of an all-to-all: load of its busiest port over the mean, and that port's rank.
 
-    ``way`` is ``sends`` or ``receives``; ``rank`` one of those as busy.
+    ``way`` is ``sends`` or ``receives``; ``rank`` is one of the busiest ranks.
     """
 
     given: str
@@ -77,8 +77,8 @@ class SpreadBytes:
 class CollectiveAnswer(Head):
     """A collective at several sizes, in ascending order, on the network ``where``.
 
-    ``network_prior`` says how the cluster's figures are known; empty for a bare topology.
-    ``routing`` says where messages of the largest size collide.
+    ``network_prior`` is the uncertainty of the cluster's figures; empty for a bare topology.
+    ``routing`` describes where messages of the largest size collide.
     """
 
     where: str
@@ -93,7 +93,7 @@ class CollectiveAnswer(Head):
 class CollectiveReport(Report):
     """A collective on a network (``where``) at several sizes, in ascending order.
 
-    ``imbalance`` says how an all-to-all is spread, where that is not evenly.
+    ``imbalance`` describes an uneven all-to-all.
     """
 
     schema: ClassVar[str] = "twofold/collective/1"
@@ -122,7 +122,7 @@ class CollectiveReport(Report):
 
 
 SIZES = "1KiB..1GiB"
-"""Sizes that are timed where none are given."""
+"""Default sizes."""
 _HYPERCUBE = "hypercube"
 
 
@@ -183,7 +183,7 @@ def collective(  # noqa: PLR0913 - the options of the command
     if ranks is None:
         ranks = _all_ranks(network, nodes)
     network = changed_network(network, what_ifs, ranks, nodes)
-    own_schedule = _own_schedule(kind, ranks, algorithm)
+    own_schedule = _schedule_from_file(kind, ranks, algorithm)
     where, topology, planner = network_of(
         network, ranks, nodes, (kind, None if own_schedule else algorithm)
     )
@@ -209,7 +209,7 @@ def collective(  # noqa: PLR0913 - the options of the command
 
 
 def _all_ranks(network: Cluster | Topology | Path | str, nodes: int | None) -> int:
-    """Return how many ranks the nodes have, or a network that is one node or a bare topology."""
+    """Return the ranks of the nodes, or of a network that is one node or a bare topology."""
     if isinstance(network, Topology):
         return network.ranks
     cluster = load_cluster(network)
@@ -225,20 +225,20 @@ def _all_ranks(network: Cluster | Topology | Path | str, nodes: int | None) -> i
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """How an all-to-all is spread (None: evenly), and what a rank sends in the mean by a file."""
+    """Spread of an all-to-all (None: even), and the mean bytes that a rank sends, from a file."""
 
     shares: Shares | None = None
     given: float | None = None
 
     def evenly(self, size: float) -> float:
-        """S of the call that moves as many bytes in all, each pair the same."""
+        """Return S of the evenly spread call that moves as many bytes in total."""
         if self.shares is None:
             return size
         return size * float(self.shares.crossing.sum()) / max(1, len(self.shares) - 1)
 
 
 def _program(kind: str, algorithm: str | None, imbalance: str | None) -> tuple[str, str | None]:
-    """Return the kind that is meant, and by which algorithm nccl-tests carries it out."""
+    """Return a kind by name, and the algorithm by which nccl-tests carries it out."""
     name = kind.lower().removesuffix("_mpi").removesuffix("_perf")
     if name == _HYPERCUBE:
         return "all_gather", algorithm or "recursive_doubling"
@@ -274,7 +274,7 @@ def _sizes(kind: str, sizes: Sequence[float] | None, spread: _Spread) -> list[fl
 def _prior(
     network: Cluster | Topology | Path | str, kind: str, ranks: int, nodes: int | None
 ) -> tuple[NetworkPrior, ...]:
-    """Say how far off calls of these ranks may be; nothing is known of a bare topology."""
+    """Return the uncertainty of calls of these ranks; nothing for a bare topology."""
     cluster = cluster_of(network)
     if cluster is None:
         return ()
@@ -283,9 +283,9 @@ def _prior(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Timed:
-    """A kind of call on a network, to be timed at sizes; ``ring``: a message is one of a ring.
+    """Calls of one kind on a network, timed by size; ``ring``: each message is one of a ring.
 
-    ``plans`` keeps how calls of each size were carried out: a reference may take minutes for one.
+    ``plans`` keeps the plan of each size: ``simpy`` may take minutes to simulate one.
     """
 
     kind: str
@@ -299,7 +299,7 @@ class _Timed:
     plans: dict[float, Plan] = field(default_factory=dict)
 
     def point(self, mean: float) -> CollectivePoint:
-        """Time one size: what a rank has to send in the mean (B)."""
+        """Time one size; ``mean`` is the mean number of bytes that a rank sends."""
         shares = self.spread.shares
         size = largest(mean, shares)
         timeline = self._run(size, shares)
@@ -323,7 +323,7 @@ class _Timed:
         )
 
     def routing(self, mean: float) -> RoutingNotes:
-        """Say how the messages of one size are routed."""
+        """Describe how the messages of one size are routed."""
         size = largest(mean, self.spread.shares)
         plan = self.plans[size]
         call_text = f"{self.kind} of {format_quantity(size, 'B')}"
@@ -345,7 +345,7 @@ class _Timed:
 
 
 def ring_of_messages(ranks: int, size: float) -> Workload:
-    """Return a workload in which each rank sends to the next, the last to the first, at once.
+    """Return a workload in which all ranks send to the next at once, the last to the first.
 
     That is what ``sendrecv`` of nccl-tests times: a send and a receive of every rank in one group.
     """
@@ -363,7 +363,7 @@ _MOST_SIZES = 1000
 
 
 def parse_sizes(text: str) -> list[float]:
-    """Sizes in bytes from ``1KiB,64MiB``, or every power of two of ``1KiB..1GiB``.
+    """Return sizes in bytes from ``1KiB,64MiB``, or every power of two of ``1KiB..1GiB``.
 
     Raises
     ------
@@ -389,8 +389,8 @@ def parse_sizes(text: str) -> list[float]:
     return [low * 2.0**power for power in range(int(math.log2(high / low) + 1e-9) + 1)]
 
 
-def _own_schedule(kind: str, ranks: int, algorithm: str | None) -> Planner | None:
-    """Return a planner for a schedule from a file, None where ``algorithm`` is a name."""
+def _schedule_from_file(kind: str, ranks: int, algorithm: str | None) -> Planner | None:
+    """Return a planner for a schedule from a file; None if ``algorithm`` is a name."""
     if algorithm is None or Path(algorithm).suffix not in (".json", ".xml"):
         return None
     from collectives.files.schedule_file import load_schedule  # few schedules are from files
@@ -407,11 +407,11 @@ def network_of(
     nodes: int | None,
     choice: tuple[str, str | None],
 ) -> tuple[str, Topology, Planner]:
-    """Name a network, and return it with how calls are carried out there."""
+    """Return the name of a network, its topology, and its planner of calls."""
     kind, algorithm = choice
     algorithm = algorithm_named(algorithm, kind) if algorithm else None
     if isinstance(network, Topology):
-        # No library is known for it: all ranks in one domain, no overhead
+        # A bare topology has no library: all ranks in one domain, no overhead
         machine = Machine(domains=np.zeros(network.ranks, dtype=np.int32))
         return network.name, network, partial(plan, machine=machine, algorithm=algorithm)
     cluster = load_cluster(network)
@@ -430,7 +430,7 @@ def changed_network(
     Raises
     ------
     WhatIfError
-        If one is none, or changes anything but the cluster: a step, or a single link.
+        If a text is no what-if, or changes anything but the cluster, such as a step or a link.
     """
     if not what_ifs:
         return network
@@ -448,7 +448,7 @@ def changed_network(
 
 
 def cluster_of(network: Cluster | Topology | Path | str) -> Cluster | None:
-    """Return the cluster that was asked about; None for a bare topology."""
+    """Return the cluster, or None for a bare topology."""
     if isinstance(network, Cluster | Topology):
         return network if isinstance(network, Cluster) else None
     return load_cluster(network)

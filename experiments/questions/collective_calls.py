@@ -1,4 +1,4 @@
-"""Several calls beside each other on one network: how long each takes, and what slows it down."""
+"""Several concurrent calls on one network: the time of each, and what slows it down."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,12 +32,12 @@ from simulator.workload import What, Workload
 from topologies import Cluster
 
 _MOST_CALLS = 64
-"""Concurrent calls of one question: of 64 each two are simulated, 2,016 times."""
+"""Most concurrent calls: of 64, each pair is simulated, 2,016 in all."""
 _GIGA = 1e9
 _MOST = 100_000
-"""Calls of one answer: more are a mistake in ``every``."""
+"""Most repetitions of a call: more are a mistake in ``every``."""
 _ROUNDS = 50
-"""How often it is asked anew until when a call without an end goes on: each adds some calls."""
+"""Most simulations to find how often calls without an end repeat: each adds some repetitions."""
 
 Floats = NDArray[np.float64]
 
@@ -47,8 +47,8 @@ class CallBeside:
     """One call alone and beside the others; times are means over its repetitions (s).
 
     ``number`` counts from 1. ``slowdown`` is ``mean_s`` over ``alone_s``, ``longest_s`` the longest
-    repetition. ``start_s`` is when the first starts, ``end_s`` when the last ends, beside the
-    others. Busbw in 1e9 B/s, as nccl-tests defines it.
+    repetition. ``start_s`` is the start of the first repetition beside the others, ``end_s`` the
+    end of the last. Busbw in 1e9 B/s, as nccl-tests defines it.
     """
 
     number: int
@@ -71,11 +71,12 @@ class CallBeside:
 
 @dataclass(frozen=True, slots=True)
 class CallEffect:
-    """What one call does to another, and where they meet.
+    """Effect of one call on another, and the links that they share.
 
-    ``slowdown`` is how much longer ``call`` takes in the mean where ``beside`` alone is there.
-    ``links`` is how many links carry both; ``link`` the one that they keep busy longest together,
-    of ``resource``, and for how long each keeps it busy by itself, over all its repetitions (s).
+    ``slowdown`` is the mean time of ``call`` with only ``beside`` on the network, over its time
+    alone. ``links`` is the number of links that carry both; ``link`` is the one of these with the
+    longest total busy time, of ``resource``; ``busy_s`` and ``beside_busy_s`` are how long each
+    call alone keeps it busy, over all repetitions (s).
     """
 
     call: int
@@ -99,9 +100,9 @@ class CallSpan:
 
 
 class CollectiveCallsAnswer(Head):
-    """Calls beside each other on the network ``where``.
+    """Concurrent calls on the network ``where``.
 
-    ``network_prior`` says how the cluster's figures are known; empty for a bare topology.
+    ``network_prior`` is the uncertainty of the cluster's figures; empty for a bare topology.
     """
 
     where: str
@@ -115,7 +116,7 @@ class CollectiveCallsAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CollectiveCallsReport(Report):
-    """Calls beside each other on a network (``where``): each alone, together, and in pairs."""
+    """Concurrent calls on a network (``where``): each alone, together, and in pairs."""
 
     schema: ClassVar[str] = "twofold/collective_calls/1"
     listed: ClassVar = CallBeside, "calls"
@@ -154,7 +155,7 @@ def collective_calls(
     engine: str = "flow",
     what_ifs: Sequence[str] = (),
 ) -> CollectiveCallsReport:
-    """Time calls alone and beside each other on a cluster or a bare topology.
+    """Time calls alone and concurrently on a cluster or a bare topology.
 
     Parameters
     ----------
@@ -164,8 +165,8 @@ def collective_calls(
     network
         A cluster, its name in the catalogue, the path of its file, or a bare topology.
     ranks
-        Ranks of the job, all of which take part in calls that name none; by default as many as
-        the calls name.
+        Ranks of the job, all of which take part in calls that name none; by default as many as the
+        calls name.
     nodes
         Number of nodes over which they are spread evenly; by default they fill nodes in order.
     engine
@@ -176,12 +177,12 @@ def collective_calls(
     Raises
     ------
     TwofoldError
-        If a call is none, names ranks that do not exist, or goes on without an end as all others
-        do; if the network is unknown; if the engine leaves out contention.
+        If a call cannot be read, names ranks that do not exist, or has no end and all others have
+        none; if the network is unknown; if the engine leaves out contention.
 
     Examples
     --------
-    The message gets a quarter of its sender's port, as each of the three messages of the other:
+    The message gets a quarter of its sender's port, as do the three messages of the all-to-all:
 
     >>> from topologies import switch
     >>> network = switch(4, bandwidth=1e9, latency=0.0)
@@ -224,7 +225,7 @@ def collective_calls(
 
 
 def _forced(calls: Sequence[TimedCall], planner: Planner) -> Planner:
-    """Plan calls by the algorithms that are forced on them."""
+    """Return a planner with the algorithms that calls name."""
     algorithms = {
         _label(number): algorithm_named(call.algorithm, call.kind)
         for number, call in enumerate(calls)
@@ -246,7 +247,7 @@ def _label(number: int) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Calls on a network; ``rows`` are they with S, as the simulator takes them."""
+    """Calls on a network; ``rows`` has S and the spread of each."""
 
     calls: Sequence[TimedCall]
     ranks: int
@@ -258,50 +259,50 @@ class _Run:
         self.rows = [_size(call) for call in self.calls]
 
     def repetitions(self) -> dict[int, int]:
-        """How often each call is made; one without an end for as long as the others go on."""
+        """Return the repetitions by call; a call without an end repeats until the others ended."""
         often = {at: call.times for at, call in enumerate(self.calls) if call.times is not None}
         if not often:
             raise WhatIfError(
                 f"{self.calls[0].text!r} repeats without an end, as do all others: say how "
                 "often, such as x10"
             )
-        _check_number(often, self.calls)
+        _check_count(often, self.calls)
         endless = [at for at in range(len(self.calls)) if at not in often]
         counts = {**often, **dict.fromkeys(endless, 0)}
         for _ in range(_ROUNDS if endless else 0):
             timeline = self.simulated(counts)
             over = max(timeline.call_end[self.of_call(timeline, at)].max() for at in often)
-            more = {at: max(counts[at], _starts_before(self.calls[at], over)) for at in endless}
+            more = {at: max(counts[at], _starts_until(self.calls[at], over)) for at in endless}
             if all(more[at] == counts[at] for at in endless):
                 break
             counts |= more
-            _check_number(counts, self.calls)
-        for at in endless:  # held up by themselves, some start when the others are over
+            _check_count(counts, self.calls)
+        for at in endless:  # delayed by earlier ones, some repetitions start after the others' end
             started = timeline.call_start[self.of_call(timeline, at)]
             counts[at] = max(1, int((started < over).sum()))
         return {at: counts[at] for at in sorted(counts)}
 
     def simulated(self, repetitions: Mapping[int, int]) -> Timeline:
-        """Run some of the calls beside each other, each as often as is said."""
+        """Simulate some of the calls concurrently, each with its number of repetitions."""
         return simulate_on(self._workload(repetitions), self.costs, engine=self.engine)
 
     def alone(self, number: int) -> Timeline:
-        """Run a call once, on an idle network."""
+        """Simulate a call once, on an idle network."""
         return self.simulated({number: 1})
 
     def of_call(self, timeline: Timeline, number: int) -> NDArray[np.intp]:
-        """Repetitions of a call in a timeline."""
+        """Return the indices of the repetitions of a call in a timeline."""
         labels = [group.label == _label(number) for group in timeline.workload.groups]
         return np.flatnonzero(np.array(labels)[timeline.workload.calls.group])
 
     def times(self, timeline: Timeline, number: int) -> Floats:
-        """How long each repetition of a call takes in a timeline (s)."""
+        """Duration of each repetition of a call in a timeline (s)."""
         times_of_call = self.of_call(timeline, number)
         took: Floats = timeline.call_end[times_of_call] - timeline.call_start[times_of_call]
         return took
 
     def beside(self, number: int, alone: Sequence[Timeline], together: Timeline) -> CallBeside:
-        """Hold a call alone against itself beside the others."""
+        """Compare a call alone with itself beside the others."""
         call, (size, shares) = self.calls[number], self.rows[number]
         took, times_of_call = self.times(together, number), self.of_call(together, number)
         mean, idle = float(took.mean()), float(self.times(alone[number], number)[0])
@@ -332,7 +333,7 @@ class _Run:
     def effects(
         self, repetitions: Mapping[int, int], alone: Sequence[Timeline], together: Timeline
     ) -> list[CallEffect]:
-        """Say what each call does to each other: the two on the network, and links they share."""
+        """Compute the effect of each call on each other one, with only these two on the network."""
         effects = []
         for pair in combinations(range(len(self.calls)), 2):
             both = together
@@ -342,15 +343,15 @@ class _Run:
                 idle = float(self.times(alone[first], first)[0])
                 mean = float(self.times(both, first).mean())
                 slower = mean / idle if idle else 1.0
-                effects.append(self._met(first, second, slower, repetitions))
+                effects.append(self._effect(first, second, slower, repetitions))
         return effects
 
-    def _met(
+    def _effect(
         self, call_number: int, partner: int, slowdown: float, repetitions: Mapping[int, int]
     ) -> CallEffect:
-        """Find the links that carry two calls."""
+        """Return the effect of one call on another, with the links that carry both."""
         topology = self.costs.topology
-        busy = [repetitions[number] * self._busy(number) for number in (call_number, partner)]
+        busy = [repetitions[number] * self._busy_time(number) for number in (call_number, partner)]
         shared = np.flatnonzero((busy[0] > 0) & (busy[1] > 0))
         if not len(shared):
             return CallEffect(call_number + 1, partner + 1, slowdown, 0, "", "", 0.0, 0.0)
@@ -367,8 +368,8 @@ class _Run:
             beside_busy_s=float(busy[1][worst]),
         )
 
-    def _busy(self, number: int) -> Floats:
-        """How long a call by itself keeps each link busy (s), shape ``(links,)``."""
+    def _busy_time(self, number: int) -> Floats:
+        """Time for which a call alone keeps each link busy (s), shape ``(links,)``."""
         topology = self.costs.topology
         busy = np.zeros(len(topology))
         for load in self.costs.loads(self._workload({number: 1}).call_view(0)):
@@ -382,7 +383,7 @@ class _Run:
         return builder.build()
 
     def _add(self, builder: WorkloadBuilder, number: int, times: int) -> None:
-        """Add a call and its repetitions, each after the one before."""
+        """Add a call and its repetitions; each waits for the one before."""
         call, (size, shares) = self.calls[number], self.rows[number]
         group, lane = builder.group(call.ranks, _label(number)), _label(number)
         ends = {call.ranks[0]: What.SEND} if call.kind == "send_receive" else {}
@@ -408,19 +409,19 @@ class _Run:
 
 
 def _size(call: TimedCall) -> tuple[float, Shares | None]:
-    """Return S of a call and how it is spread."""
+    """Return S of a call and its spread."""
     if not call.imbalance:
         return call.size, None
     _, shares = parse_imbalance(call.imbalance).of_ranks(len(call.ranks))
     return largest(call.size, shares), shares
 
 
-def _starts_before(call: TimedCall, over: float) -> int:
-    """How many repetitions of a call start before the others are over."""
+def _starts_until(call: TimedCall, over: float) -> int:
+    """Return how many repetitions of a call start by schedule before the others have ended."""
     return max(0, math.ceil((over - call.start) / (call.every or math.inf)))
 
 
-def _check_number(repetitions: Mapping[int, int], calls: Sequence[TimedCall]) -> None:
+def _check_count(repetitions: Mapping[int, int], calls: Sequence[TimedCall]) -> None:
     for number, times in repetitions.items():
         if times * len(calls[number].ranks) > _MOST * 10 or times > _MOST:
             raise WhatIfError(
@@ -429,7 +430,7 @@ def _check_number(repetitions: Mapping[int, int], calls: Sequence[TimedCall]) ->
 
 
 def _spans(timeline: Timeline, repetitions: Mapping[int, int]) -> tuple[CallSpan, ...]:
-    """All repetitions in order of calls."""
+    """Return all repetitions in order of calls."""
     spans = []
     at = 0
     for number, times in repetitions.items():

@@ -1,9 +1,9 @@
-"""Calls that a benchmark timed beside the same calls as modelled, and what explains the difference.
+"""Compare measured calls of benchmarks with modelled ones, and explain the differences.
 
-The model is asked for every other choice that the library has for a call (algorithm, protocol), and
-for every other setting of it (version, transport, peer access, PXN). What is chosen to explain a
-row must hold on another one, or a random measurement would have an explanation, too: a choice of
-the next size as well, a setting of the rows of the curve that it was not chosen on.
+Each call is also modelled with every other choice of the library (algorithm, protocol), and with
+other settings of it (version, transport, peer access, PXN). To count as an explanation of a row, a
+choice must also hold on a row of the next size, and a setting on the rows of the curve that it was
+not chosen on: otherwise a random measurement would have an explanation, too.
 """
 
 from collections import defaultdict
@@ -43,20 +43,20 @@ from topologies.cluster.wiring import P2pLevel
 
 _GIGA = 1e9
 _HALF = 0.5
-"""What explains a row leaves at most this of its error, and a setting of a curve's median."""
+"""Largest share of a row's error, or of a curve's median, that an explanation may leave."""
 _FEWEST = 4
-"""Sizes of a curve from which it is cut into two, one to choose by and one to check."""
+"""Least number of sizes of a curve to split it into rows to choose by and rows to check."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedCall:
-    """A call as measured and as modelled; errors are in % of what was measured.
+    """A call as measured and as modelled; errors are in % of the measured time.
 
-    ``size_bytes`` is S of nccl-tests, ``nodes`` None where ranks fill nodes in order.
-    ``limited_by`` is the largest part of the modelled time, ``part_factor`` how many times as long
-    it would have to take for the measured time; None where the others take longer by themselves.
-    ``explanation`` is the choice or setting of the library with which the model is nearer, and off
-    by ``explained_error_pct``.
+    ``size_bytes`` is S of nccl-tests, ``nodes`` None if ranks fill nodes in order. ``limited_by``
+    is the largest part of the modelled time; ``part_factor`` is the factor on that part that would
+    give the measured time, None if the other parts alone take longer. ``explanation`` is the choice
+    or setting of the library with which the model is closer, with an error of
+    ``explained_error_pct``.
     """
 
     kind: str
@@ -79,7 +79,7 @@ class ComparedCall:
 
 @dataclass(frozen=True, slots=True)
 class ExplanationCount:
-    """Rows that a choice or setting explains: absolute errors (%) without and with it, medians."""
+    """Rows that a choice or setting explains: median absolute errors (%) without and with it."""
 
     explanation: str
     rows: int
@@ -88,7 +88,7 @@ class ExplanationCount:
 
 
 class CollectiveCompareAnswer(Head):
-    """Measured calls beside the model on the network ``where``; the rows in order of the logs."""
+    """Measured calls beside modelled ones on the network ``where``, in order of the logs."""
 
     where: str
     calls: list[ComparedCall]
@@ -99,7 +99,7 @@ class CollectiveCompareAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CollectiveCompareReport(Report):
-    """Measured calls beside the model, curve by curve in ascending order of size."""
+    """Measured calls beside modelled ones, curve by curve in ascending order of size."""
 
     schema: ClassVar[str] = "twofold/collective_compare/1"
     listed: ClassVar = ComparedCall, "calls"
@@ -129,7 +129,7 @@ class CollectiveCompareReport(Report):
 
     @property
     def explanations(self) -> tuple[ExplanationCount, ...]:
-        """What explains rows, that of most of them first."""
+        """Explanations, the one of most rows first."""
         by_text: dict[str, list[ComparedCall]] = defaultdict(list)
         for call in self.calls:
             if call.explanation:
@@ -157,7 +157,7 @@ def collective_compare(  # noqa: PLR0913 - the options of the command
     what_ifs: Sequence[str] = (),
     watch: Watch = lambda _: None,
 ) -> CollectiveCompareReport:
-    """Model the calls that benchmarks timed, and say what explains where the model is off.
+    """Model the calls that benchmarks timed, and explain the errors of the model.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def collective_compare(  # noqa: PLR0913 - the options of the command
     cluster
         A cluster, its name in the catalogue, or the path of its file.
     kind, ranks, nodes
-        Only these calls; of a log that does not say it, its own.
+        Select these calls; they also supply what a log does not state.
     what_ifs
         Changes of the cluster, such as ``transport sockets``.
     watch
@@ -184,7 +184,7 @@ def collective_compare(  # noqa: PLR0913 - the options of the command
     if kind is not None and named is None:
         raise WhatIfError(f"kind {one_of(kind, KINDS)}")
     read = _read(logs, Layout(ranks, nodes, kind=named))
-    calls = _asked(read, Layout(ranks, nodes, kind=named))
+    calls = _selected(read, Layout(ranks, nodes, kind=named))
     timed, notes = as_timed(base, read)
     most = max(call.ranks for call in calls)
     changed = cluster_of(changed_network(timed, what_ifs, most, nodes)) or timed
@@ -201,7 +201,7 @@ def collective_compare(  # noqa: PLR0913 - the options of the command
 
 
 def _read(logs: Sequence[Path | str], layout: Layout) -> list[BenchmarkLog]:
-    """Read logs by what they say themselves, else by what the user says of them."""
+    """Read logs with the layout that they state, or else with the one the user gives."""
     try:
         return read_logs(logs, Layout(kind=layout.kind))
     except TraceError as missing:
@@ -211,8 +211,8 @@ def _read(logs: Sequence[Path | str], layout: Layout) -> list[BenchmarkLog]:
             raise missing from None
 
 
-def _asked(logs: Iterable[BenchmarkLog], wanted: Layout) -> list[MeasuredCall]:
-    """Return the calls of a kind, ranks and nodes, where those were given."""
+def _selected(logs: Iterable[BenchmarkLog], wanted: Layout) -> list[MeasuredCall]:
+    """Return the calls of a kind, ranks and nodes, if these were given."""
     calls = [call for log in logs for call in log.calls if not call.streamed and call.kind != LINK]
     asked = [
         call
@@ -237,7 +237,7 @@ def _on(nodes: int | None) -> str:
 
 
 def _curves(answered: Iterable[ModelledCall]) -> Iterator[list[ModelledCall]]:
-    """Group calls of a kind among the same ranks, by size."""
+    """Yield calls of each kind and number of ranks, in order of size."""
     curves: dict[tuple[str, int, int | None], list[ModelledCall]] = defaultdict(list)
     for answer in answered:
         curves[answer.call.kind, answer.call.ranks, answer.call.nodes].append(answer)
@@ -247,7 +247,7 @@ def _curves(answered: Iterable[ModelledCall]) -> Iterator[list[ModelledCall]]:
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """Calls of a kind among the same ranks, and the cluster that they are modelled on."""
+    """Calls of one kind and number of ranks, and the cluster that they are modelled on."""
 
     calls: Sequence[ModelledCall]
     cluster: Cluster
@@ -255,7 +255,7 @@ class _Curve:
     watch: Watch
 
     def compared(self) -> Iterator[ComparedCall]:
-        """Hold each against the model, and say what explains it."""
+        """Compare each call with the model, and explain the difference."""
         off = np.array([_error_pct(answer.call, answer.time) for answer in self.calls])
         setting, with_setting = "", off
         if len(off) >= _FEWEST and np.median(np.abs(off)) > NEAR_PCT:
@@ -294,9 +294,9 @@ class _Curve:
             )
 
     def _setting(self, off: Floats) -> tuple[str, Floats]:
-        """Return the setting that explains the curve, and errors with it; "" where none does.
+        """Return the setting that explains the curve, and errors with it; "" if none does.
 
-        It is chosen on every second row, and has to hold on the others.
+        It is chosen on every second row, and must hold on the others.
         """
         best, chosen, least = "", off, float(np.median(np.abs(off[::2])))
         for text in self._settings():
@@ -304,7 +304,7 @@ class _Curve:
                 changed = changed_network(self.cluster, [text], self.calls[0].call.ranks, None)
                 calls = [answer.call for answer in self.calls]
                 times, _ = modelled(calls, cluster_of(changed) or self.cluster, self.watch)
-            except TwofoldError:  # a setting that this cluster has nothing of
+            except TwofoldError:  # the cluster does not have this setting
                 continue
             with_it = np.array([_error_pct(answer.call, answer.time) for answer in times])
             median = float(np.median(np.abs(with_it[::2])))
@@ -325,7 +325,7 @@ class _Curve:
         yield from (f"p2p {level}" for level in get_args(P2pLevel))
 
     def _choices(self, off: Floats) -> list[dict[str, float]]:
-        """Return of each row the choices that explain it and the next size, each with its error."""
+        """Return by row the choices that explain it and the next size, with their errors."""
         site = site_of(self.calls[0].call, self.cluster)
         machine, costs = site.machine(), site.costs()
         halved: list[dict[str, float]] = []

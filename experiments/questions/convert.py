@@ -1,4 +1,4 @@
-"""Convert: a step of any format to a form that other tools read, or to a CCL-Bench package.
+"""Convert a step of any format to one that other tools read, or to a CCL-Bench package.
 
 A package is a workload card with what is known, the traces, launch scripts and metrics.
 """
@@ -37,12 +37,12 @@ from traces.load import recognised
 CARD, TRACES, SCRIPTS, METRICS = "workload_card.yaml", "traces", "scripts", "metrics.json"
 _GIGABIT = 1e9 / 8
 _TRACE_TYPES = {"kineto": "json"}
-"""What cards call a format, where it is not our own name."""
+"""Names of formats in cards, where they differ from ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackagedFile:
-    """A file of the package, and where it is from."""
+    """A file of the package, and its origin."""
 
     file: str
     bytes: int
@@ -50,7 +50,7 @@ class PackagedFile:
 
 
 class PackageAnswer(Head):
-    """What was written, the keys of the card that are blank, and what the trace contradicts."""
+    """Written files, blank keys of the card, and what the trace contradicts."""
 
     directory: str
     files: list[PackagedFile]
@@ -60,7 +60,7 @@ class PackageAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PackageReport(Report):
-    """What was written: files, the card, its blank keys, and what of it the trace contradicts."""
+    """Written files, the card, its blank keys, and what of it the trace contradicts."""
 
     schema: ClassVar[str] = "twofold/package/1"
     listed: ClassVar = PackagedFile, "files"
@@ -95,17 +95,16 @@ def package(
     settings: Settings | None = None,
     **options: Unpack[SettingsOptions],
 ) -> PackageReport:
-    """Write a package of a trace into a new or empty directory; all of it, or nothing.
+    """Write a package of a trace into a new or empty directory, completely or not at all.
 
-    The card has what the trace gives (ranks, accelerator, sizes of labelled groups) and the
-    cluster (bandwidths, ranks per node, library); every other key of the template is there and
-    blank. Where ``trace`` is a package, its card is kept and only blank keys are filled.
+    The card has what the trace gives (ranks, accelerator, sizes of labelled groups) and what the
+    cluster gives (bandwidths, ranks per node, library); all other keys of the template are present
+    and blank. If ``trace`` is a package, its card is kept and only blank keys are filled.
 
     Raises
     ------
     TwofoldError
-        As :func:`traces.card.package.load_package` says; OutputError if the directory cannot be
-        written.
+        As :func:`traces.card.package.load_package`; OutputError if the directory cannot be written.
     """
     target, source = Path(directory), find_package(trace)
     _check_free(target)
@@ -120,7 +119,7 @@ def package(
     card = _filled(card, _of_trace(loaded, recognised(inner)))
     record = metrics(trace, where, settings=settings).record()
     numbers = json.dumps(record, indent=2, allow_nan=False) + "\n"
-    with _whole(target) as folder:
+    with _atomic_directory(target) as folder:
         written = [*_copied(files, folder, TRACES), *_copied(scripts, folder, SCRIPTS)]
         for name, text in ((CARD, write_card(card)), (METRICS, numbers)):
             (folder / name).write_text(text, "utf-8")
@@ -153,7 +152,7 @@ def _filled(card: WorkloadCard, values: dict[str, Any]) -> WorkloadCard:
 
 
 def _merge(data: dict[str, Any], values: dict[str, Any]) -> None:
-    """Fill what is blank in ``data`` with what is known; what is there stays."""
+    """Fill blank keys of ``data`` with known values; others stay."""
     for key, value in values.items():
         if isinstance(value, dict) and isinstance(data.get(key), dict):
             _merge(data[key], value)
@@ -162,7 +161,7 @@ def _merge(data: dict[str, Any], values: dict[str, Any]) -> None:
 
 
 def _of_trace(loaded: Loaded, kind: str) -> dict[str, Any]:
-    """Return what the trace gives, as a card has it."""
+    """Return what the trace gives, in the keys of a card."""
     name = loaded.accelerator
     xpu = {
         "type": None if not name else "TPU" if "tpu" in name.lower() else "GPU",
@@ -178,9 +177,9 @@ def _of_trace(loaded: Loaded, kind: str) -> dict[str, Any]:
 
 
 def _parallel_sizes(loaded: Loaded) -> dict[str, int]:
-    """Sizes of the groups whose label names a kind of parallelism, where they agree.
+    """Sizes of the groups whose label names a kind of parallelism, if they agree.
 
-    Data parallel groups are taken to be replicas: no label says whether they are shards.
+    Data parallel groups are assumed to be replicas: no label shows whether they are shards.
     """
     sizes: dict[str, set[int]] = {}
     for group in loaded.workload.groups:
@@ -194,7 +193,7 @@ def _parallel_sizes(loaded: Loaded) -> dict[str, int]:
 
 
 def _of_cluster(cluster: Cluster, loaded: Loaded, nodes: int | None) -> dict[str, Any]:
-    """Return what the cluster gives, as a card has it; its name identifies it."""
+    """Return what the cluster gives, in the keys of a card; its name identifies it."""
     ranks = loaded.coverage.ranks_in_job
     fabric, library = cluster.scale_out, cluster.library
     out = fabric.bandwidth / _GIGABIT if fabric is not None else None
@@ -230,8 +229,8 @@ def _check_free(target: Path) -> None:
 
 
 @contextmanager
-def _whole(target: Path) -> Iterator[Path]:
-    """Yield a directory beside the target that takes its name when all is written."""
+def _atomic_directory(target: Path) -> Iterator[Path]:
+    """Yield a directory beside the target that is renamed to it when all is written."""
     partial = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.part")
     try:
         partial.mkdir()
@@ -269,7 +268,7 @@ class Written:
 
 
 class ConvertAnswer(Head):
-    """What was read, and the files it became."""
+    """What was read, and the files that were written."""
 
     trace: str
     step: str
@@ -283,7 +282,7 @@ class ConvertAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ConvertReport(Report):
-    """What was read, and the files it became; ``notes`` say what the form has no place for."""
+    """What was read, and the files written; ``notes`` list what the format cannot represent."""
 
     schema: ClassVar[str] = "twofold/convert/1"
     listed: ClassVar = Written, "files"
@@ -322,18 +321,18 @@ def convert(
     settings: Settings | None = None,
     **options: Unpack[SettingsOptions],
 ) -> ConvertReport:
-    """Read a step and write it in another form, one of ``FORMS``.
+    """Read a step and write it in another format, one of ``FORMS``.
 
-    ``read_as`` names the format of the source where its content does not say. ``cluster`` says
-    how collectives are carried out, and how long they take, where the form needs that.
+    ``read_as`` names the format of the source if its content does not show it. ``cluster``
+    determines how collectives are carried out and how long they take, if the format needs that.
 
     Raises
     ------
     TraceError
         If the source cannot be read.
     OutputError
-        If there is no such form, it cannot say what the workload is, or nothing can be written:
-        nothing is written over what is read.
+        If there is no such format, it cannot represent the workload, or the target cannot be
+        written: the source is never overwritten.
     """
     if form not in FORMS:
         raise OutputError(f"form {form!r} is not one of {', '.join(FORMS)}")
@@ -352,7 +351,7 @@ def convert(
 
 
 Form = Callable[[Loaded, Path, Scenario | None], tuple[tuple[Path, ...], tuple[str, ...]]]
-"""Write a step to a path; returns the files, and what the form could not hold."""
+"""Writer of a step to a path; returns the files, and notes on what the format cannot represent."""
 
 
 def _chakra(
@@ -365,7 +364,7 @@ def _chakra(
 def _goal(
     loaded: Loaded, target: Path, scenario: Scenario | None
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """GOAL has no collectives: they are written out as the cluster's library would do them."""
+    """Write GOAL, which has no collectives: they are written out as the library's schedules."""
     schedule = None if scenario is None else _schedules(scenario)
     write_goal(loaded.workload, target, schedule)
     notes = (
@@ -377,9 +376,9 @@ def _goal(
 
 
 def _replayed(target: Path, scenario: Scenario) -> str:
-    """Say what the difference comes to: the step as it was read, and as GOAL has it.
+    """Return a note that compares the step as it was read with the GOAL version, both simulated.
 
-    Of a job of which ranks are missing GOAL has receives that nobody sends to.
+    If ranks of the job are missing, GOAL has receives without a sender.
     """
     ranks, job_ranks = len(scenario.workload.ranks), scenario.ranks
     if ranks < job_ranks:
@@ -415,7 +414,7 @@ def _schedules(scenario: Scenario) -> Callable[[Call], Schedule]:
 def _kineto(
     loaded: Loaded, target: Path, scenario: Scenario | None
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Write the PyTorch profiler's files; their times are those of a simulation."""
+    """Write the PyTorch profiler's files, with times of a simulation."""
     if scenario is None:
         raise OutputError(
             f"{target}: these files record when ops ran, so a --cluster is needed to convert them"
@@ -426,4 +425,4 @@ def _kineto(
 
 
 FORMS: dict[str, Form] = {"chakra": _chakra, "goal": _goal, "kineto": _kineto}
-"""What can be written, by name."""
+"""Formats that can be written, by name."""

@@ -1,8 +1,8 @@
-"""Two steps side by side: what makes one slower than the other, and which what-if would.
+"""Compare two steps: what makes one slower than the other, and which what-ifs explain it.
 
-As measured and as simulated, each class of ops adds something to the step of either
+Measured and simulated, each class of ops adds something to the step of either
 (:mod:`simulator.analysis.difference`); the differences add up to that of the steps. The measured
-part needs no cluster. With one, the changes that would make of the first step the second
+part needs no cluster. With one, the changes that would turn the first step into the second
 (:mod:`experiments.evaluate.likely_changes`) are simulated, one by one and all together.
 """
 
@@ -33,20 +33,20 @@ from traces.card.package import find_package, open_package
 from traces.core.loaded import Coverage, CoverageRecord, Loaded
 
 MEASURED, SIMULATED = "measured", "simulated"
-_COUNTS = 0.02
-"""A change that moves A by less than this share of the difference is not listed on its own."""
-_OFF = 0.05
-"""A replay of B that is further off speaks against B's cluster."""
+_LEAST_CHANGE = 0.02
+"""A change of A by less than this share of the difference is not listed on its own."""
+_POOR_REPLAY = 0.05
+"""A replay of B with a larger error makes B's cluster doubtful."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffPart:
     """What a class of ops adds to the steps of A and B (s), as measured or as simulated.
 
-    ``what`` is a use of a rank's time, ``name`` the class: a name, or a pattern where names differ
-    in arguments or numbers only. ``a_count`` and ``b_count`` are over all ranks, ``a_lasts_s`` and
-    ``b_lasts_s`` the mean time of an op, None where there is none. ``a_adds_s`` and ``b_adds_s``
-    are means over ranks; each adds up to the step, ``difference_s`` to the difference.
+    ``what`` is a use of a rank's time, ``name`` the class: a name, or a pattern if names differ
+    only in arguments or numbers. ``a_count`` and ``b_count`` are over all ranks, ``a_lasts_s`` and
+    ``b_lasts_s`` the mean time of an op, None if there is none. ``a_adds_s`` and ``b_adds_s`` are
+    means over ranks; each adds up to the step, ``difference_s`` to the difference.
     ``difference_pct`` is in percent of A's step.
     """
 
@@ -65,10 +65,9 @@ class DiffPart:
 
 @dataclass(frozen=True, slots=True)
 class ChangeOfA:
-    """A what-if on A on its own: the step with it (s), and how much longer than A's that is.
+    """A what-if on A alone: the step with it (s), and by how much that is longer than A's.
 
-    ``explains_pct`` is how much of the difference between A and B that is, None where they do not
-    differ.
+    ``explains_pct`` is its share of the difference between A and B, None if they do not differ.
     """
 
     change: str
@@ -79,7 +78,7 @@ class ChangeOfA:
 
 
 class SideAnswer(TypedDict):
-    """One of the two: times are in seconds, null where nothing was measured or simulated."""
+    """One of the two steps; times in s, null if nothing was measured or simulated."""
 
     trace: str
     step: str
@@ -93,7 +92,7 @@ class SideAnswer(TypedDict):
 
 
 class UseDifference(TypedDict):
-    """All that a use of time adds to either step (s)."""
+    """What a use of time adds to either step in all (s)."""
 
     run: str
     what: str
@@ -105,8 +104,8 @@ class UseDifference(TypedDict):
 class DiffAnswer(Head):
     """Two steps compared: ``uses`` and ``parts`` of a run add up to the difference of its steps.
 
-    ``what_ifs`` change A, each on its own; ``together`` is A with all that were found, null
-    without a cluster, or if there are none.
+    ``what_ifs`` change A, each on its own; ``together`` is A with all of them, null without a
+    cluster, or if there are none.
     """
 
     a: SideAnswer
@@ -120,7 +119,7 @@ class DiffAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Side:
-    """A step that is compared: ``base`` is None without a cluster, ``measured`` if it was not."""
+    """One of the two steps: ``base`` is None without a cluster, ``measured`` if it was not."""
 
     loaded: Loaded
     base: Baseline | None
@@ -139,7 +138,7 @@ class Side:
         return self.loaded.coverage
 
     def answer(self) -> SideAnswer:
-        """Return what JSON says of it."""
+        """Return the step for JSON."""
         base = self.base
         error = base.error if base is not None else None
         return {
@@ -157,7 +156,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DiffReport(Report):
-    """Two steps compared; parts are the greatest differences first."""
+    """Two steps compared; ``parts`` has the largest differences first."""
 
     schema: ClassVar[str] = "twofold/diff/1"
     listed: ClassVar = DiffPart, "parts"
@@ -180,7 +179,7 @@ class DiffReport(Report):
         return tuple(dict.fromkeys(part.run for part in self.parts))
 
     def uses(self, run: str) -> list[UseDifference]:
-        """Add the parts of a run up by use of time, the greatest differences first."""
+        """Sum the parts of a run by use of time, the largest difference first."""
         differences: dict[str, UseDifference] = {}
         for part in self.of_run(run):
             row = differences.setdefault(
@@ -226,15 +225,15 @@ def diff(  # noqa: PLR0913 - two steps, each with its trace and cluster
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
 ) -> DiffReport:
-    """Compare two steps: what makes B slower or faster than A, and which what-if on A would.
+    """Compare two steps: what makes B slower or faster than A, and which what-ifs on A explain it.
 
     Parameters
     ----------
     trace, trace_b
         A and B; None compares two steps of A.
     cluster, cluster_b
-        Where A and B were recorded; B's is by default that of its package's card, or A's. Without
-        a cluster only what was measured is compared.
+        Where A and B were recorded; B's is by default that of its package's card, or A's. Without a
+        cluster only what was measured is compared.
     step_b
         The step of B; "" is that of the settings, as for A.
     settings, watch
@@ -284,7 +283,7 @@ def _settings_of_b(settings: Settings, step_b: str | int, *, named: bool) -> Set
 
 
 def _card(trace: Path | str) -> Where:
-    """Return the cluster of a package's card, if there is one."""
+    """Return the cluster of a package's card; None if there is none."""
     package = find_package(trace)
     if package is None:
         return None
@@ -294,7 +293,7 @@ def _card(trace: Path | str) -> Where:
 
 
 def _side(trace: Path | str, where: Where, settings: Settings, watch: Watch) -> Side:
-    """Read a step, and simulate it if it is known where."""
+    """Read a step, and simulate it if its cluster is known."""
     if where is None:
         loaded = open_package(trace, settings.reading)(settings.step)
         return Side(loaded, None, _measured(loaded), None)
@@ -324,7 +323,7 @@ def _part(run: str, row: Compared, step: float) -> DiffPart:
 
 
 def _changes(a: Side, b: Side, watch: Watch) -> tuple[tuple[ChangeOfA, ...], ChangeOfA | None]:
-    """Simulate A with the changes that would make it B, each on its own and all together."""
+    """Simulate A with the changes that would turn it into B, one by one and all together."""
     if a.base is None or b.base is None:
         return (), None
     base, scenario = a.base, a.base.scenario
@@ -346,7 +345,7 @@ def _changes(a: Side, b: Side, watch: Watch) -> tuple[tuple[ChangeOfA, ...], Cha
         _change(text, step, note, a, b)
         for (text, _, note), step in zip(possible, steps, strict=False)
     ]
-    shown = [row for row in rows if abs(row.difference_s) >= _COUNTS * abs(b.step - a.step)]
+    shown = [row for row in rows if abs(row.difference_s) >= _LEAST_CHANGE * abs(b.step - a.step)]
     shown.sort(key=lambda row: -abs(row.difference_s))
     small = len(rows) - len(shown)
     note = f"{len(rows)} change{'s' * (len(rows) != 1)}"
@@ -367,14 +366,14 @@ def _same_runs(a: Baseline, b: Baseline) -> tuple[Recorded, Recorded]:
 
 
 def _alone(base: Baseline, run: RunTimes) -> Floats:
-    """How long calls took by themselves (s); where that is unknown, until their first end."""
+    """Return times of calls on an idle network (s); if unknown, until their first member's end."""
     scenario = replace(base.recorded, workload=base.loaded.workload, slow_down=0.0)
     took = alone(by_trace(scenario))
     return np.where(np.isnan(took), run.call_end - run.call_start, took)
 
 
 def _applied(scenario: Scenario, change: Likely) -> tuple[Scenario | None, str]:
-    """Change a scenario; None if it has nothing of the kind any more."""
+    """Apply a change to a scenario; None if there is nothing to apply it to."""
     try:
         changed = parse_change(change.text).apply(scenario)
     except TwofoldError as error:
@@ -391,7 +390,7 @@ def _change(text: str, step: float, note: str, a: Side, b: Side) -> ChangeOfA:
 
 
 def _notes(a: Side, b: Side) -> Sequence[str]:
-    """Say what one should know to read the comparison."""
+    """Return notes that are needed to interpret the comparison."""
     notes = []
     ranks = [len(side.loaded.workload.ranks) for side in (a, b)]
     if ranks[0] != ranks[1]:
@@ -416,7 +415,7 @@ def _notes(a: Side, b: Side) -> Sequence[str]:
         notes.append("no cluster is named: nothing is simulated, and no what-ifs are tried")
     elif b.base is not None and b.base.scenario.cluster == a.base.scenario.cluster:
         errors = [side.base.error or 0.0 for side in (a, b) if side.base is not None]
-        if abs(errors[1]) > max(_OFF, 2 * abs(errors[0])):
+        if abs(errors[1]) > max(_POOR_REPLAY, 2 * abs(errors[0])):
             notes.append(
                 f"replayed on A's cluster, B is off by {100 * errors[1]:+.1f} %: if it ran "
                 "elsewhere, say where with --cluster-b"

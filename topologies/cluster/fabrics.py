@@ -1,14 +1,14 @@
-"""The kinds of fields a cluster file has, and what it says of the fabric between domains.
+"""Field types of a cluster file, and its fields for the fabric between domains.
 
-In every fabric ``latency`` is what one step of a collective costs between two NICs on one switch,
-and every cable between switches or routers adds ``hop_latency``; ``efficiency`` is the part of the
-wire that carries payload, and holds for the cables between switches as for the NICs. Which links
-that makes is in :mod:`topologies.cluster.scale_out`.
+In every fabric ``latency`` is the cost of one step of a collective between two NICs on one switch,
+and every cable between switches or routers adds ``hop_latency``. ``efficiency`` is the share of the
+wire that carries payload, for the cables between switches as for the NICs. The links that follow
+are made in :mod:`topologies.cluster.scale_out`.
 
-Of each tier the file says where its figures are from: a machine that was measured, one like those
-that the model's constants were fitted to, one of their generation, or, by default, a data
-sheet. How far off such machines were is measured (``python -m benchmarks.held_out``) and kept with
-:mod:`experiments.priors.network`; of a machine that was itself measured the file says it.
+For each tier the file gives the provenance of its figures: a machine that was measured, one like
+those that the model's constants were fitted to, one of their generation, or, by default, a data
+sheet. The error of the model on such machines is measured (``python -m benchmarks.held_out``) and
+kept with :mod:`experiments.priors.network`; for a machine that was itself measured the file has it.
 """
 
 import hashlib
@@ -48,26 +48,26 @@ from topologies.families.from_file import custom
 from topologies.spec import parse_topology, routed
 
 
-def _written(base: str) -> PlainSerializer:
-    """As text with a unit in JSON mode, to the last bit: a dump is a cluster file again."""
+def _with_unit(base: str) -> PlainSerializer:
+    """Serialise to text with a unit in JSON mode, to the last bit, as cluster files write it."""
     return PlainSerializer(lambda value: f"{value!r} {base}", return_type=str, when_used="json")
 
 
-def _as_text(example: str) -> WithJsonSchema:
-    """In the JSON Schema it is text too: a number and a unit."""
+def _schema(example: str) -> WithJsonSchema:
+    """Return the JSON Schema of a quantity: text of a number and a unit."""
     pattern = r"^\s*[0-9][0-9.]*([eE][-+]?[0-9]+)?\s*[A-Za-zµμ][A-Za-z/]*\s*$"
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
 
 
 Count = Annotated[StrictInt, Field(gt=0, le=MOST_RANKS)]
 Bandwidth = Annotated[
-    BandwidthText, Field(gt=0, allow_inf_nan=False), _written("B/s"), _as_text("400 Gbit/s")
+    BandwidthText, Field(gt=0, allow_inf_nan=False), _with_unit("B/s"), _schema("400 Gbit/s")
 ]
-Latency = Annotated[SecondsText, Field(ge=0, allow_inf_nan=False), _written("s"), _as_text("2 us")]
+Latency = Annotated[SecondsText, Field(ge=0, allow_inf_nan=False), _with_unit("s"), _schema("2 us")]
 Rate = Annotated[
-    FlopsText, Field(gt=0, allow_inf_nan=False), _written("FLOP/s"), _as_text("312 TFLOP/s")
+    FlopsText, Field(gt=0, allow_inf_nan=False), _with_unit("FLOP/s"), _schema("312 TFLOP/s")
 ]
-Size = Annotated[BytesText, Field(gt=0, allow_inf_nan=False), _written("B"), _as_text("64 MiB")]
+Size = Annotated[BytesText, Field(gt=0, allow_inf_nan=False), _with_unit("B"), _schema("64 MiB")]
 Fraction = Annotated[float, Field(gt=0, le=1, strict=True)]
 Multiple = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 PositiveMultiple = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
@@ -75,7 +75,7 @@ Ratio = Annotated[float, Field(ge=1, allow_inf_nan=False, strict=True)]
 
 
 def _dimensions(text: object) -> object:
-    """``'4x4'`` as ``(4, 4)``."""
+    """Parse ``'4x4'`` as ``(4, 4)``."""
     if isinstance(text, tuple):
         return text
     parts = text.split("x") if isinstance(text, str) else ()
@@ -94,13 +94,13 @@ Dimensions = Annotated[
 
 
 class ClusterPart(BaseModel):
-    """A table of fields of a cluster file: frozen, and no field that is not known."""
+    """A table of fields of a cluster file: frozen, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)  # built when used
 
 
 FabricLink = Literal["infiniband", "roce", "ethernet", "slingshot", "efa", "omni_path"]
-"""What the fabric between nodes is made of."""
+"""Technology of the fabric between nodes."""
 
 FabricRouting = Literal["ecmp", "static", "d_mod_k", "spray", "adaptive", "minimal", "valiant"]
 """A policy of :data:`simulator.topology.POLICIES`."""
@@ -113,30 +113,31 @@ TRANSPORTS: dict[str, dict[str, Any]] = {
     "efa": {"link": "efa", "latency": "28 us", "efficiency": 0.97, "message_overhead": "11 us"},
     "sockets": {"latency": "50 us", "host_bandwidth": "1.5 GB/s"},
 }
-"""How a library reaches its NICs, and what is then known of them. InfiniBand: NCCL's latency of a
+"""Transports of a library to its NICs, and default figures of each. InfiniBand: NCCL's latency of a
 step, 48 of 50 GB/s (NVIDIA/nccl v2.30.7 src/graph/tuning.cc; NVIDIA AddyLaddy, nccl-tests issues
 #290 #319). RoCE: the same; a queue pair moves 392 of 400 Gbit/s there, too (NVIDIA/nccl issue
-2409). EFA: as on AWS p5 (``aws-p5``, fitted there). TCP sockets: 1.5 GB/s a NIC and 50 us, as
-CCL-Bench's two-node cards have it, for a socket of a thread (NCCL_SOCKET_NTHREADS x
-NCCL_NSOCKS_PERTHREAD, by default 1 x 1 but on AWS and Google: NCCL user guide); elsewhere 1.1 to
-1.5 GB/s of 100 Gbit/s (NVIDIA/nccl issue 450, 32 to 128 MiB), at most 2.4 of 4 (issue 209).
-Several sockets move as many times what the slowest does (NVIDIA sjeaugey, nccl-tests issue 83)."""
+2409). EFA: as on AWS p5 (``aws-p5``, fitted there). TCP sockets: 1.5 GB/s a NIC and 50 us, as on
+CCL-Bench's two-node cards, with one socket of one thread (NCCL_SOCKET_NTHREADS x
+NCCL_NSOCKS_PERTHREAD, by default 1 x 1 except on AWS and Google: NCCL user guide); elsewhere 1.1 to
+1.5 GB/s of 100 Gbit/s (NVIDIA/nccl issue 450, 32 to 128 MiB), at most 2.4 of 4 (issue 209). n
+sockets move n times what the slowest does (NVIDIA sjeaugey, nccl-tests issue 83)."""
 TRANSPORT_FIELDS = frozenset(
     {"transport", "link", "latency", "efficiency", "message_overhead", "in_order", "host_bandwidth"}
 )
-"""What another transport takes down: the file's figures are of the one before."""
+"""Fields that another transport replaces, because their figures are of the previous one."""
 
 
 class _Nics(ClusterPart):
-    """What every scale-out fabric has; ``bandwidth`` is that of one NIC in one direction.
+    """Fields of every scale-out fabric; ``bandwidth`` is that of one NIC in one direction.
 
-    ``message_overhead`` is what a NIC takes per message, given where a fabric is known to differ
-    from what the communication library assumes. ``in_order`` says whether 128 B arrive as one and
-    in order, without which NCCL leaves out its protocol LL128 between nodes (EFA's first generation
-    and TCPXO do not promise it). ``link`` is what the fabric is made of; how its switches route
-    follows from it (:attr:`policy`). ``host_bandwidth`` is what the host moves through a NIC, where
-    its processor copies the bytes: no faster fabric changes that. ``transport`` is how the library
-    reaches its NICs (:data:`TRANSPORTS`), which gives what the file does not say itself.
+    ``message_overhead`` is the time of a NIC per message, given if a fabric is known to differ from
+    what the communication library assumes. ``in_order`` is whether 128 B arrive as one and in
+    order, without which NCCL does not use its protocol LL128 between nodes (EFA's first generation
+    and TCPXO do not guarantee it). ``link`` is the technology of the fabric; the routing of its
+    switches follows from it (:attr:`policy`). ``host_bandwidth`` is what the host moves through a
+    NIC if its processor copies the bytes: a faster fabric does not change it. ``transport`` is how
+    the library reaches its NICs (:data:`TRANSPORTS`); it determines fields that the file does not
+    give.
     """
 
     nics_per_node: Count
@@ -151,18 +152,18 @@ class _Nics(ClusterPart):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_the_transport_has_it(cls, data: Any) -> Any:
+    def _fill_from_transport(cls, data: Any) -> Any:
         name = data.get("transport") if isinstance(data, dict) else None
         return TRANSPORTS[name] | data if isinstance(name, str) and name in TRANSPORTS else data
 
     @property
     def policy(self) -> str:
-        """How switches choose among equally near next hops; there is one by default."""
+        """How switches choose among equally near next hops; with one switch always the default."""
         return "ecmp"
 
     @property
     def room(self) -> int | None:
-        """Nodes that the fabric has room for; None where nothing limits them."""
+        """Number of nodes that fit the fabric; None if nothing limits them."""
         return None
 
 
@@ -171,12 +172,12 @@ _MOST_FLOWS = 8192
 
 
 class _Routed(_Nics):
-    """What every fabric of several switches has.
+    """Fields of every fabric of several switches.
 
-    ``routing`` is the policy of its switches, ``routing_seed`` that of the hash of ``ecmp`` and
-    ``static``: another seed is another draw of all paths. ``flows`` are those that ``ecmp`` hashes
-    by themselves of what a NIC sends another one: NCCL's channels of the NIC, by the queue pairs
-    that data are split over (NCCL_IB_QPS_PER_CONNECTION with NCCL_IB_SPLIT_DATA_ON_QPS).
+    ``routing`` is the policy of its switches, ``routing_seed`` the seed of the hash of ``ecmp`` and
+    ``static``: another seed draws all paths anew. ``flows`` is the number of flows between two NICs
+    that ``ecmp`` hashes separately: NCCL's channels per NIC, times the queue pairs that data are
+    split over (NCCL_IB_QPS_PER_CONNECTION with NCCL_IB_SPLIT_DATA_ON_QPS).
     """
 
     routing: FabricRouting | None = None
@@ -185,18 +186,18 @@ class _Routed(_Nics):
 
     @property
     def policy(self) -> str:
-        """The ``routing`` that is given, or what is usual on such a ``link``.
+        """The given ``routing``, or the usual one of such a ``link``.
 
         InfiniBand: destination-based on trees (OpenSM's ftree engine, OpenSM manual; E. Zahavi,
-        CCIT Report 776, 2010), and packets spread alike by SRD on EFA (L. Shalev et al., "A
+        CCIT Report 776, 2010). EFA: packets spread evenly by SRD (L. Shalev et al., "A
         Cloud-Optimized Transport Protocol for Elastic and Scalable HPC", IEEE Micro 40, 2020).
         Slingshot: adaptive (D. De Sensi et al., "An In-Depth Analysis of the Slingshot
         Interconnect", SC 2020). RoCE and other Ethernet, and by default: a hash (ECMP).
         """
-        return self.routing or _USUAL.get(self.link or "", "ecmp")
+        return self.routing or _POLICY_OF_LINK.get(self.link or "", "ecmp")
 
     @model_validator(mode="after")
-    def _flows_are_of_ecmp(self) -> Self:
+    def _check_flows(self) -> Self:
         if self.flows > 1 and self.policy != "ecmp":
             raise ValueError(
                 f"flows {self.flows}: only ecmp hashes flows, but routing is {self.policy}: "
@@ -205,7 +206,7 @@ class _Routed(_Nics):
         return self
 
     @model_validator(mode="after")
-    def _a_seed_is_of_a_hash(self) -> Self:
+    def _check_seed(self) -> Self:
         if self.routing_seed and self.policy not in HASHED:
             raise ValueError(
                 f"routing_seed {self.routing_seed}: only {' and '.join(HASHED)} hash, but routing"
@@ -214,15 +215,15 @@ class _Routed(_Nics):
         return self
 
 
-_USUAL = {"infiniband": "d_mod_k", "slingshot": "adaptive", "efa": "spray"}
-"""Policies by what a fabric is made of."""
+_POLICY_OF_LINK = {"infiniband": "d_mod_k", "slingshot": "adaptive", "efa": "spray"}
+"""Policies by the fabric's technology."""
 
 
 F = TypeVar("F", bound=_Routed)
 
 
 def _no_valiant(fabric: F) -> F:
-    """Refuse detours where there are no groups of routers to go by."""
+    """Refuse detours in fabrics without groups of routers."""
     if fabric.routing == "valiant":
         raise ValueError(
             "routing valiant needs groups of routers: only dragonfly and torus have them"
@@ -231,20 +232,20 @@ def _no_valiant(fabric: F) -> F:
 
 
 _MOST_PLANES = 64
-"""More than anybody builds: MPFT has 8."""
+"""More than any fabric in use: MPFT has 8."""
 
 
 class PlanedFabric(_Routed):
-    """What trees of switches have besides: planes, each a fabric of its own.
+    """Fields of trees of switches only: planes, each a fabric of its own.
 
     A NIC has ``nic_ports``, one in every plane by default, over which its bandwidth is divided:
-    port ``j`` of NIC ``i`` of a node is in plane ``(i * nic_ports + j) % planes``. So two ports in
-    two planes are Alibaba's HPN (K. Qian et al., SIGCOMM 2024, doi 10.1145/3651890.3672265), and
-    one port in eight planes, NIC ``i`` in plane ``i``, DeepSeek's multi-plane fat tree (C. Zhao et
-    al., arXiv 2505.09343), where a message changes its plane inside a node only.
+    port ``j`` of NIC ``i`` of a node is in plane ``(i * nic_ports + j) % planes``. Two ports in two
+    planes are Alibaba's HPN (K. Qian et al., SIGCOMM 2024, doi 10.1145/3651890.3672265), and one
+    port in eight planes, NIC ``i`` in plane ``i``, DeepSeek's multi-plane fat tree (C. Zhao et al.,
+    arXiv 2505.09343), where a message changes its plane only inside a node.
 
-    Unless ``routing`` says otherwise a message is striped over the planes of its NIC (``spray``).
-    Under ``ecmp`` each of its ``flows`` takes one: a queue pair a plane.
+    By default a message is striped over the planes of its NIC (``spray``). Under ``ecmp`` each of
+    its ``flows`` takes one plane.
     """
 
     planes: Annotated[Count, Field(le=_MOST_PLANES)] = 1
@@ -252,19 +253,19 @@ class PlanedFabric(_Routed):
 
     @property
     def ports_of_nic(self) -> int:
-        """Ports of a NIC."""
+        """Number of ports of a NIC."""
         return self.planes if self.nic_ports is None else self.nic_ports
 
     @property
     def policy(self) -> str:
-        """The ``routing`` that is given; spray where NICs have several ports, else the usual."""
+        """The given ``routing``; spray if NICs have several ports, else the usual one."""
         if self.routing is None and self.ports_of_nic > 1:
             return "spray"
         return super().policy
 
     @property
     def is_parted(self) -> bool:
-        """Whether NICs of a node do not reach each other: each has ports in some planes only."""
+        """Whether NICs of a node cannot reach each other: each has ports in some planes only."""
         return self.ports_of_nic < self.planes
 
     @model_validator(mode="after")
@@ -288,7 +289,7 @@ class PlanedFabric(_Routed):
         return self
 
     def in_plane(self) -> Self:
-        """Return the fabric of one plane, with a NIC for each port that a node has there."""
+        """Return the fabric of one plane, with a NIC for each of a node's ports in it."""
         nics = self.nics_per_node * self.ports_of_nic // self.planes
         port = self.bandwidth / self.ports_of_nic
         changes = {"planes": 1, "nic_ports": None, "nics_per_node": nics, "bandwidth": port}
@@ -336,7 +337,7 @@ class RailFabric(PlanedFabric):
 
     @property
     def room(self) -> int | None:
-        """Without spines there is one pod."""
+        """Number of nodes; without spines that of one pod."""
         return None if self.spines else self.nodes_per_pod
 
 
@@ -362,7 +363,7 @@ class FatTreeFabric(PlanedFabric):
 
     @property
     def room(self) -> int:
-        """Nodes that the ports of all edge switches hold, in each plane."""
+        """Number of nodes whose NICs fit the edge switches, in each plane."""
         return self.ports**3 // 4 // self.in_plane().nics_per_node
 
 
@@ -375,7 +376,7 @@ class TorusFabric(_Routed):
 
     @property
     def room(self) -> int:
-        """One node per router."""
+        """Number of nodes: one per router."""
         return prod(self.dimensions)
 
 
@@ -399,7 +400,7 @@ class DragonflyFabric(_Routed):
 
     @property
     def policy(self) -> str:
-        """The ``routing`` that is given, else adaptive."""
+        """The given ``routing``, else adaptive."""
         return self.routing or "adaptive"
 
     @model_validator(mode="after")
@@ -413,12 +414,12 @@ class DragonflyFabric(_Routed):
 
     @property
     def room(self) -> int:
-        """Nodes of all groups."""
+        """Number of nodes of all groups."""
         return self.groups * self.nodes_per_group
 
 
 GRAPH = "graph"
-"""Stands in ``topology`` for what the tier's ``graph`` says."""
+"""Value of ``topology`` if the tier's ``graph`` describes it."""
 _TABLE: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -431,9 +432,9 @@ _TABLE: dict[str, Any] = {
     },
     "additionalProperties": False,
 }
-_WORDS = {"type": "string", "pattern": r"^([a-z_]+:[0-9x]+.*|.*\.(json|graphml))$"}
-OTHER_TOPOLOGIES = ({"const": GRAPH}, _TABLE, _WORDS)
-"""What ``topology`` may be besides a name, in the JSON Schema: a graph, its table, or its words."""
+_TEXT = {"type": "string", "pattern": r"^([a-z_]+:[0-9x]+.*|.*\.(json|graphml))$"}
+OTHER_TOPOLOGIES = ({"const": GRAPH}, _TABLE, _TEXT)
+"""Values of ``topology`` besides names, in the JSON Schema: a graph, its table, or its text."""
 
 
 class Graph(ClusterPart):
@@ -457,7 +458,7 @@ class Graph(ClusterPart):
     sha256: str | None = None
 
     @model_validator(mode="after")
-    def _is_one(self) -> Self:
+    def _check_file_or_spec(self) -> Self:
         if (self.file is None) == (self.spec is None):
             raise ValueError("give either file, a graph (.graphml, .json), or spec, such as ring:8")
         if self.routing is not None and self.spec is not None:
@@ -466,32 +467,32 @@ class Graph(ClusterPart):
 
     @property
     def name(self) -> str:
-        """How it was called: the file's name with its routing, or the spec."""
+        """Name as written: the file's with its routing, or the spec."""
         if self.spec is not None:
             return self.spec
         return Path(str(self.file)).name + (f"@{self.routing}" if self.routing else "")
 
     @property
     def is_absolute(self) -> bool:
-        """Whether every cable's bandwidth is the graph's own, and none the tier's to divide."""
+        """Whether each cable has its own bandwidth, rather than a share of the tier's."""
         return self.spec is None or self.bandwidth is not None
 
     def network(
         self, resource: str, bandwidth: float | None = None, latency: float | None = None
     ) -> Topology:
-        """Return the graph; what it does not say of a cable is as given here.
+        """Return the graph; the arguments are defaults of its cables.
 
         Parameters
         ----------
         resource
-            Of links that name none.
+            Resource of links that name none.
         bandwidth, latency
-            Of cables for which the graph has none (B/s, s).
+            Of cables for which the graph gives none (B/s, s).
 
         Raises
         ------
         TopologyError
-            If the file is not such a graph or has changed, or the spec names none.
+            If the file is not such a graph or has changed, or the spec is invalid.
         """
         stated = self.bandwidth if self.bandwidth is not None else bandwidth
         delay = self.latency if self.latency is not None else latency
@@ -507,7 +508,7 @@ def _network(
     cable: tuple[float | None, float | None],
     resource: str,
 ) -> Topology:
-    """Read a graph; what was read is kept by content, for every what-if builds its cluster anew."""
+    """Read a graph, cached by content, because every what-if validates its cluster again."""
     bandwidth, latency = cable
     if file is not None:
         if sha256 is not None:
@@ -519,7 +520,7 @@ def _network(
 
 
 def check_content(file: str, sha256: str) -> None:
-    """Refuse a graph's file that was changed."""
+    """Refuse a graph's file that has changed."""
     if sha256_of(file) != sha256:
         raise TopologyError(
             f"{file}: not the graph that the cluster was made with: restore that file, or remove "
@@ -528,7 +529,7 @@ def check_content(file: str, sha256: str) -> None:
 
 
 def sha256_of(file: str | Path) -> str:
-    """Hash a graph's file."""
+    """Return the hash of a graph's file."""
     return hashlib.sha256(read_bytes(Path(file), TopologyError)).hexdigest()
 
 
@@ -546,7 +547,7 @@ class GraphFabric(_Routed):
 
     @property
     def room(self) -> int:
-        """A rank for each NIC, or for each node."""
+        """Number of nodes: the graph has a rank for each NIC, or for each node."""
         ranks = self.graph.network(SCALE_OUT, 1.0, 0.0).ranks
         return ranks // self.nics_per_node if self.graph.ranks == "nics" else ranks
 
@@ -561,13 +562,13 @@ ScaleOut = Annotated[
     | GraphFabric,
     Field(discriminator="topology"),
 ]
-"""The fabric between domains, distinguished by its ``topology``: a name of a family."""
+"""The fabric between domains, a union discriminated by ``topology``, a family's name."""
 
 FABRICS: dict[object, type[BaseModel]] = {
     get_args(fabric.model_fields["topology"].annotation)[0]: fabric
     for fabric in get_args(get_args(ScaleOut)[0])
 }
-"""Every fabric by what a cluster file calls it in ``scale_out.topology``."""
+"""Every fabric by its value of ``scale_out.topology`` in a cluster file."""
 
 
 MEASURED, FITTED, SAME_GENERATION, DATA_SHEET, PATH_CLASS = (
@@ -578,9 +579,9 @@ MEASURED, FITTED, SAME_GENERATION, DATA_SHEET, PATH_CLASS = (
     "path class",
 )
 Knowledge = Literal["measured", "fitted", "same generation", "data sheet", "path class"]
-"""The best known first: this machine was timed; the model's constants were fitted to machines of
-this kind; to others of its generation; to none like it; GPUs meet over PCIe and processors, where
-machines with one data sheet differ by a factor of ten."""
+"""Provenance, the best first: this machine was timed; the model's constants were fitted to machines
+of this kind; to others of its generation; to none like it; GPUs meet over PCIe and processors,
+where machines with one data sheet differ by a factor of ten."""
 KNOWN_TIERS = ("scale_up", "scale_out")
 Tier = Literal["scale_up", "scale_out"]
 _Error = Annotated[float, Field(ge=0, lt=1000, allow_inf_nan=False, strict=True)]

@@ -1,21 +1,21 @@
-"""Fabrics that no name of the catalogue's fabrics has: a graph of the user's, or a topology's spec.
+"""Fabrics other than the catalogue's named ones: a graph of the user's, or a topology's spec.
 
-In a cluster file ``topology`` of either tier may be a table or words instead of a name:
+In a cluster file ``topology`` of either tier may be a table or text instead of a name:
 
 ==================================  ============================================================
-``{file: g.json}``                  a graph (:mod:`topologies.families.from_file`), its path as
-                                    seen from the cluster file
+``{file: g.json}``                  a graph (:mod:`topologies.families.from_file`), its path
+                                    relative to the cluster file
 ``{spec: "torus:4x4"}``             a topology by its spec (:mod:`topologies.spec`)
 ``torus:4x4``, ``g.json``           short for these
 ==================================  ============================================================
 
-A spec of a family that the tier knows by name is that fabric (``torus:2x4`` is ``topology: torus``
-with ``dimensions: 2x4``), so that the same network has the same answers however it is written. All
-else becomes ``topology: graph`` with a table ``graph``, which is what this module is about.
+A spec of a family that the tier has by name becomes that fabric (``torus:2x4`` is
+``topology: torus`` with ``dimensions: 2x4``), so that a network has the same results however it is
+written. All others become ``topology: graph`` with a table ``graph``, which this module defines.
 
-Ranks of the graph are, in the scale-up tier, the ranks of a domain in their order. In the scale-out
-tier they are the places where NICs are plugged in: of NIC ``i`` of node ``n`` rank
-``n * nics_per_node + i`` (``ranks: nics``), or of all NICs of node ``n`` rank ``n``
+In the scale-up tier ranks of the graph are the ranks of a domain, in order. In the scale-out tier
+they are the places where NICs are plugged in: NIC ``i`` of node ``n`` at rank
+``n * nics_per_node + i`` (``ranks: nics``), or all NICs of node ``n`` at rank ``n``
 (``ranks: nodes``).
 """
 
@@ -37,12 +37,12 @@ from topologies.spec import SpecWords, spec_words
 
 
 def is_graph_file(name: str) -> bool:
-    """Whether a name is that of a graph's file, by its ending."""
+    """Whether a name is that of a graph's file, by its suffix."""
     return Path(name).suffix.lower() in SUFFIXES
 
 
 def ports(network: Topology) -> tuple[float, int]:
-    """Bandwidth of all cables of the rank that has the most (B/s, one direction), and their number.
+    """Return the most bandwidth of a rank over all its cables (B/s, one way), and their number.
 
     Examples
     --------
@@ -65,13 +65,13 @@ def is_switched(network: Topology) -> bool:
 
 
 def divided(graph: Graph, resource: str, bandwidth: float, latency: float) -> Topology:
-    """Build a spec whose ranks have a bandwidth, all their cables together (B/s).
+    """Build a spec with a given bandwidth per rank, over all its cables (B/s).
 
     In a switched topology a rank's message pays half of the latency on each of its two cables, as
     in every fabric of a cluster; elsewhere all of it on each.
     """
-    # With cables of 1 B/s a rank's ports add up to how many cables it has: the tier's bandwidth is
-    # divided by that.
+    # With cables of 1 B/s the bandwidth of a rank's ports is the number of its cables, by which the
+    # tier's bandwidth is divided.
     unit = graph.network(resource, 1.0, latency)
     stated = graph.latency if graph.latency is not None else latency
     share = stated / 2 if is_switched(unit) and graph.latency is None else stated
@@ -85,16 +85,16 @@ def divided(graph: Graph, resource: str, bandwidth: float, latency: float) -> To
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a cluster file says of its size, as far as it can be read: nodes, and NICs of each."""
+    """Size of a cluster file, as far as it can be read: nodes, and NICs of each."""
 
     nodes: int
     nics: int
 
 
 def expanded(data: Any) -> Any:
-    """Return a cluster file's table with both tiers' topologies as names.
+    """Return a cluster file's table with named topologies in both tiers.
 
-    What is wrong with anything else is left to the checks of the fields.
+    Other errors are left to the validation of the fields.
 
     Raises
     ------
@@ -107,13 +107,13 @@ def expanded(data: Any) -> Any:
     for tier, fill in ((SCALE_UP, _scale_up), (SCALE_OUT, _scale_out)):
         if isinstance(data.get(tier), Mapping):
             try:
-                data[tier] = fill(data, _named(tier, dict(data[tier])))
+                data[tier] = fill(data, _normalised(tier, dict(data[tier])))
             except TwofoldError as error:
                 raise ValueError(f"{tier}.topology: {error}") from error
     return data
 
 
-def _named(tier: str, part: dict[str, Any]) -> dict[str, Any]:
+def _normalised(tier: str, part: dict[str, Any]) -> dict[str, Any]:
     """Write a table, a file or a spec as ``topology: graph`` with its ``graph``."""
     value = part.get("topology")
     if isinstance(value, Mapping):
@@ -128,7 +128,7 @@ def _named(tier: str, part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _graph(part: Mapping[str, Any]) -> Graph | None:
-    """Check the graph of a tier; None where it has none, or its fields have errors themselves."""
+    """Validate the graph of a tier; None if it has none, or its fields are invalid."""
     if part.get("topology") != GRAPH or not isinstance(part.get("graph"), Mapping):
         return None
     try:
@@ -143,12 +143,12 @@ def _graph(part: Mapping[str, Any]) -> Graph | None:
     return graph.model_copy(update={"sha256": sha256_of(graph.file)})
 
 
-def _as_table(part: dict[str, Any], graph: Graph) -> dict[str, Any]:
+def _with_graph(part: dict[str, Any], graph: Graph) -> dict[str, Any]:
     return part | {"graph": graph.model_dump(mode="json", exclude_none=True)}
 
 
 def _scale_up(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    """Make a domain of a graph: its size, and where the graph says all, what a rank has there."""
+    """Make a domain of a graph: its size and, if the graph gives them, a rank's values."""
     del data
     graph = _graph(part)
     if graph is None:
@@ -159,7 +159,7 @@ def _scale_up(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
             return native
         network = graph.network(SCALE_UP, 1.0, 0.0)
     else:
-        graph = _complete(graph, part)
+        graph = _with_tier_values(graph, part)
         network = graph.network(SCALE_UP)
         part |= {
             "bandwidth": f"{ports(network)[0]!r} B/s",
@@ -171,13 +171,13 @@ def _scale_up(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
             f"{graph.name} has {network.ranks} ranks, but scale_up.size is {size}: draw one domain,"
             " a rank for each of its places"
         )
-    return _as_table(part, graph)
+    return _with_graph(part, graph)
 
 
-def _complete(graph: Graph, part: Mapping[str, Any]) -> Graph:
-    """Give edges without values those of the tier, if there are such.
+def _with_tier_values(graph: Graph, part: Mapping[str, Any]) -> Graph:
+    """Give edges without values those of the tier, if it has any.
 
-    Other text is reported with its field.
+    Invalid text is reported later, with its field.
     """
     fields = graph.model_dump(mode="json", exclude_none=True)
     try:
@@ -191,7 +191,7 @@ def _complete(graph: Graph, part: Mapping[str, Any]) -> Graph:
 
 
 def _native_domain(part: dict[str, Any], spec: SpecWords) -> dict[str, Any] | None:
-    """Write a spec of a family that may be a domain by name so; None for any other."""
+    """Write a spec of a family that a domain has by name as that; None for others."""
     role = SCALE_UP_ROLES.get(spec.family)
     if role is None or spec.routing:
         return None
@@ -206,7 +206,7 @@ def _native_domain(part: dict[str, Any], spec: SpecWords) -> dict[str, Any] | No
 
 
 def _scale_out(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    """Make a fabric of a graph: what its ranks are, and that there are enough."""
+    """Make a fabric of a graph: determine what its ranks are and check their number."""
     graph = _graph(part)
     nodes, nics = data.get("nodes"), part.get("nics_per_node")
     if graph is None or not isinstance(nodes, int) or not isinstance(nics, int):
@@ -223,18 +223,18 @@ def _scale_out(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
                 | _NATIVE_FABRICS[spec.family](spec, size, graph.ranks)
             )
     ranks = graph.network(SCALE_OUT, 1.0, 0.0).ranks
-    rank_unit = graph.ranks or _what_ranks_are(graph.name, ranks, size)
+    rank_unit = graph.ranks or _infer_rank_unit(graph.name, ranks, size)
     network = graph.network(SCALE_OUT, 1.0, 0.0)
     for node in network.nodes[network.ranks :]:
-        if str(node).startswith(_TAKEN):
+        if str(node).startswith(_RESERVED):
             raise TopologyError(f"{graph.name}: node {node}: call a switch by another name")
-    return _as_table(part, graph.model_copy(update={"ranks": rank_unit}))
+    return _with_graph(part, graph.model_copy(update={"ranks": rank_unit}))
 
 
 def _with_policy(
     part: dict[str, Any], graph: Graph, spec: SpecWords
 ) -> tuple[dict[str, Any], Graph]:
-    """Write a policy behind the spec's ``@`` as the fabric's ``routing``."""
+    """Write the policy behind a spec's ``@`` as the fabric's ``routing``."""
     if not spec.routing:
         return part, graph
     policy, _, seed = spec.routing.partition(":")
@@ -246,12 +246,12 @@ def _with_policy(
     return part, graph.model_copy(update={"spec": spec.words})
 
 
-_TAKEN = ("nic:", "host:", "scale_up:", "gpu:", "seat:", "place:")
-"""How names of nodes begin that a cluster gives itself."""
+_RESERVED = ("nic:", "host:", "scale_up:", "gpu:", "seat:", "place:")
+"""Prefixes of node names that a cluster assigns itself."""
 
 
-def _what_ranks_are(name: str, ranks: int, size: Size) -> Literal["nics", "nodes"]:
-    """Infer from their number what the ranks of a graph are."""
+def _infer_rank_unit(name: str, ranks: int, size: Size) -> Literal["nics", "nodes"]:
+    """Infer what the ranks of a graph are from their number."""
     if ranks == size.nodes:
         return "nodes"
     if ranks == size.nodes * size.nics:
@@ -263,10 +263,10 @@ def _what_ranks_are(name: str, ranks: int, size: Size) -> Literal["nics", "nodes
     )
 
 
-def _places(
+def _place_counts(
     spec: SpecWords, size: Size, rank_unit: str | None, *, usual: str = "nodes"
 ) -> tuple[int, int]:
-    """Divide the ranks of a spec by what one of them is: places for nodes, ranks of a node."""
+    """Return the places for nodes in a spec, and the ranks of a node, by what a rank is."""
     ranks = spec.ranks
     if rank_unit is None and usual == "nodes" and ranks == size.nodes * size.nics != size.nodes:
         rank_unit = "nics"
@@ -275,23 +275,23 @@ def _places(
 
 
 def fabric_for(topology: str, nics: int, needed: int) -> tuple[dict[str, str] | str, int | None]:
-    """Say how a cluster file names a topology between nodes, and for how many it has room.
+    """Return the ``scale_out.topology`` of a topology between nodes, and how many nodes fit.
 
     Parameters
     ----------
     topology
         A family's name, a spec, or the file of a graph.
     nics
-        Of a node.
+        NICs of a node.
     needed
-        Nodes of the job. A graph with a rank for each of their NICs has room for them; of any other
-        the ranks are nodes, as they are of a spec that does not say otherwise.
+        Nodes of the job. If a graph has a rank for each of their NICs, its ranks are NICs.
+        Otherwise the ranks of a graph are nodes, and so are those of a spec by default.
 
     Returns
     -------
     tuple
-        What stands in ``scale_out.topology``, and how many nodes there is room for: None of a name
-        alone, which grows with the cluster.
+        Value of ``scale_out.topology``, and the number of nodes that fit: None for a bare name,
+        which grows with the cluster.
 
     Raises
     ------
@@ -317,7 +317,7 @@ def fabric_for(topology: str, nics: int, needed: int) -> tuple[dict[str, str] | 
 
 def _leaf_spine(spec: SpecWords, size: Size, rank_unit: str | None) -> dict[str, Any]:
     leaves, spines, ranks = spec.numbers
-    each = _places(spec, size, rank_unit)[1]
+    each = _place_counts(spec, size, rank_unit)[1]
     if ranks % each:
         raise TopologyError(
             f"{spec.words}: {ranks} NICs per leaf do not make whole nodes of {each}"
@@ -345,7 +345,7 @@ def _rail(spec: SpecWords, size: Size, rank_unit: str | None) -> dict[str, Any]:
 
 def _dragonfly(spec: SpecWords, size: Size, rank_unit: str | None) -> dict[str, Any]:
     groups, routers, ranks, *links = spec.numbers
-    room, each = _places(spec, size, rank_unit)
+    room, each = _place_counts(spec, size, rank_unit)
     if (routers * ranks) % each:
         raise TopologyError(
             f"{spec.words}: {routers * ranks} NICs per group do not make whole nodes of {each}"
@@ -367,12 +367,12 @@ def _torus(spec: SpecWords, size: Size, rank_unit: str | None) -> dict[str, Any]
 
 
 def _fat_tree(spec: SpecWords, size: Size, rank_unit: str | None) -> dict[str, Any]:
-    _check_room(spec, _places(spec, size, rank_unit, usual="nics")[0], size)
+    _check_room(spec, _place_counts(spec, size, rank_unit, usual="nics")[0], size)
     return {"ports": spec.numbers[0]}
 
 
 def _switch(spec: SpecWords, size: Size, rank_unit: str | None) -> dict[str, Any]:
-    _check_room(spec, _places(spec, size, rank_unit)[0], size)
+    _check_room(spec, _place_counts(spec, size, rank_unit)[0], size)
     return {}
 
 
@@ -389,20 +389,20 @@ _NATIVE_FABRICS: dict[str, Callable[[SpecWords, Size, str | None], dict[str, Any
     "torus": _torus,
     "dragonfly": _dragonfly,
 }
-"""Families that are fabrics between domains by name: from a spec to the fields of the fabric."""
+"""Families that a fabric between domains has by name: from a spec to the fabric's fields."""
 _OF_NICS = ("rail", "fat_tree")
-"""Of these a rank is a NIC, whose rail or port it is."""
+"""Families whose ranks are NICs, on rails or ports."""
 KNOWN: dict[str, Collection[str]] = {SCALE_UP: SCALE_UP_ROLES, SCALE_OUT: _NATIVE_FABRICS}
-"""Names that ``topology`` of a tier may have as they are."""
+"""Names that are valid as ``topology`` of a tier."""
 
 
 def fabric_graph(fabric: GraphFabric) -> Topology:
     """Return the graph of a fabric between domains, without ``efficiency``.
 
-    Cables that the file does not describe are as the fabric's: a NIC's bandwidth, ``hop_latency``.
-    The ranks of a spec have, all their cables together, what is plugged into them: a NIC's
-    bandwidth, or a node's. Where a spec's ranks are on switches, their own cables cost no latency:
-    the tier's own lies on the NIC, as it does of every fabric.
+    Cables without values in the file take the fabric's: a NIC's bandwidth and ``hop_latency``. Over
+    all its cables a rank of a spec has the bandwidth of what is plugged in: a NIC, or a node. If a
+    spec's ranks are on switches, their own cables have no latency: the tier's is on the NIC's link,
+    as in every fabric.
     """
     graph, each = fabric.graph, fabric.bandwidth
     if graph.is_absolute:
@@ -420,7 +420,7 @@ def fabric_graph(fabric: GraphFabric) -> Topology:
 
 
 def domain_graph(graph: Graph, bandwidth: float, latency: float, efficiency: float) -> Topology:
-    """Return the graph of a scale-up domain; ``bandwidth`` is a rank's where a spec divides it."""
+    """Return the graph of a scale-up domain; a spec divides ``bandwidth`` of a rank."""
     if graph.is_absolute:
         network = graph.network(SCALE_UP)
         return replace(network, bandwidth=network.bandwidth * efficiency)

@@ -1,9 +1,9 @@
-"""Clusters whose nodes differ: kinds of node side by side on one scale-out fabric.
+"""Clusters whose nodes differ: kinds of node on one scale-out fabric.
 
-The cluster's own fields say what all nodes have in common; ``node_kinds`` says of each kind how
-many nodes it has and in what they differ: ranks, accelerator, scale-up fabric, NICs, PCIe, host. A
+The cluster's own fields describe what all nodes have in common. ``node_kinds`` gives the number of
+nodes of each kind and their differences: ranks, accelerator, scale-up fabric, NICs, PCIe, host. A
 job fills the kinds in the order of the file. A scale-up domain is of one kind. The scale-out fabric
-is built for the NICs that the cluster's ``scale_out`` gives; a kind may plug in others.
+is built for the NICs that the cluster's ``scale_out`` gives; a kind may have other NICs.
 
 A resource such as ``scale_up.bandwidth`` is that of all kinds, ``scale_up@a100.bandwidth`` that of
 one.
@@ -24,16 +24,16 @@ from topologies.cluster.schema import OF_A_NODE, OF_NICS, Cluster, kinds_of
 Load = Callable[[str], Cluster]
 """From a name of the catalogue, or a path, to the cluster."""
 Change = Callable[[Cluster, str, float], Cluster]
-"""From a cluster whose nodes are alike, a resource and a factor to the changed cluster."""
+"""From a cluster of equal nodes, a resource and a factor to the changed cluster."""
 
 
 def like_others(data: dict[str, Any], load: Load) -> dict[str, Any]:
-    """Write out kinds that are ``like`` another cluster: its nodes and NICs, as fields.
+    """Expand kinds that are ``like`` another cluster to fields of its nodes and NICs.
 
     Returns
     -------
     dict
-        The table without ``like``. What a kind says itself counts, field by field.
+        The table without ``like``. Fields that a kind gives itself take precedence.
     """
     kinds = data.get("node_kinds")
     if not isinstance(kinds, dict):
@@ -51,13 +51,13 @@ def like_others(data: dict[str, Any], load: Load) -> dict[str, Any]:
             model = load(kind["like"])
         except ClusterError as error:
             raise ClusterError(f"node_kinds.{name}.like: {error}") from error
-        written[name] = _like(kind, model)
-        sources = _sources(name, kind, model) | sources
+        written[name] = _fields_like(kind, model)
+        sources = _sources_of_model(name, kind, model) | sources
     return data | {"node_kinds": written} | ({"sources": sources} if sources else {})
 
 
-def _sources(name: str, kind: Mapping[str, Any], model: Cluster) -> dict[str, str]:
-    """Say of each number that is another cluster's where that has it from."""
+def _sources_of_model(name: str, kind: Mapping[str, Any], model: Cluster) -> dict[str, str]:
+    """Return the sources of the numbers that a kind takes from another cluster."""
     sources = {}
     for path, source in model.sources.items():
         field, _, number = path.partition(".")
@@ -69,7 +69,7 @@ def _sources(name: str, kind: Mapping[str, Any], model: Cluster) -> dict[str, st
     return sources
 
 
-def _like(kind: Mapping[str, Any], model: Cluster) -> dict[str, Any]:
+def _fields_like(kind: Mapping[str, Any], model: Cluster) -> dict[str, Any]:
     table = model.model_dump(mode="json", exclude_unset=True)
     fields = {field: table.get(field) for field in ("pcie", "host")}
     fields |= {field: table[field] for field in ("ranks_per_node", "accelerator", "scale_up")}
@@ -84,7 +84,7 @@ def _like(kind: Mapping[str, Any], model: Cluster) -> dict[str, Any]:
 
 
 def split_resource(resource: str) -> tuple[str, str | None]:
-    """Distinguish a resource of one kind of node from that of all.
+    """Split the resource of one kind of node into resource and kind.
 
     Returns
     -------
@@ -102,7 +102,7 @@ def split_resource(resource: str) -> tuple[str, str | None]:
 
 
 def changed_kinds(cluster: Cluster, resource: str, factor: float, change: Change) -> Cluster:
-    """Return the cluster with a value of all kinds of node multiplied, or of one.
+    """Return the cluster with a value of all kinds of node, or of one, multiplied.
 
     Parameters
     ----------
@@ -111,9 +111,9 @@ def changed_kinds(cluster: Cluster, resource: str, factor: float, change: Change
     resource
         ``scale_up.bandwidth``, ``scale_up@a100.bandwidth``.
     factor
-        By what it is multiplied.
+        Factor of the value.
     change
-        From a cluster whose nodes are alike, a resource and a factor to the changed one
+        From a cluster of equal nodes, a resource and a factor to the changed one
         (:func:`topologies.cluster.changed.changed`).
 
     Returns
@@ -150,7 +150,7 @@ def changed_kinds(cluster: Cluster, resource: str, factor: float, change: Change
             part if tier != "scale_out" else stated | {field: part[field]}
         )
     if only is None:
-        data |= _own_part(cluster, plain, factor, change)
+        data |= _common_part(cluster, plain, factor, change)
     try:
         return Cluster.model_validate(data)
     except ValidationError as error:
@@ -160,8 +160,8 @@ def changed_kinds(cluster: Cluster, resource: str, factor: float, change: Change
         raise WhatIfError(f"{resource} times {factor:g}: {problems}") from error
 
 
-def _own_part(cluster: Cluster, resource: str, factor: float, change: Change) -> dict[str, Any]:
-    """Return what the cluster says of all nodes, changed; its fabric follows the NICs."""
+def _common_part(cluster: Cluster, resource: str, factor: float, change: Change) -> dict[str, Any]:
+    """Return the changed tier of all nodes; the fabric follows the NICs."""
     tier = resource.partition(".")[0]
     if getattr(cluster, tier) is None:
         return {}
@@ -182,7 +182,7 @@ def values_of_kinds(
     Returns
     -------
     dict
-        Of every resource the value of the first kind that has it, and that of every kind, as
+        For each resource the value of the first kind that has it, and the value of every kind as
         ``scale_up@a100.bandwidth``.
     """
     merged: dict[str, float | int] = {}
@@ -196,9 +196,9 @@ def values_of_kinds(
 
 
 def by_kind(cluster: Cluster, resource: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Return the values of a resource of all, kind by kind; empty where nodes are alike.
+    """Return the values of a resource kind by kind; empty if all nodes are equal.
 
-    ``values`` are those of :func:`values_of_kinds`. Of a resource of one kind it is empty, too.
+    ``values`` are those of :func:`values_of_kinds`. For a resource of one kind it is empty, too.
     """
     tier, _, field = resource.partition(".")
     named = ((name, f"{tier}@{name}.{field}") for name in cluster.node_kinds)
@@ -206,13 +206,13 @@ def by_kind(cluster: Cluster, resource: str, values: Mapping[str, float]) -> dic
 
 
 def differing(values: Mapping[str, float]) -> bool:
-    """Whether kinds have different values of something."""
+    """Whether kinds have different values."""
     first = next(iter(values.values()))
     return not all(math.isclose(value, first) for value in values.values())
 
 
 def describe(cluster: Cluster) -> str:
-    """Say what a cluster's network is, in one line; where nodes differ, kind by kind."""
+    """Describe a cluster's network in one line; if nodes differ, kind by kind."""
     if cluster.node_kinds:
         kinds = kinds_of(cluster).items()
         return " | ".join(f"{part.nodes} {name}: {describe(part)}" for name, part in kinds)

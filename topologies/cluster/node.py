@@ -1,6 +1,6 @@
-"""What a cluster file says of its nodes, part by part: accelerators, domains, PCIe, host, library.
+"""Fields of a cluster file about its nodes: accelerators, domains, PCIe, host, library.
 
-The cluster is put together of them, and checked as a whole, in :mod:`topologies.cluster.schema`.
+:mod:`topologies.cluster.schema` assembles the cluster from them and validates it as a whole.
 """
 
 from itertools import pairwise
@@ -81,15 +81,15 @@ LinkTechnology = Literal[
 
 
 WIRED = "wired"
-"""Stands in ``scale_up.topology`` for what the cluster's ``wiring`` says, cable by cable."""
+"""Value of ``scale_up.topology`` if the cluster's ``wiring`` gives every cable."""
 _DRAWN = ScaleUpRole(links=lambda lengths: 1, ends=lambda domain: [], switched=True)
 _ROLES = SCALE_UP_ROLES | {WIRED: _DRAWN, GRAPH: _DRAWN}
-"""How a domain is built by its topology; the cables of a wired one are in its wiring, those of a
-graph in the graph."""
+"""How a topology builds a domain; cables of a wired one come from its wiring, those of a graph from
+the graph."""
 
 
 def _known_topology(name: object) -> object:
-    """Refuse what is not a family of the table with a scale-up role."""
+    """Refuse a name that is not a family with a scale-up role."""
     if name in list(_ROLES):
         return name
     *names, last = map(repr, _ROLES)
@@ -108,7 +108,7 @@ ScaleUpTopology = Annotated[
 
 
 PEAK_TYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4")
-"""Data types of peak rates, as data sheets tell them apart."""
+"""Data types of peak rates, as data sheets distinguish them."""
 
 
 def _peak_type(name: str) -> str:
@@ -142,7 +142,7 @@ class AcceleratorTable(ClusterPart):
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """In a file a name alone, or ``like`` a name, stands for a data sheet."""
+        """In a file a name alone, or ``like`` a name, refers to a data sheet."""
         whole = handler(core_schema)
         table = handler.resolve_ref_schema(whole)
         table["properties"]["like"] = {"type": "string", "title": "Like"}
@@ -151,18 +151,18 @@ class AcceleratorTable(ClusterPart):
 
 
 def with_data_sheets(data: Any) -> Any:
-    """Write out accelerators that a cluster file names by their data sheet.
+    """Expand accelerators that a cluster file gives by the name of a data sheet.
 
     Returns
     -------
     object
-        The table with every field of the sheets, and their sources; what the file says itself
-        counts, field by field.
+        The table with every field of the sheets, and their sources; fields that the file gives
+        itself take precedence.
 
     Raises
     ------
     ValueError
-        If no data sheet is of a name, or several are.
+        If a name matches no data sheet, or several.
     """
     if not isinstance(data, dict):
         return data
@@ -194,7 +194,7 @@ def with_data_sheets(data: Any) -> Any:
 
 
 def from_data_sheet(named: str | dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the fields of an accelerator, and where those of its sheet are from."""
+    """Return the fields of an accelerator, and the sources of those from its sheet."""
     table = {"like": named} if isinstance(named, str) else dict(named)
     name = table.pop("like")
     if not isinstance(name, str):
@@ -268,7 +268,7 @@ class ScaleUp(ClusterPart):
 
     @property
     def role(self) -> ScaleUpRole:
-        """How the family of the topology serves inside a domain."""
+        """How the topology's family serves inside a domain."""
         return _ROLES[self.topology]
 
     @property
@@ -377,7 +377,7 @@ class TimeMultiples(ClusterPart):
     multiples: tuple[PositiveMultiple, ...]
 
     @model_validator(mode="after")
-    def _are_a_curve(self) -> Self:
+    def _check_curve(self) -> Self:
         if len(self.sizes) != len(self.multiples):
             raise ValueError(f"{len(self.sizes)} sizes and {len(self.multiples)} multiples")
         if any(second <= first for first, second in pairwise(self.sizes)):

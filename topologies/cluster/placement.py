@@ -1,4 +1,4 @@
-"""Where the ranks of a job sit: on which node, in which slot, in which scale-up domain."""
+"""Placement of the ranks of a job: node, slot and scale-up domain of each."""
 
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from topologies.cluster.schema import Cluster, kinds_of
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the ranks of a job sit.
+    """Placement of the ranks of a job.
 
-    Rank ``r`` is the one in slot ``r % ranks_per_node`` of node ``r // ranks_per_node``, where
-    nodes are alike. Where they differ the job fills kind after kind: ``parts`` are the kinds in
-    use, and each is a placement of its own ranks on its own nodes, counted from the first.
+    Rank ``r`` is in slot ``r % ranks_per_node`` of node ``r // ranks_per_node`` if all nodes are
+    equal. If they differ, the job fills kind after kind: ``parts`` are the kinds in use, each with
+    a placement of its own ranks on its own nodes, counted from its first.
 
-    ``ranks_per_node`` is that of the job, which may leave slots of a node empty; of nodes that
-    differ it is the most.
+    ``ranks_per_node`` is that of the job, which may leave slots of a node empty; if nodes differ,
+    the most of any.
     """
 
     ranks: int
@@ -34,7 +34,7 @@ class Placement:
 
     @property
     def nodes(self) -> int:
-        """Nodes with at least one rank."""
+        """Number of nodes with at least one rank."""
         if self.parts:
             return sum(part.placement.nodes for part in self.parts)
         return -(-self.ranks // self.ranks_per_node)
@@ -45,38 +45,38 @@ class Placement:
         return range(self.first_rank, self.first_rank + self.ranks)
 
     def parts_of(self, cluster: Cluster) -> "tuple[Part, ...]":
-        """Return the kinds of node in use; where nodes are alike they are one part."""
+        """Return the kinds of node in use; if all nodes are equal, they are one part."""
         return self.parts or (Part("", cluster, self),)
 
     def part(self, rank: int) -> "Part":
-        """Return the kind of node that a rank sits on, where nodes differ."""
+        """Return the kind of node of a rank, if nodes differ."""
         return self.parts[
             bisect_right([part.placement.first_rank for part in self.parts], rank) - 1
         ]
 
     def seat(self, rank: int) -> tuple[int, int]:
-        """Node and slot of a rank."""
+        """Return the node and slot of a rank."""
         if self.parts:
             return self.part(rank).placement.seat(rank)
         node, slot = divmod(rank - self.first_rank, self.ranks_per_node)
         return self.first_node + node, slot
 
     def domains(self, cluster: Cluster) -> dict[int, list[int]]:
-        """Ranks of each scale-up domain in use."""
+        """Return the ranks of each scale-up domain in use."""
         domains: dict[int, list[int]] = {}
         for rank in self.members:
             domains.setdefault(self.domain(cluster, rank), []).append(rank)
         return domains
 
     def domain(self, cluster: Cluster, rank: int) -> int:
-        """Scale-up domain of a rank."""
+        """Return the scale-up domain of a rank."""
         if self.parts:
             part = self.part(rank)
             return part.placement.domain(part.cluster, rank)
         return self.first_domain + self.place(cluster, rank) // cluster.scale_up.size
 
     def place(self, cluster: Cluster, rank: int) -> int:
-        """Place of a rank among all those of the machine or, of a kind of node, of its part."""
+        """Return the index of a rank's slot among all of the machine, or of its kind of node."""
         node, slot = self.seat(rank)
         return (node - self.first_node) * cluster.ranks_per_node + slot
 
@@ -85,7 +85,7 @@ class Placement:
 class Part:
     """Nodes of one kind that a job uses.
 
-    ``cluster`` is the cluster as if all its nodes were of this ``kind``, "" where they are.
+    ``cluster`` is the cluster as if all its nodes were of this ``kind``; "" if all nodes are equal.
     """
 
     kind: str
@@ -99,11 +99,11 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     Parameters
     ----------
     cluster
-        The machine; of nodes that differ the first kind is filled first.
+        The machine; if nodes differ, the first kind is filled first.
     ranks
-        Of the job.
+        Ranks of the job.
     nodes
-        Over how many the ranks are spread evenly; as few as hold them if it is not given.
+        Number of nodes that the ranks are spread over evenly; by default as few as hold them.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     if ranks > cluster.capacity:
         raise ClusterError(
             f"{cluster.name}: {ranks} ranks do not fit: it has {cluster.capacity} ({machine})"
-            + _enough(cluster, ranks)
+            + _hint_of_nodes(cluster, ranks)
         )
     if nodes is None:
         return _placed(kinds, ranks, None)
@@ -147,8 +147,8 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     return placement
 
 
-def _enough(cluster: Cluster, ranks: int) -> str:
-    """Say how many nodes would do; "" where that is not for a number of nodes to say."""
+def _hint_of_nodes(cluster: Cluster, ranks: int) -> str:
+    """Return how many nodes the ranks need, as text; "" if another number would not help."""
     needed = -(-ranks // cluster.ranks_per_node)
     if cluster.node_kinds or cluster.is_one_graph or ranks % needed:
         return ""
@@ -158,7 +158,7 @@ def _enough(cluster: Cluster, ranks: int) -> str:
 def _check_room(
     cluster: Cluster, placement: Placement, per_node: int, request: tuple[int, int]
 ) -> None:
-    """Refuse more ranks per node than a node of some kind has; ``request`` are ranks and nodes."""
+    """Refuse more ranks per node than a kind's nodes have; ``request`` is (ranks, nodes)."""
     for part in placement.parts_of(cluster):
         if per_node > part.cluster.ranks_per_node:
             node = f"a node of kind {part.kind}" if part.kind else "a node"
@@ -169,7 +169,7 @@ def _check_room(
 
 
 def _placed(kinds: dict[str, Cluster], ranks: int, per_node: int | None) -> Placement:
-    """Fill kind by kind, with as many ranks on a node as it has, or as many as are given."""
+    """Fill kind by kind, with ``per_node`` ranks on a node; by default as many as it has."""
     parts: list[Part] = []
     done = node = domain = 0
     for name, kind in kinds.items():
@@ -180,7 +180,7 @@ def _placed(kinds: dict[str, Cluster], ranks: int, per_node: int | None) -> Plac
         part = Placement(on_kind, on_node, done, node, domain)
         parts.append(Part(name, kind, part))
         done, node = done + on_kind, node + part.nodes
-        # Domains that the last nodes fill only in part count as whole ones.
+        # Round up: a domain that the last nodes fill only partly counts as one.
         domain += -(-part.nodes * kind.ranks_per_node // kind.scale_up.size)
     if len(kinds) == 1:
         return parts[0].placement
@@ -190,11 +190,11 @@ def _placed(kinds: dict[str, Cluster], ranks: int, per_node: int | None) -> Plac
 
 
 def islands(cluster: Cluster, ranks: int, nodes: int | None = None) -> NDArray[np.int32]:
-    """Return in which scale-up domain each rank of a job is.
+    """Return the scale-up domain of each rank of a job.
 
-    It is that of the cluster file. Where one graph draws the whole network, ranks that reach each
-    other over links of ``scale_up`` alone are a domain; without links of another resource, or
-    without any of ``scale_up``, all are one.
+    It is that of the cluster file. If one graph is the whole network, ranks that are connected by
+    links of ``scale_up`` alone are a domain; if all or none of its links are of ``scale_up``, all
+    ranks are one domain.
 
     Returns
     -------
@@ -218,7 +218,7 @@ def islands(cluster: Cluster, ranks: int, nodes: int | None = None) -> NDArray[n
 
 
 def joined(network: Topology) -> NDArray[np.int32]:
-    """Return which ranks links of ``scale_up`` join: the number of a part, shape ``(ranks,)``.
+    """Return each rank's component over links of ``scale_up``, shape ``(ranks,)``.
 
     Examples
     --------
@@ -229,7 +229,7 @@ def joined(network: Topology) -> NDArray[np.int32]:
     """
     if SCALE_UP not in network.resources:
         return np.zeros(network.ranks, dtype=np.int32)
-    # Union-find with path halving: node's parent, itself at a root.
+    # Union-find with path halving: part[node] is the node's parent, a root's is itself.
     part = list(range(len(network.nodes)))
 
     def root(node: int) -> int:

@@ -1,9 +1,9 @@
-"""What the parts of a cluster cost and draw: the fields of its file, and what is usual.
+"""Prices and power of a cluster's parts: the fields of its file, and usual figures.
 
-A cluster file says what it knows better, line by line. Every other line is taken from
-``topologies/prices.yaml``, each with a source and a spread; those of the network are in proportion
-to the bandwidth of a cable. Of accelerators without a public price there is none: the cluster file
-has to give it before anything can be added up.
+A cluster file may give better figures, line by line. All others are taken from
+``topologies/prices.yaml``, each with a source and a spread; those of the network are proportional
+to the bandwidth of a cable. An accelerator without a public price has none: the cluster file must
+give it before a total can be computed.
 """
 
 from dataclasses import dataclass
@@ -43,16 +43,16 @@ Ports = Annotated[int, Field(ge=4, multiple_of=2, strict=True)]
 Overhead = Annotated[float, Field(ge=1, le=10, strict=True)]
 
 PARTS = ("accelerator", "node", "nic", "switch_port", "cable")
-"""What is bought, each by the piece. ``node`` is all of a node but its accelerators and NICs, the
-scale-up fabric included; ``cable`` comes with the transceivers at both its ends."""
+"""Parts that are bought by the piece. ``node`` is all of a node except its accelerators and NICs,
+the scale-up fabric included; ``cable`` includes the transceivers at both its ends."""
 NETWORK_PARTS = PARTS[2:]
-"""Those of the fabric between nodes, of which usual figures grow with the bandwidth of a cable."""
+"""Parts of the fabric between nodes, whose usual figures scale with a cable's bandwidth."""
 YOURS = "the cluster file"
-"""The source of what a cluster file says without naming one."""
+"""The source of figures that a cluster file gives without a source."""
 
 
 def _with_text(data: Any, *names: str) -> Any:
-    """Take text alone for a table that has it for these fields."""
+    """Expand text alone to the table with these fields."""
     return dict.fromkeys(names, data) if isinstance(data, str) else data
 
 
@@ -128,7 +128,7 @@ class PowerDraws(ClusterPart):
 
 
 class _Piece(ClusterPart):
-    """Usual figures of a part; None where none is published."""
+    """Usual figures of a part; None if none is published."""
 
     price: Price | None = None
     price_source: str = ""
@@ -167,7 +167,7 @@ class _Usual(ClusterPart):
     switch_ports: _SwitchPorts
 
     def accelerator(self, name: str) -> _Piece:
-        """Return the figures of an accelerator, none where none are published."""
+        """Return the figures of an accelerator, empty if none are published."""
         candidates = named(name)
         known_as = candidates[0].name if len(candidates) == 1 else name
         return self.accelerators.get(known_as, _Piece())
@@ -175,7 +175,7 @@ class _Usual(ClusterPart):
 
 @cache
 def usual() -> _Usual:
-    """Return what parts usually cost and draw."""
+    """Return the usual prices and power of parts."""
     source = files("topologies") / "prices.yaml"
     return _Usual.model_validate(
         parse_yaml(source.read_text("utf-8"), "topologies/prices.yaml", ClusterError)
@@ -184,9 +184,9 @@ def usual() -> _Usual:
 
 @dataclass(frozen=True, slots=True)
 class PieceFigures:
-    """What one piece of a part costs (USD) and draws (W), where each is from, and how sure.
+    """Price (USD) and power (W) of one piece of a part, with their sources and uncertainty.
 
-    ``price`` is None where none is published, and so are ``idle`` and ``active``.
+    ``price`` is None if none is published, and so are ``idle`` and ``active``.
     """
 
     price: float | None = None
@@ -201,7 +201,7 @@ class PieceFigures:
 def figures_of_piece(
     stated: tuple[Price | None, Draw | None], usually: _Piece, times: float = 1.0
 ) -> PieceFigures:
-    """Return what is given of a piece, and for the rest ``times`` what is usual.
+    """Return the given figures of a piece, and for the rest ``times`` the usual ones.
 
     Examples
     --------

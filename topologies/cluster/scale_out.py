@@ -1,8 +1,8 @@
-"""The fabric between scale-up domains: NICs, and what they are plugged into.
+"""The fabric between scale-up domains: NICs, and the switches they are plugged into.
 
-Half of the tier's latency lies on each NIC's link, so that two NICs on one switch are that
-latency apart; every cable between switches adds ``hop_latency``. Only the switches that the nodes
-of a job need are built.
+Half of the tier's latency is on each NIC's link, so that two NICs on one switch are that latency
+apart; every cable between switches adds ``hop_latency``. Only switches that the nodes of a job need
+are built.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,14 +38,14 @@ from topologies.families.from_file import preferring_fast
 from topologies.families.grid import slice_ends
 
 HOST_COPIES = "host_copies"
-"""The resource of what the host's processor moves through a NIC (``scale_out.host_bandwidth``)."""
+"""Resource of what the host's processor copies through a NIC (``scale_out.host_bandwidth``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nic:
     """NIC ``first`` of a node, or ``count`` of them from there that serve one rank together.
 
-    ``sort`` has the bandwidth and latency of each: those of the fabric that its kind of node sees.
+    ``sort`` has the bandwidth and latency of each: the fabric's as its kind of node sees it.
     """
 
     node: int
@@ -71,9 +71,9 @@ class Nic:
 
 
 def node_nics(cluster: Cluster, nodes: int, first_node: int = 0) -> list[Nic]:
-    """Every NIC of ``nodes`` nodes from the first, whether or not a rank uses it; as many per node.
+    """Return all NICs of ``nodes`` nodes, used or not; the same number for each node.
 
-    Where a wired node has more than its wiring, each of that stands for several.
+    If a wired node has more NICs than its wiring, each of that represents several.
 
     Examples
     --------
@@ -96,9 +96,9 @@ def node_nics(cluster: Cluster, nodes: int, first_node: int = 0) -> list[Nic]:
 
 
 def fabric_links(fabric: ScaleOut, nics: Sequence[Nic], nodes: int) -> Iterator[Link]:
-    """Links of the NICs, and those between the switches that the nodes in use need."""
+    """Yield the links of the NICs, and those between the switches that the nodes need."""
     if isinstance(fabric, PlanedFabric) and fabric.planes > 1:
-        yield from _planes(fabric, nics, nodes)
+        yield from _plane_links(fabric, nics, nodes)
         return
     plug, inner = _LINKS[type(fabric)]
     plugs: dict[str, None] = {}
@@ -118,7 +118,7 @@ def fabric_links(fabric: ScaleOut, nics: Sequence[Nic], nodes: int) -> Iterator[
 
 
 def in_plane(name: str, plane: int) -> str:
-    """Return what a switch is called that stands in a plane.
+    """Return the name of a switch of a plane.
 
     Examples
     --------
@@ -128,10 +128,10 @@ def in_plane(name: str, plane: int) -> str:
     return f"{name}.p{plane}"
 
 
-def _planes(
+def _plane_links(
     fabric: LeafSpineFabric | RailFabric | FatTreeFabric, nics: Sequence[Nic], nodes: int
 ) -> Iterator[Link]:
-    """Draw each plane as a fabric of its own, whose switches are called after it."""
+    """Yield each plane's links as a fabric of its own, its switches named by the plane."""
     each = fabric.ports_of_nic
     ports: list[list[tuple[Nic, Nic]]] = [[] for _ in range(fabric.planes)]
     for nic in nics:
@@ -157,9 +157,9 @@ def _planes(
 
 
 def fabric_routing(fabric: ScaleOut, network: Topology) -> Routing:
-    """Say how the switches of a fabric route, on the network that a job sees.
+    """Return the routing of a fabric's switches on the network that a job sees.
 
-    Routers of a dragonfly are grouped as it groups them; those of a torus are one group.
+    Routers of a dragonfly form its groups; those of a torus are one group.
     """
     group = None
     if isinstance(fabric, DragonflyFabric):
@@ -174,7 +174,7 @@ def fabric_routing(fabric: ScaleOut, network: Topology) -> Routing:
 
 
 def _no_links(fabric: SwitchFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
-    """One switch has none."""
+    """Yield nothing: a single switch has no links to others."""
     del fabric, plugs, nodes
     return iter(())
 
@@ -194,7 +194,7 @@ def _rail(fabric: RailFabric, nic: Nic) -> str:
 
 
 def _rail_links(fabric: RailFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
-    """Where several NICs serve one rank as one, their rail switches are one with their ports."""
+    """Yield links to spines; NICs that serve one rank as one share one rail switch."""
     pods = -(-nodes // fabric.nodes_per_pod)
     ports = fabric.nodes_per_pod * fabric.nics_per_node * pods // len(plugs)
     yield from _spine_links(fabric, plugs, ports)
@@ -203,7 +203,7 @@ def _rail_links(fabric: RailFabric, plugs: list[str], nodes: int) -> Iterator[Li
 def _spine_links(
     fabric: LeafSpineFabric | RailFabric, switches: list[str], ports: int
 ) -> Iterator[Link]:
-    """Join every switch of ``ports`` NICs to every spine; one switch alone needs none."""
+    """Yield links of every switch of ``ports`` NICs to every spine; none for one switch."""
     if not fabric.spines:
         return
     down = ports * fabric.bandwidth * fabric.efficiency
@@ -223,7 +223,7 @@ def _edge(fabric: FatTreeFabric, nic: Nic) -> str:
 
 
 def _fat_tree_links(fabric: FatTreeFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
-    """Above the edge switches in use; of a single one nothing, of a single pod no core."""
+    """Yield links above the edge switches in use; none for one, no cores for one pod."""
     del nodes
     highs = range(fabric.ports // 2 if len(plugs) > 1 else 0)
     pods = list(dict.fromkeys(plug.removeprefix("edge:").partition(".")[0] for plug in plugs))
@@ -249,7 +249,7 @@ def _fat_tree_links(fabric: FatTreeFabric, plugs: list[str], nodes: int) -> Iter
 
 def _torus_links(fabric: TorusFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
     del plugs
-    # A node's NICs are its ports: their bandwidth is divided over two directions of each dimension.
+    # The bandwidth of a node's NICs is divided over both directions of each dimension.
     node_bandwidth = fabric.nics_per_node * fabric.bandwidth * fabric.efficiency
     ends = slice_ends(fabric.dimensions, nodes, closes=True)
     yield from cables(
@@ -262,14 +262,14 @@ def _torus_links(fabric: TorusFabric, plugs: list[str], nodes: int) -> Iterator[
 
 def _router(fabric: DragonflyFabric, nic: Nic) -> str:
     group, node = divmod(nic.node, fabric.nodes_per_group)
-    # Ports of a group are numbered node by node, and dealt to its routers in runs.
+    # Ports of a group are numbered node by node; each router has a run of them.
     port = node * fabric.nics_per_node + nic.first
-    return router_name(group, port // _shape(fabric).ranks_per_router)
+    return router_name(group, port // _dragonfly_shape(fabric).ranks_per_router)
 
 
 def _dragonfly_links(fabric: DragonflyFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
-    """All routers of the groups in use; of a single group only those that have a NIC."""
-    shape, groups = _shape(fabric), range(-(-nodes // fabric.nodes_per_group))
+    """Yield links of all routers of the groups in use; for one group only those with NICs."""
+    shape, groups = _dragonfly_shape(fabric), range(-(-nodes // fabric.nodes_per_group))
     local = fabric.efficiency * (fabric.local_bandwidth or fabric.bandwidth)
     far = fabric.efficiency * (fabric.global_bandwidth or fabric.bandwidth)
     ends = local_ends(shape, groups) if len(groups) > 1 else combinations(sorted(plugs), 2)
@@ -280,14 +280,14 @@ def _dragonfly_links(fabric: DragonflyFabric, plugs: list[str], nodes: int) -> I
         )
 
 
-def _shape(fabric: DragonflyFabric) -> DragonflyShape:
-    """Give a router whole nodes, where there are enough: else a message would change its rail.
+def _dragonfly_shape(fabric: DragonflyFabric) -> DragonflyShape:
+    """Return the shape with whole nodes on a router if possible, to keep messages on their rail.
 
-    The shortest path would then lead through that rank of the node whose NIC happens to be on the
-    nearer router, and several ranks' messages would crowd into one NIC.
+    Otherwise the shortest path would lead through the rank of the node whose NIC happens to be on
+    the nearer router, and messages of several ranks would share one NIC.
     """
     nodes, routers = fabric.nodes_per_group, fabric.routers_per_group
-    # Whole nodes per router, rounded up; with fewer nodes than routers NICs are dealt out instead.
+    # Whole nodes per router, rounded up; with fewer nodes than routers, NICs are divided instead.
     ports = -(-nodes // routers) * fabric.nics_per_node
     if nodes < routers:
         ports = -(-nodes * fabric.nics_per_node // routers)
@@ -299,14 +299,14 @@ def _shape(fabric: DragonflyFabric) -> DragonflyShape:
     )
 
 
-def _attachment(fabric: GraphFabric, nic: Nic) -> str:
+def _place_of(fabric: GraphFabric, nic: Nic) -> str:
     each = fabric.nics_per_node
     number = nic.node if fabric.graph.ranks == "nodes" else nic.node * each + nic.first
     return f"place:{number}"
 
 
 def _graph_links(fabric: GraphFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
-    """All of the graph, whatever of it the job uses: which paths its messages take is not known."""
+    """Yield all links of the graph: which of them the job's messages take is not known."""
     del plugs, nodes
     network = fabric_graph(fabric)
     for link in preferring_fast(
@@ -329,6 +329,6 @@ _LINKS = {
     FatTreeFabric: (_edge, _fat_tree_links),
     TorusFabric: (lambda fabric, nic: f"router:{nic.node}", _torus_links),
     DragonflyFabric: (_router, _dragonfly_links),
-    GraphFabric: (_attachment, _graph_links),
+    GraphFabric: (_place_of, _graph_links),
 }
-"""Per fabric: the switch a NIC is plugged into, and the links between those switches."""
+"""By fabric: the switch of a NIC, and the links between those switches."""

@@ -1,7 +1,7 @@
-"""What a cluster file says, checked field by field.
+"""The schema of a cluster file, checked field by field.
 
-Bandwidths and latencies are text with a unit; a fraction or a count is a bare number. Everything
-is frozen: a what-if makes another cluster (:mod:`topologies.cluster.changed`).
+Bandwidths and latencies are text with a unit; a fraction or a count is a bare number. All of it is
+frozen: a what-if makes another cluster (:mod:`topologies.cluster.changed`).
 """
 
 from typing import Any, Self
@@ -121,7 +121,7 @@ class Cluster(ClusterPart):
 
     @property
     def capacity(self) -> int:
-        """Ranks of the whole machine."""
+        """Number of ranks of the whole machine."""
         if not self.node_kinds:
             return self.nodes * self.ranks_per_node
         kinds = self.node_kinds.values()
@@ -129,7 +129,7 @@ class Cluster(ClusterPart):
 
     @property
     def graphs(self) -> dict[str, Topology]:
-        """Of each tier that a graph draws, its links as they are drawn, without ``efficiency``."""
+        """Graphs by the tier that they describe, as given: without ``efficiency``."""
         networks = {}
         if self.scale_up.graph is not None and self.scale_up.graph.is_absolute:
             networks[SCALE_UP] = self.scale_up.graph.network(SCALE_UP)
@@ -139,7 +139,7 @@ class Cluster(ClusterPart):
 
     @property
     def is_one_graph(self) -> bool:
-        """Whether a graph draws all of the network: one domain, and nothing beside it."""
+        """Whether one graph is the whole network: one domain without other tiers."""
         return (
             self.scale_up.topology == GRAPH
             and self.scale_out is None
@@ -292,24 +292,24 @@ class Cluster(ClusterPart):
 
 
 OF_A_NODE = ("ranks_per_node", "accelerator", "scale_up", "pcie", "host")
-"""Fields that a kind of node may have of its own, beside its NICs."""
+"""Fields that a kind of node may override, besides its NICs."""
 OF_NICS = (
     *("nics_per_node", "bandwidth", "latency", "efficiency"),
     *("message_overhead", "in_order"),
 )
-"""Fields of its NICs that it may have of its own, in ``scale_out``."""
-_PORTS_IN_ROWS = ("rail", "fat_tree", "dragonfly")
-"""Fabrics whose ports are numbered node by node, so that no node can have more than its share."""
+"""Fields of its NICs that a kind of node may override, in ``scale_out``."""
+_PORTS_BY_NODE = ("rail", "fat_tree", "dragonfly")
+"""Fabrics whose ports are numbered node by node, so that no node can have additional ones."""
 
 
 def kinds_of(cluster: Cluster) -> dict[str, Cluster]:
-    """Return each kind of node as a cluster by itself: as if all its nodes were of this kind.
+    """Return each kind of node as a cluster of its own: as if all nodes were of this kind.
 
     Returns
     -------
     dict of Cluster
-        By name, in the order in which a job fills them; a cluster whose nodes are all alike is its
-        only kind, ``""``.
+        By name, in the order in which a job fills them; a cluster of equal nodes is its only kind,
+        ``""``.
 
     Examples
     --------
@@ -335,7 +335,7 @@ def _view(cluster: Cluster, kind: NodeKind) -> Cluster:
 
 
 def _check_kinds(cluster: Cluster) -> None:
-    """Refuse kinds that contradict each other or the cluster, naming kind, field and fault."""
+    """Refuse kinds that contradict each other or the cluster; name kind, field and fault."""
     kinds = cluster.node_kinds
     counted = sum(kind.count for kind in kinds.values())
     if counted != cluster.nodes:
@@ -349,7 +349,7 @@ def _check_kinds(cluster: Cluster) -> None:
     for name, kind in kinds.items():
         _check_fields(name, kind)
         _check_kind(cluster, name, _view(cluster, kind))
-    # Refuse accelerators that the cluster's library does not run on together.
+    # Refuse accelerators that the cluster's library cannot run on in one job.
     makers = {_maker(view.accelerator.generation) for view in kinds_of(cluster).values()} - {""}
     library = cluster.library.name if cluster.library else "none"
     if len(makers) > 1 and library not in ("none", "gloo"):
@@ -394,7 +394,7 @@ def _check_kind(cluster: Cluster, name: str, view: Cluster) -> None:
         )
         raise ValueError(f"{where}: {problems}") from error
     nics, fabric = view.scale_out, cluster.scale_out
-    if nics is None or fabric is None or fabric.topology not in _PORTS_IN_ROWS:
+    if nics is None or fabric is None or fabric.topology not in _PORTS_BY_NODE:
         return
     if nics.nics_per_node > fabric.nics_per_node:
         raise ValueError(
@@ -405,7 +405,7 @@ def _check_kind(cluster: Cluster, name: str, view: Cluster) -> None:
 
 
 def quantities(cluster: Cluster) -> dict[str, object]:
-    """Every number the cluster file gives, by its path with dots: what ``sources`` explains.
+    """Return all numbers of the cluster file by dotted path: the fields that ``sources`` explains.
 
     Examples
     --------
@@ -418,9 +418,9 @@ def quantities(cluster: Cluster) -> dict[str, object]:
 
 
 _ROUTING = "routing"
-"""A choice that decides about numbers, and has a source as they have."""
+"""A choice that determines numbers, and so has a source too."""
 _CURVES = "by_size"
-"""A field that is a list of tables, which no line of a table of numbers can hold."""
+"""A field that is a list of tables, which do not fit a table of numbers."""
 
 
 def _leaves(table: dict[str, object], prefix: str) -> list[tuple[str, object]]:

@@ -1,9 +1,9 @@
-"""How a node is wired inside: every cable between its GPUs, switches, NUMA domains and NICs.
+"""The wiring of a node: every cable between its GPUs, switches, NUMA domains and NICs.
 
 Read from a drawing (:mod:`topologies.readers.from_nccl`, :mod:`topologies.readers.from_nvidia_smi`)
-or written by hand. A vertex is called ``gpu0``, ``gpu1`` … by the slot of its rank, ``nic0`` … by
-its number on the fabric, and anything else is a switch, a bridge or a processor. The tiers keep the
-bandwidths: a cable says only how wide it is beside the others of its tier, so that a what-if on
+or written by hand. Vertices ``gpu0``, ``gpu1`` … are named by the slot of their rank, ``nic0`` … by
+their number on the fabric; any other is a switch, a bridge or a processor. Bandwidths belong to the
+tiers: a cable only has a width relative to others of its tier, so that a what-if on
 ``scale_up.bandwidth`` or ``pcie.bandwidth`` changes them all.
 """
 
@@ -21,24 +21,23 @@ from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from topologies.cluster.fabrics import PATH_CLASS, ClusterPart, PositiveMultiple
 
 _GPU, _NIC = re.compile(r"gpu(\d{1,18})"), re.compile(r"nic(\d{1,18})")
-_STEPS_OF_CABLE = 100
-"""Steps of the limit ``work`` that a cable takes which is looked at for a GPU: this is not a loop
-that is compiled."""
+_STEPS_PER_CABLE = 100
+"""Steps of the limit ``work`` per cable visited for a GPU, in a loop that is not compiled."""
 _PROCESSOR = re.compile(r"(cpu|host)[\d-]*")
 
 HOST_MEMORY = "host_memory"
-"""The resource of what messages move through buffers of a processor's memory."""
+"""Resource of what messages move through buffers of a processor's memory."""
 P2pLevel = Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"]
-"""Kinds of path between two GPUs by NCCL's words, the shortest first: itself, NVLink, one PCIe
+"""Kinds of path between two GPUs in NCCL's terms, the shortest first: itself, NVLink, one PCIe
 switch, several, a host bridge, from processor to processor (NCCL user guide, NCCL_P2P_LEVEL)."""
 P2P_LEVELS: tuple[P2pLevel, ...] = get_args(P2pLevel)
 USUAL_P2P: P2pLevel = "PXB"
-"""Up to where NCCL uses peer access unless told otherwise (NVIDIA/nccl v2.30.7 src/graph/paths.cc,
-ncclTopoCheckP2p), but for pairs of GPUs on AMD processors and NVLink."""
+"""Longest path over which NCCL uses peer access by default (NVIDIA/nccl v2.30.7 src/graph/paths.cc,
+ncclTopoCheckP2p), except for pairs of GPUs on AMD processors and NVLink."""
 
 
 def gpu_number(vertex: str) -> int | None:
-    """Say which slot's GPU a vertex is; None if it is none.
+    """Return the slot of a GPU's vertex; None if it is not a GPU.
 
     Examples
     --------
@@ -50,12 +49,12 @@ def gpu_number(vertex: str) -> int | None:
 
 
 def is_processor(vertex: str) -> bool:
-    """Whether a vertex is a processor, or one of its root complexes: ``cpu0``, ``host3``."""
+    """Whether a vertex is a processor or one of its root complexes: ``cpu0``, ``host3``."""
     return _PROCESSOR.fullmatch(vertex) is not None
 
 
 def nic_number(vertex: str) -> int | None:
-    """Say which NIC a vertex is; None if it is none."""
+    """Return the number of a NIC's vertex; None if it is not a NIC."""
     match = _NIC.fullmatch(vertex)
     return None if match is None else int(match.group(1))
 
@@ -90,27 +89,27 @@ class Wiring(ClusterPart):
 
     @cached_property
     def gpus(self) -> int:
-        """GPUs of the node."""
+        """Number of GPUs of the node."""
         return sum(gpu_number(vertex) is not None for vertex in self.vertices)
 
     @cached_property
     def nics(self) -> int:
-        """NICs of the node."""
+        """Number of NICs of the node."""
         return sum(nic_number(vertex) is not None for vertex in self.vertices)
 
     @cached_property
     def vertices(self) -> list[str]:
-        """Every vertex, in the order in which cables name them."""
+        """All vertices, in the order in which cables name them."""
         return list(dict.fromkeys(end for cable in self.cables for end in cable.ends))
 
     @cached_property
     def peers_use_pcie(self) -> bool:
-        """Whether two GPUs have no way to each other but over PCIe beside another tier."""
+        """Whether some GPUs are connected only over PCIe, beside another tier."""
         joined = reached("gpu0", (cable for cable in self.cables if cable.tier == SCALE_UP))
         return not joined.keys() >= {f"gpu{slot}" for slot in range(self.gpus)}
 
     def unit(self, tier: str) -> float:
-        """Width that stands for the whole bandwidth of a tier; 0 where it has no cable."""
+        """Return the width that equals the bandwidth of a tier; 0 if it has no cable."""
         sums: defaultdict[str, float] = defaultdict(float)
         for cable in self.cables:
             for end in cable.ends if cable.tier == tier else ():
@@ -122,31 +121,31 @@ class Wiring(ClusterPart):
         return float(max(sums.values(), default=0.0))
 
     def own_nics(self) -> list[int]:
-        """NIC of each GPU by slot: one of the nearest, of these the one with the fewest GPUs.
+        """Return the NIC of each GPU by slot: the nearest, among equals that with the fewest GPUs.
 
-        Nearest is by cables, past no other GPU, as NCCL ranks NICs by the kind of path to them.
-        Empty where there is no NIC.
+        Distance is in cables, not past other GPUs, as NCCL ranks NICs by the kind of path to them.
+        Empty if there is no NIC.
         """
-        steps = _STEPS_OF_CABLE * self.gpus * len(self.cables)
+        steps = _STEPS_PER_CABLE * self.gpus * len(self.cables)
         limits().check("work", steps, "wiring", f"{self.gpus} GPUs on {len(self.cables)} cables")
         used: Counter[int] = Counter()
         assigned = []
         for slot in range(self.gpus if self.nics else 0):
-            distance = self._to_nics(slot, past_gpus=False) or self._to_nics(slot, past_gpus=True)
+            distance = self._nic_hops(slot, past_gpus=False) or self._nic_hops(slot, past_gpus=True)
             nearest = min(distance.values())
             near = [number for number, far in distance.items() if far == nearest]
             assigned.append(min(near, key=lambda number: (used[number], number)))
             used[assigned[-1]] += 1
         return assigned
 
-    def _to_nics(self, slot: int, *, past_gpus: bool) -> dict[int, int]:
-        """Cables from a GPU to every NIC that it reaches."""
+    def _nic_hops(self, slot: int, *, past_gpus: bool) -> dict[int, int]:
+        """Return the number of cables from a GPU to every NIC that it reaches."""
         hops = reached(f"gpu{slot}", self.cables, past_gpus=past_gpus)
         numbers = {vertex: nic_number(vertex) for vertex in hops}
         return {number: hops[vertex] for vertex, number in numbers.items() if number is not None}
 
     @model_validator(mode="after")
-    def _cables_join_two(self) -> Self:
+    def _check_ends(self) -> Self:
         pairs = Counter(tuple(sorted(cable.ends)) for cable in self.cables)
         for (source, target), count in pairs.items():
             if source == target:
@@ -158,7 +157,7 @@ class Wiring(ClusterPart):
         return self
 
     @model_validator(mode="after")
-    def _numbers_run_from_0(self) -> Self:
+    def _check_numbers(self) -> Self:
         for name, number in (("gpu", gpu_number), ("nic", nic_number)):
             numbers = sorted(
                 parsed for vertex in self.vertices if (parsed := number(vertex)) is not None
@@ -172,14 +171,14 @@ class Wiring(ClusterPart):
         return self
 
     @model_validator(mode="after")
-    def _all_are_reached(self) -> Self:
+    def _check_connected(self) -> Self:
         distances = reached("gpu0", self.cables)
         if lost := [vertex for vertex in self.vertices if vertex not in distances]:
             raise ValueError(f"gpu0 does not reach {lost[0]}")
         return self
 
     @model_validator(mode="after")
-    def _nics_hang_on_pcie(self) -> Self:
+    def _check_nics(self) -> Self:
         seen: set[str] = set()
         for cable in self.cables:
             nics = [end for end in cable.ends if nic_number(end) is not None]
@@ -193,21 +192,21 @@ class Wiring(ClusterPart):
 
 
 def reached(start: str, cables: Iterable[Cable], *, past_gpus: bool = True) -> dict[str, int]:
-    """Vertices that a vertex reaches, and over how many cables at least.
+    """Return the vertices that a vertex reaches, and their distances in cables.
 
     Parameters
     ----------
     start
-        Where to begin; 0 cables away.
+        The first vertex, at distance 0.
     cables
-        Those that may be used.
+        Cables that may be used.
     past_gpus
-        Whether the way may lead over other GPUs.
+        Whether a path may lead over other GPUs.
 
     Returns
     -------
     dict
-        From vertex to cables.
+        From vertex to number of cables.
 
     Examples
     --------
@@ -239,38 +238,38 @@ USUAL_PATHS = {
     "shared_memory": 0.6,
     "memory": "98 GB/s",
 }
-"""What messages move by class of path (:class:`topologies.cluster.node.PciePaths`), where nobody
-measured it on the machine. Peer access through a root complex and host memory: 46.7 and 37.6 of
-63 GB/s on 4 GPUs of one EPYC 9575F (NVIDIA/nccl commit df78025), 22 and 18 of 31 on 4 RTX 4090
-(NVIDIA/nccl issue 1603). From socket to socket 51 of 55, 50 of 54 and 39 of 54 GB/s of what is
-reached inside one (github voipmonitor/rtx6kpro, hardware/pcie-bandwidth.md). A switch is taken for
-a root complex. Buffers of one processor: 4 GPUs on one move 24 GB/s each, 2 and 2 on two 35
-(NVIDIA/nccl issue 1130); 25 on 4 RTX PRO 6000."""
+"""Usual figures by class of path (:class:`topologies.cluster.node.PciePaths`), for machines that
+were not measured. Peer access through a root complex and host memory: 46.7 and 37.6 of 63 GB/s on 4
+GPUs of one EPYC 9575F (NVIDIA/nccl commit df78025), 22 and 18 of 31 on 4 RTX 4090 (NVIDIA/nccl
+issue 1603). From socket to socket 51 of 55, 50 of 54 and 39 of 54 GB/s of what is reached inside
+one (github voipmonitor/rtx6kpro, hardware/pcie-bandwidth.md). A switch is taken to equal a root
+complex. Buffers of one processor: 4 GPUs on one move 24 GB/s each, 2 and 2 on two 35 (NVIDIA/nccl
+issue 1130); 25 on 4 RTX PRO 6000."""
 PATHS_SOURCE = (
     "taken from other machines: NVIDIA/nccl commit df78025, issues 1130 and 1603; github"
     " voipmonitor/rtx6kpro hardware/pcie-bandwidth.md"
 )
 _PCIE_RATES = {"pcie3": 20e9, "pcie4": 40e9, "pcie5": 80e9, "pcie6": float("inf")}
-"""Below which bandwidth of x16 a port is of that generation (15.8, 31.5, 63, 121 GB/s)."""
+"""Upper limits of the bandwidth of a x16 port by generation (15.8, 31.5, 63, 121 GB/s)."""
 
 
 def without_peer_access(data: Any) -> Any:
-    """Write out what a node is to a library that may not access peers' memory (``p2p: LOC``).
+    """Rewrite a node for a library that may not access peers' memory (``p2p: LOC``).
 
-    NVLink and xGMI then carry nothing: GPUs meet in the host's memory, over their PCIe ports. A
-    node that is drawn keeps its PCIe; of any other half of the GPUs, and of the NICs, hang on each
-    of two processors.
+    NVLink and xGMI then carry nothing: GPUs exchange data in host memory, over their PCIe ports. A
+    node with a wiring keeps its PCIe; in any other, each of two processors has half of the GPUs and
+    half of the NICs.
 
     Returns
     -------
     object
-        The table with ``scale_up``, ``wiring`` and ``pcie.paths`` of such a node; as it was where
-        peers have access, or meet over PCIe anyway.
+        The table with ``scale_up``, ``wiring`` and ``pcie.paths`` of such a node; unchanged if
+        peers have access, or use PCIe anyway.
 
     Raises
     ------
     ValueError
-        If the file does not say how GPUs reach the host, or a domain spans nodes.
+        If the file does not give how GPUs reach the host, or a domain spans nodes.
     """
     tables = ("library", "scale_up")
     if not isinstance(data, dict) or not all(isinstance(data.get(name), dict) for name in tables):
@@ -307,15 +306,15 @@ def without_peer_access(data: Any) -> Any:
     }
     return data | {
         "scale_up": scale_up,
-        "wiring": {"cables": _to_the_host(data, ranks)},
+        "wiring": {"cables": _host_cables(data, ranks)},
         "pcie": {"paths": USUAL_PATHS, **port},
         "known": figures,
         "sources": sources | {f"pcie.paths.{name}": PATHS_SOURCE for name in USUAL_PATHS},
     }
 
 
-def _to_the_host(data: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
-    """Return the cables over which GPUs reach the host, and NICs."""
+def _host_cables(data: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
+    """Return the cables from GPUs and NICs to the host."""
     wiring, fabric = data.get("wiring"), data.get(SCALE_OUT)
     if isinstance(wiring, dict):
         cables = [dict(cable) for cable in wiring["cables"] if cable["tier"] == PCIE]

@@ -366,7 +366,7 @@ def _same_runs(a: Baseline, b: Baseline) -> tuple[Recorded, Recorded]:
 
 
 def _alone(base: Baseline, run: RunTimes) -> Floats:
-    """Return times of calls on an idle network (s); if unknown, until their first member's end."""
+    """Return times of calls on an idle network (s); if unknown, from last arrival to end."""
     scenario = replace(base.recorded, workload=base.loaded.workload, slow_down=0.0)
     took = alone(by_trace(scenario))
     return np.where(np.isnan(took), run.call_end - run.call_start, took)

@@ -1,4 +1,4 @@
-"""A step replayed, whether that deserves to be asked what-ifs, and explained: where it goes."""
+"""Replay a step, judge whether the replay is good enough for what-ifs, and explain its time."""
 
 import math
 from dataclasses import dataclass
@@ -33,10 +33,10 @@ from simulator.timeline import Timeline, step_before_ended
 
 @dataclass(frozen=True, slots=True)
 class RankReplay:
-    """One rank: measured and simulated span of its step (s), and where simulated time went.
+    """One rank: measured and simulated span of its step (s), and simulated time by use.
 
-    What was measured is None for a rank that was not recorded, and so is the error, as well as
-    where what-ifs changed the step.
+    Measured times are None for a rank that was not recorded; the error is also None if what-ifs
+    changed the step.
     """
 
     rank: int
@@ -51,7 +51,7 @@ class RankReplay:
 
 
 class ReplayAnswer(Head, BaselineAnswer):
-    """A replay, rank by rank; the critical path by what it was spent on, and by group (s)."""
+    """A replay by rank; the critical path by use of time, and by group (s)."""
 
     exposed_communication_s: float
     ranks: list[RankReplay]
@@ -62,7 +62,7 @@ class ReplayAnswer(Head, BaselineAnswer):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ReplayReport(Report):
-    """A replay, rank by rank, and the time on its critical path by what it was spent on (s)."""
+    """A replay by rank, and the critical path by use of time (s)."""
 
     schema: ClassVar[str] = "twofold/replay/1"
     listed: ClassVar = RankReplay, "ranks"
@@ -142,7 +142,7 @@ def _or_none(time: float) -> float | None:
 
 
 class PathPartAnswer(TypedDict):
-    """Time on the critical path spent on one thing (s)."""
+    """Time on the critical path by use, name and cause (s)."""
 
     what: str
     name: str
@@ -150,7 +150,7 @@ class PathPartAnswer(TypedDict):
 
 
 class RankTimes(TypedDict):
-    """What one rank did with the step (s)."""
+    """Times of one rank by use (s); they sum to the step."""
 
     rank: int
     time_s: dict[str, float]
@@ -158,11 +158,11 @@ class RankTimes(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class SavedPart:
-    """What a better resource saves of one thing: seconds, and percent of the step.
+    """A part of what a better resource saves: seconds, and percent of the step.
 
     ``by`` is ``cause``, ``module`` or ``rank``: the parts of each add up to the utility. ``what``,
-    ``name`` and ``cause`` are those of :class:`simulator.analysis.path_integral.ChangePart`; of a
-    module ``name`` is its name, "" where none is known, of a rank its number.
+    ``name`` and ``cause`` are those of :class:`simulator.analysis.path_integral.ChangePart`; for a
+    module ``name`` is its name, "" if none is known, for a rank its number.
     """
 
     by: str
@@ -174,10 +174,10 @@ class SavedPart:
 
 
 class UtilityParts(TypedDict):
-    """A utility taken apart: ``by_cause``, ``by_module`` and ``by_rank`` each add up to it.
+    """Breakdown of a utility: ``by_cause``, ``by_module`` and ``by_rank`` each add up to it.
 
-    ``utility_pct`` is that of ``twofold utility``; ``pieces`` is how many critical paths there are
-    on the way from the step as it is to the step with the better resource.
+    ``utility_pct`` is that of ``twofold utility``; ``pieces`` is the number of critical paths
+    between the step as it is and the step with the better resource.
     """
 
     resource: str
@@ -195,9 +195,9 @@ class UtilityParts(TypedDict):
 
 
 class ExplainAnswer(Head, BaselineAnswer):
-    """Where a step goes: each of ``critical_path``, ``mean_rank_s`` and ``path`` adds up to it.
+    """Time of a step: each of ``critical_path``, ``mean_rank_s`` and ``path`` adds up to it.
 
-    ``utility`` is null unless a utility was to be taken apart.
+    ``utility`` is null unless a utility was to be broken down.
     """
 
     critical_path: list[PathPartAnswer]
@@ -213,13 +213,13 @@ class ExplainAnswer(Head, BaselineAnswer):
 class ExplainReport(Report):
     """A step explained.
 
-    ``parts`` put its critical path down to causes, the largest first; ``ranks`` says what each
-    rank did, as :func:`simulator.analysis.attribution.rank_parts` defines it, and ``mean`` is the
-    mean over ranks. Each of the three adds up to the makespan. ``stretches`` are the critical path
-    in order of time, like segments merged. ``slow_down`` is how much longer kernels took beside
-    calls as the trace shows it, whether it was asked for or not; else ``slow_down_note`` says why
-    it cannot be told. ``saved`` is a utility broken down, if that was asked for: then it is what
-    the table, the CSV and the figure show.
+    ``parts`` attribute its critical path to causes, the largest first; ``ranks`` are the times of
+    each rank by use, as :func:`simulator.analysis.attribution.rank_parts` defines them, and
+    ``mean`` is the mean over ranks. Each of the three adds up to the makespan. ``stretches`` are
+    the critical path in order of time, equal segments merged. ``slow_down`` is how much longer
+    kernels take beside calls according to the trace, whether it was asked for or not; if it cannot
+    be determined, ``slow_down_note`` gives the reason. ``saved`` is a utility broken down, if that
+    was asked for: then it is what the table, the CSV and the figure show.
     """
 
     schema: ClassVar[str] = "twofold/explain/1"
@@ -271,15 +271,15 @@ def explain(
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
 ) -> ExplainReport:
-    """Simulate a step and say what its time is spent on, or where a resource's utility comes from.
+    """Simulate a step and break down its time, or the utility of a resource.
 
     Parameters
     ----------
     trace, cluster
         As for every question.
     utility
-        A resource, such as ``scale_out.bandwidth``: the saving by ``factor`` times of it is
-        broken down by cause, module and rank; "" for none.
+        A resource, such as ``scale_out.bandwidth``: the saving by ``factor`` times of it is broken
+        down by cause, module and rank; "" for none.
     factor
         How many times as good: 2 is twice a bandwidth and half of a latency.
     settings, watch
@@ -292,8 +292,8 @@ def explain(
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says; WhatIfError for an unknown resource, one
-        that this step does not use, or an engine whose calls do not end together.
+        As :func:`experiments.baseline.baseline` says; WhatIfError for an unknown resource, one that
+        this step does not use, or an engine whose calls do not end together.
     """
     resource = check_resource(utility) if utility else ""
     check_factor(factor)
@@ -315,16 +315,16 @@ def explain(
         stretches=tuple(stretches(timeline, path)),
         slow_down=slow_down,
         slow_down_note=why_not,
-        saved=_taken_apart(base, resource, factor, watch) if resource else None,
+        saved=_utility_parts(base, resource, factor, watch) if resource else None,
     )
 
 
-def _taken_apart(base: Baseline, resource: str, factor: float, watch: Watch) -> UtilityParts:
-    """Simulate with the better resource, and put what that saves down to causes."""
+def _utility_parts(base: Baseline, resource: str, factor: float, watch: Watch) -> UtilityParts:
+    """Simulate with the better resource, and attribute what that saves to causes."""
     if reason := without_effect(base, resource, factor):
         raise WhatIfError(f"{resource}: it has no utility to break down: {reason}")
     before, after = _with_and_without(base, resource, factor, watch)
-    workload = before.workload  # of copies the scenario's holds fewer than were simulated
+    workload = before.workload  # may have more copies than the scenario's
     try:
         parts = path_integral(before, after)
     except WorkloadError as error:
@@ -362,7 +362,7 @@ def _taken_apart(base: Baseline, resource: str, factor: float, watch: Watch) -> 
 def _with_and_without(
     base: Baseline, resource: str, factor: float, watch: Watch
 ) -> tuple[Timeline, Timeline]:
-    """Simulate the same ranks on both networks: all of a job whose copies differ in need."""
+    """Simulate the same ranks on both networks; all ranks if the two need different copies."""
     before, after = base.timeline, improve(base.scenario, resource, factor).run(watch(resource))
     if np.array_equal(before.workload.rank, after.workload.rank):
         return before, after
@@ -371,7 +371,7 @@ def _with_and_without(
 
 
 def _slow_down(base: Baseline) -> tuple[SlowDown | None, str]:
-    """Read the slow-down off the trace, or say why it cannot be read."""
+    """Fit the slow-down to the trace, or return why it cannot be determined."""
     if base.slow_down is not None and base.slow_down.compared:
         return base.slow_down, ""
     try:

@@ -1,6 +1,6 @@
-"""A step before there is a trace: generated from a model's shape for a cluster, and simulated.
+"""Generate a step from a model's shape for a cluster, without a trace, and simulate it.
 
-Or only what fills the memory of each rank of it, without generating it.
+Or compute only the memory of each rank, without generating the step.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ from traces.generate.what_fits import alternatives, check_memory, fits
 
 
 class GenerateAnswer(Head, BaselineAnswer):
-    """A generated step: how long, how well, and what it computes and communicates."""
+    """A generated step: its time, its MFU, and what it computes and communicates."""
 
     model: str
     parameters: float
@@ -69,10 +69,10 @@ class GenerateAnswer(Head, BaselineAnswer):
 class GenerationReport(Report):
     """A generated step on a cluster: its time, its MFU, and what it computes and communicates.
 
-    ``exposed_communication_s`` is the mean over ranks. ``path_by_what`` and ``path_by_group`` say
-    what the critical path consists of (s). ``folded`` says which ranks stand for all.
-    ``kernel_times`` are the shares of kernels' time by how it is known: measured, carried over from
-    a relative, or by a roofline.
+    ``exposed_communication_s`` is the mean over ranks. ``path_by_what`` and ``path_by_group`` are
+    times on the critical path (s). ``folded`` describes which ranks represent all. ``kernel_times``
+    are the shares of kernels' time by source: measured, carried over from a related accelerator, or
+    by a roofline.
     """
 
     schema: ClassVar[str] = "twofold/generate/1"
@@ -91,12 +91,12 @@ class GenerationReport(Report):
 
     @property
     def exchanged(self) -> tuple[CallVolume, ...]:
-        """What is communicated, the most bytes first."""
+        """Communication by kind and group, the most bytes first."""
         return tuple(sorted(self.volumes.exchanged.values(), key=lambda row: -row.size_bytes))
 
     @property
     def steps_like_it(self) -> StepPrior | None:
-        """What measured training steps like this one were off; None where there are none."""
+        """Errors of similar measured training steps; None if there are none."""
         if not isinstance(self.plan.run, Training):
             return None
         cluster = self.base.recorded.cluster
@@ -109,13 +109,13 @@ class GenerationReport(Report):
 
     @property
     def likely_step_s(self) -> float | None:
-        """The step if it is off as the median of measured ones (s); None where there are none."""
+        """The step corrected by the median error of similar ones (s); None if there are none."""
         prior = self.steps_like_it
         return None if prior is None else likely_step(self.base.timeline.makespan, prior)
 
     @property
     def memory(self) -> StageMemory:
-        """What fills the memory of a rank of the fullest stage."""
+        """Memory of a rank of the fullest stage."""
         return fullest(memory_of(self.plan))
 
     @property
@@ -202,7 +202,7 @@ def generate(
     settings = settings or Settings()
     machine = load_cluster(cluster)
     where = with_nodes(machine, settings.nodes)
-    place(where, plan.parallelism.ranks, settings.nodes)  # what does not fit need not be generated
+    place(where, plan.parallelism.ranks, settings.nodes)  # refuse before generating
     plan = with_own_rates(plan, where, settings.nodes)
     check_memory(plan)
     folds = _folds(plan, settings) if fold_replicas is None else fold_replicas
@@ -233,13 +233,13 @@ def generate(
     )
 
 
-_LARGE = 512
-"""Ranks from which on those that are alike are written down once: a rank takes 3 MB."""
+_FOLD_FROM = 512
+"""Ranks from which on equivalent ranks are written out once: a rank takes 3 MB."""
 
 
 def _folds(plan: GenerationPlan, settings: Settings) -> bool:
     is_whole = plan.replicas is None and not settings.what_ifs
-    return plan.parallelism.ranks >= _LARGE and is_whole and settings.engine in FOLDING
+    return plan.parallelism.ranks >= _FOLD_FROM and is_whole and settings.engine in FOLDING
 
 
 def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
@@ -312,7 +312,7 @@ def _own_kernels(kernels: OwnKernels | Path | str | None) -> OwnKernels | None:
 
 
 def write_plan(plan: GenerationPlan, path: Path | str) -> None:
-    """Write a plan as a YAML file, which every question takes as it takes a trace.
+    """Write a plan as a YAML file, which every question accepts in place of a trace.
 
     Raises
     ------
@@ -325,7 +325,7 @@ def write_plan(plan: GenerationPlan, path: Path | str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFile:
-    """The file that starts a step, and notes where its format has no comments."""
+    """The file that starts a step, and notes if its format has no comments."""
 
     text: str
     notes: tuple[str, ...]
@@ -386,10 +386,10 @@ def launch_file(
 
 @dataclass(frozen=True, slots=True)
 class StageBytes:
-    """What fills the memory of each rank of a pipeline stage (B), as ``StageMemory`` has it.
+    """Memory of each rank of a pipeline stage (B), as ``StageMemory`` defines it.
 
-    ``reserved_bytes`` is what PyTorch's allocator would report as reserved, of ``total_bytes`` and
-    beyond: it holds more than it has given out.
+    ``reserved_bytes`` is what PyTorch's allocator would report as reserved; it can exceed
+    ``total_bytes``, as the allocator reserves more than it hands out.
     """
 
     stage: int
@@ -408,7 +408,7 @@ class StageBytes:
 
 @dataclass(frozen=True, slots=True)
 class WouldFit:
-    """A plan that fits where the one that was asked for does not."""
+    """A plan that fits into memory when the requested one does not."""
 
     change: str
     ranks: int
@@ -416,7 +416,7 @@ class WouldFit:
 
 
 class MemoryAnswer(Head):
-    """What fills the memory of the ranks of a step, and whether that fits."""
+    """Memory of the ranks of a step by part, and whether it fits."""
 
     model: str
     parameters: float
@@ -432,9 +432,9 @@ class MemoryAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MemoryReport(Report):
-    """What fills the memory of the ranks of a step.
+    """Memory of the ranks of a step by part.
 
-    ``would_fit`` are plans that fit, where this one does not.
+    ``would_fit`` are plans that fit if this one does not.
     """
 
     schema: ClassVar[str] = "twofold/memory/1"
@@ -481,7 +481,7 @@ def _row(stage: StageMemory) -> StageBytes:
 
 @question("memory")
 def memory(plan: GenerationPlan) -> MemoryReport:
-    """Say what fills the memory of each rank of a planned step.
+    """Compute the memory of each rank of a planned step.
 
     Parameters
     ----------
@@ -492,8 +492,8 @@ def memory(plan: GenerationPlan) -> MemoryReport:
     Returns
     -------
     MemoryReport
-        Bytes of each part for every pipeline stage; whether they fit (None where the plan does
-        not give the memory); and what would fit if they do not.
+        Bytes of each part for every pipeline stage; whether they fit (None where the plan does not
+        give the memory); and what would fit if they do not.
 
     Examples
     --------
@@ -527,12 +527,12 @@ def memory(plan: GenerationPlan) -> MemoryReport:
 def step_on(
     cluster: Cluster, step: MeasuredStep, settings: Settings | None, *, ignore_memory: bool
 ) -> float:
-    """Return how long the step that a row describes takes on a cluster (s).
+    """Return the time of the step that a row describes on a cluster (s).
 
     Raises
     ------
     TwofoldError
-        As :func:`plan_on` says.
+        As :func:`plan_on`.
     """
     plan = plan_on(
         cluster,
@@ -545,9 +545,9 @@ def step_on(
 
 
 def site_of(step: MeasuredStep, on: Cluster | None = None) -> tuple[Cluster, list[str]]:
-    """Return a row's cluster, with as many nodes as its job needs, and what that takes for granted.
+    """Return a row's cluster with as many nodes as its job needs, and what that assumes.
 
-    ``on`` stands for the cluster that the row names.
+    ``on`` replaces the cluster that the row names.
 
     Raises
     ------
@@ -576,12 +576,12 @@ _KINDS = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}
 def nccl_environment(
     cluster: Cluster, what_ifs: Sequence[str] = (), algorithms: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return what has to be set so that NCCL (or RCCL) does what is simulated.
+    """Return the variables with which NCCL (or RCCL) does what is simulated.
 
     Parameters
     ----------
     cluster
-        Its library and transport, where they differ from what NCCL does by itself.
+        Its library and transport, where they differ from NCCL's defaults.
     what_ifs
         ``NCCL_... = VALUE``, ``p2p LEVEL`` and ``transport NAME``.
     algorithms
@@ -623,7 +623,7 @@ def nccl_environment(
 
 
 def _settings(cluster: Cluster) -> dict[str, str]:
-    """Return what a cluster's file says of its library, where NCCL would do otherwise."""
+    """Return settings of the library in a cluster's file that differ from NCCL's defaults."""
     library, fabric = cluster.library, cluster.scale_out
     settings: dict[str, str] = {}
     if library is not None and library.p2p is not None:

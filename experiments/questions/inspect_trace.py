@@ -1,4 +1,4 @@
-"""What is in a trace, what could be used, what is missing and why; of dumps, who holds up a job."""
+"""Contents of a trace: what can be used, what is missing and why; for dumps, which ranks hang."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from traces.pytorch_et.reader import EtCalls, EtSummary, execution_summary, read
 
 @dataclass(frozen=True, slots=True)
 class CallSummary:
-    """Calls of one kind, group and size: how many, and their measured transfer (s, median)."""
+    """Calls of one kind, group and size: their number, and median measured transfer (s)."""
 
     kind: str
     group: str
@@ -41,7 +41,7 @@ class SkippedFile(TypedDict):
 
 
 class InspectAnswer(Head):
-    """What is in a trace, what of it could be used, and what is missing; times in seconds."""
+    """Contents of a trace, what of it could be used, and what is missing; times in seconds."""
 
     trace: str
     accelerator: str
@@ -61,7 +61,7 @@ class InspectAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class InspectReport(Report):
-    """A trace's content: ops by what they are, calls, and the coverage."""
+    """Contents of a trace: ops by use, calls, and the coverage."""
 
     schema: ClassVar[str] = "twofold/inspect/1"
     listed: ClassVar = CallSummary, "calls"
@@ -101,14 +101,14 @@ class InspectReport(Report):
 
 @question("inspect")
 def inspect(trace: Path | str, *, step: str | int = "median") -> InspectReport:
-    """Read a trace and say what is in it.
+    """Read a trace and describe its contents.
 
     Raises
     ------
     TraceError
-        As :func:`traces.load.load` says.
+        As :func:`traces.load.load`.
     """
-    # Execution Traces beside profiler traces are read, too, to say how well they fit
+    # Execution Traces beside profiler traces are read, too, to report how well they match
     package = find_package(trace)
     files = trace if package is None else package.traces
     loaded = open_package(trace, Options(executions=recognised(files) == "kineto"))(str(step))
@@ -146,7 +146,7 @@ def _calls(loaded: Loaded) -> tuple[CallSummary, ...]:
 
 
 def _median(times: list[float]) -> float | None:
-    """Median of those that were measured; None if none was."""
+    """Median of the measured times; None if there are none."""
     measured = [time for time in times if not np.isnan(time)]
     return float(np.median(measured)) if measured else None
 
@@ -157,7 +157,7 @@ def _finite_or_none(number: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCalls:
-    """Communication records of one word, group, size (B, null: unknown) and dtype."""
+    """Communication records of one name, group, size (B, null: unknown) and dtype."""
 
     collective: str
     group: str
@@ -168,7 +168,7 @@ class RecordedCalls:
 
 
 class ProgramAnswer(Head):
-    """What an Execution Trace holds; ``schema_of_file`` is the version its file says."""
+    """Contents of an Execution Trace; ``schema_of_file`` is the version that the file states."""
 
     file: str
     schema_of_file: str
@@ -183,7 +183,7 @@ class ProgramAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ProgramReport(Report):
-    """What an Execution Trace holds: a program without times, which cannot be replayed alone."""
+    """Contents of an Execution Trace: a program without times, which cannot be replayed alone."""
 
     schema: ClassVar[str] = "twofold/program/1"
     document = documents.program
@@ -227,7 +227,7 @@ class ProgramReport(Report):
 def look(
     trace: Path | str, *, step: str | int = "median"
 ) -> "InspectReport | ProgramReport | HangReport":
-    """Say what is in a trace of any format, also of one that cannot be replayed."""
+    """Describe a trace of any format, including those that cannot be replayed."""
     path = Path(trace)
     if recognised(path) == "flight_recorder":
         if step != "median":
@@ -260,7 +260,7 @@ class StuckCallAnswer(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class StuckCallRow:
-    """A call that had not ended, as a row; ranks are divided by spaces."""
+    """A call that had not ended, as a row; ranks are separated by spaces."""
 
     group: str
     sequence: int
@@ -274,10 +274,10 @@ class StuckCallRow:
 
 
 class HangAnswer(Head):
-    """Which ranks hold up a job, and the calls that had not ended when its ranks were dumped.
+    """Ranks that hang a job, and the calls that had not ended when its ranks were dumped.
 
-    ``culprits`` are missing from a call and wait in none themselves; ``circle`` are ranks of which
-    each waits for the next.
+    ``culprits`` are missing from a call and wait in none themselves; in ``circle`` each rank waits
+    for the next.
     """
 
     trace: str
@@ -291,7 +291,7 @@ class HangAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class HangReport(Report):
-    """Where the ranks of a job stood when the flight recorder was dumped."""
+    """State of the ranks of a job when the flight recorder was dumped."""
 
     schema: ClassVar[str] = "twofold/hang/1"
     document = documents.hang
@@ -300,7 +300,7 @@ class HangReport(Report):
     hang: Hang
 
     def since(self, calls: Sequence[StuckCall]) -> list[float]:
-        """Return how long after the oldest of all calls each of some was made (s)."""
+        """Return by how much each of some calls is younger than the oldest of all (s)."""
         oldest = min((call.since for call in self.hang.calls), default=0)
         return [(call.since - oldest) / 1e9 for call in calls]
 

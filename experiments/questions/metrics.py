@@ -1,6 +1,6 @@
-"""The metrics of a workload card, on what was measured and on what was simulated, side by side.
+"""The metrics of a workload card, measured and simulated side by side.
 
-What carries a rank's bytes on a cluster: the links that bandwidth utilisation is a share of.
+Bandwidth utilisation is relative to the links that carry a rank's bytes on the cluster.
 """
 
 import math
@@ -44,10 +44,10 @@ from traces.core.loaded import CoverageRecord, Loaded
 
 
 def ports(cluster: Cluster, ranks: int, nodes: int | None = None) -> Ports:
-    """Bandwidths as the cluster file gives them, without its ``efficiency``.
+    """Return bandwidths as the cluster file gives them, without its ``efficiency``.
 
-    Ranks are placed, and use NICs, as :func:`topologies.cluster.build.build` says: each its own, or
-    where the scale-up fabric is PCIe itself, any of those that its domain's ranks have.
+    Ranks are placed, and use NICs, as in :func:`topologies.cluster.build.build`: each its own, or
+    if the scale-up fabric is PCIe itself, any NIC of the ranks of its domain.
     """
     placement = place(cluster, ranks, nodes)
     parts = placement.parts_of(cluster)
@@ -66,7 +66,7 @@ def ports(cluster: Cluster, ranks: int, nodes: int | None = None) -> Ports:
 
 
 def _places(part: Part) -> dict[str, Any]:
-    """Say where the ranks of a kind of node sit, and which NICs each may use."""
+    """Return domain, node and usable NICs of the ranks of one kind of node."""
     cluster, placement = part.cluster, part.placement
     nics, nic_of = len(node_nics(cluster, 1)), own_nics(cluster)
     places = [placement.seat(rank) for rank in placement.members]
@@ -80,7 +80,7 @@ def _places(part: Part) -> dict[str, Any]:
 
 
 def _speeds(part: Part) -> dict[str, Any]:
-    """Say how fast the ports of a rank on a kind of node are."""
+    """Return the bandwidths of the ports of a rank on one kind of node."""
     cluster, fabric = part.cluster, part.cluster.scale_out
     nics = len(node_nics(cluster, 1))
     shared = part.placement.ranks_per_node > cluster.scale_up.size and cluster.pcie is not None
@@ -107,19 +107,19 @@ def _nics(
 Value = float | str | None
 Values = dict[tuple[str, str], Value]
 WINDOWS = 10
-"""Parts of the step whose traffic is reported unless more or fewer are asked for."""
+"""Default number of windows of the step for which traffic is reported."""
 EXCHANGED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-"""Kinds whose volumes are reported even where there are none: CCL-Bench has a column for each."""
+"""Kinds whose volumes are reported even if they are 0: CCL-Bench has a column for each."""
 SCALE_UP = "scale_up.bandwidth"
 TOTAL = "total"
 
 
 @dataclass(frozen=True, slots=True)
 class Defined:
-    """What a metric is measured in, and what would record it where a trace does not have it.
+    """Definition of a metric: its unit, and what would record it if a trace lacks it.
 
-    ``published`` is the name of CCL-Bench (arXiv 2605.06544), of its dashboard or its toolkit; ""
-    of those that are ours.
+    ``published`` is its name in CCL-Bench (arXiv 2605.06544), its dashboard or its toolkit; "" for
+    our own metrics.
     """
 
     unit: str
@@ -182,11 +182,11 @@ DEFINED = {
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number, measured and simulated; None where it does not apply or is not known.
+    """One number, measured and simulated; None if it does not apply or is not known.
 
     ``of`` is the kind or group it is about, "" for the whole step. ``unit`` is s, B, B/s, 1/s, 1 (a
-    fraction), x (a ratio), n (a number) or "" for text. ``published`` is what CCL-Bench calls it.
-    ``note`` says what would record it where nothing has it.
+    fraction), x (a ratio), n (a number) or "" for text. ``published`` is its name in CCL-Bench.
+    ``note`` names what would record it if neither has it.
     """
 
     metric: str
@@ -204,9 +204,9 @@ class Metric:
 
 
 class Traffic(TypedDict):
-    """Bytes by kind and group in equal parts of the step, means over the ranks.
+    """Bytes by kind and group in equal windows of the step, means over the ranks.
 
-    A list is null where the step was not measured, or not simulated.
+    A list is null if the step was not measured, or not simulated.
     """
 
     measured: list[TrafficWindow] | None
@@ -214,7 +214,7 @@ class Traffic(TypedDict):
 
 
 class MeasuredAnswer(Head):
-    """Metrics of a step as it was measured; nothing was simulated, and ``notes`` say why."""
+    """Metrics of a step as measured; nothing was simulated, ``notes`` give the reason."""
 
     trace: str
     step: str
@@ -236,7 +236,7 @@ class MetricsAnswer(Head, BaselineAnswer):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MetricsReport(Report):
-    """Metrics of a step; ``base`` is None where nothing was simulated."""
+    """Metrics of a step; ``base`` is None if nothing was simulated."""
 
     schema: ClassVar[str] = "twofold/metrics/1"
     listed: ClassVar = Metric, "metrics"
@@ -286,16 +286,16 @@ def metrics(
 ) -> MetricsReport:
     """Compute the metrics of a step as measured, and as simulated on a cluster.
 
-    Without a cluster that of a package's card is taken; where there is none either, nothing is
-    simulated, and metrics that need a cluster are None. All that CCL-Bench publishes are among
-    them; one that the trace does not have is None with a note on what would record it.
+    The default cluster is that of a package's card; if there is none either, nothing is
+    simulated, and metrics that need a cluster are None. All metrics of CCL-Bench are among
+    them; one that the trace lacks is None with a note on what would record it.
 
     Parameters
     ----------
     trace, cluster, settings, watch, options
         As for :func:`experiments.baseline.baseline`.
     windows
-        In how many equal parts of the step the traffic is reported, 1 or more.
+        Number of equal windows of the step for which the traffic is reported, 1 or more.
 
     Raises
     ------
@@ -314,25 +314,25 @@ def metrics(
             why = str(error)
     if cluster is None:
         notes = [f"nothing is simulated: {why}"]
-        _refuse_unused(settings, notes[0])
+        _refuse_simulation_settings(settings, notes[0])
         loaded = open_package(trace, settings.reading)(settings.step)
         return _report(loaded, None, package, notes, windows)
     base = baseline(trace, cluster, settings, watch)
     return _report(base.loaded, base, package, [], windows)
 
 
-_SIMULATING = (
+_SIMULATION_SETTINGS = (
     *("engine", "collective_cost", "nodes", "algorithms", "what_ifs", "slow_down"),
     *("step_time", "fold", "workers"),
 )
-"""Settings that say how a step is simulated, not how it is read."""
+"""Settings that determine how a step is simulated, not how it is read."""
 
 
-def _refuse_unused(settings: Settings, why: str) -> None:
-    """Refuse settings of a simulation where there is none."""
+def _refuse_simulation_settings(settings: Settings, why: str) -> None:
+    """Refuse settings of a simulation if nothing is simulated."""
     default = Settings()
     changed_settings = [
-        name for name in _SIMULATING if getattr(settings, name) != getattr(default, name)
+        name for name in _SIMULATION_SETTINGS if getattr(settings, name) != getattr(default, name)
     ]
     if changed_settings:
         options = ", ".join(name.replace("_", " ") for name in changed_settings)
@@ -382,7 +382,7 @@ def _row(
 
 
 def _values(run: RunTimes, loaded: Loaded, base: Baseline | None, card: WorkloadCard) -> Values:
-    """Every metric of a run, by its name and what it is about."""
+    """Compute all metrics of a run, by name and what it is about."""
     dominant, straggler = of.dominant_kernel(run), of.straggler(run)
     late = straggler.rank if straggler else None
     whole: dict[str, Value] = {
@@ -409,10 +409,10 @@ def _values(run: RunTimes, loaded: Loaded, base: Baseline | None, card: Workload
 
 
 def _throughput(run: RunTimes, loaded: Loaded, card: WorkloadCard) -> dict[str, Value]:
-    """Latencies of a request that is marked, and what a card's batch makes of them per second.
+    """Return latencies of a request if marked, and throughput with the batch of a card.
 
-    A step of training takes in a global batch of sequences. In serving a decode makes a token of
-    each request of the batch, and a request takes as long as its first token and all others.
+    A training step consumes a global batch of sequences. In serving, a decode makes one token of
+    each request of the batch, and a request takes the time of its first token and of all others.
     """
     serving, data = serving_latency(run, loaded.phases), card.workload.data
     ttft, tpot = (serving.ttft, serving.tpot) if serving else (None, None)
@@ -437,7 +437,7 @@ def _throughput(run: RunTimes, loaded: Loaded, card: WorkloadCard) -> dict[str, 
 
 
 def _bound_by(run: RunTimes, chip: AcceleratorTable) -> dict[str, Value]:
-    """Shares of kernels' time by roofline, where kernels record FLOPs and bytes.
+    """Return shares of kernels' time by roofline, if kernels record FLOPs and bytes.
 
     A kernel is bound by compute if its FLOPs take longer at the peak for 16-bit floats than its
     bytes at the memory's bandwidth (Williams et al., doi 10.1145/1498765.1498785).
@@ -459,7 +459,7 @@ def _bound_by(run: RunTimes, chip: AcceleratorTable) -> dict[str, Value]:
 
 
 def _of_calls(run: RunTimes, base: Baseline | None) -> Values:
-    """Numbers, bytes and bandwidths of calls, by kind and by group."""
+    """Return numbers, bytes and bandwidths of calls, by kind and by group."""
     values: Values = {("collective_size", kind): 0.0 for kind in EXCHANGED}
     values |= {("bandwidth_utilisation", kind): None for kind in (*EXCHANGED, "send_receive")}
     sizes: Values = {}
@@ -489,7 +489,7 @@ def _of_calls(run: RunTimes, base: Baseline | None) -> Values:
 
 
 def _counted(loaded: Loaded) -> Values:
-    """Say what the profiler counted besides times; None where it did not."""
+    """Return what the profiler counted apart from times; None if it did not."""
     counted = loaded.counters
     bandwidth = counted.copied / counted.copying if counted.copying > 0 else math.nan
     values = {
@@ -508,7 +508,7 @@ def _counted(loaded: Loaded) -> Values:
 
 
 def _scale_up_utility(base: Baseline) -> float | None:
-    """Share of the step that twice the scale-up bandwidth saves; None where there is none."""
+    """Share of the step that twice the scale-up bandwidth saves; None without scale-up."""
     try:
         scenario = improve(base.scenario, SCALE_UP, 2.0)
     except WhatIfError:
@@ -519,7 +519,7 @@ def _scale_up_utility(base: Baseline) -> float | None:
 
 
 def steps_in(loaded: Loaded) -> int:
-    """How many steps were cut out; a trace that marks none is taken to be one."""
+    """Return the number of recorded steps; a trace that marks none is assumed to be one."""
     coverage = loaded.coverage
     return max(1, len(coverage.steps)) if coverage.step == "all" else 1
 
@@ -539,7 +539,7 @@ def _mfu(run: RunTimes, loaded: Loaded, base: Baseline | None, card: WorkloadCar
 def _why_missing(
     card: WorkloadCard, base: Baseline | None, loaded: Loaded, *, serves: bool
 ) -> dict[str, str]:
-    """Say why a number that a card lets one expect is not given."""
+    """Return why a metric is missing that the card would lead one to expect."""
     if not serves:
         return {}
     why = _no_mfu(card, base)
@@ -566,7 +566,7 @@ def _no_mfu(card: WorkloadCard, base: Baseline | None) -> str:
 
 
 def _ordered(measured_values: Values, simulated: Values) -> list[tuple[str, str]]:
-    """Names in the order of ``DEFINED``, each once at least; then kinds and groups as found."""
+    """List names in the order of ``DEFINED``, each at least once; kinds and groups as they come."""
     both = list(dict.fromkeys([*measured_values, *simulated]))
     named = {name for name, _ in both}
     both += [(name, "") for name in DEFINED if name not in named]

@@ -1,4 +1,4 @@
-"""Serving: what requests see of a deployment, and what twice of each resource would buy."""
+"""Serving: latencies of requests on a deployment, and what twice each resource would buy."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ from traces.requests.table import Requests
 class MetricRow:
     """A metric over requests (s): mean and percentiles, the means over seeds.
 
-    Half widths are of 95 % intervals over seeds; None of one seed.
+    Half widths are of 95 % intervals over seeds; None for one seed.
     """
 
     metric: str
@@ -57,7 +57,7 @@ class MetricRow:
 
 @dataclass(frozen=True, slots=True)
 class PriorityRow:
-    """What requests of a priority see (s): of the first seed."""
+    """Latencies of the requests of a priority (s), for the first seed."""
 
     priority: int
     requests: int
@@ -68,9 +68,9 @@ class PriorityRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """What requests of a model on the cluster see (s), or of all: means over seeds.
+    """Latencies of the requests of a model on the cluster (s), or of all: means over seeds.
 
-    ``goodput_per_s`` and ``met`` (a share) are None where it has no SLO.
+    ``goodput_per_s`` and ``met`` (a share) are None without an SLO.
     """
 
     model: str
@@ -85,15 +85,15 @@ class ModelRow:
 
 
 Gain = tuple[float, float | None]
-"""A mean over seeds and the half width of its 95 % interval; None of one run."""
+"""A mean over seeds and the half width of its 95 % interval; None for one run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingUtility:
-    """What a multiple of a resource buys (%): less p99 TTFT and TPOT, more goodput.
+    """Gain by a multiple of a resource (%): less p99 TTFT and TPOT, more goodput.
 
-    Each is the mean over seeds and its half width, None of one run; ``note`` says why there is
-    none. ``saved_s`` is what the mean request spends less in each part of its time (s).
+    Each is the mean over seeds and its half width, None for one run; ``note`` gives the reason if
+    there is none. ``saved_s`` is the saving of the mean request in each phase (s).
     """
 
     resource: str
@@ -105,7 +105,7 @@ class ServingUtility:
 
 
 class _Runs(NamedTuple):
-    """Runs that utilities are seen against, with their figures (:func:`figures_of`)."""
+    """Runs that utilities are compared with, and their figures (:func:`figures_of`)."""
 
     runs: Sequence[InstanceRun]
     slo: Slo | None
@@ -114,7 +114,7 @@ class _Runs(NamedTuple):
 
 
 class ServingAnswer(Head):
-    """Metrics, utilities, and where the time of a request goes (s, mean)."""
+    """Metrics, utilities, and the mean time of a request by phase (s)."""
 
     metrics: list[MetricRow]
     utilities: list[ServingUtility]
@@ -265,7 +265,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         progress(1, len(names) + 1)
     figures = figures_of(base, slo)
     utilities = []
-    doubts = [*_unmeasured(deployment), *_doubts(base, load, wanted, slo)]
+    doubts = [*_unmeasured_doubts(deployment), *_doubts(base, load, wanted, slo)]
     doubts += ["one seed gives no interval: use --seeds 5"] * (seeds == 1 and not deterministic)
     for number, resource in enumerate([] if base[-1].unserved else names):
         try:
@@ -287,7 +287,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         say_engine(instances),
         tuple(_metric(name, base) for name in _METRICS),
         tuple(sorted(utilities, key=lambda row: -(row.tpot_p99_pct or (-1e9, None))[0])),
-        tuple(_of_priority(base[0], each) for each in _several(base[0].priority)),
+        tuple(_of_priority(base[0], each) for each in _distinct_priorities(base[0].priority)),
         tuple(_by_model(instances, base, slo)) if instances.beside else (),
         _parts(base),
         float(np.mean(figures["goodput"])) if slo is not None else None,
@@ -297,8 +297,8 @@ def serving(  # noqa: PLR0913 - the options of the command
         int(sum(run.totals["preemptions"] for run in base)),
         int(sum(run.totals["restarted"] for run in base)),
         max(float(run.totals["peak_blocks"]) for run in base) / memory.blocks,
-        _found(base, load),
-        _loaded(base, load),
+        _cached_share(base, load),
+        _loaded_share(base, load),
         float(np.mean([run.held for run in base])),
         instances.scaling is not None,
         spent_on(instances, base),
@@ -315,7 +315,7 @@ def serving(  # noqa: PLR0913 - the options of the command
 
 
 def say_engine(instances: Instances) -> str:
-    """Say which engine with which limits, and how many instances."""
+    """Return the engine with its limits, and the number of instances, as text."""
     deployment = instances.deployment
     engine = deployment.engine
     text = (
@@ -337,14 +337,14 @@ def say_engine(instances: Instances) -> str:
     return text if instances.count == 1 else f"{text}; {instances.count} by {instances.router}"
 
 
-def _found(runs: Sequence[InstanceRun], load: Load) -> float | None:
-    """Share of the tokens of prompts that were cached; None where no prefix is shared."""
+def _cached_share(runs: Sequence[InstanceRun], load: Load) -> float | None:
+    """Share of the tokens of prompts that were cached; None if no prefix is shared."""
     if not isinstance(load, Requests) or load.hashes is None:
         return None
     return float(runs[0].found.sum() / load.prompt.sum())
 
 
-def _loaded(runs: Sequence[InstanceRun], load: Load) -> float:
+def _loaded_share(runs: Sequence[InstanceRun], load: Load) -> float:
     """Share of the tokens of prompts that were copied from host memory."""
     if not isinstance(load, Requests):
         return 0.0
@@ -362,8 +362,8 @@ def runs_of(
     for seed in range(count):
         run = serve(instances, load, seed=seed, base=base, host=host)
         if run.unserved and runs:
-            # A part of a run beside whole ones would be another load.
-            runs[-1] = runs[-1]._replace(unserved=_LATER)
+            # A partial run would have another load than the complete ones.
+            runs[-1] = runs[-1]._replace(unserved=_NOT_RUN)
             break
         runs.append(run)
         if run.unserved:
@@ -371,8 +371,8 @@ def runs_of(
     return runs
 
 
-_LATER = -1
-"""Requests not served of a run that is whole, but behind which no more was run."""
+_NOT_RUN = -1
+"""``unserved`` of a complete run after which further seeds were not run."""
 
 
 def _utility(
@@ -401,18 +401,18 @@ def _utility(
         note = "no request meets the SLO before"
         return ServingUtility(resource, ttft, tpot, None, note, saved)
     goodput, half = gain_of(gain)
-    note = _OTHERWISE if goodput < -max(half or 0.0, _VISIBLE) else ""
+    note = _ANOMALY if goodput < -max(half or 0.0, _LEAST_LOSS) else ""
     return ServingUtility(resource, ttft, tpot, (goodput, half), note, saved)
 
 
-_VISIBLE = 0.5
-"""Per cent of goodput below which less of it is no news."""
-_OTHERWISE = "goodput falls: requests meet in other batches or on other instances"
+_LEAST_LOSS = 0.5
+"""Loss of goodput (%) up to which no note explains it."""
+_ANOMALY = "goodput falls: requests meet in other batches or on other instances"
 """Faster parts can make a schedule worse (Graham, SIAM J. Appl. Math. 17, 1969)."""
 
 
 def figures_of(runs: Sequence[InstanceRun], slo: Slo | None) -> dict[str, Floats]:
-    """P99 of TTFT and TPOT, requests a second that meet the SLO and their share, by run."""
+    """Return p99 TTFT and TPOT, requests/s that meet the SLO and their share, by run."""
     figures = {
         "ttft": np.array([np.quantile(run.ttft, 0.99) for run in runs]),
         "tpot": np.array([np.quantile(run.tpot, 0.99) for run in runs]),
@@ -428,7 +428,7 @@ def figures_of(runs: Sequence[InstanceRun], slo: Slo | None) -> dict[str, Floats
 
 
 def requests_that_meet(run: InstanceRun, slo: Slo) -> Floats:
-    """Return 1 for each request that keeps the SLO, else 0."""
+    """Return 1 for each request that meets the SLO, else 0."""
     met = np.ones(len(run.ttft))
     if slo.ttft is not None:
         met *= run.ttft <= slo.ttft
@@ -438,13 +438,13 @@ def requests_that_meet(run: InstanceRun, slo: Slo) -> Floats:
 
 
 def gain_of(values: Floats) -> Gain:
-    """Mean of gains (%) and the half width of their 95 % interval."""
+    """Mean of gains (%) and the half width of its 95 % interval."""
     half = half_width(values)
     return 100 * float(values.mean()), None if half is None else 100 * half
 
 
 def half_width(values: Floats) -> float | None:
-    """Return the half width of the 95 % interval of a mean over seeds; None of one."""
+    """Return the half width of the 95 % interval of a mean over seeds; None for one seed."""
     count = len(values)
     if count < 2:
         return None
@@ -459,7 +459,7 @@ def _metric(name: str, runs: Sequence[InstanceRun]) -> MetricRow:
 
 
 def _quantile(name: str, run: InstanceRun, quantile: float | None) -> float:
-    """Quantile of a metric, None: its mean; requests count alike, and tokens in ITL."""
+    """Quantile of a metric, or its mean for None, over requests; ITL is over tokens."""
     if name == "itl":
         return gap_quantile(run.gaps, quantile)
     columns = {"ttft": run.ttft, "tpot": run.tpot, "e2e": run.end_to_end, "queue": run.queued}
@@ -468,9 +468,9 @@ def _quantile(name: str, run: InstanceRun, quantile: float | None) -> float:
 
 
 def _parts(runs: Sequence[InstanceRun]) -> dict[str, float]:
-    """Mean time of a request in the queue, reading its prompt, moving, and making its tokens (s).
+    """Mean time of a request by phase: queue, prefill, transfer, decode (s).
 
-    What moves is its cache to another pool, with the waiting for a seat and blocks there.
+    The transfer is that of its KV cache to another pool, with the wait for a slot and blocks there.
     """
     queue = float(np.mean([run.queued.mean() for run in runs]))
     moved = float(np.mean([run.moved.mean() for run in runs]))
@@ -482,8 +482,8 @@ def _parts(runs: Sequence[InstanceRun]) -> dict[str, float]:
     return {**parts, "decode": max(0.0, whole - ttft)}
 
 
-def _several(priorities: Longs) -> list[int]:
-    """Return the priorities that requests have, ascending; none where all are alike."""
+def _distinct_priorities(priorities: Longs) -> list[int]:
+    """Return the distinct priorities of requests, ascending; none if all are equal."""
     values = np.unique(priorities).tolist()
     return values if len(values) > 1 else []
 
@@ -498,7 +498,7 @@ def _of_priority(run: InstanceRun, priority: int) -> PriorityRow:
 def _by_model(
     instances: Instances, runs: Sequence[InstanceRun], slo: Slo | None
 ) -> Iterator[ModelRow]:
-    """Return what requests of each model see, and those of all models."""
+    """Return the latencies of the requests of each model, and of all models."""
     slos = [slo, *(each.slo for each in instances.beside)]
     of_model = list(zip(*((run, *run.beside) for run in runs), strict=True))
     rows = [
@@ -557,19 +557,19 @@ def _load_text(load: Load) -> str:
     )
 
 
-_MOSTLY = 0.5
-"""Share of kernels' time by the roofline alone beyond which an answer is doubtful."""
+_MOST_UNMEASURED = 0.5
+"""Share of kernels' time by the roofline from which on an answer is doubtful."""
 
 
-def _unmeasured(deployment: Deployment) -> tuple[str, ...]:
-    """Say if most kernels were measured neither here nor on a relative, or the engine is new."""
+def _unmeasured_doubts(deployment: Deployment) -> tuple[str, ...]:
+    """Return doubts: most kernel times are by roofline, or the engine is newer than those known."""
     doubts = []
     engine, share = deployment.engine, kernel_origins(deployment)["roofline"]
     if engine.assumed:
         doubts.append(
             f"{engine.name} is newer than {engine.assumed}, the newest whose defaults are known"
         )
-    if share > _MOSTLY:
+    if share > _MOST_UNMEASURED:
         doubts.append(
             f"{100 * share:.0f} % of kernels' time is a roofline's: no table has them on"
             f" {deployment.cluster.accelerator.name}"
@@ -578,7 +578,7 @@ def _unmeasured(deployment: Deployment) -> tuple[str, ...]:
 
 
 _SATURATED = 1.05
-"""How much later than its last arrival and a request's time a run ends whose queue grows."""
+"""Ratio of a run's end to its last arrival plus a request's time above which the queue grows."""
 
 
 def _doubts(
@@ -586,7 +586,7 @@ def _doubts(
 ) -> tuple[str, ...]:
     doubts = []
     last = runs[-1]
-    if last.unserved == _LATER:
+    if last.unserved == _NOT_RUN:
         doubts.append(f"interrupted: {len(runs)} of {count} seeds are answered")
     elif last.unserved:
         done = sum(len(run.ttft) for run in (last, *last.beside))
@@ -619,8 +619,8 @@ def _doubts(
     return tuple(doubts)
 
 
-_WORTH_SAYING = 0.5
-"""Per cent of p99 TPOT below which no resource is named."""
+_LEAST_GAIN = 0.5
+"""Gain in p99 TPOT (%) below which no resource is named."""
 
 
 def _cause(runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility], factor: float) -> str:
@@ -630,7 +630,7 @@ def _cause(runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility], fac
     gains = [row for row in utilities if row.tpot_p99_pct is not None]
     best = max(gains, key=lambda row: (row.tpot_p99_pct or (0.0, None))[0], default=None)
     gain = 0.0 if best is None or best.tpot_p99_pct is None else best.tpot_p99_pct[0]
-    if best is None or gain < _WORTH_SAYING:
+    if best is None or gain < _LEAST_GAIN:
         return f"{busy}."
     verb = "shorten" if is_plural(best.resource) else "shortens"
     return f"{busy}. {better(best.resource, factor)} {verb} p99 TPOT most, by {gain:.0f} %."

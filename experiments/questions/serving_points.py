@@ -1,6 +1,6 @@
-"""Serving at many points: the rate that just meets an SLO, and anything varied: rates, clusters.
+"""Serving at many points: the highest rate that meets an SLO, and sweeps of rates or clusters.
 
-What doubling would buy of that rate is asked, too.
+Utilities of that rate are computed, too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,20 +48,20 @@ from traces.requests.table import Requests, parse_rate
 
 ATTAINED = 0.99
 """Share of requests that must meet an SLO, so that it holds for the 99th percentile."""
-_LOOKS = 16
-"""Runs that finding a rate takes, about: to bracket it, and to halve the bracket."""
-_NEAR = 0.01
-"""Fraction of a rate to which it is found."""
+_RUNS_PER_RATE = 16
+"""Approximate number of runs to find a rate: bracketing and bisection."""
+_TOLERANCE = 0.01
+"""Relative tolerance of a rate."""
 _SLOWEST = 2.0**-14
-"""Rate over that of saturation at which a deployment is as good as idle."""
+"""Share of the saturation rate at which a deployment is practically idle."""
 _FASTEST = 2.0**14
 _CURVE = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94, 1.0, 1.06, 1.12)
-"""Rates of the curve over that of saturation."""
+"""Rates of the curve as multiples of the saturation rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class RatePoint:
-    """What requests see at a rate (1/s, s): means over seeds; the share that meets the SLO."""
+    """Latencies of requests at a rate (1/s, s), means over seeds; the share that meets the SLO."""
 
     rate_per_s: float
     ttft_mean: float
@@ -74,20 +74,20 @@ class RatePoint:
 
 
 class LoadCurve(NamedTuple):
-    """Rates (1/s) around that of saturation, at which all are served that are there at once."""
+    """Latencies around the saturation rate (1/s): the throughput if all requests arrive at once."""
 
     saturation: float
     points: tuple[RatePoint, ...]
 
     @property
     def knee(self) -> RatePoint:
-        """The point of most power, rate over mean latency (Kleinrock, ICC 1979)."""
+        """The point of maximal power, rate over mean latency (Kleinrock, ICC 1979)."""
         return max(self.points, key=lambda point: point.throughput_per_s / point.e2e_mean)
 
 
 @dataclass(frozen=True, slots=True)
 class RateUtility:
-    """What a multiple of a resource buys of the rate at the SLO (%), and its half width."""
+    """Gain in the rate at the SLO (%) by a multiple of a resource, and its half width."""
 
     resource: str
     rate_pct: Gain | None
@@ -144,8 +144,8 @@ class ServingRateReport(Report):
         return RatePoint, self.curve.points
 
 
-class _Question(NamedTuple):
-    """Requests of each seed, whose rate is changed by making all gaps shorter."""
+class _Target(NamedTuple):
+    """Requests of each seed, whose rate is changed by scaling all gaps, and the SLO."""
 
     tables: Sequence[Requests]
     slo: Slo
@@ -196,10 +196,10 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
     check_factor(factor)
     names = resources_of(instances.deployment, resources)
     wanted = 1 if isinstance(load, Requests) else seeds
-    check_runs(instances.tokens_of(load), _LOOKS * wanted * (len(names) + 2))
+    check_runs(instances.tokens_of(load), _RUNS_PER_RATE * wanted * (len(names) + 2))
     tables = [load] if isinstance(load, Requests) else [load(seed) for seed in range(seeds)]
     _check(instances, tables)
-    goal = _Question(tables, slo, Before(instances))
+    goal = _Target(tables, slo, Before(instances))
     progress = watch(f"{len(names) + 2} points")
     saturation = _saturation(instances, goal)
     rates = _rates(instances, goal, saturation)
@@ -230,7 +230,7 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
 def load_curve(
     instances: Instances, tables: Sequence[Requests], slo: Slo, before: Before
 ) -> LoadCurve:
-    """Return what requests see at rates around that of saturation, as the mean over tables.
+    """Return latencies of requests at rates around saturation, as means over tables.
 
     Raises
     ------
@@ -238,11 +238,11 @@ def load_curve(
         If all requests of a table arrive at once.
     """
     _check(instances, tables)
-    goal = _Question(tables, slo, before)
+    goal = _Target(tables, slo, before)
     return _curve(instances, goal, _saturation(instances, goal))
 
 
-def _curve(instances: Instances, goal: _Question, saturation: float) -> LoadCurve:
+def _curve(instances: Instances, goal: _Target, saturation: float) -> LoadCurve:
     return LoadCurve(
         saturation, tuple(_at_load(instances, goal, share * saturation) for share in _CURVE)
     )
@@ -258,7 +258,7 @@ def _check(instances: Instances, tables: Sequence[Requests]) -> None:
 
 
 def _at(
-    instances: Instances, table: Requests, rate: float, goal: _Question, host: float
+    instances: Instances, table: Requests, rate: float, goal: _Target, host: float
 ) -> InstanceRun:
     """Serve a table at another rate."""
     before = goal.before
@@ -270,26 +270,24 @@ def _at(
     return run
 
 
-def _saturation(instances: Instances, goal: _Question) -> float:
-    """Return the requests per second that are served where all are there from the begin."""
+def _saturation(instances: Instances, goal: _Target) -> float:
+    """Return the requests per second that are served if all arrive at once."""
     runs = [_at(instances, table, table.rate * 1e12, goal, 1.0) for table in goal.tables]
     return float(np.mean([len(run.ttft) / float(run.totals["end"]) for run in runs]))
 
 
-def _rates(instances: Instances, goal: _Question, guess: float, host: float = 1.0) -> Floats:
-    """Rates at the SLO, a seed each; requests of a seed are the same at every rate."""
+def _rates(instances: Instances, goal: _Target, guess: float, host: float = 1.0) -> Floats:
+    """Return rates at the SLO, one per seed; requests of a seed are the same at every rate."""
     return np.array([_rate(instances, table, goal, guess, host) for table in goal.tables])
 
 
-def _rate(
-    instances: Instances, table: Requests, goal: _Question, guess: float, host: float
-) -> float:
+def _rate(instances: Instances, table: Requests, goal: _Target, guess: float, host: float) -> float:
     """Bracket a rate by factors of 2 around a guess, then bisect in logarithms.
 
     Raises
     ------
     WhatIfError
-        If the SLO is not met however low the rate is, or met however high.
+        If the SLO is not met at any rate, however low, or is met at every rate.
     """
 
     def met(rate: float) -> bool:
@@ -311,7 +309,7 @@ def _rate(
             low, high = low / 2, low
             if low < guess * _SLOWEST:
                 raise WhatIfError(_never(_at(instances, table, low, goal, host), goal.slo))
-    while high / low > 1 + _NEAR:
+    while high / low > 1 + _TOLERANCE:
         middle = float(np.sqrt(low * high))
         low, high = (middle, high) if met(middle) else (low, middle)
     return float(np.sqrt(low * high))
@@ -327,7 +325,7 @@ def _never(run: InstanceRun, slo: Slo) -> str:
     return f"the SLO is never met, even of requests that wait for nobody: {'; '.join(missed)}"
 
 
-def _at_load(instances: Instances, goal: _Question, rate: float) -> RatePoint:
+def _at_load(instances: Instances, goal: _Target, rate: float) -> RatePoint:
     runs = [_at(instances, table, rate, goal, 1.0) for table in goal.tables]
 
     def mean(figure: Callable[[InstanceRun], float]) -> float:
@@ -346,7 +344,7 @@ def _at_load(instances: Instances, goal: _Question, rate: float) -> RatePoint:
 
 
 def _utility(
-    instances: Instances, goal: _Question, resource: str, factor: float, before: Floats
+    instances: Instances, goal: _Target, resource: str, factor: float, before: Floats
 ) -> RateUtility:
     try:
         better = with_more_of(instances, resource, factor)
@@ -361,7 +359,7 @@ DEGREE = "tp"
 
 
 class Served(NamedTuple):
-    """Who serves what at a point, and what they were before a resource was multiplied."""
+    """Instances and load of a point, and the instances before a resource was multiplied."""
 
     instances: Instances
     load: Load
@@ -370,9 +368,9 @@ class Served(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServingPoint:
-    """What requests see at a value of what is varied (s): means over seeds and half widths.
+    """Latencies at a value of what is varied (s): means over seeds and half widths.
 
-    ``refused`` says why there is no answer.
+    ``refused`` is the reason if there is no answer.
     """
 
     value: str
@@ -397,7 +395,7 @@ class ServingSweepAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ServingSweepReport(Report):
-    """Points of one thing that was varied; all else is alike, the requests of a seed, too."""
+    """Points over one varied quantity; all others, and the requests of a seed, are fixed."""
 
     schema: ClassVar[str] = "twofold/serving_sweep/1"
     listed: ClassVar = ServingPoint, "points"
@@ -433,7 +431,7 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
     seeds: int = 5,
     watch: Watch = lambda _: None,
 ) -> ServingSweepReport:
-    """Serve a load at each of several values of one thing.
+    """Serve a load at each of several values of one quantity.
 
     Parameters
     ----------
@@ -511,7 +509,7 @@ def _point(
 
 
 def at_point(served: Served, varied: str, value: str) -> Served:
-    """Return who serves what at a value of what is varied, as :func:`serving_sweep` names both.
+    """Return instances and load at a value of what is varied, named as in :func:`serving_sweep`.
 
     Raises
     ------
@@ -564,7 +562,7 @@ def _at_concurrency(served: Served, value: str) -> Served:
 
 
 def _other(served: Served, instances: Instances) -> Served:
-    """Return the same load on other instances, of which nothing is multiplied."""
+    """Return the same load on other instances, with no resource multiplied."""
     return Served(instances, served.load, Before(instances))
 
 

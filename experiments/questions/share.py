@@ -1,6 +1,6 @@
-"""Several jobs on one network: what each loses to the others, where, and what doubling would buy.
+"""Several jobs on one network: the slow-down of each, where it arises, and what would help.
 
-Each job is read, costed and replayed by itself as any other command does, put on its seats of the
+Each job is read, costed and replayed by itself as by any other command, placed on nodes of the
 cluster, and repeats its step beside the others until that is steady
 (:mod:`simulator.engine.repeating`, :mod:`simulator.analysis.steady`).
 """
@@ -43,7 +43,7 @@ from topologies import Cluster, load_cluster
 
 _ENGINE = "flow"
 _MOST_TIMES = 5
-"""How many times ``steps`` are averaged at most, where means do not settle."""
+"""Largest multiple of ``steps`` that is averaged if means do not settle."""
 _MOST_COPIES = 1000
 
 
@@ -51,13 +51,13 @@ _MOST_COPIES = 1000
 class JobShare:
     """A job: its step by itself and beside the others (s).
 
-    ``replayed_step_s`` is its step as ``replay`` has it, nodes filled in order on a machine of its
-    own; ``alone_step_s`` where it sits, nobody else there; ``step_s`` the mean beside the others,
-    with the worst, the least and the standard deviation of ``steps_averaged`` steps, after
-    ``steps_left_out``. ``slow_down`` is ``step_s / alone_step_s``. ``half_pct`` is by how much
-    the means of the window's halves differ, ``drift_steps`` how far the job's phase against the
-    slowest job moved in it; both are 0 where everything repeats. ``meets`` are the jobs with which
-    it has a link in common; a job that meets nobody takes what it takes alone.
+    ``replayed_step_s`` is its step by ``replay``, with nodes filled in order on a machine of its
+    own; ``alone_step_s`` on its nodes without other jobs; ``step_s`` the mean beside the others,
+    with the longest, the shortest and the standard deviation of ``steps_averaged`` steps, after
+    ``steps_left_out``. ``slow_down`` is ``step_s / alone_step_s``. ``half_pct`` is the difference
+    of the means of the window's halves, ``drift_steps`` how far the job's phase against the slowest
+    job drifted in the window; both are 0 if everything repeats. ``meets`` are the jobs with which
+    it shares a link; without any, the job takes as long as alone.
     """
 
     job: str
@@ -82,12 +82,12 @@ class JobShare:
 
 
 class LinkPart(TypedDict):
-    """What a job does on a link in a step: its bytes (B), and what its calls lose there (s).
+    """Use of a link by a job per step: its bytes (B), and the time its calls lose there (s).
 
-    ``utilisation`` is the share of the bandwidth that its bytes take on average. ``lost_s`` is by
-    how much longer the calls of a rank take where this link holds them back, because of other jobs:
-    the mean over the job's ranks. Not all of it is lost to the step: calls may be hidden by
-    computing, and lie beside each other.
+    ``utilisation`` is the mean share of the bandwidth that its bytes take. ``lost_s`` is by how
+    much longer the calls of a rank take because other jobs use this link: the mean over the job's
+    ranks. Not all of it is lost to the step: calls may be hidden by compute, and overlap each
+    other.
     """
 
     job: str
@@ -98,10 +98,10 @@ class LinkPart(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class MetLink:
-    """A link that several jobs send over: its bandwidth (B/s), and what is used of it (0 to 1).
+    """A link that several jobs use: its bandwidth (B/s) and utilisation (0 to 1).
 
-    ``lost_s`` is the sum over the jobs, in a step of each. Where ranks that do the same are
-    simulated once, what they lose is put down to the links of the one.
+    ``lost_s`` is the sum over the jobs, in a step of each. If one rank is simulated for several
+    equivalent ones, their losses are attributed to its links.
     """
 
     link: str
@@ -113,7 +113,7 @@ class MetLink:
 
 
 class JobUtility(TypedDict):
-    """What a resource is worth to a job: beside the others, and alone where it sits (%)."""
+    """Utility of a resource for a job: beside the others, and alone on its nodes (%)."""
 
     job: str
     step_s: float
@@ -123,11 +123,11 @@ class JobUtility(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class SharedUtility:
-    """What ``factor`` times of a resource buys, for all jobs at once, and each.
+    """Utility of ``factor`` times a resource, for all jobs together, and each.
 
-    ``utility_pct`` weighs the jobs' utilities by their ranks:
-    ``sum(ranks * utility) / sum(ranks)``. It is None where the resource cannot matter or be had;
-    ``note`` says why, or that steps did not settle.
+    ``utility_pct`` is the mean of the jobs' utilities, weighted by their ranks:
+    ``sum(ranks*utility)/sum(ranks)``. It is None if the resource has no effect or cannot be
+    multiplied; ``note`` gives the reason, or warns that steps did not settle.
     """
 
     resource: str
@@ -139,7 +139,7 @@ class SharedUtility:
 
 
 class PlacementAnswer(TypedDict):
-    """Where the jobs sit: seat ``s`` is slot ``s % slots`` of node ``s // slots``."""
+    """Placement of the jobs: seat ``s`` is slot ``s % slots`` of node ``s // slots``."""
 
     placement: str
     nodes: int
@@ -148,7 +148,7 @@ class PlacementAnswer(TypedDict):
 
 
 class GroupAnswer(TypedDict):
-    """Jobs that were simulated together; ``cycle_steps`` of ``slowest`` repeat, 0: nothing does."""
+    """Jobs simulated together; ``cycle_steps`` of ``slowest`` repeat, 0: nothing repeats."""
 
     jobs: list[str]
     slowest: str
@@ -158,10 +158,10 @@ class GroupAnswer(TypedDict):
 
 
 class ShareAnswer(Head):
-    """Jobs on one network; ``lost_pct`` is the share of all ranks' time that goes to sharing.
+    """Jobs on one network; ``lost_pct`` is the share of all ranks' time lost to sharing.
 
     It is ``100 sum(ranks (1 - alone / step)) / sum(ranks)``. ``faults`` are what-ifs on parts of
-    the network, which is that of all jobs; the jobs' ``baselines`` are without them.
+    the network, which all jobs share; the jobs' ``baselines`` are without them.
     """
 
     baselines: list[BaselineAnswer]
@@ -178,7 +178,7 @@ class ShareAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ShareReport(Report):
-    """Jobs in their order, the links on which they meet, and utilities, the greatest first."""
+    """Jobs in order, the links that they share, and utilities, the largest first."""
 
     schema: ClassVar[str] = "twofold/share/1"
     listed: ClassVar = JobShare, "jobs"
@@ -218,7 +218,7 @@ class ShareReport(Report):
 
     @property
     def jobs(self) -> tuple[JobShare, ...]:
-        """What became of each job."""
+        """Times of each job, alone and beside the others."""
         return tuple(self._job(number) for number in range(len(self.placed)))
 
     def _job(self, number: int) -> JobShare:
@@ -248,14 +248,14 @@ class ShareReport(Report):
 
     @property
     def lost_pct(self) -> float:
-        """Share of all ranks' time that goes to sharing, in %."""
+        """Share of all ranks' time lost to sharing, in %."""
         rows = self.jobs
         lost = sum(row.ranks * (1 - row.alone_step_s / row.step_s) for row in rows)
         return 100 * lost / sum(row.ranks for row in rows)
 
     @property
     def links(self) -> tuple[MetLink, ...]:
-        """Links on which jobs meet, those first where most time is lost, then the fullest."""
+        """Shared links: those with the most time lost first, then the busiest."""
         used = self.sharing.utilisation()
         rows = [self._link(int(link), used[:, link]) for link in self.sharing.met()]
         return tuple(sorted(rows, key=lambda row: (-row.lost_s, -row.utilisation)))
@@ -283,7 +283,7 @@ class ShareReport(Report):
 
     @property
     def together(self) -> tuple[GroupAnswer, ...]:
-        """Jobs that were simulated together, and how that settled."""
+        """Jobs that were simulated together, and how their steps settled."""
         return tuple(self._group(part, how) for part, how in self.sharing.groups)
 
     def _group(self, part: Sequence[int], how: Steady) -> GroupAnswer:
@@ -294,7 +294,7 @@ class ShareReport(Report):
             "slowest": slowest,
             "cycle_steps": how.cycle,
             "settled": how.settled,
-            "note": _settled_note(how, slowest),
+            "note": _precision_note(how, slowest),
         }
 
     @property
@@ -311,8 +311,8 @@ class ShareReport(Report):
         )
 
 
-def _settled_note(how: Steady, slowest: str) -> str:
-    """Say how sure the means are."""
+def _precision_note(how: Steady, slowest: str) -> str:
+    """Return how precise the means are, as text."""
     if how.cycle:
         times = f"{how.cycle} steps" if how.cycle > 1 else "every step"
         return f"everything repeats after {times} of {slowest}"
@@ -365,10 +365,10 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
     warm_up
         First steps of each job that are left out.
     factor, resources
-        How many times as good resources are to be, and which; all if none is named, and None for
-        no utilities.
+        The factor on resources, and which resources; all if none is named, and None for no
+        utilities.
     keep
-        For how many steps of each job (the last ones) to keep all times, for Perfetto.
+        Number of steps of each job (the last ones) whose times are all kept, for Perfetto.
     settings
         How each job is read and costed by itself; the engine is ``flow``.
     watch
@@ -421,7 +421,7 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
 
 
 def _split_changes(what_ifs: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Tell changes of each job from those with parts of the network, which all jobs share.
+    """Split what-ifs into those of each job, and those of parts of the shared network.
 
     Raises
     ------
@@ -445,7 +445,7 @@ def _split_changes(what_ifs: Sequence[str]) -> tuple[tuple[str, ...], tuple[str,
 def _with_faults(
     scenarios: Sequence[Scenario], changes: Sequence[str]
 ) -> tuple[list[Scenario], tuple[WhatIfNote, ...]]:
-    """Break the one network of all jobs, and say what that touched; errors as ``Change.apply``."""
+    """Apply faults to the shared network; return what they touched; errors as ``Change.apply``."""
     if not changes:
         return list(scenarios), ()
     first, changes_made = changed(scenarios[0], map(parse_change, changes))
@@ -566,10 +566,10 @@ def _checked(settings: Settings) -> Settings:
 
 
 def _on_seats(scenarios: Sequence[Scenario], seating: Seating) -> list[Scenario]:
-    """Put jobs on their seats, on one network built for all where their libraries are the same."""
+    """Place jobs on their seats, on one network if their libraries are equal."""
     seated: list[Scenario] = []
     for scenario, seats in zip(scenarios, seating.seats.values(), strict=True):
-        # Here a job begins a step when the one before it has ended on all of its ranks.
+        # A job begins a step here when the one before has ended on all of its ranks.
         alone = replace(scenario.whole().workload, repeats=None)
         workload = moved(alone, seats, seating.ranks)
         site = seated[0].site if seated else None
@@ -578,7 +578,7 @@ def _on_seats(scenarios: Sequence[Scenario], seating: Seating) -> list[Scenario]
 
 
 def _utility(report: ShareReport, resource: str, window: Window, watch: Watch) -> SharedUtility:
-    """Ask what a better resource buys: of the cluster, or of the ranks of all jobs."""
+    """Compute the utility of a resource of the cluster, or of the ranks of all jobs."""
     first, factor = report.placed[0].scenario, report.factor
     now, then = value_of(first, resource), value_of(first, resource, factor)
     why = [
@@ -591,7 +591,7 @@ def _utility(report: ShareReport, resource: str, window: Window, watch: Watch) -
         placed = _changed(report.placed, resource, factor)
     except WhatIfError as error:
         return SharedUtility(resource, now, "", None, [], str(error))
-    # A changed network is not averaged for longer than need be: nine of them are asked.
+    # The window of a changed network stays short: there are up to nine of them.
     shorter = replace(window, most=min(window.most, 2 * window.least))
     better = shared(placed, shorter, watch=lambda what: watch(f"{resource}: {what}"))
     rows: list[JobUtility] = [
@@ -612,7 +612,7 @@ def _utility(report: ShareReport, resource: str, window: Window, watch: Watch) -
 
 
 def _changed(placed: Sequence[PlacedJob], resource: str, factor: float) -> list[PlacedJob]:
-    """Change all jobs' scenarios, which share a network again where they did."""
+    """Apply a change to all jobs' scenarios; jobs that shared a network share the changed one."""
     change, changed_jobs = better(resource, factor), list[PlacedJob]()
     for placed_job in placed:
         scenario = change.apply(placed_job.scenario).scenario

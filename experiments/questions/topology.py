@@ -1,4 +1,4 @@
-"""Bare topologies: what they are, and how to get one from text."""
+"""Bare topologies: their properties, and how to build one from text."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,7 +18,7 @@ from topologies.spec import parse_topology
 
 
 class ThroughputAnswer(TypedDict):
-    """What the topology carries of a traffic pattern (B/s from every rank) when a link is full.
+    """Throughput of a traffic pattern (B/s per rank) at which the first link is full.
 
     ``ideal_per_rank`` is the same for uniform traffic spread over all shortest paths, the capacity,
     and ``of_capacity`` the quotient; ``busiest_link`` are the ends of the link that is full first.
@@ -34,10 +34,10 @@ class ThroughputAnswer(TypedDict):
 class TopologyAnswer(Head):
     """A topology's counts, its diameter and its bisection bandwidth (B/s).
 
-    ``cable_bandwidth`` (B/s) and ``cable_latency`` (s) are the numbers of ``cables``; null where
-    the graph's file says them cable by cable. ``resources`` are its links, by resource. ``routing``
-    is how switches choose among equal next hops; ``throughput`` is null where no traffic was asked
-    about.
+    ``cable_bandwidth`` (B/s) and ``cable_latency`` (s) are the numbers of ``cables``; null if
+    the graph's file gives them per cable. ``resources`` are its links, by resource. ``routing``
+    is how switches choose among equal next hops; ``throughput`` is null if no traffic pattern
+    was given.
     """
 
     name: str
@@ -105,7 +105,7 @@ class TopologyReport(Report):
 
 
 USUAL = ("1 GB/s", "1 us")
-"""Bandwidth and latency of the cables of a spec that nobody says anything of."""
+"""Default bandwidth and latency of the cables of a spec."""
 
 
 @question("topology")
@@ -130,8 +130,8 @@ def topology(
     -------
     TopologyReport
 
-    ``throughput`` is a traffic pattern (:func:`topologies.properties.throughput`) of which it says
-    how much the topology carries under its routing.
+    ``throughput`` is a traffic pattern (:func:`topologies.properties.throughput`), whose
+    throughput under the topology's routing is returned.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def bare(spec: str, bandwidth: str | None, latency: str | None) -> Topology:
 
 
 def _cable(bandwidth: str | None, latency: str | None) -> tuple[float | None, float | None]:
-    """Read what each cable is: bandwidth (B/s) and latency (s)."""
+    """Parse bandwidth (B/s) and latency (s) of a cable."""
     return (
         None if bandwidth is None else parse_quantity(bandwidth, "B/s"),
         None if latency is None else parse_quantity(latency, "s"),

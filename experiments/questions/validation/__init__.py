@@ -1,1 +1,1 @@
-"""`validate`: predictions beside what was measured, of recordings, steps, calls and serving."""
+"""`validate`: predictions against measurements of recordings, steps, calls and serving."""

@@ -1,15 +1,15 @@
-"""Validate what-ifs that others measured: the ratio of two generated steps beside the published.
+"""Validate what-ifs that others measured: ratios of two generated steps against published ones.
 
-A table has a row per what-if: a step under two settings, and how many times as long the second is.
-``step_ratio_b_over_a_measured`` is the ratio; without it, it follows from ``value_a``, ``value_b``
-and ``unit``. ``knob`` says what differs, ``source`` who measured it, and ``knob_size_known``
-whether both settings are known in figures (``yes …``, ``no: …``).
+A table has a row per what-if: a step under two settings, and the ratio of the second to the first.
+``step_ratio_b_over_a_measured`` is that ratio; without it, it follows from ``value_a``, ``value_b``
+and ``unit``. ``knob`` is what differs, ``source`` who measured it, and ``knob_size_known`` whether
+both settings are known as numbers (``yes …``, ``no: …``).
 
-What ran stands in the columns of :mod:`experiments.validation.measured_steps`; a column with ``_a``
-or ``_b`` behind its name is of one side only: ``tp_a``, ``cluster_b``. ``gpus`` and
-``accumulation`` may stand for ``dp`` and ``global_batch``. ``settings`` are changes of the cluster,
-``NAME = VALUE`` with a semicolon between: NCCL's variables, or fields of its file. ``not_known``
-says what nobody states; such a row is kept, and refused for that reason.
+The configuration is in the columns of :mod:`experiments.validation.measured_steps`; a column with
+the suffix ``_a`` or ``_b`` is of one side only: ``tp_a``, ``cluster_b``. ``gpus`` and
+``accumulation`` may replace ``dp`` and ``global_batch``. ``settings`` are changes of the cluster,
+``NAME = VALUE`` separated by semicolons: NCCL's variables, or fields of its file. ``not_known`` is
+what no source states; such a row is kept, and refused for that reason.
 
 Without a column ``cluster`` the row is in words: ``model``, ``hardware``, ``setting_a`` and
 ``setting_b`` (:mod:`experiments.validation.setting_words`).
@@ -53,7 +53,7 @@ _SIDES = ("a", "b")
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A step under one setting: what ran where, and changes of its cluster by name."""
+    """A step under one setting: what ran on which cluster, and changes of the cluster by name."""
 
     step: MeasuredStep
     settings: tuple[tuple[str, str], ...] = ()
@@ -64,7 +64,7 @@ class Side:
         Raises
         ------
         WhatIfError
-            If it has no such setting, or not that value.
+            If it has no such setting, or not with that value.
         """
         for name, value in self.settings:
             if name in SETTINGS:
@@ -76,11 +76,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class RatioPrediction:
-    """How many times as long a token takes on a GPU at setting b as at a: measured and predicted.
+    """Ratio of the time of a token on a GPU at setting b to that at a: measured and predicted.
 
-    ``error_pct`` is predicted against measured. ``knob_size_known`` says whether the table states
-    both settings in figures. A row that is not answered says why in ``refused``; ``assumed`` is
-    what it does not say.
+    ``error_pct`` is predicted against measured. ``knob_size_known`` is whether the table has both
+    settings as numbers. A row without an answer has the reason in ``refused``; ``assumed`` is what
+    the row does not state.
     """
 
     place: str
@@ -106,7 +106,7 @@ class RatioPrediction:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRatio:
-    """A row of a table: its answer before it is predicted, and both sides where they are known."""
+    """A row of a table: its answer before it is predicted, and both sides if they are known."""
 
     unanswered: RatioPrediction
     sides: tuple[Side, Side] | None = None
@@ -119,7 +119,7 @@ class MeasuredRatio:
 
 @dataclass(frozen=True, slots=True)
 class RatioErrors:
-    """Errors of the ratios of one knob, or of all, in % without sign."""
+    """Absolute errors (%) of the ratios of one knob, or of all."""
 
     knob: str
     ratios: int
@@ -129,9 +129,9 @@ class RatioErrors:
 
 
 class ValidateRatiosAnswer(Head):
-    """The error of every ratio, and by knob; ``of_known`` are those whose settings are figures.
+    """Errors of ratios, one by one and by knob; ``of_known`` has those whose settings are numbers.
 
-    ``scores`` are those of tools whose predictions were given, beside this one's and a roofline's.
+    ``scores`` are those of tools whose predictions were given, beside Twofold's and a roofline's.
     """
 
     ratios: list[RatioPrediction]
@@ -166,7 +166,7 @@ class RatiosReport(Report):
 
     @property
     def of_known(self) -> RatioErrors:
-        """Errors of those whose two settings the table states in figures."""
+        """Errors of those with both settings as numbers in the table."""
         return _errors("both settings known", [row for row in self.ratios if row.knob_size_known])
 
     @property
@@ -202,16 +202,16 @@ def validate_ratios(
     ratios
         Tables as :mod:`experiments.questions.validation.ratios` describes them.
     engine
-        As :class:`experiments.settings.Settings` has it; ``analytic``, the fastest, leaves out that
-        calls which overlap share links.
+        As in :class:`experiments.settings.Settings`; ``analytic``, the fastest, leaves out
+        contention of calls.
     predictions
         A table of other tools' predictions of one table's rows
-        (:mod:`experiments.validation.errors`), to be scored beside these and a roofline's.
+        (:mod:`experiments.validation.errors`), to be scored beside Twofold's and a roofline's.
 
     Returns
     -------
     RatiosReport
-        A prediction per row, in order. A row that cannot be read or simulated says why.
+        A prediction per row, in order. A row that cannot be read or simulated has the reason.
 
     Raises
     ------
@@ -238,8 +238,8 @@ def validate_ratios(
     settings = Settings(engine=engine)
     rows, files = read_tables(ratios, "ratios", read_ratios)
     sides = [side for row in rows for side in row.sides or ()]
-    steps = map_rows(sides, partial(_time, settings=settings), "settings", key=_asked, watch=watch)
-    by_setting = dict(zip(map(_asked, sides), steps, strict=True))
+    steps = map_rows(sides, partial(_time, settings=settings), "settings", key=_key_of, watch=watch)
+    by_setting = dict(zip(map(_key_of, sides), steps, strict=True))
     answers = [_predicted(row, by_setting) for row in rows]
     report = RatiosReport(tuple(answers), settings, inputs=Inputs(files=files))
     if predictions is None:
@@ -292,7 +292,7 @@ def _ratio(row: Cells) -> MeasuredRatio:
 
 
 def _measured(row: Cells) -> float:
-    """Return how many times as long a token takes on a GPU at the second setting."""
+    """Return the measured ratio of the time of a token on a GPU, second setting to first."""
     if row.text(RATIO):
         ratio = row.number(RATIO)
     else:
@@ -308,7 +308,7 @@ def _measured(row: Cells) -> float:
 
 
 def _sides(row: Cells) -> tuple[tuple[Side, Side], tuple[str, ...]]:
-    """Return both sides of a row, and what they take for granted."""
+    """Return both sides of a row, and what they assume."""
     assumed: tuple[str, ...] = ()
     columns = _columns_of(row, "a"), _columns_of(row, "b")
     if not any(map(row.text, ("cluster", "cluster_a", "cluster_b"))):
@@ -318,7 +318,7 @@ def _sides(row: Cells) -> tuple[tuple[Side, Side], tuple[str, ...]]:
 
 
 def _columns_of(row: Cells, side: str) -> dict[str, str]:
-    """Return a side's cells by columns; its own before those of both."""
+    """Return a side's cells by column; its own override those of both."""
     of_both = {name: row.text(name) for name in row.by_column if name[-2:] not in ("_a", "_b")}
     of_side = {
         name[:-2]: cell
@@ -329,7 +329,7 @@ def _columns_of(row: Cells, side: str) -> dict[str, str]:
 
 
 def _with_degrees(columns: Mapping[str, str]) -> dict[str, str]:
-    """Work out data parallel ranks and the global batch where GPUs and accumulation stand."""
+    """Derive data parallel ranks and the global batch from GPUs and accumulation."""
     columns = dict(columns)
 
     def product(*names: str) -> float:
@@ -362,7 +362,7 @@ def _predicted(row: MeasuredRatio, by_setting: Mapping[str, StepTime]) -> RatioP
     answer = row.unanswered
     if row.sides is None:
         return answer
-    first, second = (by_setting[_asked(side)] for side in row.sides)
+    first, second = (by_setting[_key_of(side)] for side in row.sides)
     if isinstance(first, TwofoldError):
         return replace(answer, refused=refusal(answer.place, first))
     if isinstance(second, TwofoldError):
@@ -394,8 +394,8 @@ def _roofline(row: MeasuredRatio, settings: Settings) -> float | None:
     return times[1] / times[0]
 
 
-def _asked(side: Side) -> str:
-    """All that the time of a side depends on: one that several rows have is simulated once."""
+def _key_of(side: Side) -> str:
+    """Key of all that a side's time depends on, so that equal sides are simulated once."""
     return f"{side.step.asked} {side.settings}"
 
 
@@ -407,9 +407,9 @@ def _time(side: Side, settings: Settings) -> StepTime:
 
 
 def _step(side: Side, settings: Settings) -> tuple[float, list[str]]:
-    """Return how long a side's step takes (s), and what that takes for granted."""
+    """Return the time of a side's step (s), and what that assumes."""
     cluster, assumed = site_of(side.step)
-    # what was measured did fit into memory
+    # measured, so it did fit into memory
     return step_on(side.on(cluster), side.step, settings, ignore_memory=True), assumed
 
 

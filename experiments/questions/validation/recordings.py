@@ -1,7 +1,7 @@
-"""Validate: the error of replays, and of predictions of something else that was then measured.
+"""Validate: the error of replays, and of predictions of measurements elsewhere.
 
-A replay of a recorded step on its own network proves little; so a table of measured points, or
-another recording of the same program, may be given to predict.
+The replay of a recorded step on its own network is weak evidence; so a table of measured points, or
+another recording of the same program, can be given to predict.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,20 +51,20 @@ from traces.core.loaded import Coverage
 
 _EVERY_STEP = Settings(step=EVERY)
 BETWEEN = "@"
-"""Stands between a trace and the cluster it ran on, if they ran on different ones."""
+"""Separates a trace from the cluster it ran on, if traces ran on different ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepError:
-    """One step of one trace: errors are simulated against measured, in % of what was measured.
+    """One step of one trace: errors are simulated against measured, in % of the measured value.
 
     ``model_pct`` is with the cluster's figures alone, ``trace_pct`` with the step's own transfers,
-    ``left_out_pct`` with a calibration on the trace's other steps (None where there are none, or
+    ``left_out_pct`` with a calibration on the trace's other steps (None if there are none, or
     they cannot be fitted). ``call_start_s`` and ``call_end_s`` are the medians over ranks and calls
-    of how far a call's start and end on a rank are off, with the cluster's figures;
-    ``communication_error_pct`` and ``pinned_pct`` say of the same replay how far calls' transfers
-    are off in the median, and what of its critical path reacts to no resource
-    (:mod:`experiments.priors.doubts`). ``note`` says why a step was not answered.
+    of the error of a call's start and end on a rank, with the cluster's figures;
+    ``communication_error_pct`` and ``pinned_pct`` are, of the same replay, the median error of
+    calls' transfers and the part of its critical path that depends on no resource
+    (:mod:`experiments.priors.doubts`). ``note`` is the reason if a step has no answer.
     """
 
     trace: str
@@ -87,11 +87,11 @@ class StepError:
 
 
 class ValidateAnswer(Head):
-    """The error of every step of every trace, or of every point predicted; medians have no sign.
+    """Errors of every step of every trace, or of every predicted point; medians are absolute.
 
     Points are those of tables and second recordings; the medians of their steps are over all of
     them, ``median_points_apart`` (percentage points) over those that change something. ``scores``
-    are those of tools whose predictions were given, beside this one's and a roofline's.
+    are those of tools whose predictions were given, beside Twofold's and a roofline's.
     """
 
     clusters: list[ClusterIdentity]
@@ -113,7 +113,7 @@ class ValidateAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ValidationReport(Report):
-    """Steps in the order of the traces; points, or calls, in the order of what gave them."""
+    """Steps in the order of the traces; points or calls in the order of their sources."""
 
     schema: ClassVar[str] = "twofold/validate/1"
     document = documents.validation
@@ -157,7 +157,7 @@ class ValidationReport(Report):
 
     @property
     def error_summary(self) -> ErrorSummary | None:
-        """Errors of the points or calls, if that was asked for, else of the replayed steps."""
+        """Errors of the points or calls if asked for, else of the replayed steps."""
         return error_summary(self._predictions())
 
     def _predictions(self) -> Iterator[Prediction]:
@@ -173,13 +173,13 @@ class ValidationReport(Report):
                 yield Prediction(f"{Path(step.trace).name} step {step.step}", step.model_pct)
 
     def table(self) -> Rows:
-        """Return the CSV answer: the points or calls, if that was asked for, else the steps."""
+        """Return the CSV answer: the points or calls if asked for, else the steps."""
         if self.calls:
             return CallError, self.calls
         return (PointError, self.points) if self.points else (StepError, self.steps)
 
     def median(self, column: str) -> float | None:
-        """Median of the absolute values in a column, of the rows that have one."""
+        """Median of the absolute values in a column, over the rows that have one."""
         rows: Sequence[object] = (*self.steps, *self.points)
         values = [getattr(row, column) for row in rows if hasattr(row, column)]
         magnitudes = [abs(value) for value in values if value is not None]
@@ -207,9 +207,9 @@ def validate(  # noqa: PLR0913 - the options of the command
     and their points predicted; with ``predict`` every trace predicts these recordings of the same
     program. With ``collectives``, tables or logs of benchmarks
     (:mod:`collectives.files.benchmark_logs`), every call is modelled on ``cluster``; ``layout``
-    says how ranks lie where a log does not. ``predictions`` is a table of other tools' predictions
+    places ranks if a log does not. ``predictions`` is a table of other tools' predictions
     of the rows of ``against`` (:mod:`experiments.validation.errors`). What cannot be used is a row
-    that says why, so that the rest is answered.
+    with the reason, so that the rest is answered.
 
     Raises
     ------
@@ -295,7 +295,7 @@ def _scored(
 def _rooflines(
     points: Sequence[MeasuredPoint], settings: Settings, watch: Watch
 ) -> Iterator[float | None]:
-    """Yield a roofline's step of each point, None where the recording or the change cannot be."""
+    """Yield a roofline's step of each point; None if recording or change cannot be simulated."""
     one_step = replace(settings, step=Settings().step)
     for (trace, where), same in groupby(points, key=lambda point: (point.trace, point.cluster)):
         base: Baseline | None = None
@@ -330,7 +330,7 @@ def _trace(path: str, cluster: Cluster, settings: Settings, watch: Watch) -> Ite
         yield StepError(path, cluster.name, settings.step, note=str(error))
         return
     bases: dict[str, Baseline] = {}
-    for number in _numbers(first.coverage, settings):
+    for number in _steps(first.coverage, settings):
         try:
             by_trace = replace(settings, step=number, collective_cost="trace")
             bases[number] = replayed(read, cluster, by_trace, watch)
@@ -341,8 +341,8 @@ def _trace(path: str, cluster: Cluster, settings: Settings, watch: Watch) -> Ite
         yield _row(base, cluster, [bases[step] for step in others], watch)
 
 
-def _numbers(coverage: Coverage, settings: Settings) -> list[str]:
-    """Name the steps to replay: every one, or the one that was asked for."""
+def _steps(coverage: Coverage, settings: Settings) -> list[str]:
+    """List the steps to replay: all, or the one that was asked for."""
     if settings.step == EVERY and coverage.steps:
         return [str(number) for number in coverage.steps]
     return [coverage.step]
@@ -350,8 +350,8 @@ def _numbers(coverage: Coverage, settings: Settings) -> list[str]:
 
 def _row(base: Baseline, cluster: Cluster, others: Sequence[Baseline], watch: Watch) -> StepError:
     loaded, coverage = base.loaded, base.loaded.coverage
-    model = _again(base, cluster, watch)
-    start, end = _off(model)
+    model = _replayed_on(base, cluster, watch)
+    start, end = _call_errors(model)
     return StepError(
         trace=loaded.trace,
         cluster=cluster.name,
@@ -372,8 +372,8 @@ def _row(base: Baseline, cluster: Cluster, others: Sequence[Baseline], watch: Wa
     )
 
 
-def _again(base: Baseline, cluster: Cluster, watch: Watch) -> Baseline:
-    """Replay a step once more, with the figures of a cluster."""
+def _replayed_on(base: Baseline, cluster: Cluster, watch: Watch) -> Baseline:
+    """Replay a step with the figures of a cluster."""
     settings = replace(base.settings, collective_cost="model")
     return replayed(lambda _: base.loaded, cluster, settings, watch)
 
@@ -381,7 +381,7 @@ def _again(base: Baseline, cluster: Cluster, watch: Watch) -> Baseline:
 def _left_out(
     base: Baseline, cluster: Cluster, others: Sequence[Baseline], watch: Watch
 ) -> float | None:
-    """Error of a step (%) on the cluster calibrated with the other steps; None if they cannot."""
+    """Error of a step (%) on the cluster calibrated with the other steps; None if impossible."""
     if not others:
         return None
     steps = [RecordedStep(step.as_read(step.loaded)) for step in others]
@@ -389,15 +389,15 @@ def _left_out(
         fitted = calibration_of(steps, "the other steps").cluster
     except CalibrationError:
         return None
-    return _percent(_again(base, fitted, watch))
+    return _percent(_replayed_on(base, fitted, watch))
 
 
 def _percent(base: Baseline) -> float | None:
     return None if base.error is None else 100 * base.error
 
 
-def _off(base: Baseline) -> tuple[float | None, float | None]:
-    """How far calls' starts and ends on their ranks are off in the median (s)."""
+def _call_errors(base: Baseline) -> tuple[float | None, float | None]:
+    """Median errors of calls' starts and ends on their ranks (s)."""
     timeline, workload = base.timeline, base.timeline.workload
     joined = (workload.what >= What.COLLECTIVE) & ~np.isnan(workload.measured_start)
     if not joined.any():

@@ -1,10 +1,10 @@
 """Validate serving: TTFT and TPOT of deployments that others measured, and logs request by request.
 
-A log is what an engine was set to, and when each of its requests was queued and answered. Its
-folder has ``requests.jsonl``, a line per request: ``request_id``, ``input_toks``, ``output_toks``,
-``arrival_time`` or ``queued_ts`` and, where measured, ``first_token_ts`` and ``last_token_ts`` (s);
-and ``meta.json`` with ``model``, ``vllm_version`` and ``engine_kwargs``, as LLMServingSim's
-benchmark writes them (github casys-kaist/LLMServingSim).
+A log has the settings of an engine, and the times at which each request was queued and answered.
+Its folder has ``requests.jsonl``, a line per request: ``request_id``, ``input_toks``,
+``output_toks``, ``arrival_time`` or ``queued_ts`` and, if measured, ``first_token_ts`` and
+``last_token_ts`` (s); and ``meta.json`` with ``model``, ``vllm_version`` and ``engine_kwargs``, as
+LLMServingSim's benchmark writes them (github casys-kaist/LLMServingSim).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,10 +58,10 @@ from traces.requests.table import MOST_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class ServingPrediction:
-    """A row's answer: mean time to the first token and for each after it (s).
+    """A row's answer: mean time to the first token and per output token (s).
 
-    Errors are predicted against measured (%); a row that is not answered says why in ``refused``.
-    ``assumed`` is what the row does not say.
+    Errors are predicted against measured (%); a row without an answer has the reason in
+    ``refused``. ``assumed`` is what the row does not state.
     """
 
     id: str
@@ -77,7 +77,7 @@ class ServingPrediction:
 
 @dataclass(frozen=True, slots=True)
 class ServingErrors:
-    """Errors (%) of rows that are alike in something; ratios are predicted to measured."""
+    """Errors (%) of a group of similar rows; ratios are predicted to measured."""
 
     by: str
     value: str
@@ -92,7 +92,7 @@ class ServingErrors:
 
 
 class ValidateServingAnswer(Head):
-    """The answer of every row, errors by client, mode, engine, machine and more, and of pairs."""
+    """Every row's answer; errors by client, mode, engine, machine and more, and of pairs."""
 
     rows: list[ServingPrediction]
     errors: list[ServingErrors]
@@ -124,7 +124,7 @@ class ValidateServingReport(Report):
 
     @property
     def pairs(self) -> tuple[PairErrors, ...]:
-        """Errors of ratios of TPOT, by what two rows differ in: what a utility is checked by."""
+        """Errors of ratios of TPOT, by what two rows differ in: the check of utilities."""
         answered = [
             (measured.facts, measured.measured_tpot, row.tpot_s)
             for measured, row in zip(self.asked, self.rows, strict=True)
@@ -158,7 +158,7 @@ def validate_serving(
     Returns
     -------
     ValidateServingReport
-        An answer per row, in order; one that cannot be given says why.
+        An answer per row, in order; a refused row has the reason.
 
     Raises
     ------
@@ -175,13 +175,13 @@ def validate_serving(
 
 
 def predicted(row: ServingRow) -> ServingPrediction:
-    """Answer one row; what cannot be answered says why."""
+    """Predict one row; a row that cannot be predicted has the reason."""
     if row.case is None:
         return _answer(row, None, None, row.refused)
     try:
         ttft, tpot = mean_times(row.case)
     except (TwofoldError, ArithmeticError, LookupError, ValueError) as error:
-        # A row that meets a fault is refused with it, so that the other thousands are answered.
+        # A row that raises is refused with the error, so that thousands of others are answered.
         return _answer(row, None, None, refusal(row.place, error))
     return _answer(row, ttft, tpot)
 
@@ -264,7 +264,7 @@ class ServingLog:
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """A request's times (s), predicted and measured: to the first token, for each after, in all."""
+    """Times of a request (s), predicted and measured: TTFT, per output token, total."""
 
     request_id: str
     ttft_s: float
@@ -277,7 +277,7 @@ class RequestTimes:
 
 @dataclass(frozen=True, slots=True)
 class LogFigure:
-    """A figure of all requests (s), predicted and measured, and the error (%)."""
+    """A statistic over all requests (s), predicted and measured, and its error (%)."""
 
     metric: str
     figure: str
@@ -287,7 +287,7 @@ class LogFigure:
 
 
 class ValidateServingLogAnswer(Head):
-    """The times of every request, means and percentiles, and rank correlations by metric."""
+    """Times of every request, means and percentiles, and rank correlations by metric."""
 
     requests: list[RequestTimes]
     figures: list[LogFigure]
@@ -327,7 +327,7 @@ class ServingLogReport(Report):
 
 @question("validate_serving_log")
 def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> ServingLogReport:
-    """Answer the requests of a log by an instance with the log's settings.
+    """Predict the requests of a log with an instance that has the log's settings.
 
     Parameters
     ----------
@@ -376,7 +376,7 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
 
 
 def served(log: ServingLog) -> InstanceRun:
-    """Serve a log's requests; data-parallel ranks have a queue each and step together."""
+    """Serve a log's requests; data-parallel ranks have separate queues and step together."""
     alone = np.full(len(log.ids), -1)
     return serve(log.deployment, Columns(log.arrival, log.prompt, log.output, alone))
 
@@ -400,7 +400,7 @@ def _or_none(value: float) -> float | None:
 
 
 def rank_correlation(measured: Sequence[float], predicted: Sequence[float]) -> float:
-    """Return Spearman's rank correlation, ties by the mean of their ranks.
+    """Return Spearman's rank correlation; ties get the mean of their ranks.
 
     Examples
     --------
@@ -465,7 +465,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """Fields of a log by name, and where they stand; one that is null is not given."""
+    """Fields of a log by name, and their location; a field that is null counts as missing."""
 
     location: str
     by_name: Mapping[str, Any]
@@ -481,14 +481,14 @@ class _Fields:
         return value
 
     def first_number(self, *names: str) -> float:
-        """Return the time (s) of the first of these fields that is given."""
+        """Return the time (s) of the first of these fields that is present."""
         for name in names:
             if (value := self.number(name, -CENTURY, CENTURY)) is not None:
                 return value
         raise TraceError(f"{self.location}: {' or '.join(names)}: missing")
 
     def choice(self, name: str, choices: Mapping[Any, _Value]) -> _Value:
-        """Return what a setting's word stands for; None where it is not given."""
+        """Return the meaning of a setting's value; None if it is missing."""
         value = self.by_name.get(name)
         if isinstance(value, list | dict) or value not in choices:
             known = [str(choice) for choice in choices if choice is not None]
@@ -513,16 +513,16 @@ _QUANTIZATIONS: Mapping[str | None, str] = {
     **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin"), "int4_wo"),
     "modelopt_fp4": "nvfp4",
 }
-"""Recipe of weights by vLLM's ``quantization`` (``layers/quantization/__init__.py``)."""
+"""Quantisation of weights by vLLM's ``quantization`` (``layers/quantization/__init__.py``)."""
 _CACHES: Mapping[str | None, str] = {
     **_DTYPES,
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"), "fp8"),
 }
-"""Type of the cache by vLLM's ``kv_cache_dtype`` (``vllm/config/cache.py``)."""
+"""Type of the KV cache by vLLM's ``kv_cache_dtype`` (``vllm/config/cache.py``)."""
 
 
 def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deployment:
-    """Return the engine that a log's settings describe, with room for its longest request."""
+    """Return the engine that a log's settings describe, with room for the longest request."""
     if not isinstance(meta, dict):
         raise TraceError(f"{file}: the settings of an engine must be a table")
     settings = meta.get("engine_kwargs")
@@ -561,7 +561,7 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
             sequences=fields.count("max_num_seqs", usual.sequences),
             memory_fraction=usual.memory_fraction if part is None else float(part),
             block=fields.count("block_size", usual.block),
-            # The log's times are the engine's own: no server and no client stand before it.
+            # The log's times are the engine's own: without a server and a client.
             host=usual.host._replace(first=0.0, per_token=0.0),
         ),
         precisions=Precisions(attention=weights, network=weights, experts=weights, cache=cache),

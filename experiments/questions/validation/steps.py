@@ -38,10 +38,10 @@ from simulator.support.errors import TraceError, TwofoldError
 
 @dataclass(frozen=True, slots=True)
 class StepPrediction:
-    """What a row of the table says, and how long a step takes by prediction (s).
+    """A row of the table, and the predicted time of its step (s).
 
-    ``error_pct`` is predicted against measured (%), None where the row measured nothing. A row
-    that is not answered says why in ``refused``; ``assumed`` is what the row does not say.
+    ``error_pct`` is predicted against measured (%), None if the row has no measurement. A row
+    without an answer has the reason in ``refused``; ``assumed`` is what the row does not state.
     """
 
     id: str
@@ -62,10 +62,10 @@ class StepPrediction:
 
 @dataclass(frozen=True, slots=True)
 class StepErrors:
-    """Errors of the rows that are alike in something: ``by`` says in what, ``value`` in which.
+    """Errors of the rows that have one value (``value``) of one property (``by``).
 
-    ``median_pct`` and ``p90_pct`` (the 90th percentile) are without sign, ``signed_pct`` is the
-    median with it: negative where predictions are too short.
+    ``median_pct`` and ``p90_pct`` (the 90th percentile) are absolute, ``signed_pct`` is the signed
+    median: negative if predictions are too short.
     """
 
     by: str
@@ -78,9 +78,9 @@ class StepErrors:
 
 
 class ValidateStepsAnswer(Head):
-    """The error of every row; by source, accelerator, framework, size and parallelism; of pairs.
+    """Errors of every row; by source, accelerator, framework, size and parallelism; of pairs.
 
-    ``linear_series`` are sources whose steps were extended by a rule, not measured one by one;
+    ``linear_series`` are sources whose steps were extrapolated by a rule, not measured one by one;
     ``pairs_without_linear`` leaves these out.
     """
 
@@ -118,13 +118,13 @@ class StepsReport(Report):
 
     @property
     def pairs(self) -> tuple[PairErrors, ...]:
-        """How far off the ratios of steps are that differ in one thing."""
+        """Errors of the ratios of steps that differ in one thing."""
         times = [step.predicted_step_s for step in self.steps]
         return pair_errors(self.asked, times)
 
     @property
     def linear(self) -> tuple[LinearSeries, ...]:
-        """Sources whose steps were extended by a rule, not measured one by one."""
+        """Sources whose steps were extrapolated by a rule, not measured one by one."""
         return linear_series(self.asked)
 
     @property
@@ -169,26 +169,26 @@ def validate_steps(
     workers: int = 1,
     watch: Watch = lambda _: None,
 ) -> StepsReport:
-    r"""Predict the steps of tables of measured ones, and say how far off each is.
+    r"""Predict the steps of tables of measured ones, and return the error of each.
 
     Parameters
     ----------
     steps
         Tables as :mod:`experiments.validation.measured_steps` describes them.
     cluster
-        Where rows ran that name no cluster.
+        The cluster of rows that name none.
     engine
-        As :class:`experiments.settings.Settings` has it; ``analytic``, the fastest, leaves out that
-        calls which overlap share links.
+        As in :class:`experiments.settings.Settings`; ``analytic``, the fastest, leaves out
+        contention of calls.
     framework
-        Of every row, whatever it says; None: each row's own.
+        Framework of all rows; None: each row's own.
     workers
-        Processes that predict; answers do not depend on it.
+        Number of processes; answers do not depend on it.
 
     Returns
     -------
     StepsReport
-        A prediction per row, in order. A row that cannot be read or simulated says why.
+        A prediction per row, in order. A row that cannot be read or simulated has the reason.
 
     Raises
     ------
@@ -211,7 +211,7 @@ def validate_steps(
     settings = Settings(engine=engine)
     rows, files = read_tables(steps, "steps", partial(read_steps, usual=cluster))
     if framework is not None:
-        rows = [_run_by(step, framework) for step in rows]
+        rows = [_with_framework(step, framework) for step in rows]
     times = map_rows(
         rows, partial(_time, settings=settings), "steps", key=_asked, workers=workers, watch=watch
     )
@@ -221,8 +221,8 @@ def validate_steps(
     return StepsReport(tuple(answers), tuple(rows), settings, inputs=inputs)
 
 
-def _run_by(step: MeasuredStep | UnreadStep, framework: str) -> MeasuredStep | UnreadStep:
-    """Have another framework run a step."""
+def _with_framework(step: MeasuredStep | UnreadStep, framework: str) -> MeasuredStep | UnreadStep:
+    """Return a step as run by another framework."""
     if isinstance(step, UnreadStep):
         return step
     return replace(step, framework=framework, run=replace(step.run, framework=framework))
@@ -231,9 +231,9 @@ def _run_by(step: MeasuredStep | UnreadStep, framework: str) -> MeasuredStep | U
 def predicted(
     step: MeasuredStep | UnreadStep, *, settings: Settings | None = None
 ) -> StepPrediction:
-    """Predict one row; what cannot be predicted says why.
+    """Predict one row; a row that cannot be predicted has the reason.
 
-    A step that was measured did fit into memory; one that was not is refused where it does not.
+    A step that was measured did fit into memory; one that was not is refused if it does not.
     """
     return _prediction(step, _time(step, settings))
 
@@ -275,7 +275,7 @@ def _prediction(step: MeasuredStep | UnreadStep, time: StepTime) -> StepPredicti
 
 
 def _kinds(step: StepPrediction) -> str:
-    """Name the kinds of parallelism, without their degrees."""
+    """Return the kinds of parallelism, without their degrees."""
     return "-".join(
         part if part == "sp" or part.startswith("zero") else part.rstrip("0123456789")
         for part in step.parallelism.split("-")

@@ -1,14 +1,14 @@
 """The 95 % interval of what a change saves: one record and one function for every question.
 
-Whoever asks what a change does to a step (``utility``, ``sweep``, ``curve``, ``compare``,
-``what-if``, a study's point, the page of sliders) has its interval from :func:`intervals`, so that
-one change of one step has one interval. It depends on the step, the change and the saving,
-and neither on the command nor on what else is asked with it.
+All questions about a change of a step (``utility``, ``sweep``, ``curve``, ``compare``, ``what-if``,
+a study's point, the page of sliders) take its interval from :func:`intervals`, so that one change
+of one step has one interval. It depends on the step, the change and the saving, and neither on the
+command nor on other changes asked about with it.
 
-Beside it stands how much the change can save at most, whichever engine answers: what is saved by
-the least that the changed step can take (:mod:`simulator.analytic.bounds`), found for the changed
-scenario itself. A better network may make a step longer where links are shared, so nothing follows
-from bounds of the step as it is.
+With it comes an upper bound on the saving, valid for every engine: from a lower bound on the
+changed step (:mod:`simulator.analytic.bounds`), computed for the changed scenario itself. A better
+network may make a step longer where links are shared, so bounds of the unchanged step are no
+substitute.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from simulator.support.arrays import Floats
 
 _DIGITS = 9
-"""Digits behind the point of a saving (in points of the step) that an interval depends on: engines
-that add the same times in another order have the same interval."""
+"""Decimal places of a saving (points of the step) that an interval depends on: engines that add the
+same times in another order get the same interval."""
 
 
 class IntervalColumns(TypedDict):
@@ -64,19 +64,19 @@ class IntervalColumns(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What is open of a saving, by source: half the widths of 95 % intervals (points of the step).
+    """Uncertainty of a saving by source: half-widths of 95 % intervals (points of the step).
 
-    ``scatter_pct`` is what steps and calls of the trace scatter by
-    (:mod:`experiments.intervals.scatter`), ``prior_pct`` what follows from how the figures of the
-    network are known (:mod:`experiments.priors.network`), ``prediction_pct`` what replays of such
-    programs were off on other networks (:mod:`experiments.priors.errors`), beyond these two where
-    the trace shows a scatter and only links change (nothing else was ever checked),
-    ``generated_pct`` what steps generated like it were off from measured ones
-    (:mod:`experiments.priors.steps`), and
-    ``kernels_pct`` what follows from how the times of its kernels are known. None where a source
-    does not apply. They are independent, but ``generated_pct`` has the errors of kernels in it, so
-    of the two the greater counts.
-    ``bound_pct`` is what the change can save at most, whichever engine answers
+    ``scatter_pct`` is from the scatter of the trace's steps and calls
+    (:mod:`experiments.intervals.scatter`), ``prior_pct`` from the provenance of the network's
+    figures (:mod:`experiments.priors.network`), ``prediction_pct`` from the errors of replays of
+    such programs on other networks (:mod:`experiments.priors.errors`); beyond those two if the
+    trace shows a scatter and only links change (nothing else was ever checked). ``generated_pct``
+    is from the errors of comparable generated steps against measured ones
+    (:mod:`experiments.priors.steps`), and ``kernels_pct`` from the origin of the times of kernels.
+    None where a source does not apply. They are independent, but ``generated_pct`` includes the
+    errors of kernels, so the greater of the two counts.
+
+    ``bound_pct`` is the most the change can save, by any engine
     (:mod:`experiments.intervals.interval`).
     """
 
@@ -89,7 +89,7 @@ class Interval:
 
     @property
     def interval_pct(self) -> float | None:
-        """Half the width of all sources together; None where none applies.
+        """Half-width of all sources together; None if none applies.
 
         Examples
         --------
@@ -104,7 +104,7 @@ class Interval:
         return hypot(*applying) if applying else None
 
     def columns(self) -> "IntervalColumns":
-        """Return all widths and the bound by the names that rows of answers have for them."""
+        """Return all half-widths and the bound under their column names in answers."""
         return {
             "scatter_pct": self.scatter_pct,
             "prior_pct": self.prior_pct,
@@ -124,7 +124,7 @@ def interval(base: Baseline, answered: Answered) -> Interval:
 def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
     """Return the interval of each change of a baseline's step.
 
-    A change by lot, of which a draw is not like another, has only what depends on the saving.
+    A randomly drawn change, whose draws differ, has only the parts that depend on the saving.
 
     Parameters
     ----------
@@ -146,8 +146,8 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
     points = {
         str(number): point for number, point in enumerate(answered) if not point.change.is_drawn
     }
-    # What only gives the cluster other values is written as their multiples, so that a cluster
-    # file with twice the bandwidth is the change that doubles it, to the last bit.
+    # A change of the cluster's values alone is written as multiples of them, so that a cluster file
+    # with twice the bandwidth is the same, to the last bit, as the change that doubles it.
     changes = {
         name: by_values(base.scenario, point.scenario) or point.change
         for name, point in points.items()
@@ -176,14 +176,14 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
 
 
 def _is_of_links(change: Change) -> bool:
-    """Whether a change gives links other bandwidths and latencies, and does nothing else."""
+    """Whether a change multiplies bandwidths and latencies of links, and does nothing else."""
     return all(isinstance(part, Multiplied) and is_of_links(part.resource) for part in change.parts)
 
 
 def _by_change(
     base: Baseline, points: Mapping[str, Answered], changes: Mapping[str, Change]
 ) -> dict[str, Interval]:
-    """Return what depends on the change; the step is read and costed once for all of them."""
+    """Return the parts that depend on the change; the step is read and costed once for all."""
     if not points:
         return {}
     trace_spread = spread(base)
@@ -191,7 +191,7 @@ def _by_change(
     scatter = {} if trace_spread is None else scatter_half_widths(trace_spread, on_sites)
     if on_sites and not base.scenario.slow_down:
         costed = on_sites[0]
-    else:  # with kernels at their lengths alone
+    else:  # with kernels that run alone
         costed = DesignPoints(replace(base.scenario, slow_down=0.0)).ask(changes)
     engines = {name: point.engine for name, point in points.items()}
     scenarios = {name: point.scenario for name, point in points.items()}
@@ -219,10 +219,10 @@ def _by_change(
 
 
 def _of_another_job(base: Baseline, answered: Answered, saved_pct: float) -> float:
-    """Half the width of what a larger or smaller job leaves open, at least (points).
+    """Return the least half-width for a larger or smaller job (points).
 
-    Its step was not recorded: it is as uncertain as any step that is simulated, however little it
-    differs from the recorded one.
+    Its step was not recorded: it is as uncertain as any simulated step, however little it differs
+    from the recorded one.
     """
     now, then = base.scenario, answered.scenario
     is_another = then.ranks != now.ranks or _work(then.workload) > _work(now.workload)
@@ -232,12 +232,12 @@ def _of_another_job(base: Baseline, answered: Answered, saved_pct: float) -> flo
 
 
 def _work(workload: Workload) -> int:
-    """Count the ops that take time or are of a call: what only joins others is no work."""
+    """Count the ops that take time or belong to a call; those that only join others are no work."""
     return int(((workload.duration > 0) | (workload.call >= 0)).sum())
 
 
 def prediction_half_width(saved_pct: float, off: float) -> float:
-    """Half the width of what predictions like it left open of a saving (points).
+    """Return the half-width that the errors of predictions give a saving (points).
 
     Parameters
     ----------
@@ -260,10 +260,10 @@ def _generated(prior: StepPrior | None, saved_pct: float) -> float | None:
 
 
 def generated_half_width(saved_pct: float, prior: StepPrior) -> float:
-    """Half the width of what a generated step's error leaves open of a saving (points).
+    """Return the half-width that a generated step's error gives a saving (points).
 
-    The time saved by a resource is known as it was; the step that it is a share of may be longer or
-    shorter by what steps like it were off. So the saving is to be divided by as much.
+    The time saved by a resource is taken as exact; the step that it is a share of has the error of
+    comparable steps. So the saving is divided by that.
 
     Parameters
     ----------
@@ -286,13 +286,13 @@ BOUND_ASSUMES = (
     "no two calls share a link, every path through the changed step takes its full time, kernels "
     "run alone, and unexplained delays stay as recorded"
 )
-"""What a bound takes to be so; no engine makes less of the step than that."""
+"""Assumptions of a bound; no engine gives a shorter step than these."""
 
 PATHS_ONLY = "paths"
-"""In place of an engine: a bound from paths alone, as if no calls shared a link."""
+"""In place of an engine: a bound from paths alone, without links shared by calls."""
 _ROUNDING = 1e-7
-"""Points of the step by which a bound may be below what it bounds: where nothing meets they are the
-same sum in another order, and the engines end a transfer within 1e-12 s."""
+"""Points of the step by which a bound may be below what it bounds: without contention the two are
+the same sum in another order, and the engines end a transfer within 1e-12 s."""
 
 
 def bounds(
@@ -302,29 +302,29 @@ def bounds(
     engines: Mapping[str, str],
     scenarios: Mapping[str, Scenario] | None = None,
 ) -> dict[str, float]:
-    """Upper bound on what each change saves of a step (% of it).
+    """Return an upper bound on the saving of each change of a step (% of it).
 
     Parameters
     ----------
     step
-        What the scenario that is changed takes (s).
+        Step time of the scenario that is changed (s).
     costed_changes
-        Its step and the changes, costed with kernels at their lengths alone.
+        Its step and the changes, costed with kernels that run alone.
     changes
-        What is asked, by the names that ``costed_changes`` has.
+        The changes, by their names in ``costed_changes``.
     engines
-        Which engine answers each; ``auto`` where that is not known: without contention, perhaps.
+        Engine by change; ``auto`` if not known: perhaps without contention.
     scenarios
-        Scenarios that some changes have made already, whose calls may be costed.
+        Changed scenarios that exist already, possibly with costs of calls.
     """
-    known: dict[tuple[int, int, str], tuple[Costs, LeastCalls]] = {}  # calls of a network once
+    known: dict[tuple[int, int, str], tuple[Costs, LeastCalls]] = {}  # per network
     least: dict[str, float] = {}
     for costed in costed_changes.costed:
         places = np.flatnonzero(costed.points)  # point 0 is the step as it is
         names = [costed_changes.names[point - 1] for point in costed.points[places]]
         workload, idle = costed.steps[0], costed.of_step()
         times: list[Floats] = []
-        links: list[LinkWork | None] = []  # None where calls share none
+        links: list[LinkWork | None] = []  # None where no links are shared
         for name, position in zip(names, places.tolist(), strict=True):
             engine = engines[name]
             if engine == "analytic":
@@ -351,7 +351,7 @@ def bounds(
 
 
 def not_below(bound: float | None, utility: float | None) -> float | None:
-    """Return a bound, or the utility where it is below that by rounding only (points).
+    """Return a bound, or the utility if that exceeds it by rounding only (points).
 
     Examples
     --------

@@ -1,16 +1,16 @@
-"""By how much a step, and a change of it, change where something uncertain is off.
+"""Sensitivity of a step, and of its changes, to errors of uncertain quantities.
 
-A *source* is one such thing: how long software and latency, or bytes, of calls take on a tier of a
-machine (:mod:`experiments.priors.network`), or how long kernels last
-(:mod:`experiments.priors.steps`). The step and its changes are passed over again with that longer,
+A *source* is one such quantity: the time of software and latency, or of bytes, of calls on a tier
+of a machine (:mod:`experiments.priors.network`), or that of kernels
+(:mod:`experiments.priors.steps`). The step and its changes are evaluated again with that longer,
 and again shorter, by 1.96 standard deviations of its logarithm, on both sides of the comparison
-where both depend on it: so what the two share cancels. Sources are independent, and what a saving
-moves by each adds as squares (GUM, JCGM 100:2008, section 5.1.2, its derivatives taken over the
-whole interval).
+where both depend on it: so common errors cancel. Sources are independent, and their effects on a
+saving add as squares (GUM, JCGM 100:2008, section 5.1.2, with derivatives taken over the whole
+interval).
 
-A call whose time was recorded keeps it at the baseline, however its parts are: of it only what a
-change makes of it is uncertain. On another machine it was never measured, unless its measured time
-is what it costs there, too (``--collective-cost trace``).
+A call whose time was recorded keeps it at the baseline, whatever its parts: only the effect of a
+change on it is uncertain. On another machine it was never measured, unless its measured time is its
+cost there, too (``--collective-cost trace``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,11 +35,11 @@ from topologies import Cluster, place
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Something of which only the errors of others like it are known.
+    """An uncertain quantity, of which the errors of comparable ones are known.
 
-    ``deviation`` is the standard deviation of the logarithm that it is off by. ``prior`` says which
-    parts of calls it makes longer; None: kernels. ``of_base`` and ``of_changed`` say on which side
-    of a comparison it is: on both it is off by the same.
+    ``deviation`` is the standard deviation of the logarithm of its error. ``prior`` determines
+    which parts of calls it makes longer; None: kernels. ``of_base`` and ``of_changed`` are the
+    sides of a comparison that it applies to: if both, with the same error.
     """
 
     deviation: float
@@ -49,20 +49,20 @@ class Source:
 
 
 def sources_of(base: Scenario, changed: Scenario, *, same_machine: bool) -> tuple[Source, ...]:
-    """List what is not known of a step and of what a change made of it.
+    """Return the uncertain quantities of a step and of its changed version.
 
-    Both sides share a tier where they are one machine, and where the files of two machines describe
-    it alike but for bandwidths, latencies and counts
-    (:func:`experiments.priors.network.same_tier`). The tiers of other machines are taken to err
-    independently, also where both are known from a data sheet. Kernels are the same on both sides;
-    those that a change takes to another accelerator have an error of their own besides.
+    Both sides share a tier if they are one machine, or if the files of two machines describe it
+    equally but for bandwidths, latencies and counts (:func:`experiments.priors.network.same_tier`).
+    The errors of tiers of other machines are assumed independent, even if both are known from a
+    data sheet. Kernels are the same on both sides; those that a change moves to another accelerator
+    have an error of their own besides.
 
     Parameters
     ----------
     base, changed
         The step before and after.
     same_machine
-        Whether the change left the machine what it was, but for its values.
+        Whether the change keeps the machine, but for its values.
     """
     before, after = prior_of(base), prior_of(changed)
     shared = {
@@ -93,26 +93,26 @@ def moved_steps(
     *,
     lent: bool = False,
 ) -> Floats:
-    """Step times (s) as all is known, and where each source is off.
+    """Return step times (s) at the nominal values, and with each source off.
 
     Parameters
     ----------
     design
         The step without contention.
     changes
-        What is asked about beside the step as it is.
+        The changes, besides the unchanged step.
     sources
-        What may be off.
+        The uncertain quantities.
     is_timed
         Which calls' times were recorded, shape ``(calls,)``.
     lent
-        Whether calls cost what was measured on other machines, too.
+        Whether calls have their measured times on other machines, too.
 
     Returns
     -------
     ndarray
-        Shape ``(1 + sources, 2, 1 + changes)``: first as known, then with each source 1.96
-        deviations longer and shorter; first the step as it is, then with each change.
+        Shape ``(1 + sources, 2, 1 + changes)``: row 0 is nominal, then each source 1.96 deviations
+        longer and shorter; column 0 is the unchanged step, then each change.
     """
     every = [Change(), *changes]
     nominal = tuple(design.costed(every))
@@ -134,7 +134,7 @@ def moved_steps(
 
 
 def half_widths(steps: Floats) -> Floats:
-    """Return what each source leaves open of what each change saves.
+    """Return the half-width that each source gives the saving of each change.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def half_widths(steps: Floats) -> Floats:
     Returns
     -------
     ndarray
-        Percentage points of the step, shape ``(sources, changes)``: the more of both sides.
+        Percentage points of the step, shape ``(sources, changes)``: the greater of both sides.
     """
     base = steps[:, :, :1]
     saved = 100 * (1 - steps[:, :, 1:] / np.where(base > 0, base, 1.0))
@@ -154,13 +154,13 @@ def half_widths(steps: Floats) -> Floats:
 def _longer(
     times: float, prior: NetworkPrior, source: Source, base: Cluster, cluster: Cluster
 ) -> Cluster:
-    """Make parts of calls ``times`` as long on a cluster, if a source is on its side."""
+    """Make parts of calls ``times`` as long on a cluster, if the source applies to its side."""
     concerned = source.of_base if cluster is base else source.of_changed
     return with_parts(cluster, prior, times) if concerned else cluster
 
 
 def _base_costs(costed: Sequence[Costed]) -> Floats:
-    """Time of each call of the step as it is (s): point 0."""
+    """Return the time of each call of the unchanged step (s): point 0."""
     first = costed[0]
     cost = np.append(first.cost[:, 0], 0.0)
     return np.asarray(cost[first.rows[0]], dtype=np.float64)
@@ -175,7 +175,7 @@ def _steps(
     *,
     lent: bool,
 ) -> Floats:
-    """Step time of every change (s): ``kept_times`` multiplies the calls whose times are known."""
+    """Return the step time of every change (s); ``kept_times`` are factors on timed calls."""
     steps = np.empty(sum(len(group.points) for group in costed))
     for group in costed:
         points = group.of_step()
@@ -188,40 +188,40 @@ def _steps(
         applies = is_base.any() or source.of_changed or lent
         factor = points.factor
         if applies:
-            factor = factor * _kept_in(group.steps[0], design.base, kept_times)
+            factor = factor * _factors_of_timed(group.steps[0], design.base, kept_times)
         graph = design.graph(group.steps[0], PARTS)
         steps[group.points] = makespans(graph, replace(points, factor=factor, scale=scale))
     return steps
 
 
-def _kept_in(changed: Workload, base: Scenario, kept_times: Floats) -> Floats:
-    """Return by what the calls of a changed step are multiplied: as those of the base like them.
+def _factors_of_timed(changed: Workload, base: Scenario, kept_times: Floats) -> Floats:
+    """Return the factor on each call of a changed step: that of the equivalent call of the base.
 
-    A change may add calls, such as those of further layers or stages. One of a kind and a size that
-    the base has in that group, or in one of as many ranks on as many nodes, is as known as the
-    base's; of any other nothing was recorded: 1.
+    A change may add calls, such as those of further layers or stages. One of a kind and size that
+    the base has in that group, or in one with as many ranks on as many nodes, is as certain as the
+    base's; others were not recorded: 1.
     """
     if len(changed.calls) == len(kept_times):
         return kept_times
     per_node = base.ranks // place(base.cluster, base.ranks, base.nodes).nodes or 1
     kept_of: dict[tuple[object, ...], float] = {}
     for exact, like, kept in zip(
-        *_sorts(base.workload, per_node), kept_times.tolist(), strict=True
+        *_call_keys(base.workload, per_node), kept_times.tolist(), strict=True
     ):
         kept_of[exact] = kept
         kept_of.setdefault(like, kept)
     return np.array(
         [
             kept_of.get(exact, kept_of.get(like, 1.0))
-            for exact, like in zip(*_sorts(changed, per_node), strict=True)
+            for exact, like in zip(*_call_keys(changed, per_node), strict=True)
         ]
     )
 
 
-def _sorts(
+def _call_keys(
     workload: Workload, per_node: int
 ) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
-    """Name each call by kind, size and ranks, and by kind, size, label and how many these are."""
+    """Return two keys per call: kind, ranks and size; kind, shape of its group and size."""
     exact = [group.ranks for group in workload.groups]
     like = [
         (group.label, len(group.ranks), len({rank // per_node for rank in group.ranks}))
@@ -239,7 +239,7 @@ def _sorts(
 def by_sources(
     base: Scenario, sides: Sequence[tuple[Scenario, bool]]
 ) -> Iterator[tuple[tuple[Source, ...], list[int]]]:
-    """Group changes that depend on the same sources, by their numbers.
+    """Group changes that depend on the same sources; yield these and the changes' numbers.
 
     ``sides`` are the changed scenarios, each with whether its machine is the baseline's.
     """

@@ -1,20 +1,20 @@
-"""How sure a utility is: from step to step, and for what the collectives cost.
+"""Scatter of a utility: from step to step, and in the costs of collectives.
 
-Two things that a trace shows differ by chance: its steps, and its calls of one sort from what the
-model (or the calibration) says of them. Both are drawn with replacement (bootstrap, Efron 1979): a
-draw takes as many steps as there are, and multiplies every call by the ratio of some call of its
-sort, measured to model. The interval reaches from the utility to where it holds 95 % of the draws'
-medians, so that a model which is off on the whole widens it as well.
+Two things in a trace vary by chance: its steps, and the ratio of its calls to the model (or the
+calibration). Both are drawn with replacement (bootstrap, Efron 1979): a draw takes as many steps as
+there are, and multiplies every call by the ratio, measured to modelled, of some call of its class.
+The interval reaches from the utility to the bounds of 95 % of the draws' medians, so that a biased
+model widens it as well.
 
-Calls are of one sort if their kind and the label and size of their groups are the same, and their
-sizes within a factor of four: what 4 bytes take longer says nothing of 3 MB. Calls of one group
-that were under way at the same time are one for this, whatever their sorts: together they took from
-the first start to the last end, however they shared the links. Those of one sort are drawn the same
+Calls are of one class if their kind and the label and size of their groups are equal, and their
+sizes within a factor of four: the excess time of 4 bytes says nothing about 3 MB. Calls of one
+group that overlapped in time count as one, whatever their classes: together they took from the
+first start to the last end, however they shared the links. Those of one class are drawn the same
 ratio.
 
-The draws are passed over together, without contention: what they differ by is what is asked for,
-and thousands of contended replays would take minutes. Kernels last as long as they were recorded in
-all of them: how they slow down by what they run beside adds no spread.
+The draws are evaluated together, without contention: only their differences matter, and thousands
+of contended replays would take minutes. Kernels keep their recorded durations in all of them: their
+slowdown by concurrent work adds no scatter.
 """
 
 from collections import defaultdict
@@ -41,28 +41,28 @@ Floats = NDArray[np.float64]
 
 DRAWS = 200
 _MOST_STEPS = 8
-"""Steps read at most: the spread of eight is known to a fifth (of a normal deviation)."""
+"""Most steps that are read: the deviation of eight is known to a fifth (of a normal deviation)."""
 _LEVEL = 95.0
-_SHOWN = 0.005
-"""Percentage points that one step's calls must make, or it says nothing of the uncertainty."""
+_LEAST_WIDTH = 0.005
+"""Least half-width that the calls of a single step must give (percentage points) to be reported."""
 _SEED = 0
-"""The same trace gives the same intervals."""
-_FEW = 4
-"""A sort of call with fewer ratios than these is drawn from those of the sizes next to it, too."""
+"""Fixed, so that the same trace gives the same intervals."""
+_FEWEST_RATIOS = 4
+"""A class of calls with fewer ratios is drawn from those of the neighbouring sizes, too."""
 
 Sort = tuple[str, str, int, int]
-"""Kind of a call, label and size of its group, and the power of four its bytes are of."""
+"""Class of a call: kind, label and size of its group, and the power of four of its bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spread:
-    """The steps of a trace with their costs, those on one cluster together, and their draws.
+    """The steps of a trace with their costs, grouped by cluster, and their draws.
 
-    ``noise`` multiplies the calls of each step of each cluster, shape ``(calls, 1 + DRAWS)``: the
-    first column is not a draw, but the calls as they are. The first step is that of the baseline;
-    it is drawn, too, unless it is a typical one (``recorded`` is 1). ``drawn`` are the steps of
-    each draw and which draw of their calls each takes, shape ``(DRAWS, steps)``: the same for every
-    change, so that an interval does not depend on what else is asked.
+    ``noise`` are the factors on the calls of each step of each cluster, shape ``(calls, 1 +
+    DRAWS)``: the first column is 1, without a draw. The first step is that of the baseline; it is
+    drawn, too, unless it is a typical one (``recorded`` is 1). ``drawn`` are the steps of each draw
+    and the column of ``noise`` that each takes, shape ``(DRAWS, steps)``: the same for every
+    change, so that an interval does not depend on other questions.
     """
 
     designs: tuple[DesignPoints, ...]
@@ -72,22 +72,22 @@ class Spread:
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """Number of steps."""
         return sum(len(of_site) for of_site in self.noise)
 
 
 def spread(base: Baseline) -> Spread | None:
-    """Read how the steps of a trace and its calls differ by chance; None where it shows no spread.
+    """Measure the scatter of a trace's steps and calls; None if it shows none.
 
-    That is where there is one step, and no call whose transfer is known by itself. The first step
-    of the first cluster is that of the baseline.
+    That is the case with one step, and no call whose transfer was measured. The first step of the
+    first cluster is that of the baseline.
     """
     random = np.random.default_rng(_SEED)
     scenarios = _scenarios(base)
-    if len(scenarios) < 2 and not _tells_of_calls(scenarios[0][0].workload):
+    if len(scenarios) < 2 and not _has_measured_transfers(scenarios[0][0].workload):
         return None
-    chances = [_Chance.of(recorded) for recorded, _ in scenarios]
-    ratios = _pooled(chances[_own_steps(base) :])
+    chances = [_Ratios.of(recorded) for recorded, _ in scenarios]
+    ratios = _pooled(chances[_first_recorded(base) :])
     steps = [
         (changed, chance.noise(changed, ratios, random))
         for (_, changed), chance in zip(scenarios, chances, strict=True)
@@ -107,7 +107,7 @@ def spread(base: Baseline) -> Spread | None:
         for site in sites
     ]
     draws = [tuple(noise for _, noise in site) for site in sites]
-    recorded = _own_steps(base)
+    recorded = _first_recorded(base)
     count = len(steps) - recorded or len(steps)
     drawn = (
         random.integers(0, count, (DRAWS, count)),
@@ -116,21 +116,21 @@ def spread(base: Baseline) -> Spread | None:
     return Spread(tuple(designs), tuple(draws), drawn, recorded)
 
 
-def _tells_of_calls(recorded: Workload) -> bool:
-    """Whether some call's transfer was measured, and calls cost what the model says."""
+def _has_measured_transfers(recorded: Workload) -> bool:
+    """Whether some call's transfer was measured, and calls cost what the model gives."""
     calls = recorded.calls
     return bool((calls.factor == 1).all() and not np.isnan(calls.transfer).all())
 
 
-def _own_steps(base: Baseline) -> int:
-    """Return which is the first step that was recorded: one that is typical was not."""
+def _first_recorded(base: Baseline) -> int:
+    """Return the index of the first recorded step: a typical step was not recorded itself."""
     return int(bool(base.loaded.coverage.typical_of))
 
 
 def scatter_half_widths(trace_spread: Spread, on_sites: Sequence[Asked]) -> dict[str, float]:
-    """Half the width of the interval of each change's utility (percentage points).
+    """Return the half-width of the interval of each change's utility (percentage points).
 
-    ``on_sites`` are the same changes on each of the clusters; one that cannot be made in all of
+    ``on_sites`` are the same changes on each of the clusters; one that is impossible in some of
     them is left out.
     """
     names = [name for name in on_sites[0].names if all(name in site.names for site in on_sites)]
@@ -147,15 +147,15 @@ def scatter_half_widths(trace_spread: Spread, on_sites: Sequence[Asked]) -> dict
         first += len(noise)
     widths = {}
     for name, changed in zip(names, step[1:], strict=True):
-        without = np.where(step[0] > 0, step[0], np.inf)  # a step of no length gains nothing
+        without = np.where(step[0] > 0, step[0], np.inf)  # a step of length 0 gains nothing
         width = _half_width(100 * (step[0] - changed) / without, trace_spread)
-        if trace_spread.steps > 1 or width >= _SHOWN:
+        if trace_spread.steps > 1 or width >= _LEAST_WIDTH:
             widths[name] = width
     return widths
 
 
 def _times(design: DesignPoints, together: Costed, number: int, noise: Floats) -> Iterator[Floats]:
-    """Step time of a step under each draw of its calls (s), point by point."""
+    """Yield for each point the times of a step under each draw of its calls (s)."""
     workload = together.steps[number]
     graph = design.graph(workload, PARTS)
     cost = np.append(together.cost, np.zeros((1, len(together.points))), axis=0)[
@@ -173,10 +173,10 @@ def _times(design: DesignPoints, together: Costed, number: int, noise: Floats) -
 
 
 def _scenarios(base: Baseline) -> list[tuple[Scenario, Scenario]]:
-    """Cost the steps as the baseline is; each as recorded, and as it is asked about.
+    """Cost the steps as the baseline is; each as recorded, and with the changes asked about.
 
-    Of a typical step these are the steps it stands for, else all but the first of more than two,
-    a warm-up.
+    For a typical step these are the steps it represents, else all but the first of more than two, a
+    warm-up.
     """
     numbers = [str(number) for number in base.loaded.coverage.steps]
     others = [str(number) for number in base.loaded.coverage.typical_of]
@@ -204,24 +204,24 @@ def _scenarios(base: Baseline) -> list[tuple[Scenario, Scenario]]:
 
 
 def _costed(base: Baseline, loaded: Loaded) -> Scenario:
-    """Cost a step where the baseline's was recorded; its kernels last as long as recorded."""
+    """Cost a step on the cluster of the recording; kernels keep their recorded durations."""
     return with_costs(base.as_read(loaded), base.settings.collective_cost)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Chance:
-    """How the calls of a step differ from the model.
+class _Ratios:
+    """Ratios of a step's calls to the model.
 
-    ``together`` is a number that calls which are drawn together share, shape ``(calls,)``;
-    ``ratios`` are measured to model, one of each such set that shows it.
+    ``together`` numbers the sets of calls that are drawn together, shape ``(calls,)``; ``ratios``
+    are measured to modelled times, one for each set with measured calls.
     """
 
     together: NDArray[np.intp]
     ratios: Mapping[Sort, list[float]]
 
     @staticmethod
-    def of(recorded: Scenario) -> "_Chance":
-        """Tell it of a step on the cluster it was recorded on; nothing where calls cost that."""
+    def of(recorded: Scenario) -> "_Ratios":
+        """Compute it for a step on its recording's cluster; no ratios if costs are measured."""
         workload = recorded.workload
         calls = [workload.call_view(index) for index in range(len(workload.calls))]
         sort = tuple(map(_sort, calls))
@@ -235,7 +235,7 @@ class _Chance:
             for key in (group, of_one_sort)
         )
         ratios: dict[Sort, list[float]] = defaultdict(list)
-        if _tells_of_calls(workload):
+        if _has_measured_transfers(workload):
             scenario = by_trace(recorded)
             took, idle = alone(scenario), scenario.costs().idle_times(workload)
             is_compared = np.flatnonzero((took > 0) & (idle > 0))
@@ -247,14 +247,14 @@ class _Chance:
                 for of_sort in {sort[member] for member in members.tolist()}:
                     if of_sort[0] != UNKNOWN:
                         ratios[of_sort].append(float(seconds / idle[members].sum()))
-        return _Chance(drawn_together, ratios)
+        return _Ratios(drawn_together, ratios)
 
     def noise(
         self, scenario: Scenario, ratios: Mapping[Sort, Floats], random: "np.random.Generator"
     ) -> Floats:
-        """Draw how measured calls differ from the model, ``(calls, 1 + DRAWS)``; first as it is.
+        """Draw factors on calls, shape ``(calls, 1 + DRAWS)``; the first column is 1.
 
-        What-ifs do not change what the model misses of the calls that are there after them.
+        What-ifs do not change the model's errors for the calls that remain.
         """
         workload = scenario.at_rest().workload
         count = len(workload.calls)
@@ -273,9 +273,9 @@ class _Chance:
 
 
 def _ratios_of(sort: Sort, ratios: Mapping[Sort, Floats]) -> Floats:
-    """Return the ratios of a sort; of one that a what-if made, those nearest in size of its label.
+    """Return the ratios of a class; if a what-if created it, those of its label nearest in size.
 
-    A label's group may have another number of ranks then, and calls other sizes.
+    Groups of the label may then have another number of ranks, and calls other sizes.
     """
     if sort in ratios:
         return ratios[sort]
@@ -291,7 +291,7 @@ def _sort(call: Call) -> Sort:
 
 
 def _overlapping(key: NDArray[np.int64], start: Floats, end: Floats) -> NDArray[np.intp]:
-    """Give one number to the calls of one key that overlap in time."""
+    """Give calls of one key that overlap in time the same number."""
     together = np.arange(len(key))
     until: dict[int, tuple[float, int]] = {}
     for call in np.argsort(start, kind="stable").tolist():
@@ -305,10 +305,10 @@ def _overlapping(key: NDArray[np.int64], start: Floats, end: Floats) -> NDArray[
     return together
 
 
-def _pooled(chances: Sequence[_Chance]) -> dict[Sort, Floats]:
-    """Ratios of each sort in all steps, as far apart as a sample of so many makes likely.
+def _pooled(chances: Sequence[_Ratios]) -> dict[Sort, Floats]:
+    """Pool the ratios of each class over all steps, widened for the size of the sample.
 
-    ``n`` values drawn with replacement scatter by ``sqrt((n - 1) / n)`` of what they come from.
+    ``n`` values drawn with replacement scatter by ``sqrt((n - 1) / n)`` of their source.
     """
     ratios_of: dict[Sort, list[float]] = defaultdict(list)
     for chance in chances:
@@ -319,7 +319,7 @@ def _pooled(chances: Sequence[_Chance]) -> dict[Sort, Floats]:
         kind, label, ranks, power = sort
         neighbours = [(kind, label, ranks, neighbour) for neighbour in (power - 1, power + 1)]
         more = [ratio for neighbour in neighbours for ratio in ratios_of.get(neighbour, [])]
-        values = np.array(of_sort if len(of_sort) >= _FEW else [*of_sort, *more])
+        values = np.array(of_sort if len(of_sort) >= _FEWEST_RATIOS else [*of_sort, *more])
         wider = np.sqrt(len(values) / max(len(values) - 1, 1))
         widened = values.mean() + wider * (values - values.mean())
         pooled[sort] = np.maximum(widened, values.min() / 2)
@@ -327,7 +327,7 @@ def _pooled(chances: Sequence[_Chance]) -> dict[Sort, Floats]:
 
 
 def _half_width(gains: Floats, trace_spread: Spread) -> float:
-    """``gains`` has shape ``(steps, 1 + DRAWS)``: draw steps, and for each one of its draws."""
+    """Draw steps, and for each a draw of its calls; ``gains`` has shape ``(steps, 1 + DRAWS)``."""
     drawn = gains[trace_spread.recorded :] if len(gains) > trace_spread.recorded else gains
     count = len(drawn)
     medians = np.median(drawn[trace_spread.drawn], axis=1)

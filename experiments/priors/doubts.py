@@ -1,8 +1,8 @@
-"""What an answer does not know: the pinned share of the step, the error of calls, other hardware.
+"""Reasons to doubt an answer: insensitive time, the error of calls, other hardware.
 
-The error of a step says little: delays that nothing explains are kept as they were recorded, so it
-is small whatever is wrong. What a what-if is worth depends on how much of the step can react to
-one, and on whether the network's model takes as long for a call as was measured.
+The error of a replayed step says little: unexplained delays are kept as recorded, so it is small
+whatever is wrong. How far a what-if can be trusted depends on how much of the step can react to it,
+and on whether the network's model takes as long for a call as was measured.
 """
 
 import re
@@ -31,11 +31,11 @@ from topologies.cluster.kinds import split_resource
 from topologies.cluster.node import AcceleratorTable
 
 MUCH = 10.0
-"""Percent of the step from which on a row says that it is pinned: a utility of a tenth of
-the step is what people buy hardware for."""
+"""Percent of the step from which a row reports insensitive (pinned) time: a tenth of the step is a
+gain that people buy hardware for."""
 _NETWORK = tuple(CLUSTER_RESOURCES)
 _EVERYTHING = (*_NETWORK, *RANKS)
-_MAY_BE: dict[str, tuple[str, ...]] = {
+_DOUBTED: dict[str, tuple[str, ...]] = {
     "gap": _EVERYTHING,
     LAUNCH_DELAY: tuple(RANKS),
     UNEXPLAINED_HOST: _EVERYTHING,
@@ -44,14 +44,14 @@ _MAY_BE: dict[str, tuple[str, ...]] = {
     UNKNOWN_CALLS: _NETWORK,
     "drain": _NETWORK,
 }
-"""What pinned time may in truth depend on, by cause: nobody knows what a silent thread, a device
-that stands still or a rank that is late waits for. Of copies and of software it is known that no
-resource makes them shorter, so they make no utility doubtful."""
+"""Resources on which pinned time may in truth depend, by cause: what a silent thread, an idle
+device or a late rank waits for is unknown. Copies and software are left out: no resource shortens
+them, so they make no utility doubtful."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindError:
-    """Modelled against measured transfer times of calls of one kind (%), in the median."""
+    """Median relative error of modelled transfer times of calls of one kind (%)."""
 
     kind: str
     calls: int
@@ -60,11 +60,11 @@ class KindError:
 
 
 class CommunicationError(TypedDict):
-    """Modelled against measured transfer times: (modelled - measured) / measured, in %.
+    """Relative errors of modelled transfer times: (modelled - measured) / measured, in %.
 
     A transfer is measured from the arrival of the last member to the end of the first. ``calls``
-    can be compared: all members recorded, size and kind known, some time measured; the others are
-    ``not_compared``. The medians are over calls, null where there is none; ``note`` says why.
+    are comparable: all members recorded, size and kind known, measured time positive; others are
+    ``not_compared``. Medians are over calls, null where there is none; ``note`` gives the reason.
     """
 
     calls: int
@@ -76,14 +76,14 @@ class CommunicationError(TypedDict):
 
 
 def communication_error(replay: Timeline, cost: str) -> CommunicationError:
-    """Compare each call of a replay with what was measured of it.
+    """Compare each call of a replay with its measured time.
 
     Parameters
     ----------
     replay
-        The step as it was recorded, simulated.
+        The recorded step, simulated.
     cost
-        Where the costs of collectives are from, as the settings say: ``trace`` is no test.
+        The setting for the costs of collectives; with ``trace`` there is nothing to test.
     """
     workload = replay.workload
     exchanged = group_sizes(workload)[workload.calls.group] > 1
@@ -132,18 +132,17 @@ def _kind_error(kind: int, error: Floats) -> KindError:
 
 @dataclass(frozen=True, eq=False)
 class Doubts:
-    """What a step that is asked about cannot tell, found out when it is asked for first."""
+    """Limits of what a step can show, each computed on first access."""
 
     scenario: Scenario
     timeline: Timeline
 
     @cached_property
     def pinned(self) -> Mapping[str, float]:
-        """Percent of the step that reacts to no resource, by cause, the most first.
+        """Percent of the step that reacts to no resource, by cause, the largest first.
 
-        It is what remains of the step when every resource that is a number is a million times as
-        good, so that a delay beside the critical path counts, too.
-        :func:`simulator.analysis.critical_path.pinned_parts` says what the causes are.
+        Computed with every numeric resource a million times as good, so that delays beside the
+        critical path count. :func:`simulator.analysis.critical_path.pinned_parts` has the causes.
         """
         step = self.timeline.makespan or 1.0
         faster = _faster(self._plain, RANKS, MOST).run()
@@ -162,7 +161,7 @@ class Doubts:
 
     @cached_property
     def step_before_pct(self) -> float:
-        """Percent of the critical path that devices spent on what the step before had left."""
+        """Percent of the critical path spent by devices on work left from the previous step."""
         names = self.timeline.workload.names
         path = critical_path(self.timeline)
         name = self.timeline.workload.name[[segment.op for segment in path]]
@@ -174,16 +173,16 @@ class Doubts:
         return 100 * sum(before) / (self.timeline.makespan or 1.0)
 
     def of(self, *resources: str) -> str:
-        """Say what makes it doubtful what some resources would buy; "" if nothing does.
+        """Return why the utilities of some resources are doubtful; "" if nothing makes them so.
 
-        ``may be more`` begins what is said of pinned time, ``hidden`` what is said of a tier that
-        seems to be for nothing: words for a row, and the reason behind a colon.
+        A sentence about pinned time begins with ``may be more``, one about a tier that seems to
+        save nothing with ``hidden``: words for a row, and the reason behind a colon.
         """
         causes = {
             cause: share
             for cause, share in self.pinned.items()
             if any(
-                (resource if resource in _EVERYTHING else _NETWORK[0]) in _MAY_BE.get(cause, ())
+                (resource if resource in _EVERYTHING else _NETWORK[0]) in _DOUBTED.get(cause, ())
                 for resource in resources
             )
         }
@@ -199,15 +198,15 @@ class Doubts:
 
     @cached_property
     def beside_compute(self) -> str:
-        """What goes on beside devices that are busy, yet buy little when they are twice as fast.
+        """What runs beside devices that are busy, yet save little when twice as fast.
 
-        Twice as fast kernels save up to half of the time for which a device is busy. Where they
-        save less than half of that, calls or the host are as long; then both together tell more.
+        Kernels twice as fast save up to half of a device's busy time. Where they save less than
+        half of that, calls or the host take as long; then doubling both shows more.
         """
         step, workload = self.timeline.makespan, self.timeline.workload
         kernels = workload.duration[workload.what == What.COMPUTE].sum()
         if step == 0 or kernels <= _BUSY * step * len(workload.ranks):
-            return ""  # not even if no two kernels ran at once
+            return ""  # not busy even if no two kernels overlap
         rows = rank_times(self.timeline)
         busy = float(np.mean([row.compute for row in rows])) / step
         if busy <= _BUSY:
@@ -235,7 +234,7 @@ class Doubts:
         )
 
     def _host_at_work(self, rank: int) -> float:
-        """Return for how long some thread of a rank is at work (s)."""
+        """Return for how long at least one thread of a rank works (s)."""
         workload, timeline = self.timeline.workload, self.timeline
         ops = (workload.rank == rank) & (workload.part == What.HOST)
         spans = union(timeline.start[ops], timeline.end[ops])
@@ -243,11 +242,11 @@ class Doubts:
 
     @cached_property
     def hidden(self) -> Mapping[str, str]:
-        """Tiers whose communication is exposed, yet which buy next to nothing: what to say of each.
+        """Tiers with exposed communication that save next to nothing, with a sentence for each.
 
-        Half the latency and twice the bandwidth halve what calls spend on a tier. Where that saves
-        less than a tenth of what is exposed, something as long goes on beside the transfers: work
-        that hides them, or the same wait kept a second time as a delay.
+        Half the latency and twice the bandwidth halve the time of calls on a tier. Where that saves
+        less than a tenth of the exposed time, something as long runs beside the transfers: work
+        that hides them, or the same wait recorded a second time as a delay.
         """
         step = self.timeline.makespan
         if step == 0:
@@ -282,14 +281,14 @@ _BUSY = 0.75
 
 
 def _faster(scenario: Scenario, ranks: Iterable[str] = (), factor: float = 2.0) -> Scenario:
-    """Return a scenario whose links, and what else is named of its ranks, are so much faster."""
+    """Return a scenario with links, and the named resources of ranks, ``factor`` times as fast."""
     names = (*filter(is_of_links, resource_values(scenario.cluster)), *ranks)
     parts = sum((better(name, factor).parts for name in names), ())
     return Change(parts=parts).apply(scenario).scenario
 
 
 def _faster_calls(scenario: Scenario) -> Scenario:
-    """Return a scenario whose calls take half as long: those of unknown size as recorded, too."""
+    """Return a scenario whose calls take half as long, recorded ones of unknown size included."""
     scenario = _faster(scenario)
     calls = scenario.workload.calls
     unknown = np.isnan(calls.size)
@@ -301,13 +300,14 @@ def _faster_calls(scenario: Scenario) -> Scenario:
 
 
 _HIDDEN = 0.1
-"""Twice as good a tier saves up to half of what is exposed; less than this share is nothing."""
+"""Share of the exposed time below which a saving counts as none; twice as good a tier saves up to
+0.5."""
 
 
 def touched(before: Scenario, after: Scenario) -> tuple[str, ...]:
-    """Tell which resources a change has made other: values of the cluster, or the pace of ops.
+    """Return the resources that a change alters: values of the cluster, or the speed of ops.
 
-    Of a fault of a single part it is the bandwidth of the resources that its links belong to.
+    A fault of a single part counts as the bandwidth of the resources that its links belong to.
     """
     values, now = resource_values(before.cluster), resource_values(after.cluster)
     faulty = {
@@ -332,12 +332,12 @@ def touched(before: Scenario, after: Scenario) -> tuple[str, ...]:
 def hardware_warning(
     recorded: str, workload: Workload, chip: AcceleratorTable, cluster: str
 ) -> str:
-    """Say that a trace was recorded on another accelerator than the cluster has; "" if not so.
+    """Return a warning if a trace was recorded on another accelerator than the cluster's; else "".
 
-    ``recorded`` is what the trace calls its device, "" where it does not tell. Names are compared
-    by the model they hold (``A100``, ``MI300X``, ``TPU v5e``), without memory and form factor; a
-    name that holds none (``AMD Radeon Graphics``) tells nothing. Where the trace has no name, those
-    of kernels may say what they were built for.
+    ``recorded`` is the device name in the trace, "" if it has none. Names are compared by the model
+    in them (``A100``, ``MI300X``, ``TPU v5e``), without memory and form factor; a name without a
+    model (``AMD Radeon Graphics``) shows nothing. Without a name, those of kernels may show what
+    they were built for.
     """
     as_recorded = (
         f"kernels and host times are those of the recording; only the network is {cluster}'s"
@@ -348,15 +348,15 @@ def hardware_warning(
             return ""
         return f"recorded on a host without {chip.name} or any other device: {as_recorded}"
     if not recorded:
-        built_for = _built_for_other(workload, chip)
+        built_for = _built_for_other_hardware(workload, chip)
         return built_for and f"{built_for}: {as_recorded}"
     if _same_model(recorded, chip):
         return ""
     return f"recorded on {recorded}, not on {chip.name}: {as_recorded}"
 
 
-def _built_for_other(workload: Workload, chip: AcceleratorTable) -> str:
-    """Say that kernels cannot have run on an accelerator, by what their names were built for.
+def _built_for_other_hardware(workload: Workload, chip: AcceleratorTable) -> str:
+    """Return a warning if kernels, by their names, cannot have run on an accelerator; else "".
 
     A kernel runs on the compute capability it was built for, or a later one.
     """
@@ -382,18 +382,18 @@ def _built_for(match: re.Match[str]) -> int:
 
 
 _OF_AMD = re.compile(r"_ISA[0-9a-f]{3,4}_|\bCijk_")
-"""In names of Tensile's kernels, which hipBLAS runs."""
+"""Pattern of kernels of Tensile, which hipBLAS runs."""
 _CAPABILITY_OF = {"volta": 7, "turing": 7, "ampere": 8, "hopper": 9, "nvjet": 9}
 _OF_NVIDIA = re.compile(
     rf"(?i)(?<![a-z])sm_?(\d{{2,3}})(?!\d)|(?<![a-z])({'|'.join(_CAPABILITY_OF)})_"
 )
-"""In names of cuBLAS's, cuDNN's and CUTLASS's kernels; cuBLAS has ``nvjet`` from Hopper on."""
+"""Pattern of kernels of cuBLAS, cuDNN and CUTLASS; cuBLAS has ``nvjet`` from Hopper on."""
 _NAME = 40
-"""Characters of a kernel's name that are shown."""
+"""Number of characters of a kernel's name that are shown."""
 
 
 def _same_model(recorded: str, chip: AcceleratorTable) -> bool:
-    """Whether two names can be of the same model."""
+    """Whether two names can be those of one model."""
     traced, models_of_chip = models(recorded), models(chip.name)
     if not traced:
         return not models_of_chip or recorded.upper().startswith("AMD")
@@ -401,12 +401,12 @@ def _same_model(recorded: str, chip: AcceleratorTable) -> bool:
 
 
 def _is_host(name: str) -> bool:
-    """Whether an accelerator's name is that of a processor."""
+    """Whether an accelerator's name is that of a CPU."""
     return re.search(r"\b(cpu|host|epyc|xeon|grace)\b", name.lower()) is not None
 
 
 def shares_said(shares: Mapping[str, float]) -> Iterator[str]:
-    """Say the largest shares (%): ``gap 8.1 %``; what is below half a percent is left out."""
+    """Format the largest shares (%): ``gap 8.1 %``; those below half a percent are left out."""
     for cause, share in list(shares.items())[:3]:
         if share >= _LEAST_SAID:
             yield f"{cause} {share:.1f} %"

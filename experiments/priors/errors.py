@@ -1,16 +1,16 @@
-"""What predictions were off by where they could be checked: one record, one reader of its tables.
+"""Errors of predictions that could be checked: one record, and one reader of its tables.
 
-A table is CSV: columns that say what its predictions have in common, then ``count``, ``median_pct``
-and the other fields of :class:`Errors`. ``held_out.csv`` has calls on machines that nothing was
-fitted to (``python -m benchmarks.held_out --write``), ``step_errors.csv`` measured training steps
-(``python -m benchmarks.steps --write``), ``replay_errors.csv`` recorded steps on other networks
-(``python -m benchmarks.replays --write``). Of serving a few medians are kept here.
+A table is CSV: columns that its predictions are grouped by, then ``count``, ``median_pct`` and the
+other fields of :class:`Errors`. ``held_out.csv`` has calls on machines that nothing was fitted to
+(``python -m benchmarks.held_out --write``), ``step_errors.csv`` measured training steps (``python
+-m benchmarks.steps --write``), ``replay_errors.csv`` recorded steps on other networks (``python -m
+benchmarks.replays --write``). Some medians for serving are kept in this module.
 
-Replays are of the programs of ``traces/live`` that were recorded on one network and run on others,
+Replays are of the programs of ``traces/live``, recorded on one network and run on others, grouped
 by what their steps wait for. Their error is that of the logarithm of the step over the baseline's,
-as a share of the predicted one: what the model leaves out shows only where a program is run again.
-The scatter of a recording's steps and calls and the errors of its network are in that error, too.
-An interval that counts them by themselves takes the rest alone (``REST``).
+relative to the predicted one: omissions of the model show only where a program is run again. It
+includes the scatter of a recording's steps and calls and the errors of its network. An interval
+that counts these separately uses the remainder alone (``REST``).
 """
 
 import csv
@@ -30,20 +30,20 @@ from simulator.timeline import Timeline
 HELD_OUT = Path(__file__).with_name("held_out.csv")
 STEP_ERRORS = Path(__file__).with_name("step_errors.csv")
 WITHIN_50, WITHIN_90, WITHIN_95 = 0.6745, 1.645, 1.96
-"""Of a normal distribution: how many standard deviations either side of its mean hold how much."""
+"""Half-widths, in standard deviations, that contain 50, 90 and 95 % of a normal distribution."""
 
 
 def student_95(degrees: int) -> float:
-    """Return how many standard deviations either side hold 95 % where these are estimates.
+    """Return the half-width of a 95 % interval in estimated standard deviations.
 
-    Student's t at 0.975: what few programs, or seeds, were off by says less of the next one than
-    what many were. For one and two degrees of freedom it has a closed form; from three on its
-    expansion in the normal quantile (Abramowitz and Stegun 26.7.5) is 0.7 % short at most.
+    Student's t at 0.975: the errors of few programs, or seeds, say less about the next one than
+    those of many. One and two degrees of freedom have a closed form; from three on the expansion in
+    the normal quantile (Abramowitz and Stegun 26.7.5) is at most 0.7 % short.
 
     Parameters
     ----------
     degrees
-        Degrees of freedom, independent observations less one.
+        Degrees of freedom: independent observations less one.
 
     Raises
     ------
@@ -71,17 +71,17 @@ def student_95(degrees: int) -> float:
 
 
 _HELD = 0.95
-"""What the interval of :func:`student_95` holds."""
+"""Probability that the interval of :func:`student_95` contains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Relative errors of ``count`` predictions that have something in common: a line of a table.
+    """Relative errors of a group of ``count`` predictions: a line of a table.
 
-    ``median_pct`` and ``p90_pct`` (90th percentile) are without sign; ``bias_pct`` is the median
-    with it, negative where predictions are too short. ``shared`` is the standard deviation of the
-    logarithm that they are off by together. 0 where a table does not say. ``machines`` are those
-    that were measured.
+    ``median_pct`` and ``p90_pct`` (90th percentile) are absolute; ``bias_pct`` is the signed
+    median, negative where predictions are too short. ``shared`` is the standard deviation of the
+    logarithm of their common error. 0 where a table has no value. ``machines`` are the measured
+    ones.
     """
 
     key: tuple[str, ...]
@@ -98,7 +98,7 @@ _COLUMNS = "count", "median_pct", "p90_pct", "bias_pct", "shared", "machines"
 
 @cache
 def read_errors(path: Path) -> dict[tuple[str, ...], Errors]:
-    """Read a table of errors by what its predictions have in common; tables that ship are sound."""
+    """Read a table of errors, by its grouping columns; shipped tables are valid."""
     with path.open(encoding="utf-8", newline="") as file:
         lines = csv.reader(line for line in file if not line.startswith("#"))
         columns = next(lines)
@@ -127,9 +127,9 @@ def write_errors(
     Parameters
     ----------
     path
-        Where to.
+        The file.
     keys
-        Names of the columns that say what predictions have in common.
+        Names of the columns that predictions are grouped by.
     errors
         Its lines.
     written_by
@@ -145,7 +145,7 @@ def write_errors(
 
 
 class ServingPrior(NamedTuple):
-    """Median errors (%) of rows that are alike in something."""
+    """Median errors (%) of rows that share a property."""
 
     alike: str
     rows: int
@@ -159,12 +159,12 @@ _PRIORS = {
     "trtllm": ServingPrior("TensorRT-LLM", 342, 9.2, 15.1),
     "all": ServingPrior("all engines", 1245, 8.9, 17.7),
 }
-"""Aggregated rows without drafts of InferenceX's client, by engine
-(``twofold validate --serving measured_serving.csv``; docs/background/serving.md)."""
+"""Aggregated rows of InferenceX's client, without drafts, by engine (``twofold validate --serving
+measured_serving.csv``; docs/background/serving.md)."""
 
 
 def serving_prior(engine: str) -> ServingPrior:
-    """Return what predictions of an engine were off by; of all engines for one without rows.
+    """Return the errors of an engine's predictions; of all engines for one without rows.
 
     Examples
     --------
@@ -183,25 +183,25 @@ _CLASS_OF = {
     "reduce_scatter": SHARDS,
 }
 STEP = "step"
-"""The row of steps on the network of the recording, which no change has moved."""
+"""The row of unchanged steps on the network of the recording."""
 WHOLE, REST = "whole", "rest"
-"""Whether a row is of the error, or of what scatter and the network's prior leave of it."""
+"""Whether a row has the whole error, or what remains without scatter and the network's prior."""
 CLASSES = (MESSAGES, EXCHANGES, SHARDS, REDUCTIONS)
 """Classes of programs, by the kind of call that takes most of the critical path: pipelines,
 experts, sharded weights, and all others."""
 NO_CALLS = "no calls"
-"""What none of the programs was: as uncertain as the most uncertain class."""
+"""Class of steps without calls, which no program was: as uncertain as the most uncertain class."""
 _PROGRAM = 4
-"""Points by which a class is drawn to all classes: as many as a recording has. A class of one
-program then counts as much as all together."""
+"""Number of points that pull a class towards all classes: as many as a recording has. A class of
+one program then counts as much as all together."""
 
 
 def class_of(timeline: Timeline) -> str:
-    """Return the class of a step: the kind of call on which its critical path moves longest.
+    """Return the class of a step: the kind of call that moves data longest on its critical path.
 
-    Where none is on it, the kind that moves longest at all; :data:`NO_CALLS` where the step has
-    none, which no program was. All-reduces of a step whose all-gathers move as much are those that
-    gloo makes of reduce-scatters of shards.
+    If none is on it, the kind that moves data longest at all; :data:`NO_CALLS` for a step without
+    calls, which no program was. All-reduces of a step whose all-gathers move as much count as
+    sharded weights: gloo makes them of reduce-scatters of shards.
 
     Parameters
     ----------
@@ -234,17 +234,17 @@ def replay_error(
 ) -> float:
     """Return the relative error of ``log(step / baseline)`` of a class, at 95 %.
 
-    Points of one program err alike, so it is the programs that are counted: Student's t of their
+    Points of one program have correlated errors, so programs are counted: Student's t of their
     number less one.
 
     Parameters
     ----------
     program
-        One of ``CLASSES``, or ``NO_CALLS``, which errs like the worst of them.
+        One of ``CLASSES``, or ``NO_CALLS``, which has the error of the worst of them.
     part
-        ``WHOLE``, or ``REST`` where scatter and the network's prior are counted by themselves.
+        ``WHOLE``, or ``REST`` where scatter and the network's prior are counted separately.
     table
-        Errors by class and part, with ``shared`` their root mean square; what ships if None.
+        Errors by class and part, with ``shared`` their root mean square; the shipped ones if None.
 
     Examples
     --------
@@ -267,10 +267,10 @@ def replay_error(
 
 
 def step_error() -> float:
-    """Return half the width of the 95 % interval of a recorded step itself, as a share of it.
+    """Return half the width of the 95 % interval of a recorded step itself, relative to it.
 
-    What replays on the network of the recording were off from the same programs run again without a
-    profiler; Student's t of their number less one.
+    From the errors of replays on the network of the recording against the same programs run again
+    without a profiler; Student's t of their number less one.
 
     Examples
     --------

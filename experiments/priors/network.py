@@ -1,13 +1,13 @@
-"""How far off the network's model may be on a cluster, by how the cluster's figures are known.
+"""Errors of the network's model on a cluster, by the provenance of the cluster's figures.
 
-A cluster file says of each tier whether it was measured, fitted, is of the generation of a fitted
-one, or is a data sheet's (:mod:`topologies.cluster.fabrics`). Of a tier that was measured it has
-the errors; of the others ``held_out.csv`` has those that such machines had when they were held out
+A cluster file records for each tier whether it was measured, fitted, is of the generation of a
+fitted one, or comes from a data sheet (:mod:`topologies.cluster.fabrics`). A measured tier has its
+own errors; others have those of ``held_out.csv``, where such machines were held out
 (:mod:`experiments.priors.errors`).
 
-What it does to a step: parts of calls are longer or shorter by what such machines were off,
-software and latencies by the error of small calls, bytes by that of large ones
-(:func:`with_parts`, :mod:`experiments.intervals.moves`).
+Effect on a step: parts of calls take longer or shorter by the errors of such machines, software and
+latencies by those of small calls, bytes by those of large ones (:func:`with_parts`,
+:mod:`experiments.intervals.moves`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
 
 SMALL, LARGE = "small", "large"
 SPLIT = 2.0**20
-"""Bytes (S of nccl-tests) from which a call is large. A node's latency lasts as long as its links
-take for 1 to 16 MiB: below, software and latency decide, above it more and more the bytes."""
+"""Size (B, S of nccl-tests) from which a call is large. A node's latency equals the time of its
+links at 1 to 16 MiB: below, software and latency dominate, above it increasingly the bytes."""
 
 
 class NetworkPrior(TypedDict):
-    """How far off calls of some kinds over one tier may be, before anything was measured.
+    """Error of calls of some kinds over one tier, before anything was measured.
 
-    ``kinds`` are those of the step that it is said of. ``known`` says how the cluster's figures are
-    known, ``machines`` which the errors are of: calls took ``median_pct`` longer or shorter than
-    modelled in the median, ``p90_pct`` at the 90th percentile. ``shared`` is the standard deviation
-    of the logarithm that calls of one kind and group are off by together, which is what intervals
-    are made of. ``packet_factor`` is in it: by how many times packets may take longer on full links
-    between switches than sharing without loss; 1 where the errors, of machines with such
-    fabrics, have it already, and of small calls.
+    ``kinds`` are those of the step, ``known`` is the provenance of the cluster's figures,
+    ``machines`` are those that the errors come from: calls differed from the model by
+    ``median_pct`` in the median, ``p90_pct`` at the 90th percentile. ``shared`` is the standard
+    deviation of the logarithm of the error that calls of one kind and group have in common, which
+    intervals are made of. It contains ``packet_factor``: by how many times packets may take longer
+    on full links between switches than sharing without loss. That is 1 for small calls, and where
+    the errors come from machines with such fabrics and contain it already.
     """
 
     tier: str
@@ -78,19 +78,19 @@ def prior(
     kinds: Iterable[str],
     packet_factors: Mapping[str, float] = MappingProxyType({}),
 ) -> list[NetworkPrior]:
-    """Say how far off calls of some kinds over some tiers of a cluster may be, small ones first.
+    """Return the errors of calls of some kinds over some tiers of a cluster, small calls first.
 
     Parameters
     ----------
     cluster
-        Its ``known`` says how its figures are known.
+        Its ``known`` is the provenance of its figures.
     tiers
-        ``scale_up``, ``scale_out``, or both: those that calls pass.
+        ``scale_up``, ``scale_out``, or both: those that calls use.
     kinds
-        Of those calls. Kinds that were not measured where others were are known as before.
+        Kinds of those calls. Kinds not measured where others were keep their earlier provenance.
     packet_factors
-        By tier whose messages meet between switches: how many times as long packets take on full
-        links as sharing without loss.
+        By tier with contention between switches: how many times as long packets take on full links
+        as sharing without loss.
     """
     named_kinds = sorted(set(kinds) - {UNKNOWN})
     return [
@@ -102,11 +102,11 @@ def prior(
 
 
 def _with_packets(errors: NetworkPrior, factor: float) -> NetworkPrior:
-    """Widen what is open of large calls by what packets lose on full links.
+    """Widen the error of large calls by the loss of packets on full links.
 
-    Links are full or not, and packets lose between nothing and the whole factor: all alike likely,
-    so that the root mean square of the logarithm is the factor's by the root of three. The errors
-    of machines that were measured, or fitted, have it already.
+    Links are full or not, and the loss is between nothing and the whole factor, uniformly
+    distributed, so the root mean square of the logarithm is that of the factor over the root of
+    three. The errors of measured or fitted machines contain it already.
     """
     if errors["sizes"] == SMALL or errors["known"] in (MEASURED, FITTED):
         return errors
@@ -115,7 +115,7 @@ def _with_packets(errors: NetworkPrior, factor: float) -> NetworkPrior:
 
 
 def _groups(figures: HowKnown, tier: str, kinds: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Part kinds by how they are known on a tier: measured ones, and others."""
+    """Split kinds by their provenance on a tier: measured ones, and others."""
     how = getattr(figures, tier)
     if how != MEASURED:
         groups = [(how, kinds)]
@@ -146,7 +146,7 @@ def _prior(figures: HowKnown, tier: str, sizes: str, group: tuple[str, list[str]
             log1p(call_errors.median) / WITHIN_50,
         )
     else:
-        errors = like(how, tier, sizes)
+        errors = held_out_errors(how, tier, sizes)
     return {
         "tier": tier,
         "known": how,
@@ -160,16 +160,16 @@ def _prior(figures: HowKnown, tier: str, sizes: str, group: tuple[str, list[str]
     }
 
 
-def like(how: str, tier: str, sizes: str) -> Errors:
-    """Return the errors that calls had on machines that are known so."""
+def held_out_errors(how: str, tier: str, sizes: str) -> Errors:
+    """Return the errors of calls on held-out machines with figures of this provenance."""
     table = read_errors(HELD_OUT)
-    # Of small calls over PCIe, and of what such nodes have between them, no more is known than of
-    # any data sheet.
+    # Small calls over PCIe, and the network between such nodes, have no errors of their own: those
+    # of any data sheet apply.
     return table[how if (how, tier, sizes) in table else DATA_SHEET, tier, sizes]
 
 
 def prior_of(scenario: Scenario) -> list[NetworkPrior]:
-    """Say how far off the calls of a step may be where it runs; empty if none moves anything."""
+    """Return the errors of the calls of a step on its cluster; empty if no call moves data."""
     # Calls of unknown kind are numbered behind KINDS: no measurement says how far off they are.
     numbers = np.unique(scenario.workload.calls.kind).tolist()
     kinds = [KINDS[number] for number in numbers if number < len(KINDS)]
@@ -181,24 +181,24 @@ def prior_of(scenario: Scenario) -> list[NetworkPrior]:
 
 
 def spread_of(figures: HowKnown, part: str) -> float:
-    """Return how far a part of calls may be off, all kinds alike: a deviation of its logarithm.
+    """Return the standard deviation of the logarithm of a part of calls, for all kinds together.
 
-    ``part`` is named as :func:`experiments.calibration.calibration.part_names` does. It is never
-    less than 5 %, as machines of one kind differ from each other.
+    ``part`` is a name of :func:`experiments.calibration.calibration.part_names`. The deviation is
+    at least 5 %, as machines of one kind differ from each other.
     """
     tier, _, what = part.rpartition(".")
     side = SCALE_OUT if tier in (SCALE_OUT, PCIE) else SCALE_UP
     how = getattr(figures, side)
-    if how == MEASURED:  # what it was calibrated by before is replaced
+    if how == MEASURED:  # an earlier calibration is replaced
         how = _errors(figures, side).others
-    return max(_LEAST, like(how, side, LARGE if what == "bandwidth" else SMALL).shared)
+    return max(_LEAST, held_out_errors(how, side, LARGE if what == "bandwidth" else SMALL).shared)
 
 
 _LEAST = 0.05
 
 
 def tiers_of(scenario: Scenario) -> tuple[str, ...]:
-    """Return the tiers that calls of a step pass: inside domains, between them, or both."""
+    """Return the tiers that calls of a step use: inside domains, between them, or both."""
     domains = scenario.machine().domains
     inside = across = False
     for at in np.unique(scenario.workload.calls.group).tolist():
@@ -210,14 +210,14 @@ def tiers_of(scenario: Scenario) -> tuple[str, ...]:
 
 
 _VALUES = frozenset({"bandwidth", "latency", "size", "nics_per_node"})
-"""Fields of a tier that a change multiplies; with others of them it is the same technology."""
+"""Fields of a tier that a change multiplies; if only these differ, the technology is the same."""
 
 
 def same_tier(left: Cluster, right: Cluster, tier: str) -> bool:
-    """Whether what one machine's calls are off by on a tier, another machine's are, too.
+    """Whether the errors of two machines' calls on a tier are the same.
 
-    So it is taken to be where both files describe the tier, and the library that uses it, alike but
-    for bandwidths, latencies and counts.
+    Assumed if both files describe the tier, and the library that uses it, equally but for
+    bandwidths, latencies and counts.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ def _without_values(part: object) -> object:
 
 
 def say_prior(priors: Sequence[NetworkPrior]) -> Iterator[str]:
-    """Say tier by tier how its figures are known, and what the worse class of sizes was off by."""
+    """Yield for each tier its provenance, and the errors of the worse class of sizes."""
     for small, large in zip(priors[::2], priors[1::2], strict=True):
         tier, how = small["tier"].replace("_", "-"), _HOW[small["known"]]
         median = max(small["median_pct"], large["median_pct"])
@@ -265,20 +265,20 @@ _HOW = {
 
 
 def with_parts(cluster: Cluster, tier_prior: NetworkPrior, times: float) -> Cluster:
-    """Return the cluster with those parts of calls longer that a prior is said of.
+    """Return the cluster with the parts of calls that a prior is about ``times`` as long.
 
-    Small calls tell the latency of a tier, and inside domains the software as well; large ones the
-    bandwidth. The port between a rank and its NICs goes with ``scale_out``, in a wired node with
-    ``scale_up``. Which algorithm runs does not depend on it.
+    Small calls determine the latency of a tier, and inside domains the software as well; large ones
+    the bandwidth. The port between a rank and its NICs counts as ``scale_out``, in a wired node as
+    ``scale_up``. The choice of algorithm does not change.
 
     Parameters
     ----------
     cluster
-        Stays as it is.
+        Not modified.
     tier_prior
         Of :func:`prior`.
     times
-        How many times as long those parts take.
+        Factor on the time of those parts.
     """
     tier, sizes = tier_prior["tier"], tier_prior["sizes"]
     with_pcie = SCALE_UP if cluster.wiring is not None else SCALE_OUT
@@ -292,10 +292,10 @@ def with_parts(cluster: Cluster, tier_prior: NetworkPrior, times: float) -> Clus
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A call that was measured: on which tier, of which kind, small or large, how far off.
+class CallResidual:
+    """A measured call: its tier, kind and class of sizes, and its error.
 
-    ``log`` is the logarithm of measured over modelled time by a model that has not seen it.
+    ``log`` is the logarithm of measured over modelled time, by a model that was not fitted to it.
     """
 
     tier: str
@@ -304,11 +304,11 @@ class Told:
     log: float
 
 
-def left_out_calls(fit: "LogFit") -> Iterator[Told]:
-    """Yield the calls of logs, each beside a calibration that has not seen it."""
+def left_out_calls(fit: "LogFit") -> Iterator[CallResidual]:
+    """Yield the calls of logs, each with its error by a calibration without it."""
     calls = fit.calls
     for at in np.flatnonzero(~calls.bare).tolist():
-        yield Told(
+        yield CallResidual(
             SCALE_OUT if calls.domains[at] > 1 else SCALE_UP,
             str(calls.kind[at]),
             SMALL if calls.size[at] < SPLIT else LARGE,
@@ -316,11 +316,11 @@ def left_out_calls(fit: "LogFit") -> Iterator[Told]:
         )
 
 
-def residual_calls(fits: "Mapping[str, Fit]") -> Iterator[Told]:
-    """Yield the calls of a trace beside the calibration with it, which has few parameters.
+def residual_calls(fits: "Mapping[str, Fit]") -> Iterator[CallResidual]:
+    """Yield the calls of a trace with their residuals: its calibration has few parameters.
 
-    Their sizes are not kept: small are those whose bytes take less than half of their time. Errors
-    are wider by what fitted parameters take of them (degrees of freedom).
+    Their sizes are not kept: a call is small if bytes take less than half of its time. Residuals
+    are widened for the degrees of freedom that fitted parameters use up.
     """
     for kind, fit in fits.items():
         names, count = fit.rows.names, len(fit.rows.took)
@@ -332,16 +332,16 @@ def residual_calls(fits: "Mapping[str, Fit]") -> Iterator[Told]:
         wider = np.sqrt(count / max(count - len(fit.fitted), 1))
         for at, off in enumerate(np.log1p(fit.residual).tolist()):
             tier, sizes = SCALE_OUT if across[at] else SCALE_UP, LARGE if large[at] else SMALL
-            yield Told(tier, kind, sizes, -wider * off)
+            yield CallResidual(tier, kind, sizes, -wider * off)
 
 
-def measured_by(figures: HowKnown, calls: Iterable[Told]) -> HowKnown:
-    """Return how a cluster is known after calls were measured on it.
+def measured_by(figures: HowKnown, calls: Iterable[CallResidual]) -> HowKnown:
+    """Return a cluster's provenance and errors after calls were measured on it.
 
-    Kinds and tiers that were not, and a class of sizes with fewer than three calls, keep the errors
-    they had.
+    Kinds and tiers without measured calls, and classes of sizes with fewer than three, keep their
+    errors.
     """
-    table: dict[str, list[Told]] = {}
+    table: dict[str, list[CallResidual]] = {}
     for call in calls:
         table.setdefault(call.tier, []).append(call)
     data = figures.model_dump(exclude_unset=True)
@@ -355,7 +355,7 @@ def measured_by(figures: HowKnown, calls: Iterable[Told]) -> HowKnown:
             median, p90 = before["median_pct"] / 100, before["p90_pct"] / 100
             if len(logs) >= _FEWEST:
                 median, p90 = (expm1(float(np.quantile(logs, at))) for at in (0.5, 0.9))
-            if p90 >= _MOST_OFF:
+            if p90 >= _LARGEST_ERROR:
                 raise CalibrationError(
                     f"calls of {tier} are {p90:.3g} times off what a fitted model says (one in"
                     " ten): check sizes and times, and whether they ran on one machine"
@@ -367,7 +367,7 @@ def measured_by(figures: HowKnown, calls: Iterable[Told]) -> HowKnown:
     return HowKnown.model_validate(data)
 
 
-_MOST_OFF = 999.0
-"""Times that calls may be off a model which is fitted to them."""
+_LARGEST_ERROR = 999.0
+"""Factor by which calls may be off a model that was fitted to them."""
 _FEWEST = 3
-"""Calls of a class of sizes below which they say nothing of how far off others are."""
+"""Number of calls of a class of sizes below which they do not show the error of others."""

@@ -1,9 +1,9 @@
-"""Whether the calls of a recorded step were as fast as where its ranks are said to be lets them be.
+"""Whether the calls of a recorded step contradict the stated placement of its ranks.
 
-A trace does not say which ranks shared a node. If ``--nodes`` is forgotten, calls between nodes are
-taken for calls over NVLink, and nothing else in an answer shows it. How fast the calls were does:
-the fastest recorded call of a group, kind and size is compared with the model's time for it, here
-and with the ranks spread over other numbers of nodes.
+A trace does not record which ranks shared a node. If ``--nodes`` is forgotten, calls between nodes
+are modelled as calls over NVLink, and nothing else in an answer shows it. The speed of calls does:
+the fastest recorded call of a group, kind and size is compared with its modelled time, at the
+stated number of nodes and with the ranks spread over other numbers.
 """
 
 from collections import Counter
@@ -23,30 +23,30 @@ from simulator.workload import Workload
 from topologies import Cluster, place, with_nodes
 
 _LEAST_SIZE = 2**20
-"""Size of calls (B) from which on their bandwidth decides, and no latency."""
+"""Size of calls (B) from which their bandwidth dominates, and not latency."""
 _MOST_CALLS = 6
-"""Calls of a sort of group that are modelled at most, the largest."""
+"""Most calls per class of groups that are modelled: the largest."""
 _SLOWER, _FASTER = 3.0, 1.6
-"""Times by which calls are slower or faster than modelled before their placement is doubted: models
-of fabrics are off by less, and calls may be slow for other reasons, but not fast."""
-_MOST_NAMES = 4
-"""Hosts that are named."""
-_EXPLAINS = 1.6
-"""Another placement explains calls that it puts within this factor."""
+"""Factors by which calls are slower or faster than modelled before their placement is doubted:
+models of fabrics have smaller errors, and calls may be slow for other reasons, but not fast."""
+_HOSTS_SHOWN = 4
+"""Number of hosts that are named."""
+_CLOSE = 1.6
+"""Another placement explains calls if their modelled times are within this factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """Calls that contradict the nodes that ranks are said to be on.
+    """Calls that contradict the stated number of nodes.
 
     Attributes
     ----------
     call
         The call that contradicts it most.
     measured, modelled
-        How long it took, and should have taken on these nodes (s).
+        Its measured time, and its modelled time on these nodes (s).
     nodes
-        On how many nodes the model agrees with the recorded calls.
+        The number of nodes at which the model agrees with the recorded calls.
     """
 
     call: Call
@@ -55,7 +55,7 @@ class Misplaced:
     nodes: int
 
     def __str__(self) -> str:
-        """Say it in a sentence."""
+        """Describe it in a sentence."""
         size = len(self.call.group.ranks)
         name = f"{self.call.kind} of {self.call.group.label or 'a group'}[{size}]"
         if self.call.kind in KINDS and self.call.kind != "send_receive":
@@ -82,9 +82,9 @@ def _counted(number: int, noun: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Fastest:
-    """The fastest of like calls (s); ``whole`` where all its members were recorded.
+    """The fastest of equal calls (s); ``whole`` if all its members were recorded.
 
-    Where one was not, the time includes waiting for it: the call was no slower.
+    If one was not, the time includes waiting for it, and is an upper bound.
     """
 
     call: Call
@@ -94,18 +94,18 @@ class _Fastest:
 
 @dataclass(frozen=True, slots=True)
 class OtherHosts:
-    """Hosts that the recording names and that contradict the nodes that ranks are said to be on.
+    """Hosts named in the recording that contradict the stated nodes.
 
-    ``nodes`` is the fewest that agree with them; None where ranks of one host do not follow each
-    other, so that no number of nodes does.
+    ``nodes`` is the smallest number that agrees with them; None if ranks of one host are not
+    consecutive, so that no number does.
     """
 
     hosts: tuple[str, ...]
     nodes: int | None
 
     def __str__(self) -> str:
-        """Say it in a sentence."""
-        names = ", ".join(self.hosts[:_MOST_NAMES]) + (", …" * (len(self.hosts) > _MOST_NAMES))
+        """Describe it in a sentence."""
+        names = ", ".join(self.hosts[:_HOSTS_SHOWN]) + (", …" * (len(self.hosts) > _HOSTS_SHOWN))
         count = f"{_counted(len(self.hosts), 'host')} ({names})"
         if self.nodes is None:
             return f"the recording names {count}, whose ranks are not consecutive"
@@ -114,10 +114,10 @@ class OtherHosts:
 
 @dataclass(frozen=True, slots=True)
 class OtherDevices:
-    """Accelerators of a recorded machine that contradict how many ranks are said to be on it.
+    """Number of accelerators in a recorded machine that contradicts the ranks per node.
 
-    ``visible`` are those that a rank's process saw, ``seated`` the ranks on its node; ``nodes`` is
-    the fewest with which each rank has one that it saw, None where no even number does.
+    A rank's process saw ``visible`` of them, ``seated`` ranks are on its node; ``nodes`` is the
+    fewest with one per rank, None if no divisor of the ranks gives that.
     """
 
     visible: int
@@ -125,7 +125,7 @@ class OtherDevices:
     nodes: int | None
 
     def __str__(self) -> str:
-        """Say it in a sentence."""
+        """Describe it in a sentence."""
         of_each = f"{_counted(self.seated, 'rank')} a node"
         ran = "" if self.nodes is None else f", as if the job ran on {_counted(self.nodes, 'node')}"
         return f"the recorded machine shows {self.visible} accelerators, not {of_each}{ran}"
@@ -134,16 +134,17 @@ class OtherDevices:
 def other_devices(
     visible: Mapping[int, int], cluster: Cluster, ranks: int, nodes: int | None, *, timed: bool
 ) -> OtherDevices | None:
-    """Find out whether what ranks saw on their machines contradicts how many are on a node.
+    """Check whether the accelerators that ranks saw contradict the number of ranks per node.
 
-    Ranks that see a single accelerator may have been given it among many, so they say nothing. A
-    node of more ranks than accelerators cannot be. One with fewer, though ranks that would fit are
-    elsewhere, is unlikely: it is doubted unless calls were ``timed``, which tell by themselves.
+    A rank that sees a single accelerator may have been assigned it among many, and is ignored. A
+    node with more ranks than accelerators is impossible. One with fewer, though ranks that would
+    fit are elsewhere, is unlikely: it is doubted unless calls were ``timed``, which are evidence
+    themselves.
 
     Parameters
     ----------
     visible
-        How many accelerators ranks saw, of those for which it is known.
+        Number of accelerators by rank, of those for which it is known.
     cluster, ranks, nodes
         As :func:`other_hosts`.
     timed
@@ -166,20 +167,20 @@ def other_devices(
 def other_hosts(
     hosts: Mapping[int, str], cluster: Cluster, ranks: int, nodes: int | None
 ) -> OtherHosts | None:
-    """Find out whether the hosts that a recording names contradict where its ranks are said to be.
+    """Check whether the hosts named in a recording contradict the stated placement of its ranks.
 
     Parameters
     ----------
     hosts
-        The host of each rank that is known to have run on one.
+        The host of each rank for which it is known.
     cluster, ranks, nodes
-        The machine, how many ranks the job has, and over how many nodes they are spread; None fills
-        nodes in order.
+        The machine, the number of ranks of the job, and over how many nodes they are spread; None
+        fills nodes in order.
 
     Returns
     -------
     OtherHosts or None
-        None where ranks of one host, and no others, share a node; or nothing is known.
+        None if ranks of one host, and no others, share a node; or nothing is known.
     """
     if len(hosts) < 2 or cluster.is_one_graph:
         return None
@@ -194,24 +195,24 @@ def other_hosts(
 
 
 def _agree(hosts: Mapping[int, str], node: Mapping[int, int]) -> bool:
-    """Whether each host is one node, and each node one host."""
+    """Whether hosts and nodes correspond one to one."""
     pairs = {(host, node[rank]) for rank, host in hosts.items()}
     return len(pairs) == len({host for host, _ in pairs}) == len({index for _, index in pairs})
 
 
 def misplaced(recorded: Scenario) -> Misplaced | None:
-    """Find out whether another number of nodes explains the recorded calls where this one does not.
+    """Check whether another number of nodes explains the calls, if the stated one does not.
 
     Parameters
     ----------
     recorded
-        The step as it was recorded, on the cluster it is said to be from.
+        The recorded step, on the cluster it is said to be from.
 
     Returns
     -------
     Misplaced or None
-        None where the calls fit, where no number of nodes makes them fit, on a cluster that is one
-        graph, and of a step without recorded calls of 1 MiB or more.
+        None if the calls fit, if no number of nodes makes them fit, on a cluster that is one graph,
+        or without recorded calls of 1 MiB or more.
     """
     calls = list(_fastest(recorded.workload))
     if not calls or recorded.cluster.is_one_graph:
@@ -219,7 +220,7 @@ def misplaced(recorded: Scenario) -> Misplaced | None:
     as_recorded = _ratios(recorded, calls)
     if as_recorded is None:
         return None
-    # Of some sort of group, of which all members were recorded
+    # Calls of a class of groups with all members recorded
     whole = (whole for _, whole in _by_groups(as_recorded, calls))
     slow = any(float(np.median(slow)) > log(_SLOWER) for slow in whole if slow)
     if not slow and not _too_fast(as_recorded, calls):
@@ -254,13 +255,13 @@ def _fastest(workload: Workload) -> Iterator[_Fastest]:
     taken: Counter[tuple[str, int]] = Counter()
     for index in sorted(by_sort.values(), key=lambda index: -float(calls.size[index])):
         call = workload.call_view(index)
-        taken[_sort(call)] += 1
-        if taken[_sort(call)] <= _MOST_CALLS:
+        taken[_group_class(call)] += 1
+        if taken[_group_class(call)] <= _MOST_CALLS:
             yield _Fastest(call, float(calls.transfer[index]), bool(whole[index]))
 
 
 def _ratios(scenario: Scenario, calls: list[_Fastest]) -> list[float] | None:
-    """Logarithms of measured over modelled times; None where the cluster cannot be used so."""
+    """Return logarithms of measured over modelled times; None if such a placement is impossible."""
     try:
         costs = scenario.costs()
         times = [costs.idle_time(fastest.call) for fastest in calls]
@@ -272,22 +273,22 @@ def _ratios(scenario: Scenario, calls: list[_Fastest]) -> list[float] | None:
 
 
 def _too_fast(ratios: list[float], calls: list[_Fastest]) -> bool:
-    """Whether calls of some sort of group were faster than they can have been.
+    """Whether calls of some class of groups were faster than possible.
 
-    A single call may be timed wrong, so two have to be where there are three or more.
+    A single call may be timed wrong, so where there are three or more two must be too fast.
     """
     every = (sorted(every) for every, _ in _by_groups(ratios, calls))
     return any(fast[min(1, len(fast) // 3)] < -log(_FASTER) for fast in every)
 
 
 def _explains(ratios: list[float], calls: list[_Fastest], *, slow: bool) -> bool:
-    """Whether calls fit another placement; those that were too ``slow`` have to fit closely.
+    """Whether calls fit another placement; those that were too ``slow`` must fit closely.
 
-    Calls that were too fast may be slower there, for another reason or since waiting is in them.
+    Calls that were too fast may be slower than modelled there, as they may include waiting.
     """
-    closest = _EXPLAINS if slow else _SLOWER
+    closest = _CLOSE if slow else _SLOWER
     return all(
-        float(np.median(every)) > -log(_EXPLAINS)
+        float(np.median(every)) > -log(_CLOSE)
         and (not whole or float(np.median(whole)) < log(closest))
         for every, whole in _by_groups(ratios, calls)
     )
@@ -296,14 +297,14 @@ def _explains(ratios: list[float], calls: list[_Fastest], *, slow: bool) -> bool
 def _by_groups(
     ratios: list[float], calls: list[_Fastest]
 ) -> Iterator[tuple[list[float], list[float]]]:
-    """Yield the ratios of each sort of group: of all its calls, and of those seen whole."""
+    """Yield the ratios of each class of groups: all of them, and those of calls recorded whole."""
     rows: dict[tuple[str, int], list[tuple[float, bool]]] = {}
     for ratio, call in zip(ratios, calls, strict=True):
-        rows.setdefault(_sort(call.call), []).append((ratio, call.whole))
+        rows.setdefault(_group_class(call.call), []).append((ratio, call.whole))
     for of_sort in rows.values():
         yield [ratio for ratio, _ in of_sort], [ratio for ratio, whole in of_sort if whole]
 
 
-def _sort(call: Call) -> tuple[str, int]:
-    """Return what groups that are placed alike have in common: their label and their size."""
+def _group_class(call: Call) -> tuple[str, int]:
+    """Return the label and size of a call's group: groups with both equal are placed equally."""
     return call.group.label, len(call.group.ranks)

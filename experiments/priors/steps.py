@@ -1,14 +1,14 @@
-"""How far off generated steps and their kernels may be: what those that were measured were off by.
+"""Errors of generated steps and of their kernels, from steps that were measured.
 
 ``step_errors.csv`` beside this has the errors of ``twofold validate`` on a table of measured
-training steps, by framework, accelerator and number of accelerators. A generated answer says what
-steps like it had: those of its framework on its accelerator at its size, else at any size, else on
-any accelerator.
+training steps, by framework, accelerator and number of accelerators. A generated answer reports
+those of comparable steps: of its framework on its accelerator at its size, else at any size, else
+on any accelerator.
 
-Each way of knowing a kernel's time has the error that products of measured tables had
-(:mod:`traces.generate.kernel_times.times`). Where measured steps of the same framework on the same
-accelerator tell that steps were off by less, those count: whole steps cannot be nearer than their
-kernels all together.
+Each source of a kernel's time has the errors of matrix products in measured tables
+(:mod:`traces.generate.kernel_times.times`). If measured steps of the same framework on the same
+accelerator had smaller errors, those count: whole steps cannot be nearer than their kernels all
+together.
 """
 
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ from simulator.accelerators import model
 from topologies.cluster.node import FittedSteps
 
 SIZES = (8, 64, 512, 4096)
-"""Accelerators up to which a class of sizes goes."""
+"""Upper ends of the classes of sizes, in accelerators."""
 ANY = ""
-"""Stands for every accelerator, or every size."""
+"""In place of an accelerator or a size: all of them."""
 
 
 class StepPrior(TypedDict):
-    """What steps like a generated one were off: ``like`` says what they have in common with it."""
+    """Errors of measured steps comparable to a generated one; ``like`` names what they share."""
 
     like: str
     steps: int
@@ -39,7 +39,7 @@ class StepPrior(TypedDict):
 def step_prior(
     framework: str, accelerator: str, ranks: int, fitted: FittedSteps | None = None
 ) -> StepPrior | None:
-    """Return the errors of measured steps like one that is generated.
+    """Return the errors of measured steps comparable to a generated one.
 
     Parameters
     ----------
@@ -48,14 +48,14 @@ def step_prior(
     accelerator
         Name of the cluster's accelerator.
     ranks
-        How many of them.
+        Number of accelerators.
     fitted
-        What the cluster was calibrated with: what its steps were off when left out counts.
+        Calibration of the cluster by steps: the errors of its left-out steps count.
 
     Returns
     -------
     StepPrior or None
-        None where nothing like it was ever measured.
+        None if no comparable step was measured.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def step_prior(
 
 
 def steps_on(framework: str, accelerator: str) -> Errors | None:
-    """Return the errors of measured steps of a framework on an accelerator, whatever their size.
+    """Return the errors of measured steps of a framework on an accelerator, at any size.
 
     None where none was measured there.
 
@@ -100,7 +100,7 @@ def steps_on(framework: str, accelerator: str) -> Errors | None:
 
 
 def likely_step(step: float, prior: StepPrior) -> float:
-    """Return what a generated step would take if it is off as the median of steps like it (s).
+    """Return a generated step's time corrected by the median error of comparable steps (s).
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def likely_step(step: float, prior: StepPrior) -> float:
 
 
 def size_class(ranks: int) -> str:
-    """Return the class of sizes of so many accelerators.
+    """Return the class of sizes of a number of accelerators.
 
     Examples
     --------
@@ -142,10 +142,10 @@ def _class_name(errors: Errors) -> str:
 
 
 class KernelOrigin(TypedDict):
-    """Kernels that are known alike: ``share_pct`` of the kernels' time, and what such were off.
+    """Kernels with times of one origin: ``share_pct`` of the kernels' time, and their errors.
 
-    ``median_pct`` and ``p90_pct`` are of kernels one by one; ``shared`` is the standard deviation
-    of the logarithm that they are off by together.
+    ``median_pct`` and ``p90_pct`` are of single kernels; ``shared`` is the standard deviation of
+    the logarithm of their common error.
     """
 
     known: str
@@ -156,10 +156,10 @@ class KernelOrigin(TypedDict):
 
 
 class KernelPrior(TypedDict):
-    """How far off the time of all kernels may be, as far as no recording says it.
+    """Error of the time of all kernels, as far as it was not recorded.
 
-    ``shared`` is the standard deviation of its logarithm. ``origins`` are of a generated step;
-    ``held_to`` says which measured steps count instead, "" where none do.
+    ``shared`` is the standard deviation of its logarithm. ``origins`` are those of a generated
+    step; ``held_to`` names the measured steps that count instead, "" if none do.
     """
 
     shared: float
@@ -173,18 +173,18 @@ def kernel_prior(
     accelerator: str,
     fitted: FittedSteps | None = None,
 ) -> KernelPrior:
-    """Say how far off the kernels of a generated step may be.
+    """Return the error of the kernels of a generated step.
 
     Parameters
     ----------
     shares
-        Of their time by how it is known; empty of a recorded step.
+        Shares of their time by origin; empty for a recorded step.
     framework
-        That the step was generated for; None of a recorded one, and of serving.
+        That the step was generated for; None for a recorded one, and for serving.
     accelerator
         Name of the cluster's.
     fitted
-        What the cluster was calibrated with.
+        Calibration of the cluster by steps.
 
     Examples
     --------

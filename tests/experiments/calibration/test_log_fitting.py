@@ -10,7 +10,7 @@ from collectives.files.measured_calls import LINK, MeasuredCall
 from collectives.machine import time_multiple
 from experiments.calibration.log_fitting import fit_logged, logged, logged_cluster
 from experiments.calibration.modelled_calls import check_one_machine, modelled
-from experiments.priors.network import Told, measured_by, spread_of
+from experiments.priors.network import CallResidual, measured_by, spread_of
 from simulator.support.errors import CalibrationError
 from simulator.topology import SCALE_UP
 from topologies import Cluster, load_cluster
@@ -210,7 +210,7 @@ def test_one_call_that_no_machine_makes_is_refused_and_so_are_calls_without_a_mo
     measured = timed(calls())
     with pytest.raises(CalibrationError, match=r"here: .* times as fast as on this cluster"):
         fitted([replace(measured[0], time=measured[0].time / 2000), *measured[1:]])
-    told = [Told(SCALE_UP, "all_reduce", "large", 9.0)] * 3
+    told = [CallResidual(SCALE_UP, "all_reduce", "large", 9.0)] * 3
     with pytest.raises(CalibrationError, match="times off what a fitted model says"):
         measured_by(CLUSTER.known, told)
 

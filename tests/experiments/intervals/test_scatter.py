@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.baseline import Baseline, Settings, replayed
-from experiments.intervals.scatter import _Chance, _pooled, _ratios_of, scatter_half_widths, spread
+from experiments.intervals.scatter import _pooled, _Ratios, _ratios_of, scatter_half_widths, spread
 from experiments.points.utility import utility
 from experiments.scenario.change import Change
 from experiments.scenario.resources import better, improve
@@ -156,7 +156,7 @@ def test_what_small_calls_take_longer_says_nothing_of_large_ones():
     idle = sized([4.0, 2.0**24], [1.0, 1.0])
     small, large = idle.costs().idle_times(idle.workload)
     scenario = sized([4.0, 2.0**24] * 4, [20 * small, 1.01 * large] * 4)
-    told = _Chance.of(scenario)
+    told = _Ratios.of(scenario)
     ratios = _pooled([told])
     assert sorted(float(values.max()) for values in ratios.values()) == pytest.approx([1.01, 20])
     noise = told.noise(scenario, ratios, np.random.default_rng(0))
@@ -175,7 +175,7 @@ def test_calls_of_a_group_that_overlap_are_told_and_drawn_as_one():
     """Two at a time take twice as long each, whoever of them ends first."""
     idle = float(sized([2.0**24], [1.0]).costs().idle_times(sized([2.0**24], [1.0]).workload)[0])
     scenario = sized([2.0**24] * 2, [1.5 * idle, 1.5 * idle], apart=0.5 * idle)
-    told = _Chance.of(scenario)
+    told = _Ratios.of(scenario)
     ((sort, ratios),) = told.ratios.items()
     assert ratios == pytest.approx([1.0])
     noise = told.noise(scenario, {sort: np.array([0.5, 2.0])}, np.random.default_rng(0))
@@ -187,13 +187,13 @@ def test_calls_of_other_sorts_of_a_group_beside_a_call_are_no_error_of_the_model
     """A small call beside a large one takes as long as both, in which the model is right."""
     sizes = [2.0**24, 2.0**12]
     large, small = sized(sizes, [1.0, 1.0]).costs().idle_times(sized(sizes, [1.0, 1.0]).workload)
-    beside = _Chance.of(sized(sizes, [large + small, large + small - 1e-9], apart=1e-9))
+    beside = _Ratios.of(sized(sizes, [large + small, large + small - 1e-9], apart=1e-9))
     assert list(beside.ratios.values()) == [pytest.approx([1.0], rel=1e-3)] * 2
 
 
 def test_a_sort_with_few_calls_borrows_of_the_sizes_next_to_it_only():
     sort = ("all_reduce", "dp", 2, 7)
-    told = [_Chance(np.array([]), {sort: [1.0], (*sort[:3], 8): [3.0], (*sort[:3], 10): [99.0]})]
+    told = [_Ratios(np.array([]), {sort: [1.0], (*sort[:3], 8): [3.0], (*sort[:3], 10): [99.0]})]
     pooled = _pooled(told)
     assert pooled[sort].mean() == pytest.approx(2.0)
     assert pooled[*sort[:3], 10].tolist() == [99.0]

@@ -6,8 +6,8 @@ import pytest
 
 from experiments.priors.errors import HELD_OUT, read_errors
 from experiments.priors.network import (
-    Told,
-    like,
+    CallResidual,
+    held_out_errors,
     measured_by,
     prior,
     prior_of,
@@ -124,7 +124,7 @@ def test_every_kind_of_knowledge_has_errors_of_machines() -> None:
     for how in ("fitted", "same generation", "data sheet"):
         for tier in BOTH:
             for sizes in ("small", "large"):
-                errors = like(how, tier, sizes)
+                errors = held_out_errors(how, tier, sizes)
                 assert 0 < errors.median_pct <= errors.p90_pct
                 assert errors.shared > 0
                 assert errors.machines
@@ -178,8 +178,8 @@ def test_parts_longer_make_such_calls_longer(sizes: str, size: float) -> None:
     assert longer / plain == pytest.approx(1.5, rel=0.01)
 
 
-def told(tier: str, sizes: str, *logs: float, kind: str = "all_reduce") -> list[Told]:
-    return [Told(tier, kind, sizes, log) for log in logs]
+def told(tier: str, sizes: str, *logs: float, kind: str = "all_reduce") -> list[CallResidual]:
+    return [CallResidual(tier, kind, sizes, log) for log in logs]
 
 
 def test_measured_calls_give_their_errors_and_leave_the_rest_as_it_was() -> None:

@@ -1,4 +1,4 @@
-"""Functions that return a topology, and the catalogue of real clusters."""
+"""Builders of topologies, and the catalogue of real clusters."""
 
 from topologies.cluster.build import build
 from topologies.cluster.catalog import catalog, load_cluster, parse_cluster

@@ -1,10 +1,10 @@
-"""Trees of switches with more than one root: leaf-spine, rail-optimised, the k-ary fat tree.
+"""Trees of switches with several roots: leaf-spine, rail-optimised, the k-ary fat tree.
 
-C. Clos, "A study of non-blocking switching networks", Bell System Technical Journal 32 (1953);
-M. Al-Fares, A. Loukissas, A. Vahdat, "A Scalable, Commodity Data Center Network Architecture",
-SIGCOMM 2008; for rails W. Wang et al., "Rail-only: A Low-Cost High-Performance Network for Training
-LLMs with Trillion Parameters" (arXiv 2307.12169), section 2, which describes the rail-optimised fat
-tree of NVIDIA's SuperPODs. Here without scale-up domains; a cluster file has them
+C. Clos, "A study of non-blocking switching networks", Bell System Technical Journal 32 (1953); M.
+Al-Fares, A. Loukissas, A. Vahdat, "A Scalable, Commodity Data Center Network Architecture", SIGCOMM
+2008; for rails W. Wang et al., "Rail-only: A Low-Cost High-Performance Network for Training LLMs
+with Trillion Parameters" (arXiv 2307.12169), section 2, which describes the rail-optimised fat tree
+of NVIDIA's SuperPODs. Scale-up domains are not included; a cluster file has them
 (``topology: rail``).
 """
 
@@ -30,7 +30,7 @@ from topologies.families.family import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafSpineShape:
-    """``leaves`` switches of ``ranks_per_leaf`` ranks, each joined to every one of ``spines``."""
+    """``leaves`` switches of ``ranks_per_leaf`` ranks, each connected to all ``spines``."""
 
     leaves: int
     spines: int
@@ -44,7 +44,7 @@ class LeafSpineShape:
 def leaf_spine(
     shape: LeafSpineShape, *, oversubscription: float = 1.0, **cable: Unpack[Cable]
 ) -> Topology:
-    """Two levels; ``oversubscription`` is a leaf's bandwidth down over its bandwidth up.
+    """Build two levels; ``oversubscription`` is a leaf's bandwidth down over its bandwidth up.
 
     With ``l`` leaves, ``s`` spines, ``p`` ranks per leaf: ``l p`` ranks, ``l + s`` switches,
     ``2 (l p + l s)`` links, diameter 4 (2 for one leaf). A cable to a spine has bandwidth
@@ -54,7 +54,7 @@ def leaf_spine(
     Parameters
     ----------
     shape
-        How many leaves, spines and ranks.
+        Numbers of leaves, spines and ranks.
     oversubscription
         Bandwidth of a lower switch down over its bandwidth up.
     **cable
@@ -85,9 +85,9 @@ def leaf_spine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RailShape:
-    """``nodes`` of ``rails`` ranks each; every rail switch joined to every one of ``spines``.
+    """``nodes`` of ``rails`` ranks each; every rail switch is connected to all ``spines``.
 
-    Without spines rails do not reach each other.
+    Without spines, ranks on different rails cannot reach each other.
     """
 
     nodes: int
@@ -100,13 +100,13 @@ class RailShape:
 
 
 def rail(shape: RailShape, *, oversubscription: float = 1.0, **cable: Unpack[Cable]) -> Topology:
-    """Rank ``r`` is in slot ``r % rails`` of its node and plugged into that rail switch.
+    """Build a rail-optimised fabric: rank ``r`` is plugged into rail switch ``r % rails``.
 
     With ``n`` nodes, ``r`` rails, ``s`` spines: ``n r`` ranks, ``r + s`` switches,
-    ``2 (n r + r s)`` links, diameter 4 (2 within a rail, and for a single rail). A cable to a
-    spine has bandwidth ``n B / (s * oversubscription)``, so that for ``r`` even and an
-    oversubscription of at least ``1`` whole rails on a side make the least cut:
-    ``(r / 2) n B / oversubscription``. Parameters and errors are those of :func:`leaf_spine`.
+    ``2 (n r + r s)`` links, diameter 4 (2 within a rail, and for a single rail). A cable to a spine
+    has bandwidth ``n B / (s * oversubscription)``, so that for ``r`` even and an oversubscription
+    of at least ``1`` whole rails on a side make the least cut: ``(r / 2) n B / oversubscription``.
+    Parameters and errors are those of :func:`leaf_spine`.
 
     Returns
     -------
@@ -128,14 +128,14 @@ def rail(shape: RailShape, *, oversubscription: float = 1.0, **cable: Unpack[Cab
 def _two_levels(
     name: str, plugs: Sequence[str], spines: int, oversubscription: float, cable: Cable
 ) -> Topology:
-    """Plug each rank into a lower switch, and join every one of these to every spine."""
+    """Plug each rank into a lower switch, and connect each of these to every spine."""
     if not oversubscription > 0:
         raise TopologyError(f"oversubscription {oversubscription!r} is not positive")
     switches = list(dict.fromkeys(plugs))
     up = [(switch, f"spine:{spine}") for switch in switches for spine in range(spines)]
     links = list(cables(enumerate(plugs), **cable))
     if up:
-        # What a switch takes from its ranks, divided over its cables up, by the oversubscription.
+        # A switch's bandwidth from its ranks, divided by its cables up and the oversubscription.
         below = len(plugs) // len(switches)
         uplink = below * cable["bandwidth"] / (spines * oversubscription)
         links += cables(up, **(cable | {"bandwidth": uplink}))
@@ -143,7 +143,7 @@ def _two_levels(
 
 
 def fat_tree(ports: int, **cable: Unpack[Cable]) -> Topology:
-    """Three levels of switches that all have ``k`` = ``ports`` ports, nothing oversubscribed.
+    """Build three levels of switches of ``k`` = ``ports`` ports, without oversubscription.
 
     ``k**3 / 4`` ranks, ``5 k**2 / 4`` switches, ``3 k**3 / 2`` links, diameter 6, bisection
     bandwidth ``(k**3 / 8) B``. ``ports`` are an even number; ``cable`` and errors are those of
@@ -172,20 +172,20 @@ def fat_tree(ports: int, **cable: Unpack[Cable]) -> Topology:
     ends: list[tuple[int | str, str]] = [
         *((rank, "edge:{}.{}".format(*divmod(rank // half, half))) for rank in range(ranks)),
         *((f"edge:{pod}.{low}", f"aggregation:{pod}.{high}") for pod, low, high in pairs),
-        # Core switch (i, j) is the j-th of those that aggregation switch i of every pod reaches.
+        # Core switch (i, j) is the j-th that aggregation switch i of every pod is connected to.
         *((f"aggregation:{pod}.{high}", f"core:{high}.{low}") for pod, low, high in pairs),
     ]
     return joined(f"fat_tree({ports})", ranks, ends, **cable)
 
 
-def _counted(lower: int, ranks_below: int, spines: int) -> Counts:
+def _two_level_counts(lower: int, ranks_below: int, spines: int) -> Counts:
     ranks = lower * ranks_below
     links = 2 * (ranks + lower * spines)
     return Counts(ranks, ranks + lower + spines, links, 4 if lower > 1 else 2)
 
 
-def _half_the_switches(prefix: str, count: Callable[[tuple[int, ...]], int]) -> Bisection:
-    """Half of the lower switches on a side: all their cables up, or all their ranks."""
+def _cut_between_switches(prefix: str, count: Callable[[tuple[int, ...]], int]) -> Bisection:
+    """Return the bisection that puts half of the lower switches, with their ranks, on a side."""
 
     def bisection(network: Topology, numbers: tuple[int, ...]) -> float | None:
         if count(numbers) % 2:
@@ -218,8 +218,8 @@ FAMILIES = {
             oversubscription=spec.oversubscription,
             **spec.cable,
         ),
-        counts=by_numbers(lambda leaves, spines, ranks: _counted(leaves, ranks, spines)),
-        bisection=_half_the_switches("leaf:", lambda numbers: numbers[0]),
+        counts=by_numbers(lambda leaves, spines, ranks: _two_level_counts(leaves, ranks, spines)),
+        bisection=_cut_between_switches("leaf:", lambda numbers: numbers[0]),
     ),
     "rail": Family(
         form="rail:NODESxRAILSxSPINES",
@@ -231,8 +231,8 @@ FAMILIES = {
             oversubscription=spec.oversubscription,
             **spec.cable,
         ),
-        counts=by_numbers(lambda nodes, rails, spines: _counted(rails, nodes, spines)),
-        bisection=_half_the_switches("rail:", lambda numbers: numbers[1]),
+        counts=by_numbers(lambda nodes, rails, spines: _two_level_counts(rails, nodes, spines)),
+        bisection=_cut_between_switches("rail:", lambda numbers: numbers[1]),
     ),
     "fat_tree": Family(
         form="fat_tree:4",

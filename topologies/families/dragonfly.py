@@ -1,14 +1,13 @@
-"""The dragonfly: groups of routers, every router of a group joined, every two groups joined.
+"""The dragonfly: groups of fully connected routers, and all groups connected pairwise.
 
 J. Kim, W. J. Dally, S. Scott, D. Abts, "Technology-Driven, Highly-Scalable Dragonfly Topology",
-ISCA 2008. Which router of a group has the cable to which other group is the *absolute
-arrangement* of E. Hastings et al., "Comparing global link arrangements for Dragonfly networks",
-CLUSTER 2015: global port ``k`` of group ``i`` leads to group ``k`` if ``k < i``, else ``k + 1``.
+ISCA 2008. Which routers hold the cables between two groups is the *absolute arrangement* of E.
+Hastings et al., "Comparing global link arrangements for Dragonfly networks", CLUSTER 2015: global
+port ``k`` of group ``i`` leads to group ``k`` if ``k < i``, else ``k + 1``.
 
 Besides the shortest path a dragonfly may be routed minimally, over at most one global cable, by
-Valiant's detour over a group in between, or adaptively, by both
-(:mod:`simulator.topology`). The policy travels with the topology, so every engine and every
-what-if uses it.
+Valiant's detour over a group in between, or adaptively, by both (:mod:`simulator.topology`). The
+policy is part of the topology, so every engine and every what-if uses it.
 """
 
 from collections import Counter
@@ -27,26 +26,26 @@ from topologies.families.family import Cable, Counts, Family, ParsedSpec, cables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DragonflyShape:
-    """How many of everything; in the paper's letters ``g``, ``a``, ``p`` and ``h``.
+    """Sizes of a dragonfly; in the paper's letters ``g``, ``a``, ``p`` and ``h``.
 
-    The canonical, balanced dragonfly has ``a = 2p = 2h`` and ``g = ah + 1``. With fewer groups
-    the ports left over carry further cables, the same number between every two groups.
+    The canonical, balanced dragonfly has ``a = 2p = 2h`` and ``g = ah + 1``. With fewer groups the
+    ports left over carry further cables, the same number between every two groups.
 
     Parameters
     ----------
     groups
-        Groups, ``g``.
+        Number of groups, ``g``.
     routers
-        Routers of a group, ``a``.
+        Number of routers of a group, ``a``.
     ranks_per_router
-        Ranks on a router, ``p``.
+        Number of ranks on a router, ``p``.
     global_links
         Ports of a router for cables to other groups, ``h``.
 
     Raises
     ------
     TopologyError
-        If there is nothing of something, or the global links do not reach every group.
+        If a number is not positive, or the global links do not reach every group.
     """
 
     groups: int
@@ -65,7 +64,7 @@ class DragonflyShape:
 
     @property
     def cables_per_pair(self) -> int:
-        """Global cables between every two groups."""
+        """Number of global cables between two groups."""
         ports = self.routers * self.global_links
         return ports // (self.groups - 1) if self.groups > 1 else 0
 
@@ -73,7 +72,7 @@ class DragonflyShape:
 def dragonfly(
     shape: DragonflyShape, *, global_bandwidth: float | None = None, **cable: Unpack[Cable]
 ) -> Topology:
-    """Ranks on the routers of a dragonfly; all cables alike unless the global ones are given.
+    """Build a dragonfly with ranks on its routers; global cables may have their own bandwidth.
 
     ``g a p`` ranks and ``g a`` routers; ``2 (g a p + g a (a - 1) / 2 + c g (g - 1) / 2)`` links
     with ``c`` cables per pair of groups (cables between the same two routers are one link with
@@ -83,9 +82,9 @@ def dragonfly(
     Parameters
     ----------
     shape
-        How many groups, routers, ranks and global links.
+        Numbers of groups, routers, ranks and global links.
     global_bandwidth
-        Of one direction of a cable between groups (B/s); ``bandwidth`` if it is not given.
+        Bandwidth of a cable between groups, one direction (B/s); by default ``bandwidth``.
     **cable
         ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
@@ -119,7 +118,7 @@ def dragonfly(
 
 
 def router_name(group: int, router: int) -> str:
-    """Name of a router as a node of the graph."""
+    """Return the name of a router as a node of the graph."""
     return f"{_ROUTER}{group}.{router}"
 
 
@@ -127,7 +126,7 @@ _ROUTER = "router:"
 
 
 def local_ends(shape: DragonflyShape, groups: Collection[int]) -> Iterator[tuple[str, str]]:
-    """Cables inside the given groups: every two routers of a group."""
+    """Return the ends of cables inside the given groups: every two routers of a group."""
     for group in groups:
         routers = [router_name(group, router) for router in range(shape.routers)]
         yield from combinations(routers, 2)
@@ -153,7 +152,7 @@ def global_ends(shape: DragonflyShape, groups: Collection[int]) -> Counter[tuple
 
 
 def groups_of(network: Topology) -> NDArray[np.int32]:
-    """Read the group of every router off its name; -1 for a node that is not a router."""
+    """Parse the group of every router from its name; -1 for nodes that are not routers."""
     group = np.full(len(network.nodes), -1, dtype=np.int32)
     for number, node in enumerate(network.nodes):
         if isinstance(node, str) and node.startswith(_ROUTER):
@@ -161,8 +160,8 @@ def groups_of(network: Topology) -> NDArray[np.int32]:
     return group
 
 
-def _shape_of(spec: ParsedSpec) -> DragonflyShape:
-    """Read the numbers; where the fourth is missing, as few global links as join all groups."""
+def _parse_shape(spec: ParsedSpec) -> DragonflyShape:
+    """Return the shape of a spec; by default the fewest global links that join all groups."""
     groups, routers, ranks, *links = spec.numbers
     # One port per other group, divided over the routers, rounded up.
     fewest = -(-(groups - 1) // routers) if routers else 0
@@ -175,8 +174,8 @@ def _shape_of(spec: ParsedSpec) -> DragonflyShape:
 
 
 def _counts(spec: ParsedSpec) -> Counts:
-    """Count; there are fewer links where several cables join the same two routers."""
-    shape = _shape_of(spec)
+    """Return the counts; fewer links if several cables join the same two routers."""
+    shape = _parse_shape(spec)
     routers = shape.groups * shape.routers
     ranks = routers * shape.ranks_per_router
     local = routers * (shape.routers - 1)
@@ -189,7 +188,7 @@ FAMILIES = {
         form="dragonfly:GROUPSxROUTERSxRANKS[xGLOBAL]",
         example="dragonfly:5x4x2",
         numbers=range(3, 5),
-        build=lambda spec: dragonfly(_shape_of(spec), **spec.cable),
+        build=lambda spec: dragonfly(_parse_shape(spec), **spec.cable),
         counts=_counts,
         group=groups_of,
     )

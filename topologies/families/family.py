@@ -1,8 +1,8 @@
-"""What a family of topologies says of itself, and the one helper that every builder uses.
+"""The description of a family of topologies, and a helper that every builder uses.
 
-A module of this folder holds builders and, at its end, ``FAMILIES``: a :class:`Family` for each of
-them by its name in a spec. :mod:`topologies.families.table` joins these into one table, which specs
-(:mod:`topologies.spec`), closed forms (:mod:`topologies.properties`), the gallery
+Each module of this folder has builders and, at its end, ``FAMILIES``: a :class:`Family` for each
+builder by its name in a spec. :mod:`topologies.families.table` combines these into one table, which
+specs (:mod:`topologies.spec`), closed forms (:mod:`topologies.properties`), the gallery
 (:mod:`topologies.drawing`), cluster files (:mod:`topologies.cluster.schema`) and the tests read.
 """
 
@@ -18,11 +18,11 @@ from simulator.topology import SCALE_UP, Link, Node, Topology, topology
 
 
 class Cable(TypedDict):
-    """What every builder takes of its cables, as keywords.
+    """Keyword arguments of every builder that describe its cables.
 
     ``bandwidth`` (B/s, above 0) and ``latency`` (s, 0 or more) are those of one direction of a
-    cable. ``resource`` is what its links are counted as: ``scale_up``, by default, ``scale_out``,
-    ``pcie`` or a name of the user's. A builder raises ``TopologyError`` of any other.
+    cable. ``resource`` is the resource of its links: ``scale_up``, by default, ``scale_out``,
+    ``pcie`` or a name of the user's. For other values a builder raises ``TopologyError``.
     """
 
     bandwidth: float
@@ -32,7 +32,7 @@ class Cable(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ParsedSpec:
-    """What stands behind the family's name in a spec: numbers, and perhaps an option.
+    """Numbers behind the family's name in a spec, and its option if any.
 
     ``bandwidth`` (B/s) and ``latency`` (s) are those of every cable.
     """
@@ -44,12 +44,12 @@ class ParsedSpec:
 
     @property
     def cable(self) -> Cable:
-        """What the builder gets for every cable."""
+        """Arguments of the builder for every cable."""
         return {"bandwidth": self.bandwidth, "latency": self.latency}
 
     @property
     def oversubscription(self) -> float:
-        """The option as a ratio; 1 where none is given."""
+        """The option as a ratio; 1 by default."""
         try:
             return float(self.option) if self.option else 1.0
         except ValueError:
@@ -57,7 +57,7 @@ class ParsedSpec:
 
 
 class Counts(NamedTuple):
-    """Closed forms of what can be counted; ``diameter`` is None where only a bound is known."""
+    """Closed forms of counts; ``diameter`` is None if only a bound is known."""
 
     ranks: int
     nodes: int
@@ -69,7 +69,7 @@ class Domain(NamedTuple):
     """A scale-up domain as a job uses it.
 
     ``members`` are its ranks in order, ``switch`` the node that its switch would be, ``lengths``
-    those of the whole grid (its size where the family has no dimensions). ``wrap_multiple`` and
+    those of the whole grid (its size if the family has no dimensions). ``wrap_multiple`` and
     ``twisted`` are those of :class:`topologies.cluster.node.ScaleUp`.
     """
 
@@ -84,10 +84,10 @@ class Domain(NamedTuple):
 class ScaleUpRole:
     """How a family serves as the fabric inside a scale-up domain.
 
-    ``links`` says, for the lengths of the domain, over how many links a rank's bandwidth is
-    divided, and ``ends`` which cables the domain has. With ``dimensions`` a cluster file gives the
+    ``links`` returns, for the lengths of the domain, the number of links that share a rank's
+    bandwidth, ``ends`` the cables of the domain. With ``dimensions`` a cluster file gives the
     lengths of a grid. A ``switched`` domain has a switch: a message passes two of its links, each
-    with half of the latency, and the switch may be able to add.
+    with half of the latency, and the switch may support reductions.
     """
 
     links: Callable[[tuple[int, ...]], int]
@@ -97,22 +97,21 @@ class ScaleUpRole:
 
 
 Bisection = Callable[[Topology, tuple[int, ...]], float | None]
-"""Closed form of the bisection bandwidth (B/s) by the numbers in the name; None if not known."""
+"""Closed form of the bisection bandwidth (B/s) by the numbers in the name; None if unknown."""
 
 Routing = Callable[[Topology, ParsedSpec], Topology]
-"""Gives a topology another routing than the shortest path."""
+"""Function that gives a topology another routing than the shortest path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """All that a family says of itself.
+    """Description of a family.
 
-    ``form`` and ``option`` are how its spec is written, ``example`` is a small one, ``numbers`` how
-    many numbers it may have. ``routings`` are the ways to route it besides the shortest path, by
-    their name behind ``@``, besides the policies of :mod:`simulator.topology` that every
-    family has; ``group`` gives each node of a topology its group of routers (-1: none), and a
-    family without it has no detours. One without a ``scale_up`` role cannot be the fabric inside a
-    scale-up domain.
+    ``form`` and ``option`` give the syntax of its spec, ``example`` a small one, ``numbers`` the
+    allowed number of its numbers. ``routings`` are routings by their name behind ``@``, besides the
+    shortest path and the policies of :mod:`simulator.topology` that every family has. ``group``
+    returns the group of routers of each node of a topology (-1: none); a family without it has no
+    detours. A family without a ``scale_up`` role cannot be the fabric inside a scale-up domain.
     """
 
     form: str
@@ -128,26 +127,26 @@ class Family:
 
 
 def one_group(network: Topology) -> NDArray[np.int32]:
-    """Put every node into one group: any of them may be the middle of a detour."""
+    """Return one group for all nodes: any of them may be the middle of a detour."""
     return np.zeros(len(network.nodes), dtype=np.int32)
 
 
 def by_numbers(count: Callable[..., Counts]) -> Callable[[ParsedSpec], Counts]:
-    """Count by the numbers of a spec alone."""
+    """Return a function of a spec from one of its numbers."""
     return lambda spec: count(*spec.numbers)
 
 
 def joined(
     name: str, ranks: int, ends: Iterable[tuple[Node, Node]], **cable: Unpack[Cable]
 ) -> Topology:
-    """Join ranks and switches by cables that are all alike."""
+    """Build a topology from equal cables between ranks and switches."""
     return topology(name, ranks, cables(ends, **cable))
 
 
 def cables(
     ends: Iterable[tuple[Node, Node]], *, bandwidth: float, latency: float, resource: str = SCALE_UP
 ) -> Iterator[Link]:
-    """Both directions of every cable: :class:`Cable`.
+    """Yield both directions of every cable: :class:`Cable`.
 
     Examples
     --------
@@ -160,7 +159,7 @@ def cables(
 
 
 def cables_cut(count: Callable[[tuple[int, ...]], float | None]) -> Bisection:
-    """Make the closed form of a family whose cables are all alike: so many cross the least cut."""
+    """Return the closed form of equal cables, ``count`` of which cross the least cut."""
 
     def bisection(network: Topology, numbers: tuple[int, ...]) -> float | None:
         crossing, each = count(numbers), float(network.bandwidth[0])
@@ -175,7 +174,7 @@ _NAME = re.compile(r"(\w+)\(([^()]*)\)(.*)")
 
 
 def family_of(network: Topology) -> tuple[str, tuple[int, ...], str]:
-    """Read the family, its numbers and what was changed since off the name of a topology.
+    """Parse family, numbers and later changes from the name of a topology.
 
     Examples
     --------

@@ -1,10 +1,10 @@
-"""A user's own graph: GraphML, or node-link JSON as networkx and d3 write it.
+"""A user's graph: GraphML, or node-link JSON as networkx and d3 write it.
 
 A node with the attribute ``rank`` is that rank; the ranks are ``0 … n - 1``. Every other node is a
 switch. An edge has ``bandwidth`` (``"50 GB/s"``) and ``latency`` (``"1 us"``), text with units, and
-may have ``resource``: ``scale_up``, ``scale_out``, ``pcie`` or a name of one's own, which is then
-what a what-if can double (without it the edge is ``scale_up``, or of the tier that the graph is the
-fabric of). An edge of an undirected graph is a cable, of a directed graph one direction of it.
+may have ``resource``: ``scale_up``, ``scale_out``, ``pcie`` or a name of the user's, which a
+what-if can then multiply (by default ``scale_up``, or the tier whose fabric the graph is). An edge
+of an undirected graph is a cable, of a directed graph one direction of it.
 """
 
 import re
@@ -38,13 +38,13 @@ _BASES = {"bandwidth": "B/s", "latency": "s"}
 _EDGE_FIELDS = (*_BASES, "resource", "id", "key")
 _NODE_FIELDS = ("rank", "id", "name", "label")
 SUFFIXES = (".graphml", ".json")
-"""Endings of the names of files that hold a graph."""
+"""Suffixes of files that hold a graph."""
 _RESOURCE = re.compile(r"[^\W\d][\w-]*")
-"""A resource's name: what stands before ``.bandwidth`` in a what-if, so one word without a dot."""
+"""A resource's name: one word without a dot, because what-ifs write ``NAME.bandwidth``."""
 
 _MOST_CLASSES = 63
-"""Of resources by their speed: over 16 hops the sum of all is less than a hop, so it breaks ties
-and no more."""
+"""Most classes of resources by speed: over 16 hops their sum is less than a hop, so that they only
+break ties."""
 
 
 def custom(
@@ -54,18 +54,18 @@ def custom(
     latency: float | None = None,
     resource: str = SCALE_UP,
 ) -> Topology:
-    """Read a graph of one's own.
+    """Read a graph from a file.
 
     Parameters
     ----------
     path
         A GraphML (``.graphml``) or node-link JSON (``.json``) file.
     bandwidth
-        Of edges that do not give theirs (B/s).
+        Default of edges (B/s).
     latency
-        Of edges that do not give theirs (s).
+        Default of edges (s).
     resource
-        Of edges that do not give theirs.
+        Default of edges.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def custom(
 def _topology(
     graph: "nx.Graph[Any]", name: str, defaults: Mapping[str, float | None], usual: str
 ) -> Topology:
-    names = _names(graph)
+    names = _node_names(graph)
     links: list[Link] = []
     for source, target, attributes in graph.edges(data=True):
         if unknown := sorted(set(attributes) - set(_EDGE_FIELDS)):
@@ -112,7 +112,7 @@ def _topology(
         speed, delay = (
             _quantity(f"edge {source} - {target}", attributes, f, defaults) for f in _BASES
         )
-        resource = _resource(f"edge {source} - {target}", attributes.get("resource", usual))
+        resource = _check_resource(f"edge {source} - {target}", attributes.get("resource", usual))
         links.append(Link(names[source], names[target], speed, delay, resource))
         if not graph.is_directed():
             links.append(Link(names[target], names[source], speed, delay, resource))
@@ -121,18 +121,18 @@ def _topology(
 
 
 def preferring_fast(links: Sequence[Link], hops: int = 1) -> list[Link]:
-    """Return the links with metrics, if some are of a resource that no cluster has by itself.
+    """Return the links, with metrics if a resource is not one of the usual tiers.
 
-    Of two ways of as many hops a message then takes the one over the faster resources, as the
-    file gives them: a network card and a switch between GPUs may both be two hops away. Links of
-    ``scale_out`` count as they do elsewhere.
+    Of two paths with equally many hops a message then takes the one over the faster resources: a
+    network card and a switch between GPUs may both be two hops away. Links of ``scale_out`` count
+    as they do elsewhere.
 
     Parameters
     ----------
     links
-        Of the graph.
+        Links of the graph.
     hops
-        That each counts as.
+        Number of hops that each counts as.
     """
     fastest: dict[str, float] = {}
     for link in links:
@@ -148,8 +148,8 @@ def preferring_fast(links: Sequence[Link], hops: int = 1) -> list[Link]:
     ]
 
 
-def _resource(where: str, name: object) -> str:
-    """Refuse a name that no what-if could be asked of."""
+def _check_resource(where: str, name: object) -> str:
+    """Refuse a name that no what-if could refer to."""
     if not isinstance(name, str) or not _RESOURCE.fullmatch(name):
         raise TopologyError(
             f"{where}: resource {name!r}: write one word of letters, digits, '_' and '-', such as"
@@ -158,8 +158,8 @@ def _resource(where: str, name: object) -> str:
     return name
 
 
-def _names(graph: "nx.Graph[Any]") -> dict[Any, Node]:
-    """Nodes of the file to nodes of the topology: ranks are their numbers, the others text."""
+def _node_names(graph: "nx.Graph[Any]") -> dict[Any, Node]:
+    """Return the topology's node for each node of the file: ranks as numbers, others as text."""
     names: dict[Any, Node] = {}
     for node, attributes in graph.nodes(data=True):
         if unknown := sorted(set(attributes) - set(_NODE_FIELDS)):
@@ -192,7 +192,7 @@ def _quantity(
 
 
 def _read(file: Path) -> "nx.Graph[Any]":
-    """Parse by the ending of the name."""
+    """Parse a graph by the suffix of its file."""
     from xml.etree.ElementTree import ParseError
 
     import networkx as nx  # slow to load
@@ -201,7 +201,7 @@ def _read(file: Path) -> "nx.Graph[Any]":
     try:
         if file.suffix == ".graphml":
             data = read_bytes(file, TopologyError)
-            parse_xml(data, file, TopologyError)  # networkx expands entities, and has no bounds
+            parse_xml(data, file, TopologyError)  # networkx expands entities without a limit
             graph: nx.Graph[Any] = nx.read_graphml(BytesIO(data))
             return graph
         if file.suffix == ".json":
@@ -213,24 +213,24 @@ def _read(file: Path) -> "nx.Graph[Any]":
 
 
 def _node_link(data: object) -> "nx.Graph[Any]":
-    """``edges`` (networkx 3.4 and later) or ``links`` (before, and d3)."""
+    """Build a graph of ``edges`` (networkx 3.4 and later) or ``links`` (before, and d3)."""
     if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
         raise TypeError("node-link JSON is a table with 'nodes' and 'edges' (or 'links')")
     import networkx as nx
 
     key = "edges" if "edges" in data else "links"
-    _check_edges(data.get(key), {_id(*node) for node in enumerate(data["nodes"])})
+    _check_edges(data.get(key), {_node_id(*node) for node in enumerate(data["nodes"])})
     if not data.get("multigraph", True):
-        _check_once(data[key], directed=bool(data.get("directed")))
+        _check_parallel(data[key], directed=bool(data.get("directed")))
     graph: nx.Graph[Any] = nx.node_link_graph(data, edges=key)
     return graph
 
 
-def _check_once(edges: list[dict[str, Any]], *, directed: bool) -> None:
-    """Refuse two unlike cables between nodes of a graph of single ones: the first would be lost."""
+def _check_parallel(edges: list[dict[str, Any]], *, directed: bool) -> None:
+    """Refuse two different cables between two nodes of a simple graph: one would be lost."""
     cables: dict[object, dict[str, Any]] = {}
     for edge in edges:
-        ends = _name(edge["source"]), _name(edge["target"])
+        ends = _hashable(edge["source"]), _hashable(edge["target"])
         cable = {name: value for name, value in edge.items() if name not in ("source", "target")}
         if cables.setdefault(ends if directed else frozenset(ends), cable) != cable:
             raise ValueError(
@@ -239,22 +239,22 @@ def _check_once(edges: list[dict[str, Any]], *, directed: bool) -> None:
             )
 
 
-def _id(number: int, node: object) -> object:
-    """Return what edges call a node, as networkx reads it: its number where it has no id."""
-    return _name(node.get("id", number) if isinstance(node, dict) else number)
+def _node_id(number: int, node: object) -> object:
+    """Return the name of a node in edges, as networkx reads it: its number if it has no id."""
+    return _hashable(node.get("id", number) if isinstance(node, dict) else number)
 
 
-def _name(name: object) -> object:
-    return tuple(map(_name, name)) if isinstance(name, list) else name
+def _hashable(name: object) -> object:
+    return tuple(map(_hashable, name)) if isinstance(name, list) else name
 
 
 def _check_edges(edges: object, nodes: set[object]) -> None:
-    """Refuse an end that is not a node of the file: networkx would make one of a misspelt name."""
+    """Refuse an end that is not a node of the file: networkx would add a node for a typo."""
     if not isinstance(edges, list):
         raise TypeError("the list 'edges' (or 'links') of cables is missing")
     for edge in edges:
         for end in ("source", "target"):
-            if (name := _name(edge[end])) not in nodes:
+            if (name := _hashable(edge[end])) not in nodes:
                 hint = did_you_mean(str(name), sorted(map(str, nodes)))
                 raise ValueError(
                     f"edge {edge['source']} - {edge['target']}: {end} {name!r} is not one of the"

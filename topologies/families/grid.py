@@ -30,10 +30,10 @@ from topologies.families.family import (
 
 
 def torus(dimensions: Sequence[int], **cable: Unpack[Cable]) -> Topology:
-    """Close every row of a grid to a ring.
+    """Build a grid whose rows are closed to rings.
 
-    ``n = prod(dimensions)`` nodes; ``2n`` links per dimension longer than 2, ``n`` for one of 2
-    (a row of two has one cable), none for one of 1; diameter ``sum(d // 2)``; bisection bandwidth
+    ``n = prod(dimensions)`` nodes; ``2n`` links per dimension longer than 2, ``n`` for one of 2 (a
+    row of two has one cable), none for one of 1; diameter ``sum(d // 2)``; bisection bandwidth
     ``2 (n / d) B`` where ``d``, the longest dimension, is even and above 2.
 
     Parameters
@@ -61,14 +61,14 @@ def torus(dimensions: Sequence[int], **cable: Unpack[Cable]) -> Topology:
     """
     wrap = [True] * len(dimensions)
     return joined(
-        f"torus({_times(dimensions)})", prod(dimensions), grid_ends(dimensions, wrap), **cable
+        f"torus({_text_of(dimensions)})", prod(dimensions), grid_ends(dimensions, wrap), **cable
     )
 
 
 def mesh(
     dimensions: Sequence[int], *, wrap: Sequence[bool] | None = None, **cable: Unpack[Cable]
 ) -> Topology:
-    """Leave the rows of a grid open, except in the dimensions where ``wrap`` closes them.
+    """Build a grid whose rows are open, except in the dimensions where ``wrap`` closes them.
 
     Without ``wrap``: ``n = prod(dimensions)`` nodes, ``2 n (d - 1) / d`` links per dimension,
     diameter ``sum(d - 1)``, bisection bandwidth ``(n / d) B`` where ``d``, the longest dimension,
@@ -88,14 +88,14 @@ def mesh(
     56
     """
     closes = [False] * len(dimensions) if wrap is None else list(wrap)
-    name = f"mesh({_times(dimensions)})"
+    name = f"mesh({_text_of(dimensions)})"
     if any(closes):
-        name = f"mesh({_times(dimensions)}, wrap={''.join('ny'[close] for close in closes)})"
+        name = f"mesh({_text_of(dimensions)}, wrap={''.join('ny'[close] for close in closes)})"
     return joined(name, prod(dimensions), grid_ends(dimensions, closes), **cable)
 
 
 def twisted_torus(dimensions: Sequence[int], **cable: Unpack[Cable]) -> Topology:
-    """Shift the wrap-around of every short dimension by ``k`` in every long one.
+    """Build a torus whose short wrap-arounds are shifted by ``k`` in every long dimension.
 
     Lengths are ``k`` or ``2k`` with ``k >= 2`` and at least one of each: ``k x 2k``,
     ``k x k x 2k``, ``k x 2k x 2k``. ``n`` nodes, and ``2 n`` links per dimension (for ``k = 2``
@@ -103,15 +103,14 @@ def twisted_torus(dimensions: Sequence[int], **cable: Unpack[Cable]) -> Topology
     diameter ``k`` and bisection bandwidth ``4 k B`` (every cut was tried for ``k <= 3``), a plain
     torus ``k // 2 + k`` and ``2 k B``. In three dimensions the diameter is ``3 k // 2``, and for
     even ``k`` the bisection bandwidth ``4 k**2 B`` and ``8 k**2 B`` of ``k x k x 2k`` and
-    ``k x 2k x 2k``, twice that of a plain torus: whole planes, less than which no cut of
-    ``2x2x4`` (all tried) and ``2x4x4`` (by its eigenvalues) has. Parameters are those of
-    :func:`torus`.
+    ``k x 2k x 2k``, twice that of a plain torus: whole planes, less than which no cut of ``2x2x4``
+    (all tried) and ``2x4x4`` (by its eigenvalues) has. Parameters are those of :func:`torus`.
 
     J. Camara, M. Moreto, E. Vallejo, R. Beivide, J. Miguel-Alonso, C. Martinez, J. Navaridas,
     "Twisted Torus Topologies for Enhanced Interconnection Networks", IEEE TPDS 21 (2010). TPU v4
-    has it for slices of k x k x 2k and k x 2k x 2k (N. Jouppi et al., "TPU v4", ISCA 2023,
-    section 2.8, which measured 1.63 and 1.31 times the all-to-all of plain slices of 4x4x8 and
-    4x8x8; here it is 1.75 and 1.39).
+    has it for slices of k x k x 2k and k x 2k x 2k (N. Jouppi et al., "TPU v4", ISCA 2023, section
+    2.8, which measured 1.63 and 1.31 times the all-to-all of plain slices of 4x4x8 and 4x8x8; here
+    it is 1.75 and 1.39).
 
     Raises
     ------
@@ -126,16 +125,16 @@ def twisted_torus(dimensions: Sequence[int], **cable: Unpack[Cable]) -> Topology
     >>> len(plain) == len(twisted), diameter(plain), diameter(twisted)
     (True, 6, 4)
     """
-    if not _can_twist(dimensions):
+    if not _is_twistable(dimensions):
         raise TopologyError(
             f"a twisted torus needs lengths k and 2k with k of at least 2, not {tuple(dimensions)}"
         )
     ends = _twisted_ends(dimensions)
-    return joined(f"twisted_torus({_times(dimensions)})", prod(dimensions), ends, **cable)
+    return joined(f"twisted_torus({_text_of(dimensions)})", prod(dimensions), ends, **cable)
 
 
 def hypercube(order: int, **cable: Unpack[Cable]) -> Topology:
-    """``n = 2 ** order`` ranks, joined where their numbers differ in one bit.
+    """Build a hypercube of ``n = 2 ** order`` ranks: neighbours differ in one bit.
 
     ``n`` nodes, ``n * order`` links, diameter ``order``, bisection bandwidth ``(n / 2) B``.
     Parameters and errors are those of :func:`torus`, but for the ``order``, 0 or more.
@@ -153,14 +152,14 @@ def hypercube(order: int, **cable: Unpack[Cable]) -> Topology:
     if order < 0:
         raise TopologyError(f"hypercube: order {order} is negative")
     ranks = 2**order
-    # Neighbours differ in one bit; only the end with that bit 0 lists the cable, so that each is
+    # Neighbours differ in one bit; only the end where it is 0 lists the cable, so that each is
     # made once.
     ends = [(r, r ^ 1 << bit) for r in range(ranks) for bit in range(order) if not r >> bit & 1]
     return joined(f"hypercube({order})", ranks, ends, **cable)
 
 
 def grid_ends(dimensions: Sequence[int], wrap: Sequence[bool]) -> list[tuple[int, int]]:
-    """Cables of a grid, dimension by dimension; a closed row of two has one cable.
+    """Return the cables of a grid by dimension; a closed row of two has one cable.
 
     Raises
     ------
@@ -196,14 +195,13 @@ def slice_ends(
     multiple: int | None = None,
     twisted: bool = False,
 ) -> list[tuple[int, int]]:
-    """Cables of the slice, places numbered row by row; a row that spans the grid may close.
+    """Return the cables of a slice, places numbered by row; rows that span the grid may close.
 
-    A slice shorter than the grid has open rows: its wrap-around would leave the slice (TPU v5e
-    and v6e: "only an axis of 16", github jax-ml/scaling-book tpus.md). With ``multiple`` the
-    wrap-around is switched optically between cubes of that length, so a slice of whole cubes
-    closes everywhere, and no other anywhere (TPU v4 and v5p: "only multiples of a 4x4x4 cube").
-    What the switches close they may twist, where the lengths are ``k`` and ``2k``
-    (:func:`twisted_torus`).
+    A slice shorter than the grid has open rows: its wrap-around would leave the slice (TPU v5e and
+    v6e: "only an axis of 16", github jax-ml/scaling-book tpus.md). With ``multiple`` the
+    wrap-around is switched optically between cubes of that length, so a slice of whole cubes closes
+    everywhere, and no other anywhere (TPU v4 and v5p: "only multiples of a 4x4x4 cube"). What the
+    switches close they may twist, where the lengths are ``k`` and ``2k`` (:func:`twisted_torus`).
 
     Examples
     --------
@@ -221,13 +219,13 @@ def slice_ends(
         wrap = [closes and length == whole for length, whole in zip(shape, dimensions, strict=True)]
     else:
         wrap = [closes and not any(length % multiple for length in shape)] * len(shape)
-    if twisted and all(wrap) and _can_twist(shape):
+    if twisted and all(wrap) and _is_twistable(shape):
         return _twisted_ends(shape)
     return grid_ends(shape, wrap)
 
 
 def slice_shape(dimensions: Sequence[int], count: int) -> tuple[int, ...]:
-    """Lengths of a box of ``count`` places inside the grid, as near to a cube as there is.
+    """Return the lengths of a box of ``count`` places inside the grid, as near a cube as it fits.
 
     The shape with the least sum of lengths (the least diameter), and among those the one that is
     longest in the last dimension: 2x2, 2x4, 4x4, 4x8 of a 16x16 pod, the slices that Cloud TPU
@@ -238,7 +236,7 @@ def slice_shape(dimensions: Sequence[int], count: int) -> tuple[int, ...]:
     >>> slice_shape((16, 16), 4), slice_shape((16, 16), 32), slice_shape((16, 16), 7)
     ((2, 2), (4, 8), (1, 7))
     """
-    shapes = list(_boxes(tuple(dimensions), count))
+    shapes = list(_box_shapes(tuple(dimensions), count))
     if not shapes:
         grid = "x".join(map(str, dimensions))
         raise ClusterError(f"no slice of {count} places exists in a grid of {grid}")
@@ -248,7 +246,7 @@ def slice_shape(dimensions: Sequence[int], count: int) -> tuple[int, ...]:
 def dimension_ordered(
     network: Topology, dimensions: Sequence[int], *, wrap: Sequence[bool] | None = None
 ) -> Topology:
-    """Route a torus or mesh by dimension order: the first dimension first.
+    """Return a torus or mesh routed by dimension order: the first dimension first.
 
     Examples
     --------
@@ -263,7 +261,7 @@ def dimension_ordered(
 
 @dataclass(frozen=True, slots=True)
 class _DimensionOrder:
-    """The way of a message on a grid; grids of one shape are routed alike."""
+    """The path of a message on a grid; grids of one shape are routed equally."""
 
     dimensions: tuple[int, ...]
     wrap: tuple[bool, ...] | None
@@ -275,10 +273,10 @@ class _DimensionOrder:
 def dimension_order(
     dimensions: Sequence[int], source: int, target: int, *, wrap: Sequence[bool] | None = None
 ) -> list[int]:
-    """Correct one coordinate after the other, the first dimension first, the shorter way round.
+    """Return the path that corrects one coordinate after another, each the shorter way round.
 
-    Deadlock-free on a mesh (W. J. Dally, C. L. Seitz, IEEE Trans. Computers C-36, 1987); as long
-    as a shortest path. Halfway round, where both ways are as long, it goes up. ``wrap`` says which
+    Deadlock-free on a mesh (W. J. Dally, C. L. Seitz, IEEE Trans. Computers C-36, 1987); as long as
+    a shortest path. Halfway round, where both ways are as long, it goes up. ``wrap`` says which
     dimensions close, all of them if it is not given.
 
     Raises
@@ -303,32 +301,32 @@ def dimension_order(
     if len(closes) != len(shape):
         raise TopologyError(f"wrap has {len(closes)} entries for {len(shape)} dimensions")
     position = [int(coordinate) for coordinate in np.unravel_index(source, shape)]
-    goal = [int(coordinate) for coordinate in np.unravel_index(target, shape)]
+    destination = [int(coordinate) for coordinate in np.unravel_index(target, shape)]
     path = [source]
     for axis, length in enumerate(shape):
-        # Hops upwards round the ring; downwards it is the rest. % is never negative in Python.
-        up = (goal[axis] - position[axis]) % length
-        forward = up <= length - up if closes[axis] else goal[axis] > position[axis]
-        while position[axis] != goal[axis]:
+        # Hops upwards round the ring; downwards length minus that. % is never negative in Python.
+        up = (destination[axis] - position[axis]) % length
+        forward = up <= length - up if closes[axis] else destination[axis] > position[axis]
+        while position[axis] != destination[axis]:
             position[axis] = (position[axis] + (1 if forward else -1)) % length
             path.append(int(grid[tuple(position)]))
     return path
 
 
-def _times(dimensions: Sequence[int]) -> str:
+def _text_of(dimensions: Sequence[int]) -> str:
     return "x".join(map(str, dimensions))
 
 
 def _rank_at(coordinates: Sequence[int], dimensions: Sequence[int]) -> int:
-    """Row by row, the last dimension fastest."""
+    """Return a rank's number: row by row, the last dimension fastest."""
     rank = 0
     for position, length in zip(coordinates, dimensions, strict=True):
         rank = rank * length + position
     return rank
 
 
-def _can_twist(dimensions: Sequence[int]) -> bool:
-    """Whether the lengths are k and 2k, and at least one is each."""
+def _is_twistable(dimensions: Sequence[int]) -> bool:
+    """Whether the lengths are ``k`` and ``2k``, with at least one of each."""
     short = min(dimensions, default=0)
     return short >= 2 and set(dimensions) == {short, 2 * short}
 
@@ -347,7 +345,7 @@ def _twisted_ends(dimensions: Sequence[int]) -> list[tuple[int, int]]:
 def _twisted_next(
     coordinates: tuple[int, ...], axis: int, dimensions: Sequence[int]
 ) -> tuple[int, ...]:
-    """Next coordinates along an axis; past the end of a short one, long ones are shifted."""
+    """Return the next coordinates along an axis; past a short end, long ones are shifted."""
     short = min(dimensions)
     after = list(coordinates)
     after[axis] = (coordinates[axis] + 1) % dimensions[axis]
@@ -359,8 +357,8 @@ def _twisted_next(
     return tuple(after)
 
 
-def _boxes(dimensions: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
-    """Lengths of every box of ``count`` places."""
+def _box_shapes(dimensions: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
+    """Yield the lengths of every box of ``count`` places."""
     if not dimensions:
         if count == 1:
             yield ()
@@ -369,12 +367,12 @@ def _boxes(dimensions: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]
         return
     for length in range(1, min(dimensions[0], count) + 1):
         if count % length == 0:
-            for rest in _boxes(dimensions[1:], count // length):
+            for rest in _box_shapes(dimensions[1:], count // length):
                 yield (length, *rest)
 
 
 def _domain_ends(domain: Domain, *, closes: bool) -> list[tuple[Node, Node]]:
-    """Cables of the slice of a domain's grid that a job gets."""
+    """Return the cables of the slice of a domain's grid that a job gets."""
     ends = slice_ends(
         domain.lengths,
         len(domain.members),
@@ -386,7 +384,7 @@ def _domain_ends(domain: Domain, *, closes: bool) -> list[tuple[Node, Node]]:
 
 
 def _grid_role(*, closes: bool, dimensions: bool) -> ScaleUpRole:
-    """Divide a rank's bandwidth over two links per dimension, those at an open end among them."""
+    """Divide a rank's bandwidth by two links per dimension, also at an open end."""
     return ScaleUpRole(
         links=lambda lengths: 2 * len(lengths),
         ends=partial(_domain_ends, closes=closes),
@@ -395,7 +393,7 @@ def _grid_role(*, closes: bool, dimensions: bool) -> ScaleUpRole:
 
 
 GRID_ROLE = _grid_role(closes=True, dimensions=False)
-"""A closed grid whose lengths no cluster file gives: the ring, a torus of one dimension."""
+"""A closed grid without lengths in a cluster file: the ring, a torus of one dimension."""
 
 
 def _torus_counts(spec: ParsedSpec) -> Counts:
@@ -426,7 +424,7 @@ def _twisted_cables(lengths: tuple[int, ...]) -> float | None:
     return 4 * short**2 * (1 if lengths.count(short) == 2 else 2)
 
 
-def _mesh_of(spec: ParsedSpec) -> Topology:
+def _parse_mesh(spec: ParsedSpec) -> Topology:
     if set(spec.option) - {"y", "n"}:
         raise ValueError(f"wrap-around {spec.option!r} is not y or n per dimension")
     wrap = _wrap(spec) if spec.option else None
@@ -434,7 +432,7 @@ def _mesh_of(spec: ParsedSpec) -> Topology:
 
 
 def _wrap(spec: ParsedSpec) -> list[bool]:
-    """Read the option of a mesh, ``yn``: which dimensions close; none if it is not given."""
+    """Parse the option of a mesh, ``yn``: which dimensions close; none by default."""
     return [letter == "y" for letter in spec.option or "n" * len(spec.numbers)]
 
 
@@ -488,7 +486,7 @@ FAMILIES = {
         option="[:WRAP, as yn]",
         example="mesh:4x4",
         numbers=_LENGTHS,
-        build=_mesh_of,
+        build=_parse_mesh,
         counts=_mesh_counts,
         bisection=_mesh_bisection,
         group=one_group,

@@ -1,14 +1,14 @@
-"""Networks of few hops: HyperX, Slim Fly, Dragonfly+.
+"""Networks of low diameter: HyperX, Slim Fly, Dragonfly+.
 
-*HyperX* is a grid whose rows are complete in every dimension (J. H. Ahn et al., "HyperX: Topology,
+*HyperX* is a grid whose rows are complete graphs (J. H. Ahn et al., "HyperX: Topology,
 Routing, and Packaging of Efficient Large-Scale Networks", SC 2009). *Slim Fly* is the graph of
-McKay, Miller and Širáň, in which any two routers are two hops apart with nearly as few cables as
-that takes (M. Besta and T. Hoefler, "Slim Fly: A Cost Effective Low-Diameter Network Topology",
-SC 2014). *Dragonfly+* has groups of leaves and spines, and joins the groups by their spines
-(A. Shpiner et al., "Dragonfly+: Low Cost Topology for Scaling Datacenters", HiPINEB 2017).
+McKay, Miller and Širáň, in which any two routers are two hops apart with nearly the fewest cables
+that this needs (M. Besta and T. Hoefler, "Slim Fly: A Cost Effective Low-Diameter Network
+Topology", SC 2014). *Dragonfly+* has groups of leaves and spines, and connects the groups by their
+spines (A. Shpiner et al., "Dragonfly+: Low Cost Topology for Scaling Datacenters", HiPINEB 2017).
 
-Routers are the nodes ``router:GROUP.NUMBER``: in a Dragonfly+ leaves come before spines, and the
-other two are one group, any router of which may be the middle of a detour.
+Routers are the nodes ``router:GROUP.NUMBER``. In a Dragonfly+ leaves come before spines. The other
+two are one group, any router of which may be the middle of a detour.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ Ends = Iterator[tuple[Node, Node]]
 
 
 def hyperx(lengths: tuple[int, ...], ranks_per_router: int, **cable: Unpack[Cable]) -> Topology:
-    """Ranks on the routers of a grid, every two routers of a row joined, in each dimension.
+    """Build a grid of routers with ranks; every two routers of a row are connected.
 
     ``R = prod(lengths)`` routers with ``p`` ranks each; ``2 (p R + R sum(S - 1) / 2)`` links; a hop
     for each dimension, so diameter ``2 + dimensions``; bisection of an even least length ``S``
@@ -34,9 +34,9 @@ def hyperx(lengths: tuple[int, ...], ranks_per_router: int, **cable: Unpack[Cabl
     Parameters
     ----------
     lengths
-        Routers along each dimension, ``S``.
+        Number of routers along each dimension, ``S``.
     ranks_per_router
-        Ranks on a router, ``p``.
+        Number of ranks on a router, ``p``.
     **cable
         ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
@@ -55,11 +55,11 @@ def hyperx(lengths: tuple[int, ...], ranks_per_router: int, **cable: Unpack[Cabl
         if sum(a != b for a, b in zip(near, far, strict=True)) == 1
     ]
     words = "x".join(map(str, (*lengths, ranks_per_router)))
-    return _on_routers(f"hyperx({words})", len(coordinates), ranks_per_router, inner, cable)
+    return _with_ranks(f"hyperx({words})", len(coordinates), ranks_per_router, inner, cable)
 
 
 def slim_fly(order: int, ranks_per_router: int, **cable: Unpack[Cable]) -> Topology:
-    """Ranks on the routers of the McKay-Miller-Širáň graph of an odd prime.
+    """Build the McKay-Miller-Širáň graph of an odd prime, with ranks on its routers.
 
     ``2 q**2`` routers of ``(3 q - d) / 2`` cables to others with ``q = 4 w + d``, ``d`` 1 or -1;
     any two are at most 2 hops apart, so diameter at most 4.
@@ -95,7 +95,7 @@ def slim_fly(order: int, ranks_per_router: int, **cable: Unpack[Cable]) -> Topol
         for x, m, c in product(range(order), repeat=3)
     ]
     name = f"slim_fly({order}x{ranks_per_router})"
-    return _on_routers(name, 2 * order * order, ranks_per_router, inner, cable)
+    return _with_ranks(name, 2 * order * order, ranks_per_router, inner, cable)
 
 
 def _check_prime(order: int) -> None:
@@ -108,8 +108,8 @@ def _check_prime(order: int) -> None:
 def _generators(order: int) -> tuple[set[int], set[int]]:
     """Return the distances joined in rows of either half: even and odd powers of a generator.
 
-    Where ``q = 4 w - 1`` the powers change sides half way, so that both sets hold with each
-    distance its negative (B. D. McKay, M. Miller, J. Širáň, J. Combin. Theory B 74, 1998).
+    If ``q = 4 w - 1`` the powers change sides half way, so that both sets contain the negative of
+    each distance (B. D. McKay, M. Miller, J. Širáň, J. Combin. Theory B 74, 1998).
     """
     root = next(
         g for g in range(2, order) if len({pow(g, e, order) for e in range(order - 1)}) == order - 1
@@ -124,15 +124,15 @@ def _generators(order: int) -> tuple[set[int], set[int]]:
 
 
 def dragonfly_plus(numbers: tuple[int, ...], **cable: Unpack[Cable]) -> Topology:
-    """Join groups by their spines; in a group every leaf with ranks is joined to every spine.
+    """Build groups connected by their spines; a group's leaves connect to all its spines.
 
     ``g l p`` ranks; any two are at most 5 links apart: leaf, spine, spine of the other group, leaf.
 
     Parameters
     ----------
     numbers
-        Groups ``g``, leaves ``l`` and spines ``s`` of a group, ranks ``p`` of a leaf, and cables
-        of a spine to other groups; by default as few as join all groups.
+        Groups ``g``, leaves ``l`` and spines ``s`` of a group, ranks ``p`` of a leaf, and cables of
+        a spine to other groups; by default as few as join all groups.
     **cable
         ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
@@ -143,7 +143,7 @@ def dragonfly_plus(numbers: tuple[int, ...], **cable: Unpack[Cable]) -> Topology
     (24, 36)
     """
     groups, leaves, spines, ranks, *_ = numbers
-    shape = _spine_shape(numbers)
+    shape = _parse_spines(numbers)
     routers = leaves + spines
     attached: list[tuple[Node, Node]] = [
         (rank, router_name(rank // (leaves * ranks), rank // ranks % leaves))
@@ -162,7 +162,7 @@ def dragonfly_plus(numbers: tuple[int, ...], **cable: Unpack[Cable]) -> Topology
     return topology(f"dragonfly_plus({words})", len(attached), links)
 
 
-def _spine_shape(numbers: tuple[int, ...]) -> DragonflyShape:
+def _parse_spines(numbers: tuple[int, ...]) -> DragonflyShape:
     groups, leaves, spines, ranks, *links = numbers
     if min(groups, leaves, spines, ranks) < 1:
         raise TopologyError("dragonfly_plus: groups, leaves, spines and ranks are at least 1")
@@ -180,10 +180,10 @@ def _spine_name(router: str, leaves: int) -> str:
     return router_name(int(group), leaves + int(spine))
 
 
-def _on_routers(
+def _with_ranks(
     name: str, routers: int, each: int, inner: list[tuple[int, int]], cable: Cable
 ) -> Topology:
-    """Build routers with equally many ranks, numbered router by router."""
+    """Build routers with equal numbers of ranks, numbered router by router."""
     ends: list[tuple[Node, Node]] = [
         (rank, router_name(0, rank // each)) for rank in range(routers * each)
     ]
@@ -217,9 +217,9 @@ def _slim_fly_counts(spec: ParsedSpec) -> Counts:
 
 
 def _dragonfly_plus_counts(spec: ParsedSpec) -> Counts:
-    """Count; there are fewer links where several cables join the same two spines."""
+    """Return the counts; fewer links if several cables join the same two spines."""
     groups, leaves, spines, ranks, *_ = spec.numbers
-    shape = _spine_shape(spec.numbers)
+    shape = _parse_spines(spec.numbers)
     attached, inner = groups * leaves * ranks, groups * leaves * spines
     far = len(global_ends(shape, range(groups)))
     nodes = attached + groups * (leaves + spines)

@@ -1,7 +1,7 @@
-"""Ranks in a row (ring, line), and every rank one step from every other (switch, full mesh).
+"""Ranks in a row (ring, line), and ranks one step from all others (switch, full mesh).
 
-Closed forms: W. J. Dally, B. Towles, "Principles and Practices of Interconnection Networks"
-(2004), chapter 5: a ring is the k-ary 1-cube, a line the k-ary 1-mesh; chapter 6: the crossbar.
+Closed forms: W. J. Dally, B. Towles, "Principles and Practices of Interconnection Networks" (2004),
+chapter 5: a ring is the k-ary 1-cube, a line the k-ary 1-mesh; chapter 6: the crossbar.
 """
 
 from itertools import combinations
@@ -23,7 +23,7 @@ from topologies.families.grid import GRID_ROLE
 
 
 def ring(ranks: int, **cable: Unpack[Cable]) -> Topology:
-    """Every rank joined to the next one, and the last to the first.
+    """Connect every rank to the next one, and the last to the first.
 
     For ``n >= 3`` ranks: ``n`` nodes, ``2n`` links, diameter ``n // 2``, bisection bandwidth
     ``2 B``. Two ranks have one cable, not two.
@@ -57,7 +57,7 @@ def ring(ranks: int, **cable: Unpack[Cable]) -> Topology:
 
 
 def line(ranks: int, **cable: Unpack[Cable]) -> Topology:
-    """Every rank joined to the next one.
+    """Connect every rank to the next one.
 
     ``n`` nodes, ``2(n - 1)`` links, diameter ``n - 1``, bisection bandwidth ``B``. Parameters are
     those of :func:`ring`.
@@ -72,11 +72,11 @@ def line(ranks: int, **cable: Unpack[Cable]) -> Topology:
 
 
 def switch(ranks: int, **cable: Unpack[Cable]) -> Topology:
-    """One non-blocking switch, a port for every rank.
+    """Connect all ranks to one non-blocking switch, a port for each.
 
-    ``n + 1`` nodes, ``2n`` links, diameter 2, bisection bandwidth ``(n // 2) B``: a crossbar
-    (Dally and Towles 2004, chapter 6). ``latency`` is that of one link, so a message between two
-    ranks pays it twice. Parameters and errors are those of :func:`ring`.
+    ``n + 1`` nodes, ``2n`` links, diameter 2, bisection bandwidth ``(n // 2) B``: a crossbar (Dally
+    and Towles 2004, chapter 6). ``latency`` is that of one link, so a message between two ranks
+    pays it twice. Parameters and errors are those of :func:`ring`.
 
     Returns
     -------
@@ -94,11 +94,11 @@ def switch(ranks: int, **cable: Unpack[Cable]) -> Topology:
 
 
 def fully_connected(ranks: int, **cable: Unpack[Cable]) -> Topology:
-    """Join every two ranks by a cable; ``bandwidth`` is that of one cable, not of a rank.
+    """Connect every two ranks by a cable; ``bandwidth`` is that of one cable, not of a rank.
 
     ``n`` nodes, ``n(n - 1)`` links, diameter 1, bisection bandwidth
-    ``(n // 2) * ((n + 1) // 2) * B``: the links of the complete bipartite graph between the
-    halves. Parameters and errors are those of :func:`ring`.
+    ``(n // 2) * ((n + 1) // 2) * B``: the links of the complete bipartite graph between the halves.
+    Parameters and errors are those of :func:`ring`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The table of all families: what a new one is entered in, and those that distributions add."""
+"""The table of all families, where new ones are registered, and those that distributions add."""
 
 from simulator.support.names import same_name
 from simulator.support.plugins import TOPOLOGIES, load_plugin, names_added, plugin_named
@@ -17,11 +17,11 @@ FAMILIES: dict[str, Family] = {
 SCALE_UP_ROLES: dict[str, ScaleUpRole] = {
     name: family.scale_up for name, family in FAMILIES.items() if family.scale_up is not None
 }
-"""Of the families that a cluster file may name as ``scale_up.topology``: how they serve there."""
+"""Families that a cluster file may name as ``scale_up.topology``, with their roles."""
 
 
 def family_named(name: str) -> tuple[str, Family] | None:
-    """Find a family by its name in a spec: one of the table, else one that a distribution adds.
+    """Return a family by its name in a spec: from the table, else from a distribution.
 
     Returns
     -------
@@ -46,12 +46,12 @@ def family_named(name: str) -> tuple[str, Family] | None:
 
 
 def as_family(loaded: object) -> Family:
-    """Refuse what is not a family, or none that can build its own example."""
+    """Refuse what is not a family, or cannot build its own example."""
     if not isinstance(loaded, Family):
         raise TypeError(f"write a topologies.families.family.Family, not a {type(loaded).__name__}")
     return loaded
 
 
 def family_names() -> tuple[str, ...]:
-    """Names of all families, those that distributions add last."""
+    """Return the names of all families, those that distributions add last."""
     return (*FAMILIES, *names_added(TOPOLOGIES, tuple(FAMILIES)))

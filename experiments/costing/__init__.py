@@ -1,1 +1,1 @@
-"""What collectives cost and how kernels slow down, as the model or the trace says."""
+"""Costs of collectives and slow-down of kernels, by the model or by the trace."""

@@ -1,12 +1,12 @@
-"""What a collective costs: what the model says, or what the trace shows.
+"""Costs of collectives: by the model, or by the trace.
 
 ``model`` times every call on the cluster's links. ``trace`` scales the model of each call so that
-on the cluster the trace was recorded on it takes what was measured from the last member's arrival
-to the end; a what-if then scales from there. What was measured includes the contention of calls
-that overlapped, and so does the engine: the factors are found by replaying, not on an idle network.
+on the cluster of the recording it takes the measured time from the last member's arrival to the
+end; a what-if then scales from there. The measured time includes the contention of calls that
+overlapped, and so does the engine: the factors are found by replaying, not on an idle network.
 
-Members that were not traced cannot be seen to arrive. What a call took longer than it should have
-is taken to be their lateness, and is held at that in every what-if.
+The arrival of members that were not traced is unknown. The excess of a call over its expected time
+is attributed to their lateness, which is the same in every what-if.
 """
 
 from collections.abc import Callable
@@ -21,29 +21,29 @@ from simulator.workload import What, Workload
 Floats = NDArray[np.float64]
 
 _ROUNDS = 20
-"""Replays at most until the calls take what they should; without overlap one confirms it."""
+"""Most replays until calls take their measured times; without overlap one suffices."""
 _CLOSE = 1e-3
-"""A call is timed right within this fraction of its measured time ..."""
+"""A call's time is right within this fraction of its measured time ..."""
 _CLOSE_TIME = 1e-7
 """... or this many seconds, whichever is more: stamps are whole microseconds in older traces."""
 _ALONE = 0.01
-"""Calls that others lengthened by less than this had their links to themselves."""
-_MANY = 10
-"""Like calls of which the least shows how long one takes though members were not recorded."""
+"""Calls that contention lengthened by less than this fraction had their links to themselves."""
+_LEAST_SAMPLE = 10
+"""Number of equal calls whose least time is a call's own, even if members were not recorded."""
 
 
 def by_model(scenario: Scenario) -> Scenario:
-    """Cost calls by the model; it counts until the last rank is done, so nobody drains."""
+    """Cost calls by the model, which counts until the last rank is done: no rank drains."""
     workload = scenario.workload
     drained = np.where(workload.what >= What.COLLECTIVE, 0.0, workload.duration)
     scenario = replace(scenario, workload=replace(workload, duration=drained))
-    if _whole(workload).all():
+    if _complete(workload).all():
         return scenario
-    return _settled(scenario, _with_late, _idle(scenario))
+    return _fixed_point(scenario, _with_lateness, _idle(scenario))
 
 
 def by_trace(scenario: Scenario) -> Scenario:
-    """Cost calls by what was measured; where members are missing, by the least of like calls."""
+    """Cost calls by measured times; if members are missing, by the least time of equal calls."""
     workload = scenario.workload
     idle = _idle(scenario)
     target = _target(workload)
@@ -51,45 +51,45 @@ def by_trace(scenario: Scenario) -> Scenario:
     factor = np.ones(len(idle))
     factor[is_measured] = target[is_measured] / idle[is_measured]
     scenario = replace(scenario, workload=workload.with_calls(factor=factor))
-    return _settled(scenario, _with_factor, target)
+    return _fixed_point(scenario, _with_factor, target)
 
 
 def told_by_trace(workload: Workload) -> NDArray[np.bool_]:
-    """Which calls :func:`by_trace` gives the time that was measured, shape ``(calls,)``."""
+    """Which calls :func:`by_trace` gives their measured time, shape ``(calls,)``."""
     return np.asarray((_target(workload) > 0) & ~_unsized(workload))
 
 
 def alone(scenario: Scenario) -> Floats:
-    """How long each call took by itself (s): waiting and what it shared links with taken away.
+    """Time of each call without waiting and without contention (s).
 
-    ``scenario`` is one of :func:`by_trace`. NaN where nothing was measured, or the size is unknown.
-    Where members are missing their waiting cannot be seen: then it is the least of like calls,
-    told once (the others are NaN), and only of as many as make it likely that none was late once.
+    ``scenario`` is one of :func:`by_trace`. NaN if nothing was measured, or the size is unknown. If
+    members are missing their waiting is unknown: then it is the least time of equal calls, for the
+    first of them (the others are NaN), and only if there are enough that one had no late member.
     """
     workload = scenario.workload
     took = workload.calls.factor * _idle(scenario)
     target = _target(workload)
     took[_unsized(workload) | ~(target > 0)] = np.nan
-    _, first, count = np.unique(_sorts(workload), axis=0, return_index=True, return_counts=True)
-    is_frequent = np.isin(np.arange(len(took)), first[count >= _MANY])
-    took[~_whole(workload) & ~is_frequent] = np.nan
+    _, first, count = np.unique(_call_keys(workload), axis=0, return_index=True, return_counts=True)
+    is_frequent = np.isin(np.arange(len(took)), first[count >= _LEAST_SAMPLE])
+    took[~_complete(workload) & ~is_frequent] = np.nan
     return took
 
 
 def had_links_alone(scenario: Scenario) -> NDArray[np.bool_]:
-    """Which calls of a scenario of :func:`by_trace` took what they take alone, shape ``(calls,)``.
+    """Which calls of a scenario of :func:`by_trace` had no contention, shape ``(calls,)``.
 
-    The others shared links with calls beside them.
+    The others shared links with concurrent calls.
     """
     return np.isclose(alone(scenario), _target(scenario.workload), rtol=_ALONE, atol=_CLOSE_TIME)
 
 
-def _settled(
+def _fixed_point(
     scenario: Scenario, adjust: Callable[[Workload, Floats], Workload], first: Floats
 ) -> Scenario:
-    """Adjust the calls to how long they take in a replay, until a replay confirms it.
+    """Adjust calls by their times in a replay until a replay confirms these.
 
-    ``first`` is what they are taken to need before the first replay (s).
+    ``first`` are their times assumed before the first replay (s).
     """
     moving = first
     for _ in range(_ROUNDS):
@@ -104,31 +104,31 @@ def _settled(
     return scenario
 
 
-def _with_late(workload: Workload, moving: Floats) -> Workload:
-    """Let missing members be late by what a call took longer than it moves."""
+def _with_lateness(workload: Workload, moving: Floats) -> Workload:
+    """Attribute the excess of a call's measured time over ``moving`` to missing members."""
     longer = np.maximum(0.0, np.nan_to_num(workload.calls.transfer - moving))
-    return workload.with_calls(late=np.where(_whole(workload) | _unsized(workload), 0.0, longer))
+    return workload.with_calls(late=np.where(_complete(workload) | _unsized(workload), 0.0, longer))
 
 
 def _with_factor(workload: Workload, moving: Floats) -> Workload:
-    """Scale calls that move for longer or shorter than they should."""
+    """Scale calls whose time differs from the target."""
     calls = workload.calls
     target = _target(workload)
     sound = (moving > 0) & (target > 0) & ~_unsized(workload)
     ratio = np.ones(len(calls))
     ratio[sound] = target[sound] / moving[sound]
     late = np.maximum(0.0, np.nan_to_num(calls.transfer - target))
-    late[_whole(workload) | _unsized(workload)] = 0.0
+    late[_complete(workload) | _unsized(workload)] = 0.0
     return workload.with_calls(factor=calls.factor * ratio, late=late)
 
 
 def _target(workload: Workload) -> Floats:
-    """How long each call should move (s): as measured, or the least of like calls."""
+    """Target time of each call (s): the measured one, or the least of equal calls."""
     # Least measured time of the calls of the same kind, group and size (s)
-    _, which = np.unique(_sorts(workload), axis=0, return_inverse=True)
+    _, which = np.unique(_call_keys(workload), axis=0, return_inverse=True)
     least = np.full(len(which), np.inf)
     np.fmin.at(least, which.ravel(), workload.calls.transfer)
-    return np.where(_whole(workload), workload.calls.transfer, least[which.ravel()])
+    return np.where(_complete(workload), workload.calls.transfer, least[which.ravel()])
 
 
 def _idle(scenario: Scenario) -> Floats:
@@ -137,15 +137,15 @@ def _idle(scenario: Scenario) -> Floats:
 
 
 def _unsized(workload: Workload) -> NDArray[np.bool_]:
-    """Which calls have no known size: they cost all that was measured, on any network."""
+    """Which calls have no known size: they take their whole measured time on any network."""
     return np.isnan(workload.calls.size)
 
 
-def _whole(workload: Workload) -> NDArray[np.bool_]:
-    """Which calls have all members of their group in the workload, as they were measured.
+def _complete(workload: Workload) -> NDArray[np.bool_]:
+    """Which calls have all members of their group in the workload, each measured.
 
-    A copy of a rank (:mod:`traces.missing_ranks`) arrives when its model does; when the
-    rank itself did is only seen in how long the call took.
+    A copy of a rank (:mod:`traces.missing_ranks`) arrives when its original does; the arrival of
+    the rank itself only shows in the duration of the call.
     """
     sizes = np.array([len(group.ranks) for group in workload.groups], dtype=np.int64)
     joined = np.flatnonzero(workload.call >= 0)
@@ -155,7 +155,7 @@ def _whole(workload: Workload) -> NDArray[np.bool_]:
     return np.asarray((workload.members == sizes[workload.calls.group]) & is_measured)
 
 
-def _sorts(workload: Workload) -> Floats:
+def _call_keys(workload: Workload) -> Floats:
     """Rows that are equal for calls of the same kind, group, size and shares."""
     calls = workload.calls
     size = np.nan_to_num(calls.size, nan=-1.0)

@@ -1,10 +1,10 @@
-"""How much kernels slow down beside communication, as a trace shows it: ``--slow-down``.
+"""Slow-down of kernels beside communication, as a trace shows it: ``--slow-down``.
 
-A trace shows it where the same work ran beside a call once and alone another time. The same work is
-the n-th kernel of a name on a stream, on ranks that launch as many of every name, and in other
-steps: two kernels of one name on one rank need not have the same shapes. Ranks that are slower, or
-have other data, are no slow-down: kernels and ranks each have a pace of their own, and what is left
-is held against the fraction of the kernel beside a call that moves
+A trace shows it where the same work ran once beside a call and once not. The same work is the n-th
+kernel of a name on a stream, on ranks that launch equal numbers of every name, and in other steps:
+two kernels of one name on one rank need not have the same shapes. Slower ranks, or ranks with other
+data, are no slow-down: kernels and ranks each have an effect of their own, and the residual is
+fitted to the fraction of the kernel's time beside a call that moves data
 (:mod:`simulator.edits.slowdown`).
 """
 
@@ -24,36 +24,36 @@ from traces.core.loaded import Loaded
 from traces.load import OpenTrace
 
 Table = tuple[Floats, Floats]
-"""Kernels by ranks and steps, ``(kernels, columns)``: logarithms of durations, fractions beside."""
+"""Kernels by ranks and steps, ``(kernels, columns)``: log durations, and overlapped fractions."""
 
 TRACE = "trace"
-"""Stands for the slope that the trace shows."""
+"""Setting that fits the slope to the trace."""
 _STEPS = 4
-"""Steps read at most."""
+"""Most steps that are read."""
 _FEWEST = 20
-"""Kernels whose overlap differs, below which there is no slope."""
+"""Least number of kernels with different overlap for a slope."""
 _DIFFERS = 0.1
-"""Overlaps of the same work that differ by less say nothing."""
+"""Least difference of overlap of the same work that is informative."""
 _SHORTEST = 5e-6
 """Shorter kernels (s) are dominated by time stamps and launches."""
 _NOISE = 0.05
-"""Kernels that are surely faster beside a call by more than this are not the same work."""
+"""Kernels significantly faster beside a call by more than this are not the same work."""
 _LEAST, _MOST = -0.5, 4.0
-"""Bounds of what is looked for: more is not slowing down, but other work."""
+"""Bounds of the slope: values beyond are different work, not slow-down."""
 _GOLDEN = (5**0.5 - 1) / 2
 _CLOSE = 1e-3
 _POLISH = 3
 _DRAWS, _SEED = 100, 0
 _MOST_ROWS = 400
-"""Kernels drawn at most of those that show the slope, and of the others: more only take longer."""
+"""Most kernels drawn, informative and others: more only take longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowDown:
-    """How much longer a kernel takes wholly beside a call: ``slope`` of 0.2 is a fifth.
+    """Relative slow-down of a kernel entirely beside a call: ``slope`` 0.2 is 20 % longer.
 
-    ``low`` and ``high`` hold 95 % of the slopes of kernels drawn with replacement (bootstrap, Efron
-    1979), ``compared`` says how many kernels were compared; 0 where the slope was given.
+    ``low`` and ``high`` bound 95 % of the slopes of kernels drawn with replacement (bootstrap,
+    Efron 1979), ``compared`` is the number of kernels compared; 0 if the slope was given.
     """
 
     slope: float
@@ -64,7 +64,7 @@ class SlowDown:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Column:
-    """Kernels of a rank in a step, in order of their names, and when calls moved there (s)."""
+    """Kernels of a rank in a step, in order of their names, and when its calls moved data (s)."""
 
     start: Floats
     end: Floats
@@ -86,12 +86,12 @@ def recorded_steps(loaded: Loaded, read: OpenTrace) -> Iterator[Workload]:
 
 
 def slow_down(text: str, steps: Iterable[Workload]) -> SlowDown | None:
-    """Understand ``--slow-down``: ``trace``, a number, or "" for none.
+    """Parse ``--slow-down``: ``trace``, a number, or "" for none.
 
     Raises
     ------
     CalibrationError
-        If it is not such a thing, or the trace does not show it; says why.
+        If it is none of these, or the trace does not determine it; gives the reason.
     """
     if text == "":
         return None
@@ -102,12 +102,12 @@ def slow_down(text: str, steps: Iterable[Workload]) -> SlowDown | None:
 
 
 def slope_of_text(text: str) -> float:
-    """Read a slope.
+    """Parse a slope.
 
     Raises
     ------
     CalibrationError
-        If it is not a number that a slope can be.
+        If it is not a number, or out of range.
     """
     try:
         slope = float(text)
@@ -122,7 +122,7 @@ def slope_of_text(text: str) -> float:
 
 
 def with_slow_down(scenario: Scenario, measured: SlowDown | None) -> Scenario:
-    """Let the kernels of a scenario as recorded slow down by what they run beside."""
+    """Return a scenario whose kernels, as recorded, slow down by what they overlap."""
     slope = 0.0 if measured is None else max(0.0, measured.slope)
     if slope == 0.0:
         return scenario
@@ -130,28 +130,28 @@ def with_slow_down(scenario: Scenario, measured: SlowDown | None) -> Scenario:
 
 
 def beside_exchanges(scenario: Scenario, generated_by: str | None) -> Scenario:
-    """Lengthen the kernels of a generated step by the exchanges that they run beside, once for all.
+    """Lengthen the kernels of a generated step by the exchanges that they overlap, once.
 
-    By as much as the step's framework has it (:data:`traces.generate.framework.SLOW_DOWN`). What
-    they run beside is that of the step on the scenario's network; what-ifs leave it so. Messages
-    between stages slow nothing down: NCCL gives them a channel or two, of a hundred
-    multiprocessors. Two passes leave 0.4 % of a step's time open, which further ones do not settle.
+    The slow-down is the framework's (:data:`traces.generate.framework.SLOW_DOWN`). The overlap is
+    that on the scenario's network; what-ifs do not change it. Messages between stages cause no
+    slow-down: NCCL gives them a channel or two, of a hundred multiprocessors. Two passes leave 0.4
+    % of a step's time open, which further ones do not settle.
 
     Parameters
     ----------
     scenario
-        The step, its kernels as long as they are alone.
+        The step, with kernels as long as they are alone.
     generated_by
-        Its framework; None of a step that was recorded.
+        Its framework; None for a recorded step.
 
     Returns
     -------
     Scenario
-        The same, where the step was not generated, or nothing slows its kernels down.
+        The same if the step was not generated, or nothing slows its kernels down.
     """
     if generated_by is None or not scenario.workload.groups:
         return scenario
-    from traces.generate.framework import framework  # what was recorded does without
+    from traces.generate.framework import framework  # not needed for recorded steps
 
     slope = framework(generated_by).slow_down
     if not slope:
@@ -171,7 +171,7 @@ _PASSES = 2
 
 
 def measured(steps: Iterable[Workload]) -> SlowDown:
-    """Read the slope off recorded steps.
+    """Fit the slope to recorded steps.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
     random = np.random.default_rng(_SEED)
     tables = [_long(table) for table in _tables(list(steps))]
     informative = [
-        np.asarray(np.abs(_polished(table[1])).max(axis=1, initial=0.0) >= _DIFFERS)
+        np.asarray(np.abs(_median_polish(table[1])).max(axis=1, initial=0.0) >= _DIFFERS)
         for table in tables
     ]
     compared = sum(int(is_informative.sum()) for is_informative in informative)
@@ -199,12 +199,12 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
         )
     ]
     most = max(1, _MOST_ROWS // len(tables))
-    sides = [_drawn(side, random, most) if len(side[0]) > most else side for side in sides]
-    slope = _slope(_put_together(sides))
+    sides = [_resampled(side, random, most) if len(side[0]) > most else side for side in sides]
+    slope = _slope(_rejoined(sides))
     slopes = []
     for _ in range(_DRAWS):
-        drawn = [_drawn(side, random, len(side[0])) for side in sides]
-        slopes.append(_slope(_put_together(drawn)))
+        drawn = [_resampled(side, random, len(side[0])) for side in sides]
+        slopes.append(_slope(_rejoined(drawn)))
     low, high = np.percentile(slopes, [2.5, 97.5]).tolist()
     if high < -_NOISE:
         raise CalibrationError(
@@ -215,7 +215,7 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
 
 
 def _tables(steps: Sequence[Workload]) -> Iterator[Table]:
-    """Lay the same work of ranks and steps side by side."""
+    """Yield tables of the same work by ranks and steps."""
     by_work: dict[tuple[tuple[str, int], ...], list[_Column]] = defaultdict(list)
     for workload in steps:
         times = recorded(workload)
@@ -236,12 +236,11 @@ def _tables(steps: Sequence[Workload]) -> Iterator[Table]:
 def _side_by_side(columns: Sequence[_Column]) -> Table:
     """Make a table of kernels that ran on several ranks or in several steps.
 
-    What counts as beside is a kernel's usual time from its start on. Of the time it took, one that
-    chance made longer lies beside a call to another part than it would have, and chance would look
-    like slowing down, or like the contrary.
+    The overlap is computed with a kernel's usual duration, from its start. With the actual one, a
+    kernel that is longer by chance would have another overlap, which would bias the slope.
     """
     durations = np.log(np.stack([column.end - column.start for column in columns], axis=1))
-    usual = np.exp(durations - _polished(durations))
+    usual = np.exp(durations - _median_polish(durations))
     fractions = [
         covered(column.moving, column.start, column.start + took)
         for column, took in zip(columns, usual.T, strict=True)
@@ -255,49 +254,49 @@ def _long(table: Table) -> Table:
     return durations[long], fractions[long]
 
 
-def _put_together(sides: Sequence[Table]) -> list[Table]:
-    """Join the kernels that show the slope and those that do not, drawn each for themselves."""
+def _rejoined(sides: Sequence[Table]) -> list[Table]:
+    """Join informative kernels with the others, from which they were drawn separately."""
     return [
-        (np.concatenate([telling[0], rest[0]]), np.concatenate([telling[1], rest[1]]))
-        for telling, rest in zip(sides[::2], sides[1::2], strict=True)
+        (np.concatenate([informative[0], rest[0]]), np.concatenate([informative[1], rest[1]]))
+        for informative, rest in zip(sides[::2], sides[1::2], strict=True)
     ]
 
 
-def _drawn(table: Table, random: "np.random.Generator", rows: int) -> Table:
+def _resampled(table: Table, random: "np.random.Generator", rows: int) -> Table:
     drawn = random.integers(0, len(table[0]), rows) if len(table[0]) else np.zeros(0, dtype=int)
     return table[0][drawn], table[1][drawn]
 
 
 def _slope(tables: Sequence[Table]) -> float:
-    """Find the slope that leaves the least differences, by golden section."""
+    """Find the slope with the least residual, by golden-section search."""
     low, high = _LEAST, _MOST
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    error_left, error_right = _left(tables, left), _left(tables, right)
+    error_left, error_right = _residual(tables, left), _residual(tables, right)
     while high - low > _CLOSE:
         if error_left <= error_right:
             high, right, error_right = right, left, error_left
             left = high - _GOLDEN * (high - low)
-            error_left = _left(tables, left)
+            error_left = _residual(tables, left)
         else:
             low, left, error_left = left, right, error_right
             right = low + _GOLDEN * (high - low)
-            error_right = _left(tables, right)
+            error_right = _residual(tables, right)
     return (low + high) / 2
 
 
-def _left(tables: Sequence[Table], slope: float) -> float:
-    """How much kernels differ beyond their own pace and their rank's, that slope taken away.
+def _residual(tables: Sequence[Table], slope: float) -> float:
+    """Absolute residual of kernels without their own effect, their rank's, and that slope.
 
-    Each kernel counts alike: weighting them by their time drew slopes of 0.3 to 0.27 in tests.
+    Kernels count equally: weighted by their time, slopes of 0.3 came out as 0.27 in tests.
     """
     return sum(
-        float(np.abs(_polished(durations - np.log1p(slope * fractions))).sum())
+        float(np.abs(_median_polish(durations - np.log1p(slope * fractions))).sum())
         for durations, fractions in tables
     )
 
 
-def _polished(values: Floats) -> Floats:
-    """Take away what rows and columns have in common (median polish, Tukey 1977)."""
+def _median_polish(values: Floats) -> Floats:
+    """Subtract row and column medians (median polish, Tukey 1977)."""
     for _ in range(_POLISH):
         if not len(values):
             break

@@ -1,22 +1,22 @@
-"""Steps other than recorded: without stalls that the profiler made, or at a percentile.
+"""Steps other than the recorded one: without stalls of the profiler, or at a percentile.
 
-The length of the unprofiled step says what of the stalls that were recorded as work to take away.
+The unprofiled step time determines how much of the stalls recorded as work is removed.
 
-Memory that is touched for the first time, a page that comes from disk, a processor lent to somebody
-else: an op of 0.4 ms lasts 75 ms once, and nothing in the recording tells the stall from work. How
-long a step takes when nobody records it, everybody knows; where the recording is longer, what is
-too much lies most likely in the ops that lasted far longer than others of their kind. These are
-made shorter, the largest excess first, until the step as simulated takes as long as the unprofiled
-one. No op becomes shorter than its kind is in the median; all others stay as they are.
+First-touch memory, a page read from disk, a preempted thread: an op of 0.4 ms lasts 75 ms once, and
+nothing in the recording distinguishes the stall from work. The step time without a profiler is
+usually known; if the recording is longer, the excess is most likely in the ops that lasted far
+longer than similar ones. These are shortened, the largest excess first, until the simulated step
+takes as long as the unprofiled one. No op becomes shorter than the median of similar ones; all
+others stay as they are.
 
-And a step at a percentile. A few steps are recorded, and nobody sees the 95th percentile of five.
-But each rank scatters by itself: the one that was slow in this step is not the one that was in the
-next. So steps are drawn in which every rank does its work as in one of the recorded steps, chosen
-by chance for each rank, and the calls of each kind take as much longer as in one that is chosen for
-all of them (the bootstrap, Efron 1979); what ranks wait for each other follows from simulating
-them. The drawn step that is at the percentile is the one that questions are asked of. That ranks
-are slow independently of each other and of the network is assumed: where all are at once (a hot
-room, a slow file system) the percentiles are further apart than this says.
+The step at a percentile: a few steps are recorded, too few to have a 95th percentile. But each rank
+varies by itself: the one that was slow in this step is not the one that was in the next. So steps
+are drawn in which each rank does its work as in one of the recorded steps, chosen at random for
+each rank, and the calls of each kind are longer by as much as in one step that is chosen for all of
+them (the bootstrap, Efron 1979); the waiting of ranks for each other follows from simulating. The
+drawn step at the percentile is the one that questions are asked of. It is assumed that ranks are
+slow independently of each other and of the network: if all are at once (a hot room, a slow file
+system) the true percentiles are further apart.
 """
 
 import re
@@ -36,28 +36,28 @@ from simulator.workload import What, Workload
 from traces.core.typical import call_ratios, with_work, work_ratios
 
 CLOSE = 1e-3
-"""The step as simulated is to be within this of the unprofiled one, where there are stalls enough.
+"""Relative tolerance of the simulated step against the unprofiled one, if stalls suffice.
 
-Of steps recorded one after the other the medians of two halves differ by more.
+Medians of the two halves of consecutive recorded steps differ by more.
 """
 _FEWEST = 3
-"""Of fewer ops there is none in the middle."""
+"""Least number of similar ops for a median."""
 _FAR_IN_STEPS, _FAR = 1.25, 2.0
-"""Times the median from which an op is far above it: of what the same rank did at the same place of
-other steps; of what other ranks did there (one may be slower, or have more to do), and of what is
-merely called alike."""
+"""Multiples of the median from which on an op is far above it: compared with the same op of the
+same rank in other steps; and with that of other ranks (one may be slower, or have more to do), or
+with ops of the same name."""
 _DEVIATIONS = 5 * 1.4826
-"""Median absolute deviations above the median from which an op is far: five standard deviations,
-were they normal, which 3 in 10 million exceed."""
+"""Median absolute deviations above the median from which on an op is far above it: five standard
+deviations of a normal distribution, which 3 in 10 million exceed."""
 _MOST_LISTED = 10
-"""Ops that are listed."""
+"""Most ops that are listed."""
 _TRIES = 40
-"""Halvings at most: each costs a simulation; a trillionth of the excess is left after them."""
+"""Most halvings, each a simulation: they leave a trillionth of the excess."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """An op that was made shorter: how long it lasted, and how long its kind usually does (s)."""
+    """An op that was shortened: its recorded and its usual duration (s)."""
 
     rank: int
     lane: str
@@ -70,18 +70,18 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Unprofiled:
-    """What the length of the unprofiled step made of the recorded one (times in s).
+    """The recorded step adjusted to the unprofiled step time (times in s).
 
     Attributes
     ----------
     step
-        How long the unprofiled step takes.
+        Unprofiled step time.
     recorded
-        How long the recorded one takes as simulated, and ``replayed`` without its stalls.
+        Simulated time of the recorded step.
     replayed
-        What it takes without them.
+        Simulated time without its stalls.
     removed
-        By how much the ops became shorter, added up over ranks and threads.
+        By how much the ops became shorter, summed over ranks and threads.
     stalls
         The ops, the largest removal first.
     """
@@ -93,7 +93,7 @@ class Unprofiled:
     stalls: tuple[Stall, ...]
 
     def answer(self) -> "UnprofiledAnswer":
-        """Return it for JSON, of the ops those that lose most."""
+        """Return it for JSON, with the ops that were shortened most."""
         return {
             "step_s": self.step,
             "recorded_s": self.recorded,
@@ -105,12 +105,12 @@ class Unprofiled:
 
     @property
     def rest(self) -> float:
-        """By what part the step without its stalls still takes longer; 0 within ``CLOSE``."""
+        """Relative excess of the step without its stalls; 0 within ``CLOSE``."""
         longer = self.replayed / self.step - 1
         return longer if longer > CLOSE else 0.0
 
     def sentence(self) -> str:
-        """Say what was taken away and where, and what is left."""
+        """Return a sentence on what was removed and where, and what is left."""
         step, recorded = (format_quantity(time, "s") for time in (self.step, self.recorded))
         if not self.stalls and self.recorded <= self.step * (1 + CLOSE):
             return f"the recorded step, {recorded}, is no longer than {step}: no stall is removed"
@@ -133,7 +133,7 @@ class Unprofiled:
 
 
 class UnprofiledAnswer(TypedDict):
-    """What the length of the unprofiled step made of the recorded one, for JSON.
+    """The recorded step adjusted to the unprofiled step time, for JSON.
 
     ``replayed_s`` is ``recorded_s``, as simulated, without ``removed_s`` of ``ops`` ops.
     """
@@ -149,22 +149,22 @@ class UnprofiledAnswer(TypedDict):
 def without_stalls(
     scenario: Scenario, step: float, others: Iterable[Workload] = ()
 ) -> tuple[Scenario, Unprofiled]:
-    """Take as much of a step's stalls away as makes it as long as it is when nobody records it.
+    """Remove stalls from a step until it takes the unprofiled step time.
 
     Parameters
     ----------
     scenario
         The step as it was recorded.
     step
-        How long the step takes unprofiled (s): its period, where it repeats.
+        Unprofiled step time (s): the period, if the step repeats.
     others
-        Further recorded steps of the program, which tell how long each op usually lasts.
+        Further recorded steps of the program, from which usual durations of ops follow.
 
     Returns
     -------
     tuple
-        The step, and what was done. Ops that did not stall last as before, to the bit. Simulated it
-        is within ``CLOSE`` of ``step`` if the stalls are enough for that; else all are gone.
+        The step, and what was done. Durations of other ops are bit-identical. The simulated step is
+        within ``CLOSE`` of ``step`` if the stalls suffice for that; else all are removed.
     """
     recorded = scenario.run().makespan
     if recorded <= step * (1 + CLOSE):
@@ -177,26 +177,26 @@ def without_stalls(
 
     def less(budget: float) -> Scenario:
         removed = _largest_first(excess, budget)
-        cured = (removed > 0) & (removed == excess)  # to the bit as long as others like it
+        cured = (removed > 0) & (removed == excess)  # bit-identical to similar ops
         duration = np.where(cured, usual, workload.duration - removed)
         return replace(scenario, workload=workload.lasting(duration))
 
     def takes(budget: float) -> float:
         return less(budget).run().makespan
 
-    budget, replayed = _enough(takes, step, recorded, float(excess.sum()))
+    budget, replayed = _budget_for(takes, step, recorded, float(excess.sum()))
     removed = _largest_first(excess, budget)
     stalls = tuple(_stalls(workload, removed, usual))
     return less(budget), Unprofiled(step, recorded, replayed, float(removed.sum()), stalls)
 
 
-def _enough(
+def _budget_for(
     takes: Callable[[float], float], step: float, recorded: float, most: float
 ) -> tuple[float, float]:
-    """Find how much to take away (s) for the step to take as long as it should; return both.
+    """Find how much to remove (s) for the step to take its target time; return both.
 
-    By secants, every second one replaced by a bisection: a stall off the critical path shortens
-    nothing, so that the step is not a straight line in what is taken away.
+    By the secant method, every second iteration a bisection: removing a stall off the critical path
+    shortens nothing, so the step is not linear in the budget.
     """
     low, low_step = 0.0, recorded
     high, high_step = most, takes(most)
@@ -214,7 +214,7 @@ def _enough(
 
 
 def _largest_first(excess: Floats, budget: float) -> Floats:
-    """Return what to take of each op (s): the whole excess of the largest, of the last a part."""
+    """Return what to remove of each op (s): all of the largest excesses, part of the last."""
     order = np.argsort(-excess, kind="stable")
     before = np.concatenate([[0.0], np.cumsum(excess[order])[:-1]])
     removed = np.zeros(len(excess))
@@ -239,10 +239,10 @@ def _stalls(workload: Workload, removed: Floats, usual: Floats) -> Iterator[Stal
 
 
 def usual_durations(workload: Workload, others: Iterable[Workload] = ()) -> Floats:
-    """Say how long the ops that last far longer than others like them usually last.
+    """Return the usual durations of ops that last far longer than similar ones.
 
-    What is like an op is, as far as there are three: the same op of the other steps; the same of
-    the other ranks; ops of the step that have its name, and its module but for numbers of layers.
+    The first of these with at least three ops counts: the same op in other steps; the same op on
+    other ranks; ops of the step with its name, and its module up to layer numbers.
 
     Parameters
     ----------
@@ -254,31 +254,31 @@ def usual_durations(workload: Workload, others: Iterable[Workload] = ()) -> Floa
     Returns
     -------
     ndarray
-        The median of those like it (s), shape ``(ops,)``; NaN of an op that is not far above it.
+        The median of similar ops (s), shape ``(ops,)``; NaN for an op that is not far above it.
     """
     steps = [workload, *others]
     duration = np.concatenate([step.duration for step in steps])
     usual = np.full(len(workload), np.nan)
-    judged = ~workload.own | (workload.what >= What.COLLECTIVE) | _silent(workload)
-    for like, far in _likenesses(steps):
-        median, deviation, count = (column[: len(workload)] for column in _middle(like, duration))
+    judged = ~workload.own | (workload.what >= What.COLLECTIVE) | _is_silence(workload)
+    for like, far in _similar_ops(steps):
+        median, deviation, count = (column[: len(workload)] for column in _medians(like, duration))
         enough = ~judged & (count >= _FEWEST)
         least = np.maximum(far * median, median + _DEVIATIONS * deviation)
         usual = np.where(enough & (workload.duration > least), median, usual)
         judged |= enough
-    silent = _silent(workload)
+    silent = _is_silence(workload)
     return np.where(silent, _usual_silences(steps), usual)
 
 
-def _silent(workload: Workload) -> Mask:
+def _is_silence(workload: Workload) -> Mask:
     return np.asarray((workload.what == What.HOST) & (workload.part != What.HOST))
 
 
 def _usual_silences(steps: list[Workload]) -> Floats:
-    """Say how long the silences of a step usually last, of each thread together.
+    """Return the usual length of silences of a step, all those of a thread together.
 
-    A thread that was kept from running is silent where it is not in other steps, so that there is
-    no op like that: what is compared is how long threads are silent in a step.
+    A preempted thread is silent where it is not in other steps, so there is no similar op: what is
+    compared is the total silence of a thread in a step.
     """
     workload, usual = steps[0], np.full(len(steps[0]), np.nan)
     if len(steps) < _FEWEST:
@@ -286,9 +286,9 @@ def _usual_silences(steps: list[Workload]) -> Floats:
     totals: list[dict[tuple[int, str], float]] = []
     for step in steps:
         totals.append(defaultdict(float))
-        for op in np.flatnonzero(_silent(step)).tolist():
+        for op in np.flatnonzero(_is_silence(step)).tolist():
             totals[-1][int(step.rank[op]), step.lanes[step.lane[op]]] += float(step.duration[op])
-    for op in np.flatnonzero(_silent(workload)).tolist():
+    for op in np.flatnonzero(_is_silence(workload)).tolist():
         thread = int(workload.rank[op]), workload.lanes[workload.lane[op]]
         of_steps = np.array([total.get(thread, 0.0) for total in totals])
         middle = float(np.median(of_steps))
@@ -298,41 +298,41 @@ def _usual_silences(steps: list[Workload]) -> Floats:
     return usual
 
 
-def _likenesses(steps: list[Workload]) -> Iterator[tuple[Longs, float]]:
-    """Yield numbers that ops which are alike share, shape ``(ops of all steps,)``.
+def _similar_ops(steps: list[Workload]) -> Iterator[tuple[Longs, float]]:
+    """Yield group numbers of similar ops, shape ``(ops of all steps,)``, most specific first.
 
-    The narrowest likeness is first; each comes with how far above the median is far. Ops with a
-    number below 0 are like none.
+    Each comes with the multiple of the median that is far above it. Ops with a negative number are
+    in no group.
     """
     step = np.repeat(np.arange(len(steps)), [len(workload) for workload in steps])
     rank, what = (np.concatenate([getattr(w, name) for w in steps]) for name in ("rank", "what"))
-    lane = _by_text([(workload.lanes, workload.lane) for workload in steps])
-    name = _by_text([(workload.names, workload.name) for workload in steps])
-    module = _by_text([_modules(workload) for workload in steps])
-    layer = _by_text([(_of_any_layer(names), index) for names, index in map(_modules, steps)])
-    is_first, kind = step == 0, _numbered(what, name, module)
+    lane = _common_codes([(workload.lanes, workload.lane) for workload in steps])
+    name = _common_codes([(workload.names, workload.name) for workload in steps])
+    module = _common_codes([_modules(workload) for workload in steps])
+    layer = _common_codes([(_of_any_layer(names), index) for names, index in map(_modules, steps)])
+    is_first, kind = step == 0, _codes(what, name, module)
 
-    on_lane = _numbered(rank, lane, kind)
-    in_step = _numbered(on_lane, step)
+    on_lane = _codes(rank, lane, kind)
+    in_step = _codes(on_lane, step)
     count = np.bincount(in_step)[in_step]
     in_first = np.zeros(int(on_lane.max(initial=-1)) + 1, dtype=np.int64)
     in_first[on_lane[is_first]] = count[is_first]
     same_work = count == in_first[on_lane]
-    yield np.where(same_work, _numbered(on_lane, _ordinal(in_step)), -1), _FAR_IN_STEPS
+    yield np.where(same_work, _codes(on_lane, _ordinal(in_step)), -1), _FAR_IN_STEPS
 
-    of_rank = _numbered(kind, rank, step)
+    of_rank = _codes(kind, rank, step)
     kinds, ranks = int(kind.max(initial=-1)) + 1, len(steps[0].ranks)
     count = np.bincount(of_rank)[of_rank]
     most = np.zeros(kinds, dtype=np.int64)
     np.maximum.at(most, kind[is_first], count[is_first])
     all_alike = np.bincount(kind[is_first], minlength=kinds) == ranks * most
-    yield np.where(is_first & all_alike[kind], _numbered(kind, _ordinal(of_rank)), -1), _FAR
+    yield np.where(is_first & all_alike[kind], _codes(kind, _ordinal(of_rank)), -1), _FAR
 
-    yield np.where(is_first, _numbered(what, name, layer), -1), _FAR
+    yield np.where(is_first, _codes(what, name, layer), -1), _FAR
 
 
-def _middle(like: Longs, values: Floats) -> tuple[Floats, Floats, Longs]:
-    """Return median, median absolute deviation and count of those like each op; NaN of none."""
+def _medians(like: Longs, values: Floats) -> tuple[Floats, Floats, Longs]:
+    """Return median, median absolute deviation and count of each op's group; NaN if too small."""
     median, deviation = np.full((2, len(values)), np.nan)
     count = np.zeros(len(values), dtype=np.int64)
     order = np.argsort(like, kind="stable")
@@ -346,7 +346,7 @@ def _middle(like: Longs, values: Floats) -> tuple[Floats, Floats, Longs]:
 
 
 def _modules(workload: Workload) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """Table and column of the modules that ops belong to, "" where it is not known."""
+    """Table and column of the modules that ops belong to, "" if not known."""
     if workload.module is None:
         return ("",), np.zeros(len(workload), dtype=np.int32)
     return ("", *workload.modules), workload.module + np.int32(1)
@@ -356,8 +356,8 @@ def _of_any_layer(modules: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(re.sub(r"\d+", "#", module) for module in modules)
 
 
-def _by_text(columns: list[tuple[tuple[str, ...], NDArray[np.int32]]]) -> Longs:
-    """Give texts of several tables common numbers; return their columns one behind the other."""
+def _common_codes(columns: list[tuple[tuple[str, ...], NDArray[np.int32]]]) -> Longs:
+    """Encode texts of several tables by common numbers; return the columns concatenated."""
     table: dict[str, int] = {}
     return np.concatenate(
         [
@@ -367,14 +367,14 @@ def _by_text(columns: list[tuple[tuple[str, ...], NDArray[np.int32]]]) -> Longs:
     )
 
 
-def _numbered(*columns: NDArray[np.integer]) -> Longs:
-    """Return a number from 0 on for each combination of columns that occurs."""
+def _codes(*columns: NDArray[np.integer]) -> Longs:
+    """Return each row's number, counting distinct combinations of the columns from 0."""
     _, number = np.unique(np.stack(columns), axis=1, return_inverse=True)
     return np.asarray(number, dtype=np.int64).reshape(-1)
 
 
 def _ordinal(number: Longs) -> Longs:
-    """Return how many rows before each have its number."""
+    """Return how many earlier rows have the same number."""
     order = np.argsort(number, kind="stable")
     begin = np.flatnonzero(np.diff(number[order], prepend=-1))
     ordinal = np.empty(len(number), dtype=np.int64)
@@ -383,17 +383,17 @@ def _ordinal(number: Longs) -> Longs:
 
 
 DRAWS = 200
-"""Steps drawn: ten are above the 95th percentile."""
+"""Number of drawn steps: ten are above the 95th percentile."""
 _SEED = 0
-"""The same trace gives the same steps."""
+"""Fixed, so that the same trace gives the same steps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnStep:
-    """The drawn step at a percentile, and how long steps are (s): the median, and there.
+    """The drawn step at a percentile: its time and the median over all drawn steps (s).
 
-    ``recorded`` is how many recorded steps the draws are from, ``typical_error`` what the replay of
-    the typical one is off from what was measured of it, relative.
+    ``recorded`` is the number of recorded steps drawn from, ``typical_error`` the relative error of
+    the replay of the typical step against its measured time.
     """
 
     scenario: Scenario
@@ -405,7 +405,7 @@ class DrawnStep:
 
     @property
     def note(self) -> str:
-        """Say in a sentence what step it is."""
+        """Describe the step in a sentence."""
         median, step = (format_quantity(seconds, "s") for seconds in (self.median, self.step))
         return (
             f"{step} is the {self.percentile}th percentile of {DRAWS} steps in which every rank, "
@@ -428,13 +428,13 @@ def at_percentile(
     typical
         The typical step, its calls costed.
     measured
-        What was measured of it (s).
+        Its measured time (s).
     steps
-        The recorded steps that it stands for.
+        The recorded steps that it represents.
     percentile
         Of the step time, above 0 and below 100.
     progress
-        Called with how many steps of how many have been simulated.
+        Called with the number of simulated steps and of all.
 
     Raises
     ------
@@ -442,8 +442,8 @@ def at_percentile(
         As :meth:`experiments.scenario.scenario.Scenario.run`.
     """
     random = np.random.default_rng(_SEED)
-    work = _widened(work_ratios(typical.workload, steps))
-    calls = _widened(call_ratios(typical.workload, steps))
+    work = _unbiased_spread(work_ratios(typical.workload, steps))
+    calls = _unbiased_spread(call_ratios(typical.workload, steps))
     ranks = np.arange(work.shape[1])
     of_ranks = random.integers(len(steps), size=(DRAWS, len(ranks)))
     of_network = random.integers(len(steps), size=DRAWS)
@@ -469,10 +469,10 @@ def at_percentile(
     )
 
 
-def _widened(ratios: Floats) -> Floats:
-    """Move values from their mean, as far apart as a sample of so many makes likely.
+def _unbiased_spread(ratios: Floats) -> Floats:
+    """Scale deviations from the mean to the expected spread of the population.
 
-    ``n`` values drawn with replacement scatter by ``sqrt((n - 1) / n)`` of what they come from.
+    ``n`` values drawn with replacement have ``sqrt((n - 1) / n)`` of its standard deviation.
     """
     count, mean = ratios.shape[-1], ratios.mean(axis=-1, keepdims=True)
     widened = mean + np.sqrt(count / (count - 1)) * (ratios - mean)

@@ -1,23 +1,23 @@
-"""Calibration: what a trace shows of the network it ran on, put into the cluster.
+"""Calibration: fit a cluster's model to the calls in a trace of it.
 
-From each call that a trace shows, the waiting is taken away (from the last member's arrival on).
-What is left is compared with what the cluster's model says of the call alone, part by part:
-software, and latency and bytes of each tier. The multiples that fit best, per kind of collective,
-make the calibrated cluster.
+Waiting is subtracted from each call in a trace (only the time from the last member's arrival
+counts). The rest is compared with the time that the cluster's model gives the call alone, part by
+part: software, and latency and bytes of each tier. The multiples of best fit, per kind of
+collective, make the calibrated cluster.
 
-Calls that had their links to themselves come first. What calls that met took of each other is
-taken away by replaying, as the model shares links; where a library lets calls pass in another
-order, the difference would be booked on the network and then be shared once more. So kinds whose
-calls were never alone are fitted last, and **the recorded steps decide how much of a fit is kept**:
-all of it, if they take as long as recorded with it; none, if they did so without; a part, if one
-makes them too long and the other too short (:func:`calibration_of`).
+Calls that had their links to themselves come first. Contention between calls is subtracted by
+replaying, as the model shares links; if a library completes calls in another order, the difference
+would be attributed to the network, and then be shared once more. So kinds whose calls were never
+alone are fitted last, and **the recorded steps decide how much of a fit is kept**: all of it, if
+they take as long as recorded with it; none, if they did so without; a part, if one makes them too
+long and the other too short (:func:`calibration_of`).
 
-``--collective-cost`` chooses between the model, the model calibrated so, and what was measured.
+``--collective-cost`` chooses between the model, the model calibrated so, and measured times.
 
-A fit finds the multiple of each part: non-negative, robust, and only what the rows can show. Least
-squares with no negative coefficient: Lawson and Hanson, *Solving Least Squares Problems*. A handful
-of columns is all that is fitted here; a library that has this takes a quarter of a second to
-import, and numba imports it, too, wherever it is installed.
+A fit determines the multiple of each part: non-negative, robust, and only those that the rows
+determine. Least squares with no negative coefficient: Lawson and Hanson, *Solving Least Squares
+Problems*. There are only a few columns; a library that has this takes a quarter of a second to
+import, and so does numba, which imports it wherever it is installed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,15 +40,15 @@ from topologies.cluster.node import Calibrated
 
 Floats = NDArray[np.float64]
 Row = tuple[float, Floats]
-"""How long a call took alone (s), and what of it each part should have taken (s)."""
+"""Time of a call alone (s), and the modelled time of each of its parts (s)."""
 
-_MOST_OFF = 10.0
-"""How far off a step may be when replayed on the cluster that was fitted to it (%)."""
+_MAX_ERROR = 10.0
+"""Largest error of a step replayed on the cluster that was fitted to it (%)."""
 SOFTWARE = "software"
-"""The part of a call's time that no link causes."""
+"""The part of a call's time that does not depend on links."""
 
 _TOLERANCE = 1e-11
-"""Of a column's gradient, relative to its length and the target's: less is rounding."""
+"""Gradient of a column, relative to its length and the target's, below which it is rounding."""
 
 
 def nonnegative(matrix: Floats, target: Floats) -> Floats:
@@ -81,7 +81,7 @@ def nonnegative(matrix: Floats, target: Floats) -> Floats:
 def _solved(
     matrix: Floats, target: Floats, x: Floats, free: NDArray[np.bool_]
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Solve for the free columns; one that would be negative is held at 0, and it is done again."""
+    """Solve for the free columns; fix one that would be negative at 0, and repeat."""
     while True:
         solution = np.zeros_like(x)
         solution[free] = np.linalg.lstsq(matrix[:, free], target, rcond=None)[0]
@@ -96,20 +96,20 @@ def _solved(
 
 
 FEWEST = 3
-"""Calls of a kind below which nothing is fitted: two cannot contradict each other."""
+"""Number of calls of a kind below which nothing is fitted: two cannot contradict each other."""
 _SHARE = 0.1
-"""A part is fitted if it is at least this much of some call: less is lost in what is measured."""
+"""Least share of some call's time for a part to be fitted: less is lost in the measurement."""
 _ALMOST_ALL = 0.8
-"""... and where calls are all alike, at least this much: then what is off is its doing."""
+"""The same where all calls are equal: the whole error is then attributed to that part."""
 _APART = 0.1
 """Parts are distinguishable if the smallest singular value of their shares is at least this."""
 _ROUNDS = 50
 _SETTLED = 1e-7
 _FLOOR = 1e-3
-"""Relative errors below this are rounding of stamps, and count as if they were this."""
+"""Relative errors below this are rounding of timestamps, and are raised to it."""
 _ALIKE = "all calls are alike (one size, one kind of group)"
-_STEP_SHOWS = 0.005
-"""Of a step's time: a replay that a fit moves by less than this says nothing of the fit."""
+_LEAST_EFFECT = 0.005
+"""Share of a step: if a fit changes a replay by less, the replay is no evidence about the fit."""
 _DRAWS = 200
 _LEVEL = 95.0
 
@@ -127,10 +127,10 @@ class FitRows:
 class Fit:
     """Multiples of the parts, shape ``(parts,)``: 1 where a part was not fitted.
 
-    ``why_not`` says by part why it was not fitted; ``met``: because no multiples meet the calls, or
-    the recorded steps, better than 1. ``residual`` is predicted against measured,
-    ``predicted / took - 1``, by row; ``before`` the same with all multiples 1. ``share`` is what
-    the recorded steps left of what the calls show (:func:`calibration_of`).
+    ``why_not`` gives the reason by part that was not fitted; ``met`` means that no multiples fit
+    the calls, or the recorded steps, better than 1. ``residual`` is ``predicted / took - 1`` by
+    row; ``before`` the same with all multiples 1. ``share`` is the part of the fit that the
+    recorded steps support (:func:`calibration_of`).
     """
 
     rows: FitRows
@@ -150,10 +150,10 @@ class Fit:
 def fit(rows: FitRows) -> Fit:
     """Fit the multiples, weighting each call by its relative error.
 
-    Nothing is fitted where there are no more calls than parts to fit, since these always agree, and
-    where the calls would be met no better than without.
+    Nothing is fitted if there are no more calls than parameters, since these always agree, or if
+    the calls would be fitted no better than without.
     """
-    why_not = _refused(rows)
+    why_not = _unfittable(rows)
     parameters = len(rows.names) - len(why_not)
     if 0 < len(rows.took) <= parameters:
         few = f"{len(rows.took)} calls for {parameters} parameters: a fit needs more calls"
@@ -169,7 +169,7 @@ def fit(rows: FitRows) -> Fit:
 
 
 def _fitted(rows: FitRows, why_not: dict[str, str]) -> Fit:
-    """Fit all parts of which nothing says why not."""
+    """Fit all parts that are not in ``why_not``."""
     while True:
         chosen = [column for column, name in enumerate(rows.names) if name not in why_not]
         multiple = np.ones(len(rows.names))
@@ -188,15 +188,15 @@ def _fitted(rows: FitRows, why_not: dict[str, str]) -> Fit:
 
 
 def interval(fitted: Fit, rng: "np.random.Generator") -> Floats:
-    """Bounds of each multiple, shape ``(2, parts)``: 95 % of fits to calls drawn with replacement.
+    """Return bounds of each multiple, shape ``(2, parts)``: 95 % of fits to resampled calls.
 
-    Percentile bootstrap (Efron 1979), drawn among calls that are alike, so that no draw lacks a
+    Percentile bootstrap (Efron 1979), drawn among calls with equal parts, so that no draw lacks a
     size that distinguishes the parts.
     """
     rows = fitted.rows
     chosen = [column for column, name in enumerate(rows.names) if name not in fitted.why_not]
     draws = np.ones((_DRAWS, len(rows.names)))
-    # Calls that should have taken the same have one number
+    # Calls with equal modelled parts get the same number
     _, which = np.unique(rows.parts, axis=0, return_inverse=True)
     group_of = which.ravel()
     members = [np.flatnonzero(group_of == group) for group in range(group_of.max() + 1)]
@@ -210,8 +210,8 @@ def interval(fitted: Fit, rng: "np.random.Generator") -> Floats:
     return np.asarray(np.percentile(draws, edges, axis=0), dtype=np.float64)
 
 
-def _refused(rows: FitRows) -> dict[str, str]:
-    """Say of each part that the rows cannot show why not."""
+def _unfittable(rows: FitRows) -> dict[str, str]:
+    """Return the parts that the rows do not determine, each with the reason."""
     if len(rows.took) < FEWEST:
         return dict.fromkeys(rows.names, f"{len(rows.took)} calls: too few, it needs {FEWEST}")
     share = rows.parts / rows.parts.sum(axis=1, keepdims=True)
@@ -230,7 +230,7 @@ def _refused(rows: FitRows) -> dict[str, str]:
                 rows.names,
                 "all calls are alike (one size, one kind of group): no part is nearly all",
             )
-        elif not _told_apart(share[:, [*chosen, column]]):
+        elif not _distinguishable(share[:, [*chosen, column]]):
             others = ", ".join(rows.names[other_column] for other_column in chosen)
             why_not[name] = f"indistinguishable from {others} with these sizes and groups"
         else:
@@ -238,7 +238,7 @@ def _refused(rows: FitRows) -> dict[str, str]:
     return why_not
 
 
-def _told_apart(share: Floats) -> bool:
+def _distinguishable(share: Floats) -> bool:
     different = np.unique(np.round(share, 6), axis=0)
     if len(different) < share.shape[1]:
         return False
@@ -247,10 +247,10 @@ def _told_apart(share: Floats) -> bool:
 
 
 def _robust(rows: FitRows, chosen: Sequence[int]) -> Floats:
-    """Non-negative least absolute relative errors: half the calls took longer, half shorter.
+    """Minimise absolute relative errors, non-negative: half the calls took longer, half shorter.
 
-    What a call is held up by is never negative, so its times have a tail on one side, and squares
-    would follow it. NNLS (Lawson and Hanson 1974), iteratively reweighted (Schlossmacher 1973).
+    Delays are never negative, so times have a one-sided tail, which squares would follow. NNLS
+    (Lawson and Hanson 1974), iteratively reweighted (Schlossmacher 1973).
     """
     if not chosen:
         return np.empty(0)
@@ -274,7 +274,7 @@ def _residual(rows: FitRows, multiple: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class RecordedStep:
-    """A step as it was recorded: its calls take what the model says of them on its cluster."""
+    """A recorded step: its calls take the time of the model on its cluster."""
 
     scenario: Scenario
 
@@ -285,7 +285,7 @@ class RecordedStep:
 
     @cached_property
     def measured(self) -> float:
-        """How long it took (s): its period, or from its begin to its last end."""
+        """Its duration (s): its period, or from its begin to its last end."""
         workload = self.scenario.workload
         if workload.repeats is not None:
             return workload.repeats.period
@@ -293,36 +293,36 @@ class RecordedStep:
         return float(ended.max(initial=0.0))
 
     def error_on(self, cluster: Cluster) -> float:
-        """How far off the step is, relative, with its calls costed by the model of a cluster."""
+        """Return the relative error of the step with its calls costed by a cluster's model."""
         step = by_model(replace(self.scenario, cluster=cluster)).run().makespan
         return step / self.measured - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
-    """A cluster fitted to recorded steps, and what was fitted of each kind of collective."""
+    """A cluster fitted to recorded steps, and the fit of each kind of collective."""
 
     cluster: Cluster
     fits: dict[str, Fit]
 
 
 def by_calibration(scenario: Scenario, others: Iterable[Workload] = ()) -> Scenario:
-    """Cost calls by the model, after the cluster was fitted to what the trace shows.
+    """Cost calls by the model of the cluster fitted to the trace.
 
-    ``others`` are further steps that were recorded of the job: a step has too few calls to show how
-    long they take from how they scatter.
+    ``others`` are further recorded steps of the job: one step has too few calls to separate their
+    duration from their scatter.
 
     Raises
     ------
     CalibrationError
-        If the trace shows nothing of any kind of collective.
+        If the trace determines nothing for any kind of collective.
     """
     steps = steps_of(scenario, others)
     return by_model(replace(scenario, cluster=calibration_of(steps, "this trace").cluster))
 
 
 def steps_of(scenario: Scenario, others: Iterable[Workload] = ()) -> list[RecordedStep]:
-    """Return a step as it was recorded, and others of its job that have calls."""
+    """Return a recorded step, and others of its job that have calls."""
     step = scenario.workload.measured_end
     more = (
         workload
@@ -339,16 +339,16 @@ def calibration_of(steps: Sequence[RecordedStep], source: str) -> Calibration:
     """Fit each kind of collective to recorded steps of one job, on the cluster they ran on.
 
     First the kinds that were timed while their links carried nothing else, then those that never
-    were. Of each of the two, ``1 + share * (multiple - 1)`` is kept, with the share between 0 and 1
-    at which the steps, in the median, take as long as recorded. A kind that the cluster meets as
-    well as any fit stays as it is.
+    were. Of each group, ``1 + share * (multiple - 1)`` is kept, with the share between 0 and 1 at
+    which the steps, in the median, take as long as recorded. A kind that the cluster fits as well
+    as any multiple stays unchanged.
 
     Parameters
     ----------
     steps
         At least one.
     source
-        What was recorded; the cluster's file names it beside each figure.
+        Name of the recording; the cluster's file has it beside each figure.
 
     Raises
     ------
@@ -375,9 +375,9 @@ def calibration_of(steps: Sequence[RecordedStep], source: str) -> Calibration:
 def _as_steps_show(
     cluster: Cluster, fits: dict[str, Fit], steps: Sequence[RecordedStep]
 ) -> dict[str, Fit]:
-    """Keep of fits what brings the steps, in the median, nearest to what was recorded.
+    """Keep the part of fits that brings the steps, in the median, nearest to the recorded ones.
 
-    A step that hardly changes with them, or was not measured, says nothing against the calls.
+    A step that hardly depends on them, or was not measured, is no evidence against the calls.
     """
     measured = [step for step in steps if step.measured > 0]
     if not measured or not any(fitted.fitted for fitted in fits.values()):
@@ -386,7 +386,7 @@ def _as_steps_show(
     without, with_all = (
         float(np.median([step.error_on(where) for step in measured])) for where in (cluster, whole)
     )
-    if abs(with_all - without) < _STEP_SHOWS:
+    if abs(with_all - without) < _LEAST_EFFECT:
         return fits
     if without * with_all < 0:
         share = without / (without - with_all)
@@ -406,7 +406,7 @@ def _as_steps_show(
 
 
 def payload(cluster: Cluster, calibrated: Calibrated) -> dict[str, float]:
-    """Return latencies (s) and payload bandwidths (B/s) of the tiers as they are now."""
+    """Return the present latencies (s) and payload bandwidths (B/s) of the tiers."""
     values = {name: float(value) for name, value in resource_values(cluster).items()}
     if not cluster.is_one_graph:
         values["scale_up.bandwidth"] *= cluster.scale_up.efficiency
@@ -427,13 +427,13 @@ def _in_part(fitted: Fit, share: float) -> Fit:
 
 
 def nothing_fitted(fits: Mapping[str, Fit]) -> str:
-    """Say why no part of any kind was fitted."""
+    """Return why no part of any kind was fitted."""
     reasons = (f"{kind}: {next(iter(fitted.why_not.values()))}" for kind, fitted in fits.items())
     return f"nothing can be calibrated ({'; '.join(reasons)})"
 
 
 def _why_none(steps: Iterable[RecordedStep]) -> str:
-    """Say why no call of these steps shows how long it takes by itself."""
+    """Return why no call of these steps shows its time alone."""
     sizes = np.concatenate([step.scenario.workload.calls.size for step in steps])
     if not len(sizes):
         return "no collectives in the step"
@@ -447,14 +447,14 @@ def _why_none(steps: Iterable[RecordedStep]) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KindRows:
-    """Calls of one kind: every one, what it shared taken away, and those that shared nothing."""
+    """Calls of one kind: all, with contention subtracted, and those without contention."""
 
     every: FitRows
     alone: FitRows
 
 
 def rows_by_kind(steps: Iterable[RecordedStep]) -> dict[str, KindRows]:
-    """Gather the calls of steps of one job by kind, as rows to fit."""
+    """Collect the calls of steps of one job by kind, as rows to fit."""
     tables: dict[str, list[Row]] = {}
     undisturbed: dict[str, list[bool]] = {}
     names: tuple[str, ...] = ()
@@ -481,7 +481,7 @@ def rows_by_kind(steps: Iterable[RecordedStep]) -> dict[str, KindRows]:
 
 
 def calibrated_cluster(cluster: Cluster, fits: Mapping[str, Fit], source: str) -> Cluster:
-    """Put what was fitted into the cluster; what was not stays as it was."""
+    """Put the fitted values into the cluster; all others stay unchanged."""
     calibration = dict(cluster.calibration)
     sources = dict(cluster.sources)
     for kind, fitted in fits.items():
@@ -499,9 +499,9 @@ def calibrated_cluster(cluster: Cluster, fits: Mapping[str, Fit], source: str) -
 
 
 def check_replay(recorded: Scenario, measured: float, cluster: Cluster) -> None:
-    """Refuse a cluster on which the step that it was fitted to takes another time.
+    """Raise if the step that a cluster was fitted to takes another time on it.
 
-    ``measured`` is how long the step took (s).
+    ``measured`` is the step's duration (s).
 
     Raises
     ------
@@ -510,25 +510,25 @@ def check_replay(recorded: Scenario, measured: float, cluster: Cluster) -> None:
     """
     step = by_model(replace(recorded, cluster=cluster)).run().makespan
     error = 100 * (step - measured) / measured if measured > 0 else 0.0
-    if abs(error) > _MOST_OFF:
+    if abs(error) > _MAX_ERROR:
         times = format_quantity(step, "s"), format_quantity(measured, "s")
         raise CalibrationError(
             f"nothing is calibrated: on the cluster that fits the calls best the step takes "
-            f"{times[0]}, not {times[1]} ({error:+.1f} %, at most {_MOST_OFF:.0f} %): is this the "
+            f"{times[0]}, not {times[1]} ({error:+.1f} %, at most {_MAX_ERROR:.0f} %): is this the "
             "cluster it ran on?"
         )
 
 
 def with_calibration(cluster: Cluster, calibration: Mapping[str, Calibrated]) -> Cluster:
-    """Another cluster, on which the library does as well, against its file, as it did on the first.
+    """Return another cluster, with the library as fast, relative to its file, as on the first.
 
-    What the cluster's own file gives wins.
+    Values in the cluster's own file take precedence.
     """
     return cluster.model_copy(update={"calibration": {**calibration, **cluster.calibration}})
 
 
 def merged(before: Calibrated, fields: Mapping[str, float]) -> Calibrated:
-    """Multiply what is known by what was fitted on top of it."""
+    """Multiply an earlier calibration by a fit made on top of it."""
     overhead, latency, bandwidth = before.overhead, dict(before.latency), dict(before.bandwidth)
     for name, multiple in fields.items():
         tier, _, what = name.rpartition(".")
@@ -543,18 +543,18 @@ def merged(before: Calibrated, fields: Mapping[str, float]) -> Calibrated:
 
 
 def _field(name: str) -> str:
-    """Name a part as the cluster file does: ``bandwidth.scale_up``."""
+    """Return a part's name in a cluster file: ``bandwidth.scale_up``."""
     tier, _, what = name.rpartition(".")
     return "overhead" if name == SOFTWARE else f"{what}.{tier}"
 
 
 def part_names(resources: tuple[str, ...]) -> tuple[str, ...]:
-    """Name the parts of a call in the order of :func:`call_parts`."""
+    """Return the names of the parts of a call in the order of :func:`call_parts`."""
     return SOFTWARE, *(f"{name}.{what}" for what in ("latency", "bandwidth") for name in resources)
 
 
 def call_parts(costs: Costs, call: Call) -> Floats:
-    """Split what the model says of a call on an idle network (s).
+    """Split the modelled time of a call on an idle network into its parts (s).
 
     The software's part, then the latency of each resource of the topology, then the bytes on each.
     """
@@ -569,7 +569,7 @@ def call_parts(costs: Costs, call: Call) -> Floats:
 
 
 def _rows(names: tuple[str, ...], table: list[Row]) -> FitRows:
-    """Make columns; parts that no call has are left out."""
+    """Build the columns; parts that no call has are left out."""
     parts = np.array([row for _, row in table])
     used = np.flatnonzero(parts.any(axis=0))
     took = np.array([took for took, _ in table])
@@ -582,18 +582,18 @@ COLLECTIVE_COSTS: dict[str, Callable[[Scenario], Scenario]] = {
     "trace": by_trace,
     CALIBRATED: by_calibration,
 }
-"""By name; each takes the scenario in which the trace was recorded."""
+"""Cost functions by name; each takes the scenario in which the trace was recorded."""
 
 
 def with_costs(scenario: Scenario, mode: str, others: Iterable[Workload] = ()) -> Scenario:
-    """Give the calls of a scenario their costs; ``scenario`` is where the trace was recorded.
+    """Set the costs of a scenario's calls; ``scenario`` is the one recorded.
 
-    ``others`` are further recorded steps, which only calibrating asks for.
+    ``others`` are further recorded steps, which only calibration needs.
 
     Raises
     ------
     WhatIfError
-        If the mode has no such name.
+        If there is no mode of this name.
     """
     if mode not in COLLECTIVE_COSTS:
         raise WhatIfError(f"collective cost {one_of(mode, COLLECTIVE_COSTS)}")

@@ -1,19 +1,19 @@
-"""Fit a cluster's model to calls that benchmarks timed: parts all kinds share, then what is left.
+"""Fit a cluster's model to timed calls of benchmarks: parts shared by all kinds, and deviations.
 
 The logarithm of a call's time is that of its modelled parts, each times a multiple, plus a smooth
-deviation, plus scatter. A multiple is one that all kinds share times one of the kind's own; their
-logarithms are normal about 0, with what such clusters' figures are off by for a standard deviation
-(:func:`experiments.priors.network.spread_of`), a kind's own with :data:`OWN` of it, so that they
-are positive, one kind helps all others, and what the calls do not show stays as it is. The
-deviation is where the library does better or worse than its model: a Gaussian process over size and
+deviation, plus scatter. A multiple is one shared by all kinds times one of the kind's own. Their
+logarithms are normal about 0; the standard deviation is the error of such clusters' figures
+(:func:`experiments.priors.network.spread_of`), for a kind's own :data:`OWN` of it. So multiples are
+positive, one kind informs all others, and what the calls do not determine stays unchanged. The
+deviation is where the library is better or worse than its model: a Gaussian process over size and
 ranks (Rasmussen and Williams, *Gaussian Processes for Machine Learning*, 2006, chapters 2 and 5),
-part of it shared by all kinds, part by those whose data take the same way, part a kind's own. How
-large these are, how far they reach and how much calls scatter is what makes the calls likeliest
-(marginal likelihood), itself held near a first guess. Scatter has a heavy tail: a call far off
-counts less (Student's t, iteratively reweighted; Lange et al. 1989).
+partly shared by all kinds, partly by those with the same communication pattern, partly a kind's
+own. Its amplitudes, its length scales and the scatter of calls maximise the marginal likelihood,
+with a prior about a first guess. Scatter has a heavy tail: outliers have less weight (Student's t,
+iteratively reweighted; Lange et al. 1989).
 
-Errors with a call left out are exact for the process and the linearised multiples (Rasmussen and
-Williams, section 5.4.2).
+Leave-one-out errors are exact for the process and the linearised multiples (Rasmussen and Williams,
+section 5.4.2).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,31 +35,31 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 SHARED, OWN = 0.25, 0.6
-"""Standard deviation of the logarithm of a multiple where nothing is known of it, and that of one
-kind beside the others as a share. Too wide a one lets a handful of sizes of one kind say more of
-other kinds than is true: where the catalogue is good (HGX H100 and H200), others got worse. Where
-there are many calls it hardly matters."""
+"""Prior deviation of the logarithm of a multiple, and that of a kind's own as a share of it. If it
+is too wide, a handful of sizes of one kind determine more of other kinds than is true: where the
+catalogue is good (HGX H100 and H200), others got worse. With many calls it hardly matters."""
 FEWEST = 3
-"""Different calls below which nothing is fitted: two cannot contradict each other."""
+"""Number of different calls below which nothing is fitted: two cannot contradict each other."""
 MOST = 10.0
-"""A multiple is between 1/10 and 10: beyond, this is another machine."""
-_WAY = {
+"""A multiple is between 1/10 and 10: beyond that the machine must be another."""
+_PATTERN = {
     **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "barrier"), "around"),
     **dict.fromkeys(("all_to_all", "send_receive"), "to each"),
     **dict.fromkeys(("broadcast", "reduce", "gather", "scatter"), "from a root"),
 }
-"""Kinds whose data take the same way through the ranks."""
+"""Kinds with the same communication pattern."""
 _FREEDOM = 4.0
 """Degrees of freedom of the scatter's t: the usual choice where outliers are expected."""
 _DOMINANT, _FEWEST_DOMINANT, _OFTEN = 0.5, 2, 0.2
 """A part is fitted if it takes this share of the time of at least so many calls, and of one in
 five: from calls of 1 MiB and more on Polaris, where latency is a fifth of the time, its multiple
 came out 2.6, and smaller calls, 14 % off by the catalogue, were 58 % off."""
-_TELLS = 0.9
-"""A multiple is informed if the calls shrink its deviation by this: a fifth of its variance."""
+_INFORMATIVE = 0.9
+"""Factor by which calls must reduce a multiple's deviation to inform it: by a fifth of its
+variance."""
 _ROUNDS, _STEPS, _SETTLED = 3, 12, 1e-6
-_SEARCHED = 300
-"""Calls by which reach and scatter are sought, drawn from more: the search solves hundreds of
+_MOST_IN_SEARCH = 300
+"""Most calls, drawn from all, for the search of length scales and scatter: it solves hundreds of
 systems of as many equations."""
 _SEED = 0
 
@@ -68,9 +68,9 @@ _SEED = 0
 class LoggedCalls:
     """Different calls, a row each: shape ``(calls,)``; ``parts`` (s) is ``(calls, len(names))``.
 
-    ``beforehand`` is how far each part's multiple may be off, as a standard deviation of its
-    logarithm, shape ``(len(names),)``. ``took`` (s) is the median of ``count`` equal calls. A call
-    on a ``bare`` link, or of bytes alone, shows parts and no deviation.
+    ``beforehand`` is the prior standard deviation of the logarithm of each part's multiple, shape
+    ``(len(names),)``. ``took`` (s) is the median of ``count`` equal calls. A call on a ``bare``
+    link, or of bytes alone, informs parts and no deviation.
     """
 
     names: tuple[str, ...]
@@ -89,16 +89,16 @@ class LoggedCalls:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Kinds that were timed, links not among them."""
+        """Kinds that were timed, without single links."""
         return tuple(sorted(set(self.kind.tolist()) - {LINK}))
 
 
 def logged(
     calls: Sequence[ModelledCall], beforehand: Callable[[str], float] = lambda _: SHARED
 ) -> LoggedCalls:
-    """Gather calls, equal ones as one of their median time.
+    """Collect calls; equal ones become one with their median time.
 
-    ``beforehand`` says of a part, by its name, how far its multiple may be off.
+    ``beforehand`` returns the prior standard deviation of a part's multiple by the part's name.
 
     Raises
     ------
@@ -134,13 +134,13 @@ def logged(
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How large deviations are, how far they reach, and how much calls scatter.
+    """Amplitudes and length scales of deviations, and the scatter of calls.
 
-    Sizes of deviations and ``scatter`` are standard deviations of a logarithm: of what ``every``
-    kind shares, of what kinds of the same ``way`` share, and of a kind's ``own``, ``near`` and
-    far. ``far`` and ``near`` are lengths in doublings of the size, ``ranks`` in doublings of the
-    ranks; ``moved`` is by how many doublings of the size a deviation moves per doubling of the
-    ranks: 1 where it depends on a rank's part.
+    Amplitudes and ``scatter`` are standard deviations of a logarithm: shared by ``every`` kind, by
+    kinds of one pattern (``way``), and of a kind's ``own``, near and far. ``far`` and ``near`` are
+    lengths in doublings of the size, ``ranks`` in doublings of the ranks; ``moved`` is by how many
+    doublings of the size a deviation moves per doubling of the ranks: 1 if it depends on a rank's
+    part.
     """
 
     every: float = 0.1
@@ -156,8 +156,8 @@ class Reach:
 
 _FIRST = Reach()
 _SPREAD = 0.5
-"""Standard deviation of the logarithm of a reach about its first guess: a handful of calls does not
-tell it, a hundred do."""
+"""Prior standard deviation of the logarithm of each of these: a handful of calls does not determine
+them, a hundred do."""
 _LIMITS = {
     **dict.fromkeys(("every", "way", "own", "own_near"), (0.005, 0.8)),
     "far": (1.0, 20.0),
@@ -170,28 +170,28 @@ _MOVED = (0.0, 0.5, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class LogFit:
-    """What the calls show: multiples of parts, and deviations.
+    """A fit to calls: multiples of parts, and deviations.
 
     ``theta`` are logarithms of multiples: those all kinds share, shape ``(parts,)``, then each
     kind's own, in the order of ``kinds``. ``sure`` is the standard deviation of the shared ones and
-    of each kind's whole multiples, shape ``(1 + kinds, parts)``; ``told`` likewise says which of
-    them the calls show. ``left_out`` is predicted against measured (``predicted / took - 1``) of
-    each call, without it. ``share`` is the part of the way from the catalogue to the calls that was
-    gone; ``theta`` and deviations contain it.
+    of each kind's whole multiples, shape ``(1 + kinds, parts)``; ``informed`` marks those that the
+    calls determine. ``left_out`` is ``predicted / took - 1`` of each call by a fit without it.
+    ``share`` is how much of the way from the catalogue to the calls was taken; ``theta`` and
+    deviations include it.
     """
 
     calls: LoggedCalls
     kinds: tuple[str, ...]
     theta: Floats
     sure: Floats
-    told: NDArray[np.bool_]
+    informed: NDArray[np.bool_]
     reach: Reach
     left_out: Floats
     weights: Floats
     share: float = 1.0
 
     def multiples(self, kind: str) -> Floats:
-        """Multiple of each part's time for calls of a kind, shape ``(parts,)``."""
+        """Return the multiple of each part's time for calls of a kind, shape ``(parts,)``."""
         parts = len(self.calls.names)
         logs = self.theta[:parts]
         if kind in self.kinds:
@@ -200,18 +200,18 @@ class LogFit:
         return np.asarray(np.exp(logs), dtype=np.float64)
 
     def longer(self, kind: str, ranks: int, domains: int, sizes: Floats) -> Floats:
-        """How much longer calls take than with multiples alone, by size (B).
+        """Return the factor on the time with multiples alone, by size (B).
 
-        Beyond the sizes that were timed deviations fade to none within :data:`FADING` doublings.
+        Beyond the timed sizes deviations fade to none within :data:`FADING` doublings.
         """
-        places = _places(
+        places = _features(
             np.full(len(sizes), kind),
             np.full(len(sizes), ranks),
             np.full(len(sizes), domains),
             sizes,
             np.zeros(len(sizes), dtype=bool),
         )
-        timed = _places_of(self.calls)
+        timed = _features_of(self.calls)
         alike = timed.size[~timed.bare & (timed.across == (domains > 1))]
         if not len(alike):
             return np.ones(len(sizes))
@@ -222,16 +222,16 @@ class LogFit:
 
 
 FADING = 4.0
-"""Doublings of the size beyond those that were timed within which deviations fade. What a log ends
-on, be it a protocol's switch or a fabric that stalls at some sizes, says nothing of sizes a hundred
+"""Doublings of the size beyond the timed ones within which deviations fade. The end of a log, be it
+at a protocol's switch or a fabric that stalls at some sizes, says nothing about sizes a hundred
 times as large: from one side of 1 MiB on Polaris the median error of the other was 22 and 39 %
 without, 10 and 14 % with it, as the catalogue's. Between 3 and 6 it hardly matters (`python -m
 benchmarks.logs --parts`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Places:
-    """Where calls stand, one to the other."""
+class _Features:
+    """Features of calls for the covariance of their deviations; ranks and sizes as log2."""
 
     kind: NDArray[np.str_]
     way: NDArray[np.str_]
@@ -241,19 +241,19 @@ class _Places:
     bare: NDArray[np.bool_]
 
 
-def _places(
+def _features(
     kind: NDArray[np.str_], ranks: Ints, domains: Ints, size: Floats, bare: NDArray[np.bool_]
-) -> _Places:
-    way = np.array([_WAY.get(name, name) for name in kind.tolist()])
-    return _Places(kind, way, np.log2(ranks), domains > 1, np.log2(np.maximum(size, 1.0)), bare)
+) -> _Features:
+    way = np.array([_PATTERN.get(name, name) for name in kind.tolist()])
+    return _Features(kind, way, np.log2(ranks), domains > 1, np.log2(np.maximum(size, 1.0)), bare)
 
 
-def _places_of(calls: LoggedCalls) -> _Places:
-    return _places(calls.kind, calls.ranks, calls.domains, calls.size, calls.bare)
+def _features_of(calls: LoggedCalls) -> _Features:
+    return _features(calls.kind, calls.ranks, calls.domains, calls.size, calls.bare)
 
 
-def _covariance(rows: _Places, columns: _Places, reach: Reach) -> Floats:
-    """Covariance of deviations: none between calls within a domain and across."""
+def _covariance(rows: _Features, columns: _Features, reach: Reach) -> Floats:
+    """Return the covariance of deviations: none between calls within a domain and across."""
     ranks = rows.ranks[:, None] - columns.ranks
     size = rows.size[:, None] - columns.size - reach.moved * ranks
     far, near = _matern(size, reach.far), _matern(size, reach.near)
@@ -270,7 +270,7 @@ def _covariance(rows: _Places, columns: _Places, reach: Reach) -> Floats:
 
 
 def _matern(distance: Floats, length: float) -> Floats:
-    """Matern's covariance of smoothness 3/2: once differentiable, as a protocol's change is not."""
+    """Matern covariance of smoothness 3/2: once differentiable, for changes of protocol."""
     scaled = np.sqrt(3) * np.abs(distance) / length
     return np.asarray((1 + scaled) * np.exp(-scaled), dtype=np.float64)
 
@@ -278,22 +278,21 @@ def _matern(distance: Floats, length: float) -> Floats:
 def fit_logged(calls: LoggedCalls) -> LogFit:
     """Fit multiples and deviations to calls.
 
-    A part that takes most of the time of too few calls, or whose multiple the calls do not show, of
-    all kinds or of one, is held as it is and the rest fitted again without it. If calls left out
-    one by one are no better met than by the catalogue, the fit goes only part of the way; if they
-    are not significantly better met, none.
+    A part that dominates too few calls, or whose multiple they do not inform, of all kinds or of
+    one, is fixed and the rest fitted again. If leave-one-out errors are no smaller than the
+    catalogue's, the fit goes only part of the way; if they are not significantly smaller, none.
     """
     kinds = calls.kinds
     free = _dominant(calls, kinds)
     fit = _fitted(calls, kinds, free)
-    informed = fit.told & fit.told[0]
+    informed = fit.informed & fit.informed[0]
     if (informed != free).any():
-        fit = replace(_fitted(calls, kinds, informed), told=informed)
+        fit = replace(_fitted(calls, kinds, informed), informed=informed)
     return _shrunk(fit)
 
 
 def _dominant(calls: LoggedCalls, kinds: tuple[str, ...]) -> NDArray[np.bool_]:
-    """Which parts take most of the time of several calls: of all, shape ``(1 + kinds, parts)``."""
+    """Return which parts dominate several calls, all and by kind: ``(1 + kinds, parts)``."""
     dominant = calls.parts >= _DOMINANT * calls.parts.sum(axis=1, keepdims=True)
     groups = [dominant, *(dominant[calls.kind == kind] for kind in kinds)]
     enough = np.array(
@@ -303,10 +302,10 @@ def _dominant(calls: LoggedCalls, kinds: tuple[str, ...]) -> NDArray[np.bool_]:
 
 
 def _shrunk(fit: LogFit) -> LogFit:
-    """Go as far from the catalogue as meets calls left out one by one best.
+    """Shrink a fit towards the catalogue to the least leave-one-out error.
 
-    Between the two, logarithms of times are interpolated; of shares that do as well the greatest
-    counts. The catalogue stays unless the gain is significant: a handful of calls may gain by
+    Logarithms of times are interpolated between the two; of shares with equal errors the greatest
+    is taken. The catalogue stays unless the gain is significant: a handful of calls may gain by
     chance, and all others lose by it.
     """
     catalogue = np.log(fit.calls.parts.sum(axis=1) / fit.calls.took)
@@ -314,7 +313,7 @@ def _shrunk(fit: LogFit) -> LogFit:
 
     def errors(share: float) -> Floats:
         off = np.abs(catalogue + share * (left_out - catalogue))
-        return np.asarray(np.log(off + _NEAR), dtype=np.float64)
+        return np.asarray(np.log(off + _SMALL_ERROR), dtype=np.float64)
 
     share = min(_SHARES, key=lambda share: float(errors(share).mean()))
     gain = errors(0.0) - errors(share)
@@ -340,23 +339,23 @@ def _is_significant(gain: Floats) -> bool:
     return bool(gain.mean() > quantile * gain.std(ddof=1) / np.sqrt(len(gain)))
 
 
-_NEAR = 0.05
-"""Errors count by their logarithm, so that a call half as far off as before counts the same however
-far that is, and a few far ones decide nothing; what is off by less than this (of a logarithm)
-hardly counts. When errors counted as they are, up to 0.3, a quarter of Polaris's rows was kept to
-the catalogue in every other draw although the rest was better met: a tenth of its calls is off by
-two and more times, and none of their gain counted. Between 0.02 and 0.1 it hardly matters."""
+_SMALL_ERROR = 0.05
+"""Errors count by their logarithm, so that halving an error counts the same whatever its size, and
+a few outliers decide nothing; errors smaller than this (of a logarithm) hardly count. When errors
+counted as they are, up to 0.3, a quarter of Polaris's rows was kept to the catalogue in every other
+draw although the rest was fitted better: a tenth of its calls is off by a factor of two and more,
+and none of their gain counted. Between 0.02 and 0.1 it hardly matters."""
 _SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
-    """What is fitted: logarithms of times (``target``), with the spread of ``theta`` beforehand."""
+    """Logarithms of times to fit (``target``), with the prior deviation of ``theta``."""
 
     calls: LoggedCalls
     kinds: tuple[str, ...]
     spread: Floats
-    places: _Places
+    places: _Features
     target: Floats
 
     def linear(self, theta: Floats) -> tuple[Floats, Floats]:
@@ -380,12 +379,12 @@ class _Problem:
 
     @property
     def first(self) -> Reach:
-        """What deviations are taken to be at first: all kinds', as far as figures are off."""
+        """First guess of deviations: that of all kinds is scaled by the error of figures."""
         off = float(self.calls.beforehand.mean()) / SHARED
         return replace(_FIRST, every=_FIRST.every * min(off, 1.0))
 
     def within(self, reach: Reach, heavy: Floats) -> Floats:
-        """Covariance of calls with the multiples known: deviations and scatter."""
+        """Return the covariance of calls at known multiples: deviations and scatter."""
         scatter = reach.scatter**2 / (heavy * self.calls.count)
         return _covariance(self.places, self.places, reach) + np.diag(scatter)
 
@@ -394,24 +393,24 @@ def _fitted(calls: LoggedCalls, kinds: tuple[str, ...], free: NDArray[np.bool_])
     usual = np.tile(OWN * calls.beforehand, (len(free), 1))
     usual[0] = calls.beforehand
     spread = np.where(free, usual, 0.0).ravel()
-    problem = _Problem(calls, kinds, spread, _places_of(calls), np.log(calls.took))
+    problem = _Problem(calls, kinds, spread, _features_of(calls), np.log(calls.took))
     reach, heavy = problem.first, np.ones(len(calls))
     theta = _solved(problem, np.zeros(len(spread)), problem.within(reach, heavy))
     for _ in range(_ROUNDS):
-        reach = _sought(problem, theta, reach, heavy)
+        reach = _optimised(problem, theta, reach, heavy)
         theta = _solved(problem, theta, problem.within(reach, heavy))
-        off, variance = _without(problem, theta, problem.within(reach, heavy))
+        off, variance = _leave_one_out(problem, theta, problem.within(reach, heavy))
         heavy = np.minimum(1.0, (_FREEDOM + 1) / (_FREEDOM + off**2 / variance))
     within = problem.within(reach, heavy)
     theta = _solved(problem, theta, within)
-    off, _ = _without(problem, theta, within)
-    sure, before = _sureness(problem, theta, within)
+    off, _ = _leave_one_out(problem, theta, within)
+    sure, before = _deviations(problem, theta, within)
     return LogFit(
         calls=calls,
         kinds=kinds,
         theta=theta,
         sure=sure,
-        told=free & (sure <= _TELLS * before),
+        informed=free & (sure <= _INFORMATIVE * before),
         reach=reach,
         left_out=np.exp(-off) - 1,
         weights=np.asarray(
@@ -421,7 +420,7 @@ def _fitted(calls: LoggedCalls, kinds: tuple[str, ...], free: NDArray[np.bool_])
 
 
 def _solved(problem: _Problem, theta: Floats, within: Floats) -> Floats:
-    """Find the likeliest multiples by Gauss and Newton's steps, none beyond its bounds."""
+    """Compute the most likely multiples by Gauss-Newton steps, within their bounds."""
     edge, variance = np.log(MOST), problem.spread**2
     for _ in range(_STEPS):
         line, slope = problem.linear(theta)
@@ -437,8 +436,8 @@ def _solved(problem: _Problem, theta: Floats, within: Floats) -> Floats:
     return theta
 
 
-def _without(problem: _Problem, theta: Floats, within: Floats) -> tuple[Floats, Floats]:
-    """Return how far each call is off when it is left out, and with which variance."""
+def _leave_one_out(problem: _Problem, theta: Floats, within: Floats) -> tuple[Floats, Floats]:
+    """Return the leave-one-out error of each call, and its variance."""
     line, slope = problem.linear(theta)
     inverse = np.linalg.inv(within + (slope * problem.spread**2) @ slope.T)
     left = problem.target - line + slope @ theta
@@ -446,8 +445,8 @@ def _without(problem: _Problem, theta: Floats, within: Floats) -> tuple[Floats, 
     return inverse @ left / alone, 1 / alone
 
 
-def _sureness(problem: _Problem, theta: Floats, within: Floats) -> tuple[Floats, Floats]:
-    """Return standard deviations of multiples, shared and whole of each kind, after and before."""
+def _deviations(problem: _Problem, theta: Floats, within: Floats) -> tuple[Floats, Floats]:
+    """Return standard deviations of shared and whole multiples, after the fit and before."""
     _, slope = problem.linear(theta)
     variance = problem.spread**2
     gain = (slope * variance).T
@@ -465,13 +464,13 @@ def _sureness(problem: _Problem, theta: Floats, within: Floats) -> tuple[Floats,
     return deviations[0], deviations[1]
 
 
-def _sought(problem: _Problem, theta: Floats, reach: Reach, heavy: Floats) -> Reach:
-    """Find the reach that makes the calls likeliest, one figure after the other."""
+def _optimised(problem: _Problem, theta: Floats, reach: Reach, heavy: Floats) -> Reach:
+    """Maximise the likelihood of the calls over the fields of ``Reach``, one after the other."""
     line, slope = problem.linear(theta)
     left = problem.target - line + slope @ theta
     rows = np.arange(len(left))
-    if len(rows) > _SEARCHED:
-        rows = np.random.default_rng(_SEED).choice(rows, _SEARCHED, replace=False)
+    if len(rows) > _MOST_IN_SEARCH:
+        rows = np.random.default_rng(_SEED).choice(rows, _MOST_IN_SEARCH, replace=False)
     linear = (slope[rows] * problem.spread**2) @ slope[rows].T
     places, calls = _rows_of(problem.places, rows), problem.calls
     counted = heavy[rows] * calls.count[rows]
@@ -481,7 +480,7 @@ def _sought(problem: _Problem, theta: Floats, reach: Reach, heavy: Floats) -> Re
         factor = np.linalg.cholesky(whole)
         scaled = np.linalg.solve(factor, left[rows])
         likely = 0.5 * scaled @ scaled + np.log(np.diag(factor)).sum()
-        return float(likely) + _far_from(problem.first, trial)
+        return float(likely) + _minus_log_prior(problem.first, trial)
 
     best = unlikely(reach)
     for factor in _FACTORS:
@@ -493,11 +492,11 @@ def _sought(problem: _Problem, theta: Floats, reach: Reach, heavy: Floats) -> Re
 
 
 _FACTORS = (2.0, 2.0, 2.0, 1.4, 1.4, 1.2)
-"""Steps of the search, coarse to fine."""
+"""Step sizes of the search, coarse to fine."""
 
 
 def _neighbours(reach: Reach, factor: float) -> "list[Callable[[Reach], Reach]]":
-    """List moves of the search: each figure up and down, and each way of moving."""
+    """List the moves of the search: each field up and down, and each other value of ``moved``."""
     scaled: list[Callable[[Reach], Reach]] = [
         partial(_scaled, name=name, times=times, bounds=bounds)
         for name, bounds in _LIMITS.items()
@@ -512,14 +511,14 @@ def _scaled(reach: Reach, name: str, times: float, bounds: tuple[float, float]) 
     return replace(reach, **changed)
 
 
-def _far_from(first: Reach, reach: Reach) -> float:
-    """Minus the logarithm of how likely a reach was beforehand."""
+def _minus_log_prior(first: Reach, reach: Reach) -> float:
+    """Return minus the logarithm of the prior density, up to a constant."""
     logs = [np.log(getattr(reach, name) / getattr(first, name)) for name in _LIMITS]
     return float(np.sum(np.square(logs)) / (2 * _SPREAD**2))
 
 
-def _rows_of(places: _Places, rows: Ints) -> _Places:
-    return _Places(
+def _rows_of(places: _Features, rows: Ints) -> _Features:
+    return _Features(
         places.kind[rows],
         places.way[rows],
         places.ranks[rows],
@@ -530,15 +529,15 @@ def _rows_of(places: _Places, rows: Ints) -> _Places:
 
 
 _STRAIGHT = 0.005
-"""A curve is kept to this (of a logarithm, 0.5 %): less than any benchmark repeats to."""
+"""Tolerance of a simplified curve (of a logarithm, 0.5 %): benchmarks repeat less exactly."""
 _DIGITS = 4
 
 
 def logged_cluster(cluster: Cluster, fit: LogFit, source: str) -> Cluster:
-    """Return the cluster with every kind calibrated by logs; ``source`` says by which.
+    """Return the cluster with every kind calibrated by logs; ``source`` names them.
 
-    Kinds that were not timed get what all kinds share. What the cluster was calibrated by before is
-    replaced: the fit was made without it.
+    Kinds that were not timed get the shared multiples. An earlier calibration is replaced: the fit
+    was made without it.
     """
     calibration: dict[str, Calibrated] = {}
     sources = {
@@ -560,7 +559,7 @@ def logged_cluster(cluster: Cluster, fit: LogFit, source: str) -> Cluster:
 def _calibrated(fit: LogFit, kind: str) -> Calibrated:
     parts = dict(zip(fit.calls.names, fit.multiples(kind).tolist(), strict=True))
     informed = [
-        name for name, is_informed in zip(fit.calls.names, fit.told[0], strict=True) if is_informed
+        name for name, is_set in zip(fit.calls.names, fit.informed[0], strict=True) if is_set
     ]
     values: dict[str, dict[str, float]] = {"latency": {}, "bandwidth": {}}
     for name in informed:
@@ -576,7 +575,7 @@ def _calibrated(fit: LogFit, kind: str) -> Calibrated:
 
 
 def _fields(calibrated: Calibrated) -> Iterator[str]:
-    """Name what a calibration gives, as sources do."""
+    """Yield the names of a calibration's fields, as ``sources`` has them."""
     if "overhead" in calibrated.model_fields_set:
         yield "overhead"
     for what in ("latency", "bandwidth"):
@@ -584,10 +583,10 @@ def _fields(calibrated: Calibrated) -> Iterator[str]:
 
 
 def _curves(fit: LogFit, kind: str) -> Iterator[TimeMultiples]:
-    """Tabulate deviations by size for every number of ranks and domains that was timed.
+    """Tabulate deviations by size for every timed number of ranks and domains.
 
-    A curve goes on beyond the sizes of the log until the deviation has died out, and so do numbers
-    of ranks: what reads the table keeps its last value.
+    A curve continues beyond the sizes of the log until the deviation has faded, and so do numbers
+    of ranks: readers of the table extend its last value.
     """
     calls = fit.calls
     usual = ~calls.bare
@@ -610,11 +609,11 @@ def _curves(fit: LogFit, kind: str) -> Iterator[TimeMultiples]:
 _SIZES = 2.0 ** np.arange(41)
 """Sizes at which deviations are tabulated besides those of the log (B): up to 1 TiB."""
 _DOUBLINGS = 6
-"""Of the ranks, at which deviations are tabulated beyond those of the log."""
+"""Number of doublings of the ranks beyond the log's for which deviations are tabulated."""
 
 
 def _groups(timed: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield ranks and domains that were timed, then smaller and larger groups that lie alike."""
+    """Yield timed pairs of ranks and domains, then smaller and larger groups of equal layout."""
     yield from timed
     for across in (False, True):
         same = [pair for pair in timed if (pair[1] > 1) == across]
@@ -628,7 +627,7 @@ def _groups(timed: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _corners(x: Floats, y: Floats) -> list[int]:
-    """Keep the points that straight lines between them miss no other by (Douglas, Peucker 1973)."""
+    """Keep the points between which straight lines pass all others (Douglas, Peucker 1973)."""
     corners, open_ends = {0, len(x) - 1}, [(0, len(x) - 1)]
     while open_ends:
         first, last = open_ends.pop()

@@ -1,4 +1,4 @@
-"""What a cluster's model says of calls that a benchmark timed, part by part."""
+"""Modelled times, part by part, of calls that a benchmark timed."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -23,20 +23,20 @@ Floats = NDArray[np.float64]
 _LIBRARIES = {"mpi": "none", "nccl": "nccl", "rccl": "rccl"}
 """Name in a cluster file of the library that a log timed; MPI has no model of its own."""
 _BYTES_DECIDE = 0.9
-"""Messages sent at once show the bandwidth where bytes are this much of one message's time."""
+"""Messages sent at once show the bandwidth if bytes are this share of one message's time."""
 
 _TOO_FAST = 1e-3
-"""Share of the modelled time below which no call ends, by whatever machine."""
+"""Share of the modelled time below which no call ends, on any machine."""
 _UNIT = 30.0
-"""Calls further from the model than this, all of them, are in another unit."""
+"""Factor from the model beyond which, if all calls are, they must be in another unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelledCall:
-    """A measured call and what the model says of it alone: parts in s, by name.
+    """A measured call and its modelled time alone: parts in s, by name.
 
-    ``domains`` are the scale-up domains its ranks lie in; ``algorithm`` and ``protocol`` are what
-    the library's model chose.
+    ``domains`` is the number of scale-up domains of its ranks; ``algorithm`` and ``protocol`` are
+    the choice of the library's model.
     """
 
     call: MeasuredCall
@@ -47,12 +47,12 @@ class ModelledCall:
 
     @property
     def time(self) -> float:
-        """What the model says it takes (s)."""
+        """Modelled time (s)."""
         return sum(self.parts.values())
 
 
 def as_timed(cluster: Cluster, logs: Iterable[BenchmarkLog]) -> tuple[Cluster, list[str]]:
-    """Return the cluster with the library that logs timed, and say what that changed."""
+    """Return the cluster with the library that logs timed, and a note on that change."""
     timed = next((log for log in logs if log.library), None)
     current = cluster.library or Library(name="none")
     if timed is None:
@@ -72,7 +72,7 @@ def as_timed(cluster: Cluster, logs: Iterable[BenchmarkLog]) -> tuple[Cluster, l
 def modelled(
     calls: Sequence[MeasuredCall], cluster: Cluster, watch: Callable[[str], object] = lambda _: None
 ) -> tuple[list[ModelledCall], list[str]]:
-    """Cost measured calls on a cluster, and say which cannot be.
+    """Cost measured calls on a cluster; return also those that cannot be, with reasons.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def modelled(
 def _modelled(
     call: MeasuredCall, cluster: Cluster, sites: dict[tuple[int, int | None], Scenario]
 ) -> ModelledCall:
-    """Cost a call where it ran; its row says what is wrong with that."""
+    """Cost a call where it ran; its row has the error if that fails."""
     site = call.ranks, call.nodes
     try:
         if site not in sites:
@@ -111,12 +111,12 @@ def _modelled(
 
 
 def site_of(call: MeasuredCall, cluster: Cluster) -> Scenario:
-    """Return a job without a step where a call ran."""
+    """Return a job without a step, placed as the call was."""
     return Scenario(WorkloadBuilder(job_ranks=call.ranks).build(), cluster, nodes=call.nodes)
 
 
 def call_of(call: MeasuredCall, costs: Costs) -> Call:
-    """Return a measured call as the model has it: of a ring of messages the slowest one."""
+    """Return the modelled form of a measured call: of a ring of messages the slowest one."""
     if call.kind == "send_receive" and call.ranks > 2:
         # The slowest message of a ring: `sendrecv` of nccl-tests on more than two ranks. Every rank
         # sends to the next, the last to the first; no two of them share a port one way.
@@ -144,7 +144,7 @@ def _costed(call: MeasuredCall, scenario: Scenario) -> ModelledCall:
 
 
 def _informative(answer: ModelledCall) -> tuple[ModelledCall | None, str]:
-    """Keep of a call what it shows; None and why where that is nothing."""
+    """Reduce a call to what it determines; None and the reason if that is nothing."""
     call = answer.call
     if not answer.parts:
         return None, f"{call.kind} of {call.ranks} ranks: the model says it takes no time"
@@ -157,7 +157,7 @@ def _informative(answer: ModelledCall) -> tuple[ModelledCall | None, str]:
 
 
 def _link(call: MeasuredCall, cluster: Cluster) -> tuple[ModelledCall | None, str]:
-    """Hold a message from NIC to NIC against one NIC's wire."""
+    """Compare a message from NIC to NIC with one NIC's wire."""
     out = cluster.scale_out
     if out is None:
         raise CalibrationError(f"{call.location}: the cluster has no NICs (no scale_out)")
@@ -178,7 +178,7 @@ def software_first(names: Iterable[str]) -> list[str]:
 
 
 def check_unit(calls: Sequence[ModelledCall]) -> None:
-    """Refuse calls that are all far from what the cluster could do, and one that is far too fast.
+    """Reject calls that are all far from the model, and any that is far too fast.
 
     Raises
     ------
@@ -203,11 +203,11 @@ def check_unit(calls: Sequence[ModelledCall]) -> None:
 
 
 def check_one_machine(calls: Sequence[ModelledCall]) -> None:
-    """Refuse large calls of one kind and group that jump from size to size, or from file to file.
+    """Reject large calls of one kind and group that jump from size to size, or between files.
 
-    The model takes the size out: on one machine measured over modelled time of 16 MiB and more
-    changes slowly, whether the model is right or not. Of random parts of the published tables none
-    zigzags by more than 1.24 in the median; two machines that are twice apart do by 1.4.
+    The model cancels the size: on one machine measured over modelled time of 16 MiB and more
+    changes slowly, whether the model is right or not. Random parts of the published tables never
+    zigzag by more than 1.24 in the median; two machines that differ by a factor of two do by 1.4.
 
     Raises
     ------
@@ -232,7 +232,7 @@ def _by_file(calls: Sequence[ModelledCall]) -> dict[str, list[ModelledCall]]:
 
 
 def _check_files(curve: Sequence[ModelledCall]) -> None:
-    """Refuse files whose calls of one sort are far apart, each in the median."""
+    """Reject files whose equal calls are far apart, each in the median."""
     files = [of_file for of_file in _by_file(curve).values() if len(of_file) >= _FEWEST]
     middle = sorted((float(np.median(_off(of_file))), of_file[0].call) for of_file in files)
     if middle and middle[-1][0] - middle[0][0] > np.log(_FILES_APART):
@@ -245,7 +245,7 @@ def _check_files(curve: Sequence[ModelledCall]) -> None:
 
 
 def _check_zigzag(curve: Sequence[ModelledCall]) -> None:
-    """Refuse calls that are longer and shorter in turn than those next to them in size."""
+    """Reject calls that are alternately longer and shorter than those of neighbouring size."""
     sizes = np.unique([answer.call.size for answer in curve])
     off = np.array(
         [
@@ -269,7 +269,7 @@ def _check_zigzag(curve: Sequence[ModelledCall]) -> None:
 
 
 def _off(calls: Sequence[ModelledCall]) -> Floats:
-    """Logarithms of measured over modelled times."""
+    """Return logarithms of measured over modelled times."""
     return np.log([answer.call.time / answer.time for answer in calls])
 
 

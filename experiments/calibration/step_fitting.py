@@ -1,18 +1,17 @@
 """A cluster fitted to measured steps of plans: kernels, host, and the network's efficiencies.
 
-A few steps say little of four figures. So each is drawn to the cluster's own by what it may be off:
-the most probable multiples, given errors of steps and figures that are normal in their logarithms
+A few steps say little about four figures, so each has a prior about the cluster's own value: the
+multiples are the most probable ones, with errors of steps and figures normal in their logarithms
 (ridge regression with known variances: Hoerl and Kennard, Technometrics 12, 1970). Most machines
-are as they are known, and steps scatter around that, too; so the logarithms are multiplied by how
-probable it is, after the steps, that this machine is another (Bayesian model averaging: Hoeting and
-others, Statistical Science 14, 1999). What no step depends on stays. Steps that none of it explains
-weigh less (Student's t: Lange, Little and Taylor, JASA 84, 1989).
+are as their files have them, and steps scatter around that, too; so the logarithms are multiplied
+by the posterior probability that this machine differs (Bayesian model averaging: Hoeting and
+others, Statistical Science 14, 1999). Figures that no step depends on stay unchanged. Outliers have
+less weight (Student's t: Lange, Little and Taylor, JASA 84, 1989).
 
-Of a step only its logarithm's derivatives are used, taken anew where the fit has come to.
+Steps are linearised in the logarithms, with derivatives taken again at each iterate.
 
-Before the fit, it decides whether the library went over TCP sockets, which is a setting and not a
-figure: where that makes the steps between nodes far more probable, the cluster gets
-``transport: sockets``.
+A preceding test is whether the library used TCP sockets, which is a setting and not a figure: if
+that makes the steps between nodes far more probable, the cluster gets ``transport: sockets``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,54 +29,54 @@ Floats = NDArray[np.float64]
 Predict = Callable[[int, Cluster], float]
 """Time (s) of a measured step, by its number, on a cluster."""
 Spread = Callable[[str], float]
-"""How far off bandwidths of a tier may be, ``scale_up.bandwidth``: a deviation of a logarithm."""
+"""Prior deviation of the logarithm of a tier's bandwidth, by name: ``scale_up.bandwidth``."""
 
 KERNELS, HOST = "kernel_time", "host_time"
 PARAMETERS = (KERNELS, HOST, f"{SCALE_UP}.efficiency", f"{SCALE_OUT}.efficiency")
-"""What is fitted, as a cluster file names it: of an efficiency what its bytes take longer."""
+"""Fitted figures, as a cluster file names them; an efficiency's multiple is on its bytes' time."""
 
-_OPEN = {KERNELS: 0.1, HOST: 0.3}
-"""What kernels and hosts of another machine may be off: deviations of a logarithm.
+_PRIOR = {KERNELS: 0.1, HOST: 0.3}
+"""Prior deviations of the logarithms for kernels and hosts of another machine.
 
 Kernels of one accelerator under a framework share 8 to 12 % (``step_errors.csv``); hosts are a
 third faster or slower than the one that was fitted.
 """
 _UNEXPLAINED, _STEPS_BEFORE = 0.1, 6
-"""What a step is off besides, and how many steps' worth that is known by.
+"""Prior of the remaining scatter of steps, and its weight in steps.
 
 The 90th percentile of steps of a framework is 7 to 21 % (``step_errors.csv``), 1.6 deviations.
 """
-_ANOTHER = 0.3
-"""How probable it is, before any step, that a machine is not as it is known.
+_CHANGED = 0.3
+"""Prior probability that a machine differs from its file.
 
-This and what steps are off besides were chosen with five groups of measured steps in view (vTrain's
-two and MosaicML's three, ``python -m benchmarks.step_calibration``), so none of them is out of
-sample. The generator's figures were fitted to such steps: there is little to learn from a few.
+This and the remaining scatter were chosen with five groups of measured steps in view (vTrain's two
+and MosaicML's three, ``python -m benchmarks.step_calibration``), so none of them is out of sample.
+The generator's figures were fitted to such steps: there is little to learn from a few.
 """
 BETTER = 0.9
-"""Steps that are left out must be nearer than without by this: else their medians just scatter."""
+"""Factor by which a fit must reduce the median leave-one-out error: else it is just scatter."""
 _FREEDOM = 4.0
 """Degrees of freedom of Student's t, the usual choice for a few outliers."""
 _STEP = 0.1
-"""Change of a logarithm by which a derivative is taken."""
-_TELLS = 0.02
-"""A figure is fitted where a step is longer by this much of what the figure's part is."""
+"""Difference of a logarithm for numerical derivatives."""
+_LEAST_SLOPE = 0.02
+"""A figure is fitted if a step's time changes by at least this share of the figure's change."""
 _MOST = np.log(3.0)
-"""No figure is off by more than three times: beyond, something else is wrong."""
+"""Bound on a figure's logarithm, a factor of three: beyond, something else is wrong."""
 _ROUNDS = 3
 _REWEIGHTED = 20
 FEWEST_LEFT_OUT = 3
-"""Steps from which on it is told what the next one is off."""
+"""Fewest steps for leave-one-out errors, which estimate the error of the next step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepFit:
     """A cluster fitted to measured steps.
 
-    ``multiples`` are by parameter, ``why_not`` says of those that were not fitted why. Errors are
+    ``multiples`` are by parameter, ``why_not`` has the reason for those not fitted. Errors are
     predicted over measured time, less 1: ``before`` on the cluster as it was, ``after`` as fitted,
-    ``left_out`` fitted to the other steps, shape ``(steps,)``; None of fewer than three.
-    ``transport`` is that which the steps show, "" where they show no other.
+    ``left_out`` fitted to the other steps, shape ``(steps,)``; None for fewer than three.
+    ``transport`` is the one that the steps show, "" if that of the cluster.
     """
 
     cluster: Cluster
@@ -97,19 +96,18 @@ def fit_to_steps(
     Parameters
     ----------
     cluster
-        As it is known so far.
+        The cluster before the fit.
     measured
         Times of the steps (s), one or more.
     predict
-        What each takes on a cluster.
+        Time of each step on a cluster.
     spread_of
-        How far off the network may be, as it is known so far.
+        Prior deviations of the network's figures.
 
     Returns
     -------
     StepFit
-        With the cluster as it was where the steps left out are no nearer with what the others
-        show.
+        With the cluster unchanged if that does not reduce the error of steps left out of the fit.
     """
     logs = np.log(measured)
     as_known = _times(cluster, predict, len(logs)) - logs
@@ -129,14 +127,14 @@ def fit_to_steps(
 
 
 def _over_sockets(cluster: Cluster) -> Cluster | None:
-    """Return the cluster with TCP sockets between nodes; None where it has them, or no NICs."""
+    """Return the cluster with TCP sockets between nodes; None if it has them, or no NICs."""
     if cluster.scale_out is None or cluster.scale_out.transport == SOCKETS:
         return None
     return with_setting(cluster, "scale_out.transport", SOCKETS)
 
 
 def _goes_over_sockets(as_known: Floats, over_sockets: Floats, chosen: NDArray[np.bool_]) -> bool:
-    """Whether errors of some of the steps are more probable over sockets."""
+    """Whether errors of the chosen steps are more probable over sockets."""
     if np.allclose(as_known[chosen], over_sockets[chosen]):
         return False
     same = np.eye(int(chosen.sum()))
@@ -147,12 +145,12 @@ def _goes_over_sockets(as_known: Floats, over_sockets: Floats, chosen: NDArray[n
 
 SOCKETS = "sockets"
 _SOCKETS_BEFORE = 0.05
-"""How probable it is, before any step, that a library goes over sockets without being told so."""
+"""Prior probability that a library uses sockets without being configured to."""
 
 
 def _fitted(cluster: Cluster, logs: Floats, predict: Predict, spread_of: Spread) -> StepFit:
     """Fit the figures of a cluster to the logarithms of measured times."""
-    names, spread = _open(cluster, spread_of)
+    names, spread = _figures(cluster, spread_of)
     point = np.zeros(len(names))
     base = times = _predicted(cluster, names, point, predict, len(logs))
     slopes = np.zeros((len(logs), len(names)))
@@ -160,9 +158,9 @@ def _fitted(cluster: Cluster, logs: Floats, predict: Predict, spread_of: Spread)
         slopes = _slopes((cluster, names, point), times, predict)
         point = linear_fit(logs - times + slopes @ point, slopes, spread)
         times = _predicted(cluster, names, point, predict, len(logs))
-    is_told = _told(slopes)
+    is_told = _determined(slopes)
     why_not = {
-        name: f"no step depends on it by {100 * _TELLS:.0f} % of it"
+        name: f"no step depends on it by {100 * _LEAST_SLOPE:.0f} % of it"
         for name, is_shown in zip(names, is_told.tolist(), strict=True)
         if not is_shown
     }
@@ -192,12 +190,12 @@ def _fitted(cluster: Cluster, logs: Floats, predict: Predict, spread_of: Spread)
 def slopes_of(
     cluster: Cluster, count: int, predict: Predict, spread_of: Spread
 ) -> tuple[Floats, Floats, Floats]:
-    """Return logarithms of times, their derivatives by those of the figures, and what these may be.
+    """Return logarithms of times, their derivatives by those of the figures, and prior deviations.
 
     Shapes ``(count,)``, ``(count, figures)`` and ``(figures,)``; the last are deviations of the
     figures' logarithms.
     """
-    names, spread = _open(cluster, spread_of)
+    names, spread = _figures(cluster, spread_of)
     point = np.zeros(len(names))
     times = _predicted(cluster, names, point, predict, count)
     return times, _slopes((cluster, names, point), times, predict), spread
@@ -210,7 +208,7 @@ def _left_out(
     slopes: Floats,
     predict: Predict,
 ) -> Floats:
-    """Error of each step by a fit to the others, relative: the fit linear, the step simulated."""
+    """Return each step's relative error by a linear fit to the others; the step is simulated."""
     cluster, names, spread = where
     errors = np.empty(len(logs))
     for number in range(len(logs)):
@@ -220,22 +218,22 @@ def _left_out(
     return errors
 
 
-def _open(cluster: Cluster, spread_of: Spread) -> tuple[list[str], Floats]:
-    """Name the figures that a cluster has, and how far off each may be."""
+def _figures(cluster: Cluster, spread_of: Spread) -> tuple[list[str], Floats]:
+    """Return the names of the figures that a cluster has, and their prior deviations."""
     names = [name for name in PARAMETERS if _has(cluster, name)]
     tiers = {name: f"{name.partition('.')[0]}.bandwidth" for name in names}
     return names, np.array(
-        [_OPEN[name] if name in _OPEN else spread_of(tiers[name]) for name in names]
+        [_PRIOR[name] if name in _PRIOR else spread_of(tiers[name]) for name in names]
     )
 
 
-def _told(slopes: Floats) -> NDArray[np.bool_]:
-    """Which figures the steps show, shape ``(figures,)``."""
-    return np.asarray(np.abs(slopes).max(axis=0) >= _TELLS)
+def _determined(slopes: Floats) -> NDArray[np.bool_]:
+    """Return which figures the steps determine, shape ``(figures,)``."""
+    return np.asarray(np.abs(slopes).max(axis=0) >= _LEAST_SLOPE)
 
 
 def moved(cluster: Cluster, names: Sequence[str], point: Floats) -> Cluster:
-    """Return a cluster with its figures multiplied, ``point`` being the logarithms by name."""
+    """Return a cluster with its figures multiplied; ``point`` are the logarithms by name."""
     multiples = dict(zip(names, np.exp(point).tolist(), strict=True))
     before = cluster.steps or FittedSteps(runs=1)
     steps = before.model_copy(
@@ -252,7 +250,7 @@ def moved(cluster: Cluster, names: Sequence[str], point: Floats) -> Cluster:
 
 
 def fitted_cluster(fit: StepFit, source: str) -> Cluster:
-    """Return the cluster with what was fitted, where from, and what the next step is off."""
+    """Return the cluster with the fitted figures, their source, and leave-one-out errors."""
     steps, sources = fit.cluster.steps, dict(fit.cluster.sources)
     table = steps or FittedSteps(runs=len(fit.before))
     errors = {} if fit.left_out is None else _errors(fit.left_out)
@@ -289,7 +287,7 @@ def _predicted(
 
 
 def _times(cluster: Cluster, predict: Predict, count: int) -> Floats:
-    """Logarithms of what the steps take on a cluster."""
+    """Return logarithms of the step times on a cluster."""
     return np.log([predict(number, cluster) for number in range(count)])
 
 
@@ -307,22 +305,22 @@ def _slopes(
 
 
 def linear_fit(target: Floats, slopes: Floats, spread: Floats) -> Floats:
-    """Return the logarithms of the figures that are most probable, shape ``(figures,)``.
+    """Return the most probable logarithms of the figures, shape ``(figures,)``.
 
     Parameters
     ----------
     target
-        What they should add to the steps' logarithms, shape ``(steps,)``.
+        Their intended sum for each step's logarithm, shape ``(steps,)``.
     slopes
-        How much each adds, shape ``(steps, figures)``; what none depends on stays.
+        Effect of each, shape ``(steps, figures)``; those that no step depends on stay unchanged.
     spread
-        How far off each may be: deviations of its logarithm.
+        Prior deviation of each logarithm.
     """
-    chosen = np.flatnonzero(_told(slopes))
+    chosen = np.flatnonzero(_determined(slopes))
     point = np.zeros(len(spread))
     if not len(chosen):
         return point
-    another, scatter = _another(target, slopes[:, chosen] * spread[chosen])
+    another, scatter = _probability_of_change(target, slopes[:, chosen] * spread[chosen])
     another *= min(1.0, len(target) / FEWEST_LEFT_OUT)  # fewer hardly contradict each other
     matrix, penalty = slopes[:, chosen] / scatter, np.diag(1 / spread[chosen] ** 2)
     weight = np.ones(len(target))
@@ -335,26 +333,26 @@ def linear_fit(target: Floats, slopes: Floats, spread: Floats) -> Floats:
     return point
 
 
-def _another(target: Floats, open_slopes: Floats) -> tuple[float, float]:
-    """Return how probable it is that the machine is another, and what steps then scatter.
+def _probability_of_change(target: Floats, open_slopes: Floats) -> tuple[float, float]:
+    """Return the probability that the machine differs from its file, and the scatter then.
 
-    ``open_slopes`` is what steps move by when each figure is off by its deviation. What steps
-    scatter is not known well, either: its square is inverse gamma, as is usual for a normal's.
+    ``open_slopes`` is the effect on steps of each figure's deviation. The scatter is uncertain,
+    too: its square is inverse gamma, as is usual for a normal's.
     """
     same = np.eye(len(target))
     with_figures = same + open_slopes @ open_slopes.T / _UNEXPLAINED**2
     as_known, _ = _evidence(target, same)
     as_another, scatter = _evidence(target, with_figures)
-    odds = (1 - _ANOTHER) / _ANOTHER * np.exp(np.clip(as_known - as_another, -_LARGEST, _LARGEST))
+    odds = (1 - _CHANGED) / _CHANGED * np.exp(np.clip(as_known - as_another, -_LARGEST, _LARGEST))
     return float(1 / (1 + odds)), scatter
 
 
 _LARGEST = 50.0
-"""Logarithm of odds beyond which a float's exponential is of no use."""
+"""Logarithm of odds beyond which exponentials are clipped."""
 
 
 def _evidence(errors: Floats, covariance: Floats) -> tuple[float, float]:
-    """Logarithm of how probable errors are, but for a constant, and what they scatter.
+    """Return the log-probability of errors, up to a constant, and their scatter.
 
     ``covariance`` is in squares of the scatter.
     """

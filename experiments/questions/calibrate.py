@@ -339,14 +339,14 @@ def _log_parameters(fit: LogFit, cluster: Cluster) -> Iterator[Parameter]:
             yield Parameter(ALL, name, now[name], None, None, None, None, _NOT_USED)
     for row, kind in enumerate(fit.kinds, 1):
         for at, name in enumerate(names):
-            if fit.told[row, at]:
+            if fit.informed[row, at]:
                 mean = float(fit.calls.parts[fit.calls.kind == kind, at].mean())
                 yield _log_parameter((kind, name, now.get(name, mean)), fit, row, at)
 
 
 def _log_parameter(what: tuple[str, str, float], fit: LogFit, row: int, at: int) -> Parameter:
     kind, name, now = what
-    if not fit.told[row, at]:
+    if not fit.informed[row, at]:
         return Parameter(kind, name, now, None, None, None, None, _NOT_DETERMINED)
     middle = float(fit.multiples(kind)[at])
     wide = float(np.exp(WITHIN_95 * fit.sure[row, at]))

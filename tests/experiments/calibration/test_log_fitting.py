@@ -103,7 +103,7 @@ def test_what_no_call_uses_stays_as_it_is():
 
 def test_small_calls_do_not_tell_the_bandwidth():
     found = fitted(timed(calls(sizes=[256.0, 512.0, 1024.0, 2048.0]), slower()))
-    told = dict(zip(found.calls.names, found.told[0], strict=True))
+    told = dict(zip(found.calls.names, found.informed[0], strict=True))
     assert told["software"]
     assert not told["scale_up.bandwidth"]
     at = found.calls.names.index("scale_up.bandwidth")

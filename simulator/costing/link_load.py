@@ -19,7 +19,7 @@ import numpy as np
 
 from simulator.routing.messages import Traffic, exchange, listed
 from simulator.routing.routes import Routes, routes
-from simulator.routing.totals import Totals, check_listed, each_way, totals
+from simulator.routing.totals import Totals, check_listed, routes_in_blocks, totals
 from simulator.schedule import Exchange, Plan, Schedule, Step
 from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import WorkloadError
@@ -121,7 +121,7 @@ def ways_of(
     """
     traffic = _traffic(schedule, step, positions)
     total = _totals(network, traffic)
-    return None if total is None else each_way(network, traffic, total.parts)
+    return None if total is None else routes_in_blocks(network, traffic, total.parts)
 
 
 def passing(

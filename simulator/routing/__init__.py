@@ -1,1 +1,1 @@
-"""Routes: which links a message takes; ECMP's hash, detours, the load of many messages."""
+"""Routing: the links that messages take; ECMP's hash, detours, the load of many messages."""

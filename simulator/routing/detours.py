@@ -1,12 +1,12 @@
 """Detours: Valiant's paths over a router, or a group of routers, in between.
 
-A message between two routers of one group goes to a router of the group first, any of them alike,
-and from there to its target; a message between groups goes to any group first (its own and its
-target's among them: then the path is a minimal one), to whichever router of it is nearest. Both
-halves are divided over all paths of least metric. J. Kim, W. J. Dally, S. Scott, D. Abts,
-"Technology-Driven, Highly-Scalable Dragonfly Topology", ISCA 2008, section 4.1, for groups;
-W. J. Dally, B. Towles, "Principles and Practices of Interconnection Networks" (2004), section 9.2,
-for routers. A torus is one group.
+Between two routers of one group a message first goes to any router of the group, all of which are
+used equally, and from there to its target. Between groups it first goes to any group (its own and
+its target's included: then the path is minimal), to the nearest router of it. Both halves are
+divided over all paths of least metric. J. Kim, W. J. Dally, S. Scott, D. Abts, "Technology-Driven,
+Highly-Scalable Dragonfly Topology", ISCA 2008, section 4.1, for groups; W. J. Dally, B. Towles,
+"Principles and Practices of Interconnection Networks" (2004), section 9.2, for routers. A torus is
+one group.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from simulator.routing.tree import (
     Ground,
     Passing,
     Rule,
-    go_on,
+    forward_waiting,
     settle,
     slowest,
     sums,
@@ -42,22 +42,22 @@ from simulator.support.arrays import (
 from simulator.support.compiled import hot_loop
 
 _MOST_CELLS = 1 << 24
-"""Of the table of links by source that is made at once: 128 MiB."""
+"""Most cells of the table of links by source that is allocated at once: 128 MiB."""
 _MOST_WRITTEN = 1 << 22
-"""Links of detours that are written at once."""
+"""Most links of detours that are written at once."""
 
 
 class First(NamedTuple):
-    """Where the first halves of detours pass, a row per source: links, and routers they end at."""
+    """First halves of detours, a row per source: shares by link, and by router where they end."""
 
     link: Matrix
     entry: Matrix
 
 
 class Pairs(NamedTuple):
-    """Rows of ``First`` and targets, those to one target together: ``row[offset[v]:offset[v+1]]``.
+    """Rows of ``First`` and targets, grouped by target: ``row[offset[v]:offset[v + 1]]``.
 
-    ``amount`` is how much each sends.
+    ``amount`` is that of each pair.
     """
 
     offset: Longs
@@ -75,7 +75,7 @@ class Detours:
     graph
         All links.
     group
-        Of each node, -1 for none, shape ``(nodes,)``.
+        Group of each node, -1 for none, shape ``(nodes,)``.
     rule
         How a half is divided.
     """
@@ -85,8 +85,8 @@ class Detours:
     rule: Rule
 
     @cached_property
-    def _inner(self) -> Mask:
-        """Nodes that a detour may pass: routers, and the goals behind groups."""
+    def _passable(self) -> Mask:
+        """Nodes that a detour may pass: routers (not the goals behind groups)."""
         return np.append(self.group >= 0, np.zeros(self._groups, dtype=np.bool_))
 
     @property
@@ -94,8 +94,8 @@ class Detours:
         return int(self.group.max(initial=-1)) + 1
 
     @cached_property
-    def _extended(self) -> Graph:
-        """The graph with a goal behind every group, to which a link leads from each router."""
+    def _graph_with_goals(self) -> Graph:
+        """The graph plus a goal node per group, with a link to it from each router of the group."""
         nodes = len(self.group)
         router = np.flatnonzero(self.group >= 0).astype(np.int32)
         start = np.append(self.graph.start, router)
@@ -108,15 +108,15 @@ class Detours:
 
     @cached_property
     def _rule(self) -> Rule:
-        """The rule, with no limit on the way from a router to the goal of its group."""
-        more = len(self._extended.start) - len(self.graph.start)
+        """The rule, with unlimited capacity from a router to the goal of its group."""
+        more = len(self._graph_with_goals.start) - len(self.graph.start)
         return self.rule._replace(
             ruled=np.append(self.rule.ruled, np.ones(self._groups, dtype=np.bool_)),
             capacity=np.append(self.rule.capacity, np.full(more, 1e100)),
         )
 
     def between(self, source: Longs, target: Longs) -> tuple[Longs, Ints, Floats]:
-        """Find the links of detours, each pair of routers by itself, and the share of each.
+        """Return the links of the detours of each pair of routers, and the share of each link.
 
         Returns
         -------
@@ -126,11 +126,11 @@ class Detours:
         which, parts = [], []
         for chosen, first, pairs in self._blocks(source, target, np.ones(len(source))):
             which.append(chosen)
-            parts.append(self._written(first, pairs, len(chosen)))
-        return _in_order(len(source), which, parts)
+            parts.append(self._write_halves(first, pairs, len(chosen)))
+        return _in_order_of_pairs(len(source), which, parts)
 
     def loads(self, source: Longs, target: Longs, amount: Floats) -> Floats:
-        """Add up what all detours together put on each link, shape ``(links,)``."""
+        """Return the load of all detours together on each link, shape ``(links,)``."""
         field, inside = self._field(), self._same_group(source, target)
         total = field.passing.load
         if inside is not None:
@@ -153,26 +153,26 @@ class Detours:
         """Return the mean latency of the detours of each pair of routers (s)."""
         inside = self._same_group(source, target)
         if inside is None:
-            return self._latencies_of_links(source, target, latency)
-        onward, back = self._halves(latency)
+            return self._latencies_by_pair(source, target, latency)
+        onward, back = self._latency_of_halves(latency)
         if isinstance(inside, slice):
             return onward[source] + back[target]
         mean = np.empty(len(source))
         mean[inside] = onward[source[inside]] + back[target[inside]]
-        mean[~inside] = self._latencies_of_links(source[~inside], target[~inside], latency)
+        mean[~inside] = self._latencies_by_pair(source[~inside], target[~inside], latency)
         return mean
 
-    def _halves(self, latency: Floats) -> tuple[Floats, Floats]:
+    def _latency_of_halves(self, latency: Floats) -> tuple[Floats, Floats]:
         """Mean latency from each router to those of its group, and from those to each (s)."""
         onward, back = (np.zeros(len(self.group) + self._groups) for _ in range(2))
-        more = len(self._extended.start) - len(latency)
+        more = len(self._graph_with_goals.start) - len(latency)
         field = self._field()._replace(latency=np.append(latency, np.zeros(more)))
         _add_latencies(self._routers, self._members, (onward, back), field)
         return onward, back
 
-    def _latencies_of_links(self, source: Longs, target: Longs, latency: Floats) -> Floats:
+    def _latencies_by_pair(self, source: Longs, target: Longs, latency: Floats) -> Floats:
         mean = np.zeros(len(source))
-        order = np.argsort(source, kind="stable")  # few sources at a time
+        order = np.argsort(source, kind="stable")  # so that a block has few sources
         size = max(1, _MOST_WRITTEN // len(latency))
         for begin in range(0, len(order), size):
             chosen = order[begin : begin + size]
@@ -182,19 +182,19 @@ class Detours:
         return mean
 
     def _same_group(self, source: Longs, target: Longs) -> Mask | slice | None:
-        """Mark pairs whose detours pass every router of one group alike; None if that is unknown.
+        """Mark pairs inside a group, whose detours pass all its routers equally; None: not known.
 
-        Then what all sources send and all targets receive is added up router by router, not pair
-        by pair. In a group that faults cut in two some pairs have fewer ways than others.
+        For those, amounts are summed by source and by target, so that work grows with routers, not
+        with pairs. In a group that faults cut in two some pairs have fewer paths than others.
         """
-        if not self._whole:
+        if not self._is_connected:
             return None
         inside = self.group[source] == self.group[target]
         return slice(None) if inside.all() else inside
 
     @cached_property
-    def _whole(self) -> bool:
-        """Whether every router of a group reaches every other over routers."""
+    def _is_connected(self) -> bool:
+        """Whether every router reaches every other over routers."""
         import networkx as nx  # slow to load, and only detours need it
 
         routers = np.flatnonzero(self.group >= 0)
@@ -207,28 +207,28 @@ class Detours:
 
     @cached_property
     def _routers(self) -> Longs:
-        """Routers, those of a group together."""
+        """Routers, grouped."""
         routers = np.argsort(self.group, kind="stable")
         return routers[self.group[routers] >= 0].astype(np.int64)
 
     @cached_property
     def _members(self) -> tuple[Longs, Longs]:
-        """Where the routers of each group begin among all, and the group of each router."""
+        """Offset of each group in ``_routers``, and the group of each of these routers."""
         group = self.group[self._routers].astype(np.int64)
         return offsets_by_row(group, self._groups).astype(np.int64), group
 
     def _blocks(
         self, source: Longs, target: Longs, amount: Floats
     ) -> "list[tuple[Longs, First, Pairs]]":
-        """Cut pairs into blocks of few sources: which pairs, first halves, and the pairs by target.
+        """Split pairs into blocks of few sources: indices, first halves, pairs grouped by target.
 
-        A source has two rows, for targets in its group and for others.
+        A source has two rows: one for targets in its group, one for others.
         """
         group = self.group.astype(np.int64)
         same_group = group[source] == group[target]
         key = source * 2 + same_group
         rows, row = np.unique(key, return_inverse=True)
-        size = max(1, _MOST_CELLS // len(self._extended.start))
+        size = max(1, _MOST_CELLS // len(self._graph_with_goals.start))
         blocks = []
         for begin in range(0, len(rows), size):
             keys = rows[begin : begin + size]
@@ -245,25 +245,25 @@ class Detours:
         return blocks
 
     def _first_halves(self, keys: Longs) -> First:
-        """Find first halves; those of one source are kept for its next message."""
+        """Return first halves; those of a single source are cached for its next message."""
         if len(keys) > 1:
-            return self._first(keys // 2, keys % 2 == 1)
+            return self._compute_first_halves(keys // 2, keys % 2 == 1)
         key = int(keys[0])
-        if key not in self._kept:
-            if len(self._kept) * len(self._extended.start) > _MOST_CELLS:
-                self._kept.clear()
-            self._kept[key] = self._first(keys // 2, keys % 2 == 1)
-        return self._kept[key]
+        if key not in self._cache:
+            if len(self._cache) * len(self._graph_with_goals.start) > _MOST_CELLS:
+                self._cache.clear()
+            self._cache[key] = self._compute_first_halves(keys // 2, keys % 2 == 1)
+        return self._cache[key]
 
     @cached_property
-    def _kept(self) -> dict[int, First]:
+    def _cache(self) -> dict[int, First]:
         return {}
 
-    def _first(self, source: Longs, inside: Mask) -> First:
-        """Find the first halves from some routers: in their groups, or to all groups."""
+    def _compute_first_halves(self, source: Longs, inside: Mask) -> First:
+        """Compute the first halves from some routers: in their groups, or to all groups."""
         nodes, groups = len(self.group), self._groups
         first = First(
-            np.zeros((len(source), len(self._extended.start))),
+            np.zeros((len(source), len(self._graph_with_goals.start))),
             np.zeros((len(source), nodes + groups)),
         )
         field = self._field()
@@ -280,9 +280,9 @@ class Detours:
                 _add_first(
                     (source[rows], of_source), (goals.astype(np.int64), group), rows, first, field
                 )
-        # To a group a half ends at the routers from which a link leads to the goal behind it.
+        # A half to a group ends at the routers whose link leads to the goal behind it.
         links = len(self.graph.start)
-        router = self._extended.start[links:]
+        router = self._graph_with_goals.start[links:]
         first.entry[:, router] += first.link[:, links:]
         first.link[:, links:] = 0.0
         ended = np.maximum(first.entry.sum(axis=1, keepdims=True), 1.0)
@@ -290,12 +290,12 @@ class Detours:
         first.entry[:] /= ended
         return first
 
-    def _written(self, first: First, pairs: Pairs, count: int) -> tuple[Longs, Ints, Floats]:
-        """Write both halves of some pairs: how many links each has, these, and their shares."""
+    def _write_halves(self, first: First, pairs: Pairs, count: int) -> tuple[Longs, Ints, Floats]:
+        """Write both halves of pairs: the number of links of each, the links, their shares."""
         used, end = np.zeros(1, dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
         field = self._field()
         link, share = filled(
-            lambda begin, link, share: _second(
+            lambda begin, link, share: _write_pairs(
                 begin, first, pairs, (end, LinkColumns(link, share, used)), field
             ),
             len(pairs.target),
@@ -304,11 +304,11 @@ class Detours:
         return np.diff(end), link[: used[0]], share[: used[0]]
 
     def _field(self) -> Field:
-        """Where halves are added up; nothing is on the links yet."""
-        graph = self._extended
+        """Return the field in which halves are summed, with no load yet."""
+        graph = self._graph_with_goals
         links = len(graph.start)
         return Field(
-            ground=Ground(graph, self._inner, even=False),
+            ground=Ground(graph, self._passable, even=False),
             rule=self._rule,
             latency=np.zeros(links),
             tree=tree(graph),
@@ -317,10 +317,10 @@ class Detours:
         )
 
 
-def _in_order(
+def _in_order_of_pairs(
     count: int, which: list[Longs], parts: list[tuple[Longs, Ints, Floats]]
 ) -> tuple[Longs, Ints, Floats]:
-    """Put rows of several blocks into the order of the pairs."""
+    """Return the rows of several blocks in the order of the pairs, in CSR form."""
     hops = np.zeros(count, dtype=np.int64)
     for chosen, (length, _, _) in zip(which, parts, strict=True):
         hops[chosen] = length
@@ -333,18 +333,18 @@ def _in_order(
 
 
 @hot_loop
-def _search(goal: int, field: Field) -> None:
-    """Find the paths from all routers to one, or to a group."""
+def _search_paths(goal: int, field: Field) -> None:
+    """Compute the paths from all routers to a router, or to a group's goal."""
     settle(
         goal, 1, UNKNOWN, field.ground, field.tree.state
-    )  # nobody is wanted, so that it ends when all are reached
+    )  # no node is wanted: the search ends when all are reached
     survey_paths(goal, field)
 
 
 @hot_loop
-def _send_all(goal: int, field: Field) -> None:
-    """Send what waits at routers on to the goal."""
-    go_on(field.tree.state.size[1] - 1, Ends(goal, goal, field.rule.seed), field)
+def _forward_all(goal: int, field: Field) -> None:
+    """Forward what waits at routers to the goal."""
+    forward_waiting(field.tree.state.size[1] - 1, Ends(goal, goal, field.rule.seed), field)
 
 
 @hot_loop
@@ -353,18 +353,18 @@ def _add_inside(
 ) -> None:
     """Add the halves of all pairs inside groups that end at each router, or begin there.
 
-    ``ends`` are what each router sends and receives: of the former every router of the group gets a
-    part alike, from every router of which a part alike of the latter comes.
+    ``ends`` are what each router sends and receives. Each router of a group gets an equal part of
+    what another one sends (first half), and sends an equal part of what it receives (second half).
     """
     begin_of, group_of = members
     for index in range(len(routers)):
         goal, group = routers[index], group_of[index]
         begin, end = begin_of[group], begin_of[group + 1]
-        _search(goal, field)
+        _search_paths(goal, field)
         for at in range(begin, end):
             sent = ends[0][routers[at]] + ends[1][goal]
             field.tree.waiting[routers[at]] = sent / (end - begin)
-        _send_all(goal, field)
+        _forward_all(goal, field)
 
 
 @hot_loop
@@ -377,15 +377,15 @@ def _add_latencies(
     for index in range(len(routers)):
         goal, group = routers[index], group_of[index]
         begin, end = begin_of[group], begin_of[group + 1]
-        _search(goal, field)
+        _search_paths(goal, field)
         for at in range(begin, end):
             onward[routers[at]] += field.tree.onward[routers[at]] / (end - begin)
             back[goal] += field.tree.onward[routers[at]] / (end - begin)
 
 
 @hot_loop
-def _adding_to(load: Floats, field: Field) -> Field:
-    """Return the field where what passes links is added to other sums."""
+def _with_load(load: Floats, field: Field) -> Field:
+    """Return the field with another array of loads."""
     _, links, listing, watched, hit = field.passing
     passing = Passing(load, links, listing, watched, hit)
     return Field(field.ground, field.rule, field.latency, field.tree, passing, field.slowest)
@@ -399,31 +399,31 @@ def _add_first(
     first: First,
     field: Field,
 ) -> None:
-    """Add up, for each source, the paths to all goals; a router is one for those of its group.
+    """Sum, for each source, the paths to all goals; a router serves sources of its group only.
 
-    Sources and goals have their groups with them, -1 of a goal behind a group; ``rows`` are those
-    of the sources.
+    Sources and goals come with their groups (-1 for the goal behind a group); ``rows`` are the rows
+    of the sources in ``first``.
     """
     source, group_of_source = sources
     tree = field.tree
     for index in range(len(goals[0])):
         goal, group = goals[0][index], goals[1][index]
-        _search(goal, field)
+        _search_paths(goal, field)
         for number in range(len(source)):
             node = source[number]
-            # In a network that is cut in two there is no way over some routers.
+            # In a network that faults cut in two, some routers cannot be reached.
             if group != group_of_source[number] or tree.state.metric[node] == UNKNOWN:
                 continue
             tree.waiting[node] = 1.0
             ends = Ends(node, goal, field.rule.seed)
-            go_on(tree.place[node], ends, _adding_to(first.link[rows[number]], field))
+            forward_waiting(tree.place[node], ends, _with_load(first.link[rows[number]], field))
             if group >= 0:
                 first.entry[rows[number], goal] += 1.0
 
 
 @hot_loop
-def _wait(row: Floats, amount: float, field: Field) -> None:
-    """Have what came to routers in first halves wait there."""
+def _add_arrivals(row: Floats, amount: float, field: Field) -> None:
+    """Let what arrived at routers in first halves wait there."""
     tree = field.tree
     for node in range(len(row)):
         if tree.state.metric[node] != UNKNOWN:
@@ -432,36 +432,36 @@ def _wait(row: Floats, amount: float, field: Field) -> None:
 
 @hot_loop
 def _add_second(first: First, pairs: Pairs, field: Field) -> None:
-    """Add the second halves of all pairs, those to one target together, to the loads of links."""
+    """Add the second halves of all pairs to the loads, target by target."""
     for index in range(len(pairs.target)):
         goal = pairs.target[index]
-        _search(goal, field)
-        # All that goes to one target is divided together from the routers in between on.
+        _search_paths(goal, field)
+        # From the routers in between on, all amounts to one target are divided together.
         for at in range(pairs.offset[index], pairs.offset[index + 1]):
-            _wait(first.entry[pairs.row[at]], pairs.amount[at], field)
-        _send_all(goal, field)
+            _add_arrivals(first.entry[pairs.row[at]], pairs.amount[at], field)
+        _forward_all(goal, field)
 
 
 @hot_loop
-def _second(
+def _write_pairs(
     begin: int, first: First, pairs: Pairs, written: tuple[Longs, LinkColumns], field: Field
 ) -> int:
-    """Write both halves of each pair; return the target for which there is no room.
+    """Write both halves of each pair; return the first target whose pairs do not fit.
 
-    ``written`` are where the row of each pair ends, and the links.
+    ``written`` are the end of the row of each pair, and the links.
     """
     end, links = written
     second = field.passing.load
     for index in range(begin, len(pairs.target)):
         goal = pairs.target[index]
         rows = pairs.offset[index + 1] - pairs.offset[index]
-        # No row has more links than there are.
+        # Room for the most that can be written: no row has more links than the graph.
         if links.used[0] + rows * len(second) > len(links.link):
             return index
-        _search(goal, field)
+        _search_paths(goal, field)
         for at in range(pairs.offset[index], pairs.offset[index + 1]):
-            _wait(first.entry[pairs.row[at]], 1.0, field)
-            _send_all(goal, field)
+            _add_arrivals(first.entry[pairs.row[at]], 1.0, field)
+            _forward_all(goal, field)
             for link in range(len(second)):
                 share = first.link[pairs.row[at], link] + second[link]
                 second[link] = 0.0

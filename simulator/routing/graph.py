@@ -1,8 +1,8 @@
 """Hot loops: a graph, its hubs, the search for least-metric paths in it, and the hash of ECMP.
 
-A *hub* is a switch with many links, a thousand at times, of which a message needs two. So no
-search goes on through a hub unless it must (:mod:`simulator.routing.messages`). What lies near and
-between hubs is found once, whoever sends.
+A *hub* is a switch with many links (sometimes a thousand), of which a message uses two. So no
+search expands a hub unless it must (:mod:`simulator.routing.messages`). What is near hubs, and
+between them, is computed once for all senders.
 """
 
 from collections.abc import Callable
@@ -16,20 +16,20 @@ from simulator.support.compiled import hot_loop
 from simulator.support.heap import Heap, pop, push, room
 
 UNKNOWN = 1 << 60
-"""Metric of a path that is not found."""
+"""Metric of a node without a known path."""
 
 
 class CsrRows(NamedTuple):
-    """Rows in CSR form: that of ``i`` is ``item[offset[i]:offset[i + 1]]``."""
+    """Rows in CSR form: row ``i`` is ``item[offset[i]:offset[i + 1]]``."""
 
     offset: Longs
     item: Ints
 
 
 class Graph(NamedTuple):
-    """Links with their metric (1 or more), and which leave or enter a node.
+    """Links with their metric (1 or more), grouped by the node they leave and the node they enter.
 
-    Those that leave a node are sorted by where to.
+    Those that leave a node are sorted by the node they lead to.
     """
 
     start: Ints
@@ -40,11 +40,11 @@ class Graph(NamedTuple):
 
 
 class SearchState(NamedTuple):
-    """What a search finds, per node: its metric to the goal.
+    """State of a search, per node: its metric to the goal.
 
-    ``wanted`` marks the nodes that it is for. A metric that is not ``final`` is an upper bound, and
-    above all that are; ``order[:size[1]]`` are the nodes whose metric is, nearest first.
-    ``seen[:size[0]]`` are all nodes that a search has come to. ``heap`` is scratch.
+    ``wanted`` marks the nodes whose metric is asked for. A metric that is not ``final`` is an upper
+    bound, and above all final ones. ``order[:size[1]]`` are the final nodes, nearest first, and
+    ``seen[:size[0]]`` all nodes with a metric. ``heap`` is scratch.
     """
 
     metric: Longs
@@ -57,7 +57,7 @@ class SearchState(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The nodes that a message is sent from and to, and the seed of the hash of both."""
+    """Source and target of a message, and the seed of the ECMP hash."""
 
     source: int
     target: int
@@ -65,7 +65,7 @@ class Ends(NamedTuple):
 
 
 class LinkColumns(NamedTuple):
-    """Links of many messages, one message after the other: ``used[0]`` of them are there.
+    """Links of many messages, one message after the other, of which ``used[0]`` are filled.
 
     ``share`` is the part of the message that passes the link.
     """
@@ -82,12 +82,12 @@ def grouped(key: Ints, count: int) -> CsrRows:
 
 @hot_loop
 def reverse(graph: Graph) -> Graph:
-    """Return the graph with every link turned round."""
+    """Return the graph with every link reversed."""
     return Graph(graph.stop, graph.start, graph.metric, graph.into, graph.out)
 
 
 def search_state(graph: Graph) -> SearchState:
-    """Return the arrays that every search of a graph fills anew."""
+    """Return the arrays of a search, which every search of the graph reuses."""
     nodes = len(graph.out.offset) - 1
     return SearchState(
         metric=np.full(nodes, UNKNOWN, dtype=np.int64),
@@ -96,7 +96,7 @@ def search_state(graph: Graph) -> SearchState:
         seen=np.zeros(nodes, dtype=np.int32),
         order=np.zeros(nodes, dtype=np.int32),
         size=np.zeros(2, dtype=np.int64),
-        heap=room(len(graph.start) + 1),  # a link brings its start nearer at most once
+        heap=room(len(graph.start) + 1),  # each link is relaxed at most once
     )
 
 
@@ -104,11 +104,11 @@ def search_state(graph: Graph) -> SearchState:
 def search(
     goal: int, missing: int, limit: int, graph: Graph, inner: Mask, state: SearchState
 ) -> None:
-    """Dijkstra backwards from ``goal`` through ``inner`` nodes, of which it finds the metric.
+    """Compute metrics to ``goal``: Dijkstra's algorithm backwards through ``inner`` nodes.
 
     It ends when ``missing`` of the wanted nodes are final, or all nodes within ``limit`` are. All
-    nodes of one metric become final before any of them is gone on from: those that are the last
-    wanted, as neighbours mostly are, need not be.
+    nodes of one metric become final before any of them is expanded: often the last wanted nodes are
+    among them (neighbours mostly), and then none of them has to be.
     """
     final, wanted, order, heap = state.final, state.wanted, state.order, state.heap
     begin_search(goal, state)
@@ -124,15 +124,15 @@ def search(
                 order[reached] = node
                 reached += 1
                 missing -= wanted[node]
-        # Nothing is gone on from once the last wanted node is final.
+        # No node is expanded once the last wanted node is final.
         state.size[1] = reached
         for index in range(first, reached if missing > 0 else first):
-            waiting = _go_on(order[index], graph, inner, state, waiting)
+            waiting = _relax_into(order[index], graph, inner, state, waiting)
 
 
 @hot_loop
 def begin_search(goal: int, state: SearchState) -> None:
-    """Forget what the last search found."""
+    """Reset what the last search wrote, and start at ``goal``."""
     for index in range(state.size[0]):
         state.metric[state.seen[index]] = UNKNOWN
         state.final[state.seen[index]] = False
@@ -142,8 +142,8 @@ def begin_search(goal: int, state: SearchState) -> None:
 
 
 @hot_loop
-def _go_on(node: int, graph: Graph, inner: Mask, state: SearchState, waiting: int) -> int:
-    """Reach the nodes before a node; return how many nodes wait to be gone on from."""
+def _relax_into(node: int, graph: Graph, inner: Mask, state: SearchState, waiting: int) -> int:
+    """Relax all links into a node; return the new number of entries of the heap."""
     metric, (offset, into) = state.metric, graph.into
     for index in range(offset[node], offset[node + 1]):
         link = into[index]
@@ -161,7 +161,7 @@ def _go_on(node: int, graph: Graph, inner: Mask, state: SearchState, waiting: in
 
 @hot_loop
 def put(link: int, share: float, links: LinkColumns) -> None:
-    """Write a link behind all others."""
+    """Append a link."""
     links.link[links.used[0]] = link
     links.share[links.used[0]] = share
     links.used[0] += 1
@@ -169,17 +169,17 @@ def put(link: int, share: float, links: LinkColumns) -> None:
 
 @hot_loop
 def count_nearer(node: int, metric: Longs, graph: Graph) -> int:
-    """Count the links of a node whose far end is nearer by their length."""
+    """Count the links of a node that are on a least-metric path."""
     stop, length, (offset, item) = graph.stop, graph.metric, graph.out
-    ways = 0
+    count = 0
     for index in range(offset[node], offset[node + 1]):
-        ways += metric[stop[item[index]]] + length[item[index]] == metric[node]
-    return ways
+        count += metric[stop[item[index]]] + length[item[index]] == metric[node]
+    return count
 
 
 @hot_loop
 def nearer(node: int, number: int, metric: Longs, graph: Graph) -> int:
-    """Return the link of that number, from 0, among those whose far end is nearer; -1: none."""
+    """Return the ``number``-th (from 0) link of a node on a least-metric path; -1: none."""
     stop, length, (offset, item) = graph.stop, graph.metric, graph.out
     for index in range(offset[node], offset[node + 1]):
         link = item[index]
@@ -192,7 +192,7 @@ def nearer(node: int, number: int, metric: Longs, graph: Graph) -> int:
 
 @hot_loop
 def choose_link(node: int, ends: Ends, metric: Longs, graph: Graph) -> int:
-    """Choose by ECMP hash among the links of a node whose far end is nearer by their length."""
+    """Choose by ECMP hash among the links of a node that are on a least-metric path."""
     ways = count_nearer(node, metric, graph)
     if ways < 2:
         return nearer(node, 0, metric, graph)
@@ -202,7 +202,7 @@ def choose_link(node: int, ends: Ends, metric: Longs, graph: Graph) -> int:
 
 @hot_loop
 def ecmp_hash(source: int, target: int, node: int, seed: int) -> int:
-    """Hash of 64 bits (the finaliser of MurmurHash3, Appleby 2011, public domain constants)."""
+    """Return a hash of 64 bits (the finaliser of MurmurHash3, Appleby 2011, public domain)."""
     key = np.uint64(source) * np.uint64(0x9E3779B97F4A7C15)
     key ^= np.uint64(target) * np.uint64(0xC2B2AE3D27D4EB4F) + np.uint64(node)
     key ^= np.uint64(seed) * np.uint64(0xD6E8FEB86659FD93)
@@ -214,14 +214,14 @@ def ecmp_hash(source: int, target: int, node: int, seed: int) -> int:
 
 
 class Cells(NamedTuple):
-    """What a network falls apart into without its hubs: which nodes are none, the part of each."""
+    """The connected parts of a network without its hubs: nodes that are no hub, part by node."""
 
     outside: Mask
     part: Longs
 
 
 class Near(NamedTuple):
-    """Nodes near each hub (a row per hub), or hubs near each node (per node), and how near."""
+    """Nodes near each hub (a row per hub), or hubs near each node (a row per node), and metrics."""
 
     offset: Longs
     item: Ints
@@ -229,10 +229,10 @@ class Near(NamedTuple):
 
 
 class Hubs(NamedTuple):
-    """Which nodes are hubs, what each of them reaches, and which each node reaches.
+    """Which nodes are hubs, which nodes each hub reaches, and which hubs each node reaches.
 
-    ``order`` are the rows of ``beyond`` as they are to be searched from; ``inner`` marks where a
-    way from hub to hub may lead.
+    ``order`` is the order in which rows of ``beyond`` are searched from. ``inner`` marks the nodes
+    that a path from hub to hub may pass.
     """
 
     hub: Mask
@@ -243,35 +243,35 @@ class Hubs(NamedTuple):
 
 
 def cells(graph: Graph, hub: Mask) -> Cells:
-    """Let the network fall apart."""
-    fallen_apart = Cells(~hub, np.arange(len(hub)))
-    _join(graph, fallen_apart)
-    return fallen_apart
+    """Split the network into its connected parts without hubs."""
+    parts = Cells(~hub, np.arange(len(hub)))
+    _label_parts(graph, parts)
+    return parts
 
 
 def hubs(graph: Graph, hub: Mask) -> Hubs:
-    """Find what is near hubs, and what lies on useful ways between them.
+    """Compute which nodes are near hubs, and which lie on useful paths between hubs.
 
-    That leaves out NICs and ranks mostly, but not a rank that reaches a rail only through its
-    neighbour.
+    The latter are mostly not NICs and ranks, but include a rank that reaches a rail only through
+    its neighbour.
     """
     numbers = np.flatnonzero(hub)
     back = Graph(graph.stop, graph.start, graph.metric, graph.into, graph.out)
-    beyond, towards = _near(numbers, back, hub), _near(numbers, graph, hub)
+    beyond, towards = _rows_near_hubs(numbers, back, hub), _rows_near_hubs(numbers, graph, hub)
     before, after = _by_node(beyond, numbers, len(hub)), _by_node(towards, numbers, len(hub))
     inner = hub.copy()
-    _between(graph, before, after, inner)
-    # Hubs of the fabric come before those of domains
+    _mark_between_hubs(graph, before, after, inner)
+    # Hubs with distant nodes first: those of the fabric before those of domains.
     farthest = np.maximum.reduceat(beyond.metric, beyond.offset[:-1])
     return Hubs(hub, inner, beyond, after, np.argsort(-farthest, kind="stable"))
 
 
-def _near(numbers: Longs, graph: Graph, hub: Mask) -> Near:
-    """Find the nodes that reach each hub without another: the hub itself, then the others."""
+def _rows_near_hubs(numbers: Longs, graph: Graph, hub: Mask) -> Near:
+    """Return the nodes that reach each hub without another: the hub first, then the others."""
     offset = np.zeros(len(numbers) + 1, dtype=np.int64)
     outside, state = ~hub, search_state(graph)
     item, metric = filled(
-        lambda begin, item, metric: _reach(
+        lambda begin, item, metric: _fill_rows(
             begin, numbers, graph, outside, state, Near(offset, item, metric)
         ),
         len(numbers),
@@ -281,7 +281,7 @@ def _near(numbers: Longs, graph: Graph, hub: Mask) -> Near:
 
 
 def _by_node(near: Near, numbers: Longs, nodes: int) -> Near:
-    """Turn a row per hub into a row per node."""
+    """Transpose rows per hub to rows per node."""
     offset, order = grouped(near.item, nodes)
     of = np.repeat(numbers, np.diff(near.offset)).astype(np.int32)
     return Near(offset, of[order], near.metric[order])
@@ -290,11 +290,11 @@ def _by_node(near: Near, numbers: Longs, nodes: int) -> Near:
 Arrays = tuple[NDArray[Any], ...]
 
 
-def filled(go_on: Callable[..., int], end: int, arrays: Arrays) -> Arrays:
-    """Go on until ``end``, whenever arrays are full with twice the room; return the last ones.
+def filled(fill: Callable[..., int], end: int, arrays: Arrays) -> Arrays:
+    """Run a loop up to ``end``, doubling its arrays whenever they are full; return the last arrays.
 
-    ``go_on(begin, *arrays)`` does what there is to do from ``begin`` on, and returns where it
-    stopped for want of room, or ``end``. What it has written is there when it goes on.
+    ``fill(begin, *arrays)`` does the work from ``begin`` on, and returns where it stopped because
+    an array was full, or ``end``. What it has written is kept when it is called again.
 
     Examples
     --------
@@ -305,21 +305,21 @@ def filled(go_on: Callable[..., int], end: int, arrays: Arrays) -> Arrays:
     >>> filled(squares, 10, (np.zeros(3, dtype=int),))[0].tolist()
     [0, 1, 4, 9, 16, 25, 36, 49, 64, 81, 0, 0, 0, 0, 0]
     """
-    begin = go_on(0, *arrays)
+    begin = fill(0, *arrays)
     while begin < end:
         arrays = tuple(np.append(array, np.zeros(len(array) + 1, array.dtype)) for array in arrays)
-        begin = go_on(begin, *arrays)
+        begin = fill(begin, *arrays)
     return arrays
 
 
 @hot_loop
-def _join(graph: Graph, cells: Cells) -> None:
-    """Give the nodes of a part its least number (union-find)."""
+def _label_parts(graph: Graph, cells: Cells) -> None:
+    """Label the nodes of each connected part with its least node (union-find)."""
     outside, part = cells
     for link in range(len(graph.start)):
         start, stop = graph.start[link], graph.stop[link]
         if outside[start] and outside[stop]:
-            # The least number of a part is its root, so that parts have the same numbers always.
+            # The least node of a part is its root: labels do not depend on the order of links.
             low, high = _root(start, part), _root(stop, part)
             part[max(low, high)] = min(low, high)
     for node in range(len(part)):
@@ -328,21 +328,21 @@ def _join(graph: Graph, cells: Cells) -> None:
 
 @hot_loop
 def _root(node: int, part: Longs) -> int:
-    """Find the least number known of a node's part, and shorten the way there."""
+    """Return the root of a node: the least node known of its part. Shortens the path to it."""
     while part[node] != node:
-        part[node] = part[part[node]]  # halve the way for whoever comes next
+        part[node] = part[part[node]]  # path halving
         node = part[node]
     return node
 
 
 @hot_loop
-def _reach(
+def _fill_rows(
     begin: int, numbers: Longs, graph: Graph, outside: Mask, state: SearchState, near: Near
 ) -> int:
-    """Write the row of each hub from ``begin`` on; return that for which there is no room."""
+    """Fill the row of each hub from ``begin`` on; return the first row that does not fit."""
     for row in range(begin, len(numbers)):
         search(numbers[row], 1, UNKNOWN, graph, outside, state)
-        # ``seen`` begins with the hub itself, at metric 0.
+        # The first entry of ``seen`` is the hub itself, at metric 0.
         used = near.offset[row]
         if used + state.size[0] > len(near.item):
             return row
@@ -355,33 +355,33 @@ def _reach(
 
 
 @hot_loop
-def _between(graph: Graph, before: Near, after: Near, inner: Mask) -> None:
-    """Mark nodes on a way from hub to hub that no direct link between them beats.
+def _mark_between_hubs(graph: Graph, before: Near, after: Near, inner: Mask) -> None:
+    """Mark nodes on a path from hub to hub that is no longer than a direct link between them.
 
     ``before`` are the hubs that reach a node, ``after`` those it reaches. No other node is on a
     least-metric path between two hubs.
     """
     for node in range(len(inner)):
         if not inner[node]:
-            inner[node] = _joins(node, graph, before, after)
+            inner[node] = _is_between_hubs(node, graph, before, after)
 
 
 @hot_loop
-def _joins(node: int, graph: Graph, before: Near, after: Near) -> bool:
+def _is_between_hubs(node: int, graph: Graph, before: Near, after: Near) -> bool:
     for entry in range(before.offset[node], before.offset[node + 1]):
         for leaving in range(after.offset[node], after.offset[node + 1]):
             start, stop = before.item[entry], after.item[leaving]
-            way = before.metric[entry] + after.metric[leaving]
-            if start != stop and way <= _direct(start, stop, graph):
+            through = before.metric[entry] + after.metric[leaving]
+            if start != stop and through <= _direct_metric(start, stop, graph):
                 return True
     return False
 
 
 @hot_loop
-def _direct(start: int, stop: int, graph: Graph) -> int:
-    """Metric of the link between two nodes."""
+def _direct_metric(start: int, stop: int, graph: Graph) -> int:
+    """Return the metric of the link between two nodes, ``UNKNOWN`` if there is none."""
     offset, item = graph.out
-    # Links that leave a node are sorted by where they go: binary search.
+    # Links that leave a node are sorted by the node they lead to: binary search.
     low, high = offset[start], offset[start + 1]
     while low < high:
         middle = (low + high) // 2

@@ -1,20 +1,20 @@
 """Hot loops: least-metric paths of many messages at once, whose links are summed or listed.
 
-A path is found in one of two ways (what a *hub* is: :mod:`simulator.routing.graph`):
+A path is found in one of two ways (for *hub*, see :mod:`simulator.routing.graph`):
 
-* *inside*: a path that meets no hub (neighbours on a ring, ranks on the switch of a small domain)
+* *inside*: a path that passes no hub (neighbours on a ring, ranks on the switch of a small domain)
   is found by a search backwards from its target that stops at hubs;
-* *across*: any other path has a last hub. What is *near* a hub, which is what reaches it without
-  a further hub or is reached so, is found once; then for each hub that can be a last one there is
-  one search backwards from hub to hub, whatever the number of messages that end behind it.
+* *across*: any other path has a last hub. What is *near* a hub, that is, reaches it or is reached
+  from it without another hub, is computed once. Then for each possible last hub there is one search
+  backwards from hub to hub, for all messages that end behind it.
 
-The least of both is exact on any graph, whatever is called a hub.
+The smaller metric of both is exact on any graph, whichever nodes are chosen as hubs.
 
 On a path across, the *head* (from the source to the first hub) and the *tail* (from the last hub to
-the target) are single: which NIC, or which neighbour with a NIC, a message leaves and enters by is
-the sender's choice, and a hash makes it. What lies between is the fabric's, and goes by its rule
-(:mod:`simulator.routing.tree`), divided over several paths perhaps. A path inside goes all the
-way by a rule of its own.
+the target) are single paths: which NIC, or which neighbour with a NIC, a message leaves and enters
+by is the sender's choice, made by a hash. The part between belongs to the fabric and follows its
+rule (:mod:`simulator.routing.tree`), which may divide it over several paths. A path inside follows
+a rule of its own all the way.
 """
 
 from collections.abc import Iterator
@@ -49,8 +49,8 @@ from simulator.routing.tree import (
     Port,
     Slowest,
     carry,
-    go_on,
-    leaving_port,
+    exit_port,
+    forward_waiting,
     note,
     settle,
     survey_paths,
@@ -59,17 +59,17 @@ from simulator.routing.tree import (
 from simulator.support.arrays import Floats, Ints, Longs, Mask, offsets
 from simulator.support.compiled import hot_loop
 
-_NOT_YET, _SEVERAL = -2, -1
-"""Of a node outside the fabric whose way in is not known yet, or is more than one way."""
+_UNKNOWN_ENTRY, _SEVERAL_ENTRIES = -2, -1
+"""Entry hub of a node outside the fabric: not yet computed, or more than one path leads in."""
 
 
 class Messages(NamedTuple):
-    """Messages, those to one target together, and the best path of each so far.
+    """Messages, grouped by target, and the best path of each so far.
 
-    ``amount`` is what each sends, nothing where it is 0, and ``number`` orders them as they are
-    sent. ``by`` is the last hub of the path (-1: none), ``hashed`` what it won by among equals;
-    where links are listed, ``first`` and ``length`` say where those of the message are, of which
-    the first ``head`` lead to the first hub and the last ``tail`` from the last one to the target.
+    ``amount`` is 0 for a message that sends nothing; ``number`` is the order of sending. ``by`` is
+    the last hub of the path (-1: none), ``hashed`` the hash that broke the tie among equal paths.
+    Where links are listed, those of a message are ``length`` ones from ``first`` on, of which the
+    first ``head`` lead to the first hub and the last ``tail`` from the last hub to the target.
     """
 
     source: Ints
@@ -87,10 +87,10 @@ class Messages(NamedTuple):
 
 
 class HubPairs(NamedTuple):
-    """What goes through the fabric from hub to hub, of messages that are divided there.
+    """Amounts through the fabric by first and last hub, of messages that are divided there.
 
-    ``row[node]`` numbers the hubs, ``hubs`` counts them. By first hub and last: ``amount``, and of
-    the message of longest latency outside the fabric that latency (s) and its number; empty where
+    ``row[node]`` numbers the hubs, ``hubs`` counts them. For each pair: ``amount``, and of the
+    message of longest latency outside the fabric that latency (s) and its number. Empty where
     messages are not gathered.
     """
 
@@ -102,15 +102,15 @@ class HubPairs(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Ways between the fabric and nodes outside of it, as they are found for one last hub.
+    """Paths between the fabric and nodes outside it, for one last hub at a time.
 
-    ``to_last`` and ``from_last`` are the metric of each node to that hub (-1: not asked for yet)
-    and from it. Its search is for the sources that are ``asked``, and of use up to ``limit[0]``;
-    ``chosen[0]`` says that each message has its last hub.
-    ``entry`` is the hub at which messages of a node come in, ``head`` the latency up to there (s),
-    ``hit`` whether that passes the watched link, ``sent`` what came that way; ``came`` lists the
-    nodes that sent, ``many[0]`` of them. ``took[0]`` is the latency of the last walk (s), and
-    ``sole[0]`` says that no choice was made on it.
+    ``to_last`` and ``from_last`` are the metrics of each node to that hub (-1: not computed) and
+    from it. Its search serves the sources ``asked``, up to metric ``limit[0]``; ``chosen[0]`` says
+    that the last hub of each message has been chosen. ``entry`` is the hub at which messages of a
+    node enter, ``head`` the latency up to it (s), ``hit`` whether that passes the watched link,
+    ``sent`` the amount on that path. ``came`` lists the nodes with a single path in, ``many[0]`` of
+    them. ``took[0]`` is the latency of the last walk (s), and ``sole[0]`` says that this walk had
+    no choice.
     """
 
     to_last: Longs
@@ -135,7 +135,7 @@ def messages(
     amount: Floats | None = None,
     number: Longs | None = None,
 ) -> Messages:
-    """Return messages of which no path is known."""
+    """Return messages without paths yet."""
     count = len(source)
     return Messages(
         source=np.ascontiguousarray(source, dtype=np.int32),
@@ -154,26 +154,26 @@ def messages(
 
 
 _BLOCK = 1 << 18
-"""Messages that are taken at a time, or those to one goal, if they are more."""
+"""Most messages processed at a time, except that those to one goal stay together."""
 
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """Messages sent at once, those to one goal in a row; nothing is sent where ``amount`` is 0.
+    """Messages sent at once, grouped by goal; a message with ``amount`` 0 sends nothing.
 
     Parameters
     ----------
     goal
-        Nodes that are sent to, each once, shape ``(goals,)``.
+        Receiving nodes, each once, shape ``(goals,)``.
     offset
         Messages ``offset[g]:offset[g + 1]`` are for goal ``g``, shape ``(goals + 1,)``.
     source
-        Nodes that send, shape ``(messages,)``; or where ``everyone`` holds, ``(goals,)``.
+        Sending nodes, shape ``(messages,)``; with ``everyone``, ``(goals,)``.
     amount
-        Of each message, in proportion to bytes, shape ``(messages,)``; or where ``everyone`` holds
-        senders in rows, ``(goals, goals)``. None: all alike, 1.
+        Of each message, in proportion to bytes, shape ``(messages,)``; with ``everyone`` a matrix
+        with a row per sender, ``(goals, goals)``. None: all 1.
     number
-        Order in which messages are sent, shape ``(messages,)``; not where ``everyone`` holds.
+        Order in which messages are sent, shape ``(messages,)``; unused with ``everyone``.
     everyone
         All of ``source``, which then equals ``goal``, send to all others, in order of the sender.
     """
@@ -187,11 +187,11 @@ class Traffic:
 
     @property
     def is_even(self) -> bool:
-        """Whether each of some nodes sends the same to every other one."""
+        """Whether this is an all-to-all of equal messages."""
         return self.everyone and self.amount is None
 
     def ends(self, number: int) -> tuple[int, int]:
-        """Return who sends and who receives a message, given its number."""
+        """Return source and target of a message, given its number."""
         if self.everyone:
             return int(self.source[number // len(self.goal)]), int(
                 self.goal[number % len(self.goal)]
@@ -201,7 +201,7 @@ class Traffic:
         return int(self.source[at]), int(self.goal[goal])
 
     def blocks(self, nodes: int) -> Iterator[Messages]:
-        """Return the messages on a network of so many nodes, some goals at a time."""
+        """Iterate over the messages, some goals at a time, on a network of ``nodes`` nodes."""
         first = 0
         while first < len(self.goal):
             most = self.offset[first] + _BLOCK
@@ -243,7 +243,7 @@ def listed(source: Ints, target: Ints, amount: Floats | None = None) -> Traffic:
 def exchange(nodes: Ints, amount: Floats | None = None) -> Traffic:
     """Return messages from each of some nodes to each other one, in order of the sender.
 
-    ``amount[i, j]`` is what ``nodes[i]`` has for ``nodes[j]``; all alike if it is not given.
+    ``amount[i, j]`` goes from ``nodes[i]`` to ``nodes[j]``; all are equal if it is not given.
 
     Examples
     --------
@@ -256,14 +256,14 @@ def exchange(nodes: Ints, amount: Floats | None = None) -> Traffic:
 
 
 def hub_pairs(hub: Mask) -> HubPairs:
-    """Return no messages from any hub to any; without hubs none are gathered."""
+    """Return an empty table of pairs of hubs; without hubs nothing is gathered in it."""
     row, count = np.cumsum(hub) - 1, int(hub.sum())
     nothing = np.full(count * count, -1)
     return HubPairs(row, count, np.zeros(count * count), np.zeros(count * count), nothing)
 
 
 def edge(nodes: int) -> Edge:
-    """Make room for the ways in and out."""
+    """Allocate the state of paths into and out of the fabric."""
     return Edge(
         to_last=np.empty(nodes, dtype=np.int64),
         from_last=np.empty(nodes, dtype=np.int64),
@@ -289,13 +289,13 @@ def inside(
     field: Field,
     measuring: bool,  # noqa: FBT001  a hot loop has no keywords
 ) -> int:
-    """Carry the messages within a cell, target after target, or only find their metric.
+    """Carry the messages within cells, target after target; ``measuring``: only set their metrics.
 
-    Returns the first target whose messages there is no room for, or that are to be listed.
+    Returns the first target whose messages do not fit, or must be listed, else ``targets``.
     """
     targets = len(cells.part)
     for target in range(begin, targets):
-        missing = _want_in_cell(target, sent, cells, field.tree.state.wanted)
+        missing = _mark_wanted_in_cell(target, sent, cells, field.tree.state.wanted)
         if missing == 0:
             continue
         settle(target, missing, UNKNOWN, field.ground, field.tree.state)
@@ -304,13 +304,13 @@ def inside(
         if not _send_inside(target, sent, field, measuring):
             return target
         if not (measuring or field.passing.listing):
-            go_on(field.tree.state.size[1] - 1, Ends(target, target, 0), field)
+            forward_waiting(field.tree.state.size[1] - 1, Ends(target, target, 0), field)
     return targets
 
 
 @hot_loop
-def _want_in_cell(target: int, sent: Messages, cells: Cells, wanted: Mask) -> int:
-    """Want the sources in the cell of a target that need no hub; return how many there are."""
+def _mark_wanted_in_cell(target: int, sent: Messages, cells: Cells, wanted: Mask) -> int:
+    """Mark the sources in the cell of a target that need no hub; return their number."""
     offset, item = sent.to
     missing = 0
     for index in range(offset[target], offset[target + 1]):
@@ -330,13 +330,13 @@ def _send_inside(
     field: Field,
     measuring: bool,  # noqa: FBT001  a hot loop has no keywords
 ) -> bool:
-    """Carry the messages that a search found, unless there is no room for all of them."""
+    """Carry the messages to a target; return False if links do not fit, or they must be listed."""
     offset, item = sent.to
     state, passing, seed = field.tree.state, field.passing, field.rule.seed
     links = passing.links
     for index in range(offset[target], offset[target + 1]):
         state.wanted[sent.source[item[index]]] = False
-    # No path passes a node twice; what is divided passes no link twice.
+    # Most links of a message: a path passes no node twice, a divided message no link twice.
     most = len(field.latency) if field.rule.choice >= ALIKE else state.size[0]
     port, begin = Port(target, target, 0), links.used[0]
     for index in range(offset[target], offset[target + 1]):
@@ -355,12 +355,12 @@ def _send_inside(
             latency = carry(node, target, Ends(node, target, seed), port, amount, field)
             if latency < 0.0:
                 return False
-            _end(message, latency, (first, 0, 0), sent, passing, field.slowest)
+            _record(message, latency, (first, 0, 0), sent, passing, field.slowest)
     return True
 
 
 @hot_loop
-def _end(
+def _record(
     message: int,
     latency: float,
     links: tuple[int, int, int],
@@ -368,7 +368,7 @@ def _end(
     passing: Passing,
     slowest: Slowest,
 ) -> None:
-    """Note how a message went: its latency, or its links: the first, and those of both ends."""
+    """Record a message: its latency, or its first link and the number of links of both ends."""
     if passing.listing:
         sent.first[message], sent.head[message], sent.tail[message] = links
         sent.length[message] = passing.links.used[0] - links[0]
@@ -378,7 +378,7 @@ def _end(
 
 @hot_loop
 def choose_hubs(sent: Messages, hubs: Hubs, edge: Edge, field: Field) -> None:
-    """Give each message that gains by hubs the last of them."""
+    """Choose the last hub of each message whose path is shorter through hubs."""
     state = field.tree.state
     for row in hubs.order:
         if _search_from(row, sent, hubs, edge, field.ground, state):
@@ -390,9 +390,9 @@ def choose_hubs(sent: Messages, hubs: Hubs, edge: Edge, field: Field) -> None:
 def across(
     begin: int, sent: Messages, hubs: Hubs, edge: Edge, pairs: HubPairs, field: Field
 ) -> int:
-    """Carry the messages of each last hub, from one on.
+    """Carry the messages of each last hub, from the ``begin``-th hub of the order on.
 
-    Returns the first hub whose messages there is no room for, or that are to be listed.
+    Returns the first hub of the order whose messages do not fit or must be listed, else its length.
     """
     offset, behind = hubs.beyond.offset, hubs.beyond.item
     for step in range(begin, len(hubs.order)):
@@ -401,7 +401,7 @@ def across(
             continue
         last = int(np.int64(behind[offset[row]]))
         survey_paths(last, field)
-        edge.entry[:] = _SEVERAL if field.passing.listing else _NOT_YET
+        edge.entry[:] = _SEVERAL_ENTRIES if field.passing.listing else _UNKNOWN_ENTRY
         edge.many[0] = 0
         edge.from_last[:] = UNKNOWN
         for index in range(offset[row], offset[row + 1]):
@@ -414,8 +414,8 @@ def across(
                 field.passing.links.used[0] = used
                 return step
         if not field.passing.listing:
-            go_on(field.tree.state.size[1] - 1, Ends(last, last, 0), field)
-            _send_together(hubs, edge, field)
+            forward_waiting(field.tree.state.size[1] - 1, Ends(last, last, 0), field)
+            _send_gathered(hubs, edge, field)
     return len(hubs.order)
 
 
@@ -423,21 +423,21 @@ def across(
 def _search_from(
     row: int, sent: Messages, hubs: Hubs, edge: Edge, ground: Ground, state: SearchState
 ) -> bool:
-    """Search backwards from a hub as far as some message needs it; say whether any does."""
-    missing = _want(row, sent, hubs, edge, state.wanted)
+    """Search backwards from a hub as far as a message needs; return whether any needs it."""
+    missing = _mark_wanted(row, sent, hubs, edge, state.wanted)
     if missing > 0:
         last = hubs.beyond.item[hubs.beyond.offset[row]]
         settle(last, missing, edge.limit[0], ground, state)
         state.wanted[:] = False
-        edge.to_last[:] = -1  # not known yet of any node
+        edge.to_last[:] = -1  # of no node computed yet
     return missing > 0
 
 
 @hot_loop
-def _want(row: int, sent: Messages, hubs: Hubs, edge: Edge, wanted: Mask) -> int:
-    """Mark the hubs near sources whose path may end at a hub, and say how far; return how many.
+def _mark_wanted(row: int, sent: Messages, hubs: Hubs, edge: Edge, wanted: Mask) -> int:
+    """Mark the hubs near sources whose path may end at a hub; return their number.
 
-    Where last hubs are chosen already (``edge.chosen``) those are of its messages alone.
+    Sets ``edge.limit``. With last hubs chosen (``edge.chosen``) only messages of this one count.
     """
     offset, item = sent.to
     last = hubs.beyond.item[hubs.beyond.offset[row]]
@@ -448,7 +448,7 @@ def _want(row: int, sent: Messages, hubs: Hubs, edge: Edge, wanted: Mask) -> int
         target = hubs.beyond.item[behind]
         for index in range(offset[target], offset[target + 1]):
             message = item[index]
-            # What the way to this hub may take at most, to be as good as the path found so far.
+            # Largest metric to this hub with which a path is as short as the best one so far.
             slack = sent.metric[message] - hubs.beyond.metric[behind]
             if slack < 0 or (edge.chosen[0] and sent.by[message] != last):
                 continue
@@ -456,14 +456,14 @@ def _want(row: int, sent: Messages, hubs: Hubs, edge: Edge, wanted: Mask) -> int
             node = sent.source[message]
             if not edge.asked[node]:
                 edge.asked[node] = True
-                missing += _want_hubs(node, hubs.after, wanted)
+                missing += _mark_hubs_near(node, hubs.after, wanted)
     edge.limit[0] = limit
     return missing
 
 
 @hot_loop
-def _want_hubs(node: int, after: Near, wanted: Mask) -> int:
-    """Mark the hubs near a node; return how many were not yet."""
+def _mark_hubs_near(node: int, after: Near, wanted: Mask) -> int:
+    """Mark the hubs near a node; return how many were not marked before."""
     missing = 0
     for index in range(after.offset[node], after.offset[node + 1]):
         missing += not wanted[after.item[index]]
@@ -475,7 +475,7 @@ def _want_hubs(node: int, after: Near, wanted: Mask) -> int:
 def _compare(
     row: int, sent: Messages, hubs: Hubs, to_last: Longs, metric: Longs, seed: int
 ) -> None:
-    """Note the messages that gain by one hub as their last; among equals the least hash wins."""
+    """Set this hub as last of the messages that gain by it; equal metrics: least hash wins."""
     (offset, item), beyond = sent.to, hubs.beyond
     best, by, hashes = sent.metric, sent.by, sent.hashed
     last = beyond.item[beyond.offset[row]]
@@ -484,8 +484,8 @@ def _compare(
         for index in range(offset[target], offset[target + 1]):
             message = item[index]
             node = sent.source[message]
-            _measure(node, hubs.after, metric, to_last)
-            # Source to hub, and hub to target; a hash of all three decides between equals.
+            _set_metric_to_last(node, hubs.after, metric, to_last)
+            # Source to hub plus hub to target; a hash of all three breaks ties.
             total = to_last[node] + beyond.metric[behind]
             if total > best[message] or total >= UNKNOWN:
                 continue
@@ -498,19 +498,19 @@ def _compare(
 def _send_behind(  # noqa: C901, PLR0912, PLR0915  a hot loop: a call per message costs more than its work
     target: int, last: int, sent: Messages, pairs: HubPairs, fringe: tuple[Hubs, Edge], field: Field
 ) -> bool:
-    """Carry the messages to a target whose last hub is this, unless there is no room for all.
+    """Carry the messages to a target with this last hub; return False as :func:`_send_inside`.
 
-    Sums take together what has one way in or out.
+    In sums, messages with a single path in, or out, are carried over it together.
     """
     (hubs, edge), (offset, item), passing = fringe, sent.to, field.passing
     links, hit, back = passing.links, passing.hit, reverse(field.ground.graph)
-    # Room for the longest path, or for every link of the network once.
+    # Most links of a message: the longest path, and if divided every link of the network once.
     most = len(edge.entry) + (len(field.latency) if field.rule.choice >= ALIKE else 0)
     ends = Ends(target, target, field.rule.seed)
-    port = leaving_port(ends, last, back, edge.from_last, field.rule)
+    port = exit_port(ends, last, back, edge.from_last, field.rule)
     sole, tail, tail_hit, together = False, 0.0, False, 0.0
     if not passing.listing:
-        # The way out is walked with nothing on it, for its latency; what takes it follows.
+        # Walked once with amount 0 for its latency; the amounts of all messages follow at the end.
         hit[0] = False
         _walk_out(ends, last, 0.0, back, edge, field)
         sole, tail, tail_hit = edge.sole[0], edge.took[0], hit[0]
@@ -523,9 +523,9 @@ def _send_behind(  # noqa: C901, PLR0912, PLR0915  a hot loop: a call per messag
             return False
         ends = Ends(source, target, field.rule.seed)
         if not sole:
-            port = leaving_port(ends, last, back, edge.from_last, field.rule)
+            port = exit_port(ends, last, back, edge.from_last, field.rule)
         first, hit[0] = links.used[0], sole and tail_hit
-        if edge.entry[source] == _NOT_YET:
+        if edge.entry[source] == _UNKNOWN_ENTRY:
             _find_entry(ends, hubs, edge, field)
         entry, head = edge.entry[source], edge.head[source]
         if entry >= 0:
@@ -534,7 +534,7 @@ def _send_behind(  # noqa: C901, PLR0912, PLR0915  a hot loop: a call per messag
         else:
             entry = _walk_in(ends, amount, hubs, edge, field)
             head = edge.took[0]
-        begin, through = links.used[0], 0.0  # of the way through the fabric
+        begin, through = links.used[0], 0.0  # of the part through the fabric
         if pairs.hubs == 0:
             through = carry(entry, last, ends, port, amount, field)
         end = links.used[0]
@@ -542,26 +542,26 @@ def _send_behind(  # noqa: C901, PLR0912, PLR0915  a hot loop: a call per messag
             together += amount
         else:
             _walk_out(ends, last, amount, back, edge, field)
-            _turn(end, links)  # it was walked from the target up to the last hub
+            _reverse_links(end, links)  # the walk was backwards, from the target to the last hub
             tail = edge.took[0]
         if pairs.hubs > 0:
             about = (amount, head + tail, sent.number[message])
-            _gather(pairs.row[entry], pairs.row[last], about, pairs)
+            _add_to_pair(pairs.row[entry], pairs.row[last], about, pairs)
         elif through < 0.0:
             return False
         else:
             parts = (first, begin - first, links.used[0] - end)
-            _end(message, head + tail + through, parts, sent, passing, field.slowest)
+            _record(message, head + tail + through, parts, sent, passing, field.slowest)
     if together > 0.0:
         _walk_out(Ends(target, target, field.rule.seed), last, together, back, edge, field)
     return True
 
 
 @hot_loop
-def _gather(first: int, last: int, message: tuple[float, float, int], pairs: HubPairs) -> None:
-    """Note what a message sends from hub to hub: its amount, latency outside, and number."""
+def _add_to_pair(first: int, last: int, message: tuple[float, float, int], pairs: HubPairs) -> None:
+    """Add a message to its pair of hubs: its amount, latency outside, and number."""
     amount, outside, number = message
-    at = first * pairs.hubs + last  # a table of hubs by hubs
+    at = first * pairs.hubs + last  # row-major table of hubs by hubs
     pairs.amount[at] += amount
     if pairs.number[at] < 0 or outside > pairs.outside[at] * (1 + SAME):
         pairs.outside[at], pairs.number[at] = outside, number
@@ -571,7 +571,7 @@ def _gather(first: int, last: int, message: tuple[float, float, int], pairs: Hub
 
 @hot_loop
 def _walk_out(ends: Ends, last: int, amount: float, back: Graph, edge: Edge, field: Field) -> None:
-    """Send a message from the last hub to its target, walked from there backwards."""
+    """Send a message from the last hub to its target; the walk is backwards from the target."""
     node, edge.took[0], edge.sole[0] = ends.target, 0.0, True
     while node != last:
         edge.sole[0] = edge.sole[0] and count_nearer(node, edge.from_last, back) == 1
@@ -583,14 +583,14 @@ def _walk_out(ends: Ends, last: int, amount: float, back: Graph, edge: Edge, fie
 
 @hot_loop
 def _walk_in(ends: Ends, amount: float, hubs: Hubs, edge: Edge, field: Field) -> int:
-    """Send a message to its first hub, always towards the nearest way to the last; return which."""
+    """Send a message to its first hub, by least metric to the last hub; return the first hub."""
     graph, metric = field.ground.graph, field.tree.state.metric
     offset, item = graph.out
     node, edge.took[0], edge.sole[0] = ends.source, 0.0, True
-    _measure(node, hubs.after, metric, edge.to_last)
+    _set_metric_to_last(node, hubs.after, metric, edge.to_last)
     while not hubs.hub[node]:
         for index in range(offset[node], offset[node + 1]):
-            _measure(graph.stop[item[index]], hubs.after, metric, edge.to_last)
+            _set_metric_to_last(graph.stop[item[index]], hubs.after, metric, edge.to_last)
         edge.sole[0] = edge.sole[0] and count_nearer(node, edge.to_last, graph) == 1
         link = choose_link(node, ends, edge.to_last, graph)
         take(link, amount, field.passing)
@@ -600,8 +600,8 @@ def _walk_in(ends: Ends, amount: float, hubs: Hubs, edge: Edge, field: Field) ->
 
 
 @hot_loop
-def _measure(node: int, after: Near, metric: Longs, to_last: Longs) -> None:
-    """Set ``to_last`` of a node, where it is not yet: by the best of the hubs near it."""
+def _set_metric_to_last(node: int, after: Near, metric: Longs, to_last: Longs) -> None:
+    """Set ``to_last`` of a node if not yet known: the least over the hubs near it."""
     if to_last[node] >= 0:
         return
     to_last[node] = UNKNOWN
@@ -611,11 +611,11 @@ def _measure(node: int, after: Near, metric: Longs, to_last: Longs) -> None:
 
 @hot_loop
 def _find_entry(ends: Ends, hubs: Hubs, edge: Edge, field: Field) -> None:
-    """Find out, once per node and last hub, whether there is a single way in, and where it ends."""
+    """Determine whether a node has a single path in, and at which hub it enters."""
     node, hit = ends.source, field.passing.hit
     before, hit[0] = hit[0], False
     entry = _walk_in(ends, 0.0, hubs, edge, field)
-    edge.entry[node] = entry if edge.sole[0] else _SEVERAL
+    edge.entry[node] = entry if edge.sole[0] else _SEVERAL_ENTRIES
     edge.head[node], edge.hit[node] = edge.took[0], hit[0]
     hit[0] = before
     if edge.sole[0]:
@@ -624,8 +624,8 @@ def _find_entry(ends: Ends, hubs: Hubs, edge: Edge, field: Field) -> None:
 
 
 @hot_loop
-def _send_together(hubs: Hubs, edge: Edge, field: Field) -> None:
-    """Add up what was sent together on the ways in."""
+def _send_gathered(hubs: Hubs, edge: Edge, field: Field) -> None:
+    """Send the gathered amounts of nodes over their single paths in."""
     for index in range(edge.many[0]):
         node = int(np.int64(edge.came[index]))
         amount, edge.sent[node] = edge.sent[node], 0.0
@@ -634,8 +634,8 @@ def _send_together(hubs: Hubs, edge: Edge, field: Field) -> None:
 
 
 @hot_loop
-def _turn(begin: int, links: LinkColumns) -> None:
-    """Turn round the order of the links from ``begin`` on."""
+def _reverse_links(begin: int, links: LinkColumns) -> None:
+    """Reverse the order of the links from ``begin`` on."""
     link, end = links.link, links.used[0]
     for index in range((end - begin) // 2):
         mirrored = end - 1 - index
@@ -643,7 +643,7 @@ def _turn(begin: int, links: LinkColumns) -> None:
 
 
 def gathered(sent: Messages, links: LinkColumns) -> tuple[Longs, Ints, Floats]:
-    """Put the listed paths one after the other, in the order of the messages."""
+    """Return the listed paths in CSR form, in the order of the messages."""
     offset = offsets(sent.length)
     entry = np.arange(offset[-1]) + np.repeat(sent.first - offset[:-1], sent.length)
     return offset, links.link[entry], links.share[entry]

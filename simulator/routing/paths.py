@@ -1,8 +1,8 @@
-"""Paths of least metric of many messages: by the topology's own function, by NICs, or searched.
+"""Least-metric paths of many messages: from the topology's own function, by NICs, or by search.
 
-What all searches of one network need is surveyed once: its graph, its hubs, and its routing policy
-compiled. A link of the scale-out fabric counts as much as a thousand others; where a node is wired
-as a graph a PCIe link counts as much as eight (:mod:`simulator.routing.routes` says why).
+What all searches of one network need is computed once: its graph, its hubs, and its compiled
+routing policy. A link of the scale-out fabric counts as much as a thousand others; where a node is
+wired as a graph a PCIe link counts as much as eight (:mod:`simulator.routing.routes` explains why).
 """
 
 from collections.abc import Callable
@@ -58,14 +58,14 @@ from simulator.support.errors import TopologyError
 from simulator.topology import HOP, PCIE, SCALE_OUT, SCALE_OUT_HOPS, Doors, Routing, Topology
 
 _PCIE_METRIC = 8
-"""More than the hops over which a mesh of xGMI or NVLink joins the ranks of a node."""
+"""More than the hops by which a mesh of xGMI or NVLink joins the ranks of a node."""
 _BETWEEN_GROUPS = 3
-"""A cable between groups counts as three inside: over one with a hop on each side, never over two
-(Kim et al. 2008, section 4.1: minimal routing crosses at most one global channel)."""
+"""Factor on the metric of a cable between groups: a path takes one with a hop on each side, never
+two (Kim et al. 2008, section 4.1: minimal routing crosses at most one global channel)."""
 _SMALL_DOMAIN = 16
-"""Ranks of a node; larger domains (72 on one NVLink switch) gain by a search of their own."""
+"""Most ranks of a node whose switch is no hub; larger domains (72 on one switch) gain by one."""
 _MOST_CAPACITY = 1e100
-"""Of a link that nothing limits (B/s): its part of a message is a ratio to that of others."""
+"""Capacity of an unlimited link (B/s): finite, as parts are ratios of capacities."""
 CHOICES = {
     "ecmp": HASH,
     "static": TABLE,
@@ -75,12 +75,12 @@ CHOICES = {
     "valiant": ALIKE,
     "adaptive": ALIKE,
 }
-"""How switches choose under each policy; adaptive ones may divide by capacity besides."""
+"""How switches choose under each policy; adaptive ones may also divide by capacity."""
 
 
 @dataclass(eq=False)
 class Survey:
-    """What all searches of one graph need; the way from hub to hub only some of them do."""
+    """What all searches of one graph need; parts for the fabric are computed on first use."""
 
     network: Topology
     graph: Graph
@@ -89,34 +89,34 @@ class Survey:
 
     @cached_property
     def least_by_hub(self) -> int:
-        """Metric that no path through a hub between two other nodes can be below."""
+        """Lower bound of the metric of a path through a hub between two other nodes."""
         graph, hub = self.graph, self.hub
         enter, leave = graph.metric[hub[graph.stop]], graph.metric[hub[graph.start]]
         return int(enter.min() + leave.min()) if len(enter) and len(leave) else UNKNOWN
 
     @cached_property
     def hubs(self) -> Hubs:
-        """What is near hubs, and what lies between them."""
+        """Which nodes are near hubs, and which lie between hubs."""
         return hubs(self.graph, self.hub)
 
     @cached_property
     def domains(self) -> Ground:
-        """Where a message leads that meets no hub."""
+        """Where a search for paths without hubs leads."""
         return ground(self.graph, self.cells.outside)
 
     @cached_property
     def fabric(self) -> Ground:
-        """Where a message leads from hub to hub."""
+        """Where a search from hub to hub leads."""
         return ground(self.graph, self.hubs.inner)
 
     @cached_property
     def rule(self) -> Rule:
-        """How a message goes from hub to hub."""
+        """How a message is routed from hub to hub."""
         return rule_of(self.network, self.hub)
 
     @cached_property
     def detours(self) -> Detours:
-        """Paths over routers, or groups of them, in between."""
+        """Detours over routers, or groups of them."""
         group = self.network.routing.group
         if group is None:
             raise TopologyError(f"{self.network.name} has no groups of routers for detours")
@@ -124,10 +124,10 @@ class Survey:
 
 
 def survey_of(network: Topology) -> Survey:
-    """Survey a network, once."""
+    """Return the survey of a network, cached with it."""
     cache = network.known_graph
     if "survey" not in cache:
-        graph, hub = graph_of(network), _hub_switches(network)
+        graph, hub = graph_of(network), _mark_hubs(network)
         cache["survey"] = Survey(network, graph, hub, cells(graph, hub))
     survey: Survey = cache["survey"]
     return survey
@@ -150,14 +150,14 @@ def rule_of(network: Topology, hub: Mask) -> Rule:
 
 
 def _senders(network: Topology, hub: Mask) -> Mask:
-    """Mark hubs that no hub leads to: the sending sides of NICs with several ports."""
+    """Mark hubs that no hub has a link to: the sending sides of NICs with several ports."""
     senders = hub.copy()
     senders[network.target[hub[network.source]]] = False
     return senders
 
 
 def _ruled(network: Topology, routing: Routing) -> Mask:
-    """Mark the nodes where the policy holds: those all of whose links out are of its resource."""
+    """Mark the nodes where the policy applies: all their outgoing links are of its resource."""
     if not routing.resource:
         return np.ones(len(network.nodes), dtype=np.bool_)
     ruled = np.arange(len(network.nodes)) >= network.ranks
@@ -166,7 +166,7 @@ def _ruled(network: Topology, routing: Routing) -> Mask:
 
 
 def of_resource(network: Topology, routing: Routing) -> Mask:
-    """Mark the links of the resource that a policy is for."""
+    """Mark the links of the resource that a policy applies to."""
     if not routing.resource:
         return np.ones(len(network), dtype=np.bool_)
     names = np.array(network.resources)
@@ -174,31 +174,31 @@ def of_resource(network: Topology, routing: Routing) -> Mask:
 
 
 def between_switches(network: Topology) -> Mask:
-    """Mark the links of the fabric that join its switches, or ranks that are their own."""
+    """Mark the links of the fabric between its switches, or between ranks that act as switches."""
     survey = survey_of(network)
     inner = survey.hub if survey.hub.any() else np.ones_like(survey.hub)
     return inner[network.source] & inner[network.target] & of_resource(network, network.routing)
 
 
 def policy_of(network: Topology) -> str:
-    """Name how a network routes: its policy, unless it has paths of its own, or no two switches."""
+    """Return how a network routes: its policy, ``its own`` paths, or ``single paths``."""
     if network.route is not None:
         return "its own"
     return network.routing.policy if between_switches(network).any() else "single paths"
 
 
 def capacity_of(network: Topology) -> Floats:
-    """Return what adaptive switches think that links can carry."""
+    """Return the capacity of links that adaptive switches assume."""
     capacity = network.routing.capacity
     return network.bandwidth if capacity is None else capacity
 
 
 def _port_numbers(network: Topology, hub: Mask) -> tuple[Longs, Longs, int]:
-    """Count the ports by which messages leave the fabric: place and switch by link, and the most.
+    """Assign numbers to ports that leave the fabric: place and switch by link, most places.
 
-    Of Zahavi's number of a host these are the digits: hosts are counted switch by switch, also
-    where not all ports of a switch are in use, and where rails make the hosts of a switch
-    strangers to each other.
+    These are the digits of Zahavi's host number. Hosts are counted switch by switch, also where
+    some ports of a switch are not in use, and where rails connect to a switch hosts that do not
+    communicate over it.
     """
     order = network.out_links[1]
     leaving = hub[network.source] & ~hub[network.target] & of_resource(network, network.routing)
@@ -211,7 +211,7 @@ def _port_numbers(network: Topology, hub: Mask) -> tuple[Longs, Longs, int]:
 
 
 def link_metrics(network: Topology) -> Longs:
-    """Say what every link counts on a path."""
+    """Return the metric of every link."""
     metric = np.ones(len(network), dtype=np.int64)
     if SCALE_OUT in network.resources:
         metric[network.resource == network.resources.index(SCALE_OUT)] = SCALE_OUT_HOPS
@@ -229,19 +229,19 @@ def link_metrics(network: Topology) -> Longs:
 
 
 def graph_of(network: Topology) -> Graph:
-    """Compile the links for searches."""
+    """Compile the links of a network for searches."""
     metric = link_metrics(network)
     into = grouped(network.target, len(network.nodes))
     start, stop = np.ascontiguousarray(network.source), np.ascontiguousarray(network.target)
     return Graph(start, stop, metric, CsrRows(*network.out_links), into)
 
 
-def _hub_switches(network: Topology) -> Mask:
-    """Mark the switches to search from; which they are decides about speed, not about metrics.
+def _mark_hubs(network: Topology) -> Mask:
+    """Mark the switches to search from; the choice affects speed, not metrics.
 
-    They have several links in and out, so the ends of a NIC are none, and join more than the
-    ranks of one small domain: a search may as well pass through its switch. A NIC with several
-    ports is one, whose choice among them is the fabric's.
+    Hubs have several links in and out, so the two ends of a NIC are none. They join more than the
+    ranks of one small domain, through whose switch a search may simply pass. A NIC with several
+    ports is a hub: the fabric's rule chooses among its ports.
     """
     nodes = len(network.nodes)
     rank = np.arange(nodes) < network.ranks
@@ -252,7 +252,7 @@ def _hub_switches(network: Topology) -> Mask:
     domain = (out == to_ranks) & (into == from_ranks) & (out <= _SMALL_DOMAIN)
     hub: Mask = ~rank & ~domain & (out > 1) & (into > 1)
     if network.routing.resource:
-        # Sides of NICs: several links of the fabric lead from one to hubs, or from hubs to it.
+        # Sides of NICs with several ports: all links out lead to hubs, or all in come from hubs.
         own = of_resource(network, network.routing)
         sends = np.bincount(network.source[own & hub[network.target]], minlength=nodes)
         receives = np.bincount(network.target[own & hub[network.source]], minlength=nodes)
@@ -261,14 +261,14 @@ def _hub_switches(network: Topology) -> Mask:
 
 
 THROUGH = 1
-"""What :func:`section_of` calls the way through the fabric."""
+"""The section of a path through the fabric, in :func:`section_of`."""
 
 
 class Found(NamedTuple):
-    """Paths of least metric; those through the fabric have a head and a tail outside of it.
+    """Paths of least metric; those through the fabric have a head and a tail outside it.
 
-    ``offset``, ``link`` and ``share`` are those of :class:`Routes`; of the links of a message the
-    first ``head`` and the last ``tail`` are not the fabric's, shape ``(messages,)``.
+    ``offset``, ``link`` and ``share`` are as in :class:`Routes`. Of the links of a message the
+    first ``head`` and the last ``tail`` are outside the fabric, shape ``(messages,)``.
     """
 
     offset: Longs
@@ -279,7 +279,7 @@ class Found(NamedTuple):
 
 
 def check_nodes(network: Topology, source: Ints, target: Ints) -> None:
-    """Refuse messages that name a node that is not there."""
+    """Refuse messages that name a node that does not exist."""
     count = len(network.nodes)
     for ends in (source, target):
         outside = ends[(ends < 0) | (ends >= count)]
@@ -290,28 +290,28 @@ def check_nodes(network: Topology, source: Ints, target: Ints) -> None:
 def found_paths(
     network: Topology, source: Ints, target: Ints, *, by_capacity: bool = False, flow: int = 0
 ) -> Found:
-    """Find paths of least metric, or those that the topology itself gives.
+    """Return paths of least metric, or those that the topology itself gives.
 
-    A divided message takes them alike, or in proportion to what they can carry on. Of a ``flow``
-    other than the first the hash has another seed.
+    A divided message uses them equally, or in proportion to their capacity. For every ``flow``
+    except the first the hash has another seed.
     """
     if network.route is not None:
-        return _follow(network, source, target)
+        return _paths_of_topology(network, source, target)
     choice = BY_CAPACITY if by_capacity else CHOICES[network.routing.policy]
     rule = survey_of(network).rule
     number = flow if network.routing.flows > 1 else -1
     rule = rule._replace(choice=choice, seed=rule.seed + flow * _NEXT_FLOW, flow=number)
     if network.doors is not None:
-        return _by_doors(network, network.doors, (source, target), rule)
+        return _search_by_nics(network, network.doors, (source, target), rule)
     return _search(network, source, target, rule)
 
 
 _NEXT_FLOW = 1_000_003
-"""Between the seeds of two flows of a message: beyond those that anybody draws one by one."""
+"""Difference between seeds of two flows of a message: above the seeds of repeated draws."""
 
 
-def _follow(network: Topology, source: Ints, target: Ints) -> Found:
-    """Take the paths that the topology's own ``route`` gives."""
+def _paths_of_topology(network: Topology, source: Ints, target: Ints) -> Found:
+    """Return the paths that the topology's own ``route`` gives."""
     index = {node: number for number, node in enumerate(network.nodes)}
     ends = zip(network.source.tolist(), network.target.tolist(), strict=True)
     number_of = {pair: number for number, pair in enumerate(ends)}
@@ -335,10 +335,10 @@ def _follow(network: Topology, source: Ints, target: Ints) -> Found:
     )
 
 
-def _by_doors(network: Topology, doors: Doors, ends: tuple[Ints, Ints], rule: Rule) -> Found:
-    """Search the way of a message between nodes in three parts: to its NIC, on to the other's, in.
+def _search_by_nics(network: Topology, doors: Doors, ends: tuple[Ints, Ints], rule: Rule) -> Found:
+    """Search paths between nodes in three parts: to a NIC, to the other node's NIC, to the target.
 
-    A message with an end that is not a rank is sent as it is.
+    A message with an end that is not a rank is routed in one part.
     """
     source, target = ends
     far = (source < network.ranks) & (target < network.ranks)
@@ -381,32 +381,32 @@ def _search(network: Topology, source: Ints, target: Ints, rule: Rule) -> Found:
 def list_links(
     sent: Messages, survey: Survey, rule: Rule, passing: Passing | None = None
 ) -> LinkColumns:
-    """List the links of messages; the metric of one without a path stays unknown.
+    """List the links of messages; the metric of a message without a path stays unknown.
 
-    They are written to ``passing`` while there is room, for two of each message by default.
+    They are appended to ``passing``, by default with room for two per message at first.
     """
     field = _field(survey, rule, passing or listing(2 * (len(sent.source) + len(survey.hub))))
-    carried = _carried(sent, survey, rule, field, hub_pairs(survey.hub[:0]))
+    carried = _carry_all(sent, survey, rule, field, hub_pairs(survey.hub[:0]))
     return field.passing.links if carried is None else carried
 
 
 def sum_links(
     sent: Messages, survey: Survey, rule: Rule, total: tuple[Passing, Slowest], pairs: HubPairs
 ) -> bool:
-    """Add up what messages put on links; whether that can be done without a list of these.
+    """Add the loads of messages to ``total``; return False if they must be listed instead.
 
-    What goes from hub to hub is gathered in ``pairs`` instead, unless they are empty.
+    Amounts from hub to hub are gathered in ``pairs`` instead, unless it is empty.
     """
     field = _field(survey, rule, *total)
-    if _carried(sent, survey, rule, field, pairs) is None:
+    if _carry_all(sent, survey, rule, field, pairs) is None:
         return False
-    # Who sends nothing needs no path where one search finds the path and what passes it.
+    # Without hubs, messages that send nothing are skipped: their missing metric means nothing.
     lost = (sent.metric == UNKNOWN) & ((sent.amount != 0) | bool(survey.hub.any()))
     return not lost.any()
 
 
 def sum_between(sent: Messages, survey: Survey, rule: Rule, total: tuple[Passing, Slowest]) -> bool:
-    """Add up messages from hub to hub, or between any nodes where there are no hubs."""
+    """Add the loads of messages from hub to hub, or between any nodes if there are no hubs."""
     field = _field(survey, rule, *total)
     if survey.hub.any():
         field = field._replace(ground=survey.fabric, rule=rule)
@@ -417,7 +417,7 @@ def sum_between(sent: Messages, survey: Survey, rule: Rule, total: tuple[Passing
 
 
 def _field(survey: Survey, rule: Rule, passing: Passing, noted: Slowest | None = None) -> Field:
-    """Make what carries messages that meet no hub: not by a policy of the fabric alone."""
+    """Return the field for messages without hubs; a policy of the fabric does not apply there."""
     inner_rule = rule._replace(choice=HASH) if survey.network.routing.resource else rule
     return Field(
         ground=survey.domains,
@@ -429,10 +429,10 @@ def _field(survey: Survey, rule: Rule, passing: Passing, noted: Slowest | None =
     )
 
 
-def _carried(
+def _carry_all(
     sent: Messages, survey: Survey, rule: Rule, field: Field, pairs: HubPairs
 ) -> LinkColumns | None:
-    """Carry messages inside cells, and across hubs; None where sums cannot be made."""
+    """Carry messages inside cells, and across hubs; return None if they must be listed."""
     links: LinkColumns | None = field.passing.links
     if survey.hub.any():
         inside(0, sent, survey.cells, field, True)  # noqa: FBT003  no keywords here
@@ -444,7 +444,7 @@ def _carried(
             is_last[sent.by[sent.by >= 0]] = True
             some = hubs.order[is_last[hubs.beyond.item[hubs.beyond.offset[hubs.order]]]]
             hubs = hubs._replace(order=some)
-            links = _through(
+            links = _run(
                 lambda begin, passing: across(
                     begin, sent, hubs, ways, pairs, fabric._replace(passing=passing)
                 ),
@@ -453,7 +453,7 @@ def _carried(
             )
     if links is None:
         return None
-    return _through(
+    return _run(
         lambda begin, passing: inside(
             begin,
             sent,
@@ -466,8 +466,8 @@ def _carried(
     )
 
 
-def _through(loop: Callable[[int, Passing], int], end: int, passing: Passing) -> LinkColumns | None:
-    """Run a loop to its end, with more room for links whenever it is full; None: it gives up."""
+def _run(loop: Callable[[int, Passing], int], end: int, passing: Passing) -> LinkColumns | None:
+    """Run a loop to its end, with more room for links if full; return None if it stops early."""
     links = passing.links
     if not passing.listing:
         return links if loop(0, passing) == end else None
@@ -482,7 +482,7 @@ def _through(loop: Callable[[int, Passing], int], end: int, passing: Passing) ->
 
 
 def section_of(paths: Found) -> Longs:
-    """Say of each entry whether it belongs to the head (0), the way through (1) or the tail (2)."""
+    """Return the section of each entry: head (0), through the fabric (1) or tail (2)."""
     message = message_of(paths)
     at = np.arange(len(paths.link)) - paths.offset[message]
     left = paths.offset[message + 1] - paths.offset[message] - at
@@ -491,12 +491,12 @@ def section_of(paths: Found) -> Longs:
 
 
 def message_of(paths: Found) -> Longs:
-    """Which message each entry belongs to."""
+    """Return the message of each entry."""
     return row_of_entries(paths.offset)
 
 
 def loads_of(paths: Found, amount: Floats, network: Topology) -> Floats:
-    """Add up what messages put on each link (B)."""
+    """Return the load of messages on each link (B)."""
     sent = amount[message_of(paths)]
     loads: Floats = np.bincount(
         paths.link, weights=sent * paths.share, minlength=len(network)

@@ -1,28 +1,28 @@
-"""Which links a message takes.
+"""Routes: the links that a message takes.
 
-Shortest path, where a link of the scale-out fabric counts as much as a thousand others: a message
-stays in its scale-up domain if it can, however many hops that takes. A path may lead through other
-ranks, where that is shorter or the only way. Among equal next hops the topology's routing policy
-(:mod:`simulator.topology`) chooses; if it has none, a hash of source, target and node (static
-ECMP). Which switch the target is entered from, among equal paths, is the sender's choice and always
-by that hash: equal-cost paths are all used and every run chooses the same.
+Messages take shortest paths, where a link of the scale-out fabric counts as much as a thousand
+others: a message stays in its scale-up domain if possible, however many hops that takes. A path may
+lead through other ranks, if that is shorter or the only path. Among equal next hops the topology's
+routing policy (:mod:`simulator.topology`) chooses; without one, a hash of source, target and node
+(static ECMP). From which switch the target is entered, among equal paths, is the sender's choice,
+always by that hash: all equal-cost paths are used, and every run chooses the same.
 
-A graph may name resources of its own (:mod:`topologies.families.from_file`): of ways of as many
-hops the one over the faster of them is then taken, whatever a what-if makes of their bandwidths.
+A graph may name resources of its own (:mod:`topologies.families.from_file`): of paths with equal
+hops the one over the faster resource is taken, even if a what-if changes their bandwidths.
 
 Where a node is wired as a graph (:class:`~simulator.topology.Doors`) a PCIe link counts as much as
-eight others: peers use NVLink or xGMI wherever it leads, over other ranks too (NCCL's order of
-paths is NVL, NVB, and then PIX to SYS), and the way between nodes is that by the ranks' NICs.
+eight others: peers use NVLink or xGMI wherever it leads, also through other ranks (NCCL's order of
+paths is NVL, NVB, and then PIX to SYS), and the path between nodes is by the NICs of the ranks.
 
-Adaptive routing sends the part ``x`` of every message of a step on paths of least metric and the
-rest on detours (:mod:`simulator.routing.detours`), with the largest ``x`` in [0, 1] for which the
-busiest link is least busy: what the choice between the two by the length of queues (UGAL: A. Singh,
-"Load-Balanced Routing in Interconnection Networks", Stanford 2005) tends to in a steady state. The
-paths of least metric are a mixture, found in the same way, of all of them alike and of all in
-proportion to what they can carry on. Other traffic is not looked at.
+Adaptive routing sends a part ``x`` of every message of a step on paths of least metric and the rest
+on detours (:mod:`simulator.routing.detours`), with the largest ``x`` in [0, 1] that minimises the
+load of the busiest link. A choice between the two by queue length (UGAL: A. Singh, "Load-Balanced
+Routing in Interconnection Networks", Stanford 2005) tends to this in a steady state. On paths of
+least metric, messages are divided in the same way between all of these equally and all in
+proportion to their capacity. Other traffic is not considered.
 
-So that what a fault made slower is no worse than what it cut, a part of every message that is
-divided goes as if slow cables between switches were cut.
+So that a cable that a fault slowed is no worse than one that it cut, a part of every divided
+message is routed as if slow cables between switches were cut.
 """
 
 from dataclasses import replace
@@ -55,17 +55,17 @@ from simulator.support.arrays import (
 from simulator.support.errors import TopologyError
 from simulator.topology import DIVIDING, Topology, with_links
 
-_ALIKE = 1e-9
-"""Loads that differ by less, relatively, are taken for equal: sums of shares are rounded."""
+_EQUAL = 1e-9
+"""Relative difference below which loads are equal: sums of shares are rounded."""
 
 
 class Routes(NamedTuple):
-    """Links of messages in CSR form, and what part of a message each of them carries.
+    """Links of messages in CSR form, and the part of a message on each of them.
 
-    Message ``i`` takes ``link[offset[i]:offset[i + 1]]``, each at most once; of its bytes
-    ``share`` passes that link. A message on one path has shares of 1, and its links stand in the
-    order of the path. The shares of a divided one are above 0 and add up to 1 over every cut
-    between its ends, what comes back over it subtracted; where its links stand says nothing.
+    Message ``i`` takes ``link[offset[i]:offset[i + 1]]``, each at most once, and ``share`` of its
+    bytes passes each link. A message on one path has shares of 1, with its links in the order of
+    the path. The shares of a divided one are above 0 and sum to 1 over every cut between its ends
+    (shares that come back over the cut are subtracted); its links are in no particular order.
     """
 
     offset: Longs
@@ -74,13 +74,13 @@ class Routes(NamedTuple):
 
     @property
     def message(self) -> Longs:
-        """Which message each entry of ``link`` and ``share`` belongs to."""
+        """The message of each entry of ``link`` and ``share``."""
         return row_of_entries(self.offset)
 
     def along(self, value: Floats) -> Floats:
-        """Add up a value of links (s, hops) on the way of each message, shape ``(messages,)``.
+        """Sum a value of links (s, hops) along the path of each message, shape ``(messages,)``.
 
-        Of a divided message it is the mean over its paths, as its bytes are divided over them.
+        For a divided message it is the mean over its paths, weighted by bytes.
         """
         total: Floats = np.bincount(
             self.message, weights=value[self.link] * self.share, minlength=len(self.offset) - 1
@@ -88,13 +88,13 @@ class Routes(NamedTuple):
         return total
 
     def loads(self, amount: Floats, links: int) -> Floats:
-        """Add up what messages put on each of so many links (B)."""
+        """Return the load of messages on each of ``links`` links (B)."""
         sent = amount[self.message] * self.share
         return np.bincount(self.link, sent, links).astype(np.float64)
 
 
 def is_uneven(network: Topology) -> bool:
-    """Whether adaptive switches have next hops that can carry more and such as can carry less."""
+    """Return whether adaptive switches have next hops of different capacity."""
     if network.routing.policy != "adaptive" or network.route is not None:
         return False
     capacity = capacity_of(network)[between_switches(network)]
@@ -102,9 +102,9 @@ def is_uneven(network: Topology) -> bool:
 
 
 def mixed(first: Found, second: Found, part: float) -> Found:
-    """Divide messages between two ways through the fabric, this part on the first.
+    """Divide messages between two sets of paths through the fabric: ``part`` on the first.
 
-    The other way stands behind the first one, so that it may name links again.
+    The second path is listed after the first one, so that a link may occur twice.
     """
     if part == 1.0:
         return first
@@ -120,11 +120,11 @@ def mixed(first: Found, second: Found, part: float) -> Found:
     return Found(offset, link[order], share[order], first.head, first.tail)
 
 
-class _Middle(NamedTuple):
-    """Messages that have a way through the fabric which a detour may replace.
+class _FabricPart(NamedTuple):
+    """Messages with a path through the fabric that a detour may replace.
 
-    ``message`` says which they are, ``first`` and ``last`` between which routers; ``entry`` marks
-    the entries of all links that belong to that way.
+    ``message`` are their numbers, ``first`` and ``last`` the routers at both ends; ``entry`` marks
+    the entries of all links on those paths.
     """
 
     message: Longs
@@ -133,7 +133,7 @@ class _Middle(NamedTuple):
     entry: Mask
 
 
-def _middle(network: Topology, paths: Found) -> _Middle:
+def _fabric_part(network: Topology, paths: Found) -> _FabricPart:
     group = network.routing.group
     begin, end = paths.offset[:-1] + paths.head, paths.offset[1:] - paths.tail
     message = np.flatnonzero(begin < end)
@@ -145,12 +145,12 @@ def _middle(network: Topology, paths: Found) -> _Middle:
     detoured = np.zeros(len(paths.head), dtype=np.bool_)
     detoured[message] = True
     entry = detoured[message_of(paths)] & (section_of(paths) == THROUGH)
-    return _Middle(message, first, last, entry)
+    return _FabricPart(message, first, last, entry)
 
 
 def detoured_loads(paths: Found, amount: Floats, network: Topology) -> Floats:
-    """Add up what messages put on each link if all of them take detours (B)."""
-    middle = _middle(network, paths)
+    """Return the load on each link if all messages take detours (B)."""
+    middle = _fabric_part(network, paths)
     outside = paths._replace(share=np.where(middle.entry, 0.0, paths.share))
     around = survey_of(network).detours.loads(middle.first, middle.last, amount[middle.message])
     loads: Floats = loads_of(outside, amount, network) + around
@@ -158,7 +158,7 @@ def detoured_loads(paths: Found, amount: Floats, network: Topology) -> Floats:
 
 
 def part_without_detours(network: Topology, paths: Found, amount: Floats) -> float:
-    """Say which part of the messages takes no detour."""
+    """Return the part of the messages that takes no detour."""
     if network.routing.policy == "valiant":
         return 0.0
     least = loads_of(paths, amount, network)
@@ -168,9 +168,9 @@ def part_without_detours(network: Topology, paths: Found, amount: Floats) -> flo
 
 
 def may_gain(network: Topology, loads: Floats) -> bool:
-    """Whether the busiest link is one between routers: no detour avoids any other.
+    """Return whether the busiest link is one between routers: detours avoid no other link.
 
-    Valiant's detours are taken whether or not.
+    Always true for Valiant's policy, which takes detours regardless.
     """
     if network.routing.policy == "valiant":
         return True
@@ -183,34 +183,34 @@ def may_gain(network: Topology, loads: Floats) -> bool:
 
 
 def busy_of(network: Topology, loads: Floats) -> Floats:
-    """How long each link of the fabric is busy, in proportion to each other."""
+    """Return how long each link of the fabric is busy, relative to the others."""
     busy: Floats = loads / capacity_of(network)
     busy[~of_resource(network, network.routing)] = 0.0
     return busy
 
 
 def part_of_loads(network: Topology, least: Floats, detoured: Floats) -> float:
-    """Find the part on paths of least metric for which the busiest link is least busy."""
+    """Return the part on paths of least metric that minimises the load of the busiest link."""
     if network.routing.policy == "valiant":
         return 0.0
     return best_part(busy_of(network, least), busy_of(network, detoured))
 
 
 def part_alike(network: Topology, alike: Floats, uneven: Floats) -> float:
-    """Find the part of messages that next hops share alike, the rest by what they can carry on.
+    """Return the part of messages that next hops share equally; the rest is divided by capacity.
 
-    The least part for which the busiest link is least busy: where it makes no difference to these
-    messages, as one NIC holds them up, others are spared the slow links.
+    It is the least part that minimises the load of the busiest link: if it makes no difference to
+    these messages, because one NIC limits them, other messages are spared the slow links.
     """
     return 1.0 - best_part(busy_of(network, uneven), busy_of(network, alike))
 
 
 def best_part(least: Floats, detoured: Floats) -> float:
-    """Find the greatest ``x`` in [0, 1] that minimises ``max(x * least + (1 - x) * detoured)``.
+    """Return the greatest ``x`` in [0, 1] that minimises ``max(x * least + (1 - x) * detoured)``.
 
-    Each link is a line in ``x``, so the maximum is convex and piecewise linear. Of the lines that
-    rise and those that fall towards ``x = 1`` the highest are found in turn; they cross at the
-    minimum in the end (a cutting-plane method in one variable, exact).
+    Each link is a line in ``x``, so the maximum is convex and piecewise linear. One rising and one
+    falling line are kept, and at their crossing the highest line replaces one of them, until the
+    crossing is the minimum (a cutting-plane method in one variable, exact).
 
     Examples
     --------
@@ -235,7 +235,7 @@ def best_part(least: Floats, detoured: Floats) -> float:
         at = float((detoured[falling] - detoured[rising]) / gap)
         height = float(detoured[rising] + at * slope[rising])
         highest = int(np.argmax(value(at)))
-        if float(value(at)[highest]) <= height * (1 + _ALIKE):
+        if float(value(at)[highest]) <= height * (1 + _EQUAL):
             return min(1.0, max(0.0, at))
         if slope[highest] > 0:
             rising = highest
@@ -245,10 +245,10 @@ def best_part(least: Floats, detoured: Floats) -> float:
 
 
 def with_detours(network: Topology, paths: Found, part: float) -> Routes:
-    """Divide messages: this part on paths of least metric, the rest on detours."""
+    """Divide messages: ``part`` on paths of least metric, the rest on detours."""
     if part == 1.0:
         return rows_of_links(len(paths.head), message_of(paths), paths.link, paths.share)
-    middle = _middle(network, paths)
+    middle = _fabric_part(network, paths)
     pairs = np.stack([middle.first, middle.last])
     distinct, pair = np.unique(pairs, axis=1, return_inverse=True)
     offset, link, share = survey_of(network).detours.between(*distinct)
@@ -262,9 +262,9 @@ def with_detours(network: Topology, paths: Found, part: float) -> Routes:
 
 
 def rows_of_links(count: int, message: Longs, link: Ints, share: Floats) -> Routes:
-    """Put entries into CSR form, those of one message and link as one, those of nothing left out.
+    """Return entries in CSR form; equal message and link are merged, zero shares dropped.
 
-    The links of a message stand in order of their numbers.
+    The links of a message are in ascending order.
     """
     most = int(link.max(initial=0)) + 1
     key, which = np.unique(message * most + link, return_inverse=True)
@@ -274,17 +274,17 @@ def rows_of_links(count: int, message: Longs, link: Ints, share: Floats) -> Rout
     return Routes(offsets_by_row(message_of_key, count), links.astype(np.int32), whole[used])
 
 
-_KEPT = 8
-"""Answers kept per topology: steps of the schedules that a planner compares."""
-_KEPT_LINKS = 1 << 22
-"""Links of single messages that are kept per topology, about: 48 MiB."""
+_MOST_CACHED = 8
+"""Answers cached per topology: steps of the schedules that a planner compares."""
+_MOST_CACHED_LINKS = 1 << 22
+"""Approximate number of links of single messages cached per topology: 48 MiB."""
 
 
 def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None = None) -> Routes:
-    """Find the links of each message, and what part of it passes them.
+    """Return the links of each message, and the part of it on each link.
 
-    The last few answers are kept with the topology: a call is laid on it once to choose how it is
-    carried out and once to be carried out.
+    The last few answers are cached with the topology: a call is routed on it once to choose a plan
+    and once to execute it.
 
     Parameters
     ----------
@@ -293,8 +293,8 @@ def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None 
     source, target
         Nodes of each message, shape ``(messages,)``.
     amount
-        Bytes of each message, or anything in proportion to them, shape ``(messages,)``; alike if
-        not given. Only adaptive routing asks how large the messages are that are sent at once.
+        Bytes of each message, or anything proportional to them, shape ``(messages,)``; equal if not
+        given. Only adaptive routing depends on the sizes of messages sent at once.
 
     Returns
     -------
@@ -307,75 +307,75 @@ def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None 
         If two nodes have no path, naming them, or a message names a node that is not there.
     """
     if len(source) == 1:
-        return _alone(network, source, target)
+        return _routes_of_one(network, source, target)
     cache = network.known_routes
     adaptive = network.routing.policy == "adaptive"
     amounts = amount.tobytes() if amount is not None and adaptive else b""
     key = (source.tobytes(), target.tobytes(), amounts)
     if key not in cache:
         check_nodes(network, source, target)
-        if len(cache) >= _KEPT:
+        if len(cache) >= _MOST_CACHED:
             del cache[next(iter(cache))]
         cache[key] = _routes(network, source, target, amount)
     ways: Routes = cache[key]
     return ways
 
 
-def _alone(network: Topology, source: Ints, target: Ints) -> Routes:
-    """Find the links of one message: the same whatever its size, and asked for call by call."""
+def _routes_of_one(network: Topology, source: Ints, target: Ints) -> Routes:
+    """Return the links of one message, cached: they do not depend on its size."""
     cache = network.known_graph.setdefault("messages", {})
     key = int(source[0]), int(target[0])
     if key not in cache:
         check_nodes(network, source, target)
-        found = _as_left(network, source, target)
-        if len(found.link) * len(cache) > _KEPT_LINKS:
+        found = _divide_by_bandwidth_left(network, source, target)
+        if len(found.link) * len(cache) > _MOST_CACHED_LINKS:
             cache.clear()
         cache[key] = found
     ways: Routes = cache[key]
     return ways
 
 
-def _as_left(network: Topology, source: Ints, target: Ints) -> Routes:
-    """Divide a message over sound cables and what faults left of others.
+def _divide_by_bandwidth_left(network: Topology, source: Ints, target: Ints) -> Routes:
+    """Divide a message over sound cables and cables slowed by faults.
 
-    Of a cable that has a part ``f`` of its bandwidth it takes that part of what it would take of a
-    sound one, and of the rest the ways there are without it. So it loads no cable for longer than
-    one or the other: whatever messages there are besides, of which it knows nothing, a slow cable
-    costs all of them no more than the worse of a sound and a dead one. Where the ways without slow
-    cables are less busy, as of Valiant's detours or of one shortest path, it takes only those.
+    A cable with a fraction ``f`` of its bandwidth carries ``f`` of its load if sound; the rest
+    takes the paths without it. So no cable is busy for longer than in one case or the other:
+    whatever other messages there are (not known here), a slow cable costs all of them at most as
+    much as the worse of a sound and a dead one. If the paths without slow cables are less busy, as
+    with Valiant's detours or a single shortest path, only those are used.
     """
     if not without_slowed(network):
         return _routes(network, source, target, None)
     parts: list[tuple[float, Longs, Floats]] = []
     begin = 0.0
-    for end, link, left in _by_what_is_left(network):
+    for end, link, left in _networks_by_bandwidth_left(network):
         try:
             ways = _routes(left, source, target, None)
-        except TopologyError:  # there is no other way
+        except TopologyError:  # there is no other path
             if not parts:
                 raise
             parts[-1] = (parts[-1][0] + 1.0 - begin, *parts[-1][1:])
             break
         parts.append((end - begin, link[ways.link], ways.share))
         begin = end
-    mixture, around = _mixed_parts(parts), _mixed_parts([(1.0, *parts[-1][1:])])
+    mixture, around = _merge_parts(parts), _merge_parts([(1.0, *parts[-1][1:])])
     busy, busy_around = (
         busy_of(network, way.loads(np.ones(1), len(network))).max() for way in (mixture, around)
     )
-    return around if begin == 1.0 and busy_around < busy * (1 - _ALIKE) else mixture
+    return around if begin == 1.0 and busy_around < busy * (1 - _EQUAL) else mixture
 
 
-def _mixed_parts(parts: list[tuple[float, Longs, Floats]]) -> Routes:
-    """Put parts of one message together: how much of it each is, its links, and their shares."""
+def _merge_parts(parts: list[tuple[float, Longs, Floats]]) -> Routes:
+    """Merge the parts of one message: the weight of each, its links, and their shares."""
     share = np.concatenate([weight * share for weight, _, share in parts])
     links = np.concatenate([link for _, link, _ in parts]).astype(np.int32)
     return rows_of_links(1, np.zeros(len(links), dtype=np.int64), links, share)
 
 
-def _by_what_is_left(network: Topology) -> list[tuple[float, Longs, Topology]]:
-    """Return networks of the cables of which faults left more than a part of the bandwidth.
+def _networks_by_bandwidth_left(network: Topology) -> list[tuple[float, Longs, Topology]]:
+    """Return networks without the cables whose fraction of bandwidth left is below a level.
 
-    Each of them is sound, and stands up to the part that is given; ``link`` are the numbers of its
+    Each is a sound network with the level up to which it is used; ``link`` are the numbers of its
     links in the whole network.
     """
     cache = network.known_graph
@@ -398,27 +398,27 @@ def _by_what_is_left(network: Topology) -> list[tuple[float, Longs, Topology]]:
 
 
 class Avoiding(NamedTuple):
-    """A network without one cable that a fault made slower, or without all of them.
+    """A network without one slow cable, or without all of them.
 
-    ``link`` are the numbers that its links have in the whole network.
+    ``link`` are the numbers of its links in the whole network.
     """
 
     network: Topology
     link: Longs
 
 
-_FEW = 3
-"""Slow cables each of which is tried without, and all sets of them: 16 times the routes."""
+_MOST_SINGLE = 3
+"""Most slow cables of which each is avoided by itself, in all sets of them: 16 times the routes."""
 
 
 def without_slowed(network: Topology) -> tuple[Avoiding, ...]:
-    """Return the networks that slow cables are avoided in: without each of a few, or without all.
+    """Return the networks in which slow cables are avoided: without each of a few, or all.
 
-    Where packets of a message take several ways it may always do as if a slow cable were cut, so
-    that a slow one costs no more than that: under blind spraying, too, those that the slow one
-    drops are sent again another way. (htsim_uec: 4 MB from each of 128 hosts over a fat tree of
-    which one uplink has a quarter of its bandwidth end after 425 us sprayed and 415 us adaptively,
-    381 and 376 us where none is slow.)
+    Where packets of a message take several paths it can always act as if a slow cable were cut, so
+    that a slow one costs no more than that. This holds for blind spraying too: packets that the
+    slow cable drops are sent again on another path. (htsim_uec: 4 MB from each of 128 hosts over a
+    fat tree of which one uplink has a quarter of its bandwidth end after 425 us sprayed and 415 us
+    adaptively, 381 and 376 us where none is slow.)
     """
     left = network.routing.slowed
     if left is None or network.routing.policy not in DIVIDING or network.route is not None:
@@ -429,7 +429,7 @@ def without_slowed(network: Topology) -> tuple[Avoiding, ...]:
         ends = np.sort([network.source[slowed], network.target[slowed]], axis=0)
         cables, cable = np.unique(ends, axis=1, return_inverse=True)
         count, cable = cables.shape[1], cable.ravel()
-        sets = [slowed[cable == at] for at in range(count)] if count <= _FEW else [slowed]
+        sets = [slowed[cable == at] for at in range(count)] if count <= _MOST_SINGLE else [slowed]
         kept = [np.setdiff1d(np.arange(len(network)), links) for links in sets]
         cache["avoiding"] = tuple(
             Avoiding(with_links(network, np.isin(np.arange(len(network)), link)), link)
@@ -440,10 +440,10 @@ def without_slowed(network: Topology) -> tuple[Avoiding, ...]:
 
 
 def part_on_slowed(network: Topology, loads: Floats, avoiding: Floats) -> float:
-    """Find the part of messages that heeds slow cables by their bandwidth; the rest avoids them.
+    """Return the part of messages that uses slow cables by their bandwidth; the rest avoids them.
 
-    The least part for which the busiest cable between switches is least busy. How long NICs are
-    busy does not count: what they leave room for others may want, too.
+    It is the least part that minimises the load of the busiest cable between switches. NICs are not
+    counted: other messages may need the capacity that they leave free.
     """
     between = between_switches(network)
     busy, busy_around = busy_of(network, loads)[between], busy_of(network, avoiding)[between]
@@ -454,14 +454,14 @@ def _routes(network: Topology, source: Ints, target: Ints, amount: Floats | None
     sent = np.ones(len(source)) if amount is None else amount
     ways = _divided(network, (source, target), sent)
     for avoiding in without_slowed(network):
-        ways = _some_avoiding(network, avoiding, (source, target), sent, ways)
+        ways = _divide_avoiding(network, avoiding, (source, target), sent, ways)
     for column in ways:
         column.flags.writeable = False
     return ways
 
 
 def _divided(network: Topology, ends: tuple[Ints, Ints], sent: Floats) -> Routes:
-    """Divide messages over flows, each of which a hash sends its own way, or over paths."""
+    """Divide messages over flows, each routed by its own hash, or over paths."""
     flows, part = network.routing.flows, 1.0
     if flows > 1:
         ways = [found_paths(network, *ends, flow=flow) for flow in range(flows)]
@@ -480,14 +480,14 @@ def _divided(network: Topology, ends: tuple[Ints, Ints], sent: Floats) -> Routes
     return Routes(*paths[:3]) if evenly == part == 1.0 else with_detours(network, paths, part)
 
 
-def _some_avoiding(
+def _divide_avoiding(
     network: Topology, avoiding: Avoiding, ends: tuple[Ints, Ints], sent: Floats, ways: Routes
 ) -> Routes:
-    """Divide messages between these ways and those past slow cables."""
+    """Divide messages between these paths and paths that avoid slow cables."""
     try:
         around = _routes(avoiding.network, *ends, sent)
     except TopologyError:
-        return ways  # there is no other way
+        return ways  # there is no other path
     around = around._replace(link=avoiding.link[around.link].astype(np.int32))
     part = part_on_slowed(network, *(way.loads(sent, len(network)) for way in (ways, around)))
     message = np.concatenate([ways.message, around.message])

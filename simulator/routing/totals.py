@@ -1,25 +1,24 @@
-"""What many messages that are sent at once put on each link in all, and which of them is slowest.
+"""Totals of many messages sent at once: the load on each link, and the slowest message.
 
-The same as summing up :func:`simulator.routing.routes.routes`, without the list of all links: that
-of an all-to-all on 4,096 ranks of a torus would be 200 million entries. Messages are taken a block
-of goals at a time (:mod:`simulator.routing.messages`), so what it takes does not grow with their
-number.
+The same as summing :func:`simulator.routing.routes.routes`, without the list of all links: that of
+an all-to-all on 4,096 ranks of a torus would have 200 million entries. Messages are processed in
+blocks of goals (:mod:`simulator.routing.messages`), so that memory does not grow with their number.
 
-Where messages are divided over detours, or by what paths can carry, the part that takes each way is
-one number for all messages of a step, and behind the hubs at which they enter and leave the fabric
-they are all alike. So messages are gathered by first and last hub; those pairs, a few thousand of
+Where messages are divided over detours, or by capacity, the part on each kind of path is one number
+for all messages of a step, and between the hubs at which they enter and leave the fabric all are
+treated equally. So messages are gathered by first and last hub. Those pairs, a few thousand for
 millions of messages, are then routed as :mod:`simulator.routing.routes` routes a message.
 
-Where every node sends the same to every other one, two symmetries leave few messages to follow:
+In an all-to-all of equal messages, two symmetries leave few messages to route:
 
-* nodes that hang on a hub by one cable each are told apart by that hub only, so messages are
-  gathered by first and last hub without being looked at one by one;
-* where the nodes of a network can be exchanged so that any becomes any other (a torus turned by
-  some places), what goes to one of them tells what goes to all: a link has its orbit's mean, times
-  the nodes. Candidates are read off the numbers of node 0's neighbours; an exchange counts only if
-  it takes every link to one with the same numbers.
+* nodes with a single cable to a hub differ only by that hub, so messages are gathered by first and
+  last hub without visiting them one by one;
+* where automorphisms of the network take any node to any other (shifts of a torus), the load of
+  messages to one node determines that to all: the load of a link is the mean over its orbit, times
+  the number of nodes. Candidates are read off the numbers of node 0's neighbours; one counts only
+  if it maps every link to one with the same numbers.
 
-Neither holds where a hash of both ends chooses among several paths.
+Neither applies where a hash of both ends chooses among several paths.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,10 +53,10 @@ from simulator.support.limits import Limits, limits
 from simulator.topology import DIVIDING, Topology
 
 _LISTED = 1 << 16
-"""Messages whose links are listed at a time, where these cannot be added up without a list."""
+"""Messages whose links are listed at a time, where loads cannot be summed without a list."""
 _MOST_HUBS = 2048
-"""Of a network whose pairs of hubs are tabled: 24 B for each pair, 96 MiB. Where all nodes send
-each other the same no table is needed, and twice as many take half a GB."""
+"""Most hubs of a network with a table of pairs of hubs: 24 B per pair, 96 MiB. An all-to-all of
+equal messages needs no table, and twice as many hubs take half a GB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,18 +68,18 @@ class Gathered:
     first, last
         Nodes, shape ``(pairs,)``.
     amount
-        What goes from one to the other, shape ``(pairs,)``.
+        Total from one to the other, shape ``(pairs,)``.
     outside
         Longest latency outside the fabric of any message of the pair (s), shape ``(pairs,)``.
     number
-        Of that message, shape ``(pairs,)``.
+        Number of that message, shape ``(pairs,)``.
     load
-        What is on links outside the fabric, shape ``(links,)``.
+        Load on links outside the fabric, shape ``(links,)``.
     near
         Latency (s) and number of the slowest message that passes no hub; -1: there is none.
-    exchanges
-        Where only what goes to one of equal nodes is gathered: exchanges of nodes that take it to
-        what goes to the others (:func:`simulator.routing.totals.turns`).
+    images
+        If only messages to one of equal nodes are gathered: the automorphisms that map them to
+        messages to the others (:func:`simulator.routing.totals.automorphisms`).
     """
 
     first: Longs
@@ -90,18 +89,18 @@ class Gathered:
     number: Longs
     load: Floats
     near: tuple[float, int]
-    exchanges: tuple[Longs, ...] = ()
+    images: tuple[Longs, ...] = ()
 
     def of_all(self, load: Floats, nodes: int) -> Floats:
-        """Return what all messages put on links, of what the gathered ones do."""
-        return nodes * mean_of_orbits(load, self.exchanges) if self.exchanges else load
+        """Return the load of all messages, given that of the gathered ones."""
+        return nodes * mean_of_orbits(load, self.images) if self.images else load
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """How messages are divided: ``alike`` over all paths of least metric, the rest by capacity.
 
-    ``least`` of it all is on paths of least metric, the rest on detours.
+    ``least`` of the whole is on paths of least metric, the rest on detours.
     """
 
     alike: float
@@ -110,7 +109,7 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class Divided:
-    """What messages come to: bytes on links, the number of the slowest one, and the parts."""
+    """Result for divided messages: load on links, number of the slowest one, and the parts."""
 
     load: Floats
     slowest: int
@@ -118,7 +117,7 @@ class Divided:
 
 
 def divided(network: Topology, traffic: Traffic) -> Divided | None:
-    """Add up messages that are routed adaptively, or by Valiant's detours.
+    """Return loads of messages that are routed adaptively, or by Valiant's detours.
 
     Parameters
     ----------
@@ -130,15 +129,15 @@ def divided(network: Topology, traffic: Traffic) -> Divided | None:
     Returns
     -------
     Divided or None
-        None where messages have to be listed: where a choice by hash stands behind a division,
-        where there are too many hubs, or no path.
+        None if messages must be listed: where a hash chooses behind a division, where there are too
+        many hubs, or no path.
     """
     survey = survey_of(network)
-    gathered = _gathered(survey, traffic)
+    gathered = _gather(survey, traffic)
     if gathered is None:
         return None
-    evenly = _routed(survey, gathered, ALIKE)
-    by_capacity = _routed(survey, gathered, BY_CAPACITY) if is_uneven(network) else evenly
+    evenly = _route_pairs(survey, gathered, ALIKE)
+    by_capacity = _route_pairs(survey, gathered, BY_CAPACITY) if is_uneven(network) else evenly
     if evenly is None or by_capacity is None:
         return None
     part = 1.0
@@ -151,21 +150,21 @@ def divided(network: Topology, traffic: Traffic) -> Divided | None:
     took = part * evenly[1] + (1 - part) * by_capacity[1]
     least = 1.0
     if network.routing.detours and may_gain(network, load):
-        around = _around(survey, gathered)
+        around = _has_detours(survey, gathered)
         if around is None:
             return None
         least, load, took = _with_detours(survey, gathered, around, (load, took))
     return Divided(load, _slowest(gathered, took), Parts(part, least))
 
 
-def _gathered(survey: Survey, traffic: Traffic) -> Gathered | None:
-    """Gather messages by first and last hub, or by their ends where there are no hubs."""
+def _gather(survey: Survey, traffic: Traffic) -> Gathered | None:
+    """Gather messages by first and last hub, or by their ends if there are no hubs."""
     if not survey.hub.any():
         if survey.network.routing.resource:
             return None
-        return _to_one(survey, traffic) or _listed(survey, traffic)
+        return _gather_to_one(survey, traffic) or _gather_none(survey, traffic)
     hubs = int(survey.hub.sum())
-    even = _even(survey, traffic) if hubs <= 2 * _MOST_HUBS else None
+    even = _gather_even(survey, traffic) if hubs <= 2 * _MOST_HUBS else None
     if even is not None or hubs > _MOST_HUBS:
         return even
     total, pairs = (sums(len(survey.network)), slowest()), hub_pairs(survey.hub)
@@ -175,7 +174,7 @@ def _gathered(survey: Survey, traffic: Traffic) -> Gathered | None:
         return None
     passing, near = total
     if near.number[0] >= 0 and not survey.network.routing.resource:
-        return None  # those inside a cell are divided, too
+        return None  # messages that pass no hub are divided, too
     hub, some = np.flatnonzero(survey.hub), np.flatnonzero(pairs.number >= 0)
     first, last = np.divmod(some, len(hub))
     return Gathered(
@@ -189,8 +188,8 @@ def _gathered(survey: Survey, traffic: Traffic) -> Gathered | None:
     )
 
 
-def _even(survey: Survey, traffic: Traffic) -> Gathered | None:
-    """Gather an all-to-all of nodes that hang on hubs by one cable each; None where they do not."""
+def _gather_even(survey: Survey, traffic: Traffic) -> Gathered | None:
+    """Gather an equal all-to-all by hub; None unless each node has a single cable, to a hub."""
     nodes = traffic.source
     cables = hub_of(survey, nodes) if traffic.is_even else None
     if cables is None:
@@ -219,16 +218,16 @@ def _even(survey: Survey, traffic: Traffic) -> Gathered | None:
     )
 
 
-def _to_one(survey: Survey, traffic: Traffic) -> Gathered | None:
-    """Gather what goes to one node of an all-to-all of equal ones; None where they are not."""
+def _gather_to_one(survey: Survey, traffic: Traffic) -> Gathered | None:
+    """Gather the messages to one node of an all-to-all of equal nodes; None if they differ."""
     network, nodes = survey.network, len(survey.network.nodes)
     group, resource = network.routing.group, network.routing.resource
     if not traffic.is_even or len(traffic.goal) < nodes or resource:
         return None
     if group is not None and len(np.unique(group)) not in (1, nodes):
-        return None  # exchanges may not take groups to groups
-    exchanges = turns(network)
-    if exchanges is None:
+        return None  # automorphisms may not map groups to groups
+    images = automorphisms(network)
+    if images is None:
         return None
     goal = int(traffic.goal[0])
     first = np.delete(traffic.source, 0).astype(np.int64)
@@ -240,12 +239,12 @@ def _to_one(survey: Survey, traffic: Traffic) -> Gathered | None:
         number=np.arange(1, nodes, dtype=np.int64) * nodes,
         load=np.zeros(len(network)),
         near=(-1.0, -1),
-        exchanges=exchanges,
+        images=images,
     )
 
 
-def _listed(survey: Survey, traffic: Traffic) -> Gathered:
-    """Return all messages by themselves."""
+def _gather_none(survey: Survey, traffic: Traffic) -> Gathered:
+    """Return each message as a pair of its own."""
     blocks = list(traffic.blocks(len(survey.hub)))
     amount = np.concatenate([sent.amount for sent in blocks])
     some = amount > 0
@@ -260,8 +259,8 @@ def _listed(survey: Survey, traffic: Traffic) -> Gathered:
     )
 
 
-def _routed(survey: Survey, gathered: Gathered, choice: int) -> tuple[Floats, Floats] | None:
-    """Route from hub to hub: bytes on links, and the latency of each pair (s)."""
+def _route_pairs(survey: Survey, gathered: Gathered, choice: int) -> tuple[Floats, Floats] | None:
+    """Route from hub to hub: return the load on links, and the latency of each pair (s)."""
     total, rule = (sums(len(survey.network)), slowest(len(gathered.amount))), survey.rule
     if len(gathered.amount):
         ends = gathered.first.astype(np.int32), gathered.last.astype(np.int32)
@@ -272,8 +271,8 @@ def _routed(survey: Survey, gathered: Gathered, choice: int) -> tuple[Floats, Fl
     return gathered.of_all(total[0].load, len(survey.hub)), total[1].took
 
 
-def _around(survey: Survey, gathered: Gathered) -> Mask | None:
-    """Mark the pairs that detours lead round; None where the fabric has other pairs, too."""
+def _has_detours(survey: Survey, gathered: Gathered) -> Mask | None:
+    """Mark the pairs that have detours; None if the fabric has other pairs, too."""
     first, last, group = gathered.first, gathered.last, survey.network.routing.group
     if group is None:
         return None
@@ -284,18 +283,18 @@ def _around(survey: Survey, gathered: Gathered) -> Mask | None:
 def _with_detours(
     survey: Survey, gathered: Gathered, around: Mask, direct: tuple[Floats, Floats]
 ) -> tuple[float, Floats, Floats]:
-    """Divide messages between paths of least metric and detours: the part on the former.
+    """Divide messages between paths of least metric and detours: return the part on the former.
 
-    Besides, what is on links then, and the latency of each pair (s); ``direct`` is what they are
+    Also return the loads on links, and the latency of each pair (s); ``direct`` are both of these
     without detours.
     """
     network, (load, took) = survey.network, direct
     first, last = gathered.first, gathered.last
-    some: Mask | slice = slice(None) if around.all() else around  # millions of pairs are not copied
-    if gathered.exchanges and around.all() and _is_one_group(network):
-        # Either half of the detours over all of N equal nodes is an all-to-all of (N - 1) / N of
-        # the bytes, for of a message's N detours one is no half. Loads are of its direct ways, so
-        # that each link has as many times as much, and all pairs the same latency in the mean.
+    some: Mask | slice = slice(None) if around.all() else around  # do not copy millions of pairs
+    if gathered.images and around.all() and _is_one_group(network):
+        # Each half of the detours over all N equal nodes is an all-to-all of (N - 1) / N of the
+        # bytes: of N detours, one has this half empty. So each link has ``times`` its direct load,
+        # and all pairs have the same mean latency.
         nodes = len(took) + 1
         times = 2 * (nodes - 1) / nodes
         detoured = gathered.load + times * (load - gathered.load)
@@ -319,7 +318,7 @@ def _is_one_group(network: Topology) -> bool:
 
 
 def _slowest(gathered: Gathered, took: Floats) -> int:
-    """Return the number of the message of longest latency, the first of such."""
+    """Return the number of the message of longest latency; among equals, the first."""
     latency = np.append(gathered.outside + took, gathered.near[0])
     number = np.append(gathered.number, gathered.near[1])
     return int(number[latency >= latency.max() * (1 - SAME)].min())
@@ -327,18 +326,18 @@ def _slowest(gathered: Gathered, took: Floats) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """What messages come to.
+    """Totals of messages sent at once.
 
     Parameters
     ----------
     load
-        On each link, in the unit of the amounts, shape ``(links,)``.
+        Load on each link, in the unit of the amounts, shape ``(links,)``.
     slowest
-        Ends of the message of longest latency, the first of such.
+        Source and target of the message of longest latency; among equals, the first.
     latency_of
         Its latency by resource (s), shape ``(resources,)``.
     passing
-        How many messages are on the watched link, and numbers of the first few.
+        Number of messages on the watched link, and the numbers of the first few.
     parts
         How messages are divided.
     """
@@ -351,28 +350,28 @@ class Totals:
 
 
 def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | None:
-    """Add up what messages put on each link.
+    """Return the load of messages on each link, and the slowest message.
 
     Parameters
     ----------
     network
         The topology.
     traffic
-        Messages sent at once; at least one of them of something.
+        Messages sent at once; at least one of them with an amount above 0.
     watched
-        A link of which the messages are counted, where each takes one path.
+        A link whose messages are counted, where each message takes one path.
 
     Returns
     -------
     Totals or None
-        None where messages have to be listed: where the topology gives the paths itself or has NICs
-        for doors, where messages avoid slow cables or have several flows, where a choice by hash
-        stands behind a division, and where there is no path.
+        None if messages must be listed: where the topology gives the paths itself or chooses NICs
+        as doors, where messages avoid slow cables or have several flows, where a hash chooses
+        behind a division, and where there is no path.
 
     Raises
     ------
     TopologyError
-        If a message names a node that is not there.
+        If a message names a node that does not exist.
     """
     check_nodes(network, traffic.source, traffic.goal)
     if network.route is not None or network.doors is not None:
@@ -380,14 +379,14 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
     if network.routing.flows > 1 or without_slowed(network):
         return None
     if network.routing.policy in ("adaptive", "valiant"):
-        return _divided(network, traffic)
+        return _totals_of_divided(network, traffic)
     if watched < 0 and traffic.is_even:
-        ended = _of_equals(network, traffic)
+        ended = _totals_of_even(network, traffic)
         if ended is not None:
             return ended
     passing, noted = sums(len(network), watched), slowest()
     survey, choice = survey_of(network), CHOICES[network.routing.policy]
-    if not _added(survey, traffic, (passing, noted), choice):
+    if not _add_all(survey, traffic, (passing, noted), choice):
         return None
     few = noted.passing[1 : 1 + min(int(noted.passing[0]), len(noted.passing) - 1)]
     ends = traffic.ends(int(noted.number[0]))
@@ -397,9 +396,9 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
 
 
 def link_loads(network: Topology, source: Ints, target: Ints, amount: Floats) -> Floats:
-    """Add up what messages that are sent at once put on each link, shape ``(links,)``.
+    """Return the load on each link of messages that are sent at once, shape ``(links,)``.
 
-    The same as the sum of ``amount * share`` over :func:`simulator.routing.routes.routes`: for
+    Equals the sum of ``amount * share`` over :func:`simulator.routing.routes.routes`, also for
     millions of messages, as between all pairs of a large network.
 
     Parameters
@@ -414,15 +413,15 @@ def link_loads(network: Topology, source: Ints, target: Ints, amount: Floats) ->
     Raises
     ------
     TopologyError
-        If two nodes have no path, naming them, or a message names a node that is not there.
+        If two nodes have no path, naming them, or a message names a node that does not exist.
     LimitError
-        If a hash sends so many messages one by one that following them takes minutes.
+        If a hash routes so many messages one by one that following them takes minutes.
     """
     total = totals(network, listed(source, target, amount)) if len(source) > 1 else None
     if total is not None:
         return total.load
     load = np.zeros(len(network))
-    # How messages are divided depends on what all of them put on links.
+    # How messages are divided depends on the loads of all of them: these are one block.
     size = len(source) if network.routing.policy in DIVIDING else _LISTED
     for begin in range(0, len(source), max(size, 1)):
         some = slice(begin, begin + size)
@@ -431,8 +430,8 @@ def link_loads(network: Topology, source: Ints, target: Ints, amount: Floats) ->
     return load
 
 
-def _added(survey: Survey, traffic: Traffic, total: tuple[Passing, Slowest], choice: int) -> bool:
-    """Add up what messages put on links; whether that could be done without a list of them."""
+def _add_all(survey: Survey, traffic: Traffic, total: tuple[Passing, Slowest], choice: int) -> bool:
+    """Add the loads of messages to ``total``; return False if they must be listed instead."""
     if choice == HASH:
         _check_followed(survey.network, traffic)
     rule, none = survey.rule._replace(choice=choice), hub_pairs(survey.hub[:0])
@@ -441,22 +440,22 @@ def _added(survey: Survey, traffic: Traffic, total: tuple[Passing, Slowest], cho
 
 
 _LINK_STEPS = 6
-"""Steps of a diameter in the time in which a hash follows a message over a link: 40 ns, 6 to 7 of
-which are one, so that the usual limit of work is ten seconds."""
-_WATCHED = 64
-"""Messages that tell how long the way of one is."""
+"""Steps of the limit of work per message and link that a hash follows, which takes 40 ns (6 to 7
+steps); the usual limit is then ten seconds."""
+_SAMPLE = 64
+"""Messages from which the mean number of links of a message is estimated."""
 
 
 def _check_followed(network: Topology, traffic: Traffic) -> None:
-    """Refuse messages that a hash sends one by one if following them takes minutes.
+    """Refuse messages that a hash routes one by one if following them takes minutes.
 
     Raises
     ------
     LimitError
-        Says how long, and which routing needs to follow none.
+        With the time, and a routing policy that does not follow single messages.
     """
     many = int(traffic.offset[-1])
-    work = int(_LINK_STEPS * many * _links_of_one(network, traffic))
+    work = int(_LINK_STEPS * many * _mean_links(network, traffic))
     seconds = work * 10 / Limits().work
     how_long = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} s"
     what = (
@@ -467,30 +466,30 @@ def _check_followed(network: Topology, traffic: Traffic) -> None:
 
 
 _LISTED_BYTES = 50, 170
-"""Of memory for each link of a listed message, and where it may avoid slow cables, too; a
-microsecond or less of one core."""
+"""Bytes of memory for each link of a listed message, without and with paths that avoid slow cables;
+each link also takes up to a microsecond of one core."""
 
 
 def check_listed(network: Topology, traffic: Traffic) -> None:
-    """Refuse to list messages, as where :func:`totals` is None, that take more memory than may be.
+    """Refuse to list messages (:func:`totals` is None) that take more memory than allowed.
 
     Raises
     ------
     LimitError
-        Says how much.
+        With the memory needed.
     """
     many = int(traffic.offset[-1])
     each = _LISTED_BYTES[bool(without_slowed(network))]
-    memory = int(each * many * _links_of_one(network, traffic))
+    memory = int(each * many * _mean_links(network, traffic))
     what = (
         f"listing the links of {many / 1e6:.0f} million messages takes about {memory / 1e9:.1f} GB"
     )
     limits().check("memory", memory, network.name, what)
 
 
-def _links_of_one(network: Topology, traffic: Traffic) -> float:
-    """Count the links of one message of an exchange, in the mean over a few of least metric."""
-    senders = traffic.source[:: max(1, len(traffic.source) // _WATCHED)][:_WATCHED]
+def _mean_links(network: Topology, traffic: Traffic) -> float:
+    """Estimate the mean number of links of a message from a few paths of least metric."""
+    senders = traffic.source[:: max(1, len(traffic.source) // _SAMPLE)][:_SAMPLE]
     senders = senders[senders != traffic.goal[-1]]
     if not len(senders):
         return 0.0
@@ -498,21 +497,21 @@ def _links_of_one(network: Topology, traffic: Traffic) -> float:
     return len(found_paths(network, senders, goal).link) / len(senders)
 
 
-def _of_equals(network: Topology, traffic: Traffic) -> Totals | None:
-    """Add up an all-to-all of equal nodes; None where there are none, or a hash chooses."""
+def _totals_of_even(network: Topology, traffic: Traffic) -> Totals | None:
+    """Return totals of an all-to-all of equal nodes; None if they differ, or a hash chooses."""
     survey, whole = survey_of(network), Parts(1.0, 1.0)
     hubs, alike = int(survey.hub.sum()), CHOICES[network.routing.policy] == ALIKE
     if not alike and hubs != 1:
         return None
-    gathered = _even(survey, traffic) if hubs else _to_one(survey, traffic)
-    routed = None if gathered is None else _routed(survey, gathered, ALIKE)
+    gathered = _gather_even(survey, traffic) if hubs else _gather_to_one(survey, traffic)
+    routed = None if gathered is None else _route_pairs(survey, gathered, ALIKE)
     if gathered is None or routed is None:
         return None
     load, ends = gathered.load + routed[0], traffic.ends(_slowest(gathered, routed[1]))
     return Totals(load, ends, _latency_of(network, ends, whole), (0, []), whole)
 
 
-def _divided(network: Topology, traffic: Traffic) -> Totals | None:
+def _totals_of_divided(network: Topology, traffic: Traffic) -> Totals | None:
     total = divided(network, traffic)
     if total is None:
         return None
@@ -521,15 +520,15 @@ def _divided(network: Topology, traffic: Traffic) -> Totals | None:
 
 
 def _latency_of(network: Topology, ends: tuple[int, int], parts: Parts) -> Floats:
-    """Latency of one message by resource (s), divided as it is among the others."""
+    """Return the latency of one message by resource (s), divided like the others."""
     source, target = (np.array([end], dtype=np.int32) for end in ends)
-    _, link, share = _divided_ways(network, source, target, parts)
+    _, link, share = _divided_routes(network, source, target, parts)
     hop = network.latency[link] * share
     return np.bincount(network.resource[link], hop, len(network.resources)).astype(np.float64)
 
 
-def each_way(network: Topology, traffic: Traffic, parts: Parts) -> Iterator[Routes]:
-    """List the links of messages some at a time, divided as :func:`totals` says.
+def routes_in_blocks(network: Topology, traffic: Traffic, parts: Parts) -> Iterator[Routes]:
+    """Iterate over the routes of messages, some goals at a time, divided as by :func:`totals`.
 
     Raises
     ------
@@ -539,10 +538,10 @@ def each_way(network: Topology, traffic: Traffic, parts: Parts) -> Iterator[Rout
     for sent in traffic.blocks(len(network.nodes)):
         some = sent.amount > 0
         ends = sent.source[some], sent.target[some]
-        yield _divided_ways(network, *ends, parts)
+        yield _divided_routes(network, *ends, parts)
 
 
-def _divided_ways(network: Topology, source: Ints, target: Ints, parts: Parts) -> Routes:
+def _divided_routes(network: Topology, source: Ints, target: Ints, parts: Parts) -> Routes:
     paths = found_paths(network, source, target)
     if parts.alike < 1.0:
         paths = mixed(paths, found_paths(network, source, target, by_capacity=True), parts.alike)
@@ -552,13 +551,14 @@ def _divided_ways(network: Topology, source: Ints, target: Ints, parts: Parts) -
 
 
 _MOST_NEIGHBOURS = 16
-"""Of a node of a grid: two for each dimension."""
+"""Most neighbours of a node of a grid: two for each dimension."""
 
 
 def hub_of(survey: Survey, nodes: Ints) -> tuple[Longs, Longs, Longs] | None:
-    """Return the hub that each node hangs on by one cable, and that cable up and down.
+    """Return the hub that each node is attached to by one cable, and the cable's two links.
 
-    None where a node has other cables, or where cables of one hub differ in latency.
+    Links lead up, and down. None if a node has other cables, or if cables of one hub differ in
+    latency.
     """
     network, graph = survey.network, survey.graph
     leaves, enters = graph.out.offset, graph.into.offset
@@ -578,68 +578,68 @@ def hub_of(survey: Survey, nodes: Ints) -> tuple[Longs, Longs, Longs] | None:
     return hub, up, down
 
 
-def turns(network: Topology) -> tuple[Longs, ...] | None:
-    """Find exchanges of nodes that leave a network as it is and take any node to any other.
+def automorphisms(network: Topology) -> tuple[Longs, ...] | None:
+    """Return automorphisms of a network that together take any node to any other.
 
     Returns
     -------
     tuple of ndarray or None
-        By exchange the link that each link becomes, shape ``(links,)``; None where there are none.
+        For each automorphism the image of each link, shape ``(links,)``; None if there are none.
 
     Examples
     --------
     >>> from simulator.topology import Link, topology
     >>> ends = [(rank, (rank + step) % 5) for rank in range(5) for step in (1, 4)]
     >>> ring = topology("ring", 5, [Link(a, b, 1e9, 0.0) for a, b in ends])
-    >>> [len(turn) for turn in turns(ring)]
+    >>> [len(images) for images in automorphisms(ring)]
     [10]
     """
     count = len(network.nodes)
     near = np.unique(network.target[network.source == 0]).astype(np.int64)
     if count != network.ranks or not 0 < len(near) <= _MOST_NEIGHBOURS or network.kind:
         return None
-    numbers = _numbers(network)
-    exchanges: list[tuple[Longs, Longs]] = []
+    numbers = _invariants(network)
+    images: list[tuple[Longs, Longs]] = []
     for stride in near.tolist():
         for far in near[near >= stride].tolist():
             if far % stride or count % (far + stride):
                 continue
-            length = far // stride + 1  # the neighbour on the other side is as far as it is long
+            length = far // stride + 1  # the wrap-around neighbour is at (length - 1) strides
             place = np.arange(count) // stride % length
             turned = np.arange(count) + np.where(place < length - 1, stride, -far)
-            links = _image(network, numbers, turned)
+            links = _link_images(network, numbers, turned)
             if links is not None:
-                exchanges.append((turned, links))
-    if _orbits(count, [turned for turned, _ in exchanges]).any():
+                images.append((turned, links))
+    if _orbits(count, [turned for turned, _ in images]).any():
         return None
-    return tuple(links for _, links in exchanges)
+    return tuple(links for _, links in images)
 
 
-def mean_of_orbits(load: Floats, exchanges: tuple[Longs, ...]) -> Floats:
-    """Return the mean of what is on the links that exchanges take to each other."""
-    orbit = _orbits(len(load), exchanges)
+def mean_of_orbits(load: Floats, images: tuple[Longs, ...]) -> Floats:
+    """Return for each link the mean load over its orbit under the automorphisms."""
+    orbit = _orbits(len(load), images)
     total, members = np.bincount(orbit, load), np.bincount(orbit)
     return np.asarray(total[orbit] / np.maximum(members, 1)[orbit], dtype=np.float64)
 
 
-def _orbits(count: int, exchanges: Sequence[Longs]) -> Longs:
-    """Give all that exchanges take to each other the least number among them."""
+def _orbits(count: int, images: Sequence[Longs]) -> Longs:
+    """Label each item with the least member of its orbit."""
     orbit, before = np.arange(count), None
     while before is None or (orbit != before).any():
         before = orbit
-        for image in exchanges:
+        for image in images:
             orbit = np.minimum(orbit, orbit[image])
     return orbit
 
 
-def _numbers(network: Topology) -> Floats:
-    """Return what an exchange must keep of each link, shape ``(4, links)``."""
+def _invariants(network: Topology) -> Floats:
+    """Return the numbers of each link that an automorphism preserves, shape ``(4, links)``."""
     owner = np.unique(network.latency_resource, return_inverse=True)[1].ravel()
     return np.stack([network.bandwidth, network.latency, network.resource, owner])
 
 
-def _image(network: Topology, numbers: Floats, turned: Longs) -> Longs | None:
-    """Return the link that each one becomes when nodes are exchanged; None if one becomes none."""
+def _link_images(network: Topology, numbers: Floats, turned: Longs) -> Longs | None:
+    """Return the image of each link when nodes are permuted; None if one is not a link."""
     count = len(network.nodes)
     key = network.source.astype(np.int64) * count + network.target
     order = np.argsort(key, kind="stable")

@@ -1,15 +1,15 @@
-"""Hot loops: the paths of least metric to one goal, and what messages put on the links of these.
+"""Hot loops: the paths of least metric to one goal, and the load of messages on their links.
 
-One search that sums or lists: all messages to one goal share a search backwards from it
-(:func:`settle`), of which :func:`survey_paths` makes a tree: which links of a node come nearer, and
-what part of a divided message each of them takes. Messages are then carried over it one by one
-(:func:`carry`) by a :class:`Rule`, which is a policy (:mod:`simulator.topology`) compiled for a
-graph. What passes a link is either written behind all other links or added to what passed it before
-(:func:`take`).
+One search serves sums and lists: all messages to one goal share a search backwards from it
+(:func:`settle`), of which :func:`survey_paths` makes a tree: which links of a node lead nearer to
+the goal, and the part of a divided message on each. Messages are then carried over it one by one
+(:func:`carry`) by a :class:`Rule`, a routing policy (:mod:`simulator.topology`) compiled for a
+graph. A link that is passed is either appended to a list, or its load is added to (:func:`take`).
 
-Lists and sums part where messages are alike: from a node on from which there is one path, or from
-which everything is divided in the same way whoever sent it, a sum lets them wait, and all of them
-go on together at the end, farthest nodes first (:func:`go_on`). In a list each goes on by itself.
+Lists and sums differ where the rest of the path no longer depends on the message: from a node with
+a single path on, or where everything is divided in the same way. There a sum leaves bytes waiting
+at the node; they are forwarded together at the end, farthest nodes first (:func:`forward_waiting`).
+In a list each message continues by itself.
 """
 
 from typing import NamedTuple
@@ -33,22 +33,22 @@ from simulator.support.arrays import Floats, Ints, Longs, Mask
 from simulator.support.compiled import hot_loop
 
 HASH, TABLE, DIGITS, ALIKE, BY_CAPACITY = range(5)
-"""How the next hop is chosen; from ``ALIKE`` on a message is divided."""
+"""How the next hop is chosen; from ``ALIKE`` on a message is divided over all of them."""
 SAME = 1e-12
-"""Latencies that differ by less, relatively, are one; of such messages the first is the slowest."""
+"""Relative difference below which latencies are equal; the first such message is the slowest."""
 FEW = 4
-"""Messages on a watched link of which the numbers are kept."""
+"""Most messages on a watched link whose numbers are kept."""
 _UNLIMITED = 1e200
 
 
 class Rule(NamedTuple):
-    """How a message is routed.
+    """How messages are routed.
 
-    ``choice`` holds at nodes that are ``ruled``; elsewhere the hash of ``seed`` chooses.
-    ``capacity`` is what each link can carry. ``place`` and ``switch`` number the ports at which
-    messages leave the fabric, by link: the port on its switch and the switch among those that have
-    any; a switch has at most ``ports``. ``senders`` are sides of NICs with several ports, where
-    ``flow`` of a message takes the port of its number; -1 is a single flow, which is hashed.
+    ``choice`` applies at ``ruled`` nodes; elsewhere the hash with ``seed`` chooses. ``capacity`` is
+    that of each link. ``place`` and ``switch`` number the ports at which messages leave the fabric,
+    by link: the port on its switch, and the switch among those with such ports; a switch has at
+    most ``ports``. ``senders`` are sides of NICs with several ports, where flow ``flow`` of a
+    message takes the port of its number; -1 is a single flow, which is hashed.
     """
 
     choice: int
@@ -63,7 +63,7 @@ class Rule(NamedTuple):
 
 
 class Port(NamedTuple):
-    """Where a message leaves the fabric: a node, and its number in digits (see :class:`Rule`)."""
+    """Where a message leaves the fabric: a node, and its number as digits (see :class:`Rule`)."""
 
     node: int
     place: int
@@ -71,14 +71,14 @@ class Port(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """The paths of least metric to a goal, per node, as a search has found it.
+    """The paths of least metric to a goal, per node, from a search.
 
-    From ``node``, the ``place[node]``-th nearest, the links
-    ``near[first[node]:first[node] + ways[node]]`` come nearer, each with ``part`` of what is
-    divided there. ``smooth`` says that whatever is there goes on alike; ``onward`` is the latency
-    from there (s), over paths as they are divided, and ``uses`` whether the watched link is on
-    them. ``carries`` is what the links from there can carry to the goal, where parts follow that.
-    ``waiting`` is what is to go on from there.
+    Node ``node`` is the ``place[node]``-th nearest. Its links ``near[first[node]:first[node] +
+    ways[node]]`` lead nearer, each with ``part`` of what is divided there. ``smooth``: all messages
+    at a node continue in the same way; then ``onward`` is the latency from there (s), the mean over
+    divided paths, and ``uses`` whether the watched link is on them. ``carries`` is the capacity
+    from there to the goal, where parts depend on it. ``waiting`` is the amount to be forwarded from
+    there.
     """
 
     state: SearchState
@@ -95,9 +95,9 @@ class Tree(NamedTuple):
 
 
 class Passing(NamedTuple):
-    """What passes links: written to ``links`` if ``listing``, else bytes added to ``load``.
+    """Result: links passed, appended to ``links`` if ``listing``, else bytes added to ``load``.
 
-    ``watched`` is a link, or -1; ``hit[0]`` says that the message under way passes it.
+    ``watched`` is a link, or -1; ``hit[0]`` says whether the current message passes it.
     """
 
     load: Floats
@@ -108,11 +108,10 @@ class Passing(NamedTuple):
 
 
 class Slowest(NamedTuple):
-    """What is noted of summed messages: latency and number of the slowest so far.
+    """Record of summed messages: latency and number of the slowest so far.
 
-    ``passing`` counts the messages on the watched link, and keeps the least of their numbers in
-    order. ``took`` is the latency of each message by its number (s); empty where that is not asked
-    for.
+    ``passing`` has the count of messages on the watched link, then the least of their numbers,
+    ascending. ``took`` is the latency of each message by its number (s), empty if not asked for.
     """
 
     latency: Floats
@@ -122,7 +121,7 @@ class Slowest(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """Where a search leads: through ``inner`` nodes; ``even``: all links there count alike."""
+    """Where a search leads: through ``inner`` nodes; ``even``: all links there have one metric."""
 
     graph: Graph
     inner: Mask
@@ -130,7 +129,7 @@ class Ground(NamedTuple):
 
 
 class Field(NamedTuple):
-    """All that messages are carried with; ``latency`` is that of each link (s)."""
+    """All that carrying a message reads and writes; ``latency`` is that of each link (s)."""
 
     ground: Ground
     rule: Rule
@@ -141,7 +140,7 @@ class Field(NamedTuple):
 
 
 def tree(graph: Graph) -> Tree:
-    """Make room for the paths to a goal, to be found anew for each."""
+    """Allocate the tree of a goal, which is computed anew for each goal."""
     nodes, links = len(graph.out.offset) - 1, len(graph.start)
     return Tree(
         state=search_state(graph),
@@ -159,39 +158,40 @@ def tree(graph: Graph) -> Tree:
 
 
 def sums(links: int, watched: int = -1) -> Passing:
-    """Add up what passes links; nothing does yet."""
+    """Return a result that sums the bytes on links, at zero."""
     hit = np.zeros(1, dtype=np.bool_)
-    return Passing(np.zeros(links), _room(0), listing=False, watched=watched, hit=hit)
+    return Passing(np.zeros(links), _link_room(0), listing=False, watched=watched, hit=hit)
 
 
 def listing(links: int) -> Passing:
-    """List what passes links, with room for so many at first."""
+    """Return a result that lists links, with room for the given number at first."""
     hit = np.zeros(1, dtype=np.bool_)
-    return Passing(np.zeros(0), _room(links), listing=True, watched=-1, hit=hit)
+    return Passing(np.zeros(0), _link_room(links), listing=True, watched=-1, hit=hit)
 
 
-def _room(links: int) -> LinkColumns:
+def _link_room(links: int) -> LinkColumns:
     return LinkColumns(np.zeros(links, np.int32), np.zeros(links), np.zeros(1, np.int64))
 
 
 def slowest(messages: int = 0) -> Slowest:
-    """Note messages, of which none was; the latency of so many is asked for."""
+    """Return an empty record of the slowest message, with room for ``messages`` latencies."""
     passing = np.full(FEW + 1, np.iinfo(np.int64).max)
     passing[0] = 0
     return Slowest(np.full(1, -1.0), np.full(1, -1), passing, np.zeros(messages))
 
 
 def ground(graph: Graph, inner: Mask) -> Ground:
-    """Look whether all links between inner nodes count the same."""
+    """Return where a search leads, checking whether links between inner nodes have one metric."""
     metric = graph.metric[inner[graph.start] & inner[graph.stop]]
     return Ground(graph, inner, even=not len(metric) or bool((metric == metric[0]).all()))
 
 
 @hot_loop
 def settle(goal: int, missing: int, limit: int, ground: Ground, state: SearchState) -> None:
-    """Find the metric of inner nodes: :func:`simulator.routing.graph.search`, or what is faster.
+    """Compute metrics as :func:`simulator.routing.graph.search` does, or by a faster search.
 
-    Where links count the same the order of a queue is that of metrics.
+    Where all links have one metric, breadth-first order is order of metric: a queue replaces the
+    heap.
     """
     graph, inner, even = ground
     if not even:
@@ -217,11 +217,11 @@ def settle(goal: int, missing: int, limit: int, ground: Ground, state: SearchSta
 
 @hot_loop
 def survey_paths(goal: int, field: Field) -> None:
-    """Find the links that come nearer from each node, and where messages go on alike."""
+    """Build the tree of the last search: links that lead nearer, their parts, latencies onward."""
     tree, graph, watched = field.tree, field.ground.graph, field.passing.watched
     metric, order, (offset, item) = tree.state.metric, tree.state.order, graph.out
     used = 0  # links written to ``near`` so far, node after node
-    # Nearest first: what lies behind a next hop is known when its neighbours ask for it.
+    # Nearest first, so that a next hop is complete before the nodes that use it.
     for index_of_node in range(tree.state.size[1]):
         node = order[index_of_node]
         tree.place[node] = index_of_node
@@ -240,7 +240,7 @@ def survey_paths(goal: int, field: Field) -> None:
 
 @hot_loop
 def _divide(node: int, stop: Ints, rule: Rule, tree: Tree) -> None:
-    """Say which part each next hop takes: alike, or as it and what lies behind it can carry."""
+    """Set the part of each next hop: equal, or by the capacity of it and what lies behind it."""
     first, ways = tree.first[node], tree.ways[node]
     if rule.choice != BY_CAPACITY:
         for index in range(first, first + ways):
@@ -258,7 +258,7 @@ def _divide(node: int, stop: Ints, rule: Rule, tree: Tree) -> None:
 def _measure_onward(
     node: int, stop: Ints, latency: Floats, watched: int, rule: Rule, tree: Tree
 ) -> None:
-    """Say whether what is at a node goes on alike, and how; of its next hops that is known."""
+    """Set ``smooth``, ``onward`` and ``uses`` of a node from those of its next hops."""
     ways = tree.ways[node]
     smooth = ways < 2 or (rule.choice >= ALIKE and rule.ruled[node])
     onward, uses = 0.0, False
@@ -273,25 +273,25 @@ def _measure_onward(
 
 @hot_loop
 def carry(node: int, goal: int, ends: Ends, port: Port, amount: float, field: Field) -> float:
-    """Send a message from a node to the goal; return its latency (s), -1 if it cannot be."""
+    """Carry a message from a node to the goal; return its latency (s), -1 if that is impossible."""
     tree, passing, rule = field.tree, field.passing, field.rule
     if tree.state.metric[node] == UNKNOWN:
         return -1.0
     latency, digits = 0.0, -1
     while node != goal:
         if tree.smooth[node] and not passing.listing:
-            # From here on all go the same ways: this message goes on with the others.
+            # From here on all messages are treated equally: this one is forwarded with the others.
             tree.waiting[node] += amount
             passing.hit[0] = passing.hit[0] or tree.uses[node]
             return float(latency + tree.onward[node])
         ways, number = tree.ways[node], 0
         if ways > 1:
-            number, digits = _number(node, ways, digits, ends, port, rule)
+            number, digits = _choose_hop(node, ways, digits, ends, port, rule)
             if number < 0:  # the message is divided
                 if not passing.listing:
-                    return -1.0  # and a hash chooses further on: to be listed
+                    return -1.0  # a hash chooses behind the division: must be listed
                 tree.waiting[node] = amount
-                go_on(tree.place[node], ends, field)
+                forward_waiting(tree.place[node], ends, field)
                 return float(latency)
         link = tree.near[tree.first[node] + number]
         take(link, amount, passing)
@@ -302,7 +302,7 @@ def carry(node: int, goal: int, ends: Ends, port: Port, amount: float, field: Fi
 
 @hot_loop
 def take(link: int, amount: float, passing: Passing) -> None:
-    """Have a message take a link: write it down, or add to what is on it."""
+    """Pass a link: append it to the list, or add the amount to its load."""
     if passing.listing:
         put(link, amount, passing.links)
     else:
@@ -311,10 +311,10 @@ def take(link: int, amount: float, passing: Passing) -> None:
 
 
 @hot_loop
-def _number(
+def _choose_hop(
     node: int, ways: int, digits: int, ends: Ends, port: Port, rule: Rule
 ) -> tuple[int, int]:
-    """Return which of its next hops a node takes, -1 for all, and the digits left of the port's.
+    """Return which next hop a node chooses, -1 for all, and the remaining digits of the port.
 
     ``digits`` is -1 at the first node that chooses by them.
     """
@@ -329,14 +329,14 @@ def _number(
         return _remainder(ecmp_hash(0, port.node, node, rule.seed), ways), digits
     if digits >= 0:
         return digits % ways, digits // ways
-    # The first digit is that of the port's place on its switch, the next ones are the switch's.
+    # The lowest digit comes from the port's place on its switch, the next ones from the switch.
     more = port.switch * ((rule.ports + ways - 1) // ways)
     return port.place % ways, port.place // ways + more
 
 
 @hot_loop
 def _remainder(hashed: int, ways: int) -> int:
-    """Return the remainder of a hash; a division by a constant is several times as fast."""
+    """Return the remainder of a hash. Division by a constant is several times as fast."""
     if ways == 2:
         return int(np.int64(np.uint64(hashed) % np.uint64(2)))
     if ways == 3:
@@ -345,11 +345,11 @@ def _remainder(hashed: int, ways: int) -> int:
 
 
 @hot_loop
-def leaving_port(ends: Ends, last: int, back: Graph, from_last: Longs, rule: Rule) -> Port:
-    """Find where a message leaves its last hub.
+def exit_port(ends: Ends, last: int, back: Graph, from_last: Longs, rule: Rule) -> Port:
+    """Return the port at which a message leaves its last hub.
 
-    ``back`` is the graph with every link turned round, ``from_last`` the metric of each node behind
-    that hub: the message is followed from its target backwards.
+    ``back`` is the graph with every link reversed, ``from_last`` the metric of each node behind
+    that hub: the message is followed backwards from its target.
     """
     node = ends.target
     port, number, switch = node, 0, 0
@@ -361,10 +361,10 @@ def leaving_port(ends: Ends, last: int, back: Graph, from_last: Longs, rule: Rul
 
 
 @hot_loop
-def go_on(farthest: int, ends: Ends, field: Field) -> None:
-    """Let what waits at nodes go on to the goal, none of which is farther than that place."""
+def forward_waiting(farthest: int, ends: Ends, field: Field) -> None:
+    """Forward what waits at nodes to the goal, from the ``farthest``-th nearest node down."""
     tree, stop = field.tree, field.ground.graph.stop
-    # Farthest first, so that each node passes on all that comes to it; 0 is the goal itself.
+    # Farthest first, so that a node has received everything before it forwards; 0 is the goal.
     for reached in range(farthest, 0, -1):
         node = tree.state.order[reached]
         amount = tree.waiting[node]
@@ -373,7 +373,7 @@ def go_on(farthest: int, ends: Ends, field: Field) -> None:
         tree.waiting[node] = 0.0
         first, ways = tree.first[node], tree.ways[node]
         if ways > 1 and not field.rule.ruled[node]:
-            # A hash of its ends chooses: it is a single message, whose links are listed.
+            # A hash of its ends chooses. This happens only for a single message that is listed.
             hashed = ecmp_hash(ends.source, ends.target, node, ends.seed)
             link = tree.near[first + _remainder(hashed, ways)]
             take(link, amount, field.passing)
@@ -388,7 +388,7 @@ def go_on(farthest: int, ends: Ends, field: Field) -> None:
 
 @hot_loop
 def note(latency: float, number: int, hit: bool, slowest: Slowest) -> None:  # noqa: FBT001
-    """Note a message if it is the slowest so far, or on the watched link."""
+    """Record a message: its latency, if it is the slowest, and if it passes the watched link."""
     if len(slowest.took) > 0:
         slowest.took[number] = latency
     if latency > slowest.latency[0] * (1 + SAME) or slowest.number[0] < 0:
@@ -398,7 +398,7 @@ def note(latency: float, number: int, hit: bool, slowest: Slowest) -> None:  # n
     if not hit:
         return
     slowest.passing[0] += 1
-    # Insert the number among the least ones; what falls out at the end is lost.
+    # Insertion into the sorted least numbers; the greatest drops out at the end.
     for slot in range(1, len(slowest.passing)):
         if number < slowest.passing[slot]:
             number, slowest.passing[slot] = slowest.passing[slot], number

@@ -5,7 +5,7 @@ import pytest
 
 from simulator.routing.messages import exchange
 from simulator.routing.routes import routes
-from simulator.routing.totals import check_listed, totals, turns
+from simulator.routing.totals import automorphisms, check_listed, totals
 from simulator.support.errors import LimitError
 from simulator.topology import Link, topology
 from topologies import build, load_cluster
@@ -73,13 +73,13 @@ def ring(bandwidths):
 
 
 def test_one_cable_unlike_the_others_ends_the_symmetry():
-    assert turns(ring([1e9] * 6)) is not None
-    assert turns(ring([1e9] * 5 + [2e9])) is None
+    assert automorphisms(ring([1e9] * 6)) is not None
+    assert automorphisms(ring([1e9] * 5 + [2e9])) is None
 
 
 def test_a_chain_has_no_turn():
     ends = [(0, 1), (1, 0), (1, 2), (2, 1)]
-    assert turns(topology("chain", 3, [Link(a, b, 1e9, 0.0) for a, b in ends])) is None
+    assert automorphisms(topology("chain", 3, [Link(a, b, 1e9, 0.0) for a, b in ends])) is None
 
 
 def test_every_link_of_a_torus_carries_its_closed_form():

@@ -1,6 +1,6 @@
 """Figures of topologies.
 
-Nodes are placed by the layout of the family where it has one, else in levels.
+Nodes are placed by the layout of their family if it has one, else in levels.
 """
 
 import math
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Places = dict[Node, tuple[float, float]]
-"""Where in the figure each node is."""
+"""Position of each node in the figure."""
 
 
 def figure(network: Topology) -> Figure:
@@ -40,13 +40,13 @@ def figure(network: Topology) -> Figure:
 
 
 def draw_on(axes: "Axes", network: Topology) -> None:
-    """Draw a topology: links coloured by resource, thicker with more bandwidth, one a cable."""
+    """Draw a topology, a line per cable: coloured by resource, thicker with more bandwidth."""
     if network.ranks > _MOST_RANKS:
         raise TopologyError(
             f"{network.name}: a figure shows at most {_MOST_RANKS} ranks, not {network.ranks}"
         )
     colours = _colours(network)
-    # Whether the figure has levels; every other one is drawn with equal axes.
+    # A figure without levels has axes of equal scale.
     graph, where, levels = merged(network), places(network), (family_of(network)[0] not in _LAYOUTS)
     most = max((b for b in network.bandwidth.tolist() if b < math.inf), default=1.0)
     for source, target, data in graph.edges(data=True):
@@ -55,7 +55,7 @@ def draw_on(axes: "Axes", network: Topology) -> None:
                 where[source],
                 where[target],
                 arrowstyle="-",
-                connectionstyle=f"arc3,rad={_bow(where, source, target) * (2 if levels else 1)}",
+                connectionstyle=f"arc3,rad={_bend(where, source, target) * (2 if levels else 1)}",
                 linewidth=0.6 + 1.4 * min(data["bandwidth"] / most, 1.0),
                 color=colours[data["resource"]],
                 zorder=1,
@@ -63,7 +63,7 @@ def draw_on(axes: "Axes", network: Topology) -> None:
                 shrinkB=0,
             )
         )
-    _nodes(axes, graph, where)
+    _draw_nodes(axes, graph, where)
     if len(network.resources) > 1:
         handles = [
             Line2D([], [], color=_colours(network)[name], label=name, linewidth=2)
@@ -79,29 +79,29 @@ def draw_on(axes: "Axes", network: Topology) -> None:
 
 
 _MOST_RANKS = 1024
-"""More are a black rectangle."""
+"""With more ranks a figure is just black."""
 
 
 _COLOURS = {SCALE_UP: "#2563a8", SCALE_OUT: "#d9722b", PCIE: "#7d8590"}
-_OTHERS = ("#3a8a4a", "#8a3a7a", "#b8a21e", "#2a9aa0", "#a0522d", "#555555")
-"""Of resources that a user's graph names, in their order; after the last the first comes again."""
+_EXTRAS = ("#3a8a4a", "#8a3a7a", "#b8a21e", "#2a9aa0", "#a0522d", "#555555")
+"""Colours of resources that a user's graph names, in order, repeated if there are more."""
 
 
 def _colours(network: Topology) -> dict[str, str]:
-    """Give every resource a colour."""
+    """Return the colour of every resource."""
     unnamed = [name for name in network.resources if name not in _COLOURS]
-    return _COLOURS | {name: _OTHERS[at % len(_OTHERS)] for at, name in enumerate(unnamed)}
+    return _COLOURS | {name: _EXTRAS[at % len(_EXTRAS)] for at, name in enumerate(unnamed)}
 
 
-def _bow(where: Places, source: Node, target: Node) -> float:
-    """How much a line is bowed: not, or where a straight one ran through the nodes between."""
+def _bend(where: Places, source: Node, target: Node) -> float:
+    """Return the curvature of a line: 0, unless a straight one would cross nodes between."""
     begin, end = where[source], where[target]
-    if not any(_between(begin, end, where[node]) for node in where.keys() - {source, target}):
+    if not any(_is_between(begin, end, where[node]) for node in where.keys() - {source, target}):
         return 0.0
     return 0.22 if (begin[0], -begin[1]) <= (end[0], -end[1]) else -0.22
 
 
-def _between(
+def _is_between(
     begin: tuple[float, float], end: tuple[float, float], point: tuple[float, float]
 ) -> bool:
     """Whether a point is on the straight line, or very near it."""
@@ -109,30 +109,30 @@ def _between(
     return first + second < whole * (1 + 1e-3)
 
 
-def _nodes(axes: "Axes", graph: "nx.Graph[Any]", where: Places) -> None:
+def _draw_nodes(axes: "Axes", graph: "nx.Graph[Any]", where: Places) -> None:
     ranks = [node for node in graph if isinstance(node, int)]
     nics = [node for node in graph if str(node).startswith("nic:")]
     switches = [node for node in graph if isinstance(node, str) and node not in nics]
-    small = len(ranks) > _LABELLED
-    _scatter(axes, where, nics, marker="D", size=16, face="#b9bec5")
-    _scatter(axes, where, switches, marker="s", size=100 if small else 180, face="#ffffff")
-    _scatter(axes, where, ranks, marker="o", size=14 if small else 130, face="#20303f")
+    small = len(ranks) > _MOST_LABELS
+    _draw_markers(axes, where, nics, marker="D", size=16, face="#b9bec5")
+    _draw_markers(axes, where, switches, marker="s", size=100 if small else 180, face="#ffffff")
+    _draw_markers(axes, where, ranks, marker="o", size=14 if small else 130, face="#20303f")
     if not small:
         for rank in ranks:
             axes.annotate(str(rank), where[rank], color="white", fontsize=7, **_CENTRED)
-    if len(switches) <= _LABELLED:
-        _name_switches(axes, where, switches)
+    if len(switches) <= _MOST_LABELS:
+        _label_switches(axes, where, switches)
 
 
-_LABELLED = 36
-"""Ranks and switches get their names while there are at most so many of them."""
+_MOST_LABELS = 36
+"""Most ranks, and most switches, that are labelled."""
 
 
 _CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
 
 
-def _name_switches(axes: "Axes", where: Places, switches: Sequence[str]) -> None:
-    """Write the number into each and the kind beside the first: ``leaf:3`` is a 3."""
+def _label_switches(axes: "Axes", where: Places, switches: Sequence[str]) -> None:
+    """Write its number into each switch, and each kind beside its first: ``leaf:3`` is a 3."""
     firsts: dict[str, str] = {}
     for name in sorted(switches, key=lambda name: where[name]):
         kind, _, number = name.partition(":")
@@ -144,7 +144,7 @@ def _name_switches(axes: "Axes", where: Places, switches: Sequence[str]) -> None
         )
 
 
-def _scatter(
+def _draw_markers(
     axes: "Axes", where: Places, nodes: Sequence[Node], *, marker: str, size: float, face: str
 ) -> None:
     if not nodes:
@@ -154,7 +154,7 @@ def _scatter(
 
 
 def merged(network: Topology) -> "nx.Graph[Any]":
-    """One edge per cable, and one node per NIC; edges keep ``bandwidth`` and ``resource``."""
+    """Merge links to one edge per cable, and NICs to one node; edges keep their attributes."""
     graph: nx.Graph[Any] = nx.Graph()
     graph.add_nodes_from(figure_node(node) for node in network.nodes)
     for index in range(len(network)):
@@ -169,12 +169,12 @@ def merged(network: Topology) -> "nx.Graph[Any]":
 
 
 def figure_node(node: Node) -> Node:
-    """Return the node of the figure: both sides of a NIC are one."""
+    """Return the figure's node of a graph's node: both sides of a NIC are one."""
     return re.sub(r":(out|in)$", "", node) if isinstance(node, str) else node
 
 
 def places(network: Topology) -> Places:
-    """Positions; ranks of a grid on a grid, of a ring on a circle, all else in levels."""
+    """Return positions: ranks of a grid on a grid, of a ring on a circle, others in levels."""
     family, numbers, _ = family_of(network)
     layout = _LAYOUTS.get(family)
     if layout is None or (family in _GRIDS and len(numbers) > 3):
@@ -184,7 +184,7 @@ def places(network: Topology) -> Places:
 
 def _circle(network: Topology, numbers: Sequence[int]) -> Places:
     del numbers
-    return {rank: _polar(rank / network.ranks, 1.0) for rank in range(network.ranks)}
+    return {rank: _at_angle(rank / network.ranks, 1.0) for rank in range(network.ranks)}
 
 
 def _row(network: Topology, numbers: Sequence[int]) -> Places:
@@ -196,8 +196,8 @@ def _star(network: Topology, numbers: Sequence[int]) -> Places:
     return {**_circle(network, numbers), "switch": (0.0, 0.0)}
 
 
-def _grid(network: Topology, lengths: Sequence[int]) -> Places:
-    """Rows and columns; a third dimension goes back to the right, as on an axis seen aslant."""
+def _grid_axes(network: Topology, lengths: Sequence[int]) -> Places:
+    """Place rows and columns; a third dimension is an oblique axis to the right."""
     axes = [(0.0, -1.0), (1.0, 0.0)] if len(lengths) < 3 else [(0.42, 0.5), (0.0, -1.3), (1.3, 0.0)]
     if len(lengths) == 1:
         axes = [(1.0, 0.0)]
@@ -206,7 +206,7 @@ def _grid(network: Topology, lengths: Sequence[int]) -> Places:
 
 
 def _cube(network: Topology, numbers: Sequence[int]) -> Places:
-    """Every bit has a direction of its own; a cube inside a cube for order 4."""
+    """Give every bit its own direction; order 4 is a cube inside a cube."""
     directions = [(1.0, 0.0), (0.0, 1.0), (0.38, 0.28), (2.1, 0.72), (0.7, 2.4), (4.8, 1.1)]
     order = numbers[0]
     if order > len(directions):
@@ -216,27 +216,27 @@ def _cube(network: Topology, numbers: Sequence[int]) -> Places:
     return {rank: (float(x), float(y)) for rank, (x, y) in enumerate(bits @ chosen)}
 
 
-def _groups(network: Topology, numbers: Sequence[int]) -> Places:
-    """Put the groups of a dragonfly on a circle, their routers on small ones, ranks outside."""
+def _dragonfly_groups(network: Topology, numbers: Sequence[int]) -> Places:
+    """Place groups on a circle, their routers on small circles, with the ranks outside."""
     groups, routers, per_router = numbers[:3]
     size = 0.75 * math.pi / max(groups, 4)
     positions: Places = {}
     for group in range(groups):
-        middle = _polar(group / groups, 1.0)
+        middle = _at_angle(group / groups, 1.0)
         for router in range(routers):
             turn = group / groups + (router + 0.5) / routers
-            inner = _polar(turn, 0.5 * size)
+            inner = _at_angle(turn, 0.5 * size)
             positions[f"router:{group}.{router}"] = (middle[0] + inner[0], middle[1] + inner[1])
             for slot in range(per_router):
                 spread = (slot - (per_router - 1) / 2) / (2 * routers * max(per_router, 2))
-                outer = _polar(turn + spread, 0.95 * size)
+                outer = _at_angle(turn + spread, 0.95 * size)
                 rank = (group * routers + router) * per_router + slot
                 positions[rank] = (middle[0] + outer[0], middle[1] + outer[1])
     return positions
 
 
-def _halves(network: Topology, numbers: Sequence[int]) -> Places:
-    """Put a Slim Fly's halves on top of each other, the columns of each on small circles.
+def _slim_fly_halves(network: Topology, numbers: Sequence[int]) -> Places:
+    """Place a Slim Fly's halves above each other, the columns of each on small circles.
 
     Cables inside a half join routers of one column; all others join the two halves.
     """
@@ -247,29 +247,29 @@ def _halves(network: Topology, numbers: Sequence[int]) -> Places:
         half, left = divmod(column, order)
         middle = (left - (order - 1) / 2, 0.5 * order * (0.5 - half))
         turn = (place + 0.5) / order
-        inner = _polar(turn, 0.25)
+        inner = _at_angle(turn, 0.25)
         positions[f"router:0.{router}"] = (middle[0] + inner[0], middle[1] + inner[1])
         for slot in range(each):
             spread = (slot - (each - 1) / 2) / (2 * order * max(each, 2))
-            outer = _polar(turn + spread, 0.4)
+            outer = _at_angle(turn + spread, 0.4)
             positions[router * each + slot] = (middle[0] + outer[0], middle[1] + outer[1])
     return positions
 
 
-def _polar(turn: float, radius: float) -> tuple[float, float]:
-    """Clockwise from the top."""
+def _at_angle(turn: float, radius: float) -> tuple[float, float]:
+    """Return a position at a number of turns, clockwise from the top."""
     angle = 2 * math.pi * turn
     return radius * math.sin(angle), radius * math.cos(angle)
 
 
 def _levels(network: Topology) -> Places:
-    """Ranks in a row, switches of the scale-up fabric below, everything else above by distance.
+    """Place ranks in a row, scale-up switches below, all others above, by their distance.
 
-    Within a level nodes are sorted by where their neighbours below are. A switch that no rank
-    reaches is on top.
+    Within a level nodes are sorted by the positions of their neighbours below. A switch that no
+    rank reaches is on top.
     """
     graph = merged(network)
-    level: dict[Node, float] = {node: _level_below(node) for node in graph}
+    level: dict[Node, float] = {node: _level_of_kind(node) for node in graph}
     above = graph.subgraph([node for node in graph if level[node] >= 0])
     ranks = [rank for rank in range(network.ranks) if rank in graph]
     reached = nx.multi_source_dijkstra_path_length(above, set(ranks), weight=None)
@@ -291,7 +291,7 @@ def _levels(network: Topology) -> Places:
     return positions
 
 
-def _level_below(node: Node) -> int:
+def _level_of_kind(node: Node) -> int:
     kind = str(node).partition(":")[0]
     return {"scale_up": -1, "host": -2}.get(kind, 0)
 
@@ -306,8 +306,8 @@ _LAYOUTS: dict[str, Callable[[Topology, Sequence[int]], Places]] = {
     "line": _row,
     "switch": _star,
     "fully_connected": _circle,
-    **dict.fromkeys(_GRIDS, _grid),
+    **dict.fromkeys(_GRIDS, _grid_axes),
     "hypercube": _cube,
-    "dragonfly": _groups,
-    "slim_fly": _halves,
+    "dragonfly": _dragonfly_groups,
+    "slim_fly": _slim_fly_halves,
 }

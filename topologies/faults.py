@@ -1,8 +1,8 @@
-"""Faults of single parts of a network: a link, a NIC, a node or a switch that is slow or down.
+"""Faults of parts of a network: a link, a NIC, a node or a switch that is slow or down.
 
-A fault is data: which part, and what becomes of it. :func:`broken` applies faults to a topology;
-nodes of the graph keep their numbers, so that whatever does not use what is broken stays as it is
-to the last bit. Ways are searched anew on what is left, by the routing of the network.
+A fault is data: the part and its effect. :func:`broken` applies faults to a topology; nodes of the
+graph keep their numbers, so that traffic that avoids the faults is unchanged to the last bit. Paths
+are recomputed on the remaining links, by the routing of the network.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,14 +19,14 @@ from topologies.part_names import Parts
 
 Value = Literal["bandwidth", "latency"]
 DRAWN = ("links", "nics", "switches", "nodes")
-"""What may be drawn by lot."""
-_NAMED = 3
-"""Parts of a draw, and groups of ranks that are cut off, that are named one by one."""
+"""Kinds of parts that can be drawn at random."""
+_MOST_NAMED = 3
+"""Most drawn parts, and most groups of cut-off ranks, that are named individually."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkNamed:
-    """Both directions of ``leaf0-spine1``; of ``leaf0->spine1`` the one."""
+    """Both directions of ``leaf0-spine1``; only one of ``leaf0->spine1``."""
 
     name: str
 
@@ -47,7 +47,7 @@ class NicNamed:
 
 @dataclass(frozen=True, slots=True)
 class NodeNamed:
-    """A node (host): all links that begin or end inside."""
+    """A node (host): all links with an end inside."""
 
     node: int
 
@@ -57,7 +57,7 @@ class NodeNamed:
 
 @dataclass(frozen=True, slots=True)
 class SwitchNamed:
-    """A switch: all links that begin or end there."""
+    """A switch: all links with an end there."""
 
     name: str
 
@@ -67,11 +67,11 @@ class SwitchNamed:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A share of the links, NICs, switches or nodes, drawn by lot.
+    """A random share of the links, NICs, switches or nodes.
 
-    ``percent`` of those that the job's network has, to the nearest whole number. The same ``seed``
-    and ``draw`` are the same parts, and a smaller share is part of a greater one. ``seed`` is None
-    where the caller decides; 0 by default.
+    ``percent`` of those of the job's network, rounded to a whole number. The same ``seed`` and
+    ``draw`` give the same parts, and a smaller share is a subset of a larger one. ``seed`` is None
+    if the caller chooses it; 0 by default.
     """
 
     percent: float
@@ -90,7 +90,7 @@ Named = LinkNamed | NicNamed | NodeNamed | SwitchNamed
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What was drawn: the parts, and in words out of how many."""
+    """The parts drawn, and a summary with the number they were drawn from."""
 
     lot: Drawn
     parts: tuple[Named, ...]
@@ -105,7 +105,7 @@ Part = Named | Drawn | Chosen
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What becomes of a part: it is down (``factor`` None), or a value is multiplied.
+    """Effect on a part: it is down (``factor`` None), or a value is multiplied.
 
     With ``resource`` only its links of that resource are meant.
 
@@ -139,9 +139,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Broken:
-    """A network after its faults; ``notes`` says of each what it met, ``tiers`` on what resources.
+    """A network after its faults; ``notes`` and ``tiers`` give each fault's links and resources.
 
-    ``rerouted`` is whether links are gone, so that ways had to be searched anew.
+    ``rerouted`` is whether links were removed, so that paths had to be recomputed.
     """
 
     network: Topology
@@ -151,8 +151,8 @@ class Broken:
 
 
 @dataclass(slots=True, eq=False)
-class _Links:
-    """What becomes of every link: factors, and whether it is left."""
+class _LinkFactors:
+    """Factors of every link's values, and whether it remains."""
 
     bandwidth: Floats
     latency: Floats
@@ -161,14 +161,14 @@ class _Links:
 
 
 def broken(network: Topology, faults: Iterable[Fault], home: Longs | None = None) -> Broken:
-    """Apply faults to a network, in order; factors of one link multiply.
+    """Apply faults to a network, in order; several factors of a link multiply.
 
     Parameters
     ----------
     network
         The topology; it stays as it is.
     faults
-        What is wrong with it.
+        Faults to apply.
     home
         Node (host) of each node of the graph (:func:`topologies.part_names.homes`), shape
         ``(nodes,)``; without it nodes cannot be named.
@@ -176,48 +176,46 @@ def broken(network: Topology, faults: Iterable[Fault], home: Longs | None = None
     Returns
     -------
     Broken
-        The network, named after its faults, and what each of them met.
+        The network, named after its faults, and the links that each of them affects.
 
     Raises
     ------
     TopologyError
-        If there is no such part (with the nearest names), or it has no links that the fault could
+        If there is no such part (lists the nearest names), or it has no links that the fault can
         change.
     DisconnectedError
-        If ranks are cut off from the others, naming them.
+        If ranks are cut off from the others; names them.
 
     Examples
     --------
     >>> from topologies import ring
-    >>> there = broken(ring(4, bandwidth=50e9, latency=1e-6), [Fault(LinkNamed("0-1"), None)])
-    >>> len(there.network), there.notes
+    >>> result = broken(ring(4, bandwidth=50e9, latency=1e-6), [Fault(LinkNamed("0-1"), None)])
+    >>> len(result.network), result.notes
     (6, ('rank0-rank1',))
     """
-    parts, faults = Parts(network, home), _all_chosen(network, faults, home)
+    parts, faults = Parts(network, home), _draw_all(network, faults, home)
     ones = np.ones(len(network))
-    links = _Links(ones.copy(), ones.copy(), np.ones(len(network), dtype=np.bool_))
-    notes = tuple(_apply(parts, fault, links) for fault in faults)
+    links = _LinkFactors(ones.copy(), ones.copy(), np.ones(len(network), dtype=np.bool_))
+    notes = tuple(_apply_fault(parts, fault, links) for fault in faults)
     routing, slowed = network.routing, np.minimum(links.bandwidth, 1.0)
     if routing.slowed is not None:
         slowed *= routing.slowed
     capacity = None if routing.capacity is None else routing.capacity * links.bandwidth
     routing = replace(routing, capacity=capacity, slowed=slowed if (slowed < 1).any() else None)
-    done = replace(network, bandwidth=network.bandwidth * links.bandwidth, routing=routing)
-    done = replace(done, latency=network.latency * links.latency)
+    result = replace(network, bandwidth=network.bandwidth * links.bandwidth, routing=routing)
+    result = replace(result, latency=network.latency * links.latency)
     gone = not links.left.all()
     if gone:
-        done = with_links(done, links.left)
-        done = done if done.doors is None else _by_other_nics(done, done.doors)
-        _check_joined(done, faults)
-    if faults:  # no closed form of its family holds any longer
-        done = replace(done, name=", ".join([network.name, *map(str, faults)]))
-    return Broken(done, notes, tuple(links.tiers), gone)
+        result = with_links(result, links.left)
+        result = result if result.doors is None else _use_nearest_nics(result, result.doors)
+        _check_connected(result, faults)
+    if faults:  # the family's closed forms no longer hold
+        result = replace(result, name=", ".join([network.name, *map(str, faults)]))
+    return Broken(result, notes, tuple(links.tiers), gone)
 
 
-def _all_chosen(
-    network: Topology, faults: Iterable[Fault], home: Longs | None
-) -> tuple[Fault, ...]:
-    """Draw what is to be drawn; the draws of one network are numbered, so that they differ."""
+def _draw_all(network: Topology, faults: Iterable[Fault], home: Longs | None) -> tuple[Fault, ...]:
+    """Draw random parts; draws of one network are numbered, so that they differ."""
     faults_of_parts: list[Fault] = []
     for fault in faults:
         drawn = isinstance(fault.part, Drawn)
@@ -228,100 +226,99 @@ def _all_chosen(
 
 
 def lots(faults: Iterable[Fault]) -> int:
-    """Count the lots among faults."""
+    """Count the random draws among faults."""
     return sum(isinstance(fault.part, Drawn | Chosen) for fault in faults)
 
 
 def chosen(network: Topology, fault: Fault, number: int, home: Longs | None = None) -> Fault:
-    """Draw the parts of a fault by lot, and check that the link of any other is there.
+    """Draw a fault's random parts; check that the link of any other fault exists.
 
     Parameters
     ----------
     network
-        What is drawn from: without faults.
+        The network to draw from, without faults.
     fault
-        By lot or not.
+        Any fault, random or not.
     number
-        How many lots there were before, so that the next one differs.
+        Number of earlier draws, so that the next one differs.
     home
         As :func:`broken` takes it.
 
     Returns
     -------
     Fault
-        Of parts that are named, and stay these on a network that was changed.
+        A fault of named parts, which stay these on a network that was changed.
 
     Raises
     ------
     TopologyError
-        If a link is not there, there is nothing to draw from, or the share is less than one part.
+        If a link does not exist, there is nothing to draw from, or the share is below one part.
     """
     if isinstance(fault.part, LinkNamed):
         Parts(network, home).link_named(fault.part.name)
     if not isinstance(fault.part, Drawn):
         return fault
-    return replace(fault, part=_drawn(Parts(network, home), fault.part, number))
+    return replace(fault, part=_draw_parts(Parts(network, home), fault.part, number))
 
 
-def _apply(parts: Parts, fault: Fault, links: _Links) -> str:
-    """Write a fault into what becomes of the links; returns what it met."""
+def _apply_fault(parts: Parts, fault: Fault, links: _LinkFactors) -> str:
+    """Apply a fault to the factors of links; return a summary of the cables it affects."""
     network = parts.network
     drawn = fault.part.parts if isinstance(fault.part, Chosen) else (fault.part,)
     summary = fault.part.summary if isinstance(fault.part, Chosen) else ""
     touched = np.zeros(len(network), dtype=np.bool_)
-    # What this fault leaves of each link's bandwidth.
+    # Remaining share of each link's bandwidth after this fault.
     factor = np.ones(len(network))
     for part in drawn:
-        met, count = _links_of(parts, part, fault)
-        touched |= met
-        # of NICs that stand together each loses its own share; of two slow ends one is enough
+        affected, count = _links_of(parts, part, fault)
+        touched |= affected
+        # NICs modelled as one each lose their own share; of two slow ends only one counts
         share = fault.factor or 0.0
-        factor[met] = share if count == 1 else factor[met] - (1 - share) / count
-    links.tiers.append(_tiers(network, touched))
+        factor[affected] = share if count == 1 else factor[affected] - (1 - share) / count
+    links.tiers.append(_resources_of(network, touched))
     if fault.value == "latency":
         links.latency *= np.where(touched, fault.factor or 1.0, 1.0)
         return summary or _cable_summary(parts, touched)
-    # A link without bandwidth is taken out rather than left with 0, which would be a division by
-    # zero.
-    gone = touched & (factor < _NOTHING)
+    # Remove a link without bandwidth rather than leave it with 0, which would divide by zero.
+    gone = touched & (factor < _ROUNDING)
     links.left &= ~gone
     links.bandwidth *= np.where(gone, 1.0, factor)
     return summary or _cable_summary(parts, touched)
 
 
-_NOTHING = 1e-9
-"""Shares of NICs that stand together add up to all of them but for rounding."""
+_ROUNDING = 1e-9
+"""Shares of NICs that are modelled as one add up to 1 up to this rounding error."""
 
 
 def _links_of(parts: Parts, part: Part, fault: Fault) -> tuple[Mask, int]:
-    """Links of a part that a fault changes, and for how many NICs they stand (1: itself)."""
+    """Return the links of a part that a fault changes, and how many NICs they represent."""
     network = parts.network
-    met, count = _FIND[type(part)](parts, part)
+    affected, count = _LINKS_OF_PART[type(part)](parts, part)
     if count > 1 or (isinstance(part, NicNamed) and fault.factor is not None):
-        met &= network.following(f"{SCALE_OUT}.bandwidth")  # not the slot a rank reaches it by
+        affected &= network.following(f"{SCALE_OUT}.bandwidth")  # not the rank's slot for it
     if fault.resource is not None:
         _check_resource(network, fault.resource)
-        met &= network.following(f"{fault.resource}.bandwidth")
+        affected &= network.following(f"{fault.resource}.bandwidth")
     if fault.factor is not None:
-        met = _with_value(network, met, fault)
-    if not met.any():
+        affected = _affected(network, affected, fault)
+    if not affected.any():
         what = f"{fault.resource} links" if fault.resource else f"{fault.value} of its own"
         raise TopologyError(f"{part} of {network.name} has no {what} to change")
-    return met, count
+    return affected, count
 
 
-def _of_nic(parts: Parts, part: NicNamed) -> tuple[Mask, int]:
+def _links_of_nic(parts: Parts, part: NicNamed) -> tuple[Mask, int]:
     ends, count = parts.nic(part.node, part.number)
-    return _at(parts.network, ends), count
+    return _links_at(parts.network, ends), count
 
 
-_FIND: dict[type, Callable[[Parts, Any], tuple[Mask, int]]] = {
+_LINKS_OF_PART: dict[type, Callable[[Parts, Any], tuple[Mask, int]]] = {
     LinkNamed: lambda parts, part: parts.link_moved(part.name),
-    NicNamed: _of_nic,
-    NodeNamed: lambda parts, part: (_at(parts.network, parts.node(part.node)), 1),
-    SwitchNamed: lambda parts, part: (_at(parts.network, parts.switch(part.name)), 1),
+    NicNamed: _links_of_nic,
+    NodeNamed: lambda parts, part: (_links_at(parts.network, parts.node(part.node)), 1),
+    SwitchNamed: lambda parts, part: (_links_at(parts.network, parts.switch(part.name)), 1),
 }
-"""Per sort of part: its links, and for how many NICs together they stand."""
+"""By kind of part: its links, and how many NICs they represent together."""
 
 
 def _check_resource(network: Topology, resource: str) -> None:
@@ -333,20 +330,20 @@ def _check_resource(network: Topology, resource: str) -> None:
         )
 
 
-def _with_value(network: Topology, met: Mask, fault: Fault) -> Mask:
-    """Leave out links that have no such value: unlimited ones, and ones without latency."""
+def _affected(network: Topology, affected: Mask, fault: Fault) -> Mask:
+    """Exclude links without such a value: unlimited ones, and ones without latency."""
     if fault.value == "bandwidth":
-        return met & np.isfinite(network.bandwidth)
-    return met & (network.latency > 0)
+        return affected & np.isfinite(network.bandwidth)
+    return affected & (network.latency > 0)
 
 
-def _at(network: Topology, vertices: Mask) -> Mask:
-    """Links that begin or end at some nodes of the graph."""
+def _links_at(network: Topology, vertices: Mask) -> Mask:
+    """Return the links with an end at given nodes of the graph."""
     return np.asarray(vertices[network.source] | vertices[network.target])
 
 
-def _drawn(parts: Parts, lot: Drawn, number: int) -> Chosen:
-    """Draw parts; ``number`` tells the lots of one network apart."""
+def _draw_parts(parts: Parts, lot: Drawn, number: int) -> Chosen:
+    """Draw parts; ``number`` distinguishes the draws of one network."""
     tier = f"{lot.resource} " if lot.resource else ""
     if lot.resource is not None:
         _check_resource(parts.network, lot.resource)
@@ -362,13 +359,13 @@ def _drawn(parts: Parts, lot: Drawn, number: int) -> Chosen:
     generator = np.random.default_rng([lot.seed or 0, lot.draw, number])
     order = generator.permutation(len(candidates))[:count]
     drawn = tuple(candidates[index] for index in sorted(order.tolist()))
-    names = ", ".join(str(part).removeprefix("link ") for part in drawn[:_NAMED])
-    more = ", …" if count > _NAMED else ""
+    names = ", ".join(str(part).removeprefix("link ") for part in drawn[:_MOST_NAMED])
+    more = ", …" if count > _MOST_NAMED else ""
     return Chosen(lot, drawn, f"{count} of {len(candidates)} {tier}{lot.of}: {names}{more}")
 
 
-def _some_links(parts: Parts, resource: str | None) -> list[Named]:
-    """Cables whose bandwidth is limited; the others are drawn for the eye, nothing can break."""
+def _link_candidates(parts: Parts, resource: str | None) -> list[Named]:
+    """Return cables of limited bandwidth; others exist only in the model and cannot fail."""
     network, first = parts.network, parts.first_link
     drawable = np.isfinite(network.bandwidth[first])
     if resource is not None:
@@ -376,8 +373,8 @@ def _some_links(parts: Parts, resource: str | None) -> list[Named]:
     return [LinkNamed(parts.cable_name(number)) for number in np.flatnonzero(drawable).tolist()]
 
 
-def _some_nics(parts: Parts, resource: str | None) -> list[Named]:
-    del resource  # a NIC is of the scale-out fabric
+def _nic_candidates(parts: Parts, resource: str | None) -> list[Named]:
+    del resource  # NICs are in scale_out only
     nics: list[Named] = []
     for name in (parts.names[number] for number in parts.nics):
         node, _, numbers = name.removeprefix("nic:").partition(".")
@@ -388,7 +385,7 @@ def _some_nics(parts: Parts, resource: str | None) -> list[Named]:
     return nics
 
 
-def _some_switches(parts: Parts, resource: str | None) -> list[Named]:
+def _switch_candidates(parts: Parts, resource: str | None) -> list[Named]:
     network, switches = parts.network, parts.switches
     if resource is not None:
         of_resource = network.following(f"{resource}.bandwidth")
@@ -399,34 +396,34 @@ def _some_switches(parts: Parts, resource: str | None) -> list[Named]:
     return [SwitchNamed(parts.names[number]) for number in switches.tolist()]
 
 
-def _some_nodes(parts: Parts, resource: str | None) -> list[Named]:
+def _node_candidates(parts: Parts, resource: str | None) -> list[Named]:
     del resource
     return [] if parts.home is None else [NodeNamed(n) for n in range(int(parts.home.max()) + 1)]
 
 
 _CANDIDATES: dict[str, Callable[[Parts, str | None], list[Named]]] = {
-    "links": _some_links,
-    "nics": _some_nics,
-    "switches": _some_switches,
-    "nodes": _some_nodes,
+    "links": _link_candidates,
+    "nics": _nic_candidates,
+    "switches": _switch_candidates,
+    "nodes": _node_candidates,
 }
 
 
 def _cable_summary(parts: Parts, touched: Mask) -> str:
-    """Name the cables that a fault met: one, or how many of which resources."""
+    """Describe the cables that a fault affects: one by name, several by their resources."""
     cables = np.unique(parts.cable[touched])
     if len(cables) == 1:
         return parts.cable_name(int(cables[0]))
-    tiers = " and ".join(_tiers(parts.network, touched))
+    tiers = " and ".join(_resources_of(parts.network, touched))
     return f"{len(cables)} links of {tiers}"
 
 
-def _tiers(network: Topology, touched: Mask) -> tuple[str, ...]:
+def _resources_of(network: Topology, touched: Mask) -> tuple[str, ...]:
     return tuple(network.resources[number] for number in np.unique(network.resource[touched]))
 
 
-def _by_other_nics(network: Topology, doors: Doors) -> Topology:
-    """Let what used a NIC without links use the nearest that is left of the node, if one is."""
+def _use_nearest_nics(network: Topology, doors: Doors) -> Topology:
+    """Replace NICs without links by the nearest remaining NIC of their node, if any."""
     leaves = np.bincount(network.source, minlength=len(network.nodes)) > 0
     enters = np.bincount(network.target, minlength=len(network.nodes)) > 0
     alive = leaves[doors.out] & enters[doors.out] & leaves[doors.into] & enters[doors.into]
@@ -437,17 +434,17 @@ def _by_other_nics(network: Topology, doors: Doors) -> Topology:
             continue  # a sender there is cut off, which is reported elsewhere
         users = np.flatnonzero((doors.node == node) & (doors.nic == nic))
         start = users[:1] if len(users) else np.flatnonzero(doors.node == node)[:1]
-        far = _hops(network, start)
+        far = _hop_counts(network, start)
         after = (others - nic) % alive.shape[1]
         nearest = others[np.lexsort((after, far[doors.out[node, others]]))[0]]
         out[node, nic], into[node, nic] = doors.out[node, nearest], doors.into[node, nearest]
     return replace(network, doors=replace(doors, out=out, into=into))
 
 
-def _hops(network: Topology, start: Longs) -> Longs:
-    """Links from a node of the graph to every other, at least; as many as there are nodes if none.
+def _hop_counts(network: Topology, start: Longs) -> Longs:
+    """Return the fewest links from a node of the graph to every other; the node count if none.
 
-    The way back of a link is the same number the other way round.
+    Distances to a node are those from it on the reversed graph.
     """
     far = np.full(len(network.nodes), len(network.nodes), dtype=np.int64)
     far[start] = 0
@@ -463,8 +460,8 @@ def _hops(network: Topology, start: Longs) -> Longs:
     return far
 
 
-def _check_joined(network: Topology, faults: tuple[Fault, ...]) -> None:
-    """Refuse a network on which ranks no longer reach each other; the largest group is the rest."""
+def _check_connected(network: Topology, faults: tuple[Fault, ...]) -> None:
+    """Refuse a network with ranks cut off from others; the largest group counts as the rest."""
     groups = joined_ranks(network)
     if len(groups) == 1:
         return
@@ -492,24 +489,24 @@ def joined_ranks(network: Topology) -> list[Longs]:
     todo = np.arange(network.ranks)
     while len(todo):
         first = todo[:1]
-        # Ranks that reach the first and are reached by it: a strongly connected component, as seen
-        # by ranks.
-        mutual = (_hops(network, first) < nodes) & (_hops(back, first) < nodes)
+        # Ranks that reach the first and are reached by it: its strongly connected component,
+        # restricted to ranks.
+        mutual = (_hop_counts(network, first) < nodes) & (_hop_counts(back, first) < nodes)
         groups.append(todo[mutual[todo]])
         todo = todo[~mutual[todo]]
     return groups
 
 
 def say_ranks(ranks: Longs) -> str:
-    """Say which ranks: ``rank 3``, ``ranks 0-7, 16``.
+    """Format ranks: ``rank 3``, ``ranks 0-7, 16``.
 
     Examples
     --------
     >>> say_ranks(np.array([0, 1, 2, 5]))
     'ranks 0-2, 5'
     """
-    # Ascending ranks, cut wherever a number is skipped.
+    # Split the ascending ranks wherever a number is skipped.
     runs = np.split(ranks, np.flatnonzero(np.diff(ranks) > 1) + 1)
     ranges = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
-    more = ", …" if len(ranges) > 2 * _NAMED else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranges[: 2 * _NAMED])}{more}"
+    more = ", …" if len(ranges) > 2 * _MOST_NAMED else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranges[: 2 * _MOST_NAMED])}{more}"

@@ -1,14 +1,14 @@
 """Diameter, bisection bandwidth and saturation throughput of a topology; closed forms.
 
-A topology's name carries its parameters, ``torus(4x8)``, by which :func:`closed_form` finds the
+A topology's name contains its parameters, ``torus(4x8)``, by which :func:`closed_form` selects the
 formula of the family. A network that was changed afterwards has another name or unequal links, and
-then there is none. The closed forms are held to what is measured here.
+no closed form. Tests compare the closed forms with the measurements of this module.
 
-For the throughput every rank sends at one rate to where a traffic pattern says; what that puts on
-each link follows from the routing (:func:`simulator.routing.totals.link_loads`), and the rate at
+For the throughput every rank sends at one rate to the destinations of a traffic pattern. The load
+on each link follows from the routing (:func:`simulator.routing.totals.link_loads`), and the rate at
 which the busiest link is full is the throughput: W. J. Dally, B. Towles, "Principles and Practices
 of Interconnection Networks" (2004), section 3.3, ``Theta = b / gamma_max``. Queues and flow
-control, which keep real routers somewhat below it, are left out.
+control, which keep real routers somewhat below it, are not modelled.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def diameter(network: Topology) -> int:
-    """Links on the longest shortest path between two ranks.
+    """Return the number of links on the longest shortest path between two ranks.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def diameter(network: Topology) -> int:
     >>> diameter(ring(8, bandwidth=50e9, latency=1e-6))
     4
     """
-    # Refuse what would take minutes: hops times links times words, by the hops from one rank.
+    # Refuse what would take minutes: hops times links times words, estimated from one rank's hops.
     neighbours: dict[int, list[int]] = {}
     for source, target in zip(network.source.tolist(), network.target.tolist(), strict=True):
         neighbours.setdefault(source, []).append(target)
@@ -70,27 +70,26 @@ def diameter(network: Topology) -> int:
     what = f"its diameter takes {work:.1e} steps to count"
     limits().check("work", work, network.name, what)
     blocks = range(0, network.ranks, _BLOCK)
-    return max(_farthest(network, np.arange(begin, network.ranks)[:_BLOCK]) for begin in blocks)
+    return max(_eccentricity(network, np.arange(begin, network.ranks)[:_BLOCK]) for begin in blocks)
 
 
 _BLOCK = 1024
-"""Ranks that walk at once: 128 bytes per link, whatever the size of the machine."""
+"""Ranks per breadth-first search: 128 bytes per link, whatever the size of the machine."""
 
 
-def _farthest(network: Topology, ranks: NDArray[np.int64]) -> int:
-    """Hops until every one of these ranks has reached all ranks, all of them walking at once.
+def _eccentricity(network: Topology, ranks: NDArray[np.int64]) -> int:
+    """Return the hops until each of these ranks reaches all ranks, searching from all at once.
 
-    Bit ``i`` of a node's row says that rank ``ranks[i]`` reaches the node.
+    Bit ``i`` of a node's row is whether rank ``ranks[i]`` reaches the node.
     """
-    # Links by target, so that what arrives at a node is one run of rows: reduceat joins each run.
+    # Sort links by target, so that those into a node are one run of rows, which reduceat combines.
     order = np.argsort(network.target, kind="stable")
     ends, first = np.unique(network.target[order], return_index=True)
     bit = np.arange(len(ranks))
     # 64 ranks per word of 64 bits, rounded up: bit i % 64 of word i // 64.
     reached = np.zeros((len(network.nodes), -(-len(ranks) // 64)), dtype=np.uint64)
     reached[ranks, bit // 64] = np.uint64(1) << (bit % 64).astype(np.uint64)
-    # At the start the rows together hold each bit once, which is what every rank's row must come
-    # to.
+    # Initially each bit is set in one row only; in the end every rank's row must have all of them.
     full = np.bitwise_or.reduce(reached, axis=0)
     hops = 0
     while (reached[: network.ranks] != full).any():
@@ -103,7 +102,7 @@ def _farthest(network: Topology, ranks: NDArray[np.int64]) -> int:
         if (reached == before).all():
             missing = reached[: network.ranks] ^ full
             unreached, word = (int(index) for index in np.argwhere(missing)[0])
-            # value & -value is its lowest bit that is set: the first rank that is missing.
+            # value & -value is its lowest set bit: the first rank that is missing.
             lowest = (
                 int(missing[unreached, word]) & -int(missing[unreached, word])
             ).bit_length() - 1
@@ -113,10 +112,10 @@ def _farthest(network: Topology, ranks: NDArray[np.int64]) -> int:
 
 
 def bisection_bandwidth(network: Topology) -> float:
-    """Least one-way bandwidth over all balanced cuts of the ranks, by trying them all.
+    """Return the least one-way bandwidth over all balanced cuts of the ranks, trying every cut.
 
-    Nodes that are not ranks fall on the side where the cut is least (maximum flow from one half
-    to the other). With an odd number of ranks the halves differ by one.
+    Nodes that are not ranks fall on the side where the cut is least (maximum flow from one half to
+    the other). With an odd number of ranks the halves differ by one.
 
     Parameters
     ----------
@@ -145,14 +144,14 @@ def bisection_bandwidth(network: Topology) -> float:
             f"{network.name}: cuts are tried for 2 to {MOST_RANKS} ranks, not {ranks}"
         )
     graph = network.graph()
-    # Of an odd number of ranks either half may be the sending one, and links need not be symmetric.
+    # With an odd number of ranks either half may send, and links need not be symmetric.
     halves = {ranks // 2, ranks - ranks // 2}
     cuts = (half for size in sorted(halves) for half in combinations(range(ranks), size))
     return min(_least_cut(graph, half, ranks) for half in cuts)
 
 
 def middle_cut(network: Topology) -> float:
-    """Least one-way bandwidth between the first half of the ranks and the second.
+    """Return the least one-way bandwidth between the first and the second half of the ranks.
 
     An upper bound of the bisection bandwidth: another half may be cut off for less. Nodes that are
     not ranks fall on the side where the cut is least; the lesser of both directions counts.
@@ -189,14 +188,14 @@ def middle_cut(network: Topology) -> float:
 
 
 MOST_LINKS = 20_000
-"""Of a network that is cut once: a second or two."""
+"""Most links of a network for one cut: a second or two."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinksOf:
-    """Links of one resource: how many, one way each, and the least and greatest numbers of them.
+    """Links of one resource: their one-way count, and least and greatest values.
 
-    Bandwidths in B/s, latencies in s; ``total_bandwidth`` is that of all together.
+    Bandwidths in B/s, latencies in s; ``total_bandwidth`` is the sum over all.
     """
 
     resource: str
@@ -209,7 +208,7 @@ class LinksOf:
 
 
 def links_by_resource(network: Topology) -> tuple[LinksOf, ...]:
-    """Describe the links of each resource, in the order of ``network.resources``.
+    """Return the links of each resource, in the order of ``network.resources``.
 
     Examples
     --------
@@ -228,11 +227,11 @@ def links_by_resource(network: Topology) -> tuple[LinksOf, ...]:
 
 
 MOST_RANKS = 12
-"""Balanced cuts of 12 ranks: 924, a second or two. Of 16: 12,870."""
+"""Most ranks whose balanced cuts are all tried: 924 for 12, a second or two; 12,870 for 16."""
 
 
 def _least_cut(graph: "nx.DiGraph[Node]", half: Sequence[int], ranks: int) -> float:
-    """Least bandwidth from the ranks of ``half`` to the others; both ends tied with no limit."""
+    """Return the least cut from the ranks of ``half`` to the others, tied without limit."""
     import networkx as nx  # slow to load, and nothing else here needs it
 
     tied = graph.copy()
@@ -242,9 +241,9 @@ def _least_cut(graph: "nx.DiGraph[Node]", half: Sequence[int], ranks: int) -> fl
 
 
 def closed_form(network: Topology) -> float | None:
-    """Bisection bandwidth by the formula of the family (B/s), or None where it has none.
+    """Return the bisection bandwidth by the family's formula (B/s); None if it has none.
 
-    The formulas stand in the docstrings of the builders, with their sources.
+    The docstrings of the builders have the formulas and their sources.
 
     Parameters
     ----------
@@ -271,8 +270,8 @@ def closed_form(network: Topology) -> float | None:
 class Summary:
     """Counts and figures of a topology.
 
-    ``diameter`` is in hops, ``bisection_bandwidth`` in B/s (None where it is not known), and
-    ``bisection_from`` says how that was found, or why not.
+    ``diameter`` is in hops, ``bisection_bandwidth`` in B/s (None if it is not known), and
+    ``bisection_from`` says how that was computed, or why not.
     """
 
     name: str
@@ -285,7 +284,7 @@ class Summary:
 
 
 def summary(network: Topology) -> Summary:
-    """Count nodes, links and hops; the bisection bandwidth by closed form, else by trying cuts.
+    """Count nodes, links and hops; compute the bisection bandwidth, by closed form or by cuts.
 
     Of a graph that no family describes, with too many ranks to try all, one cut gives an upper
     bound of it.
@@ -333,15 +332,15 @@ def summary(network: Topology) -> Summary:
 
 
 MOST_PAIRS = 1 << 24
-"""Uniform traffic of 4,096 ranks: beyond, the pairs alone take minutes."""
+"""Uniform traffic of 4,096 ranks: with more, the pairs alone take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What a topology carries of a traffic pattern under its routing.
+    """Throughput of a topology for a traffic pattern under its routing.
 
-    ``per_rank`` (B/s) is what every rank sends when the link from ``busiest[0]`` to ``busiest[1]``
-    is full. ``ideal`` (B/s) is the same for uniform traffic spread over all shortest paths, the
+    ``per_rank`` (B/s) is each rank's rate when the link from ``busiest[0]`` to ``busiest[1]`` is
+    full. ``ideal`` (B/s) is the same for uniform traffic spread over all shortest paths, the
     *capacity* of Dally and Towles; ``of_capacity`` is their quotient.
     """
 
@@ -353,21 +352,21 @@ class Throughput:
 
     @property
     def of_capacity(self) -> float:
-        """Throughput in parts of the capacity of the network."""
+        """Throughput as a fraction of the network's capacity."""
         return self.per_rank / self.ideal
 
 
 def throughput(network: Topology, traffic: str) -> Throughput:
-    """Find the rate at which every rank can send.
+    """Compute the rate at which every rank can send.
 
     Parameters
     ----------
     network
         A topology with its routing, such as ``parse_topology("torus:8x8@valiant", …)``.
     traffic
-        ``uniform``: to every rank alike, itself included; ``adversarial``: what is worst for
-        shortest paths in the family, as the literature has it (a torus or ring: tornado, almost
-        half way round in every dimension; a dragonfly: every group to the next one; others: half of
+        ``uniform``: equally to every rank, itself included; ``adversarial``: the worst pattern for
+        shortest paths in the family, from the literature (a torus or ring: tornado, almost half
+        way round in every dimension; a dragonfly: every group to the next one; others: half of
         the ranks further); ``complement``: from ``i`` to ``n - 1 - i``; ``shift:K``: from ``i`` to
         ``i + K``, modulo ``n``.
 
@@ -404,14 +403,14 @@ def throughput(network: Topology, traffic: str) -> Throughput:
 
 
 def saturation(network: Topology, traffic: str) -> tuple[float, tuple[str, str]]:
-    """Find the rate of every rank (B/s) at which a link is full, and the ends of that link.
+    """Compute the rate of every rank (B/s) at which a link is full, and the ends of that link.
 
     Parameters and errors are those of :func:`throughput`, which compares it with the capacity.
     """
     # Loads are linear in the rate, so the link with the most load per B/s fills first, at 1 over
     # that.
     source, target, amount = _pattern(network, traffic)
-    # Traffic of a rank to itself passes no link, but it counts among what the rank sends.
+    # Traffic of a rank to itself uses no link, but counts as sent.
     distinct = source != target
     source_rank, target_rank = source[distinct].astype(np.int32), target[distinct].astype(np.int32)
     busy = link_loads(network, source_rank, target_rank, amount[distinct]) / network.bandwidth
@@ -451,7 +450,7 @@ def _pattern(network: Topology, traffic: str) -> tuple[Longs, Longs, NDArray[np.
 
 
 def _adversarial(network: Topology) -> Longs:
-    """Worst case of shortest paths, by the family's name."""
+    """Return the worst pattern for shortest paths, by the family's name."""
     family, numbers, _ = family_of(network)
     ranks = np.arange(network.ranks)
     if family in ("torus", "ring", "twisted_torus"):
@@ -464,7 +463,7 @@ def _adversarial(network: Topology) -> Longs:
 
 
 def _tornado(lengths: Sequence[int]) -> Longs:
-    """Half way round in every dimension, less one where both ways would be as long."""
+    """Return half way round in every dimension, less one if both ways would be equally long."""
     # -(-length // 2) is half of the length, rounded up; one less keeps the way round unique (Singh,
     # tornado traffic).
     places = np.unravel_index(np.arange(int(np.prod(lengths))), tuple(lengths))
@@ -479,4 +478,4 @@ _PERMUTATIONS: dict[str, Callable[[Topology], Longs]] = {
     "adversarial": _adversarial,
     "complement": lambda network: network.ranks - 1 - np.arange(network.ranks),
 }
-"""Patterns in which every rank has one target."""
+"""Patterns in which every rank has one destination."""

@@ -1,4 +1,4 @@
-"""A raw topology from a few words (``torus:4x4``, ``leaf_spine:4x2x8:2``), and its figures."""
+"""Topologies from a short spec (``torus:4x4``, ``leaf_spine:4x2x8:2``), and its parts."""
 
 import re
 from collections.abc import Callable
@@ -22,24 +22,24 @@ from topologies.families.table import FAMILIES, family_named, family_names
 def parse_topology(
     spec: str, *, bandwidth: float | None = None, latency: float | None = None
 ) -> Topology:
-    """Build the topology that a spec names, every cable with this bandwidth and latency.
+    """Build the topology of a spec, with this bandwidth and latency for every cable.
 
     ``FAMILY:NUMBERS[:OPTION][@ROUTING]`` or the path of a graph
     (:mod:`topologies.families.from_file`), whose edges may then say both themselves.
     ``leaf_spine:4x2x8:2`` is oversubscribed twofold, ``mesh:4x4:yn`` closes the first dimension.
     ``dragonfly:GROUPSxROUTERSxRANKS`` has as few global links per router as join all groups, unless
     a fourth number says how many. A torus or mesh may be routed ``@dimension_order``, and
-    everything by a policy of :mod:`simulator.topology`, ``fat_tree:8@d_mod_k`` or, with a
-    seed of its hash, ``@ecmp:7``; else messages take the shortest path that such a hash chooses.
+    everything by a policy of :mod:`simulator.topology`, ``fat_tree:8@d_mod_k`` or, with a seed of
+    its hash, ``@ecmp:7``; else messages take the shortest path that such a hash chooses.
 
     Parameters
     ----------
     spec
-        The topology in words.
+        The spec.
     bandwidth
-        Of one direction of every cable (B/s); a graph may leave it to its edges.
+        Bandwidth of every cable, one direction (B/s); edges of a graph may give their own.
     latency
-        Of every link (s); a graph may leave it to its edges.
+        Latency of every link (s); edges of a graph may give their own.
 
     Returns
     -------
@@ -85,12 +85,12 @@ def parse_topology(
             return family.routings[routing](network, parsed)
         return routed(network, routing, group=family.group)
     except ValueError as error:
-        raise TopologyError(f"{words.words!r}: write {_form(family)}: {error}") from error
+        raise TopologyError(f"{words.words!r}: write {_syntax(family)}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class SpecWords:
-    """A spec taken apart: ``words`` without the routing, of which the others are the parts."""
+    """A parsed spec: ``words`` is its text without the routing, the other fields are its parts."""
 
     words: str
     family: str
@@ -101,20 +101,20 @@ class SpecWords:
 
     @property
     def on_unit_cables(self) -> ParsedSpec:
-        """The spec with cables of 1 B/s and no latency, which is enough to count it."""
+        """The spec with cables of 1 B/s and no latency, which suffices to count it."""
         return ParsedSpec(self.numbers, self.option, 1.0, 0.0)
 
     @property
     def ranks(self) -> int:
-        """Ranks by the closed form."""
+        """Number of ranks by the closed form."""
         try:
             return self.of.counts(self.on_unit_cables).ranks
         except ValueError as error:
-            raise TopologyError(f"{self.words!r}: write {_form(self.of)}: {error}") from error
+            raise TopologyError(f"{self.words!r}: write {_syntax(self.of)}: {error}") from error
 
 
 def spec_words(spec: str) -> SpecWords:
-    """Take a spec apart.
+    """Parse a spec into its parts.
 
     Returns
     -------
@@ -135,22 +135,22 @@ def spec_words(spec: str) -> SpecWords:
     name, _, rest = words.partition(":")
     named_family = family_named(name)
     if named_family is None:
-        raise TopologyError(_unknown(words, name))
+        raise TopologyError(_unknown_family(words, name))
     name, family = named_family
     digits, _, option = rest.partition(":")
     parts = digits.split("x")
     if not all(re.fullmatch("[0-9]{1,18}", part) for part in parts) or (
         len(parts) not in family.numbers or (option and not family.option)
     ):
-        raise TopologyError(f"{words!r}: write {_form(family)}")
+        raise TopologyError(f"{words!r}: write {_syntax(family)}")
     return SpecWords(words, name, family, tuple(int(part) for part in parts), option, routing)
 
 
-def _form(family: Family) -> str:
+def _syntax(family: Family) -> str:
     return family.form + family.option
 
 
-def _unknown(words: str, name: str) -> str:
+def _unknown_family(words: str, name: str) -> str:
     near = nearest(name, family_names())
     forms = [
         FAMILIES[candidate].form if candidate in FAMILIES else f"{candidate}:…"
@@ -161,8 +161,8 @@ def _unknown(words: str, name: str) -> str:
 
 
 def accepted() -> str:
-    """Every way to write a spec, in one line."""
-    forms = [_form(family) for family in FAMILIES.values()]
+    """Return the syntax of all specs, in one line."""
+    forms = [_syntax(family) for family in FAMILIES.values()]
     forms += [f"{name}:…" for name in names_added(TOPOLOGIES, tuple(FAMILIES))]
     return f"{', '.join(forms)}, or the path of a graph (.graphml, .json)"
 
@@ -170,7 +170,7 @@ def accepted() -> str:
 def routed(
     network: Topology, policy: str, *, group: Callable[[Topology], NDArray[np.int32]] | None = None
 ) -> Topology:
-    """Give a topology a routing policy: ``POLICY[:SEED]``, as it stands behind the ``@``.
+    """Return the topology with a routing policy: ``POLICY[:SEED]``, as behind the ``@`` of a spec.
 
     Parameters
     ----------

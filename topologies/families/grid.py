@@ -384,7 +384,7 @@ def _domain_ends(domain: Domain, *, closes: bool) -> list[tuple[Node, Node]]:
 
 
 def _grid_role(*, closes: bool, dimensions: bool) -> ScaleUpRole:
-    """Divide a rank's bandwidth by two links per dimension, also at an open end."""
+    """Return the role that divides a rank's bandwidth over two links per dimension."""
     return ScaleUpRole(
         links=lambda lengths: 2 * len(lengths),
         ends=partial(_domain_ends, closes=closes),

@@ -1,1 +1,1 @@
-"""Renderers of documents: terminal, figures, pages, Perfetto, Parquet; how numbers are rounded."""
+"""Renderers of documents: terminal, figures, pages, Perfetto, Parquet; formats of numbers."""

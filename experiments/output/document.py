@@ -1,4 +1,4 @@
-"""What an answer says, as plain data: a document knows no renderer, and a renderer no question.
+"""Answers as plain data: a document is independent of renderers, and renderers of questions.
 
 The answer comes first: a headline that answers in a sentence, its cause in another, the sections
 with their tables and charts, then how far to trust it and what to ask next. The terminal
@@ -21,25 +21,24 @@ if TYPE_CHECKING:
 
 Grade = Literal["good", "fair", "poor"]
 Facts = Mapping[str, str | Sequence[str]]
-"""Names and what there is to say of each: a text, whose lines stay lines, or parts of a line.
-
-One without anything to say is left out."""
+"""Names with their text, whose line breaks are kept, or with the parts of a line; empty ones are
+left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """What makes an answer doubtful, and what would help: a command, an option, a recording."""
+    """A reason for doubt in an answer, and a remedy: a command, an option, a recording."""
 
     cause: str
     remedy: str = ""
 
     def __str__(self) -> str:
-        """Say both in one line."""
+        """Return both in one line."""
         return f"{self.cause}; {self.remedy}" if self.remedy else self.cause
 
 
 class TrustAnswer(TypedDict):
-    """How far an answer is to be trusted: ``grade`` is good, fair or poor; ``doubts`` say why."""
+    """How far an answer can be trusted: ``grade`` is good, fair or poor; ``doubts`` are reasons."""
 
     grade: Grade
     text: str
@@ -48,7 +47,7 @@ class TrustAnswer(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """How far an answer is to be trusted: ``text`` has the figures, ``doubts`` what is wrong."""
+    """How far an answer can be trusted: ``text`` has the figures, ``doubts`` the reasons."""
 
     text: str
     grade: Grade = "good"
@@ -88,9 +87,9 @@ class Table:
     """A table: the names of its columns, and rows of as many texts.
 
     The name of a column of numbers begins with ``>``, that of one whose text may be wrapped with
-    ``|``. The first ``keys`` columns name a row. ``foot`` says what the columns mean, in two lines
-    at most. A terminal lists the first ``most`` rows, and says how many more there are. ``folded``
-    tables are closed on a page until somebody opens them, and ``metered`` ones show their bars.
+    ``|``. The first ``keys`` columns name a row. ``foot`` explains the columns, in two lines at
+    most. A terminal lists the first ``most`` rows, and the number of the others. ``folded`` tables
+    are closed on a page until they are opened, and ``metered`` ones show their bars.
     """
 
     columns: Sequence[str]
@@ -104,7 +103,7 @@ class Table:
 
     @classmethod
     def of(cls, columns: Sequence[str], rows: Iterable[Sequence[str]], **options: Any) -> "Table":
-        """Return a table of rows that are their cells and nothing else."""
+        """Return a table of rows that have only cells."""
         return cls(columns, [Row(cells) for cells in rows], **options)
 
 
@@ -122,7 +121,7 @@ class Bars:
 class Axis:
     """An axis: its title, and whether values are numbers, their logarithm, or names.
 
-    ``ticks`` are places with their labels; ``zero`` says that the axis begins at 0 at the latest.
+    ``ticks`` are positions with their labels; with ``zero`` the axis includes 0.
     """
 
     title: str = ""
@@ -134,11 +133,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values of a chart, drawn in one way.
+    """Values of a chart that are drawn in one style.
 
-    ``errors`` are half widths; ``labels`` stand at points, ``hints`` show under a pointer.
-    ``colour`` is a name of :data:`COLOURS`, or one for each value. Bars lie where the y axis has
-    names. ``starts`` are where bars begin, 0 if not given; ``widths`` are those of upright bars.
+    ``errors`` are half widths; ``labels`` are drawn at points, ``hints`` under the pointer.
+    ``colour`` is a name of :data:`COLOURS`, or one for each value. Bars are horizontal if y has
+    names. ``starts`` are the lower ends of bars, by default 0; ``widths`` are of upright bars.
     """
 
     kind: Literal["bars", "line", "points", "marks", "band", "rule"]
@@ -157,15 +156,15 @@ class Series:
 
 
 COLOURS = ("blue", "orange", "green", "pink", "yellow", "sky")
-"""Colours by turns, by the names that themes of pages have for them; grey is for what is less."""
+"""Cycle of colours, by their names in themes of pages; grey is for minor values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart as Plotly and Matplotlib draw it: series over two axes, ``right`` a second y axis.
+    """A chart for Plotly and Matplotlib: series over two axes, ``right`` a second y axis.
 
-    ``arranged`` says how bars of several series stand: over each other, beside or on each other.
-    ``height`` is that on a page, in pixels. ``page`` and ``paper`` say where it is drawn.
+    ``arranged`` is how bars of several series are placed: overlaid, grouped or stacked. ``height``
+    is that on a page, in pixels. ``page`` and ``paper`` are whether it is drawn there.
     """
 
     anchor: str
@@ -183,7 +182,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """When every op of a step ran; ``path`` is its critical path, found where it is not given."""
+    """Timeline of every op of a step; ``path`` is its critical path, computed if not given."""
 
     timeline: "StepTimeline"
     path: "Sequence[Segment] | None" = None
@@ -205,7 +204,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """Something that a script of pages draws: ``kind`` is one of ``twofold.views``.
+    """A view that a script of pages draws: ``kind`` is one of ``twofold.views``.
 
     ``tables`` are the data of the page by their ids; ``names`` are what the script calls some.
     """
@@ -220,14 +219,14 @@ class View:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deferred:
-    """A view that is made when a page is: it takes long, and only pages show it."""
+    """A view that is made when a page is written: it is expensive, and only pages show it."""
 
     make: Callable[[], View]
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A paragraph; ``page`` and ``terminal`` say where it stands."""
+    """A paragraph; ``page`` and ``terminal`` are whether it is shown there."""
 
     text: str
     page: bool = True
@@ -236,7 +235,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class FactList:
-    """Names and what there is to say of each."""
+    """Names with their text."""
 
     facts: Facts
 
@@ -246,10 +245,10 @@ Block = Table | Bars | Chart | Timeline | NetworkMap | Drawing | View | Deferred
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a document: blocks of one subject; a page has a card of each.
+    """A part of a document: blocks of one subject, a card on a page.
 
-    ``anchor`` is its id, ``about`` a sentence for the page. A ``wide`` card has the whole width, a
-    ``long`` one may be broken when it is printed.
+    ``anchor`` is its id, ``about`` a sentence for the page. A ``wide`` card has the full width, a
+    ``long`` one may break across printed pages.
     """
 
     anchor: str
@@ -269,19 +268,19 @@ class Document:
     Parameters
     ----------
     title
-        What was asked, about what: ``Utility of doubling: TRACE on CLUSTER``.
+        The question and its subject: ``Utility of doubling: TRACE on CLUSTER``.
     headline, cause
-        The answer in a sentence, and why it is so in another.
+        The answer in a sentence, and the reason in another.
     trust
         How far to trust it; None where nothing was simulated.
     sections
         Tables, bars, charts, timelines, networks and texts.
     facts
-        What there is to know besides, above the sections.
+        Other facts, above the sections.
     stats, lead
         Numbers at the top of a page, and sentences below its headline.
     details
-        How it was simulated: below the answer, where details are asked for.
+        How it was simulated: below the answer, if details are asked for.
     next_steps
         What to ask next: commands, with ``…`` for the same trace and cluster.
     """
@@ -299,7 +298,7 @@ class Document:
 
     @property
     def kind(self) -> str:
-        """Return what kind of answer it is: the title up to its colon."""
+        """Return the kind of answer: the title up to its colon."""
         return self.title.partition(":")[0]
 
     @property

@@ -1,12 +1,12 @@
 """What pages draw of a step: slices of the ops of ranks, and the links of the network, as columns.
 
 Rows of slices are lanes (host threads and streams) of a rank, measured above simulated; the first
-row is the critical path. A slice is a part of an op: in a call, waiting for others is told from
-moving. A link's utilisation is the bytes that crossed it over what it could have carried while the
-step ran: ``bytes / (bandwidth · step)``.
+row is the critical path. A slice is a part of an op: a call has one for waiting, and one for
+moving data. A link's utilisation is the bytes that crossed it over what it could have carried
+during the step: ``bytes / (bandwidth · step)``.
 
-A page has columns of numbers and text as typed arrays, compressed, as text. A table is JSON: how
-many rows, of each column its name, unit and how it lies in the bytes, and the bytes: gzip as
+A page has columns of numbers and text as typed arrays, compressed, as text. A table is JSON: the
+number of rows, for each column its name, unit and encoding, and the bytes: gzip as
 base64, which browsers unpack by themselves. Numbers keep every bit.
 
 ==========  ====================================================================================
@@ -36,17 +36,17 @@ from simulator.topology import Node
 from simulator.workload import What
 
 _FEW = 4
-"""A column with fewer values than a quarter of its rows is written as indices into them."""
+"""A column with fewer distinct values than a quarter of its rows is stored as indices into them."""
 _LEVEL = 9
-"""Of gzip: a page is written once and opened often."""
+"""Compression level of gzip: a page is written once and opened often."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Column:
     """Numbers or texts of a table, shape ``(rows,)``.
 
-    ``unit`` is the base unit of numbers, "" of counts and texts. ``sums`` says that they are whole
-    numbers that mostly ascend: differences take less. With ``levels`` they are indices into these.
+    ``unit`` is the base unit of numbers, "" of counts and texts. ``sums`` marks integers that
+    mostly ascend, stored as differences. With ``levels`` they are indices into these.
     """
 
     values: NDArray[Any] | Sequence[str]
@@ -59,7 +59,7 @@ Columns = Mapping[str, Column]
 
 
 def packed(columns: Columns) -> dict[str, Any]:
-    """Return a table as what JSON has types for.
+    """Return a table as JSON types.
 
     Raises
     ------
@@ -95,49 +95,49 @@ def packed(columns: Columns) -> dict[str, Any]:
 
 
 def _items(column: Column) -> tuple[NDArray[Any], dict[str, Any]]:
-    """Return what is written of a column, and how it is to be read."""
+    """Return the stored items of a column, and how to decode them."""
     if not isinstance(column.values, np.ndarray):
         texts, codes = np.unique(np.array(column.values, dtype=object), return_inverse=True)
-        return _whole(codes), {"texts": [str(text) for text in texts] or [""]}
+        return _as_unsigned(codes), {"texts": [str(text) for text in texts] or [""]}
     if column.levels is not None:
-        return _whole(column.values), {"texts": list(column.levels)}
+        return _as_unsigned(column.values), {"texts": list(column.levels)}
     if column.sums:
         ticks = column.values.astype("<u4")
         return np.diff(ticks, prepend=np.zeros(1, "<u4")), {"sums": True}
-    if column.values.dtype.kind in "bui" and _fits(column.values):
-        return _whole(column.values), {}
+    if column.values.dtype.kind in "bui" and _fits_32_bits(column.values):
+        return _as_unsigned(column.values), {}
     numbers = column.values.astype("<f8")
     levels, codes = np.unique(numbers, return_inverse=True)
     if len(levels) * _FEW < len(numbers) and len(levels) < 1 << 16:
-        return _whole(codes), {"levels": [_plain_value(level) for level in levels.tolist()]}
+        return _as_unsigned(codes), {"levels": [_plain_value(level) for level in levels.tolist()]}
     return numbers, {}
 
 
-def _fits(values: NDArray[Any]) -> bool:
+def _fits_32_bits(values: NDArray[Any]) -> bool:
     return not len(values) or (int(values.min()) >= 0 and int(values.max()) < 1 << 32)
 
 
 def _plain_value(number: float) -> float | str | None:
-    """Return a number as JSON has it; null is not a number, and infinities are words."""
+    """Return a number for JSON; NaN is null, and infinities are words."""
     if math.isnan(number):
         return None
     return number if math.isfinite(number) else ("inf" if number > 0 else "-inf")
 
 
-def _whole(values: NDArray[Any]) -> NDArray[Any]:
-    """Return whole numbers from 0 up in as few bytes as hold them."""
+def _as_unsigned(values: NDArray[Any]) -> NDArray[Any]:
+    """Return integers from 0 up in the smallest type that holds them."""
     most = int(values.max()) if len(values) else 0
     kind = "<u1" if most < 1 << 8 else "<u2" if most < 1 << 16 else "<u4"
     return values.astype(kind)
 
 
 MOST_SLICES = 120_000
-"""Slices of a timeline: as many ranks are drawn as have so many, the slowest among them."""
+"""Most slices of a timeline, which limits the ranks drawn; the slowest is among them."""
 MOST_RANKS = 128
 CLASSES = ("host", "compute", "copy", "communication", "waiting", "gap")
-"""What slices are; each has a colour."""
+"""Classes of slices; each has a colour."""
 _OF_OPS = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
-_OF_PATH = {
+_PATH_CLASSES = {
     "host": "host",
     "compute": "compute",
     "copy": "copy",
@@ -145,18 +145,18 @@ _OF_PATH = {
     "drain": "communication",
     "absent ranks": "waiting",
 }
-"""Classes of what is on the critical path; all else is a gap."""
+"""Classes of segments of the critical path; all others are gaps."""
 _LONGEST_NAME = 160
-"""Characters of an op's name: those of C++ kernels run to thousands."""
+"""Most characters of an op's name: those of C++ kernels have thousands."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranks:
-    """A timeline as pages draw it: ``about`` is JSON, ``slices`` the table that it speaks of.
+    """A timeline as pages draw it: ``about`` is JSON, ``slices`` the table that it describes.
 
     ``about`` has ``span_s``, ``tick_s`` (the unit of ``start`` and ``length``), ``classes``, and
-    ``rows``: of each a ``label``, ``rank`` (None of the path), ``run`` (``path``, ``measured`` or
-    ``simulated``) and whether it is a ``host`` thread. ``left_out`` says which ranks are not in it.
+    ``rows``: each with a ``label``, ``rank`` (None for the path), ``run`` (``path``, ``measured``
+    or ``simulated``) and whether it is a ``host`` thread. ``left_out`` lists the omitted ranks.
     """
 
     about: dict[str, Any]
@@ -181,7 +181,7 @@ def ranks_drawn(
     *,
     recorded: bool = True,
 ) -> Ranks:
-    """Make what a page draws of a simulated step, beside what was measured of it.
+    """Prepare the timeline of a simulated step for a page, beside its measured times.
 
     Parameters
     ----------
@@ -190,9 +190,9 @@ def ranks_drawn(
     path
         Its critical path; empty draws none.
     most
-        How many slices there may be, about.
+        Approximate limit on the number of slices.
     recorded
-        Whether what was measured is drawn, too: of a step elsewhere it means nothing.
+        Whether measured times are drawn, too: they do not apply to a step elsewhere.
     """
     runs: dict[str, RunTimes] = {"simulated": timeline}
     recorded_times = measured(timeline.workload) if recorded else None
@@ -204,7 +204,7 @@ def ranks_drawn(
     for rank in chosen:
         for run, times in runs.items():
             parts += _rank_slices(times, rank, run, rows)
-    origin = min(map(first_start, runs.values()))  # drawn from the first begin of the step on
+    origin = min(map(first_start, runs.values()))  # drawn from the start of the first op
     parts = [replace(part, start=part.start - origin, end=part.end - origin) for part in parts]
     names, codes = _names(timeline.workload.names, [part.name for part in parts])
     ends = (float(part.end.max()) for part in parts if len(part.end))
@@ -221,7 +221,7 @@ def ranks_drawn(
 
 
 def _chosen(timeline: Timeline, most: int) -> list[int]:
-    """Return ranks that are drawn: all, or evenly as many as there is room for, and the slowest."""
+    """Return the ranks to draw: all, or an even selection that fits, and the slowest."""
     workload = timeline.workload
     ranks = list(workload.ranks)
     each = max(1.0, 1.3 * len(workload) / max(1, len(ranks)))
@@ -235,7 +235,7 @@ def _chosen(timeline: Timeline, most: int) -> list[int]:
 
 
 def _left_out(timeline: Timeline, chosen: Sequence[int]) -> str:
-    """Say which ranks are not drawn; "" if all are."""
+    """Describe which ranks are not drawn; "" if all are."""
     total = len(timeline.workload.ranks)
     if len(chosen) == total:
         return ""
@@ -249,7 +249,7 @@ def _path_slices(
         return
     rows.append({"label": "critical path", "rank": None, "run": "path", "host": False})
     ops = np.array([path_op.op for path_op in path], np.int64)
-    classes = [CLASSES.index(_OF_PATH.get(path_op.what, "gap")) for path_op in path]
+    classes = [CLASSES.index(_PATH_CLASSES.get(path_op.what, "gap")) for path_op in path]
     yield _Slices(
         np.zeros(len(path), np.int64),
         np.array([path_op.start for path_op in path]),
@@ -307,7 +307,7 @@ def _lane_slices(times: RunTimes, ops: NDArray[np.intp], row: int) -> _Slices:
 def _names(
     names: Sequence[str], used: Sequence[NDArray[np.int64]]
 ) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the names that are in use, shortened, and where each name is among them."""
+    """Return the used names, shortened, and the index of each name among them."""
     used_names = np.unique(np.concatenate([*used, np.zeros(0, np.int64)]))
     codes = np.zeros(max(len(names), 1), np.int64)
     codes[used_names] = np.arange(len(used_names))
@@ -338,14 +338,14 @@ def _table(
 
 
 MOST_RANKS_OF_A_MAP = 1024
-"""More are a black rectangle."""
+"""More ranks would be a black rectangle."""
 BUSIEST = 8
-"""Links that are listed."""
+"""Number of links that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierUse:
-    """How busy the links of a resource were: how many, bytes (B), mean and greatest utilisation."""
+    """Use of the links of a resource: their number, bytes (B), mean and highest utilisation."""
 
     resource: str
     links: int
@@ -356,7 +356,7 @@ class TierUse:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """A link, what crossed it (B), its bandwidth (B/s) and utilisation."""
+    """A link, the bytes that crossed it (B), its bandwidth (B/s) and utilisation."""
 
     source: str
     target: str
@@ -367,9 +367,9 @@ class LinkUse:
 
 
 def utilisation(timeline: Timeline) -> Floats:
-    """Say how busy each link was while the step ran, from 0 to 1, shape ``(links,)``.
+    """Return the utilisation of each link during the step, from 0 to 1, shape ``(links,)``.
 
-    A link that nothing limits is never busy.
+    It is 0 for a link of unlimited bandwidth.
     """
     room = timeline.topology.bandwidth * timeline.makespan
     return np.divide(
@@ -378,7 +378,7 @@ def utilisation(timeline: Timeline) -> Floats:
 
 
 def by_resource(timeline: Timeline) -> list[TierUse]:
-    """Say how busy the links of each resource were, in the order of the topology."""
+    """Return the use of links by resource, in the order of the topology."""
     network, use = timeline.topology, utilisation(timeline)
     rows = []
     for number, name in enumerate(network.resources):
@@ -398,7 +398,7 @@ def by_resource(timeline: Timeline) -> list[TierUse]:
 
 
 def busiest(timeline: Timeline, most: int = BUSIEST) -> list[LinkUse]:
-    """Return the links that were busiest, none that nothing crossed."""
+    """Return the links with the highest utilisation, none without traffic."""
     network, use = timeline.topology, utilisation(timeline)
     order = np.argsort(-use, kind="stable")[:most]
     return [
@@ -425,7 +425,7 @@ class Links:
 
 
 def links_drawn(timeline: Timeline) -> Links | None:
-    """Make what a page draws of the network of a step; None of more than 1,024 ranks.
+    """Prepare the network of a step for a page; None for more than 1,024 ranks.
 
     Both directions of a cable are one line with the utilisation of the busier one.
     """
@@ -468,7 +468,7 @@ def links_drawn(timeline: Timeline) -> Links | None:
 def _cables(
     timeline: Timeline, at: dict[Node, int]
 ) -> tuple[Floats, Floats, Floats, dict[tuple[int, int], int]]:
-    """Put both directions of every cable together: utilisation, bytes, bandwidth, resource."""
+    """Join both directions of every cable: utilisation, bytes, bandwidth, resource."""
     from topologies.drawing import figure_node
 
     network, use = timeline.topology, utilisation(timeline)
@@ -476,7 +476,7 @@ def _cables(
     ends = np.sort(np.stack([drawn[network.source], drawn[network.target]], axis=1), axis=1)
     between_nodes = np.flatnonzero(
         ends[:, 0] != ends[:, 1]
-    )  # not from one side of a NIC to the other
+    )  # no line between the two sides of a NIC
     unique, first, inverse = np.unique(
         ends[between_nodes], axis=0, return_index=True, return_inverse=True
     )
@@ -495,7 +495,7 @@ def _cables(
 
 
 def _kind(node: Node) -> str:
-    """Say what is drawn of a node: a rank, a NIC, or a switch."""
+    """Return what a node is drawn as: a rank, a NIC, or a switch."""
     if isinstance(node, int):
         return "rank"
     return "nic" if str(node).startswith("nic:") else "switch"

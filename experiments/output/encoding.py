@@ -1,8 +1,8 @@
-"""Values as JSON has them, and text on any terminal.
+"""Conversion of values to JSON types, and of text to what a terminal can show.
 
-What its encoding lacks becomes ASCII, and what would command it a sign.
+Characters that an encoding lacks become ASCII, and control characters become visible symbols.
 
-Names of traces, kernels, clusters and files are other people's. An escape sequence in one could
+Names of traces, kernels, clusters and files come from others. An escape sequence in one could
 overwrite what was printed, or the terminal's title; it is shown instead of obeyed.
 """
 
@@ -31,25 +31,25 @@ _ASCII = {
     "“": '"',
     "”": '"',
 }
-"""What stands for a character that an encoding does not have; for any other it is ``?``."""
+"""Replacements of characters that an encoding lacks; of all others it is ``?``."""
 _HANDLER = "twofold.ascii"
-"""Name under which Python's codecs know how."""
+"""Name of the error handler among Python's codecs."""
 _BYTES = range(0xDC80, 0xDD00)
-"""Code points that stand for bytes of file names that no encoding explains; they stay bytes."""
+"""Code points of undecodable bytes in file names; they stay bytes."""
 
 _SIGNS = {
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"},
     0x7F: "\N{SYMBOL FOR DELETE}",
     **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd"),
 }
-"""What stands for a control character: its picture (Unicode block 2400). C1 controls and those that
-turn the direction of writing, by which text reads otherwise than it is, have none."""
+"""Replacement of a control character: its picture (Unicode block 2400). C1 controls have none, nor
+do those that change the direction of writing, with which text reads differently from what it is."""
 
 
 def jsonable(value: Any) -> Any:
-    """Make dicts of dataclasses, lists of tuples and text of paths; null of what is not a number.
+    """Convert dataclasses to dicts, tuples to lists, paths to text, and NaN and infinity to null.
 
-    JSON has neither NaN nor infinity: both are null, and the type of the field says so.
+    JSON has neither NaN nor infinity: both are null, as the type of the field states.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def jsonable(value: Any) -> Any:
 
 
 def harmless(text: str) -> str:
-    r"""Return the text without characters that a terminal obeys, but for tabs and ends of lines.
+    r"""Return the text without control characters, except tabs and line ends.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def harmless(text: str) -> str:
 
 
 def writable(text: str, encoding: str) -> str:
-    """Return the text as it can be written in an encoding, harmless to a terminal.
+    """Return the text as it can be written in an encoding, without control characters.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def writable(text: str, encoding: str) -> str:
 
 
 def write_on_any(*streams: TextIO) -> None:
-    """Let streams replace what their encoding does not have, where they would raise an error."""
+    """Let streams replace characters that their encoding lacks, instead of raising."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_HANDLER)

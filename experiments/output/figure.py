@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ENDINGS = (".png", ".svg", ".pdf")
-"""Endings of the formats that papers take."""
+"""File name extensions of formats for papers."""
 STYLE: Any = {
     "font.size": 8,
     "axes.spines.top": False,
@@ -46,25 +46,25 @@ _COLOURS = {
     "sky": "#56B4E9",
     "grey": "#7F7F7F",
 }
-"""The palette of Okabe and Ito (2008), told apart by colour-blind readers."""
+"""The palette of Okabe and Ito (2008), which colour-blind readers can distinguish."""
 _COLUMN = 3.5
 """Width of one column of a two-column paper, in inches."""
 _PRINT, _SCREEN = 300, 120
 """Dots per inch of a figure one column wide, and of a larger one, which is for a screen."""
 _SMALL = 6.5
-"""Size of what stands at points and bars, in points."""
+"""Size of labels at points and bars, in points."""
 _TITLE, _WRAP, _NAME = 48, 26, 60
-"""Characters of a line of a title, of a line of a bar's name, and of such a name in all."""
+"""Most characters per line of a title, per line of a bar's name, and of such a name in all."""
 _LABELS = 7
-"""Labels that fit side by side in one column."""
+"""Most labels side by side in one column."""
 _PANELS = 3
 """Panels side by side over two columns of a paper."""
 _LABEL_MARGIN = 0.1
-"""Share of the x axis left free at either end, where half of a label stands."""
+"""Share of the x axis left free at either end, for half of a label."""
 _MANY = 100
-"""Points of a line that have marks at most."""
+"""Most points of a line that have marks."""
 _BAR = 0.62
-"""Height of bars that are not beside each other."""
+"""Height of bars that are not grouped."""
 
 
 def draw(document: Document, path: Path) -> None:
@@ -152,7 +152,7 @@ def _draw_chart(axes: "Axes", chart: Chart) -> None:
 
 
 def _draw_bars(axes: "Axes", chart: Chart) -> None:
-    """Draw bars below each other, with their intervals, marks and labels."""
+    """Draw horizontal bars with their intervals, marks and labels."""
     names = list(dict.fromkeys(str(name) for line in chart.series for name in line.y))
     bar_series = [line for line in chart.series if line.kind == "bars"]
     count = len(bar_series) if chart.arranged == "group" else 1
@@ -199,7 +199,7 @@ def _draw_bar_series(axes: "Axes", series: Series, places: tuple[Any, Any], high
 
 
 _INTERVAL: Any = {"ecolor": "#1A1A1A", "elinewidth": 0.8, "capsize": 2, "zorder": 4}
-"""How 95 % intervals are drawn."""
+"""Style of 95 % intervals."""
 
 
 def _draw_lines(axes: "Axes", chart: Chart) -> None:
@@ -234,7 +234,7 @@ def _draw_lines(axes: "Axes", chart: Chart) -> None:
 
 
 def _label_points(axes: "Axes", chart: Chart, series: Series) -> None:
-    """Write labels above points, as many as do not run into each other."""
+    """Write labels above points, as many as do not overlap."""
     if not series.labels:
         return
     keep = set(_with_room(chart, [float(x) for x in series.x]))
@@ -247,7 +247,7 @@ def _label_points(axes: "Axes", chart: Chart, series: Series) -> None:
 
 
 def _with_room(chart: Chart, places: Sequence[float]) -> Iterator[float]:
-    """Choose places whose labels do not run into each other, those of ticks at 1 first."""
+    """Choose places whose labels do not overlap, those of ticks at 1 first."""
     scale = np.log2 if chart.x.kind in ("log", "log2") else np.asarray
     at = dict(zip(places, np.asarray(scale(np.asarray(places))).tolist(), strict=True))
     least = (max(at.values()) - min(at.values())) / _LABELS
@@ -259,7 +259,7 @@ def _with_room(chart: Chart, places: Sequence[float]) -> Iterator[float]:
 
 
 def _fit(axes: "Axes", chart: Chart) -> None:
-    """Set scales, ticks, ends and titles of the axes."""
+    """Set scales, ticks, limits and titles of the axes."""
     _fit_axis(axes, "x", chart.x)
     if chart.y.kind != "names":
         _fit_axis(axes, "y", chart.y)
@@ -296,5 +296,5 @@ def _bar_name(name: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Hide what matplotlib would take for mathematics."""
+    """Escape what Matplotlib would read as mathematics."""
     return text.replace("$", r"\$")

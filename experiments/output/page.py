@@ -1,6 +1,6 @@
-"""Documents as pages: one file with everything in it that opens without a network.
+"""Documents as pages: one self-contained file that opens without a network.
 
-Also Plotly is in it (packed: a third of its size), and data as columns. The page forbids itself
+It includes Plotly (compressed: a third of its size), and data as columns. The page forbids itself
 the network, and every script but its own by their hashes (``Content-Security-Policy``): text of a
 trace could not run even if it were taken for markup, and the templates escape all of it.
 """
@@ -53,21 +53,21 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
         *("timeline", "network", "charts", "points", "front", "coordinates", "panel", "study"),
     ),
 }
-"""By kind of view the scripts that draw it, after ``base``: each needs those before."""
+"""Scripts that draw each kind of view, after ``base``: each needs those before it."""
 ENDINGS = (".html", ".htm")
-"""Endings by which browsers know a page."""
+"""File name extensions by which browsers recognise a page."""
 FOLDER = Path(__file__).with_name("pages")
-"""Templates, styles and scripts of pages: each is one HTML file that opens without a network."""
+"""Folder of templates, styles and scripts of pages."""
 _INSIDE_A_QUANTITY = re.compile(r"(?<=\d) (?=[%±]|[A-Za-z]{1,4}(?:/s)?(?![A-Za-z]))|(?<=±) (?=\d)")
 """Spaces before a unit of up to four letters, and around the sign of an interval."""
 _ENDS = ("</script", "</style", "<!--")
-"""What would end the element that a script or a style stands in."""
+"""Text that would end a script or style element."""
 _LABELLED = 9.0
-"""Parts of a bar that have room for their names (%)."""
+"""Least share (%) of a bar that has room for a label."""
 
 
 def page(document: Document, head: Mapping[str, Any], *, up: str = "") -> str:
-    """Return the page of a document; ``head`` is what its answer begins with.
+    """Return the page of a document; ``head`` is the head of its answer.
 
     ``up`` is the address of the overview of a site that it is a page of, "" of one by itself.
 
@@ -102,9 +102,9 @@ def page(document: Document, head: Mapping[str, Any], *, up: str = "") -> str:
             up=up,
             sections=shown,
             hashes=[_sha256(text) for text in hashed],
-            theme=_ours(theme),
-            style=_ours(asset("theme.css")),
-            scripts=[_ours(text) for text in scripts],
+            theme=_inline_asset(theme),
+            style=_inline_asset(asset("theme.css")),
+            scripts=[_inline_asset(text) for text in scripts],
             library=None if library is None else _base64(library),
             data={
                 **tables,
@@ -124,7 +124,7 @@ def page(document: Document, head: Mapping[str, Any], *, up: str = "") -> str:
 
 
 def fragment(document: Document) -> tuple[str, list[dict[str, Any]]]:
-    """Return the cards of a document as HTML, and what its charts are drawn of, for a live page."""
+    """Return the cards of a document as HTML, and the data of its charts, for a live page."""
     sections = _shown_sections(document.sections)
     views = [block for section in sections for block in section.blocks if isinstance(block, View)]
     html = _environment().get_template("cards.html").render(document=document, sections=sections)
@@ -134,16 +134,16 @@ def fragment(document: Document) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _shown_sections(sections: Sequence[Section]) -> list[Section]:
-    """Return what a page shows of sections, as the templates have it."""
+    """Return the sections of a page for the templates."""
     return [
-        replace(one, blocks=[_shown(block) for block in one.blocks if not _is_silent(block)])
+        replace(one, blocks=[_shown(block) for block in one.blocks if not _is_hidden(block)])
         for one in sections
         if one.page
     ]
 
 
 def check_page(path: Path) -> None:
-    """Refuse a page that cannot be written before minutes are spent on what it shows.
+    """Refuse a page that cannot be written, before its answer takes minutes.
 
     Raises
     ------
@@ -155,13 +155,13 @@ def check_page(path: Path) -> None:
 
 
 def asset(name: str) -> str:
-    """Return a script or style of ours, as it ships."""
+    """Return one of our scripts or styles, as it is distributed."""
     return (FOLDER / "assets" / name).read_text("utf-8")
 
 
 @cache
 def plotly() -> bytes:
-    """Return Plotly's script as its Python package has it.
+    """Return Plotly's script from its Python package.
 
     Raises
     ------
@@ -183,13 +183,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"unbroken": _unbroken, "column": _column, "json": _json}
+    environment.filters |= {"unbroken": _with_hard_spaces, "column": _column, "json": _json}
     environment.globals["kind_of"] = lambda block: type(block).__name__
     return environment
 
 
-def _unbroken(text: str) -> str:
-    """Keep a number, its interval and its unit on one line: its spaces become ones that hold."""
+def _with_hard_spaces(text: str) -> str:
+    """Keep a number, its interval and its unit on one line by non-breaking spaces."""
     return _INSIDE_A_QUANTITY.sub("\N{NO-BREAK SPACE}", text)
 
 
@@ -199,13 +199,13 @@ def _column(name: str) -> dict[str, str]:
 
 
 def _json(value: object) -> Markup:
-    """Return a value as JSON that ends no element."""
+    """Return a value as JSON that cannot end an element."""
     text = json.dumps(jsonable(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))
 
 
-def _ours(text: str) -> Markup:
-    """Return a script or style of ours as it is.
+def _inline_asset(text: str) -> Markup:
+    """Return one of our scripts or styles for inclusion.
 
     Raises
     ------
@@ -226,8 +226,8 @@ def _base64(raw: bytes) -> str:
     return base64.b64encode(gzip.compress(raw, 9, mtime=0)).decode("ascii")
 
 
-def _is_silent(block: Block) -> bool:
-    """Whether a page says nothing of a block."""
+def _is_hidden(block: Block) -> bool:
+    """Whether a page omits a block."""
     return (
         (isinstance(block, Text) and not block.page)
         or (isinstance(block, Chart) and not block.page)
@@ -236,7 +236,7 @@ def _is_silent(block: Block) -> bool:
 
 
 def _shown(block: Block) -> Any:
-    """Return a block as the templates have it: what is drawn is a view."""
+    """Return a block for the templates: drawings become views."""
     match block:
         case Chart():
             return View(block.anchor, "chart", _plotted(block), style="chart")
@@ -328,13 +328,13 @@ def _busy(share: float) -> str:
 
 
 _LONGEST = 44
-"""Characters of a name at an axis."""
+"""Most characters of a name at an axis."""
 
 
 def _plotted(chart: Chart) -> dict[str, Any]:
-    """Return a chart as ``twofold.views.chart`` takes it: data and layout of Plotly's.
+    """Return a chart for ``twofold.views.chart``: Plotly's data and layout.
 
-    Texts of traces are escaped: Plotly takes tags for markup.
+    Texts of traces are escaped: Plotly interprets tags.
     """
     upright = chart.y.kind != "names"
     layout: dict[str, Any] = {
@@ -360,12 +360,12 @@ def _plotted(chart: Chart) -> dict[str, Any]:
 
 
 def escaped(text: object) -> str:
-    """Return a text as Plotly shows it unchanged."""
+    """Return a text that Plotly shows unchanged."""
     return f"{text}".replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _names(series: Sequence[Series]) -> Mapping[str, str]:
-    """Return a name at the axis for each name: shortened ones stay apart by invisible marks."""
+    """Return a label at the axis for each name; shortened ones differ by invisible marks."""
     places: dict[str, str] = {}
     for name in dict.fromkeys(str(name) for line in series for name in line.y):
         short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
@@ -388,7 +388,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
 
 
 def _traces(series: Series, names: Mapping[str, str], *, upright: bool) -> Iterator[dict[str, Any]]:
-    """Yield a series as Plotly draws it: a band is two lines, all else one trace."""
+    """Yield Plotly's traces of a series: two lines for a band, one trace for all others."""
     y = list(series.y) if upright else [names[str(name)] for name in series.y]
     trace: dict[str, Any] = {
         "type": "scatter",
@@ -415,7 +415,7 @@ def _traces(series: Series, names: Mapping[str, str], *, upright: bool) -> Itera
 
 
 def _shape(series: Series, *, upright: bool) -> dict[str, Any]:
-    """Return how a series is drawn."""
+    """Return the style of a series."""
     colour: Any = _painted(series.colour)
     if series.kind == "bars":
         marker = {"color": colour}
@@ -436,11 +436,11 @@ def _shape(series: Series, *, upright: bool) -> dict[str, Any]:
 
 
 _MOST_MARKED = 100
-"""Points of a line that have marks."""
+"""Most points of a line that have marks."""
 
 
 def _band(series: Series) -> Iterator[dict[str, Any]]:
-    """Yield the lower and the upper edge, between which it is filled."""
+    """Yield the lower and the upper edge of a filled band."""
     for sign in (-1, 1):
         yield {
             "type": "scatter",

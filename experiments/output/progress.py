@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, with an estimate; else a line now and then."""
+"""Progress on stderr: a bar with an estimate on a terminal, else occasional lines."""
 
 import sys
 import time
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from simulator.engine.simulate import Progress as Report
 
 _PATIENCE = 1.0
-"""Seconds without a word before the bar appears."""
+"""Seconds before the bar appears."""
 _EVERY = 0.1
 """Seconds between two updates of the bar."""
 _LOG_EVERY = 10.0
-"""Seconds between two lines where stderr is not a terminal: a log has no use for a bar."""
+"""Seconds between two lines if stderr is not a terminal: a bar is useless in a log."""
 
 
 @contextmanager
 def watching(unit: str = "calls") -> "Iterator[Watch]":
-    """Yield what makes a progress callback for each simulation of a command.
+    """Yield a factory of progress callbacks, one for each simulation of a command.
 
     ``unit`` is what is counted.
     """
@@ -38,7 +38,7 @@ def watching(unit: str = "calls") -> "Iterator[Watch]":
 
 
 def _logger(what: str, unit: str, last_report: list[float]) -> "Report":
-    """Say it in lines; ``last_report`` is when the last was, for all simulations of a command."""
+    """Report in lines; ``last_report`` is the time of the last, over all simulations."""
 
     def report(done: int, total: int) -> None:
         now = time.monotonic()
@@ -52,7 +52,7 @@ def _logger(what: str, unit: str, last_report: list[float]) -> "Report":
 
 @contextmanager
 def bar(unit: str = "calls") -> "Iterator[Watch]":
-    """Yield what makes a progress callback for each simulation; the bar is gone afterwards."""
+    """Yield a factory of progress callbacks; the bar disappears afterwards."""
     from rich.console import Console  # rich is slow to load, and a bar is for terminals only
     from rich.progress import (
         BarColumn,

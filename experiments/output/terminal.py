@@ -1,7 +1,7 @@
-"""Documents on a terminal, and in a notebook's cell: nothing is cut, and no line ends in blanks.
+"""Documents on a terminal, and in a notebook's cell: no text is cut, no line ends in blanks.
 
-Columns stand two blanks apart, or one where that makes them fit. Text that may be wrapped is; and
-columns for which there is no room stand below the others, beside the names of the rows once more.
+Columns are separated by two blanks, or by one if that makes them fit. Text that may be wrapped is
+wrapped; columns without room are printed below the others, with the names of the rows repeated.
 """
 
 import io
@@ -23,23 +23,23 @@ from experiments.output.encoding import writable
 from experiments.output.words import say_time
 
 _LEAST_TEXT = 16
-"""Characters of text that is wrapped, at least, if it is as long."""
+"""Least width of wrapped text, unless the text is shorter."""
 _MOST_BAR, _LEAST_BAR = 60, 8
-"""Characters of a whole bar at most, and the least that is worth drawing."""
+"""Most characters of a whole bar, and least of a bar worth drawing."""
 _FULL = 100.0
-"""Percent that a whole bar is, unless a loss is greater."""
+"""Percent of a whole bar, unless a loss is larger."""
 _SHARE_BAR = 24
-"""Characters of a bar that is a share of a whole."""
+"""Characters of a bar of 100 % for a share of a whole."""
 FACT_NAME = len("simulated with") + 2
-"""Where facts begin: behind their names."""
+"""Column at which facts begin, after their names."""
 _TRUST_NAME = len("trust") + 2
 _MOOD = {"good": "green", "fair": "yellow", "poor": "bold red"}
 _WIDTH = 110
-"""Columns: what a notebook's cell shows without scrolling."""
+"""Columns that a notebook's cell shows without scrolling."""
 _PIPED_WIDTH = 100
-"""Columns where the output is not a terminal and ``COLUMNS`` does not say."""
+"""Columns if the output is no terminal and ``COLUMNS`` is not set."""
 _GREY, _RED, _GREEN, _YELLOW = (128, 128, 128), (215, 75, 65), (55, 150, 80), (176, 130, 20)
-"""In the middle of light and dark, so that they can be read on both."""
+"""Medium tones, which are readable on light and on dark."""
 _THEME = TerminalTheme((255, 255, 255), (0, 0, 0), [_GREY, _RED, _GREEN, _YELLOW, *4 * [_GREY]])
 _CELL = (
     '<pre style="white-space:pre;overflow-x:auto;line-height:1.3;'
@@ -48,7 +48,7 @@ _CELL = (
 
 
 class Amount(Enum):
-    """How much of a document is printed: tables alone, the answer, or also how it was made."""
+    """How much of a document is printed: tables only, the answer, or also the details."""
 
     QUIET = "quiet"
     ANSWER = "usual"
@@ -56,7 +56,7 @@ class Amount(Enum):
 
 
 def show(document: Document, amount: Amount = Amount.ANSWER) -> None:
-    """Print a document for a person, on a console as wide as what it goes to."""
+    """Print a document on a console as wide as the output."""
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     console = _Console(
         highlight=False, markup=False, emoji=False, width=_PIPED_WIDTH if piped else None
@@ -65,7 +65,7 @@ def show(document: Document, amount: Amount = Amount.ANSWER) -> None:
 
 
 class _Console(Console):
-    """A console that leaves it to the command line what a closed pipe means."""
+    """A console that leaves a closed pipe to the command line."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -78,7 +78,7 @@ def notebook(document: Document) -> str:
         record=True,
         width=_WIDTH,
         force_terminal=True,
-        force_jupyter=False,  # else it shows each line itself, and the table comes twice
+        force_jupyter=False,  # else it shows each line itself, and the table twice
         color_system="truecolor",
         highlight=False,
         markup=False,
@@ -105,18 +105,18 @@ def print_document(console: Console, document: Document, amount: Amount = Amount
 
 
 _Printed = str | Trust | Table | Bars | Text | FactList | tuple[str, str]
-"""What is printed below each other: a headline, a line of trust, blocks, a name with a text."""
+"""A printed block: a headline, a line of trust, blocks, a name with a text."""
 
 
 def _changed_step(document: Document, amount: Amount) -> Iterator[list[_Printed]]:
-    """Yield the what-ifs of the step that is asked about; ``--verbose`` has them below."""
+    """Yield the what-ifs of the baseline; ``--verbose`` prints them below instead."""
     changes = document.details.get("what if")
     if changes and amount is not Amount.VERBOSE:
         yield [FactList({"what if": changes})]
 
 
 def _answer(document: Document) -> Iterator[list[_Printed]]:
-    """Yield what stands above the tables."""
+    """Yield what is printed above the tables."""
     lines: list[_Printed] = [document.headline]
     yield lines + ([Text(document.cause)] if document.cause else [])
     if document.warning and document.trust is not None:
@@ -147,14 +147,14 @@ def _body(document: Document) -> Iterator[list[_Printed]]:
 
 
 def _separated(blocks: list[_Printed]) -> Iterator[list[_Printed]]:
-    """Yield blocks so that a blank line stands before every table but the first."""
+    """Yield blocks with a blank line before every table but the first."""
     cuts = [at for at, block in enumerate(blocks) if at and isinstance(block, Table | Bars)]
     for start, end in zip([0, *cuts], [*cuts, len(blocks)], strict=True):
         yield blocks[start:end]
 
 
 def _end(document: Document) -> Iterator[list[_Printed]]:
-    """Yield what stands below the tables: trust, unless it is poor, and what to ask next."""
+    """Yield what is printed below the tables: trust, unless it is poor, and what to ask next."""
     lines: list[_Printed] = []
     if document.trust is not None and not document.warning:
         lines.append(document.trust)
@@ -183,7 +183,7 @@ def _print_block(console: Console, block: _Printed) -> None:
 
 
 def _print_trust(console: Console, trust: Trust) -> None:
-    """Print how far to trust an answer, and below what is wrong and what would help."""
+    """Print how far to trust an answer, and below the reasons for doubt and remedies."""
     _print_named(console, "trust", f"{trust.grade}: {trust.text}", _TRUST_NAME, _MOOD[trust.grade])
     for doubt in trust.doubts:
         _print_named(console, "", str(doubt), _TRUST_NAME)
@@ -207,14 +207,14 @@ def print_text(console: Console, text: str, *, style: str = "") -> None:
 
 
 def print_facts(console: Console, facts: Facts) -> None:
-    """Print names and what there is to say of each, in two columns; nothing of what is empty."""
+    """Print names with their text in two columns; empty ones are left out."""
     for name, said in facts.items():
         text = said if isinstance(said, str) else _dotted(said, console.width - FACT_NAME)
         _print_named(console, name, text, FACT_NAME)
 
 
 def _dotted(parts: Sequence[str], width: int) -> str:
-    """Join the parts of a fact with dots; a line is broken at a dot only."""
+    """Join the parts of a fact with dots; a line breaks at dots only."""
     lines = [""]
     for part in filter(None, parts):
         longer = f"{lines[-1]} · {part}" if lines[-1] else part
@@ -226,7 +226,7 @@ def _dotted(parts: Sequence[str], width: int) -> str:
 
 
 def _print_named(console: Console, name: str, text: str, indent: int, style: str = "") -> None:
-    """Print a text beside its name, which stands in the first line only."""
+    """Print a text beside its name, which is in the first line only."""
     room = max(console.width - indent, _LEAST_TEXT)
     lines = wrapped(writable(text, console.encoding), room) if text else []
     for number, line in enumerate(lines):
@@ -238,7 +238,7 @@ def _print_named(console: Console, name: str, text: str, indent: int, style: str
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Break text at blanks, and what is too long anywhere."""
+    """Break text at blanks, and words that are too long anywhere."""
     return [
         line
         for paragraph in text.split("\n")
@@ -247,7 +247,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def print_table(console: Console, table: Table, *, scale: int = _MOST_BAR) -> None:
-    """Print a table, nothing without rows; ``scale`` is how long a bar of 100 % is at most."""
+    """Print a table, nothing without rows; ``scale`` is the most characters of a bar of 100 %."""
     if not table.rows:
         return
     for line in _Grid(_spelt(table, console.encoding), console.width, scale).lines():
@@ -260,7 +260,7 @@ def print_table(console: Console, table: Table, *, scale: int = _MOST_BAR) -> No
 
 
 def _spelt(table: Table, encoding: str) -> Table:
-    """Return the rows that are printed, with texts that an encoding has characters for."""
+    """Return the rows that are printed, in characters that the encoding has."""
     return replace(
         table,
         columns=[writable(name, encoding) for name in table.columns],
@@ -278,14 +278,14 @@ def _spelt(table: Table, encoding: str) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """A table that is laid out for a width, with bars of at most so many characters."""
+    """A table laid out for a width, with bars of limited length."""
 
     table: Table
     width: int
     scale: int
 
     def lines(self) -> Iterator[Line]:
-        """Lay it out, in bands of columns where they do not stand side by side."""
+        """Lay it out, in bands of columns if they do not fit side by side."""
         columns, table = self.table.columns, self.table
         full = [row.cells for row in table.rows if not row.span]
         keys = [row.cells[: table.keys] for row in table.rows]
@@ -313,7 +313,7 @@ class _Grid:
             yield from _Band(table, band, gap, fitted, self.scale, number > 0).lines(self.width)
 
     def _bands(self, needed: Sequence[int], gap: int) -> list[list[int]]:
-        """Say which columns stand side by side: all, if there is room for what each needs."""
+        """Return which columns are side by side: all, if there is room for what each needs."""
         keys = list(range(self.table.keys))
         bands = [keys[:]]
         for column in range(self.table.keys, len(needed)):
@@ -324,7 +324,7 @@ class _Grid:
         return bands
 
     def _fitted(self, band: Sequence[int], widths: Sequence[int], gap: int) -> list[int]:
-        """Narrow columns until they fit: those first that may be wrapped, and the widest first."""
+        """Narrow columns until they fit: wrappable ones first, and the widest first."""
         wide = [widths[column] for column in band]
         while sum(wide) + gap * (len(wide) - 1) > self.width and max(wide) > 1:
             texts = [
@@ -338,9 +338,9 @@ class _Grid:
 
 @dataclass(frozen=True, slots=True)
 class _Band:
-    """Columns of a table that stand side by side, each with its width.
+    """Columns of a table that are side by side, each with its width.
 
-    Below others (``continues``) there are no rows of which nothing is left to say.
+    A band below others (``continues``) omits rows without further text.
     """
 
     table: Table
@@ -379,7 +379,7 @@ class _Band:
         yield from (Line(line, style="dim") for note in below for line in wrapped(note, width))
 
     def _spanning(self, row: Row, width: int) -> Iterator[Line]:
-        """Lay out a row that has one text behind its keys, dim."""
+        """Lay out a row that has one text after its keys, dim."""
         keys = self.table.keys
         parts = [wrapped(row.cells[at], self.wide[at]) for at in range(keys)]
         start = sum(self.wide[:keys]) + self.gap * keys
@@ -393,7 +393,7 @@ class _Band:
         return sum(self.wide) + self.gap * len(self.wide)
 
     def _beside(self, texts: Iterable[str]) -> str:
-        """Put a line of each column side by side."""
+        """Join a line of each column."""
         parts = []
         for text, column, most in zip(texts, self.columns, self.wide, strict=False):
             blank = " " * (most - cell_len(text))
@@ -402,9 +402,9 @@ class _Band:
         return (" " * self.gap).join(parts).rstrip()
 
     def _drawn(self, room: int) -> tuple[list[Line], list[str]]:
-        """Draw the bars in what room is left, and say which notes do not fit beside them.
+        """Draw the bars in the remaining room; return also the notes that do not fit beside them.
 
-        The length of a bar is its share of 100 %; that of a loss is red, behind a minus.
+        The length of a bar is its share of 100 %; that of a loss is red, after a minus.
         """
         rows = self.table.rows
         if self.columns[-1] != len(self.table.columns) - 1:

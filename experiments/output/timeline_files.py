@@ -1,15 +1,15 @@
 """Timelines as files of other tools: for ui.perfetto.dev, and Parquet with a row per op.
 
-For Perfetto measured and simulated stand side by side, with the critical path, in Chrome's JSON
+For Perfetto measured and simulated times are side by side, with the critical path, in Chrome's JSON
 trace format: complete events (``ph`` X) on processes and threads. Each rank is two processes,
 measured above simulated, with a thread per lane, host threads above streams. In a call, the slice
-``transfer`` is when it moves; what is before it is waiting for other ranks. The critical path is a
-process of its own: one track without gaps, the outer slice naming the rank. Below all is a counter
-of the job's power: an accelerator draws what it does at work while a kernel or a copy runs on it,
-else what it does waiting, and all other parts of the bill always work, as in the energy of studies.
+``transfer`` is when it moves data; before it the rank waits for others. The critical path is a
+process of its own: one track without gaps, whose outer slice names the rank. Below all is a counter
+of the job's power: an accelerator draws its active power while a kernel or a copy runs on it, else
+its idle power, and all other parts of the bill are always active, as in the energy of studies.
 
 ``ts`` and ``dur`` are microseconds. Both ends of a slice are rounded to nanoseconds, not its
-length: what touches still touches, and what is nested stays nested.
+length: adjacent slices stay adjacent, and nested ones stay nested.
 """
 
 import gzip
@@ -43,7 +43,7 @@ Event = dict[str, Any]
 
 
 class WithPath(Protocol):
-    """A report that holds a replay and its critical path."""
+    """A report with a replay and its critical path."""
 
     @property
     def base(self) -> "Baseline":
@@ -57,8 +57,8 @@ class WithPath(Protocol):
 _PATH, _POWER = 1, 2
 """Process ids of the critical path and of the power; rank r is measured in 10 + 2 r and simulated
 in 11 + 2 r."""
-_LAST = 1 << 30
-"""Where a process stands below all ranks."""
+_LAST_PROCESS = 1 << 30
+"""Sort index of a process below all ranks."""
 
 
 def write(report: WithPath, path: Path) -> None:
@@ -86,7 +86,7 @@ def write(report: WithPath, path: Path) -> None:
 
 
 def write_calls(report: "CollectiveCallsReport", path: Path) -> None:
-    """Write calls beside each other: a thread for each, together and as long as alone.
+    """Write concurrent calls: a thread for each, together and alone.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def _lines(about: Mapping[str, object], events: Iterable[Event]) -> Iterator[byt
 
 
 def power(base: "Baseline") -> list[tuple[float, float]]:
-    """Power of a simulated step from moment to moment: since when (s), and how much (W).
+    """Power of a simulated step over time: instants of change (s), and the power from then on (W).
 
     The last moment is the end of the step.
 
@@ -147,13 +147,13 @@ def _power(drawn: Iterable[tuple[float, float]]) -> Iterator[Event]:
     for number, (moment, watts) in enumerate(drawn):
         if not number:
             yield meta("process_name", _POWER, 0, "power (simulated)")
-            yield meta("process_sort_index", _POWER, 0, _LAST)
+            yield meta("process_sort_index", _POWER, 0, _LAST_PROCESS)
         at = {"pid": _POWER, "tid": 0, "ts": round(1e9 * moment) / 1e3}
         yield {"ph": "C", "name": "power [W]", **at, "args": {"W": round(watts, 1)}}
 
 
 _TOGETHER, _ALONE = 1, 2
-"""Process ids of calls beside each other, and as long as they would be alone."""
+"""Process ids of concurrent calls, and of calls alone."""
 
 
 def _events_of_calls(report: "CollectiveCallsReport") -> Iterator[Event]:
@@ -197,7 +197,7 @@ def _names(workload: Workload) -> Iterator[Event]:
 
 
 def meta(what: str, process: int, thread: int, value: object) -> Event:
-    """Make what names a process or a thread, or says where it stands among others."""
+    """Return an event that names a process or a thread, or gives its sort index."""
     key = "sort_index" if what.endswith("sort_index") else "name"
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {key: value}}
 
@@ -243,7 +243,7 @@ def _simulated(report: WithPath, op: int, origin: float) -> Iterator[Event]:
         args["call"] = str(workload.call_view(call))
     yield timed_slice(*called(workload, op), span, where) | {"args": args}
     if call >= 0:
-        # A receiver may come to an eager message while it moves, or after that.
+        # A receiver may arrive while an eager message moves, or after that.
         moved = float(timeline.call_start[call]) - origin, float(timeline.call_end[call]) - origin
         moving = max(span[0], moved[0]), moved[1]
         if moving[0] <= moving[1]:
@@ -296,7 +296,7 @@ def events_of_jobs(report: "ShareReport") -> Iterator[Event]:
         else:
             workload, steps_kept = job.workload, list(job.done.kept)
             steps = dict(enumerate(steps_kept, start=len(job.done.length) - len(steps_kept)))
-        # Give a number to each lane of each rank; 1 is that of the steps
+        # Number the lanes of each rank; 1 is the thread of the steps
         pairs = np.unique(np.stack([workload.rank, workload.lane]), axis=1).T.tolist()
         threads = {(rank, lane): number for number, (rank, lane) in enumerate(pairs, start=2)}
         yield from _names_of_job(placed.name, process, workload, threads)
@@ -338,9 +338,9 @@ def _job_step(
 
 
 _INSTANCES, _REQUESTS = 1, 2
-"""Process ids of instances, a thread each, and of requests."""
+"""Process ids of instances, each a thread, and of requests."""
 _SHOWN = 2_000
-"""Requests that are written, the first."""
+"""Number of requests that are written, the first ones."""
 
 
 def write_serving(report: "ServingReport", path: Path) -> None:
@@ -383,7 +383,7 @@ def events_of_serving(report: "ServingReport") -> Iterator[Event]:
 
 
 _ROWS = 1 << 18
-"""Rows of a group: what a reader decodes at once."""
+"""Rows per row group, which a reader decodes at once."""
 
 
 def write_parquet(timeline: Timeline, path: Path) -> None:
@@ -392,8 +392,8 @@ def write_parquet(timeline: Timeline, path: Path) -> None:
     Columns: op, rank, lane, name, what, start, end, measured_start, measured_end, released_by (the
     op whose end let it start, null: none), call, call_kind, call_group, call_size (bytes),
     call_start, call_end, and call_sent: of an all-to-all whose pairs have different bytes, those
-    that the op's rank has for each of the group (else null). The file says engine, makespan and
-    topology in its metadata.
+    that the op's rank has for each of the group (else null). Engine, makespan and topology are
+    in the file's metadata.
 
     Raises
     ------
@@ -406,7 +406,7 @@ def write_parquet(timeline: Timeline, path: Path) -> None:
 
 
 def to_table(timeline: Timeline) -> pa.Table:
-    """Make the table; columns share memory with the timeline where they can."""
+    """Make the table; columns share memory with the timeline if they can."""
     workload = timeline.workload
     columns = {
         "op": pa.array(np.arange(len(workload), dtype=np.int32)),
@@ -431,7 +431,7 @@ def to_table(timeline: Timeline) -> pa.Table:
 
 
 def _of_calls(timeline: Timeline) -> dict[str, pa.Array]:
-    """Columns of the call an op takes part in, null for other ops."""
+    """Columns of the call of each op, null for ops without one."""
     workload = timeline.workload
     views = [workload.call_view(index) for index in range(len(workload.calls))]
     kinds = list(dict.fromkeys(view.kind for view in views))
@@ -441,17 +441,17 @@ def _of_calls(timeline: Timeline) -> dict[str, pa.Array]:
     group = np.array([number_of[str(view.group)] for view in views], dtype=np.int32)
     call = workload.call
     return {
-        "call_kind": _named(_rows_of(kind, call), kinds),
-        "call_group": _named(_rows_of(group, call), groups),
-        "call_size": _finite_column(_rows_of(workload.calls.size, call, np.nan)),
-        "call_start": _finite_column(_rows_of(timeline.call_start, call, np.nan)),
-        "call_end": _finite_column(_rows_of(timeline.call_end, call, np.nan)),
+        "call_kind": _named(_by_op(kind, call), kinds),
+        "call_group": _named(_by_op(group, call), groups),
+        "call_size": _finite_column(_by_op(workload.calls.size, call, np.nan)),
+        "call_start": _finite_column(_by_op(timeline.call_start, call, np.nan)),
+        "call_end": _finite_column(_by_op(timeline.call_end, call, np.nan)),
         "call_sent": _sent(workload),
     }
 
 
 def _sent(workload: Workload) -> pa.Array:
-    """Bytes for each rank of the group, of calls whose pairs have different ones."""
+    """Bytes sent to each rank of the group, for calls whose pairs have different ones."""
     lists = pa.list_(pa.float64())
     if not workload.calls.shares:
         return pa.nulls(len(workload), lists)
@@ -466,10 +466,10 @@ def _sent(workload: Workload) -> pa.Array:
     return pa.array(rows, lists)
 
 
-def _rows_of(
+def _by_op(
     column: NDArray[np.generic], call: NDArray[np.int32], missing: float = -1
 ) -> NDArray[np.generic]:
-    """Bring a column of calls to the ops that take part in them."""
+    """Expand a column of calls to their ops."""
     if not len(column):
         return np.full(len(call), missing, dtype=column.dtype)
     return np.where(call >= 0, column[call], np.asarray(missing, dtype=column.dtype))
@@ -480,7 +480,7 @@ def _named(index: NDArray[np.generic], names: tuple[str, ...] | list[str]) -> pa
 
 
 def _index(column: NDArray[np.generic]) -> pa.Array:
-    """Put null where an index is -1."""
+    """Put null for an index of -1."""
     return pa.array(column, mask=np.asarray(column) < 0)
 
 

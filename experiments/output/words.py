@@ -1,4 +1,4 @@
-"""Numbers in words: times, sizes, shares, gains with their uncertainty, resources."""
+"""Formats of numbers and names in text: times, sizes, shares, gains, resources."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from simulator.accelerators import named, vendor
 from simulator.support.quantities import format_quantity
 
 NOTHING = 0.1
-"""Percent of a step below which a gain is not worth a number."""
+"""Percent of a step below which a gain is not written as a number."""
 _COMMON = ("void ", "at::native::", "(anonymous namespace)::")
 _NAMES = {
     "scale_up.size": "scale-up domain",
@@ -21,19 +21,19 @@ _NAMES = {
 }
 GPUS = "GPUs"
 _DEVICES = {"nvidia": GPUS, "amd": GPUS, "google": "TPUs"}
-"""What accelerators are called, by who makes them."""
+"""Nouns for accelerators, by vendor."""
 _TIMES = {2.0: "twice", 0.5: "half"}
 
 
 def say_time(seconds: float | None) -> str:
-    """Say a time with the unit that fits; NaN was not measured, and of None there is nothing."""
+    """Format a time with the unit that fits; NaN is "not measured", and None is ""."""
     if seconds is None:
         return ""
     return "not measured" if math.isnan(seconds) else format_quantity(seconds, "s")
 
 
 def say_interval(seconds: float, half_width: float | None) -> str:
-    """Say a time and the half width of its 95 % interval (s), with the digits that mean something.
+    """Format a time and the half width of its 95 % interval (s), with significant digits.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def say_interval(seconds: float, half_width: float | None) -> str:
 
 
 def say_step(seconds: float) -> str:
-    """Say a step to three significant digits, as an answer does.
+    """Format a step with three significant digits.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def say_step(seconds: float) -> str:
 
 
 def say_size(size: float) -> str:
-    """Say a size as nccl-tests' users do, in powers of two where it is one."""
+    """Format a size as is usual for nccl-tests, in powers of two if it is one."""
     for prefix, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if size >= 2**power and size % 2**power == 0:
             return f"{size / 2**power:g} {prefix}"
@@ -67,7 +67,7 @@ def say_size(size: float) -> str:
 
 
 def unit_of(seconds: float) -> tuple[float, str]:
-    """Choose a unit for times up to this one: how many of it a second has, and its name."""
+    """Choose a unit for times up to this one: its number per second, and its name."""
     return next(
         ((factor, unit) for factor, unit in ((1.0, "s"), (1e3, "ms")) if seconds * factor >= 1),
         (1e6, "us"),
@@ -75,9 +75,9 @@ def unit_of(seconds: float) -> tuple[float, str]:
 
 
 def percent(value: float | None, *, signed: bool = False) -> str:
-    """Say a percentage with two decimals; what rounds to nothing has no sign of its own.
+    """Format a percentage with two decimals; what rounds to zero has no sign.
 
-    Of None there is nothing to say.
+    None is empty.
     """
     if value is None:
         return ""
@@ -86,14 +86,14 @@ def percent(value: float | None, *, signed: bool = False) -> str:
 
 
 def say_number(value: float | None) -> str:
-    """Say a number with three digits that mean something; of None there is nothing to say."""
+    """Format a number with three significant digits; None is empty."""
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def say_gain(gain: float, half_width: float | None = None) -> str:
-    """Say a gain (%) and the half width of its 95 % interval, with the digits that mean something.
+    """Format a gain (%) and the half width of its 95 % interval, with significant digits.
 
     Examples
     --------
@@ -115,16 +115,16 @@ def say_gain(gain: float, half_width: float | None = None) -> str:
 
 
 def _decimals(width: float) -> int:
-    """Return how many decimals an uncertainty has: one digit of it counts, two if it begins by 1.
+    """Return the decimals of an uncertainty: one significant digit, two if the first is 1.
 
-    From 10 on it is whole, and never has more than two decimals.
+    From 10 on it is an integer, and never has more than two decimals.
     """
     exponent = math.floor(math.log10(width))
     return min(2, max(0, -exponent + (width < 2 * 10.0**exponent and exponent < 1)))
 
 
 def say_resource(resource: str) -> str:
-    """Say a resource, or a tier of the network, as a sentence does.
+    """Return the noun for a resource, or a tier of the network.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def say_resource(resource: str) -> str:
 
 
 def say_devices(accelerator: str) -> str:
-    """Say what accelerators of a name are called, many of them.
+    """Return the plural noun for accelerators of a name.
 
     Examples
     --------
@@ -189,23 +189,23 @@ def better(resource: str, factor: float, *, begins: bool = True, devices: str = 
 
 
 def is_plural(resource: str) -> bool:
-    """Whether the words of :func:`better` take a plural verb: ``GPUs twice as fast`` do."""
+    """Whether the words of :func:`better` take a plural verb, as ``GPUs twice as fast`` do."""
     return resource in ("compute", "host") or resource.endswith("nics_per_node")
 
 
 def say_counts(counts: Mapping[str, int]) -> str:
-    """Say how many there are of each, the most first."""
+    """Format counts by name, the largest first."""
     parts = sorted(counts.items(), key=lambda item: -item[1])
     return ", ".join(f"{number:,} {name}" for name, number in parts)
 
 
 def plural(number: int, noun: str) -> str:
-    """Say a number of things: ``1 call``, ``2,000 calls``."""
+    """Format a number of things: ``1 call``, ``2,000 calls``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def shortened(name: str, most: int) -> str:
-    """Leave out what C++ kernels have in common, and cut what is too long in the middle."""
+    """Omit the common parts of names of C++ kernels, and cut long names in the middle."""
     for common in _COMMON:
         name = name.replace(common, "")
     half = most // 2

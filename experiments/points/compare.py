@@ -44,7 +44,7 @@ _COLUMNS = Columns(
 class CompareAnswer(PointsAnswer):
     """A step on several clusters, in the order they were given.
 
-    ``notes`` say what bare networks among them leave open.
+    ``notes`` are what bare networks among them leave undefined.
     """
 
     clusters: list[ClusterIdentity]
@@ -73,7 +73,7 @@ class CompareReport(PointsReport):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What bare networks among the others leave open, and which settings are not of them."""
+        """What bare networks leave undefined, and which settings do not apply to them."""
         nodes = self.base.settings.nodes
         notes = [note for cluster in self.clusters[1:] for note in unspecified(cluster)]
         if nodes is not None:
@@ -95,11 +95,11 @@ def compare(
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
 ) -> CompareReport:
-    """Simulate a step on several clusters, and on the first with other scale-up topologies.
+    """Simulate a step on several clusters, and on the first with other topologies.
 
-    Compute and host times stay as they were recorded: this compares networks. The first cluster is
+    Compute and host times stay as recorded: this compares networks. The first cluster is
     the one the trace was recorded on; ``topologies`` are ``TIER=TOPOLOGY``, such as
-    ``scale_up=ring``, and change it alone.
+    ``scale_up=ring``, and change only that one.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def compare(
     exposed = [exposed_communication(timeline)]
     exposed += [answer.outcomes[0].exposed_communication for answer in answered]
     saved = [recorded, *saved_by(base, answered)]
-    points = [  # of the first ones after Ctrl-C
+    points = [  # after Ctrl-C only the first ones
         replace(
             point,
             cluster=cluster.name,

@@ -1,4 +1,4 @@
-"""What failures cost a job, and what twice as good parts, checkpoints or restarts would save."""
+"""Cost of failures of a job, and what better parts, checkpoints or restarts would save."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _EXAMPLE = "'mtbf 50000 h, checkpoint 60 s, restart 10 min'"
 
 
 class BetterAnswer(TypedDict):
-    """Something twice as good: a time now and then (s), and what of the run's time that saves."""
+    """An improved time: before and after (s), and its saving in % of the run's time."""
 
     what: str
     now_s: float
@@ -28,11 +28,11 @@ class BetterAnswer(TypedDict):
 
 
 class FailuresAnswer(TypedDict):
-    """What becomes of a job's time, in %, if it fails as was said.
+    """Use of a job's time, in %, with the given failures.
 
     ``mtbf_s`` is the job's, ``every_s`` the work between two checkpoints. ``step_s`` is the step
-    with its share of all that is lost, None where no step is ever kept, and ``steps_a_month`` how
-    many last of 30 days.
+    with its share of all losses, None if no step is ever kept, and ``steps_a_month`` the number of
+    kept steps in 30 days.
     """
 
     mtbf_s: float
@@ -48,7 +48,7 @@ class FailuresAnswer(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Better:
-    """Something ``factor`` times as good; ``saves_pct`` of the time that a step takes in all."""
+    """An improvement by ``factor``; ``saves_pct`` of the time that a step takes with all losses."""
 
     what: str
     now: float
@@ -59,7 +59,7 @@ class Better:
 
 @dataclass(frozen=True, slots=True)
 class FailingJob:
-    """A job of ``ranks`` accelerators that fails; ``step`` (s), ``factor``: the question's."""
+    """A job of ``ranks`` accelerators with failures; ``step`` in s, ``factor`` of the question."""
 
     failures: Failures
     ranks: int
@@ -68,7 +68,7 @@ class FailingJob:
 
     @property
     def better(self) -> tuple[Better, ...]:
-        """What ``factor`` times as reliable parts, fast checkpoints and restarts save."""
+        """Savings by ``factor`` times as reliable parts, fast checkpoints and restarts."""
         return tuple(sorted(self._better(), key=lambda row: -row.saves_pct))
 
     def _better(self) -> Iterator[Better]:
@@ -112,7 +112,7 @@ class FailingJob:
 
 
 def parse_failures(text: str, ranks: int) -> Failures:
-    """Read how a job of so many accelerators fails.
+    """Parse the failures of a job.
 
     Parameters
     ----------
@@ -167,4 +167,4 @@ def _seconds(number: str, unit: str) -> float:
 
 _SHORTEST = 1e-3
 _LONGEST = 100 * CENTURY
-"""An accelerator may well live longer between failures than anybody has measured."""
+"""Upper limit, beyond any measured time between failures of an accelerator."""

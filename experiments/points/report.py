@@ -1,7 +1,7 @@
 """The report of many changes of one step: a row for each change, and the columns of a command.
 
-``utility``, ``sweep``, ``curve``, ``compare`` and ``what-if`` differ in how they choose changes and
-in which columns they print.
+``utility``, ``sweep``, ``curve``, ``compare`` and ``what-if`` differ in their choice of changes and
+of columns.
 """
 
 from collections.abc import Sequence
@@ -27,31 +27,31 @@ from experiments.scenario.resources import (
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One change of a step, and what it saves.
+    """One change of a step, and its saving.
 
-    Times are in seconds. ``step_s`` is the step with the change and ``utility_pct`` what that
-    saves, 100 (T_base - T_changed) / T_base, in percent of step time (CCL-Bench 1.0, arXiv
-    2605.06544); both are None where the resource cannot matter, and ``note`` says why. ``gain_pct``
-    is the same as ``utility_pct``, and 0 there. ``engine`` is the one that answered.
+    Times are in seconds. ``step_s`` is the step with the change and ``utility_pct`` the saving, 100
+    (T_base - T_changed) / T_base, in percent of step time (CCL-Bench 1.0, arXiv 2605.06544); both
+    are None if the resource has no effect, and ``note`` gives the reason. ``gain_pct`` is
+    ``utility_pct``, or then 0. ``engine`` is the one that answered.
 
     ``interval_pct`` is half the width of the saving's 95 % interval, and ``scatter_pct`` to
     ``kernels_pct`` are its parts (:class:`experiments.intervals.interval.Interval`); ``bound_pct``
-    is what the change can save at most if what ``bound_assumes`` says is so. ``warning`` says what
-    makes the saving doubtful (:mod:`experiments.priors.doubts`), "" where nothing does.
-    ``assumptions`` are taken for granted, one sentence a line.
+    is an upper bound on the saving if ``bound_assumes`` holds. ``warning`` is what makes the saving
+    doubtful (:mod:`experiments.priors.doubts`), "" if nothing does. ``assumptions`` are the
+    assumptions of the change, one sentence a line.
 
-    Of a resource that is ``factor`` times as good, ``value`` is what it is then as text, and
-    ``value_number`` as a number in ``unit`` ("1": a multiple), None where there is none;
-    ``baseline`` and ``changed`` are its value before and after, ``baseline_value`` and
-    ``changed_value`` as numbers. ``factor_means`` says what a factor of 2 is: of a latency it is
-    the half. ``extra_cost_usd`` and ``extra_power_w`` are what more of the resource adds to the
-    cluster's bill, None where no price says so. Of a cluster, ``value`` says what it is, and
-    ``network_prior`` how uncertain its figures are.
+    For a resource that is ``factor`` times as good, ``value`` is its new value as text, and
+    ``value_number`` as a number in ``unit`` ("1": a multiple), None if there is none; ``baseline``
+    and ``changed`` are its value before and after, ``baseline_value`` and ``changed_value`` as
+    numbers. ``factor_means`` explains a factor of 2: for a latency, half of it. ``extra_cost_usd``
+    and ``extra_power_w`` are what more of the resource adds to the cluster's bill, None if no price
+    is known. For a cluster, ``value`` describes it, and ``network_prior`` is the uncertainty of its
+    figures.
 
-    Of a change by lot (``1% of links down``) ``step_s``, and all that follows from it, is the
+    For a random change (``1% of links down``) ``step_s``, and all that follows from it, is the
     median over ``draws`` draws of ``seed``; ``step_p10_s``, ``step_p90_s`` and ``step_worst_s`` are
     their 10th and 90th percentile (interpolated between neighbours) and the longest. A draw that
-    cuts ranks off is counted in ``draws_cut_off`` and is in none of the times.
+    disconnects ranks is counted in ``draws_cut_off`` and is in none of the times.
     """
 
     resource: str = ""
@@ -93,12 +93,12 @@ class Point:
 
     @property
     def gain_pct(self) -> float:
-        """What is saved of the step (%); 0 where the resource cannot matter."""
+        """Saving (% of the step); 0 if the resource has no effect."""
         return self.utility_pct or 0.0
 
     @property
     def step(self) -> float:
-        """The step with the change (s); 0 where the resource cannot matter."""
+        """The step with the change (s); 0 if the resource has no effect."""
         return self.step_s or 0.0
 
 
@@ -113,8 +113,8 @@ INTERVAL = (
 class Columns:
     """The columns of points that a command prints, in order.
 
-    ``title`` names a row in the JSON Schema. ``may_be_unused`` says whether there are rows of
-    resources that cannot matter, which have no step.
+    ``title`` names a row in the JSON Schema. ``may_be_unused`` is whether rows can be of resources
+    without effect, which have no step.
     """
 
     title: str
@@ -122,7 +122,7 @@ class Columns:
     may_be_unused: bool = False
 
     def row(self, point: Point) -> dict[str, Any]:
-        """Return a point as a command prints it."""
+        """Return the columns of a point."""
         return {name: getattr(point, name) for name in self.names}
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
@@ -135,9 +135,9 @@ class Columns:
 
 
 class PointsAnswer(Head, BaselineAnswer):
-    """What the answers about changes of a step begin with.
+    """The common part of answers about changes of a step.
 
-    ``interrupted`` says how much was answered when Ctrl-C was pressed; "" where all is.
+    ``interrupted`` counts the answered changes if Ctrl-C was pressed; "" if all are.
     """
 
     interrupted: str
@@ -145,9 +145,9 @@ class PointsAnswer(Head, BaselineAnswer):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PointsReport(Report):
-    """What changes of one step save, a row for each.
+    """Savings by changes of one step, a row for each.
 
-    ``interrupted`` says how many were answered when Ctrl-C was pressed, "" where all are.
+    ``interrupted`` counts the answered changes if Ctrl-C was pressed; "" if all are.
     """
 
     columns: ClassVar[Columns]
@@ -157,7 +157,7 @@ class PointsReport(Report):
     interrupted: str = field(default="", kw_only=True)
 
     def of_baseline(self) -> PointsAnswer:
-        """Return what the JSON answer says of the step and how it was asked."""
+        """Return the part of the JSON answer on the step and the question."""
         head = self.head(self.base.recorded.cluster, self.base.settings)
         return {**head, **self.base.answer(), "interrupted": self.interrupted}
 
@@ -171,14 +171,14 @@ class PointsReport(Report):
 
 
 def interruption(answered: int, asked: int, named: str) -> str:
-    """Say how many were answered when Ctrl-C was pressed; "" where all are."""
+    """Return how many changes were answered when Ctrl-C was pressed; "" if all are."""
     return "" if answered == asked else f"interrupted: {answered} of {asked} {named} are answered"
 
 
 def saved_by(
     base: Baseline, answered: Sequence[Answered], rows: Sequence[Interval] | None = None
 ) -> list[Point]:
-    """Return what each change of a step saves, with its interval.
+    """Return the saving by each change of a step, with its interval.
 
     ``rows`` are the intervals, if they are not those of :func:`intervals`.
     """
@@ -195,7 +195,7 @@ def saved_by(
 
 
 def of_factor(base: Baseline, point: Point, resource: str, factor: float) -> Point:
-    """Add to a point which factor of which resource it is."""
+    """Add the resource and the factor to a point."""
     return replace(
         point,
         resource=resource,
@@ -208,9 +208,9 @@ def of_factor(base: Baseline, point: Point, resource: str, factor: float) -> Poi
 
 
 def without_effect(base: Baseline, resource: str, factor: float) -> str:
-    """Why the resource ``factor`` times as good changes nothing, in words; "" if it may.
+    """Return why ``factor`` times the resource changes nothing, in words; "" if it may.
 
-    A smaller domain can make traffic between domains where there was none.
+    A smaller domain can cause traffic between domains that did not exist before.
     """
     if resource == "scale_up.size" and factor < 1:
         return ""

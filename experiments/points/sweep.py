@@ -1,7 +1,7 @@
 """The step time over one resource: at given factors, or as a whole curve.
 
-A curve has points that are chosen so that interpolation between them is off by a stated gap at
-most, and says where more stops to pay.
+Points of a curve are chosen so that linear interpolation between them is off by at most a stated
+gap; the curve gives the factor from which on more hardly pays.
 """
 
 import math
@@ -63,7 +63,7 @@ _COLUMNS = Columns(
 
 
 class SweepAnswer(PointsAnswer):
-    """The step time over one resource, in order of the factor; ``warning``: why it is doubtful."""
+    """The step time over one resource, by factor; ``warning`` is what makes it doubtful."""
 
     resource: str
     note: str
@@ -73,7 +73,7 @@ class SweepAnswer(PointsAnswer):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SweepReport(PointsReport):
-    """Points of one resource in order of the factor; ``note`` says if it cannot matter."""
+    """Points of one resource by factor; ``note`` is the reason if it has no effect."""
 
     schema: ClassVar[str] = "twofold/sweep/1"
     document = documents.sweep
@@ -94,7 +94,7 @@ class SweepReport(PointsReport):
 
     @property
     def warning(self) -> str:
-        """What makes it doubtful what the resource buys; "" where it cannot matter."""
+        """What makes the savings of the resource doubtful; "" if it has no effect."""
         return "" if self.note else self.base.doubts.of(self.resource)
 
 
@@ -114,10 +114,10 @@ def sweep(
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says; WhatIfError for a factor or resource that
-        the cluster cannot be asked for.
+        As :func:`experiments.baseline.baseline` says; WhatIfError for a factor or resource that the
+        cluster cannot be asked for.
     """
-    factors = [float(factor) for factor in factors]  # NumPy spells its own otherwise
+    factors = [float(factor) for factor in factors]  # NumPy's floats print differently
     if not factors:
         raise WhatIfError("a sweep needs a factor")
     resource = check_resource(resource)
@@ -129,7 +129,7 @@ def sweep(
     saved = saved_by(base, steps(base, changes, watch))
     points = [
         of_factor(base, point, resource, factor)
-        for point, factor in zip(saved, factors, strict=False)  # less than all after Ctrl-C
+        for point, factor in zip(saved, factors, strict=False)  # fewer after Ctrl-C
     ]
     note = without_effect(base, resource, min(factors))
     interrupted = interruption(len(points), len(factors), "factors")
@@ -137,7 +137,7 @@ def sweep(
 
 
 _LEAST_GAP = 1e-6
-"""Gap (fraction of the step) below which rounding is seen, and points are no end."""
+"""Smallest gap (fraction of the step): below it rounding prevents convergence."""
 
 
 _CURVE_COLUMNS = Columns(
@@ -147,9 +147,9 @@ Certificate = Literal["convex", "monotone", "sampled", "none"]
 
 
 class CurveAnswer(PointsAnswer):
-    """The curve of step time over a resource: straight lines between points, over 1/factor.
+    """The curve of step time over a resource: linear between points, over 1/factor.
 
-    ``warning`` says what makes it doubtful. ``gap_s`` is certain as far as ``certificate`` says.
+    ``warning`` is what makes it doubtful. ``gap_s`` is as certain as ``certificate`` states.
     """
 
     resource: str
@@ -170,13 +170,13 @@ class CurveAnswer(PointsAnswer):
 class CurveReport(PointsReport):
     """Points in order of the factor; straight lines between them, over 1/factor, are the curve.
 
-    ``gap_s`` is how far the step can be off these lines, as ``certificate`` says: *convex*
-    (every call has one schedule), *monotone* (the step does not fall as the resource gets worse),
-    *none* (it was seen to fall), or *sampled*: calls share links, no law is known, each point is
-    simulated, and the gap is how far off the lines the step was halfway. It is more than was asked
-    where the step jumps, or where the points were not enough. From a factor of
-    ``break_even`` on, doubling the resource buys less than ``threshold_pct`` of the step, as far
-    as the curve goes; None if it still buys as much at its end.
+    ``gap_s`` is the largest distance of the step from these lines, with a ``certificate``:
+    *convex* (every call has one schedule), *monotone* (the step does not fall as the resource gets
+    worse), *none* (it was seen to fall), or *sampled*: calls share links, no law is known, each
+    point is simulated, and the gap is the error of the lines halfway between points. It is larger
+    than requested if the step jumps, or if the points did not suffice. From a factor of
+    ``break_even`` on, doubling the resource buys less than ``threshold_pct`` of the step, as far as
+    the curve goes; None if it still buys as much at its end.
     """
 
     schema: ClassVar[str] = "twofold/curve/1"
@@ -213,7 +213,7 @@ class CurveReport(PointsReport):
 
     @property
     def warning(self) -> str:
-        """What makes it doubtful what the resource buys; "" where it cannot matter."""
+        """What makes the savings of the resource doubtful; "" if it has no effect."""
         unused = without_effect(self.base, self.resource, 2.0)
         return "" if unused else self.base.doubts.of(self.resource)
 
@@ -233,9 +233,9 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
 ) -> CurveReport:
     """Compute the step time over a resource, and the point beyond which doubling buys little.
 
-    If no calls overlap on a link, as it is and at both ends of the range, the curve is computed
-    without contention and proved. Otherwise points are simulated with the settings' engine. With
-    engine ``analytic`` there is no contention, and the note says what it would add to the step.
+    If no calls overlap on a link, at the baseline and both ends of the range, the curve is computed
+    without contention, with a proof. Otherwise points are simulated with the settings' engine. With
+    engine ``analytic`` there is no contention, and the note gives what it would add to the step.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
     ends = 1 / factors[1], 1 / factors[0]
     engine = "analytic"
     certificate: Certificate
-    if not note and base.scenario.engine != "analytic" and _meet(alone, resource, factors):
+    if not note and base.scenario.engine != "analytic" and _calls_meet(alone, resource, factors):
         points = _Simulated(base, resource, watch)
         traced = sample_curve(points, *ends, gap=gap * step)
         even = break_even(traced.at, *_answered(traced), factor=2.0, least=threshold / 100)
@@ -278,7 +278,7 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
         engine = "flow"
         note = "" if not traced.fell else "the step was seen to get longer with a better resource"
     else:
-        convex = resource in RANKS or _fixed(alone)
+        convex = resource in RANKS or _has_fixed_schedules(alone)
         traced = trace_curve(evaluate, *ends, gap=gap * step, convex=convex)
         even = break_even(evaluate, *ends, factor=2.0, least=threshold / 100)
         certificate = "none" if traced.fell else "convex" if convex else "monotone"
@@ -300,22 +300,22 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
 
 
 def _answered(traced: Curve) -> tuple[float, float]:
-    """Return the ends of a curve; one that Ctrl-C left without a doubling says nothing."""
+    """Return the ends of a curve; refuse one that Ctrl-C left without a doubling."""
     first, last = float(traced.x[0]), float(traced.x[-1])
     if last < 2 * first:
         raise KeyboardInterrupt
     return first, last
 
 
-def _meet(alone: Scenario, resource: str, factors: tuple[float, float]) -> bool:
-    """Whether calls meet on a link as it is or at an end of the curve, without contention."""
+def _calls_meet(alone: Scenario, resource: str, factors: tuple[float, float]) -> bool:
+    """Whether calls share a link, at the baseline or an end of the curve, without contention."""
     scenarios = (improve(alone, resource, factor) for factor in (1.0, *factors))
     return any(scenario_at.calls_that_meet(scenario_at.run()) for scenario_at in scenarios)
 
 
 @dataclass(slots=True)
 class _Simulated:
-    """Points of a curve, each simulated; after Ctrl-C those that were done, if there are any."""
+    """Simulated points of a curve; after Ctrl-C those that were done, if any."""
 
     base: Baseline
     resource: str
@@ -353,7 +353,7 @@ def _check(resource: str, gap: float, threshold: float) -> None:
 def _factors(
     reach: str | tuple[float, float], scenario: Scenario, resource: str
 ) -> tuple[float, float]:
-    """Read the ends of the curve as factors, the worse first."""
+    """Parse the ends of the curve as factors, the worse first."""
     if isinstance(reach, str):
         ends = reach.split("..")
         if len(ends) != 2:
@@ -376,7 +376,7 @@ def _check_reach(low: float, high: float) -> None:
 
 
 def _factor(end: str, scenario: Scenario, resource: str) -> float:
-    """Read a factor, or a value of the resource as one."""
+    """Parse a factor, or a value of the resource as a factor."""
     try:
         return float(end)
     except ValueError:
@@ -390,7 +390,7 @@ def _factor(end: str, scenario: Scenario, resource: str) -> float:
 
 
 def _evaluate(scenario: Scenario, resource: str, *, used: bool) -> Callable[[Floats], Floats]:
-    """Make the function that the curve is of; a resource that is not used changes nothing."""
+    """Return the step as a function of 1/factor; constant if the resource is not used."""
     design = DesignPoints(scenario)
 
     def evaluate(x: Floats) -> Floats:
@@ -399,7 +399,7 @@ def _evaluate(scenario: Scenario, resource: str, *, used: bool) -> Callable[[Flo
     return evaluate
 
 
-def _fixed(scenario: Scenario) -> bool:
+def _has_fixed_schedules(scenario: Scenario) -> bool:
     """Whether every call has one schedule on all networks of the scenario's graph."""
     graph, machine = scenario.topology(), scenario.machine()
     workload = scenario.workload
@@ -411,7 +411,7 @@ def _fixed(scenario: Scenario) -> bool:
 def _points(base: Baseline, resource: str, traced: Curve, engine: str) -> tuple[Point, ...]:
     """Return the points of a curve in order of the factor."""
     factors = [1 / x for x in traced.x[::-1].tolist()]
-    is_unused = bool(without_effect(base, resource, 2.0))  # the cluster may have no such thing
+    is_unused = bool(without_effect(base, resource, 2.0))  # the cluster may not have it
     answered = []
     for factor, step in zip(factors, traced.step[::-1].tolist(), strict=True):
         change = better(resource, factor)

@@ -1,8 +1,8 @@
-"""The main job: what twice of each resource would buy.
+"""Utility, the central question: what twice of each resource would buy.
 
-How much a resource can be worth at most is bounded by the least that the changed step can take
-(:mod:`simulator.analytic.bounds`): that holds for every engine, and for whatever the library makes
-of the changed network.
+The utility of a resource is bounded by the least time of the changed step
+(:mod:`simulator.analytic.bounds`): that holds for every engine, and for whatever the library does
+on the changed network.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,9 +51,9 @@ _TIER_NAMES = {PCIE: "PCIe", SCALE_UP: "scale-up", SCALE_OUT: "scale-out"}
 _TIER_NAMES |= {"host_copies": "copies by the host", "host_memory": "host memory"}
 """How the resources of links are called in a sentence."""
 NOT_ANSWERED = "interrupted before it was simulated"
-"""The note of a resource that was not reached when Ctrl-C was pressed."""
-_SHIFTED = 0.25
-"""Another tier holds back if it takes up this share of the time that a better one freed."""
+"""The note of a resource that was not simulated before Ctrl-C."""
+_NEW_LIMIT = 0.25
+"""Another tier becomes the limit if it takes this share of the time that the better one freed."""
 _COLUMNS = Columns(
     "Utility",
     (
@@ -67,7 +67,7 @@ _COLUMNS = Columns(
 
 
 class UtilityAnswer(PointsAnswer):
-    """What ``factor`` times of each resource buys, the greatest first; what failures cost."""
+    """Utility of ``factor`` times each resource, the largest first, and the cost of failures."""
 
     factor: float
     failures: FailuresAnswer | None
@@ -76,9 +76,9 @@ class UtilityAnswer(PointsAnswer):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UtilityReport(PointsReport):
-    """Utilities of a job's resources, the greatest first; ``per`` says for what more of each.
+    """Utilities of a job's resources, the largest first; ``per`` is the unit of cost or power.
 
-    ``failing`` is the job as it fails, where that was said.
+    ``failing`` is the job with failures, if these were given.
     """
 
     schema: ClassVar[str] = "twofold/utility/1"
@@ -118,7 +118,7 @@ def utility(  # noqa: PLR0913 - the options of the command
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
 ) -> UtilityReport:
-    """Ask what ``factor`` times of each resource would buy.
+    """Compute the utility of ``factor`` times each resource.
 
     Parameters
     ----------
@@ -133,14 +133,14 @@ def utility(  # noqa: PLR0913 - the options of the command
         without a price come last.
     failures
         How the job fails, such as ``mtbf 50000 h, checkpoint 60 s, restart 10 min``
-        (:func:`experiments.points.failures.parse_failures`): the answer then says what share of a
-        long run makes steps that last, and what fewer failures would save. "" is none.
+        (:func:`experiments.points.failures.parse_failures`): the answer then has the share of a
+        long run spent on steps that are kept, and what fewer failures would save. "" is none.
 
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says, and for an unknown resource or a factor
-        that is not positive, or if ``per`` is neither, or ``failures`` cannot be read.
+        As :func:`experiments.baseline.baseline` says, and for an unknown resource or a factor that
+        is not positive, or if ``per`` is neither, or ``failures`` cannot be read.
     """
     if per and per not in PER:
         raise WhatIfError(f"per {one_of(per, PER)}")
@@ -148,7 +148,7 @@ def utility(  # noqa: PLR0913 - the options of the command
     named = tuple(dict.fromkeys(map(check_resource, resources)))
     check_factor(factor)
     if failures:
-        parse_failures(failures, 1)  # what cannot be read need not wait for a trace
+        parse_failures(failures, 1)  # refuse before reading a trace
     base = baseline(trace, cluster, settings, watch, resources=named)
     rows = utilities(base, factor, named, watch)
     if per:
@@ -170,12 +170,12 @@ def utilities(
     resources: Sequence[str] = (),
     watch: Watch = lambda _: None,
 ) -> list[Point]:
-    """Ask a step that has been replayed what ``factor`` times of each resource would buy.
+    """Compute the utility of ``factor`` times each resource for a replayed step.
 
     Returns
     -------
     list of Point
-        The greatest first; of all resources if none are named.
+        The largest first; of all resources if none are named.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def utilities(
         As :meth:`experiments.scenario.scenario.Scenario.run`.
     """
     prepared = {
-        name: _prepared(base, name, factor)
+        name: _scenario_or_note(base, name, factor)
         for name in resources or every_resource(base.scenario.cluster)
     }
     simulated = {name: case for name, case in prepared.items() if isinstance(case, Scenario)}
@@ -195,8 +195,8 @@ def utilities(
     )
 
 
-def _prepared(base: Baseline, resource: str, factor: float) -> Point | Scenario:
-    """Return the scenario to be simulated, or a row without a step if it changes nothing."""
+def _scenario_or_note(base: Baseline, resource: str, factor: float) -> Point | Scenario:
+    """Return the scenario to simulate, or a row without a step if nothing changes."""
     reason = without_effect(base, resource, factor)
     if reason:
         changed = value_of(base.scenario, resource, factor)
@@ -216,7 +216,7 @@ def _simulated(
     spent_now = spent(base.timeline)
     rows = {name: Point(resource=name, note=NOT_ANSWERED) for name in scenarios}
     for name, answer, row in zip(scenarios, answered, saved_by(base, answered), strict=False):
-        notes = _limited_by(spent_now, answer.outcomes[0].spent, name), _unsized(base, name)
+        notes = _limited_by(spent_now, answer.outcomes[0].spent, name), _unsized_note(base, name)
         extra = extra_parts(base.scenario, name, factor)
         rows[name] = replace(
             row,
@@ -232,7 +232,7 @@ def _simulated(
 
 
 def _with_values(base: Baseline, row: Point, factor: float) -> Point:
-    """Add what the resource is now, and the values as numbers."""
+    """Add the value of the resource, and the values as numbers."""
     return replace(
         row,
         baseline=value_of(base.scenario, row.resource),
@@ -242,20 +242,20 @@ def _with_values(base: Baseline, row: Point, factor: float) -> Point:
     )
 
 
-def _for_each(utility: float | None, extra: float | None) -> float | None:
-    """Points of utility for each unit that is added; None where nothing is."""
+def _per_unit(utility: float | None, extra: float | None) -> float | None:
+    """Points of utility per added unit; None if nothing is added."""
     return None if utility is None or not extra else utility / extra
 
 
 PER: dict[str, Callable[[Point], float | None]] = {
-    "cost": lambda row: _for_each(row.utility_pct, row.extra_cost_usd),
-    "power": lambda row: _for_each(row.utility_pct, row.extra_power_w),
+    "cost": lambda row: _per_unit(row.utility_pct, row.extra_cost_usd),
+    "power": lambda row: _per_unit(row.utility_pct, row.extra_power_w),
 }
-"""What utility may be asked per: points for a dollar, and for a watt, that is added."""
+"""What utility can be divided by: points per added dollar, and per added watt."""
 
 
-def _unsized(base: Baseline, resource: str) -> str:
-    """Say how many calls have no known size, so that no network makes them faster; "" if none."""
+def _unsized_note(base: Baseline, resource: str) -> str:
+    """Return how many calls have no known size, so that no network speeds them up; "" if none."""
     if resource in RANKS:
         return ""
     unknown = np.isnan(base.scenario.workload.calls.size)
@@ -268,9 +268,9 @@ def _unsized(base: Baseline, resource: str) -> str:
 
 
 def _limited_by(before: dict[str, float], after: dict[str, float], resource: str) -> str:
-    """Say which tier that was not a limit before limits calls now; "" if none does.
+    """Return which tier limits calls now that did not before; "" if none does.
 
-    Twice the NICs' bandwidth buys less where PCIe cannot feed them.
+    Twice the NICs' bandwidth buys less if PCIe cannot feed them.
     """
     changed = resource.partition(".")[0]
     freed = before.get(changed, 0.0) - after.get(changed, 0.0)
@@ -279,4 +279,4 @@ def _limited_by(before: dict[str, float], after: dict[str, float], resource: str
         return ""
     slowest = max(new, key=lambda tier: new[tier])
     name = _TIER_NAMES.get(slowest, slowest)
-    return f"limited by {name}" if new[slowest] > _SHIFTED * freed else ""
+    return f"limited by {name}" if new[slowest] > _NEW_LIMIT * freed else ""

@@ -40,7 +40,7 @@ _COLUMNS = Columns(
 
 @dataclass(frozen=True, slots=True)
 class RefusedChange:
-    """A change that this step, or its cluster, has nothing for; ``reason`` says what it lacks."""
+    """A change that does not apply to this step or cluster; ``reason`` is what is missing."""
 
     change: str
     reason: str
@@ -90,10 +90,10 @@ def what_ifs(  # noqa: PLR0913 - the options of the command
     changes
         What to change, one answer each.
     draws
-        How often parts are drawn of a change by lot (``1% of links down``); :data:`DRAWS` if it is
-        not given. Draw ``k`` of a seed is the same wherever it is asked for.
+        Number of draws of a random change (``1% of links down``), by default :data:`DRAWS`. Draw
+        ``k`` of a seed is always the same.
     seed
-        Of all draws whose change is written without one; 0 if it is not given.
+        Seed of all changes written without one; by default 0.
     settings, watch
         As :func:`experiments.baseline.baseline` takes them.
 
@@ -105,10 +105,10 @@ def what_ifs(  # noqa: PLR0913 - the options of the command
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says; WhatIfError for a change that is none, and
-        for draws where nothing is drawn, before any is simulated. If none of the changes can be
-        made, that of the first: WhatIfError if it names nothing in the step, DisconnectedError if
-        it cuts ranks off, of a change by lot in every draw.
+        As :func:`experiments.baseline.baseline` says; WhatIfError for a text that is no change, and
+        for draws if no change is random, before any is simulated. If none of the changes can be
+        made, the error of the first: WhatIfError if it matches nothing in the step,
+        DisconnectedError if it disconnects ranks, or does so in every draw.
     """
     if not changes:
         raise WhatIfError("say what to change, such as 'compute x0.5'")
@@ -125,21 +125,21 @@ def what_ifs(  # noqa: PLR0913 - the options of the command
     points = [
         _described(base, point, case, answer.outcomes)
         for point, case, answer in zip(saved_by(base, answered), applied, answered, strict=False)
-    ]  # of the first ones after Ctrl-C
+    ]  # after Ctrl-C only the first ones
     interrupted = interruption(len(points), len(applied), "changes")
     return WhatIfReport(base, tuple(points), refused, interrupted=interrupted)
 
 
 DRAWS = 20
-"""Draws of a change by lot, unless more or fewer are asked for."""
+"""Default number of draws of a random change."""
 
-_OF_DRAW = 300_000
-"""Steps of the limit ``work`` for a draw: a draw of a small step takes two milliseconds."""
+_WORK_PER_DRAW = 300_000
+"""Work of a draw in steps of the limit ``work``: a draw of a small step takes 2 ms."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Applied:
-    """What a change makes of the step: one scenario, or one of each draw that cuts no rank off."""
+    """A change applied to the step: one scenario, or one per draw that disconnects no rank."""
 
     change: Change
     draws: tuple[Changed, ...]
@@ -148,7 +148,7 @@ class _Applied:
 
 
 def _check_draws(changes: Sequence[Change], draws: int | None, seed: int | None) -> None:
-    """Refuse numbers of draws that mean nothing.
+    """Refuse meaningless numbers of draws.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def _check_draws(changes: Sequence[Change], draws: int | None, seed: int | None)
     if seed is not None and seed < 0:
         raise WhatIfError(f"seed {seed} is negative; write 0 or more")
     drawn = sum(change.is_drawn for change in changes) * (draws or DRAWS)
-    limits().check("work", _OF_DRAW * drawn, "draws", f"{drawn} of them are simulated")
+    limits().check("work", _WORK_PER_DRAW * drawn, "draws", f"{drawn} of them are simulated")
     options = [name for name, value in (("draws", draws), ("seed", seed)) if value is not None]
     if options and not any(change.is_drawn for change in changes):
         raise WhatIfError(
@@ -172,7 +172,7 @@ def _check_draws(changes: Sequence[Change], draws: int | None, seed: int | None)
 def _applied(
     base: Baseline, changes: Sequence[Change], draws: int, seed: int
 ) -> tuple[list[_Applied], tuple[RefusedChange, ...]]:
-    """Apply each change; those that cannot be made refuse none of the others."""
+    """Apply each change; collect those that cannot be made."""
     applied, errors = [], {}
     for change in changes:
         try:
@@ -201,10 +201,9 @@ def _apply(base: Baseline, change: Change, draws: int, seed: int) -> _Applied:
 
 
 HELPFUL = "faster than without this fault: messages take other ways, which here collide less"
-"""What is said of a fault that helps: the intact network has those ways, too, but does not use
-them."""
+"""Note of a fault that helps: the intact network has those paths, too, but does not use them."""
 _SLIGHT_PCT = 0.1
-"""Gains up to this are other draws of a hash at most (%)."""
+"""Gains (%) up to this can be due to other values of a hash."""
 
 
 def _is_fault(base: Baseline, changed: Changed) -> bool:
@@ -217,7 +216,7 @@ def _is_fault(base: Baseline, changed: Changed) -> bool:
 
 
 def _described(base: Baseline, point: Point, case: _Applied, outcomes: Sequence[Outcome]) -> Point:
-    """Add to a point what the change is, what it touched, and how the draws differ."""
+    """Add to a point the change, what it touched, and the spread of draws."""
     first = case.draws[0]
     exposed = [outcome.exposed_communication for outcome in outcomes]
     helps = point.gain_pct > _SLIGHT_PCT and _is_fault(base, first)

@@ -22,7 +22,7 @@ from experiments.output.drawn import (
     ranks_drawn,
     utilisation,
 )
-from experiments.output.page import _ours
+from experiments.output.page import _inline_asset
 from experiments.output.page import page as page_of
 from experiments.output.words import say_gain, say_resource, say_step, say_time
 from helpers.experiments_jobs import write_job
@@ -84,7 +84,7 @@ def test_columns_of_unequal_length_are_refused():
 
 def test_our_own_script_cannot_end_its_element():
     with pytest.raises(ValueError, match="must not end"):
-        _ours("const text = '</script>'")
+        _inline_asset("const text = '</script>'")
 
 
 def test_attributes_and_text_are_escaped():

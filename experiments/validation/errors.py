@@ -1,14 +1,14 @@
 """Errors of predictions in a few figures, the same for every kind of table.
 
-Of all rows, of those that are alike in something, and of the ratios of pairs that differ in one
-thing. A planner asks what tensor parallelism or another machine would change: so a pair's ratio of
-times is held against the ratio of predictions, and what both rows have in common cancels.
+They are of all rows, of groups of rows, and of the ratios of pairs that differ in one thing. A
+planner asks what tensor parallelism or another machine would change: so a pair's ratio of times is
+compared with the ratio of predictions, and common errors cancel.
 
 Other tools' predictions are scored beside this project's and a roofline's on the same rows. A table
-of predictions is CSV: ``row``, the line of the table of what was measured (its first row is line
-2), ``predicted``, in the unit of what was measured (s, or a ratio), and ``tool`` where a file holds
-several tools' predictions; else the name of the file is the tool's. Rows that one of the tools
-leaves out are left out for all: a tool is not better for answering only what is easy.
+of predictions is CSV: ``row``, the line of the table of measurements (its first row is line 2),
+``predicted``, in the unit of the measurement (s, or a ratio), and ``tool`` if a file has several
+tools' predictions; else the name of the file is the tool's. Rows that one of the tools leaves out
+are left out for all: a tool is not better for answering only the easy ones.
 """
 
 import math
@@ -27,11 +27,10 @@ from simulator.workload import What
 
 
 class Prediction(NamedTuple):
-    """One row of any table: its name, and the error of its prediction (% of what was measured).
+    """One row of any table: its name, and the error of its prediction (% of the measurement).
 
-    ``is_inside`` says whether what was measured is within the prediction's 95 % interval, which
-    is ``interval_pct`` to each side; ``off_pct`` is how far off it was. None where there is no
-    interval.
+    ``is_inside`` is whether the measurement is within the prediction's 95 % interval, which is
+    ``interval_pct`` to each side; ``off_pct`` is its distance. None without an interval.
     """
 
     name: str
@@ -43,11 +42,11 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """Errors in %: median and 90th percentile without sign, ``bias_pct`` the median with its sign.
+    """Errors in %: median and 90th percentile are absolute, ``bias_pct`` is the signed median.
 
-    ``inside`` of the ``intervals`` rows that have a 95 % interval were measured within it. That
-    is ``interval_pct`` to each side in the median; 95 % of these rows were at most ``p95_off_pct``
-    off. ``worst`` are the rows with the largest errors, the largest first.
+    Of the ``intervals`` rows that have a 95 % interval, ``inside`` were measured within it. Its
+    median half-width is ``interval_pct``; 95 % of these rows were at most ``p95_off_pct`` off.
+    ``worst`` are the rows with the largest errors, the largest first.
     """
 
     rows: int
@@ -63,7 +62,7 @@ class ErrorSummary:
 
 @dataclass(frozen=True, slots=True)
 class PairErrors:
-    """Errors of the ratios of pairs that differ in ``what``, in % without sign."""
+    """Absolute errors of the ratios of pairs that differ in ``what`` (%)."""
 
     what: str
     pairs: int
@@ -74,19 +73,20 @@ class PairErrors:
 Differ = Mapping[str, tuple[str, tuple[str, ...]]]
 """What rows may differ in: the column, and those that follow from it or cancel in the ratio."""
 Known = tuple[Mapping[str, Hashable], float, float]
-"""What says what ran where, by columns; its time as measured and by prediction (s)."""
+"""A configuration by columns; its measured and its predicted time (s)."""
 Row = TypeVar("Row")
 ALL = "all"
 _DIGITS = 12
-"""Places that numbers are padded to, so that they sort as numbers."""
+"""Number of characters that numbers are padded to, so that they sort as numbers."""
 NEAR_PCT = 10.0
-"""Calls within this need no explanation: a benchmark's own repeatability is of this order."""
+"""Errors of calls below this need no explanation: a benchmark's own repeatability is of this order.
+"""
 _WORST = 3
-"""Rows that are named as the worst."""
+"""Number of rows that are listed as the worst."""
 
 
 def error_summary(predictions: Iterable[Prediction]) -> ErrorSummary | None:
-    """Sum up the errors of predictions; None of no prediction.
+    """Summarise the errors of predictions; None without predictions.
 
     Examples
     --------
@@ -115,14 +115,14 @@ def error_summary(predictions: Iterable[Prediction]) -> ErrorSummary | None:
 
 
 def error_pct(predicted: float | None, measured: float | None) -> float | None:
-    """Return the error of a prediction in % of what was measured; None where one is not known."""
+    """Return the error of a prediction in % of the measurement; None if one of them is unknown."""
     return None if predicted is None or measured is None else 100 * (predicted / measured - 1)
 
 
 def groups(
     rows: Sequence[Row], by: Mapping[str, Callable[[Row], str]]
 ) -> Iterator[tuple[str, str, list[Row]]]:
-    """Yield all rows, then those that are alike: in what, in which value of it, and the rows.
+    """Yield all rows, then groups with an equal property: its name, its value, and the rows.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def groups(
 def ratio_errors(answered: Sequence[Known], differ: Differ) -> tuple[PairErrors, ...]:
     """Return the errors of the ratios of pairs, by what they differ in.
 
-    Rows that differ in a thing alone are put in the order of its values, and neighbours compared.
+    Rows that differ in one thing alone are sorted by its values, and neighbours compared.
     """
     pairs = []
     for what, (column, follow) in differ.items():
@@ -167,12 +167,12 @@ def _of_neighbours(
 
 
 OURS, ROOFLINE = "twofold", "roofline"
-"""What the scores call this project's predictions, and those of a roofline."""
+"""Names in the scores of this project's predictions, and those of a roofline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A row of a table by its line: its name, what was measured, and what is predicted by whom."""
+    """A row of a table by its line: its name, its measurement, and the predictions of both."""
 
     line: int
     name: str
@@ -183,7 +183,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A tool's errors on the rows that every tool answers; ``answered`` counts all of its own."""
+    """A tool's errors on the rows that every tool answers; ``answered`` counts all its rows."""
 
     tool: str
     answered: int
@@ -191,12 +191,12 @@ class Score:
 
 
 def line_of(location: str) -> int:
-    """Return the line of a row by its location in words: ``pairs.csv, line 7``."""
+    """Return the line number in a row's location: ``pairs.csv, line 7``."""
     return int(location.rpartition(" ")[2])
 
 
 def read_predictions(path: Path | str) -> dict[str, dict[int, float]]:
-    """Read a table of predictions: by tool, and by line of the table of what was measured.
+    """Read a table of predictions: by tool, and by line of the table of measurements.
 
     Raises
     ------
@@ -255,11 +255,11 @@ def scores(
 
 
 def roofline_step(scenario: Scenario) -> float:
-    """Return the step that a plain roofline predicts (s): the busiest thread, stream or link.
+    """Return the step of a plain roofline (s): the busiest thread, stream or link.
 
-    As if all of them overlapped: no thread or stream takes less than its own ops, and no link less
+    It assumes perfect overlap: no thread or stream takes less than its own ops, and no link less
     than its bytes over its bandwidth (Williams, Waterman and Patterson, Comm. ACM 52, 2009, with
-    the network as one more roof). Latencies, and what waits for what, are left out.
+    the network as one more roof). Latencies and dependencies are left out.
     """
     timeline = scenario.run()
     workload = timeline.workload

@@ -1,4 +1,4 @@
-"""Calls that a benchmark timed against the same calls as modelled, and errors by kind and size."""
+"""Modelled against measured calls of benchmarks, with errors by kind and size."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ SIZES: dict[str, tuple[float, float]] = {
     "64 KiB to 16 MiB": (64 * KIB, 16 * MIB),
     "16 MiB and more": (16 * MIB, np.inf),
 }
-"""Classes of sizes, each up to its end: where latency, both, and bandwidth decide."""
+"""Classes of sizes by upper end: dominated by latency, by both, and by bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallError:
-    """A call as measured and as modelled on the cluster; the error is in % of what was measured.
+    """A call as measured and as modelled on the cluster; the error is in % of the measurement.
 
     ``size_bytes`` is S of nccl-tests; ``nodes`` is None where ranks fill nodes in order.
     """
@@ -64,7 +64,7 @@ def errors_of(
     layout: Layout | None = None,
     watch: Callable[[str], object] = lambda _: None,
 ) -> tuple[list[CallError], list[str]]:
-    """Model every call that logs or tables hold, and say what was left out of them.
+    """Model every call in logs or tables; return also notes on what was left out.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def size_class(size: float) -> str:
 
 
 def by_class(rows: Iterable[tuple[str, float, float]]) -> Iterator[ErrorClass]:
-    """Sum up errors by kind and class of sizes, then by kind, then of all.
+    """Summarise errors by kind and class of sizes, then by kind, then of all.
 
     ``rows`` are kind, size (B) and error (%); classes without a row are left out.
     """
@@ -128,10 +128,10 @@ def by_class(rows: Iterable[tuple[str, float, float]]) -> Iterator[ErrorClass]:
 
 @dataclass(frozen=True, slots=True)
 class LogCall:
-    """Equal calls of the logs (``calls`` of them) beside what the model says; errors in %.
+    """Equal calls of the logs (``calls`` of them) beside their modelled times; errors in %.
 
     ``measured_s`` is their median, ``cluster_s`` the cluster's time, ``fitted_s`` the calibrated
-    one's; ``left_out_pct`` is the error of a calibration that has not seen them.
+    one's; ``left_out_pct`` is the error of a calibration without them.
     """
 
     kind: str
@@ -149,7 +149,7 @@ class LogCall:
 
 @dataclass(frozen=True, slots=True)
 class LogErrors:
-    """Absolute errors (%) of a kind and class of sizes: of the cluster, and left out one by one."""
+    """Absolute errors (%) of a kind and class of sizes: of the cluster, and leave-one-out."""
 
     kind: str
     sizes: str
@@ -164,7 +164,7 @@ class LogErrors:
 def log_calls(
     fit: LogFit, answered: Sequence[ModelledCall], calibrated: Cluster
 ) -> Iterator[LogCall]:
-    """Hold each call against the cluster before and after; bytes alone are no call."""
+    """Compare each call with the cluster before and after; bytes alone are no call."""
     first = {
         (call.call.kind, call.call.ranks, call.domains, call.call.size): call
         for call in reversed(answered)
@@ -198,7 +198,7 @@ def log_calls(
 
 
 def log_errors(calls: Sequence[LogCall]) -> Iterator[LogErrors]:
-    """Sum up errors by kind and class of sizes."""
+    """Summarise errors by kind and class of sizes."""
     columns: dict[str, list[ErrorClass]] = {
         name: list(by_class((call.kind, call.size_bytes, getattr(call, name)) for call in calls))
         for name in ("cluster_pct", "fitted_pct", "left_out_pct")

@@ -1,20 +1,20 @@
-"""Tables of measured training steps: what somebody ran where, and how long a step took.
+"""Tables of measured training steps: configurations, machines and step times.
 
-A table is CSV with a row per configuration. ``cluster`` names where it ran (of the catalogue, or a
-file beside the table), ``step_s`` how long a step took. The model is a card's name in ``model``
-alone, or its shape in ``layers``, ``hidden``, ``heads``, ``vocab`` and ``ffn``, with ``kv_heads``,
-``head_dim``, ``gated``, ``tied``, ``positions``, ``biases``, ``experts``, ``top_k`` and
-``expert_hidden``. The run is in ``sequence``, ``global_batch``, ``micro_batch``, ``tp``, ``pp``,
-``dp``, ``dp_replicate`` (HSDP), ``cp``, ``ep``, ``sp``, ``vpp``, ``zero``, ``gradient``,
-``scores``, ``recompute`` and ``precision``. ``framework`` says what ran it; without it, ``source``
-and ``notes`` are searched for the name of one. Other columns are not read.
+A table is CSV with a row per configuration. ``cluster`` is the machine (of the catalogue, or a file
+beside the table), ``step_s`` the step time. The model is a card's name in ``model`` alone, or its
+shape in ``layers``, ``hidden``, ``heads``, ``vocab`` and ``ffn``, with ``kv_heads``, ``head_dim``,
+``gated``, ``tied``, ``positions``, ``biases``, ``experts``, ``top_k`` and ``expert_hidden``. The
+run is in ``sequence``, ``global_batch``, ``micro_batch``, ``tp``, ``pp``, ``dp``, ``dp_replicate``
+(HSDP), ``cp``, ``ep``, ``sp``, ``vpp``, ``zero``, ``gradient``, ``scores``, ``recompute`` and
+``precision``. ``framework`` is the framework; without it, ``source`` and ``notes`` are searched for
+the name of one. Other columns are not read.
 
 A row that cannot be read is kept with the reason, line and column: the others are answered.
 
-Sources whose steps lie on lines were extended by a rule, not measured one by one. Steps that differ
-in the number of micro-batches alone grow by as much for each, but no clock tells it to a hundredth
-of a per cent: pipelines fill, hosts and clocks waver. Such steps say little of what steps take, and
-nothing of how much they scatter.
+Sources whose steps are exactly linear were extrapolated by a rule, not measured one by one. Steps
+that differ in the number of micro-batches alone grow by about as much for each, but never to a
+hundredth of a per cent: pipelines fill, hosts and clocks vary. Such steps say little about step
+times, and nothing about their scatter.
 """
 
 import re
@@ -40,10 +40,10 @@ _SHAPE = ("layers", "hidden", "heads", "vocab")
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A row of a table that says what ran, and where.
+    """A row of a table with a configuration and its machine.
 
-    ``measured`` is the time of a step (s), None where the row does not give it; ``place`` is the
-    file and line. ``source`` and ``accelerator`` only sort the answers.
+    ``measured`` is the step time (s), None if the row has none; ``place`` is the file and line.
+    ``source`` and ``accelerator`` only group the answers.
     """
 
     id: str
@@ -59,18 +59,18 @@ class MeasuredStep:
 
     @property
     def asked(self) -> str:
-        """All that its time depends on, in words: the same of rows that ask the same."""
+        """All that its time depends on, as text: equal for equal configurations."""
         labels = replace(self, id="", source="", accelerator="", measured=None, place="")
         return f"{labels!r} {self.measured is None}"
 
 
 StepTime = tuple[float, list[str]] | TwofoldError
-"""How long a step takes (s), and what that takes for granted; or why it cannot be said."""
+"""A step time (s), and its assumptions; or the reason why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadStep:
-    """A row that cannot be read, and why: file, line and column come first."""
+    """A row that cannot be read, and the reason: file, line and column come first."""
 
     id: str
     source: str
@@ -91,26 +91,26 @@ def read_steps(
     path
         The table, CSV with a header.
     usual
-        The cluster of rows that name none.
+        The cluster of rows without one.
 
     Raises
     ------
     TraceError
-        If the file cannot be read as CSV, has no row, or none of the columns that say what ran.
+        If the file cannot be read as CSV, has no row, or none of the columns of a configuration.
     """
     return read_rows(path, "step", lambda row: read_step(row, usual), _check_columns)
 
 
 def _framework_of(row: Cells, zero: int) -> str:
-    """Return the framework that a row names, or that its source and notes name.
+    """Return the framework in a row, or in its source and notes.
 
-    A row that names none ran what is usual for it: MaxText on a TPU, FSDP2 where weights are
-    sharded over replicas, Megatron-LM else.
+    The default is the usual one: MaxText on a TPU, FSDP2 where weights are sharded over replicas,
+    Megatron-LM else.
     """
     if framework := row.text("framework"):
         return framework
     words = " ".join(row.text(name) for name in ("source", "notes")).lower()
-    for pattern, name in _NAMED:
+    for pattern, name in _FRAMEWORK_PATTERNS:
         if re.search(pattern, words):
             return name
     if row.text("accelerator").lower().startswith("tpu"):
@@ -118,7 +118,7 @@ def _framework_of(row: Cells, zero: int) -> str:
     return "fsdp2" if zero == 3 else "megatron"
 
 
-_NAMED = (
+_FRAMEWORK_PATTERNS = (
     (r"maxtext", "maxtext"),
     (r"megatron-?\s?deepspeed|deepspeed", "deepspeed"),
     (r"\bnemo\b", "nemo"),
@@ -127,9 +127,9 @@ _NAMED = (
     (r"dgxc-?benchmarking|^dgxc", "nemo"),
     (r"megatron", "megatron"),
 )
-"""How sources and notes write the names of frameworks; the first that is found counts.
+"""Spellings of frameworks in sources and notes; the first match counts.
 
-NVIDIA's dgxc-benchmarking runs NeMo where a recipe names nothing else.
+NVIDIA's dgxc-benchmarking runs NeMo unless a recipe names another.
 """
 
 
@@ -143,7 +143,7 @@ def _check_columns(columns: set[str]) -> None:
 
 
 def read_step(row: Cells, usual: Path | str | None = None) -> MeasuredStep | UnreadStep:
-    """Read a row; ``usual`` is its cluster where it names none."""
+    """Read a row; ``usual`` is its cluster if it has none."""
     labels = row.text("id", f"line {row.line}"), row.text("source"), row.text("accelerator")
     measured = None
     try:
@@ -167,7 +167,7 @@ def read_step(row: Cells, usual: Path | str | None = None) -> MeasuredStep | Unr
 
 
 def _model(row: Cells) -> Model:
-    """Return the model of a row: the shape that it gives, or the card that it names."""
+    """Return the model of a row: by its shape, or the card of its name."""
     name = row.text("model")
     if not any(row.text(column) for column in _SHAPE):
         if name not in model_names():
@@ -235,7 +235,7 @@ def _training(row: Cells, parallelism: Parallelism, framework: str) -> Training:
                 bytes_per_element(cell)
             except TwofoldError as error:
                 raise TraceError(f"{name}: {error}") from error
-    return Training(  # what is not a choice of a field is refused there, by its name
+    return Training(  # rejects invalid choices, by the name of the field
         micro_batch=row.count("micro_batch", 1),
         global_batch=row.count("global_batch"),
         sequence=row.count("sequence"),
@@ -251,7 +251,7 @@ def _training(row: Cells, parallelism: Parallelism, framework: str) -> Training:
 def _attention(row: Cells) -> Attention:
     """Return the kernels of attention: as given, else those that compute as many scores.
 
-    Kernels that leave out what a causal mask hides are fused; those that do not write the scores.
+    Kernels that skip what a causal mask hides are fused; others write the scores.
     """
     attention = row.text("attention")
     if attention:
@@ -264,8 +264,8 @@ def pair_errors(
 ) -> tuple[PairErrors, ...]:
     """Return the errors of the ratios of pairs, by what they differ in.
 
-    ``predicted`` are the times of the rows by prediction (s), None where there is none. All but the
-    accelerator's pairs are of the same source.
+    ``predicted`` are the predicted times of the rows (s), None where there is none. Except for
+    those of accelerators, pairs are of one source.
     """
     answered = [
         (facts(step), step.measured, time)
@@ -288,7 +288,7 @@ _DIFFER: Differ = {
 
 
 def facts(step: MeasuredStep) -> dict[str, Hashable]:
-    """Return all that says what ran where, by the names of columns."""
+    """Return the whole configuration, by the names of columns."""
     p, run = step.parallelism, step.run
     return {
         "source": step.source,
@@ -309,14 +309,14 @@ def facts(step: MeasuredStep) -> dict[str, Hashable]:
 
 
 _FEWEST = 3
-"""Steps of a series: a line goes through any two."""
-_EXACT = 1e-4
-"""Part of the longest step that others are off the line at most."""
+"""Fewest steps of a series: any two are on a line."""
+_TOLERANCE = 1e-4
+"""Largest deviation from a line, as a share of the longest step."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearSeries:
-    """A source of which all series of steps over the number of micro-batches lie on lines."""
+    """A source of which all series of steps over the number of micro-batches are linear."""
 
     source: str
     steps: int
@@ -324,7 +324,7 @@ class LinearSeries:
 
 
 def linear_series(rows: Sequence[MeasuredStep | UnreadStep]) -> tuple[LinearSeries, ...]:
-    """Return the sources whose steps were extended by a rule.
+    """Return the sources whose steps were extrapolated by a rule.
 
     Parameters
     ----------
@@ -334,8 +334,8 @@ def linear_series(rows: Sequence[MeasuredStep | UnreadStep]) -> tuple[LinearSeri
     Returns
     -------
     tuple of LinearSeries
-        Of each source with series of three steps or more that differ in the global batch alone, all
-        of which lie on a line to 0.01 % of the longest step; ``steps`` are all of the source's.
+        Each source with series of three steps or more that differ in the global batch alone, all
+        linear to 0.01 % of the longest step; ``steps`` counts all of the source's.
     """
     return tuple(_linear(rows))
 
@@ -347,7 +347,7 @@ def _linear(rows: Sequence[MeasuredStep | UnreadStep]) -> Iterator[LinearSeries]
     for source in dict.fromkeys(steps.source for steps in measured):
         of_source = [steps for steps in measured if steps.source == source]
         series = [steps for steps in _series(of_source) if len(steps) >= _FEWEST]
-        if series and all(_on_a_line(steps) for steps in series):
+        if series and all(_is_linear(steps) for steps in series):
             yield LinearSeries(source, len(of_source), len(series))
 
 
@@ -360,7 +360,7 @@ def _series(steps: Sequence[MeasuredStep]) -> list[dict[int, float]]:
     return list(groups.values())
 
 
-def _on_a_line(times: dict[int, float]) -> bool:
+def _is_linear(times: dict[int, float]) -> bool:
     batches, seconds = np.array(list(times)), np.array(list(times.values()))
     line = np.polyval(np.polyfit(batches, seconds, 1), batches)
-    return bool(np.abs(seconds - line).max() <= _EXACT * seconds.max())
+    return bool(np.abs(seconds - line).max() <= _TOLERANCE * seconds.max())

@@ -1,16 +1,16 @@
-"""Predictions of what was then measured: points of recordings, and recordings from one another.
+"""Predictions of later measurements: points of recordings, and recordings from one another.
 
-Nothing is fitted to what is predicted: a prediction sees the recording, the cluster it was made on,
-and what was changed.
+Nothing is fitted to the target: a prediction uses the recording, the cluster it was made on, and
+the change.
 
 A table of measured points is CSV with a row per point: ``trace`` (the recording), ``cluster`` (what
 it was recorded on, a file beside the table or a name of the catalogue), ``resource`` and ``factor``
 (times as good) or ``what_if`` (as :func:`experiments.scenario.language.parse_change` reads it),
-``measured_step_s`` and, where known, ``measured_mad_s``, its scatter. ``step_is`` says what was
-measured: ``latency``, from the first rank's begin of a step to the last rank's end (the usual, a
-stop watch's), or ``period``, from one step's end to the next one's (throughput). Factor 1, or no
-what-if, is the network of the recording itself: the utilities of its other points are against that
-one. Other columns are not read.
+``measured_step_s`` and, if known, ``measured_mad_s``, its scatter. ``step_is`` is the quantity
+measured: ``latency``, from the first rank's begin of a step to the last rank's end (the default, a
+stopwatch's), or ``period``, between the ends of successive steps (throughput). Factor 1, or no
+what-if, is the network of the recording itself: the baseline of the utilities of its other points.
+Other columns are not read.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -47,14 +47,14 @@ from traces.core.loaded import Loaded
 from traces.load import OpenTrace
 
 LATENCY, PERIOD = "latency", "period"
-"""What a measured step may be."""
+"""Quantities that a measured step may be."""
 COLUMNS_OF_CHANGE = ("what_if", "resource", "factor")
-"""Columns that say what was changed: the first, or the other two."""
+"""Columns of the change: the first, or the other two."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPoint:
-    """A row of a table: what was measured where, and where the table says it (``place``).
+    """A row of a table: a measurement with its change, and its location (``place``).
 
     ``change`` is None on the network of the recording itself; ``scatter`` (s) is None if unknown.
     """
@@ -71,7 +71,7 @@ class MeasuredPoint:
 
 
 def read_points(path: Path | str, usual: Path | str | None = None) -> list[MeasuredPoint]:
-    """Read a table of measured points; ``usual`` is the cluster of rows that name none.
+    """Read a table of measured points; ``usual`` is the cluster of rows without one.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def _point(row: Cells, usual: Path | str | None) -> MeasuredPoint:
     if (measured := row.seconds("measured_step_s")) is None:
         raise TraceError("measured_step_s: missing; how long the step took there (s)")
     scatter = row.seconds("measured_mad_s", may_be_zero=True)
-    if scatter is not None and scatter > measured:  # half of the times lie between 0 and the median
+    if scatter is not None and scatter > measured:  # half of the times are between 0 and the median
         raise TraceError(
             f"measured_mad_s: {scatter:g} s is more than the step took, {measured:g} s"
         )
@@ -109,7 +109,7 @@ def _point(row: Cells, usual: Path | str | None) -> MeasuredPoint:
 
 
 def _change(row: Cells) -> tuple[Change | None, str, float | None]:
-    """Read what a row changes: as a change, as text, and as a factor if it is one."""
+    """Return a row's change: as a change, as text, and as a factor if it is one."""
     what_if, resource, factor = map(row.text, COLUMNS_OF_CHANGE)
     if what_if and (resource or factor):
         raise WhatIfError("what_if and resource or factor are given: write one or the other")
@@ -132,15 +132,15 @@ def _change(row: Cells) -> tuple[Change | None, str, float | None]:
 class PointError:
     """A step predicted from a recording, and the one measured there; times in s.
 
-    ``what_if`` is "" on the network of the recording; ``factor`` is how many times as good it makes
-    a resource, None where that is not what it does. ``predicted_s`` is with the cluster's figures,
-    ``calibrated_s`` with a calibration on the recording; neither sees what was measured at the
-    point. ``network_only_s`` is, of a second recording, its own step with its calls as the first
-    one shows them. Errors are in % of what was measured; utilities (%) are against the recording's
-    network, measured against measured there, and ``points_apart`` is predicted minus measured;
-    ``interval_pct`` is half of the 95 % interval of the predicted one (points of the step), and on
-    the network of the recording that of the step itself (% of it).
-    What there is not is None; ``note`` says why.
+    ``what_if`` is "" on the network of the recording; ``factor`` is the improvement of a resource,
+    None for other changes. ``predicted_s`` is with the cluster's figures, ``calibrated_s`` with a
+    calibration on the recording; neither uses the measurement at the point. ``network_only_s`` is,
+    for a second recording, its own step with its calls calibrated on the first. Errors are in % of
+    the measurement; utilities (%) are against the recording's network, the measured one against the
+    measurement there, and ``points_apart`` is predicted minus measured; ``interval_pct`` is the
+    half-width of the 95 % interval of the predicted one (points of the step), and on the network of
+    the recording that of the step itself (% of it). Unknown fields are None; ``note`` gives the
+    reason.
     """
 
     trace: str
@@ -164,14 +164,14 @@ class PointError:
 
     @property
     def off_pct(self) -> float | None:
-        """By how much what was measured, utility or else step, is off; None without an interval."""
+        """Error of the utility, or else of the step; None without an interval."""
         if self.interval_pct is None:
             return None
         return self.error_pct if self.points_apart is None else self.points_apart
 
     @property
     def is_inside(self) -> bool | None:
-        """Whether it is within the 95 % interval."""
+        """Whether the measurement is within the 95 % interval."""
         off, width = self.off_pct, self.interval_pct
         return None if off is None or width is None else abs(off) <= width
 
@@ -180,7 +180,7 @@ class PointError:
 class Recording:
     """A recording replayed on its cluster: with the cluster's figures, and calibrated on itself.
 
-    ``calibrated`` is None where the recording cannot be fitted, and ``why`` says why.
+    ``calibrated`` is None if the recording cannot be fitted, for the reason in ``why``.
     """
 
     base: Baseline
@@ -196,7 +196,7 @@ class Recording:
         Raises
         ------
         TwofoldError
-            As :func:`experiments.baseline.baseline` says.
+            As :func:`experiments.baseline.baseline` does.
         """
         settings = _of_one_step(settings)
         read = open_package(trace, settings.reading)
@@ -210,7 +210,7 @@ class Recording:
         return cls(base, again, "")
 
     def point(self, point: MeasuredPoint, watch: Watch) -> PointError:
-        """Predict a point, whatever was measured there."""
+        """Predict a point, independently of its measurement."""
         row = replace(_empty(point, self.why), step=self.base.loaded.coverage.step)
         if point.change is None:
             again = None if self.calibrated is None else measured_of(self.calibrated, point)
@@ -218,22 +218,22 @@ class Recording:
             return replace(row, predicted_s=step, calibrated_s=again, interval_pct=width)
         named_change, calibrated = (point.what_if, point.change), None
         try:
-            predicted = _changed(self.base, named_change, watch)
+            predicted = _answer(self.base, named_change, watch)
             width = interval(self.base, predicted).interval_pct
             if self.calibrated is not None:
-                fitted = _changed(self.calibrated, named_change, watch)
+                fitted = _answer(self.calibrated, named_change, watch)
                 calibrated = measured_of(self.calibrated, point, fitted)
             step = measured_of(self.base, point, predicted)
         except TwofoldError as error:
-            return _noted(row, str(error))
+            return _with_note(row, str(error))
         return replace(row, predicted_s=step, calibrated_s=calibrated, interval_pct=width)
 
     def compared(self, row: PointError, point: MeasuredPoint, recorded: float | None) -> PointError:
-        """Hold a prediction against a point that asks it; ``recorded``: on the own network (s)."""
+        """Compare a prediction with a point; ``recorded`` is the step on its own network (s)."""
         row = replace(row, measured_s=point.measured, measured_mad_s=point.scatter)
         if row.predicted_s is None:
             return row
-        row = _compared(row, row.predicted_s, row.calibrated_s)
+        row = _with_errors(row, row.predicted_s, row.calibrated_s)
         if point.change is None:
             return row
         return _with_utility(row, recorded, _as_measured(self.base.timeline, self.base, point))
@@ -241,14 +241,13 @@ class Recording:
     def other(self, loaded: Loaded, cluster: Cluster, watch: Watch) -> PointError:
         """Predict a second recording of the same program, on its cluster.
 
-        The prediction takes this recording's step there, with as many times the replicas as the
-        other has times the ranks; ``network_only_s`` takes the other's own step, and needs only
-        the same library.
+        The prediction moves this recording's step there, and scales replicas by the ratio of ranks;
+        ``network_only_s`` takes the other's own step, and assumes only the same library.
         """
-        first, row = self.base.loaded, _second(self, loaded, cluster)
+        first, row = self.base.loaded, _row_of_second(self, loaded, cluster)
         difference = _differences(first.workload, loaded.workload)
         if difference:
-            row = _noted(row, difference)
+            row = _with_note(row, difference)
         times = loaded.workload.job_ranks / first.workload.job_ranks
         change = Change() if times == 1 else parse_change(f"replicas x{times:g}")
         row = self._moved(row, cluster, change, watch)
@@ -262,13 +261,13 @@ class Recording:
                 lambda _: loaded, fitted, self.base.settings, watch
             ).timeline.makespan
         except TwofoldError as error:
-            return _noted(row, str(error))
+            return _with_note(row, str(error))
         return replace(
             row, network_only_s=own_step, network_only_error_pct=error_pct(own_step, row.measured_s)
         )
 
     def _moved(self, row: PointError, cluster: Cluster, change: Change, watch: Watch) -> PointError:
-        """Put this recording's step on another cluster and change it, plain and calibrated."""
+        """Simulate this recording's step, changed, on another cluster, plain and calibrated."""
         try:
             scenario = change.apply(self.base.on(cluster)).scenario
             predicted = scenario.run(watch(cluster.name)).makespan
@@ -279,16 +278,16 @@ class Recording:
                 scenario = change.apply(fitted).scenario
                 calibrated = scenario.run(watch(f"{cluster.name}, calibrated")).makespan
         except TwofoldError as error:
-            return _noted(row, str(error))
-        return _compared(row, predicted, calibrated)
+            return _with_note(row, str(error))
+        return _with_errors(row, predicted, calibrated)
 
 
 def points_of(
     points: Sequence[MeasuredPoint], settings: Settings, watch: Watch
 ) -> Iterator[tuple[PointError, Cluster | None]]:
-    """Predict each point from its recording, in their order; each with the recording's cluster.
+    """Predict each point from its recording, in order; each with the recording's cluster.
 
-    A point whose recording cannot be used is a row that says why, without cluster.
+    A point whose recording cannot be used is a row with the reason, without cluster.
     """
     for _, same in groupby(points, key=lambda point: (point.trace, point.cluster)):
         yield from _of_recording(list(same), settings, watch)
@@ -323,46 +322,46 @@ def recording_of(
 ) -> Iterator[PointError]:
     """Predict other recordings of a program from one; each is a trace and its cluster.
 
-    A recording that cannot be used is a row that says why.
+    A recording that cannot be used is a row with the reason.
     """
     trace, cluster = source
     try:
         recording = Recording.of(trace, cluster, settings, watch)
     except TwofoldError as error:
         for path, where in others:
-            yield _not_second(source, path, where, error)
+            yield _failed_second(source, path, where, error)
         return
     step = _of_one_step(settings).step
     for path, where in others:
         try:
             loaded = open_package(path, settings.reading)(step)
         except TwofoldError as error:
-            yield _not_second(source, path, where, error)
+            yield _failed_second(source, path, where, error)
             continue
         yield recording.other(loaded, where, watch)
 
 
 def _of_one_step(settings: Settings) -> Settings:
-    step = Settings().step if settings.step == EVERY else settings.step  # as what-ifs take it
+    step = Settings().step if settings.step == EVERY else settings.step  # as for what-ifs
     return replace(settings, step=step, collective_cost="model")
 
 
 def _calibrated(base: Baseline, read: OpenTrace) -> Cluster:
-    """Calibrate a cluster on all steps of the recording that it is the cluster of."""
+    """Calibrate a recording's cluster on all its steps."""
     recorded = base.loaded.coverage.steps
     numbers = [str(number) for number in recorded] or [base.loaded.coverage.step]
     steps = [RecordedStep(base.as_read(read(number))) for number in numbers]
     return calibration_of(steps, base.loaded.trace).cluster
 
 
-def _changed(base: Baseline, named_change: tuple[str, Change], watch: Watch) -> Answered:
+def _answer(base: Baseline, named_change: tuple[str, Change], watch: Watch) -> Answered:
     """Answer a named change of a step."""
     (answered,) = steps(base, [named_change], watch)
     return answered
 
 
 def measured_of(base: Baseline, point: MeasuredPoint, answered: Answered | None = None) -> float:
-    """Return what a point's measurement is of, as predicted (s): a step's period, or its latency.
+    """Return the prediction of a point's measurement (s): a step's period, or its latency.
 
     A step that is not known to repeat has only the one.
 
@@ -371,7 +370,7 @@ def measured_of(base: Baseline, point: MeasuredPoint, answered: Answered | None 
     base
         The recording's step.
     point
-        What was measured, on which network.
+        The measurement and its network.
     answered
         The answer to the point's change, if there is one already.
     """
@@ -390,8 +389,8 @@ def _is_latency(base: Baseline, point: MeasuredPoint) -> bool:
     return point.step_is == LATENCY and base.scenario.workload.repeats is not None
 
 
-def _compared(row: PointError, predicted: float, calibrated: float | None) -> PointError:
-    """Fill in what was predicted (s), and how far it is from what was measured."""
+def _with_errors(row: PointError, predicted: float, calibrated: float | None) -> PointError:
+    """Fill in the predictions (s), and their errors."""
     return replace(
         row,
         predicted_s=predicted,
@@ -402,7 +401,7 @@ def _compared(row: PointError, predicted: float, calibrated: float | None) -> Po
 
 
 def _with_utility(row: PointError, recorded: float | None, replayed_step: float) -> PointError:
-    """Fill in the utilities, against the recording's network (s: measured there, and replayed)."""
+    """Fill in the utilities, against the recording's network (s: measured and replayed)."""
     if recorded is None or row.measured_s is None or row.predicted_s is None:
         return row
     measured = utility_pct(recorded, row.measured_s)
@@ -427,12 +426,12 @@ def _empty(point: MeasuredPoint, note: str) -> PointError:
     )
 
 
-def _noted(row: PointError, note: str) -> PointError:
+def _with_note(row: PointError, note: str) -> PointError:
     return replace(row, note="; ".join(filter(None, (row.note, note))))
 
 
-def _second(first: Recording, loaded: Loaded, cluster: Cluster) -> PointError:
-    """Begin the row of a second recording: what was measured of it."""
+def _row_of_second(first: Recording, loaded: Loaded, cluster: Cluster) -> PointError:
+    """Return the row of a second recording, with its measurement only."""
     step = loaded.measured_step
     return PointError(
         trace=first.base.loaded.trace,
@@ -444,7 +443,7 @@ def _second(first: Recording, loaded: Loaded, cluster: Cluster) -> PointError:
     )
 
 
-def _not_second(
+def _failed_second(
     source: tuple[str, Cluster], path: str, where: Cluster, error: TwofoldError
 ) -> PointError:
     trace, cluster = source
@@ -456,7 +455,7 @@ def _words(trace: str, cluster: Cluster) -> str:
 
 
 def _differences(first: Workload, second: Workload) -> str:
-    """Say what makes two recordings differ besides their networks; "" if nothing is seen."""
+    """Return how two recordings differ besides their networks; "" if no difference shows."""
     if first.job_ranks != second.job_ranks:
         return (
             f"{first.job_ranks:,} ranks against {second.job_ranks:,}: predicted with other replicas"

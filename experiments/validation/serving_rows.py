@@ -1,10 +1,10 @@
-"""Tables of measured serving: what was deployed where and asked by whom, and TTFT and TPOT.
+"""Tables of measured serving: deployments and their loads, with TTFT and TPOT.
 
 A table is CSV with a row per measurement; columns are those of ``measured_serving.csv``:
 ``engine``, ``engine_version``, ``model``, ``machine``, ``mode`` (``agg``, ``disagg``), ``isl``,
 ``osl``, ``concurrency``, parallel degrees (``tp``, ``dp``, ``ep``, ``expert_tp``, ``pp``, and with
 ``prefill_`` or ``decode_`` before them), ``weights``, ``experts``, ``client``, ``speculative``; and
-``ttft_ms`` and ``tpot_ms``, which may be absent. A row that cannot be answered says why.
+``ttft_ms`` and ``tpot_ms``, which may be absent. A row that cannot be answered has the reason.
 """
 
 import re
@@ -28,22 +28,22 @@ from traces.generate.parallelism import Parallelism
 
 INFERENCEX = "inferencex"
 OUTCOMES = ("id", "ttft_ms", "tpot_ms", "measured", "unusable", "note", "gpus")
-"""Columns that do not say what ran: names, what was measured, and what follows from the rest."""
+"""Columns that are not part of the configuration: names, measurements, and derived values."""
 DIFFER: Differ = {
     "machine": ("machine", ()),
     "tensor parallel": ("tp", ("ep", "expert_tp")),
     "precision": ("weights", ("experts",)),
     "concurrency": ("concurrency", ()),
 }
-"""What rows may differ in: a what-if's ratio is checked by two measurements that differ alike."""
+"""What rows may differ in: two measurements with that difference check a what-if's ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingCase:
-    """A row that says what was deployed and asked.
+    """The deployment and load of a row.
 
-    ``decode`` is the deployment that decodes where it is not ``deployment``, which then only reads
-    prompts; ``workers`` are how many of each there are.
+    ``decode`` is the deployment that decodes if it is not ``deployment``, which then only runs
+    prefill; ``workers`` are the numbers of each.
     """
 
     id: str
@@ -61,9 +61,9 @@ class ServingCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingRow:
-    """A row of a table: its case, or why there is none, and what was measured (s).
+    """A row of a table: its case, or the reason why there is none, and its measurements (s).
 
-    ``facts`` are its cells but those of :data:`OUTCOMES`.
+    ``facts`` are its cells except those of :data:`OUTCOMES`.
     """
 
     id: str
@@ -88,7 +88,7 @@ def read_serving(path: Path | str) -> list[ServingRow]:
     Raises
     ------
     TraceError
-        If the file cannot be read as CSV, has no row, or none of the columns that say what ran.
+        If the file cannot be read as CSV, has no row, or none of the columns of a configuration.
     """
     return read_rows(path, "serving row", _row, _check_columns)
 
@@ -125,7 +125,7 @@ def _row(row: Cells) -> ServingRow:
 
 
 def _milliseconds(row: Cells, column: str) -> float | None:
-    """Read a time; None where it was not measured."""
+    """Read a time; None if it was not measured."""
     cell, value = row.text(column), row.number(column) / 1e3
     if cell.lower() in ("", "nan", "n/a") or value == 0:
         return None
@@ -142,7 +142,7 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
     concurrency = row.count("concurrency")
     by = engine(read.engine, row.text("engine_version"), cluster.accelerator.memory or USUAL_MEMORY)
     if by.name == "trtllm":
-        # Scripts of InferenceX give a whole prompt beside all decodes, 8,192 tokens at least.
+        # Scripts of InferenceX allow a whole prompt beside all decodes, at least 8,192 tokens.
         by = replace(by, tokens=max(by.tokens, concurrency + inputs + 64))
         if read.client == INFERENCEX and read.mode == "agg":
             by = replace(by, balance=_BALANCE)
@@ -179,7 +179,7 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
 
 
 def _assumed(read: ServingRow, cluster: Cluster, model: Model, *, drafts: bool) -> Iterator[str]:
-    """Say what a row does not, and what is taken for it."""
+    """Return what a row leaves out, with the assumption made for it."""
     if read.client != INFERENCEX:
         yield "closed loop with fixed lengths"
     if cluster.name not in catalog() and not Path(read.machine).is_file():
@@ -194,11 +194,11 @@ _BALANCE = 60
 """Iterations: ``attention_dp_config`` of InferenceX's scripts for TensorRT-LLM, ``enable_balance:
 true, batching_wait_iters: 0, timeout_iters: 60``."""
 USUAL_MEMORY = 80e9
-"""Bytes of an accelerator whose memory is not known, by which engines choose their budgets."""
+"""Memory assumed for an accelerator without data (B): engines choose their budgets by it."""
 
 
 def _check(row: Cells, read: ServingRow) -> bool:
-    """Refuse what is not known; return whether tokens are drafted."""
+    """Reject unknown values; return whether tokens are drafted."""
     if row.text("unusable"):
         raise TraceError(f"unusable: {row.text('unusable')}")
     speculative = row.text("speculative", "no")
@@ -213,7 +213,7 @@ def _check(row: Cells, read: ServingRow) -> bool:
 
 
 def context_of(longest: int) -> int:
-    """Round a context up (tokens), so that deployments that differ in little share a surface."""
+    """Round a context up (tokens), so that deployments of similar contexts share a surface."""
     size = 4096
     while size < longest:
         size *= 2
@@ -221,7 +221,7 @@ def context_of(longest: int) -> int:
 
 
 def _speculation(parallelism: Parallelism) -> Speculation:
-    """Drafts of MTP as InferenceX sets them: 1 with attention data-parallel, else 3.
+    """Return drafts of MTP as InferenceX sets them: 1 with attention data-parallel, else 3.
 
     Accepted: measured by SPEED-Bench of DeepSeek-V4-Pro, thinking (InferenceX, 8 June 2026).
     """
@@ -235,7 +235,7 @@ def _parallelism(row: Cells, prefix: str, model: Model) -> Parallelism:
     ep, etp = row.count(f"{prefix}ep", 1), row.count(f"{prefix}expert_tp", 1)
     pp = row.count(f"{prefix}pp", 1)
     if model.experts is not None and dp > 1:
-        # Ranks with a batch of their own share the experts: one spread over all is like another.
+        # Ranks with a batch of their own share the experts: all spreads over all ranks are equal.
         ep, etp = tp * dp, 1
     if model.experts is None or ep == 1:
         return Parallelism(tp=tp, dp=dp, pp=pp)
@@ -248,7 +248,7 @@ def _parallelism(row: Cells, prefix: str, model: Model) -> Parallelism:
 
 @cache
 def cluster_of_machine(machine: str) -> Cluster:
-    """Return the cluster that a machine's name means: of the catalogue, or by its accelerator.
+    """Return the cluster of a machine's name: one of the catalogue, or by its accelerator.
 
     Raises
     ------
@@ -269,13 +269,13 @@ def cluster_of_machine(machine: str) -> Cluster:
         if (cluster := load_cluster(name)).accelerator.name in wanted
     ]
     if not have:
-        return _alike(machine)
+        return _node_of_generation(machine)
     if not have[0].accelerator.peak or have[0].accelerator.memory_bandwidth is None:
         raise TraceError(f"machine: {have[0].name} gives no rates of its accelerators")
     return have[0]
 
 
-def _alike(machine: str) -> Cluster:
+def _node_of_generation(machine: str) -> Cluster:
     """Return a node of an accelerator's generation with that accelerator in it.
 
     Raises
@@ -303,9 +303,9 @@ def _alike(machine: str) -> Cluster:
 
 
 _NODES = {"ampere": "dgx-a100", "ada": "l40s-pcie-8", "hopper": "hgx-h200", "blackwell": "hgx-b200"}
-"""Nodes that stand for those of other accelerators of a generation; rows say so (``assumed``)."""
+"""Nodes that represent those of other accelerators of a generation (``assumed`` in rows)."""
 _PLAIN = ("hgx-", "dgx-", "gb200-", "gb300-")
-"""Clusters that are a vendor's own, before those of clouds and sites with the same parts."""
+"""A vendor's own clusters, preferred to those of clouds and sites with the same parts."""
 
 
 def model_named(name: str) -> Model:
@@ -354,13 +354,13 @@ _SAME_SHAPE = (
     (r"mixtral-8x7b", "mixtral-8x7b"),
     (r"mixtral-8x22b", "mixtral-8x22b"),
 )
-"""Names that releases and packers give to the shape of a card."""
+"""Names of releases and quantised packages, with the card of their shape."""
 
 _RECIPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4_wo", "int8_wo")
 
 
 def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) -> Precisions:
-    """Return the precisions of a checkpoint's parts, as row, engine and machine have them.
+    """Return the precisions of a checkpoint's parts, given by row, engine and machine.
 
     Four-bit checkpoints of models with MLA, and all with four-bit integers, keep attention in 16
     bits (modules to ignore of nvidia/DeepSeek-R1-0528-FP4 and moonshotai/Kimi-K2.5). The cache is
@@ -402,10 +402,10 @@ def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) 
 
 
 def runs_as(recipe: str, peaks: Mapping[str, float]) -> str:
-    """Return the recipe that an accelerator without matrix units for one runs instead.
+    """Return the recipe that an accelerator runs instead of one that it has no matrix units for.
 
-    Engines then keep weights as small as they are and multiply in 16 bits (Marlin's kernels, which
-    vLLM takes for fp8 before Ada and for four bits before Blackwell, docs.vllm.ai quantization).
+    Engines then keep the small weights and multiply in 16 bits (Marlin's kernels, which vLLM uses
+    for fp8 before Ada and for four bits before Blackwell, docs.vllm.ai quantization).
     """
     needed = PRECISIONS[recipe].peak
     if needed in peaks or needed == "bf16":
@@ -441,12 +441,12 @@ GROUPS: dict[str, Callable[[ServingRow], str]] = {
     "machine": lambda row: row.machine,
     "model": lambda row: row.model,
     "precision": lambda row: row.precision,
-    "concurrency": lambda row: _class(row.concurrency),
+    "concurrency": lambda row: _concurrency_class(row.concurrency),
 }
-"""What rows are alike in, where errors are summed up."""
+"""Properties by which rows are grouped in summaries of errors."""
 
 
-def _class(concurrency: int) -> str:
+def _concurrency_class(concurrency: int) -> str:
     for most in (8, 32, 128, 512):
         if concurrency <= most:
             return f"to {most}"

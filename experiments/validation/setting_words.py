@@ -39,13 +39,13 @@ _OF_RUN: tuple[tuple[str, Mapping[str, str]], ...] = (
     (r"pp[ =]?(\d+)", {"pp": "1"}),
     (r"(\d+) gpus?", {"gpus": "1"}),
 )
-"""What ran: a pattern, and the columns that its groups fill."""
-_WAYS = {"fsdp": "3", "hsdp": "3", "ddp": "0"}
-"""How weights are sharded over replicas, by its name: the stage of ZeRO."""
+"""Patterns of the run, and the columns that their groups fill."""
+_SHARDING = {"fsdp": "3", "hsdp": "3", "ddp": "0"}
+"""Names for the sharding of weights over replicas, with the stage of ZeRO."""
 _SERVED = r"\b(vllm|sglang|tensorrt-llm|decode|prefill|inference)\b"
 _RATE = r"(\d+(?:\.\d+)?) ?g(?:b(?:ps|it/s))?\b"
-_PLAIN_WORDS = r"\b(infiniband|ib|nvlink|roce|gpus?|nodes?|x|bfloat16)\b"
-"""Words of hardware that say what such machines have anyway."""
+_IGNORED_WORDS = r"\b(infiniband|ib|nvlink|roce|gpus?|nodes?|x|bfloat16)\b"
+"""Words of hardware that are true of such machines anyway."""
 _ACCELERATORS = {
     "a100-40gb": "dgx-a100-40gb",
     "a100-80gb": "dgx-a100",
@@ -61,19 +61,19 @@ _ACCELERATORS = {
     "mi325x": "mi325x-8",
     "mi355x": "mi355x-8",
 }
-"""The catalogue's cluster of whole nodes with an accelerator that is named alone."""
+"""Cluster of whole nodes in the catalogue, by an accelerator given alone."""
 _PCIE = {"dgx-a100": "a100-pcie-8", "dgx-a100-40gb": "a100-pcie-8", "hgx-h100": "h100-pcie-8"}
 """The same accelerators without NVLink."""
 _LETTERS = re.compile(r"[^a-z0-9]+")
 
 
 def sides_in_words(row: Cells) -> tuple[tuple[Columns, Columns], tuple[str, ...]]:
-    """Return the columns of both steps of a row, and what the words leave to be assumed.
+    """Return the columns of both steps of a row, and the assumptions that its words leave open.
 
     Raises
     ------
     TraceError
-        If something is not said, or not understood: the words are named.
+        If a value is missing, or not understood: the words are quoted.
     """
     common, assumed = _run_of(row)
     sides = []
@@ -82,7 +82,7 @@ def sides_in_words(row: Cells) -> tuple[tuple[Columns, Columns], tuple[str, ...]
         hardware = _hardware_of(row.text("hardware"), row.text(f"setting_{side}"))
         cells |= {name: value for name, value in hardware.items() if value}
         cells |= _setting_of(row.text(f"setting_{side}"), row.text("knob"), cells)
-        sides.append(_finished(cells))
+        sides.append(_with_derived(cells))
     if sides[0] == sides[1]:
         raise TraceError(
             f"knob: {row.text('knob')!r}: the words {row.text('setting_a')!r} and "
@@ -92,7 +92,7 @@ def sides_in_words(row: Cells) -> tuple[tuple[Columns, Columns], tuple[str, ...]
 
 
 def _run_of(row: Cells) -> tuple[Columns, tuple[str, ...]]:
-    """Read the column ``model``: the model, and how it is run."""
+    """Read the column ``model``: the model, and the settings of its run."""
     rest = row.text("model").lower()
     if served := re.search(_SERVED, rest):
         raise TraceError(f"model: {served[0]!r} is serving; only training steps are answered")
@@ -101,9 +101,9 @@ def _run_of(row: Cells) -> tuple[Columns, tuple[str, ...]]:
         if match := re.search(rf"\b{pattern}\b", rest):
             cells |= {name: match[int(group)] for name, group in columns.items()}
             rest = rest.replace(match[0], " ", 1)
-    way = next((way for way in _WAYS if re.search(rf"\b{way}\b", rest)), None)
+    way = next((way for way in _SHARDING if re.search(rf"\b{way}\b", rest)), None)
     if way is not None:
-        cells["zero"] = cells.get("zero", _WAYS[way])
+        cells["zero"] = cells.get("zero", _SHARDING[way])
         cells["way"] = way
         rest = re.sub(rf"\b{way}\b", " ", rest)
     name = _model_named(rest)
@@ -122,7 +122,7 @@ def _run_of(row: Cells) -> tuple[Columns, tuple[str, ...]]:
 
 
 def _model_named(words: str) -> str:
-    """Return the card whose name is what is left of the words."""
+    """Return the card whose name is the remaining words."""
     cards = {_LETTERS.sub("", name): name for name in model_names()}
     left = _LETTERS.sub("", words)
     matches = [name for letters, name in cards.items() if letters == left]
@@ -140,12 +140,12 @@ def _model_named(words: str) -> str:
 
 @cache
 def _accelerators() -> tuple[str, ...]:
-    """Names of accelerators, the longest first."""
+    """Return the names of accelerators, the longest first."""
     return tuple(sorted(_ACCELERATORS, key=len, reverse=True))
 
 
 def _hardware_of(words: str, setting: str) -> Columns:
-    """Read the column ``hardware``, of two kinds of it the one that the setting names."""
+    """Read the column ``hardware``; of two kinds, the one in the setting."""
     rest = _kind_of(words, setting).lower()
     chip = _accelerator_in(rest)
     if not chip:
@@ -159,7 +159,7 @@ def _hardware_of(words: str, setting: str) -> Columns:
         if match := re.search(pattern, rest):
             cells[name] = match[1]
             rest = rest.replace(match[0], " ", 1)
-    rest = " ".join(re.sub(_PLAIN_WORDS, " ", rest).replace(",", " ").split())
+    rest = " ".join(re.sub(_IGNORED_WORDS, " ", rest).replace(",", " ").split())
     if rest:
         raise TraceError(f"hardware: {rest!r} is not understood")
     return cells
@@ -169,7 +169,7 @@ _AMBIGUOUS = {r"\bpcie\b": "which machine of PCIe cards", r"\d+ to \d+": "how ma
 
 
 def _kind_of(words: str, setting: str) -> str:
-    """Return what hardware is meant: the only one, or that which the setting names."""
+    """Return the hardware: the only kind, or the one in the setting."""
     kinds = words.split("/")
     if len(kinds) == 1:
         return words
@@ -186,7 +186,7 @@ def _accelerator_in(words: str) -> str:
 
 
 def _setting_of(words: str, knob: str, cells: Mapping[str, str]) -> Columns:
-    """Read a setting: what it changes of what both sides have in common."""
+    """Read a setting: the columns in which it differs from those of both sides."""
     lower = words.lower().strip()
     for pattern, read in _SETTINGS.items():
         if match := re.fullmatch(pattern, lower):
@@ -196,7 +196,7 @@ def _setting_of(words: str, knob: str, cells: Mapping[str, str]) -> Columns:
     if _accelerator_in(lower) and re.fullmatch(
         r"[\d ]*x? *", re.sub(_RATE, "", lower.replace(_accelerator_in(lower), "", 1))
     ):
-        return {}  # the column hardware has all of it
+        return {}  # all of it is in the column hardware
     raise TraceError(f"setting: {words!r} is not understood")
 
 
@@ -207,11 +207,11 @@ def _nodes(match: re.Match[str], cells: Mapping[str, str]) -> Columns:
 def _degree(match: re.Match[str], _: Mapping[str, str]) -> Columns:
     if match[1] == "tp":
         return {"tp": match[2], "sp": "1", "zero": "0"}
-    return {"gpus": match[2], "zero": _WAYS[match[1]], "way": match[1]}
+    return {"gpus": match[2], "zero": _SHARDING[match[1]], "way": match[1]}
 
 
 def _without_nvlink(_: re.Match[str], cells: Mapping[str, str]) -> Columns:
-    """Put the same accelerator into the catalogue's machine of PCIe cards."""
+    """Return the catalogue's machine of PCIe cards with the same accelerator."""
     cluster = cells["cluster"]
     if cluster not in _PCIE:
         raise TraceError(f"setting: the catalogue has no machine like {cluster} without NVLink")
@@ -223,16 +223,16 @@ _SETTINGS: dict[str, Callable[[re.Match[str], Mapping[str, str]], Columns]] = {
     r"(\d+) gpus?": lambda match, _: {"gpus": match[1]},
     r"(\d+) nodes?": _nodes,
     r"(fsdp|ddp|tp)[ =]?(\d+)": _degree,
-    r"nvlink|p2p|ib|infiniband|rdma": lambda *_: {},  # such machines have it
+    r"nvlink|p2p|ib|infiniband|rdma": lambda *_: {},  # such machines have it anyway
     r"pcie|no nvlink": _without_nvlink,
     r"no p2p|nccl_p2p_disable ?= ?1": lambda *_: {"settings": "NCCL_P2P_DISABLE = 1"},
     r"tcp|(tcp )?sockets": lambda *_: {"settings": "NCCL_IB_DISABLE = 1"},
 }
-"""Settings as they are written, and the columns that they fill."""
+"""Spellings of settings, and the columns that they fill."""
 
 
-def _finished(cells: Columns) -> Columns:
-    """Work out what follows: the rate of a NIC, the framework, who shares shards with whom."""
+def _with_derived(cells: Columns) -> Columns:
+    """Add derived columns: the rate of a NIC, the framework, the groups that share shards."""
     if "gpus" not in cells:
         raise TraceError("hardware: no number of GPUs is stated")
     settings = [cells["settings"]] if cells.get("settings") else []
@@ -247,11 +247,11 @@ def _finished(cells: Columns) -> Columns:
     way = cells.pop("way", "")
     if way == "hsdp":
         cells["dp_replicate"] = str(max(1, int(cells["gpus"]) // cluster.ranks_per_node))
-    if not _is_named(cells):
+    if not _names_framework(cells):
         cells["framework"] = "fsdp2" if way in ("fsdp", "hsdp") else "megatron"
     return cells
 
 
-def _is_named(cells: Mapping[str, str]) -> bool:
-    """Whether the source says what ran."""
+def _names_framework(cells: Mapping[str, str]) -> bool:
+    """Whether the source names the framework."""
     return bool(re.search(r"llm-foundry|mosaic|nemo|maxtext|torchtitan|deepspeed", cells["source"]))

@@ -1,7 +1,7 @@
-"""Tables of what was measured: which of the kinds a file is, and how its rows are read.
+"""Tables of measurements: the kind of a file, and the reader of its rows.
 
 A kind is a module of this folder with a reader of its rows; the columns that distinguish it from
-the other kinds stand in ``_COLUMNS``. What has none of them may be the log of a benchmark, or is
+the other kinds are in ``_COLUMNS``. A file with none of them may be the log of a benchmark, or is
 no table.
 """
 
@@ -24,19 +24,19 @@ _COLUMNS: dict[Kind, frozenset[str]] = {
     "collectives": frozenset({"size_bytes", "time_us"}),
 }
 KINDS = tuple(_COLUMNS)
-"""Kinds of tables, as ``validate --as`` names them."""
+"""Kinds of tables, by their names in ``validate --as``."""
 _HEAD = 2**16
-"""Bytes of a file that are looked at; benchmarks print their header before the first call."""
+"""Number of bytes of a file that are inspected; benchmarks print a header before any call."""
 _FLAGS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
 Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """A row of a table by the names of its columns, and in which line of which file it stands.
+    """A row of a table by the names of its columns, with its file and line.
 
-    What cannot be read is a :class:`TraceError` that names the column; :func:`read_rows` puts file
-    and line before it.
+    Errors are :class:`TraceError` with the name of the column; :func:`read_rows` puts file and line
+    before it.
     """
 
     source: Path
@@ -45,15 +45,15 @@ class Cells:
 
     @property
     def location(self) -> str:
-        """File and line, in words."""
+        """File and line, as text."""
         return f"{self.source}, line {self.line}"
 
     def text(self, column: str, usual: str = "") -> str:
-        """Return a cell without the blanks round it; ``usual`` where it is empty or absent."""
+        """Return a cell without surrounding blanks; ``usual`` if it is empty or absent."""
         return (self.by_column.get(column) or "").strip() or usual
 
     def number(self, column: str) -> float:
-        """Return the number in a cell; NaN where it holds none."""
+        """Return the number in a cell; NaN if there is none."""
         return number_of(self.text(column))
 
     def count(self, column: str, usual: int | None = None, *, least: int = 1) -> int:
@@ -62,7 +62,7 @@ class Cells:
         Raises
         ------
         TraceError
-            If it is none, less than ``least``, or missing where there is no ``usual`` one.
+            If it is none, less than ``least``, or missing without a ``usual`` one.
         """
         cell = self.text(column)
         if not cell:
@@ -77,18 +77,18 @@ class Cells:
         return int(value)
 
     def count_or_none(self, column: str) -> int | None:
-        """Return a count that may be left out: nothing and 0 say that there is none."""
+        """Return an optional count; None if the cell is empty or 0."""
         return self.count(column, 0, least=0) or None
 
     def flag(self, column: str) -> bool:
-        """Return whether a cell says yes; an empty one says no."""
+        """Return whether a cell means yes; an empty one means no."""
         cell = self.text(column).lower()
         if cell not in _FLAGS:
             raise TraceError(f"{column}: {cell!r} is neither 1 nor 0")
         return _FLAGS[cell]
 
     def seconds(self, column: str, *, may_be_zero: bool = False) -> float | None:
-        """Return the time in a cell (s); None where there is none."""
+        """Return the time in a cell (s); None if there is none."""
         cell = self.text(column)
         if not cell:
             return None
@@ -110,7 +110,7 @@ class Cells:
 
 
 def table_kind(path: Path | str) -> Kind | None:
-    """Return which kind of table a file is, by its header; None of what is none, such as a trace.
+    """Return the kind of a table by its header; None for other files, such as traces.
 
     Logs of benchmarks are tables of collectives.
     """
@@ -144,18 +144,18 @@ def read_rows(
     Parameters
     ----------
     path
-        The file; its first line names the columns.
+        The file; its first line has the names of the columns.
     of
         What a row is: ``"point"``, ``"step"``.
     parse
-        Makes something of a row.
+        Converts a row.
     check
-        Refuses columns, given their names.
+        Rejects columns, given their names.
 
     Raises
     ------
     TraceError
-        If the file cannot be read as CSV, has no row, or ``parse`` or ``check`` refuses something:
+        If the file cannot be read as CSV, has no row, or ``parse`` or ``check`` rejects something:
         with file and line.
     """
     source = Path(path)
@@ -175,12 +175,12 @@ def read_rows(
 def read_tables(
     tables: Sequence[Path | str] | Path | str, of: str, read: Callable[[Path | str], list[Read]]
 ) -> tuple[list[Read], tuple[Path, ...]]:
-    """Read one table, or several of a kind one after the other; return the rows and the files.
+    """Read one table, or several of a kind in sequence; return the rows and the files.
 
     Raises
     ------
     WhatIfError
-        If there is no table; ``of`` says of what it should be.
+        If there is no table; ``of`` describes the one expected.
     """
     files = [tables] if isinstance(tables, Path | str) else list(tables)
     if not files:
@@ -197,14 +197,14 @@ def _located(location: str) -> Iterator[None]:
 
 
 def refusal(location: str, error: Exception) -> str:
-    """Say in one line why a row is refused, and where it stands.
+    """Return a one-line reason for rejecting a row, with its location.
 
     Examples
     --------
     >>> refusal("mine.csv, line 2", TraceError("tp: 0 must be at least 1"))
     'mine.csv, line 2: tp: 0 must be at least 1'
     """
-    details = getattr(error, "errors", None)  # pydantic's, which would take several lines
+    details = getattr(error, "errors", None)  # those of pydantic would take several lines
     if details is None:
         reason = " ".join(str(error).split())
     else:

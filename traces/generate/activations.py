@@ -1,10 +1,10 @@
-"""What a layer, the embedding and the head keep in memory between forward and backward pass.
+"""Activations that a layer, the embedding and the head keep from forward to backward pass.
 
 Tensors are those that autograd saves: the inputs of matrix products, of norms and of activation
 functions, attention's queries, keys, values and output, and masks of dropout. For a layer of GPT
-with dropout and scores that are written to memory their sum is
-``sbh (10 + 24/t + 5as/(ht))`` bytes, with sequence parallelism ``sbh/t (34 + 5as/h)`` (Korthikanti
-et al. 2022, arXiv 2205.05198, equations 2 and 4); other layers are counted by the same rules.
+with dropout and scores that are written to memory their sum is ``sbh (10 + 24/t + 5as/(ht))``
+bytes, with sequence parallelism ``sbh/t (34 + 5as/h)`` (Korthikanti et al. 2022, arXiv 2205.05198,
+equations 2 and 4); other layers are counted by the same rules.
 """
 
 from collections.abc import Iterator
@@ -19,17 +19,17 @@ from traces.generate.run import RECIPES, MicroBatch, Training
 _FP32 = 4
 _MASK = 1
 """Bytes of an element of a dropout mask."""
-_LONGER_THAN_ONE_BYTE = 2
-"""Bytes of an activation's element at least: fp8 recipes cast what matrix products read, and keep
+_LEAST_ELEMENT_BYTES = 2
+"""Least bytes of an activation's element: fp8 recipes cast the inputs of matrix products, and keep
 what autograd saves in bf16 (pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: Float8
 changes the peak memory by 0.3 %)."""
 
 
 class SavedTensor(NamedTuple):
-    """Bytes that one micro-batch leaves on one rank, and which recomputations leave them, too.
+    """Bytes that one micro-batch saves on one rank, and under which recomputation they are kept.
 
-    ``selective`` repeats only what lies between queries and attention's output; ``op`` keeps the
-    outputs of every second matrix product and attention's output; ``full`` only a layer's input.
+    ``selective`` recomputes only what lies between queries and attention's output; ``op`` keeps the
+    outputs of every second matrix product and attention's output; ``full`` a layer's input.
     """
 
     name: str
@@ -39,7 +39,7 @@ class SavedTensor(NamedTuple):
     full: bool = False
 
     def is_kept(self, recompute: str) -> bool:
-        """Whether it is there when the backward pass begins."""
+        """Whether it is still in memory when the backward pass begins."""
         return recompute == "none" or bool(getattr(self, recompute))
 
 
@@ -47,8 +47,8 @@ class SavedTensor(NamedTuple):
 class BlockActivations:
     """Bytes of one micro-batch in a block of the model, on one rank.
 
-    ``kept`` from its forward to its backward pass; ``working`` besides while the backward pass is
-    in the block: what is recomputed, and the largest gradients.
+    ``kept`` is allocated from its forward to its backward pass, ``working`` only during the
+    backward pass of the block: recomputed tensors and the largest gradients.
     """
 
     kept: float
@@ -56,14 +56,14 @@ class BlockActivations:
 
 
 def element_bytes(batch: MicroBatch) -> int:
-    """Bytes of an element of an activation that is saved."""
-    return max(batch.element_bytes, _LONGER_THAN_ONE_BYTE)
+    """Return the bytes of an element of a saved activation."""
+    return max(batch.element_bytes, _LEAST_ELEMENT_BYTES)
 
 
 def is_pytorch(batch: MicroBatch) -> bool:
     """Whether PyTorch's own FSDP2, DTensor and pipelines divide the model, as in torchtitan.
 
-    ZeRO-3 without a framework is taken for it.
+    ZeRO-3 without a framework counts as such.
     """
     if batch.framework == NONE:
         return batch.parallelism.zero == 3
@@ -71,7 +71,7 @@ def is_pytorch(batch: MicroBatch) -> bool:
 
 
 def layer_tensors(batch: MicroBatch, layer: int, run: Training) -> tuple[SavedTensor, ...]:
-    """Return what autograd saves in a layer, without recomputation."""
+    """Return the tensors that autograd saves in a layer, without recomputation."""
     attentions = 2 if batch.model.has_cross_attention(layer) else 1
     return (
         *(tensor for _ in range(attentions) for tensor in _attention(batch, run)),
@@ -81,9 +81,9 @@ def layer_tensors(batch: MicroBatch, layer: int, run: Training) -> tuple[SavedTe
 
 
 def _adapters(batch: MicroBatch) -> Iterator[SavedTensor]:
-    """Yield what lies between the two matrices of adapters; their inputs are counted already.
+    """Yield what is between the two matrices of adapters; their inputs are counted already.
 
-    Inputs of frozen products without an adapter are counted, too, though autograd frees them.
+    Inputs of frozen products without an adapter are counted as well, though autograd frees them.
     """
     if batch.lora_rank:
         inner = batch.tokens * batch.lora_rank * len(batch.lora_targets) * element_bytes(batch)
@@ -91,7 +91,7 @@ def _adapters(batch: MicroBatch) -> Iterator[SavedTensor]:
 
 
 def layer_activations(batch: MicroBatch, layer: int, run: Training) -> BlockActivations:
-    """Return what a layer keeps and needs in a training step with its recomputation."""
+    """Return a layer's kept and working bytes in a training step with its recomputation."""
     tensors = layer_tensors(batch, layer, run)
     kept_bytes = sum(tensor.size for tensor in tensors if tensor.is_kept(run.recompute))
     repeated = sum(tensor.size for tensor in tensors) - kept_bytes
@@ -103,7 +103,7 @@ def layer_activations(batch: MicroBatch, layer: int, run: Training) -> BlockActi
         if is_pytorch(batch) and batch.parallelism.sequence_shards > 1:
             outputs += 2 * batch.sharded_tokens
         kept_bytes += outputs * batch.model.hidden * element_bytes(batch)
-    # Bytes of the gradients that are there at once, where they are most: those of the residual
+    # Bytes of the gradients allocated at once, where they are most: those of the residual
     # stream and of the widest part; with sequence parallelism that part's whole input, which is
     # gathered again, and its gradient before it is scattered.
     e, tp, model = element_bytes(batch), batch.parallelism.tp, batch.model
@@ -122,20 +122,20 @@ def layer_activations(batch: MicroBatch, layer: int, run: Training) -> BlockActi
 
 
 def embedding_activations(batch: MicroBatch, run: Training) -> BlockActivations:
-    """Return what the embedding keeps: a mask of dropout."""
+    """Return the bytes that the embedding keeps: a mask of dropout."""
     mask = _MASK * batch.sharded_tokens * batch.model.hidden if run.dropout else 0.0
     return BlockActivations(kept=mask, working=0.0)
 
 
 def head_activations(batch: MicroBatch, run: Training) -> BlockActivations:
-    """Return what the last norm, the logits and the loss keep and need.
+    """Return the kept and working bytes of the last norm, the logits and the loss.
 
-    The loss is computed as ``run.loss`` says. A ``fused`` one holds the logits once, in the
-    precision of the step, and writes their gradient in place (FlashAttention's, Liger's kernels);
-    ``parallel``, Megatron-LM's over the vocabulary, casts them to fp32 and works in place;
-    ``torch``, PyTorch's ``cross_entropy``, holds them with, in fp32, their logarithmic softmax and
-    two gradients, or three where tensor ranks share it (``loss_parallel``); ``compiled`` is the
-    same behind ``torch.compile``, which leaves nothing in fp32: the logits and their gradient.
+    They depend on ``run.loss``. ``fused`` (kernels of FlashAttention, Liger) has the logits once,
+    in the precision of the step, and overwrites them with their gradient; ``parallel``,
+    Megatron-LM's loss over a sharded vocabulary, casts them to fp32 and works in place; ``torch``,
+    PyTorch's ``cross_entropy``, has besides the logits their log-softmax and two gradients in fp32,
+    or three where tensor ranks share it (``loss_parallel``); ``compiled`` is the same under
+    ``torch.compile``, which keeps nothing in fp32: the logits and their gradient.
     """
     e, h = element_bytes(batch), batch.model.hidden
     tokens = batch.sequences * batch.logit_tokens / batch.parallelism.cp
@@ -152,7 +152,7 @@ def head_activations(batch: MicroBatch, run: Training) -> BlockActivations:
 
 
 def forward_working(batch: MicroBatch, layer: int) -> float:
-    """Bytes that a layer's forward pass needs at once where nothing is kept: serving."""
+    """Return the bytes of a layer's forward pass if nothing is kept, as in serving."""
     e, p, model = element_bytes(batch), batch.parallelism, batch.model
     attention = sum(size for _, size in _attention_outputs(batch))
     experts = model.experts_at(layer)
@@ -185,8 +185,8 @@ def _attention_outputs(batch: MicroBatch) -> list[tuple[str, float]]:
     return [(name, tokens * width * e) for name, width in widths.items()]
 
 
-def _repeated_keys(batch: MicroBatch) -> Iterator[SavedTensor]:
-    """Yield what heads that share keys and values have in copies of their own.
+def _expanded_keys(batch: MicroBatch) -> Iterator[SavedTensor]:
+    """Yield the copies of keys and values made for heads that share them.
 
     torchtitan repeats both before attention (``repeat_kv``); FlashAttention need not.
     """
@@ -199,7 +199,7 @@ def _repeated_keys(batch: MicroBatch) -> Iterator[SavedTensor]:
 
 
 def _latents(batch: MicroBatch) -> Iterator[SavedTensor]:
-    """Return MLA's compressed queries, keys and values, before and behind their norms."""
+    """Return MLA's compressed queries, keys and values, before and after their norms."""
     attention = batch.model.attention
     if isinstance(attention, LatentAttention):
         width = attention.kv_rank + attention.rope + (attention.q_rank or 0)
@@ -215,13 +215,13 @@ def _attention(batch: MicroBatch, run: Training) -> Iterator[SavedTensor]:
     value = attention.head if isinstance(attention, GroupedAttention) else attention.value
     yield SavedTensor("layer's input", residual, op=True, full=True)
     yield SavedTensor("attention's input", residual)
-    yield from _others_parts(batch, "attention's input")
+    yield from _gathered_input(batch, "attention's input")
     yield from _latents(batch)
     for number, (name, size) in enumerate(_attention_outputs(batch)):
         yield SavedTensor(name, size, op=number % 2 == 0)
-    yield from _repeated_keys(batch)
+    yield from _expanded_keys(batch)
     if run.attention == "unfused":
-        each = e + (_MASK + e if run.dropout else 0)  # softmax; mask, and what it leaves
+        each = e + (_MASK + e if run.dropout else 0)  # softmax; mask and its result
         yield SavedTensor("scores", heads * batch.tokens * batch.context * each, selective=False)
     else:
         yield SavedTensor("softmax's sums", batch.tokens * heads * _FP32, op=True)
@@ -230,12 +230,12 @@ def _attention(batch: MicroBatch, run: Training) -> Iterator[SavedTensor]:
         yield SavedTensor("mask behind attention", _MASK * batch.sharded_tokens * h)
 
 
-def _others_parts(batch: MicroBatch, name: str) -> Iterator[SavedTensor]:
-    """Yield what sequence parallelism gathers of a product's input, besides a rank's own part.
+def _gathered_input(batch: MicroBatch, name: str) -> Iterator[SavedTensor]:
+    """Yield the part of a product's input that sequence parallelism gathers from other ranks.
 
-    Megatron-LM saves its part alone, and gathers again in the backward pass (arXiv 2205.05198,
-    section 4.2.2): so does ``selective``, which is its recomputation. DTensor gathers outside of
-    the product, so that autograd saves the whole.
+    Megatron-LM saves only a rank's own part, and gathers again in the backward pass (arXiv
+    2205.05198, section 4.2.2): so does ``selective``, which is its recomputation. DTensor gathers
+    outside of the product, so that autograd saves the whole input.
     """
     if is_pytorch(batch):
         size = (batch.tokens - batch.sharded_tokens) * batch.model.hidden * element_bytes(batch)
@@ -248,7 +248,7 @@ def _network(batch: MicroBatch, experts: Experts | None, run: Training) -> Itera
     yield SavedTensor("network norm's input", residual)
     yield SavedTensor("network's input", residual)
     if experts is None:
-        yield from _others_parts(batch, "network's input")
+        yield from _gathered_input(batch, "network's input")
         yield from _feed_forward(batch, batch.tokens, model.ffn or 0, "network")
     else:
         probabilities = 2 * batch.sharded_tokens * experts.count * _FP32
@@ -271,7 +271,7 @@ def _feed_forward(batch: MicroBatch, rows: float, width: float, name: str) -> It
 
 
 def _routed(batch: MicroBatch, experts: Experts) -> Iterator[SavedTensor]:
-    """Yield what routed experts save; tokens are spread evenly, as many come as are sent."""
+    """Yield what routed experts save; tokens are spread evenly, as many received as sent."""
     p = batch.parallelism
     shared = p.expert_tp if p.ep > 1 else p.tp
     rows = batch.tokens * experts.top_k * shared / p.tp
@@ -282,7 +282,7 @@ def _routed(batch: MicroBatch, experts: Experts) -> Iterator[SavedTensor]:
 
 
 def _casts(batch: MicroBatch, layer: int) -> float:
-    """Bytes of what the widest product of a layer reads in 8 bits: recipes cast it into copies.
+    """Bytes of the 8-bit copies into which recipes cast the operands of a layer's widest product.
 
     They are the input, the gradient of the output, and the weight.
     """
@@ -300,7 +300,7 @@ def _casts(batch: MicroBatch, layer: int) -> float:
 def _all_keys(batch: MicroBatch) -> float:
     """Bytes of the keys and values of all context ranks, where PyTorch's ranks gather them.
 
-    Its context parallelism does that unless ``set_rotate_method`` asks for a ring of messages.
+    Its context parallelism does so unless ``set_rotate_method`` asks for ring communication.
     """
     p, attention = batch.parallelism, batch.model.attention
     if p.cp == 1 or not is_pytorch(batch):

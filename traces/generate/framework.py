@@ -1,7 +1,7 @@
-"""How a framework runs a step: what it fuses, what it overlaps, and what its host takes.
+"""How a framework runs a step: what it fuses, what it overlaps, and its host time.
 
-A framework is a few facts from its source code (does it reduce gradients behind the backward
-pass?) and what its host takes. No cost depends on a model; which were fitted to what is recorded in
+A framework is a few facts from its source code (does it reduce gradients during the backward pass?)
+and its host times. No cost depends on a model; which costs were fitted to which measurements is in
 ``docs/background/generated-steps.md``.
 """
 
@@ -15,7 +15,7 @@ from simulator.support.names import one_of
 Flash = Literal["flash", "flash1", "flash2"]
 Sharding = Literal["", "flat", "each"]
 SLOW_DOWN = 0.19
-"""How much longer kernels take beside a collective of NCCL, of the time beside.
+"""Slowdown of kernels beside a collective of NCCL, as a fraction of the time they overlap.
 
 18.9 % in the mean over models of 4 A100, H100, MI250 and MI210 (arXiv 2507.03114, abstract): it
 takes multiprocessors and memory bandwidth from them, and power.
@@ -24,47 +24,47 @@ takes multiprocessors and memory bandwidth from them, and power.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """What sets a framework apart, where a step's time is concerned.
+    """Properties of a framework that affect the time of a step.
 
     Parameters
     ----------
     name
-        As ``--framework`` spells it.
+        As in ``--framework``.
     launch
-        Time (s) of the host for a kernel: Python, dispatch, autograd and the launch itself.
+        Host time (s) per kernel: Python, dispatch, autograd and the launch itself.
     exchange
-        Time (s) of the host for a collective or a message.
+        Host time (s) per collective or message.
     measured
-        Whether kernels take what tables of measured ones say, at clocks under load; else a roofline
-        times them.
+        Whether kernels are timed by tables of measured ones, at clocks under load; else by a
+        roofline.
     overlaps_gradients
-        Whether replicas reduce gradients behind the backward pass; else after it.
+        Whether replicas reduce gradients during the backward pass; else after it.
     overlaps_weights
-        Whether new weights of ZeRO-1 and 2 are gathered behind the next forward pass.
+        Whether new weights of ZeRO-1 and 2 are gathered during the next forward pass.
     overlaps_input_gradients
         Whether weight gradients are computed while tensor ranks reduce the input's gradient.
     overlaps_tensor_exchanges
-        Whether tensor ranks exchange activations in pieces, behind the matrix product that makes or
+        Whether tensor ranks exchange activations in pieces, during the matrix product that makes or
         reads them.
     waits_for_messages
-        Whether the host waits until a message between stages has come.
+        Whether the host blocks until a message between stages has arrived.
     accumulates_apart
-        Whether a micro-batch's weight gradients are added to the step's by a kernel of their own,
-        not by the matrix product.
+        Whether a separate kernel adds a micro-batch's weight gradients to those of the step, not
+        the matrix product.
     sharding
-        How sharded weights and gradients are laid out: ``flat``, all of a block as one parameter
-        (PyTorch's first FSDP), ``each``, every parameter by itself (FSDP2), or "", by nothing that
-        copies them.
+        Layout of sharded weights and gradients: ``flat``, all of a block as one parameter
+        (PyTorch's first FSDP), ``each``, every parameter by itself (FSDP2), or "", any that needs
+        no copies.
     flash
-        Which kernels of fused attention: ``flash``, the best for the accelerator (cuDNN's,
+        Kernels of fused attention: ``flash``, the best for the accelerator (cuDNN's,
         FlashAttention-3), ``flash2``, those of FlashAttention-2, or ``flash1``, of the first.
     fused
-        Whether element-wise kernels are fused, where a run does not say.
+        Whether element-wise kernels are fused, unless a run specifies it.
     slow_down
-        How much longer kernels take beside a collective, of the time beside.
+        Slowdown of kernels beside a collective, as a fraction of the time they overlap.
     captured
-        Whether what the host launches was captured before (CUDA graphs, or a compiled program): it
-        then costs nothing.
+        Whether launches were captured before (CUDA graphs, or a compiled program) and so take no
+        host time.
     """
 
     name: str
@@ -86,9 +86,9 @@ class Framework:
 
 NONE = "none"
 EAGER_LAUNCH, EAGER_EXCHANGE = 12e-6, 30e-6
-"""Host of eager PyTorch, with its Python around it (s): for a kernel, for a collective or message.
+"""Host time of eager PyTorch with its Python (s): for a kernel, for a collective or message.
 
-An assumption: steps that were measured wait for the device, and do not show it.
+An assumption: the measured steps are limited by the device and do not show it.
 """
 
 _KNOWN = (

@@ -1,12 +1,12 @@
-"""Generate a step from its plan, before there is a trace.
+"""Generate a step from its plan, without a trace.
 
-A model card, degrees of parallelism, a run and an accelerator make the same graph of ops that a
-trace would: kernels timed by a roofline, collectives by their sizes, streams as lanes. What the
-step computes and communicates is counted besides, as formulas in papers state it and MFU needs it.
+A model card, degrees of parallelism, a run and an accelerator give the same graph of ops that a
+trace would: kernels timed by a roofline, collectives by their sizes, streams as lanes. FLOPs and
+communicated bytes of the step are counted as well, as formulas in papers state them and MFU needs.
 
 Each rank runs its stage's program (SPMD). Ranks are in order, each with all its ops in a row, so
-that equal ranks stay easy to recognise. Where not all replicas are written down, those that are
-stand for the others.
+that equal ranks stay easy to recognise. If not all replicas are written out, those written out
+represent the others.
 """
 
 import math
@@ -64,19 +64,19 @@ class CallVolume:
 
 @dataclass(frozen=True, slots=True)
 class Volumes:
-    """What a step of the whole job computes and communicates.
+    """FLOPs, tokens and communication of a step of the whole job.
 
     Parameters
     ----------
     tokens
-        Tokens read or made.
+        Tokens read or generated.
     model_flops
         FLOPs that the model needs whatever the parallelism: nothing is recomputed or computed twice
         (PaLM, arXiv 2204.02311, appendix B).
     flops
         FLOPs of all kernels.
     exchanged
-        The calls of each label of groups and kind.
+        The calls by label of their groups and kind.
     """
 
     tokens: int
@@ -85,7 +85,7 @@ class Volumes:
     exchanged: Mapping[tuple[str, str], CallVolume]
 
     def mfu(self, step: float, *, ranks: int, peak: float) -> float:
-        """MFU of ``model_flops`` in ``step`` s, as :func:`simulator.analysis.metrics.mfu`."""
+        """Return the MFU at ``step`` s per step, as :func:`simulator.analysis.metrics.mfu`."""
         return mfu(self.model_flops, step=step, ranks=ranks, peak=peak)
 
 
@@ -95,19 +95,19 @@ def generate(plan: GenerationPlan) -> tuple[Workload, Volumes]:
     Parameters
     ----------
     plan
-        Which step; with ``plan.replicas`` only the ranks of that many replicas are in the workload.
+        The plan; with ``plan.replicas`` only the ranks of that many replicas are in the workload.
 
     Returns
     -------
     Workload
-        The ops of the ranks, their calls, and what waits for what; times in s, sizes in B.
+        The ops of the ranks, their calls and dependencies; times in s, sizes in B.
     Volumes
         FLOPs, tokens and bytes of the whole job, all replicas included.
 
     Raises
     ------
     WorkloadError
-        If the step has more ops than 32 bits can number.
+        If the step has more ops than a 32-bit index can number.
 
     Examples
     --------
@@ -130,14 +130,14 @@ def generate(plan: GenerationPlan) -> tuple[Workload, Volumes]:
 
 
 def written(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
-    """Write the programs of a plan's stages out for its ranks, each at its accelerator's rates.
+    """Expand the programs of a plan's stages to its ranks, each at its accelerator's rates.
 
     ``programs`` are at the rates of ``plan.accelerator``.
 
     Returns
     -------
     Workload
-        The same ops whatever the rates; kernels of ``plan.others`` last as theirs have it.
+        The same ops whatever the rates; kernels of ``plan.others`` have the durations of theirs.
     """
     workload = expand(programs, plan)
     duration = workload.duration
@@ -151,7 +151,7 @@ def written(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
 
 
 def volumes(programs: Sequence[RankProgram], plan: GenerationPlan) -> Volumes:
-    """Count what all ranks of a plan compute and communicate that run these programs."""
+    """Count FLOPs, tokens and communication of all ranks of a plan that run these programs."""
     exchanged: dict[tuple[str, str], CallVolume] = {}
     for channel in programs[0].channels.by_key.values():
         groups = len(channel.groups)
@@ -182,7 +182,7 @@ def volumes(programs: Sequence[RankProgram], plan: GenerationPlan) -> Volumes:
 
 
 def load_plan(path: Path, step: str) -> Loaded:
-    """Generate the step of a plan's file, as if it were its trace.
+    """Generate the step of a plan's file, in the form of a loaded trace.
 
     Raises
     ------
@@ -207,10 +207,10 @@ def load_plan(path: Path, step: str) -> Loaded:
 def as_loaded(
     workload: Workload, plan: GenerationPlan, kernel_times: Mapping[str, float], *, trace: str = ""
 ) -> Loaded:
-    """Return a generated step in the form of a trace that has been read; nothing was measured.
+    """Return a generated step in the form of a loaded trace; nothing was measured.
 
-    ``kernel_times`` are shares of its kernels' time by how that is known. Without ``trace`` it is
-    named after the model and its parallelism.
+    ``kernel_times`` are shares of its kernels' time by origin. Without ``trace`` it is named after
+    the model and its parallelism.
     """
     kernels = int((workload.what == What.COMPUTE).sum())
     calls = len(workload.calls)
@@ -225,7 +225,7 @@ def as_loaded(
         sizes_known=calls,
         notes=workload.notes,
     )
-    # A generated pass is the phase that it is of, on every rank.
+    # Every rank of a generated pass is in the pass's phase.
     return Loaded(
         trace=trace or str(plan),
         workload=workload,
@@ -258,7 +258,7 @@ class _RankColumns(NamedTuple):
 def expand(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
     """Give every rank its stage's program; ``programs`` are in the order of the stages.
 
-    Only the ranks of the first ``plan.replicas`` replicas are in the workload; None: all of them.
+    The workload has the ranks of the first ``plan.replicas`` replicas, or of all if that is None.
     """
     p = plan.parallelism
     kept_ranks = p.ranks_per_stage if plan.replicas is None else plan.replicas * p.cp * p.tp
@@ -321,7 +321,7 @@ def _columns(
     work = np.column_stack(
         [program.duration, np.array([(work.flops, work.traffic) for work in program.work])]
     )
-    # (copies, ops, duration | FLOPs | bytes): every copy has the program's work, but for ops whose
+    # (copies, ops, duration | FLOPs | bytes): every copy has the program's work, except ops whose
     # work depends on the rank's place among the experts.
     columns = np.tile(work, (copies, 1, 1))
     for op, by_ep in program.by_ep.items():
@@ -344,7 +344,7 @@ def _calls_of(
     channels: Mapping[ChannelKey, Channel],
     first_call: Mapping[ChannelKey, int],
 ) -> Ints:
-    """Call of every op of every rank: calls are numbered by channel, group, and number on it."""
+    """Return the call of each op and rank: by channel, group, and number in the group."""
     # A call's number is first_call[channel] + group * calls per group + number within the group.
     call = np.full((len(ranks), len(program.what)), -1, dtype=np.int32)
     number = np.array(program.number, dtype=np.int64)
@@ -353,7 +353,7 @@ def _calls_of(
     of_op = np.array([-1 if key is None else index_of[key] for key in program.channel])
     for key, index in index_of.items():
         channel = channels[key]
-        # Which group each rank is in: members sorted by rank, with the group of each beside it.
+        # The group of each rank: members sorted by rank, with the group of each at the same index.
         group = np.repeat(np.arange(len(channel.groups)), channel.groups.shape[1])
         order = np.argsort(channel.groups, axis=None)
         member = np.searchsorted(channel.groups.ravel(), ranks, sorter=order)
@@ -373,7 +373,7 @@ def _edges(programs: Sequence[RankProgram], copies: int) -> Edges:
         length = len(program.what)
         pairs = np.array(program.edges, dtype=np.int64).reshape(-1, 2)
         stage_edges = Edges.of(length, pairs[:, 0], pairs[:, 1], np.zeros(len(pairs)))
-        # Row i is copy i: its ops and edges are those of the program, moved by so many programs.
+        # Row i is copy i: its op numbers are those of the program, offset by i program lengths.
         copy = np.arange(copies, dtype=np.int64)[:, None]
         offsets.append((edges + copy * len(stage_edges.target) + stage_edges.offset[1:]).ravel())
         targets.append((ops + copy * length + stage_edges.target).astype(np.int32).ravel())
@@ -416,10 +416,10 @@ def _calls(
         shares += [call.shares for call in calls] * copies
     total = len(dtype)
     return Calls(
-        kind=_concatenated(kind, np.uint8),
-        group=_concatenated(of_call, np.int32),
-        sequence=_concatenated(sequence, np.int64),
-        size=_concatenated(size, np.float64),
+        kind=_concatenate(kind, np.uint8),
+        group=_concatenate(of_call, np.int32),
+        sequence=_concatenate(sequence, np.int64),
+        size=_concatenate(size, np.float64),
         dtype=tuple(dtype),
         transfer=np.full(total, np.nan),
         factor=np.ones(total),
@@ -429,12 +429,12 @@ def _calls(
     ), tuple(groups)
 
 
-def _concatenated(columns: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
+def _concatenate(columns: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
     return np.concatenate([np.empty(0), *columns]).astype(dtype)
 
 
 def copies(workload: Workload, parallelism: Parallelism, replicas: int) -> Copies:
-    """Return which rank stands for each of the job, and which groups make the calls of a group."""
+    """Return the rank that represents each of the job, and which groups make a group's calls."""
     p = parallelism
     # Ranks are numbered with tp and cp innermost, then dp, then pp.
     job = np.arange(p.ranks).reshape(p.pp, p.dp, -1)
@@ -447,9 +447,9 @@ def copies(workload: Workload, parallelism: Parallelism, replicas: int) -> Copie
 def fewest_replicas(
     parallelism: Parallelism, ranks_per_node: int, *, unlike: int = 1
 ) -> int | None:
-    """Return how many replicas fill whole nodes; None if those of a stage do not.
+    """Return the least number of replicas that fill whole nodes; None if those of a stage do not.
 
-    ``unlike`` replicas in a row do different things: so many stand together or none.
+    It is a multiple of ``unlike``: that many successive replicas differ from each other.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """Model cards from the ``config.json`` of a model on Hugging Face.
 
-A table names the families of architectures (``model_type``, or ``_class_name`` of diffusers) and
-the fields that say their shape; what a config leaves out has the default that ``transformers``
-gives it. What a card cannot say (layers of another kind, experts in some layers only) is refused.
+A table maps families of architectures (``model_type``, or ``_class_name`` of diffusers) to the
+fields that define their shape; a field missing in a config has its default in ``transformers``.
+What a card cannot express (layers of another kind, experts in some layers only) is refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,11 +14,11 @@ from simulator.support.input_files import parse_json
 from simulator.support.names import did_you_mean
 
 Fields = dict[str, Any]
-"""Fields of a model card, but for its name and sources."""
+"""Fields of a model card, except its name and sources."""
 
 
 def is_config(text: str) -> bool:
-    """Whether a text is a JSON object: cards are YAML, with fields on lines of their own."""
+    """Whether a text is a JSON object: cards are YAML, with one field per line."""
     return text.lstrip().startswith("{")
 
 
@@ -67,7 +67,7 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
 
 
 def _quantization(data: Mapping[str, Any], source: str) -> list[str]:
-    """Say that the types of weights are not taken from the config, if it has any."""
+    """Return a note that the types of weights in the config, if any, are ignored."""
     table = data.get("quantization_config")
     if table is None:
         return []
@@ -78,7 +78,7 @@ def _quantization(data: Mapping[str, Any], source: str) -> list[str]:
 
 
 def _check_all_is_taken(config: "_Config", fields: Fields) -> None:
-    """Refuse experts and encoders that the architecture does not have: they would be left out."""
+    """Refuse experts and encoders that the architecture does not have, rather than ignore them."""
     for name in ("add_cross_attention", "is_encoder_decoder"):
         if "encoder_layers" not in fields and config.flag(name, usual=False):
             raise config.refuse(name, "a model card has no encoder in front of such a decoder")
@@ -88,12 +88,12 @@ def _check_all_is_taken(config: "_Config", fields: Fields) -> None:
 
 
 _LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len")
-"""Names of how many tokens a sequence may have."""
+"""Names of the maximum sequence length (tokens)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Config:
-    """A file's table, read field by field."""
+    """The JSON object of a file, read field by field."""
 
     source: str
     kind: str
@@ -103,7 +103,7 @@ class _Config:
         return TraceError(f"{self.source}: {field}: {reason} ({self.kind})")
 
     def count(self, *names: str, usual: int | None = None) -> int:
-        """Return a positive number by any of its names; those that are given agree."""
+        """Return a positive number by any of its names; all given ones must agree."""
         values = {name: self.data[name] for name in names if self.data.get(name) is not None}
         for name, value in values.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -137,7 +137,7 @@ class _Config:
 
 
 def _windows(config: _Config) -> Fields:
-    """Return which layers have a window, where the config lists the kind of each."""
+    """Return which layers have a window, if the config lists the kind of each."""
     kinds = config.given("layer_types")
     if not isinstance(kinds, list):
         return {}
@@ -176,7 +176,7 @@ def _grouped(config: _Config, *, kv: str = "num_key_value_heads") -> Fields:
 
 
 def _decoder(config: _Config, ffn: int, *, tied: bool) -> Fields:
-    """Return a decoder with biases and no gates, by any of the names that configs have."""
+    """Return a decoder with biases and no gates, by any of the names used in configs."""
     return {
         "layers": config.count("num_hidden_layers", "n_layer"),
         "hidden": config.count("hidden_size", "n_embd", "n_embed"),
@@ -281,7 +281,7 @@ def _gemma(config: _Config) -> Fields:
 
 
 def _gemma2(config: _Config) -> Fields:
-    """Norms before and behind attention and network; every second layer sees all tokens."""
+    """Norms before and after attention and network; every second layer attends to all tokens."""
     return _gemma(config) | {
         "norms": 4,
         "window": config.count("sliding_window", usual=4096),
@@ -296,7 +296,7 @@ _GEMMA_3 = {
     "vocab_size": 262208,
     "sliding_window": 4096,
 }
-"""What ``transformers`` takes for Gemma 3 where a config leaves it out, as those of 4B do."""
+"""Defaults of ``transformers`` for Gemma 3, for configs that omit them, as those of 4B do."""
 
 
 def _gemma3(config: _Config) -> Fields:
@@ -306,7 +306,7 @@ def _gemma3(config: _Config) -> Fields:
 
 
 def _phi(config: _Config) -> Fields:
-    """One norm for attention and network, which are parallel; biases everywhere."""
+    """One norm for attention and network, which run in parallel; biases everywhere."""
     return _decoder(config, config.count("intermediate_size", "n_inner"), tied=False) | {"norms": 1}
 
 
@@ -329,9 +329,9 @@ def _gpt_bigcode(config: _Config) -> Fields:
 
 
 def _gptj(config: _Config) -> Fields:
-    """One norm for attention and network, which are parallel; biases in the network alone.
+    """One norm for attention and network, which run in parallel; biases in the network alone.
 
-    A card has biases in attention where the network has: these are left out, some thousands.
+    A card has biases in attention if the network has: these are left out, some thousands.
     """
     return _gpt2(config) | {
         "norms": 1,
@@ -350,7 +350,7 @@ def _stablelm(config: _Config) -> Fields:
 
 
 def _glm(config: _Config) -> Fields:
-    """Llama with biases of queries, keys and values, and heads of 128."""
+    """Llama with biases of queries, keys and values, and a head size of 128."""
     return _llama(config) | {
         "attention": _grouped(config) | {"head": config.count("head_dim", usual=128)}
     }
@@ -419,7 +419,7 @@ def _gpt_oss(config: _Config) -> Fields:
 
 
 def _cohere(config: _Config) -> Fields:
-    """One norm for attention and network, which are parallel."""
+    """One norm for attention and network, which run in parallel."""
     return _llama(config) | {
         "norms": 1,
         "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
@@ -427,7 +427,7 @@ def _cohere(config: _Config) -> Fields:
 
 
 def _t5(config: _Config) -> Fields:
-    """As many layers of a decoder, with cross-attention, behind those of an encoder."""
+    """Return an encoder, then as many layers of a decoder with cross-attention."""
     encoder = config.count("num_layers")
     decoder = config.count("num_decoder_layers", usual=encoder)
     heads = config.count("num_heads")
@@ -458,11 +458,11 @@ def _bert(config: _Config) -> Fields:
 
 
 _CLASSES = 1000
-"""Of ImageNet, on which vision transformers without another head were trained."""
+"""Classes of ImageNet, on which vision transformers without another head were trained."""
 
 
 def _vit(config: _Config) -> Fields:
-    """Patches of an image, and a token of its class."""
+    """Patches of an image, and a class token."""
     layers, side = config.count("num_hidden_layers"), config.count("patch_size")
     image = config.count("image_size")
     if image < side:
@@ -543,4 +543,4 @@ FAMILIES: dict[str, Callable[[_Config], Fields]] = {
     "vit": _vit,
     "DiTTransformer2DModel": _dit,
 }
-"""Families of architectures by the name that their configs give."""
+"""Families of architectures by their name in configs."""

@@ -1,13 +1,13 @@
 """An inference pass on a mixed batch: chunks of prompts and decodes at once, as engines run it.
 
-Serving engines fuse what training keeps apart: queries, keys and values are one product, the sum of
-the residual is part of the norm, the activation is one kernel, experts are grouped products, and
-MLA has kernels of its own. Casts of quantised products are part of what their tables timed
-(:meth:`KernelTimes.with_input_cast_before` takes one off). A pass is a list of blocks
+Serving engines fuse kernels that are separate in training: queries, keys and values are one
+product, the residual sum is part of the norm, the activation is one kernel, experts are grouped
+products, and MLA has kernels of its own. The tables' times of quantised products include the casts
+(:meth:`KernelTimes.with_input_cast_before` subtracts one). A pass is a list of blocks
 (:class:`traces.generate.layers.ModelBlock`), forward only.
 
 Kernels named ``scores`` are those of attention: they depend on the segments of the batch. All
-others depend on how many tokens there are, and those of the head on how many sequences.
+others depend on the number of tokens, and those of the head on the number of sequences.
 """
 
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ from traces.generate.run import MicroBatch
 
 SCORES = "scores"
 CAST_BEFORE = ("qkv", "qkvz", "up", "down")
-"""Products whose input a norm or an activation makes."""
+"""Products whose input is the output of a norm or an activation."""
 _HALF = 2.0
 """Bytes of an element of activations, which stay in 16 bits."""
 _STATE_BYTES = 4.0
@@ -42,10 +42,10 @@ _STATE_BYTES = 4.0
 
 
 class Segment(NamedTuple):
-    """Sequences of a batch that are alike.
+    """Equal sequences of a batch.
 
     ``new_tokens`` of each are computed, of which the last attends to ``context`` tokens, itself
-    included; 1 is a decode, more a chunk of a prompt.
+    included; 1 is a decode, more is a chunk of a prompt.
     """
 
     sequences: float
@@ -58,12 +58,12 @@ class Precisions:
     """Recipes of a checkpoint's parts (:data:`traces.generate.kernel_times.PRECISIONS`).
 
     ``network`` is that of dense feed-forward networks and shared experts, ``cache`` that of keys
-    and values. Embedding, router and head are in bf16, as checkpoints keep them.
+    and values. Embedding, router and head are in bf16, as in checkpoints.
 
     Raises
     ------
     WorkloadError
-        If the cache is of a type whose bytes are not known: of 16 or 8 bits.
+        If the cache's type is not one of 16 or 8 bits.
     """
 
     attention: str = "bf16"
@@ -78,12 +78,12 @@ class Precisions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
-    """LoRA adapters of all linear layers (Hu et al., arXiv 2106.09685): how many, of which rank.
+    """LoRA adapters of all linear layers (Hu et al., arXiv 2106.09685): their number and rank.
 
     Raises
     ------
     WorkloadError
-        If there is none, or the rank is none.
+        If either is not positive.
     """
 
     count: int
@@ -96,7 +96,7 @@ class Adapters:
             )
 
     def asked(self, tokens: float) -> float:
-        """Return how many a batch asks for in the mean, where each token asks for any."""
+        """Return the mean number of distinct adapters in a batch whose tokens choose at random."""
         return float(self.count * (1 - (1 - 1 / self.count) ** tokens))
 
 
@@ -110,22 +110,21 @@ class InferencePass:
     Parameters
     ----------
     model, parallelism
-        ``tp`` ranks share attention; of ``dp`` ranks each has a batch of its own, with experts
+        ``tp`` ranks share attention; each of ``dp`` ranks has a batch of its own, with experts
         spread over all of them (``ep`` x ``etp``).
     segments
-        What is on one data-parallel rank.
+        The batch of one data-parallel rank.
     tokens
-        Tokens that kernels compute, those padded to a captured size included; 0: those of the
-        segments.
+        Tokens that kernels compute, including padding to a captured size; 0: those of the segments.
     precisions
         Of the checkpoint's parts.
     distribution
-        How tokens choose experts, as tables of grouped products name it.
+        How tokens choose experts, as named in tables of grouped products.
     adapters
-        Which each token has one of; of dense models with grouped attention.
+        Adapters, of which each token uses one; for dense models with grouped attention.
     decode_rows
-        Rows of queries that grouped attention computes for each head of a decode: more than one
-        where kernels give it a block of its own.
+        Rows of queries that grouped attention computes for each head of a decode: more than one if
+        kernels give it a block of its own.
 
     Raises
     ------
@@ -151,7 +150,7 @@ class InferencePass:
 
     @property
     def sequences(self) -> float:
-        """Sequences that get a token from the head."""
+        """Sequences for which the head computes a token."""
         return sum(segment.sequences for segment in self.segments)
 
     @property
@@ -178,9 +177,9 @@ def pass_blocks(batch: InferencePass) -> list[ModelBlock]:
 
 
 def pass_chunks(batch: MicroBatch) -> list[list[ModelBlock]] | None:
-    """Return the blocks of every chunk of a pass of serving, as engines launch its kernels.
+    """Return the blocks of every pipeline chunk of a serving pass, with an engine's kernels.
 
-    None where no engine divides it so: along the sequence, or with experts over replicas.
+    None if no engine divides it so: along the sequence, or with experts over replicas.
     """
     p = batch.parallelism
     if p.sequence_parallel or p.cp > 1 or (p.ep > 1 and p.dp > 1) or not batch.model.makes_tokens:
@@ -188,7 +187,7 @@ def pass_chunks(batch: MicroBatch) -> list[list[ModelBlock]] | None:
     recipe = batch.recipe
     run = InferencePass(
         model=batch.model,
-        # Replicas without experts in common are instances of their own.
+        # Replicas that share no experts are separate instances.
         parallelism=replace(p, dp=1, pp=1),
         segments=(Segment(batch.sequences, batch.new_tokens, batch.context),),
         precisions=Precisions(attention=recipe, network=recipe, experts=recipe),
@@ -198,7 +197,7 @@ def pass_chunks(batch: MicroBatch) -> list[list[ModelBlock]] | None:
 
 
 def embedding_block(batch: InferencePass) -> ModelBlock:
-    """Look up tokens; the table is sharded by vocabulary and tensor ranks sum what they found."""
+    """Look up tokens; the table is sharded by vocabulary, and tensor ranks sum their results."""
     kernel = _streamed("embedding", 2 * batch.hidden_bytes)
     part = _part("embedding", (kernel,), after=_summed(batch))
     return ModelBlock((part,), embedding_parameters(batch.model))
@@ -219,7 +218,7 @@ def attention_part(batch: InferencePass, index: int) -> LayerPart:
 
 
 def head_block(batch: InferencePass) -> ModelBlock:
-    """Choose a token for each sequence: norm, logits sharded by vocabulary, gathered, sampled."""
+    """Sample a token for each sequence: norm, logits sharded by vocabulary, gathered, sampled."""
     model, rows = batch.model, batch.sequences
     columns = model.vocabulary / batch.parallelism.tp
     kernels = (
@@ -289,10 +288,10 @@ def _grouped(
 def _latent(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, ...]:
     """MLA: on the latent for decodes, with keys and values expanded for chunks of prompts.
 
-    Expanding takes as many products for a token as projecting queries into the latent and results
-    out of it, so a pass has both products for all tokens. Down-projections are one product, on
-    every tensor rank. With sparse attention (DSA) a query sees ``sparse`` keys at most, which an
-    indexer of its own chooses.
+    Expansion takes as many products per token as projecting queries into the latent and outputs out
+    of it, so a pass has both products for all tokens. Down-projections are one product, on every
+    tensor rank. With sparse attention (DSA) a query attends to at most ``sparse`` keys, which a
+    separate indexer selects.
     """
     tokens, recipe = batch.tokens, batch.precisions.attention
     hidden, heads = batch.model.hidden, attention.heads / batch.parallelism.tp
@@ -331,7 +330,7 @@ def _seen(segment: Segment, sparse: int | None) -> float:
 
 
 def _indexer(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, ...]:
-    """Choose the keys of sparse attention: a small attention in fp8 over all keys, and its top.
+    """Select the keys of sparse attention: a small attention in fp8 over all keys, then top-k.
 
     DeepSeek-V3.2 (arXiv 2512.02556, section 2.1): its keys have 128 elements and are shared by all
     heads; every tensor rank computes all of it.
@@ -354,11 +353,11 @@ def _indexer(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, 
 
 
 def _delta(batch: InferencePass, delta: GatedDelta) -> LayerPart:
-    """Gated delta net (arXiv 2412.06464): a state for each head in place of keys and values.
+    """Gated delta net (arXiv 2412.06464): a state for each head instead of keys and values.
 
     A decode reads and writes the state. A chunk of 64 tokens of a prompt takes the products of the
-    state and of the chunk with itself; its kernels reach about a tenth of the peak, which their
-    bytes stand for here: six passes over queries, keys, values and the result, in fp32.
+    state and of the chunk with itself; its kernels reach about a tenth of the peak. This is
+    modelled by their bytes: six passes over queries, keys, values and the output, in fp32.
     """
     tp, tokens, recipe = batch.parallelism.tp, batch.tokens, batch.precisions.attention
     hidden = batch.model.hidden
@@ -416,14 +415,14 @@ def _dense(batch: InferencePass, width: float) -> tuple[Kernel, ...]:
 def _experts(batch: InferencePass, experts: Experts) -> tuple[LayerPart, ...]:
     """Router, grouped products of the experts, and shared experts beside them.
 
-    On tensor ranks all have all tokens: each computes its experts, or its part of each, and one
+    Every tensor rank has all tokens: it computes its experts, or its part of each, and one
     all-reduce sums them. Data-parallel ranks gather each other's tokens before the experts and
-    scatter the sums behind them (vLLM's ``allgather_reducescatter``, TensorRT-LLM's attention DP).
+    scatter the sums after them (vLLM's ``allgather_reducescatter``, TensorRT-LLM's attention DP).
     """
     p, hidden = batch.parallelism, batch.model.hidden
     tokens, chosen = batch.tokens * p.dp, experts.top_k / p.ep
     if _is_wide(batch, experts):
-        # A rank computes on the tokens that visit its experts, and never sees the others.
+        # A rank receives and computes only the tokens of its experts.
         tokens, chosen = tokens * chosen, 1.0
     grouped = ExpertGemms(
         tokens=tokens,
@@ -451,9 +450,9 @@ def _experts(batch: InferencePass, experts: Experts) -> tuple[LayerPart, ...]:
 
 
 def _is_wide(batch: InferencePass, experts: Experts) -> bool:
-    """Whether there are more ranks than experts that a token visits.
+    """Whether there are more ranks than experts per token.
 
-    Then tokens are sent to the ranks that they visit alone; else every rank gathers all of them.
+    If so, tokens are sent only to the ranks of their experts; else every rank gathers all of them.
     """
     return batch.parallelism.dp > 1 and batch.parallelism.ep > experts.top_k
 
@@ -461,8 +460,8 @@ def _is_wide(batch: InferencePass, experts: Experts) -> bool:
 def _dispatched(batch: InferencePass, experts: Experts) -> tuple[Exchange, Exchange]:
     """Send tokens to the experts of data-parallel ranks, and bring the results back.
 
-    Ranks gather all tokens unless there are more of them than experts that a token visits: then
-    each token is sent to those alone, in 8 bits, and comes back in 16 (DeepEP's kernels, github
+    Ranks gather all tokens unless there are more ranks than experts per token: then each token is
+    sent to those ranks alone, in 8 bits, and comes back in 16 (DeepEP's kernels, github
     deepseek-ai/DeepEP).
     """
     p, hidden = batch.parallelism, batch.model.hidden
@@ -479,7 +478,7 @@ def _dispatched(batch: InferencePass, experts: Experts) -> tuple[Exchange, Excha
 def _adapted(
     batch: InferencePass, inner: float, columns: float, projections: int
 ) -> tuple[Kernel, ...]:
-    """Add what adapters make of a product's input: shrunk to their rank, and expanded (Punica).
+    """Add the adapters' kernels beside a product: shrink its input to their rank, expand (Punica).
 
     Both kernels read what they multiply once for each adapter that is asked for, and their sums go
     through memory in 32 bits (vLLM, ``vllm/lora/ops``); their products take less than that. A
@@ -496,7 +495,7 @@ def _adapted(
 
 
 def _norm(batch: InferencePass) -> Kernel:
-    """Add the residual and normalise, one kernel: two are read, two written."""
+    """Add the residual and normalise, one kernel: two reads, two writes."""
     return _streamed("norm", 4 * batch.hidden_bytes)
 
 

@@ -1,7 +1,7 @@
 """Launch files: how Megatron-LM, TorchTitan, NeMo, DeepSpeed and Slurm start a generated step.
 
-A launch file says what the plan says: degrees, batch, precision, recomputation, what is overlapped,
-and NCCL's variables where the cluster differs from NCCL's defaults. What a framework cannot do is
+A launch file has the settings of the plan: degrees, batch, precision, recomputation, overlap, and
+NCCL's variables where the cluster differs from NCCL's defaults. What a framework cannot do is
 refused, not left out. Names are those of Megatron Core 0.13 (``megatron/training/arguments.py``),
 TorchTitan 0.2 (``torchtitan/config/job_config.py``), NeMo 2 (``MegatronStrategy``, ``GPTConfig``)
 and DeepSpeed 0.17 (its configuration reference).
@@ -37,7 +37,7 @@ class Job:
     cluster
         The cluster's name.
     nodes, ranks_per_node
-        Where its ranks run: as many on each node.
+        Number of nodes, and of ranks on each.
     environment
         Variables of the communication library.
     """
@@ -50,7 +50,7 @@ class Job:
 
     @property
     def training(self) -> Training:
-        """What is run."""
+        """The training step of the plan."""
         if not isinstance(self.plan.run, Training):
             raise WorkloadError("a launch file is of a training step, not of a pass of serving")
         return self.plan.run
@@ -85,7 +85,7 @@ def _refuse(launcher: str, what: str) -> NoReturn:
 
 
 def notes_of(job: Job) -> list[str]:
-    """Say what the file is of, and what of the simulated step it does not set."""
+    """Return the file's comments: its origin, and what of the simulated step it does not set."""
     plan, run = job.plan, job.training
     notes = [
         f"{plan.model.name} on {plan.parallelism.ranks} GPUs, {job.nodes} nodes of {job.cluster}:"
@@ -107,7 +107,7 @@ def _comments(job: Job) -> list[str]:
 
 
 def _overlaps(job: Job) -> dict[str, bool]:
-    """Return what is hidden behind computation, by the names of Megatron's arguments."""
+    """Return what overlaps with computation, by the names of Megatron's arguments."""
     style, p = framework(job.training.framework), job.plan.parallelism
     is_replicated = p.dp * p.cp > 1
     return {
@@ -238,7 +238,7 @@ _MEGATRON_NAMES = {
     "fp8": "fp8-format",
     "fp4": "fp4-format",
 }
-"""Fields of ``TransformerConfig`` that the command line calls otherwise."""
+"""Fields of ``TransformerConfig`` with another name on the command line."""
 
 
 def _megatron(job: Job) -> str:
@@ -301,7 +301,7 @@ def _megatron(job: Job) -> str:
 
 
 def _flags(arguments: Mapping[str, Value]) -> Iterator[str]:
-    """Write arguments as options of a command; those that are false are left out."""
+    """Format arguments as options of a command; false ones are left out."""
     for name, value in arguments.items():
         option = "--" + _MEGATRON_NAMES.get(name, name.replace("_", "-"))
         if value is True:
@@ -312,7 +312,7 @@ def _flags(arguments: Mapping[str, Value]) -> Iterator[str]:
 
 
 def _megatron_style(model: Model) -> dict[str, Value]:
-    """Return what the command line has switches for, besides the numbers of a model."""
+    """Return the command line's switches for a model, besides its numbers."""
     grouped = isinstance(model.attention, GroupedAttention)
     style: dict[str, Value] = {
         "swiglu": model.gated,
@@ -404,7 +404,7 @@ def _nemo(job: Job) -> str:
 
 
 def _keywords(values: Mapping[str, Value], indent: int) -> str:
-    """Write keyword arguments of Python, one a line."""
+    """Format keyword arguments of Python, one per line."""
     return "".join(f"\n{' ' * indent}{name}={value!r}," for name, value in values.items())
 
 
@@ -421,7 +421,7 @@ _FLAVORS = {
     "qwen3-30b-a3b": ("qwen3", "30B-A3B"),
     "qwen3-235b-a22b": ("qwen3", "235B-A22B"),
 }
-"""Models that TorchTitan has, by their names here (``torchtitan/models/*/__init__.py``)."""
+"""TorchTitan's models by their names here (``torchtitan/models/*/__init__.py``)."""
 _TITAN_SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
 _TITAN_CHECKPOINTS = {
     "none": {"mode": "none"},
@@ -457,7 +457,7 @@ def _torchtitan(job: Job) -> str:
         parallelism["expert_tensor_parallel_degree"] = p.expert_tp
     batch = run.micro_batch
     if p.pp > 1:
-        # A replica's sequences of a step: the schedule divides them into micro-batches.
+        # A replica's sequences per step: the schedule divides them into micro-batches.
         batch = run.global_batch // p.dp
         parallelism |= {
             "pipeline_parallel_schedule": _TITAN_SCHEDULES[run.schedule],
@@ -485,7 +485,7 @@ def _torchtitan(job: Job) -> str:
     )
     for table, values in tables.items():
         lines += ["", f"[{table}]"]
-        # What JSON writes of text, numbers, switches and lists of text is TOML, too.
+        # JSON's text, numbers, booleans and lists of text are valid TOML as well.
         lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
     return "\n".join(lines) + "\n"
 
@@ -566,4 +566,4 @@ LAUNCHERS: dict[str, Callable[[Job], str]] = {
     "deepspeed": _deepspeed,
     "slurm": _slurm,
 }
-"""What a launch file is for, by name."""
+"""Writers of launch files, by name of the launcher."""

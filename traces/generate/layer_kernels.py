@@ -1,8 +1,8 @@
 """Kernels of a layer as frameworks launch them, forward and backward, with their shapes.
 
-Where no framework is named a kernel is its FLOPs and bytes, for a roofline. Else it carries the
-shape by which tables of measured kernels know it, casts and sums of gradients are kernels besides,
-and attention may be one kernel or several.
+Without a framework a kernel is its FLOPs and bytes, for a roofline. Else it has the shape by which
+tables of measured kernels are read, casts and sums of gradients are separate kernels, and attention
+may be one kernel or several.
 """
 
 from dataclasses import dataclass, replace
@@ -14,11 +14,11 @@ from traces.generate.run import MicroBatch
 
 
 class Work(NamedTuple):
-    """What a kernel does on one rank: FLOPs of matrix products, and bytes to and from memory.
+    """Work of a kernel on one rank: FLOPs of matrix products, and bytes to and from memory.
 
-    ``shape`` says which kernel it is, where tables of measured kernels are to be asked; None where
-    a roofline is. ``launches`` is how many the host launches for it; ``first_flash`` says that it
-    is a kernel of the first FlashAttention (:data:`traces.generate.program.FIRST_FLASH`).
+    ``shape`` identifies the kernel in tables of measured kernels; None if a roofline times it.
+    ``launches`` is the number of the host's launches for it; ``first_flash`` marks a kernel of the
+    first FlashAttention (:data:`traces.generate.program.FIRST_FLASH`).
     """
 
     flops: float = 0.0
@@ -33,9 +33,9 @@ NO_WORK = Work(launches=0)
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel of the forward pass, and the kernels of the backward pass that belong to it.
+    """A kernel of the forward pass, and its kernels of the backward pass.
 
-    ``reads_input`` says that it multiplies the input of its part of a layer: its weight gradient
+    ``reads_input`` marks one that multiplies the input of its part of a layer: its weight gradient
     can be computed while the input's gradient is exchanged.
     """
 
@@ -62,7 +62,7 @@ def gemm(
     weight_matrices: float = 1.0,
     reads_input: bool = False,
 ) -> Kernel:
-    """Multiply activations (``m x k``) by weights (``k x n``).
+    """Return the product of activations (``m x k``) and weights (``k x n``), as FLOPs and bytes.
 
     A multiply-add is 2 FLOPs, in the forward pass and for either gradient. The rows are spread over
     ``weight_matrices`` of that size (experts, heads), each of which is read.
@@ -86,7 +86,7 @@ def linear(
     weight_matrices: float = 1.0,
     reads_input: bool = False,
 ) -> tuple[Kernel, ...]:
-    """Multiply activations (``m x k``) by weights (``k x n``), as :func:`gemm` does.
+    """Return the kernels of activations (``m x k``) times weights (``k x n``), like :func:`gemm`.
 
     The gradient of the input multiplies by the transpose (``m x n`` by ``n x k``), that of the
     weights inputs by gradients (``k x m`` by ``m x n``). Besides there are the casts of 8-bit
@@ -130,13 +130,13 @@ _TARGETS = {
     "up": "up",
     "down": "down",
 }
-"""Targets by the names of a layer's products."""
+"""Adapter targets by the names of a layer's products."""
 
 
 def _trained(
     batch: MicroBatch, name: str, shape: GemmShape, *, weight_matrices: float, reads_input: bool
 ) -> tuple[Kernel, ...]:
-    """Multiply by weights that have gradients."""
+    """Return the product with weights that have gradients."""
     kernel = gemm(
         name, shape, batch.element_bytes, weight_matrices=weight_matrices, reads_input=reads_input
     )
@@ -168,11 +168,11 @@ def _trained(
 def _casts(batch: MicroBatch, shape: GemmShape) -> tuple[Kernel, ...]:
     """Return the casts that a product in 8 or 4 bits needs; none at other precisions.
 
-    Of the input forward and of the output's gradient backward what is read in 16 bits is written
-    twice, as it is and transposed. With one scale for a matrix, known from the steps before, what
-    makes the input casts it, too (Transformer Engine); scales of blocks are those of the numbers
-    themselves, and NVFP4 has one of the matrix besides, which reads it once more. Weights are cast
-    once a step. Serving has no transpose, and a kernel that casts.
+    The input (forward) and the output's gradient (backward) are read in 16 bits and written twice,
+    as they are and transposed. With one scale for a matrix, known from previous steps, the producer
+    of the input casts it (Transformer Engine); scales of blocks depend on the values themselves,
+    and NVFP4 has one of the matrix besides, which takes one more read. Weights are cast once a
+    step. Serving has no transpose, and a kernel that casts.
     """
     if batch.recipe not in _CAST:
         return ()
@@ -186,7 +186,7 @@ def _casts(batch: MicroBatch, shape: GemmShape) -> tuple[Kernel, ...]:
 
 
 class _Cast(NamedTuple):
-    """Bytes that a cast writes of a number, its share of a scale included; how often it reads."""
+    """Bytes that a cast writes per element, including its share of a scale; number of reads."""
 
     written: float
     reads: int = 1
@@ -204,7 +204,7 @@ _CAST = {
 def _gradient_sums(
     batch: MicroBatch, shape: GemmShape, weight_matrices: float, *, reads_input: bool
 ) -> tuple[Kernel, ...]:
-    """Return what sums gradients besides the product: of a bias, and over micro-batches."""
+    """Return the kernels that sum gradients besides the product: of a bias, over micro-batches."""
     m, k, n = shape
     added = []
     if batch.model.biases:
@@ -221,7 +221,7 @@ def _gradient_sums(
 def _accumulates(batch: MicroBatch) -> bool:
     """Whether a kernel adds a product's whole weight gradient to that of the step.
 
-    FSDP sums shards, which is next to nothing; what it copies instead is written with the blocks.
+    FSDP sums shards, whose time is negligible; its copies are written with the blocks.
     """
     by = framework(batch.framework)
     return by.accumulates_apart and not (by.sharding and batch.parallelism.zero >= 2)
@@ -231,14 +231,14 @@ _GRADIENT_SUM = "gradient sum"
 
 
 def streamed(traffic: float, launches: int = 1) -> Work:
-    """Return the work of a kernel that moves ``traffic`` bytes and computes next to nothing."""
+    """Return the work of a kernel that moves ``traffic`` bytes, with negligible arithmetic."""
     return Work(traffic=traffic, shape=Streaming(traffic), launches=launches)
 
 
 class Passes(NamedTuple):
-    """How often kernels read or write their elements, forward and backward.
+    """Number of times that kernels read or write their elements, forward and backward.
 
-    ``launches`` are the kernels that do so; ``element_bytes`` None: as wide as activations.
+    ``launches`` is the number of those kernels; ``element_bytes`` None: those of activations.
     """
 
     forward: float
@@ -248,9 +248,9 @@ class Passes(NamedTuple):
 
 
 def elementwise(batch: MicroBatch, name: str, elements: float, passes: Passes) -> Kernel:
-    """Read or write ``elements`` as many times as there are passes over memory.
+    """Return a kernel that reads or writes ``elements`` once per pass over memory.
 
-    Its few FLOPs are not those of matrix products and are not counted, as in Megatron-LM's formula.
+    Its FLOPs are not those of matrix products and are not counted, as in Megatron-LM's formula.
     """
     width = batch.element_bytes if passes.element_bytes is None else passes.element_bytes
     forward, backward = (elements * width * each for each in passes[:2])
@@ -261,11 +261,11 @@ def elementwise(batch: MicroBatch, name: str, elements: float, passes: Passes) -
 
 
 def normalised(batch: MicroBatch, elements: float) -> Kernel:
-    """Add the residual and normalise: both inputs are read, both outputs written; backward too.
+    """Return residual sum and norm: both inputs are read, both outputs written; also backward.
 
-    By a framework these are two kernels: the sum reads two and writes one, which the norm reads,
-    and writes; backward the norm reads two and writes one, the sum does the same. A bias and a
-    dropout before the sum are part of its kernel, or move what they read and write themselves.
+    With a framework these are two kernels: the sum reads two and writes one, which the norm reads,
+    and writes; backward the norm reads two and writes one, and so does the sum. A bias and a
+    dropout before the sum are part of its kernel, or have traffic of their own.
     """
     if batch.framework == NONE:
         return elementwise(batch, "norm", elements, Passes(4.0, 4.0))
@@ -318,7 +318,7 @@ def scores(
 
 
 _ATTENTION_LAUNCHES = {"flash": (1, 2), "flex": (1, 2), "unfused": (6, 9)}
-"""Kernels of attention forward and backward: one that is fused, and a reduction before its backward
+"""Kernels of attention forward and backward: one if fused, with a reduction before its backward
 pass (arXiv 2307.08691, section 3.1); or two products, scale and mask and softmax, dropout, and two
 copies of transposed operands, and the gradients of each."""
 
@@ -328,7 +328,7 @@ def _attention_shape(
 ) -> Attention:
     queries = batch.new_tokens / batch.parallelism.cp
     causal = batch.attended < 1
-    # A rank's queries lie early and late alike, so that half of all keys are seen in the mean.
+    # A rank has as many early queries as late ones, which see half of all keys in the mean.
     keys = batch.context / 2 + queries / 2 if causal else batch.context
     if batch.phase == "decode":
         queries, keys, causal = 1.0, batch.context, True
@@ -346,9 +346,9 @@ def _attention_shape(
 
 
 def _kind(batch: MicroBatch) -> Literal["flash", "flash2", "unfused"]:
-    """Name the kernels of attention as their tables do.
+    """Return the kind of attention kernels as in tables.
 
-    FlexAttention's are compiled to what FlashAttention-2 does (arXiv 2412.05496, section 5).
+    FlexAttention's are compiled to the equivalent of FlashAttention-2 (arXiv 2412.05496, 5).
     """
     if batch.attention == "unfused":
         return "unfused"

@@ -1,4 +1,4 @@
-"""Embedding, layers and head of a transformer on one rank: kernels, and what ranks exchange.
+"""Embedding, layers and head of a transformer on one rank: kernels and exchanges between ranks.
 
 A block (a layer, the embedding or the head) is a sequence of parts; a part is the kernels between
 two exchanges. FLOPs are those of the matrix products: forward ``24 b s h^2 + 4 b s^2 h`` for a
@@ -40,8 +40,8 @@ from traces.generate.run import MicroBatch
 class Exchange(NamedTuple):
     """A collective in the rank's group of a label; ``size`` is S of nccl-tests (B).
 
-    ``shares`` are of an all-to-all whose pairs have different bytes. ``by_ep`` multiplies the size
-    in the groups of each expert-parallel rank, where they differ.
+    ``shares`` are those of an all-to-all with different bytes per pair. ``by_ep`` has a factor on
+    the size for the groups of each expert-parallel rank, where they differ.
     """
 
     kind: str
@@ -59,8 +59,8 @@ class LayerPart:
     """Kernels between two exchanges.
 
     In the forward pass ``before`` precedes the first kernel and ``after`` follows the last; in the
-    backward pass ``back_before`` and ``back_after`` precede and follow the kernels' gradients.
-    Where expert-parallel ranks have unlike work, ``by_ep`` has the kernels of each of them, and
+    backward pass ``back_before`` and ``back_after`` precede and follow the kernels' gradients. If
+    the work of expert-parallel ranks differs, ``by_ep`` has the kernels of each of them, and
     ``kernels`` are those of the mean.
     """
 
@@ -76,7 +76,7 @@ class LayerPart:
 class ModelBlock(NamedTuple):
     """A layer, the embedding or the head: its parts in order, and its parameters on all ranks.
 
-    ``adapters`` are trained in place of the parameters; None: those are trained themselves.
+    ``adapters`` are trained instead of the parameters; None: the parameters are trained.
     """
 
     parts: tuple[LayerPart, ...]
@@ -91,7 +91,7 @@ class ModelBlock(NamedTuple):
 
     @property
     def held(self) -> Parameters:
-        """All parameters, adapters with them."""
+        """All parameters, including adapters."""
         if self.adapters is None:
             return self.parameters
         return Parameters(*(a + b for a, b in zip(self.parameters, self.adapters, strict=True)))
@@ -100,7 +100,7 @@ class ModelBlock(NamedTuple):
 def chunks(batch: MicroBatch) -> list[list[ModelBlock]]:
     """Return the blocks of every chunk of the pipeline; embedding and head are on the outer two.
 
-    The layers are divided evenly. Chunks in the middle take what remains, one layer each, so that
+    The layers are divided evenly. Chunks in the middle take the remainder, one layer each, so that
     the first and the last have room for embedding and head, as in Llama 3 (arXiv 2407.21783,
     section 3.3.2).
     """
@@ -124,7 +124,7 @@ def divided(
 
 
 def chunk_sizes(layers: int, count: int) -> list[int]:
-    """Return how many layers each of ``count`` chunks has.
+    """Return the number of layers of each of ``count`` chunks.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def chunk_sizes(layers: int, count: int) -> list[int]:
 
 
 def _outer(batch: MicroBatch, block: ModelBlock) -> ModelBlock:
-    """Freeze the embedding or the head, where adapters are trained."""
+    """Freeze the embedding or the head if adapters are trained."""
     return block._replace(adapters=Parameters()) if batch.lora_rank else block
 
 
@@ -164,8 +164,8 @@ def _layer(batch: MicroBatch, index: int) -> ModelBlock:
 def _embedding(batch: MicroBatch) -> ModelBlock:
     """Look up tokens, or project patches.
 
-    The table is sharded by vocabulary, so that the tensor ranks sum what each has found. The input
-    is a token's number, which needs no gradient. Every rank projects the patches of its own tokens.
+    The table is sharded by vocabulary, and the tensor ranks sum their results. The input is a
+    token's number, which needs no gradient. Every rank projects the patches of its own tokens.
     """
     model = batch.model
     if model.patch is not None:
@@ -225,19 +225,19 @@ def _head(batch: MicroBatch) -> ModelBlock:
 
 
 _LOSS_PASSES = {True: (4.0, 3.0), False: (8.0, 4.0)}
-"""Passes over the logits of the cross entropy, in fp32. Fused or not: they are cast or read as they
-are, subtracted from the greatest, exponentials summed and kept; backward these are scaled."""
+"""Passes of the cross entropy over the logits, in fp32. Fused or not: they are cast or read
+unchanged, the greatest is subtracted, exponentials are summed and kept; backward these are
+scaled."""
 
 
 def _part(
     name: str, kernels: tuple[Kernel, ...], *, before: Exchanges = (), after: Exchanges = ()
 ) -> LayerPart:
-    """Make a part whose backward pass mirrors its forward pass.
+    """Return a part whose backward pass mirrors its forward pass.
 
     The transpose of an all-gather is a reduce-scatter, that of an all-to-all an all-to-all. An
-    all-reduce behind a part has none, but the part's input, which is the same on all ranks,
-    gets its gradient from an all-reduce (``f`` and ``g`` of Megatron-LM, arXiv 1909.08053,
-    section 3).
+    all-reduce after a part has none, but the part's input, which is the same on all ranks, gets its
+    gradient from an all-reduce (``f`` and ``g`` of Megatron-LM, arXiv 1909.08053, section 3).
     """
     summed = tuple(exchange for exchange in after if exchange.kind == "all_reduce")
     back_before = tuple(
@@ -262,8 +262,8 @@ _TRANSPOSED = {
 def _tensor_parallel(batch: MicroBatch, size: float) -> tuple[Exchanges, Exchanges]:
     """Return the tensor ranks' exchanges before and after a part with activations of ``size`` (B).
 
-    An all-reduce after it (arXiv 1909.08053); with sequence parallelism an all-gather before and
-    a reduce-scatter after, together the same bytes (arXiv 2205.05198, section 4.2.2).
+    An all-reduce after it (arXiv 1909.08053); with sequence parallelism an all-gather before and a
+    reduce-scatter after, together the same bytes (arXiv 2205.05198, section 4.2.2).
     """
     if batch.parallelism.sequence_parallel:
         return (Exchange("all_gather", "tp", size),), (Exchange("reduce_scatter", "tp", size),)
@@ -278,9 +278,9 @@ def _norm(batch: MicroBatch) -> Kernel:
 def _attention(batch: MicroBatch) -> tuple[LayerPart, ...]:
     """Return the parts of attention.
 
-    With context parallelism every rank gathers all keys and values before it computes the scores
-    of its own queries, and scatters their gradients back (Llama 3, arXiv 2407.21783, section
-    3.3.2); it pairs early and late tokens, so that causal scores are even.
+    With context parallelism every rank gathers all keys and values before it computes the scores of
+    its own queries, and scatters their gradients back (Llama 3, arXiv 2407.21783, section 3.3.2); a
+    rank has early and late tokens, which balances causal scores.
     """
     before, after = _tensor_parallel(batch, batch.hidden_bytes)
     kernels = _attention_kernels(batch)
@@ -373,10 +373,10 @@ def _absorbed(batch: MicroBatch, attention: LatentAttention) -> _AttentionKernel
 
 
 def _latent_queries(batch: MicroBatch, attention: LatentAttention) -> tuple[Kernel, ...]:
-    """Make queries, and the latent of keys and values.
+    """Compute queries, and the latent of keys and values.
 
     The down-projections are replicated on every tensor rank; each computes them for its own tokens
-    where the sequence is sharded.
+    if the sequence is sharded.
     """
     hidden, tokens = batch.model.hidden, batch.tokens
     query = attention.heads / batch.parallelism.tp * (attention.nope + attention.rope)
@@ -417,7 +417,7 @@ def _feed_forward(
     ups = 2 if batch.model.gated else 1
     up = GemmShape(m=rows, k=hidden, n=ups * width)
     down = GemmShape(m=rows, k=width, n=hidden)
-    # Apply the activation, to the product of two if it is gated; a bias apart is 2 passes more.
+    # The activation, of a product of two if gated; a separate bias takes 2 more passes.
     extra_kernels = 0 if batch.fused or batch.framework == NONE else ups + 1
     launches = 1 if batch.fused else 2 * ups
     counts = Passes(ups + 1 + extra_kernels, 2 * ups + 1 + extra_kernels, (launches, launches))
@@ -429,7 +429,7 @@ def _feed_forward(
 
 
 def _local_experts(batch: MicroBatch, experts: Experts) -> LayerPart:
-    """Every rank holds all experts, or a shard of each: nothing is sent between replicas."""
+    """Every rank holds all experts, or a shard of each: replicas exchange no tokens."""
     before, after = _tensor_parallel(batch, batch.hidden_bytes)
     kernels = (
         _norm(batch),
@@ -450,14 +450,14 @@ def _spread_experts(batch: MicroBatch, experts: Experts, layer: int) -> tuple[La
 
     An all-to-all sends each token's activations to its ``top_k`` experts and another brings them
     back, ``tokens x top_k x hidden`` each (GShard, arXiv 2006.16668, section 3.2), evenly spread or
-    as the plan's imbalance says: then all ranks choose alike, the way back is the transpose of the
-    way there, and a rank computes for as many tokens as come to it. Where an expert is divided
-    over tensor ranks (``etp``) they gather its tokens first, as Megatron-LM's all-to-all dispatcher
-    does. Shared experts run before.
+    by the plan's imbalance: then all ranks' tokens choose by the same distribution, the return is
+    the transpose of the dispatch, and a rank computes the tokens that it receives. If an expert is
+    divided over tensor ranks (``etp``) they gather its tokens first, as Megatron-LM's all-to-all
+    dispatcher does. Shared experts run before.
     """
     p = batch.parallelism
     sent = batch.sharded_tokens * experts.top_k * batch.model.hidden * batch.element_bytes
-    tokens_asked = _asked(batch, experts, layer)
+    tokens_asked = _expert_loads(batch, experts, layer)
     to_experts = Exchange("all_to_all", "ep", sent)
     if tokens_asked.loads:
         size, shares = of_bytes(np.tile(np.array(tokens_asked.loads) * sent / p.ep, (p.ep, 1)))
@@ -471,12 +471,12 @@ def _spread_experts(batch: MicroBatch, experts: Experts, layer: int) -> tuple[La
     router = _part("router", (_norm(batch), *_router(batch, experts)))
     routed = _part(
         "experts",
-        _asked_kernels(batch, experts, 1.0, tokens_asked.mean),
+        _kernels_at_load(batch, experts, 1.0, tokens_asked.mean),
         before=dispatch,
         after=combine,
     )
     by_ep = [
-        _asked_kernels(batch, experts, load, visited)
+        _kernels_at_load(batch, experts, load, visited)
         for load, visited in zip(tokens_asked.loads, tokens_asked.visited, strict=True)
     ]
     routed = replace(routed, by_ep=tuple(by_ep))
@@ -487,11 +487,11 @@ def _spread_experts(batch: MicroBatch, experts: Experts, layer: int) -> tuple[La
     return router, shared, routed
 
 
-class _Asked(NamedTuple):
-    """How often the experts of each expert-parallel rank are asked.
+class _ExpertLoads(NamedTuple):
+    """Load of the experts of each expert-parallel rank.
 
-    ``loads`` are tokens over the mean, ``visited`` how many experts are read from memory; both are
-    empty where all ranks are alike, as ``mean``.
+    ``loads`` are tokens over the mean, ``visited`` the number of experts read from memory; both are
+    empty if all ranks are equal, with ``mean`` experts read.
     """
 
     mean: float
@@ -499,12 +499,12 @@ class _Asked(NamedTuple):
     visited: tuple[float, ...] = ()
 
 
-def _asked(batch: MicroBatch, experts: Experts, layer: int) -> _Asked:
+def _expert_loads(batch: MicroBatch, experts: Experts, layer: int) -> _ExpertLoads:
     p = batch.parallelism
     ep, tokens = p.ep, batch.tokens * p.expert_tp / p.tp * p.ep
     mean = _visited(experts, experts.count // ep, tokens)
     if batch.imbalance is None:
-        return _Asked(mean)
+        return _ExpertLoads(mean)
     popular = batch.imbalance.popularity(ep, experts.count, layer)
     if batch.imbalance.factor is None:
         of_experts = batch.imbalance.of_experts(experts.count, layer)
@@ -512,10 +512,10 @@ def _asked(batch: MicroBatch, experts: Experts, layer: int) -> _Asked:
         of_experts = np.repeat(popular * ep / experts.count, experts.count // ep)
     chosen = np.minimum(1.0, experts.top_k * of_experts)
     visited = (1 - (1 - chosen) ** tokens).reshape(ep, -1).sum(axis=1)
-    return _Asked(mean, tuple((popular * ep).tolist()), tuple(visited.tolist()))
+    return _ExpertLoads(mean, tuple((popular * ep).tolist()), tuple(visited.tolist()))
 
 
-def _asked_kernels(
+def _kernels_at_load(
     batch: MicroBatch, experts: Experts, load: float, visited: float
 ) -> tuple[Kernel, ...]:
     """Return the experts' kernels on a rank that gets ``load`` times the mean of the tokens."""
@@ -534,9 +534,9 @@ def _shared_experts(batch: MicroBatch, experts: Experts) -> tuple[Kernel, ...]:
 
 
 def _visited(experts: Experts, experts_on_rank: int, tokens: float) -> float:
-    """Return how many of the experts held by a rank are visited, and so read from memory.
+    """Return the mean number of a rank's experts that get a token, and so are read from memory.
 
-    Tokens choose at random: one leaves an expert out with probability ``1 - top_k / count``.
+    Tokens choose at random: one omits an expert with probability ``1 - top_k / count``.
     """
     left_out: float = (1 - experts.top_k / experts.count) ** tokens
     return experts_on_rank * (1 - left_out)

@@ -1,13 +1,12 @@
-"""What fills the memory of a rank, stage by stage, and whether that fits.
+"""Memory of a rank by use, stage by stage, and whether it fits.
 
 Weights, gradients and optimiser states are those of mixed precision (arXiv 1910.02054, section 3.1)
-as Megatron-LM holds them: weights in the precision of the step, gradients in that in which they
-are summed, a master copy in fp32 and the optimiser's states, divided over replicas as ZeRO's
-stage says. ZeRO-3 is PyTorch's FSDP: the shard of a weight is its master copy, gradients are as
-long, and blocks are gathered in the precision of the step (arXiv 2304.11277). Activations are
-counted along the schedule of the pipeline (:mod:`traces.generate.activations`). What the driver,
-CUDA and NCCL keep comes on top. What the allocator holds besides is separate: no step is refused
-for it, but tools report it as reserved.
+in Megatron-LM: weights in the precision of the step, gradients in that of their sum, a master copy
+in fp32 and the optimiser's states, divided over replicas by ZeRO's stage. ZeRO-3 is PyTorch's FSDP:
+the shard of a weight is its master copy, gradients are as long, and blocks are gathered in the
+precision of the step (arXiv 2304.11277). Activations are counted along the schedule of the pipeline
+(:mod:`traces.generate.activations`). The memory of the driver, CUDA and NCCL is added. The
+allocator's cache is separate: no step is refused for it, but tools report it as reserved.
 """
 
 from collections.abc import Sequence
@@ -32,49 +31,49 @@ from traces.generate.run import OPTIMIZERS, MicroBatch, Serving, Training, micro
 
 _MASTER = 4
 """Bytes of a master weight: fp32."""
-_SHORTEST_TRAINED = 2
-"""Bytes of a weight that is trained, at least: fp8 recipes cast weights for each product and hold
-them in bf16 (Transformer Engine's documentation, ``fp8_autocast``)."""
-_ROUNDS = 3
-"""Warm-up is ``2 (p - 1) + (v - 1) p`` forward slots at most: fewer than those of three rounds of p
-micro-batches through v chunks."""
+_LEAST_TRAINED_BYTES = 2
+"""Least bytes of a trained weight: fp8 recipes cast weights for each product and store them in bf16
+(Transformer Engine's documentation, ``fp8_autocast``)."""
+_WARM_UP_ROUNDS = 3
+"""Rounds of p micro-batches to simulate: warm-up is at most ``2 (p - 1) + (v - 1) p`` forward
+slots, fewer than those of three rounds through v chunks."""
 _BLOCKS_GATHERED = 2
-"""Of ZeRO-3: the block under way and the next (arXiv 2304.11277, section 3.4)."""
+"""Of ZeRO-3: the current block and the next (arXiv 2304.11277, section 3.4)."""
 _COMMUNICATOR = 16 * 2 * 4 * 2.0**20
-"""Bytes that NCCL keeps for a communicator: 4 MiB (``NCCL_BUFFSIZE``) on each of 16 channels, for
-a ring and a tree."""
+"""Bytes of an NCCL communicator: 4 MiB (``NCCL_BUFFSIZE``) on each of 16 channels, for a ring and a
+tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """What fills the memory of each rank of a pipeline stage at the fullest moment of a step (B).
+    """Memory of each rank of a pipeline stage by use, at the peak of a step (B).
 
     Parameters
     ----------
     stage
-        Which stage of the pipeline.
+        Number of the pipeline stage.
     weights
-        In the precision of the step; the shards in fp32 with ZeRO-3.
+        In the precision of the step; with ZeRO-3 the shards in fp32.
     gradients
-        As they are summed.
+        In the precision of their sum.
     optimiser
         Master copies and states.
     gathered
         With ZeRO-3: weights and gradients of whole blocks.
     activations
-        Of the micro-batches under way.
+        Of the micro-batches in flight.
     working
-        What the backward pass through a block needs besides: what is recomputed, gradients of
-        activations; in serving, what the widest layer or the logits need.
+        Temporaries of the backward pass through a block: recomputed tensors, gradients of
+        activations; in serving, those of the widest layer or the logits.
     kv_cache
         In serving: keys and values of all sequences.
     buffers
-        Of communication: NCCL's, and what pipeline stages send and receive.
+        Of communication: NCCL's, and those for messages between pipeline stages.
     reserve
         The driver's and CUDA's.
     cached
-        What PyTorch's allocator holds besides and nothing uses at that moment: no part of
-        ``total``, since the allocator gives it back before it runs out of memory.
+        Unused memory in the cache of PyTorch's allocator at that moment: not part of
+        ``total``, since the allocator frees it before it runs out of memory.
     """
 
     stage: int
@@ -91,28 +90,28 @@ class StageMemory:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Bytes by what they are."""
+        """Bytes by use."""
         names = [field.name for field in fields(self) if field.name not in ("stage", "cached")]
         return {name: getattr(self, name) for name in names}
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Total bytes."""
         return sum(self.parts.values())
 
     @property
     def allocated(self) -> float:
-        """What the framework's allocator gives out: without NCCL's buffers, driver and context."""
+        """Bytes allocated by the framework: without NCCL's buffers, driver and context."""
         return self.total - self.reserve - self.buffers
 
     @property
     def reserved(self) -> float:
-        """What the allocator takes from the driver (``torch.cuda.max_memory_reserved``)."""
+        """Bytes that the allocator takes from the driver (``torch.cuda.max_memory_reserved``)."""
         return self.allocated + self.cached
 
 
 def memory_of(plan: GenerationPlan) -> tuple[StageMemory, ...]:
-    """Return what fills the memory of a rank of every pipeline stage.
+    """Return the memory by use of a rank of every pipeline stage.
 
     Parameters
     ----------
@@ -157,12 +156,12 @@ def memory_of(plan: GenerationPlan) -> tuple[StageMemory, ...]:
 
 
 def fullest(stages: Sequence[StageMemory]) -> StageMemory:
-    """Return the stage that needs most, the first of several."""
+    """Return the stage that needs most, the first of equals."""
     return max(stages, key=lambda stage: stage.total)
 
 
 class _NumberedBlock(NamedTuple):
-    """A block, and the number of its layer in the model; None of the embedding and the head."""
+    """A block, and the number of its layer in the model; None for the embedding and the head."""
 
     block: ModelBlock
     layer: int | None
@@ -189,7 +188,7 @@ def _training(
     blocks: Sequence[_NumberedBlock],
     own_chunks: Sequence[Sequence[_NumberedBlock]],
 ) -> StageMemory:
-    """Add up a stage in training."""
+    """Return the memory of a stage in training."""
     parameters = [parameters_on_rank(block.block.held, batch) for block in blocks]
     trained = [parameters_on_rank(block.block.trained, batch) for block in blocks]
     states = _states(batch, run, parameters, trained)
@@ -208,7 +207,7 @@ def _training(
 
 
 class _States(NamedTuple):
-    """Bytes on a rank of what a step leaves for the next, and of its gradients."""
+    """Bytes on a rank of the states that persist between steps, and of its gradients."""
 
     weights: float
     gradients: float
@@ -240,7 +239,7 @@ def _states(
 
 
 def _whole_and_shard(batch: MicroBatch, parameters: Sequence[Parameters]) -> tuple[float, float]:
-    """Return how many parameters a rank holds, and of how many ZeRO has it hold a shard."""
+    """Return the numbers of a rank's parameters, before and after ZeRO shards them."""
     p = batch.parallelism
     dense = sum(part.sharded + part.replicated for part in parameters)
     experts = sum(part.experts for part in parameters)
@@ -251,23 +250,23 @@ def _whole_and_shard(batch: MicroBatch, parameters: Sequence[Parameters]) -> tup
 
 
 def _trained_bytes(batch: MicroBatch) -> int:
-    return max(batch.element_bytes, _SHORTEST_TRAINED)
+    return max(batch.element_bytes, _LEAST_TRAINED_BYTES)
 
 
-class _Moment(NamedTuple):
-    """Bytes besides a rank's states, at one moment of a step."""
+class _PeakBytes(NamedTuple):
+    """Bytes on a rank besides its states, at one moment of a step."""
 
     gathered: float
     activations: float
     working: float
 
 
-class _Chunk(NamedTuple):
-    """What a chunk of a stage's layers adds, in bytes.
+class _ChunkBytes(NamedTuple):
+    """Bytes that a chunk of a stage's layers adds.
 
-    ``kept`` of a micro-batch from its forward to its backward pass, ``stays`` of it to the end of
-    the step; ``layer`` and ``head`` are what the backward pass needs besides, in a layer and in the
-    head (None where there is none), where that no longer has what the head had kept.
+    ``kept`` is allocated for a micro-batch from its forward to its backward pass, ``stays`` until
+    the end of the step; ``layer`` and ``head`` are temporaries of the backward pass, in a layer
+    (less what the head had kept, which is freed by then) and in the head (None without one).
     """
 
     kept: float
@@ -280,61 +279,61 @@ class _Chunk(NamedTuple):
 
 def _peak(
     batch: MicroBatch, run: Training, stage: int, own_chunks: Sequence[Sequence[_NumberedBlock]]
-) -> _Moment:
-    """Return what fills a rank besides its states at the fullest moment of the schedule.
+) -> _PeakBytes:
+    """Return the memory of a rank besides its states at the peak of the schedule.
 
-    Every forward slot adds what its chunk keeps, every backward slot (that of the weights, where
-    the two gradients are apart) frees it. But for GPipe's, schedules repeat themselves after the
-    first rounds of as many micro-batches as stages.
+    Every forward slot adds what its chunk keeps, every backward slot (that of the weights, if the
+    two gradients are separate) frees it. Except GPipe's, schedules are periodic after the first
+    rounds of as many micro-batches as stages.
 
     Under ZeRO-3 on a pipeline a chunk's weights stay gathered and its gradients whole until the
     last micro-batch: FSDP2 does not shard them again between micro-batches (torchtitan,
-    ``reshard_after_forward``). The gradients come with the chunk's first backward slot.
+    ``reshard_after_forward``). The gradients are allocated in the chunk's first backward slot.
     """
     p, count = batch.parallelism, run.micro_batches(batch.parallelism)
-    played = count if run.schedule == "gpipe" else min(count, _ROUNDS * p.pp)
-    parts = [_chunk(batch, run, chunk) for chunk in own_chunks]
+    simulated = count if run.schedule == "gpipe" else min(count, _WARM_UP_ROUNDS * p.pp)
+    parts = [_chunk_bytes(batch, run, chunk) for chunk in own_chunks]
     whole = p.zero == 3 and p.pp > 1
-    level = _messages(batch, stage, count) + sum(part.stays for part in parts) * (count - played)
+    level = _messages(batch, stage, count) + sum(part.stays for part in parts) * (count - simulated)
     gathered = sum(part.weights for part in parts) if whole else 0.0
     blocks = [block for chunk in own_chunks for block in chunk]
     by_layer, by_head = _gathered(batch, run, blocks)
     begun: set[int] = set()
-    most = _Moment(0.0, 0.0, 0.0)
-    for slot in SCHEDULES[run.schedule](stage, Pipeline(p.pp, played, p.virtual)):
+    most = _PeakBytes(0.0, 0.0, 0.0)
+    for slot in SCHEDULES[run.schedule](stage, Pipeline(p.pp, simulated, p.virtual)):
         part = parts[slot.chunk]
         if slot.kind is SlotKind.FORWARD:
             level += part.kept + part.stays
             continue
-        moments = [_Moment(gathered + by_layer, level, part.layer)]
+        moments = [_PeakBytes(gathered + by_layer, level, part.layer)]
         if part.head is not None:
-            moments.append(_Moment(gathered + by_head, level, part.head))
+            moments.append(_PeakBytes(gathered + by_head, level, part.head))
         if whole and slot.chunk not in begun:
             begun.add(slot.chunk)
             gathered += part.gradients
-            moments.append(_Moment(gathered + by_layer, level - part.kept, part.layer))
+            moments.append(_PeakBytes(gathered + by_layer, level - part.kept, part.layer))
         most = max(most, *moments, key=sum)
         if slot.kind in (SlotKind.BACKWARD, SlotKind.WEIGHT_GRADIENT):
             level -= part.kept
     return most
 
 
-def _chunk(batch: MicroBatch, run: Training, chunk: Sequence[_NumberedBlock]) -> _Chunk:
+def _chunk_bytes(batch: MicroBatch, run: Training, chunk: Sequence[_NumberedBlock]) -> _ChunkBytes:
     blocks = [_activations(batch, run, one) for one in chunk]
     parameters = [parameters_on_rank(numbered.block.held, batch).total for numbered in chunk]
     trained = [parameters_on_rank(one.block.trained, batch).total for one in chunk]
-    # What is added to the gradients of other micro-batches is in the precision of the weights.
+    # Gradients to be added to those of other micro-batches are in the precision of the weights.
     is_whole = batch.parallelism.zero == 3 and batch.parallelism.pp > 1
     fresh = _trained_bytes(batch) if is_whole else 0
     pairs = list(zip(blocks, trained, strict=True))
     layers, head = (pairs[:-1], pairs[-1:]) if chunk[-1].is_head else (pairs, [])
     kept_bytes, stays = sum(block.kept for block in blocks), 0.0
     if _is_pytorch_pipeline(batch):
-        # What a stage has received lies in a buffer (``_messages``); what it has sent is kept.
+        # Received activations are in a buffer (``_messages``); sent ones are kept.
         received = chunk[0].layer is not None or chunk[0].is_head
         stays = _logits(batch) if head else 0.0
         kept_bytes += (not head) * _message(batch) - received * _message(batch) - stays
-    return _Chunk(
+    return _ChunkBytes(
         kept=kept_bytes,
         stays=stays,
         layer=max((block.working + fresh * size for block, size in layers), default=0.0)
@@ -350,21 +349,21 @@ def _is_pytorch_pipeline(batch: MicroBatch) -> bool:
 
 
 def _message(batch: MicroBatch) -> float:
-    """Bytes that a stage sends to the next for a micro-batch."""
+    """Bytes of a message to the next stage for a micro-batch."""
     return batch.sharded_tokens * batch.model.hidden * element_bytes(batch)
 
 
 def _logits(batch: MicroBatch) -> float:
-    """Bytes of a micro-batch's logits, which PyTorch's pipelines return for all of the step."""
+    """Bytes of a micro-batch's logits, which PyTorch's pipelines return for the whole step."""
     tokens = batch.sequences * batch.logit_tokens / batch.parallelism.cp
     return tokens * batch.model.vocabulary / batch.parallelism.tp * element_bytes(batch)
 
 
 def _messages(batch: MicroBatch, stage: int, count: int) -> float:
-    """Bytes of the buffers into which a stage receives, under PyTorch's pipelines.
+    """Bytes of a stage's receive buffers under PyTorch's pipelines.
 
-    ``torch.distributed.pipelining`` makes one for each micro-batch and direction before the first
-    step (``args_recv_info``, ``grad_recv_info`` of its stages), and keeps them.
+    ``torch.distributed.pipelining`` allocates one for each micro-batch and direction before the
+    first step (``args_recv_info``, ``grad_recv_info`` of its stages), and keeps them.
     """
     if not _is_pytorch_pipeline(batch):
         return 0.0
@@ -376,13 +375,13 @@ def _messages(batch: MicroBatch, stage: int, count: int) -> float:
 def _gathered(
     batch: MicroBatch, run: Training, numbered: Sequence[_NumberedBlock]
 ) -> tuple[float, float]:
-    """Bytes of whole weights and gradients that come and go, in a layer and in the head.
+    """Bytes of temporary whole weights and gradients, in a layer and in the head.
 
-    ZeRO-2 fills one bucket of gradients while another is reduced. ZeRO-3 holds two layers, the
-    gradients of one as they are computed and those of another as they are reduced, and the root's
-    weights, which are those of embedding and head, with the head's gradient, all through the step.
-    In the head there is no layer but the last, which is not sharded again, and no layer's gradient.
-    On a pipeline all is whole (:func:`_peak`), and nothing comes and goes.
+    ZeRO-2 fills one bucket of gradients while another is reduced. ZeRO-3 has two layers, the
+    gradients of one as they are computed and those of another as they are reduced, and, throughout
+    the step, the root's weights, which are those of embedding and head, with the head's gradient.
+    The head has only the last layer, which is not sharded again, and no layer's gradient. On a
+    pipeline all are whole throughout (:func:`_peak`), and none are temporary.
     """
     zero, width = batch.parallelism.zero, _trained_bytes(batch)
     if zero == 2:
@@ -396,7 +395,7 @@ def _gathered(
         numbered, [parameters_on_rank(block.block.trained, batch) for block in numbered]
     )
     head = 0.0 if batch.lora_rank else blocks.head
-    # The gradient of a layer as it is computed, in the weights' precision, and as it is summed.
+    # The gradient of a layer in the weights' precision, and in that of the sum.
     gradients = trained.layer * (width + bytes_per_element(run.gradient))
     root = (blocks.root + head) * width
     return (blocks.layer * _BLOCKS_GATHERED * width + gradients + root, blocks.layer * width + root)
@@ -411,7 +410,7 @@ class _Blocks(NamedTuple):
 
     @classmethod
     def of(cls, numbered: Sequence[_NumberedBlock], parameters: Sequence[Parameters]) -> "_Blocks":
-        """Distinguish them."""
+        """Return them from those of each block."""
         pairs = list(zip(numbered, (item.total for item in parameters), strict=True))
         return cls(
             layer=max((size for item, size in pairs if item.layer is not None), default=0.0),
@@ -421,12 +420,12 @@ class _Blocks(NamedTuple):
 
 
 def _cached(batch: MicroBatch, numbered: Sequence[_NumberedBlock]) -> float:
-    """Bytes that PyTorch's allocator keeps at the fullest moment and nothing uses then.
+    """Bytes in the cache of PyTorch's allocator that are unused at the peak.
 
-    What is freed on one stream is not given to another: FSDP gathers into buffers of a stream of
-    its own, that of a block while that of the block before is copied out of. And what a layer's
-    forward pass had used lies between what it keeps, in pieces too short for longer tensors: all of
-    it is counted once, which is an allowance, not a law.
+    Memory freed on one stream is not reused on another: FSDP gathers into buffers on a separate
+    stream, those of a block while those of the previous block are copied out of. And the
+    temporaries of a layer's forward pass leave gaps between kept tensors, too short for longer
+    ones: all of them are counted once, which is an allowance, not a law.
     """
     layers = {block.layer for block in numbered if block.layer is not None}
     pieces = max((forward_working(batch, layer) for layer in layers), default=0.0)
@@ -449,14 +448,14 @@ def _activations(batch: MicroBatch, run: Training, block: _NumberedBlock) -> Blo
 def _serving(
     batch: MicroBatch, run: Serving, stage: int, numbered: Sequence[_NumberedBlock]
 ) -> StageMemory:
-    """Add up a stage in serving: weights, all sequences' cache, and a pass through a layer."""
+    """Return a stage's memory in serving: weights, all sequences' cache, a pass through a layer."""
     parameters = [parameters_on_rank(block.block.parameters, batch) for block in numbered]
     layers = [block.layer for block in numbered if block.layer is not None]
     needs = [forward_working(batch, layer) for layer in set(layers)]
     if any(block.is_head for block in numbered):
         logits = batch.sequences * batch.logit_tokens * batch.model.vocabulary
         needs.append(logits * (max(batch.element_bytes, 2) + 4))
-    # What a token of the context leaves in a layer's cache on one rank: heads are divided over
+    # Bytes per token of the context in a layer's cache on one rank: heads are divided over
     # tensor ranks, and copied where there are fewer; MLA's latent is on all of them (arXiv
     # 2405.04434, section 2.1.2).
     p = batch.parallelism
@@ -480,7 +479,7 @@ def _serving(
 
 
 def _buffers(batch: MicroBatch) -> float:
-    """Bytes of NCCL's communicators, and of a message of each direction between stages."""
+    """Bytes of NCCL's communicators, and of a message in each direction between stages."""
     p = batch.parallelism
     degrees = (p.tp, p.cp, p.ep, p.dp, p.pp)
     between = 4 * batch.hidden_bytes / p.sequence_shards if p.pp > 1 else 0.0

@@ -27,13 +27,13 @@ from traces.generate.hugging_face import card_of, is_config
 
 Count = Annotated[StrictInt, Field(gt=0, le=10**9)]
 Depth = Annotated[StrictInt, Field(gt=0, le=10**4)]
-"""Layers; the deepest transformers trained have a thousand (arXiv 2203.00555)."""
+"""Number of layers; the deepest transformers trained have a thousand (arXiv 2203.00555)."""
 _LONGEST = 2**20
-"""Bytes of a file that may be a model card; those that ship have a thousand."""
+"""Most bytes of a model card's file; those in the package have a thousand."""
 
 
 class CardTable(BaseModel):
-    """A table of fields of a model card: frozen, and without unknown fields."""
+    """A table of fields of a model card: frozen, unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,9 +60,9 @@ class GroupedAttention(CardTable):
 class LatentAttention(CardTable):
     """Attention on compressed keys and values, MLA (DeepSeek-V2, arXiv 2405.04434, section 2.1).
 
-    A token leaves ``kv_rank + rope`` numbers in the cache. A head's key has ``nope`` numbers from
-    the latent and ``rope`` shared ones that carry the position, its value has ``value``. Without
-    ``q_rank`` queries are not compressed.
+    A token has ``kv_rank + rope`` numbers in the cache. A head's key has ``nope`` numbers from the
+    latent and ``rope`` shared ones with the position, its value has ``value``. Without ``q_rank``
+    queries are not compressed.
     """
 
     kind: Literal["latent"]
@@ -77,7 +77,7 @@ class LatentAttention(CardTable):
 
 
 class GatedDelta(CardTable):
-    """Gated delta nets in place of attention (arXiv 2412.06464), as Qwen3-Next and Qwen3.5 have.
+    """Gated delta nets in place of attention (arXiv 2412.06464), as in Qwen3-Next and Qwen3.5.
 
     Every ``full_every``-th layer has attention, the others a state of ``key x value`` numbers for
     each of ``value_heads`` heads, and a convolution over ``conv`` tokens.
@@ -94,8 +94,8 @@ class GatedDelta(CardTable):
 class Experts(CardTable):
     """Routed and shared experts in place of one feed-forward network (DeepSeekMoE, 2401.06066).
 
-    Each token visits ``top_k`` of ``count`` experts of width ``hidden``, and all ``shared`` ones.
-    The first ``dense_layers`` layers keep their feed-forward network.
+    Each token uses ``top_k`` of ``count`` experts of width ``hidden``, and all ``shared`` ones. The
+    first ``dense_layers`` layers keep their feed-forward network.
     """
 
     count: Count
@@ -121,7 +121,7 @@ class Model(CardTable):
     Parameters
     ----------
     name, description
-        What the model is called, and what the card leaves out.
+        The model's name, and what the card leaves out.
     layers, hidden, vocabulary
         Number of layers, width of the residual stream, tokens of the vocabulary.
     attention
@@ -149,7 +149,7 @@ class Model(CardTable):
         Whether they are normalised over all heads together, for which tensor ranks sum squares
         (MiniMax-M2).
     window, global_every
-        How many tokens back a token sees, and which layers see all: every so manieth, none if that
+        How many tokens back a token sees, and which layers see all: every n-th, none if that
         is left out (Gemma 2: 2).
     delta, gated_attention
         Gated delta nets in place of attention in most layers, and whether what attention results in
@@ -160,7 +160,7 @@ class Model(CardTable):
     patch
         Numbers of a patch, which a matrix projects instead of looking tokens up (ViT).
     pooled
-        Whether the head sees one token of each sequence, not all (ViT).
+        Whether the head reads one token of each sequence, not all (ViT).
     modulations
         Matrices of a layer, ``hidden`` by ``hidden``, by which a vector of each sequence is
         multiplied to scale and shift norms (DiT, arXiv 2212.09748: 6).
@@ -240,37 +240,37 @@ class Model(CardTable):
 
     @property
     def without_biases(self) -> "Model":
-        """The model, its linear layers without biases."""
+        """The model with linear layers without biases."""
         return self.model_copy(update={"biases": False}) if self.biases else self
 
     @property
     def makes_tokens(self) -> bool:
-        """Whether it is a decoder alone, which makes one token after the other."""
+        """Whether it is a decoder only, which generates tokens one by one."""
         return self.encoder_layers == 0 and self.patch is None
 
     def has_cross_attention(self, layer: int) -> bool:
-        """Whether a layer (0 is the first) is of a decoder behind an encoder."""
+        """Whether a layer (0 is the first) belongs to a decoder after an encoder."""
         return 0 < self.encoder_layers <= layer
 
     def window_at(self, layer: int) -> int | None:
-        """Tokens back that a layer (0 is the first) sees; None: all."""
+        """Window of a layer (0 is the first) in tokens; None: all."""
         every = self.global_every
         return None if every is not None and (layer + 1) % every == 0 else self.window
 
     def delta_at(self, layer: int) -> GatedDelta | None:
-        """Gated delta net of a layer (0 is the first); None where it has attention."""
+        """Gated delta net of a layer (0 is the first); None if it has attention."""
         if self.delta is None or (layer + 1) % self.delta.full_every == 0:
             return None
         return self.delta
 
     def seen(self, layer: int, context: int) -> int:
-        """Tokens of a context that a layer (0 is the first) sees, and keeps in its cache."""
+        """Tokens of a context that a layer (0 is the first) attends to, and keeps in its cache."""
         window = self.window_at(layer)
         return context if window is None else min(window, context)
 
 
 def numbers(model: Model) -> dict[str, int]:
-    """Return every number of a card by its path with dots: what ``sources`` explains.
+    """Return every number of a card by its dotted path, as in ``sources``.
 
     Examples
     --------
@@ -289,9 +289,8 @@ def numbers(model: Model) -> dict[str, int]:
 class Parameters(NamedTuple):
     """Numbers of parameters, by how parallelism divides them.
 
-    ``sharded`` are divided by tensor parallelism, ``replicated`` are held by every tensor rank
-    (norms, routers, MLA's down-projections), ``experts`` are divided by expert and tensor
-    parallelism.
+    ``sharded`` are divided by tensor parallelism, ``replicated`` are on every tensor rank (norms,
+    routers, MLA's down-projections), ``experts`` are divided by expert and tensor parallelism.
     """
 
     sharded: float = 0.0
@@ -300,7 +299,7 @@ class Parameters(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Total number."""
         return self.sharded + self.replicated + self.experts
 
 
@@ -348,7 +347,7 @@ def head_parameters(model: Model) -> Parameters:
 def adapter_parameters(model: Model, layer: int, rank: int, targets: tuple[str, ...]) -> Parameters:
     """Return the parameters of a layer's adapters (LoRA, arXiv 2106.09685).
 
-    On tensor ranks the matrix that a shard of the weights reads or makes is sharded like it, the
+    On tensor ranks the adapter matrix on the sharded side of the weights is sharded like them, the
     other is on every rank.
 
     Examples
@@ -361,7 +360,7 @@ def adapter_parameters(model: Model, layer: int, rank: int, targets: tuple[str, 
     attentions = 2 if model.has_cross_attention(layer) else 1
     for target, inner, outer in _attention_shapes(model):
         if target in targets:
-            # A shard is of the outputs, but behind attention, where it is of the inputs.
+            # Outputs are sharded, except after attention, where inputs are.
             divided, whole = (inner, outer) if target == "proj" else (outer, inner)
             sharded += attentions * rank * divided
             replicated += attentions * rank * whole
@@ -377,7 +376,7 @@ def adapter_parameters(model: Model, layer: int, rank: int, targets: tuple[str, 
 
 
 def _network_width(model: Model, width: float, targets: tuple[str, ...]) -> tuple[float, float]:
-    """Return rows of adapters of a network that are sharded, and that are on every tensor rank."""
+    """Return the rows of a network's adapters: sharded, and on every tensor rank."""
     ups = 2 if model.gated else 1
     width_of_targets = width * (ups * ("up" in targets) + ("down" in targets))
     return width_of_targets, model.hidden * (("up" in targets) + ("down" in targets))
@@ -480,7 +479,7 @@ def _unknown(name: str) -> TraceError:
 
 
 def parse_model(text: str, *, source: str) -> Model:
-    """Read a model card from YAML text; errors begin with ``source``."""
+    """Parse a model card from YAML text; errors begin with ``source``."""
     data = parse_yaml(text, source)
     if not isinstance(data, dict):
         kind = "empty" if data is None else f"a {type(data).__name__}"
@@ -511,7 +510,7 @@ def _network_parameters(model: Model, width: int) -> int:
 
 
 def _delta_parameters(model: Model, delta: GatedDelta) -> Parameters:
-    """Products of queries, keys, values, gates and the result, convolution, decays."""
+    """Return the parameters of all projections, the convolution and the decays."""
     keys, values = delta.key_heads * delta.key, delta.value_heads * delta.value
     products = model.hidden * (2 * keys + 3 * values + 2 * delta.value_heads)
     return Parameters(

@@ -1,4 +1,4 @@
-"""Which rank does what: degrees of parallelism, groups of ranks, and schedules of pipelines.
+"""Degrees of parallelism, groups of ranks, and schedules of pipelines.
 
 The order is Megatron-LM's (``tp-cp-ep-dp-pp``): tensor ranks are neighbours, pipeline stages are
 farthest apart. Expert parallelism uses the ranks of a stage a second time. Where each expert is
@@ -25,7 +25,7 @@ Ranks = NDArray[np.int64]
 
 
 class Coordinates(NamedTuple):
-    """A rank's position in every dimension of parallelism; ``ep`` is part of the others."""
+    """A rank's position in every dimension of parallelism; ``ep`` is derived from the others."""
 
     tp: int
     cp: int
@@ -129,53 +129,53 @@ class Parallelism:
 
     @property
     def expert_tp(self) -> int:
-        """Tensor-parallel ranks that share one expert."""
+        """Number of tensor-parallel ranks that share one expert."""
         if self.etp is not None:
             return self.etp
         return 1 if self.dp % self.ep else self.tp
 
     @property
     def expert_replicas(self) -> int:
-        """Ranks of a stage that hold the same experts."""
+        """Number of ranks of a stage that hold the same experts."""
         return self.ranks_per_stage // (self.ep * self.expert_tp)
 
     @property
     def is_folded(self) -> bool:
-        """Whether ranks that share out experts are neighbours among all ranks of a stage."""
+        """Whether the ranks that share experts are neighbours among all ranks of a stage."""
         return self.expert_tp != self.tp or self.dp % self.ep != 0
 
     @property
     def ranks(self) -> int:
-        """Ranks of the job."""
+        """Number of ranks of the job."""
         return self.tp * self.cp * self.dp * self.pp
 
     @property
     def ranks_per_stage(self) -> int:
-        """Ranks of one pipeline stage, which are numbered consecutively."""
+        """Number of ranks of one pipeline stage, which are numbered consecutively."""
         return self.ranks // self.pp
 
     @property
     def chunks(self) -> int:
-        """Chunks that the layers are divided into: chunk ``c`` is on stage ``c % pp``."""
+        """Number of chunks of the layers: chunk ``c`` is on stage ``c % pp``."""
         return self.pp * self.virtual
 
     @property
     def optimiser_shards(self) -> int:
-        """Ranks that share one copy of the optimiser's states: with ``zero`` all replicas."""
+        """Number of ranks that share one copy of the optimiser's states: all if ``zero``."""
         return self.shard_ranks if self.zero else 1
 
     @property
     def shard_ranks(self) -> int:
-        """Ranks over which ZeRO shards what it shards."""
+        """Number of ranks over which ZeRO shards."""
         return self.dp * self.cp // self.dp_replicate
 
     @property
     def sequence_shards(self) -> int:
-        """Ranks that share the tokens between two tensor-parallel parts of a layer."""
+        """Number of ranks that share the tokens between two tensor-parallel parts of a layer."""
         return self.tp if self.sequence_parallel else 1
 
     def __str__(self) -> str:
-        """Name the degrees that differ from one rank: ``tp8-cp2-dp4-pp16``."""
+        """Return the degrees that are not one: ``tp8-cp2-dp4-pp16``."""
         named = [f"{name}{getattr(self, name)}" for name in _DEGREES if getattr(self, name) > 1]
         named += ["sp"] if self.sequence_parallel else []
         named += [f"zero{self.zero}"] if self.zero else []
@@ -220,10 +220,10 @@ def ep_of(parallelism: Parallelism, ranks: Ranks) -> Ranks:
 def groups(parallelism: Parallelism, label: str, stage: int) -> Ranks:
     """Return the groups of a label on a pipeline stage, shape ``(groups, members)``.
 
-    ``tp``, ``cp`` and ``ep`` are the groups of those dimensions. ``dp`` has the ranks that hold
-    the same weights, which context-parallel ranks do as well; of these, ``fsdp`` has those that
-    share the shards of ZeRO, and ``hsdp`` those that hold the same shard. ``edp`` has those that
-    hold the same experts.
+    ``tp``, ``cp`` and ``ep`` are the groups of those dimensions. ``dp`` has the ranks that hold the
+    same weights, which context-parallel ranks do as well; of these, ``fsdp`` has those that share
+    the shards of ZeRO, and ``hsdp`` those that hold the same shard. ``edp`` has those that hold the
+    same experts.
 
     Examples
     --------
@@ -239,7 +239,7 @@ def groups(parallelism: Parallelism, label: str, stage: int) -> Ranks:
         shape, along = (p.expert_replicas, p.ep, p.expert_tp), _EXPERT_MEMBERS[label]
     elif label in _EXPERT_MEMBERS:
         shape = (p.dp // p.ep, p.ep, p.cp, p.tp)
-    # A stage's ranks as an array over dimensions, those of the group moved last: each row of the
+    # A stage's ranks as an array over dimensions, with the group's axes last: each row of the
     # result is one group.
     members_last = np.moveaxis(stage_ranks(p, stage).reshape(shape), along, range(-len(along), 0))
     members = int(np.prod(members_last.shape[-len(along) :]))
@@ -262,10 +262,10 @@ _MEMBERS = {
     "ep": (1,),
     "edp": (0, 2),
 }
-"""Dimensions along which a label's members lie: of a stage as (replicas of shards, ranks that share
-them, cp, tp), those of experts as (replicas of experts, ep, cp, tp)."""
+"""Axes along which a label's members vary: of a stage as (replicas of shards, ranks that share
+them, cp, tp), for experts as (replicas of experts, ep, cp, tp)."""
 _EXPERT_MEMBERS = {"ep": (1,), "edp": (0,)}
-"""The same where experts are spread over all ranks of a stage: (replicas of experts, ep, etp)."""
+"""The same if experts are spread over all ranks of a stage: (replicas of experts, ep, etp)."""
 
 
 def _shape(parallelism: Parallelism) -> tuple[int, int, int, int]:
@@ -273,7 +273,7 @@ def _shape(parallelism: Parallelism) -> tuple[int, int, int, int]:
 
 
 class SlotKind(Enum):
-    """What a slot computes; ``BACKWARD`` is both gradients, the last two are its halves."""
+    """Computation of a slot; ``BACKWARD`` is both gradients, the last two are its halves."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -290,7 +290,7 @@ class Slot(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """Stages of a pipeline, micro-batches of a step, and chunks on each stage."""
+    """Numbers of stages of a pipeline, of micro-batches of a step, and of chunks on each stage."""
 
     stages: int
     micro_batches: int

@@ -1,4 +1,4 @@
-"""Times of inference passes: one pass kernel by kernel, and the surface of all of an instance."""
+"""Times of inference passes: one pass kernel by kernel, and an instance's surface of all passes."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -29,20 +29,20 @@ ExchangeTime = Callable[[Exchange], float]
 class PassClock:
     """Times of the passes of one instance.
 
-    Kernels take what tables of them say, at the clock at which they were measured: a serving step
-    is bound by memory for most of its time and does not throttle as training does.
+    Kernels have their times in tables, at the clock of the measurement: a serving step is
+    memory-bound for most of its time and does not throttle as training does.
 
     Parameters
     ----------
     kernels
-        Of the accelerator.
+        Kernel times of the accelerator.
     exchange
-        What collectives take.
+        Time of a collective.
     spreads_experts
-        Whether experts are spread over ranks that have a batch each: grouped products of engines
-        are then others than those of one batch, the faster of the recipes of a size (DeepGEMM's).
+        Whether experts are spread over ranks that have a batch each: engines then use other grouped
+        products than for one batch, the fastest of the recipes of a size (DeepGEMM's).
     fuses_casts
-        Whether norms and activations write the 8 bits that products with one scale take.
+        Whether norms and activations write the 8 bits that products with one scale read.
     """
 
     kernels: KernelTimes
@@ -54,17 +54,17 @@ class PassClock:
     def time(self, batch: InferencePass) -> float:
         """Return the time of a pass (s), kernel by kernel, of its slowest pipeline stage or all.
 
-        Stages follow each other: their times add up.
+        Times of successive stages add up.
         """
         blocks = [(embedding_block(batch), 1), *_layers(batch), (head_block(batch), 1)]
         return float(sum(count * self.block(block) for block, count in blocks))
 
     def block(self, block: ModelBlock, *, scores: bool | None = None) -> float:
-        """Time of a block (s); of attention's kernels alone, or of all but those."""
+        """Return the time of a block (s); of attention's kernels alone, or of all except those."""
         return sum(self.part(part, scores=scores) for part in block.parts)
 
     def part(self, part: LayerPart, *, scores: bool | None = None) -> float:
-        """Time of a part of a block (s), as :meth:`block` counts it."""
+        """Return the time of a part of a block (s), as :meth:`block` does."""
         time = 0.0
         for kernel in part.kernels:
             if scores is None or scores == (kernel.name == SCORES):
@@ -86,12 +86,12 @@ class PassClock:
         return self.kernels.fastest(shape, experts=self.spreads_experts).seconds
 
     def look_up(self, parts: Iterable[LayerPart]) -> None:
-        """Look up the kernels of many parts at once: a fraction of the time of one by one."""
+        """Look up the kernels of many parts at once: much faster than one by one."""
         kernels = (kernel for part in parts for kernel in part.kernels)
         self.kernels.times(kernel.forward.shape or Streaming(1.0) for kernel in kernels)
 
     def shared(self, block: ModelBlock) -> float:
-        """Time of what data-parallel ranks do together (s): experts and their exchanges."""
+        """Return the time of data-parallel ranks' joint work (s): experts and their exchanges."""
         time = 0.0
         for part in block.parts:
             for kernel in part.kernels:
@@ -111,7 +111,7 @@ class PassClock:
 
 
 def _layers(batch: InferencePass) -> list[tuple[ModelBlock, int]]:
-    """Layers that differ, and how many there are of each."""
+    """Return the distinct layers, and the number of each."""
     model, counts = batch.model, dict[tuple[object, ...], list[int]]()
     for index in range(model.layers):
         kind = (model.window_at(index), model.delta_at(index), model.experts_at(index))
@@ -121,11 +121,11 @@ def _layers(batch: InferencePass) -> list[tuple[ModelBlock, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceLimits:
-    """How large the batches of an instance get, and to which sizes the engine pads them.
+    """Largest batch of an instance, and the sizes to which the engine pads batches.
 
     ``captured`` are the sizes of captured graphs, ascending; larger batches are not padded.
-    ``query_block`` is how many rows of queries attention computes for each head of a decode that is
-    beside chunks of prompts.
+    ``query_block`` is the rows of queries that attention computes for each head of a decode beside
+    chunks of prompts.
     """
 
     tokens: int
@@ -137,7 +137,7 @@ class SurfaceLimits:
 
 
 def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> IterationSurface:
-    """Return the surface of an instance's iterations.
+    """Return the surface of an instance's iteration times.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
     limits
         The largest batch.
     """
-    # Numbers of tokens that are computed: the captured sizes, and eight for each doubling
+    # Numbers of tokens at which times are computed: the captured sizes, and eight per doubling
     grown = np.unique(np.round(2.0 ** np.arange(0, np.log2(limits.tokens) + 0.125, 0.125)))
     points = np.unique(np.concatenate([grown, np.array(limits.captured, dtype=float)]))
     every = np.append(points[points < limits.tokens], float(limits.tokens))
@@ -206,7 +206,7 @@ def _grid(most: int) -> Floats:
 
 
 def _without_head(batch: InferencePass, tokens: float) -> list[tuple[ModelBlock, int]]:
-    """Blocks of a pass of so many tokens, the embedding first, and how often each is passed."""
+    """Return the blocks of a pass of ``tokens``, embedding first, and the number of each."""
     decodes = replace(batch, segments=(Segment(tokens, 1, 1),), tokens=tokens)
     return [(embedding_block(decodes), 1), *_layers(decodes)]
 
@@ -216,7 +216,7 @@ def _decode(count: float, size: float) -> Segment:
 
 
 def _square(count: float, size: float) -> Segment:
-    # A chunk of one token would be a decode: two are the least that use the kernels of prompts.
+    # A chunk of one token would be a decode: prompts' kernels need at least two.
     return Segment(count, max(size, 2.0), max(size, 2.0))
 
 
@@ -230,7 +230,7 @@ def _attention(
     windowed: bool | None = None,
 ) -> Matrix:
     """Return times of attention's scores over all layers, or those with (without) a window (s)."""
-    # Layers whose attention differs, those with (without) a window, and how many are like each.
+    # Distinct kinds of attention, those with (without) a window, and the number of layers of each.
     first: dict[tuple[object, ...], int] = {}
     alike: Counter[int] = Counter()
     for index in range(batch.model.layers):
@@ -254,7 +254,7 @@ def _attention(
 
 
 def padded(sizes: Sequence[int], tokens: int) -> int:
-    """Return the captured size that a batch is padded to; its own beyond the largest.
+    """Return the captured size to which a batch is padded; beyond the largest, its own size.
 
     Examples
     --------

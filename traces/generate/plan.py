@@ -1,13 +1,10 @@
-"""A plan: which step to generate, and its YAML file.
+"""A plan: the step to generate, and its YAML file.
 
 The file names a model card, degrees of parallelism, a run (``training`` or ``serving``) and the
 accelerator that times the kernels; every command reads it as if it were a trace of that step::
 
-    model: llama-3.1-8b
-    parallelism: {tp: 4, dp: 2}
-    training: {micro_batch: 1, global_batch: 8, sequence: 4096}
-    accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s}
-    launch: 5 us
+    model: llama-3.1-8b parallelism: {tp: 4, dp: 2} training: {micro_batch: 1, global_batch: 8,
+    sequence: 4096} accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s} launch: 5 us
 
 ``imbalance: zipf:1.2`` (or a factor, or the file of a histogram) says how unevenly tokens choose
 experts.
@@ -50,8 +47,8 @@ from traces.generate.parallelism import Parallelism
 from traces.generate.run import Serving, Training, check_fit
 
 CUDA_RESERVE = 1.25 * 2.0**30
-"""Bytes that are not a program's: 0.75 GiB of the driver (PyTorch counts 79.25 GiB where nvidia-smi
-has 80 GiB on A100, 79.11 of 79.65 on H100), and half a GiB of a CUDA context."""
+"""Bytes that a program cannot use: 0.75 GiB of the driver (PyTorch counts 79.25 GiB where
+nvidia-smi has 80 GiB on A100, 79.11 of 79.65 on H100), and half a GiB of a CUDA context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +62,12 @@ class DeviceMemory:
     reserve
         Bytes of it that the driver and the runtime keep; the default is that of CUDA.
     rematerialises
-        Whether the compiler repeats computations by itself where memory is short, as XLA does.
+        Whether the compiler recomputes by itself if memory is short, as XLA does.
 
     Raises
     ------
     WorkloadError
-        If there is no memory, or nothing is left of it.
+        If the size is not positive, or nothing is left of it.
 
     Examples
     --------
@@ -97,12 +94,12 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class RankRates:
-    """Rates of the accelerators of ranks ``first`` to ``last``, both included, and their memory.
+    """Rates and memory of the accelerators of ranks ``first`` to ``last``, both included.
 
     Raises
     ------
     WorkloadError
-        If these are no ranks.
+        If this is not a range of ranks.
     """
 
     first: int
@@ -117,7 +114,7 @@ class RankRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationPlan:
-    """Everything that says which step to generate.
+    """All settings of a step to generate.
 
     Parameters
     ----------
@@ -130,29 +127,29 @@ class GenerationPlan:
     accelerator
         Rates that time the kernels.
     launch
-        Time that the host needs to launch an op (s); None leaves the host out.
+        Host time to launch an op (s); None omits the host.
     replicas
-        How many of the data-parallel replicas are written down, groups and all, to stand for the
-        whole job; None for all. :func:`traces.generate.generate.copies` says for whom they
-        stand, :func:`simulator.folding.copies.why_not_copies` whether they do so on a
-        network.
+        Number of data-parallel replicas to write out, with their groups, as representatives of the
+        whole job; None for all. :func:`traces.generate.generate.copies` maps ranks to their
+        representatives, :func:`simulator.folding.copies.why_not_copies` checks whether that holds
+        on a network.
     others
         Ranks whose accelerators are not ``accelerator``.
     imbalance
-        How unevenly tokens choose experts (:mod:`simulator.imbalance`): what they send, and how
-        long the experts of each rank compute. None: evenly.
+        How unevenly tokens choose experts (:mod:`simulator.imbalance`): sizes of exchanges, and the
+        time of each rank's experts. None: evenly.
     memory
-        Of an accelerator, into which the step must fit (:mod:`traces.generate.memory`); None where
-        that is not to be checked.
+        Of an accelerator, into which the step must fit (:mod:`traces.generate.memory`); None: not
+        checked.
     kernels
-        Kernels measured on one's own machine, which time those like them; None: none. A file of
-        the plan does not hold them.
+        Kernels measured on the user's machine, which time those of their kind; None: none. Not part
+        of the plan's file.
 
     Raises
     ------
     WorkloadError
-        If model, parallelism and run do not fit each other, there are fewer replicas, ``launch``
-        is not a time, ``others`` are not ranks of the job, are given twice, or there are copies, or
+        If model, parallelism and run do not fit each other, there are fewer replicas, ``launch`` is
+        not a time, ``others`` are not ranks of the job, are given twice, or there are copies, or
         the imbalance does not fit the model's experts, or there are kernels and no framework.
 
     Examples
@@ -236,7 +233,7 @@ class GenerationPlan:
 
     @property
     def peak(self) -> float:
-        """Peak of a rank in the mean (FLOP/s)."""
+        """Mean peak of a rank (FLOP/s)."""
         ranks, peak = self.parallelism.ranks, self.accelerator.peak
         more = (
             (other_ranks.last - other_ranks.first + 1) * (other_ranks.rates.peak - peak)
@@ -245,12 +242,12 @@ class GenerationPlan:
         return peak + sum(more) / ranks
 
     def __str__(self) -> str:
-        """Name the model and the parallelism: ``llama-3.1-8b tp4-dp2``."""
+        """Return model and parallelism: ``llama-3.1-8b tp4-dp2``."""
         return f"{self.model.name} {self.parallelism}"
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What was assumed in place of a measurement, for the reader of the answer."""
+        """Assumptions made without a measurement, for the reader of the answer."""
         p = self.parallelism
         lines = [
             f"generated, not measured: {self.model.name} on {p.ranks} ranks, {p}",
@@ -263,15 +260,15 @@ class GenerationPlan:
             for ranks in self.others
         ]
         lines += [f"left out: {self.model.left_out}"] if self.model.left_out else []
-        lines += [*self._say_programs(), *self._say_positions(), *self._say_window()]
+        lines += [*self._program_notes(), *self._position_notes(), *self._window_notes()]
         if self.replicas is not None and self.replicas < p.dp:
             lines.append(f"{self.replicas} of {p.dp} replicas represent all")
         if self.imbalance is not None:
-            lines.append(self._say_imbalance(self.imbalance))
+            lines.append(self._imbalance_note(self.imbalance))
         return tuple(lines)
 
-    def _say_programs(self) -> list[str]:
-        """Say what is otherwise than usual: who launches kernels, and what is trained."""
+    def _program_notes(self) -> list[str]:
+        """Describe what differs from the usual: launches of kernels, and trained parameters."""
         lines, run = [], self.run
         if run.cuda_graphs is not None:
             how = "are captured as CUDA graphs" if run.cuda_graphs else "are launched one by one"
@@ -283,11 +280,11 @@ class GenerationPlan:
 
     @property
     def _context(self) -> int:
-        """Tokens that one attends to."""
+        """Number of tokens that a token attends to."""
         return self.run.sequence if isinstance(self.run, Training) else self.run.context
 
-    def _say_positions(self) -> list[str]:
-        """Say whether a sequence is longer than the model takes, where frameworks stop."""
+    def _position_notes(self) -> list[str]:
+        """Note a sequence longer than the model's maximum, which frameworks would refuse."""
         model, decodes = self.model, isinstance(self.run, Serving) and self.run.phase == "decode"
         length = self._context + decodes
         if model.positions is not None and length > model.positions:
@@ -301,8 +298,8 @@ class GenerationPlan:
             " the model's card has as many"
         ]
 
-    def _say_window(self) -> list[str]:
-        """Say which layers see less than is counted, if any."""
+    def _window_notes(self) -> list[str]:
+        """Note the layers that attend to fewer tokens than are counted, if any."""
         model, context = self.model, self._context
         local = sum(model.seen(layer, context) < context for layer in range(model.layers))
         if not local:
@@ -314,7 +311,7 @@ class GenerationPlan:
 
     @property
     def _kernels_text(self) -> str:
-        """How kernels and the host are timed."""
+        """Describe how kernels and the host are timed."""
         by = framework(self.run.framework)
         if by.measured:
             longer = f", {by.slow_down:.0%} longer beside exchanges" if by.slow_down else ""
@@ -327,8 +324,8 @@ class GenerationPlan:
             "megatron, fsdp2, ... runs the step with kernels, host and overlap as measured"
         )
 
-    def _say_imbalance(self, imbalance: Imbalance) -> str:
-        """Say how unevenly the ranks that share out experts are asked, over all layers."""
+    def _imbalance_note(self, imbalance: Imbalance) -> str:
+        """Describe the load imbalance of the ranks that share experts, over all layers."""
         experts, ep = self.model.experts, self.parallelism.ep
         layers = [layer for layer in range(self.model.layers) if self.model.experts_at(layer)]
         count = experts.count if experts is not None else 0
@@ -375,7 +372,7 @@ def read_plan(path: Path) -> GenerationPlan:
 
 
 def files_named(path: Path) -> list[Path]:
-    """Return the files that a plan names: its model card, and who asks for which expert."""
+    """Return the files that a plan refers to: its model card, and its histogram of experts."""
     table = _table(path)
     names = [
         value for value in (table.get("model"), table.get("imbalance")) if isinstance(value, str)
@@ -385,19 +382,19 @@ def files_named(path: Path) -> list[Path]:
 
 
 def plan_text(plan: GenerationPlan) -> str:
-    """Return the text of a plan's file; fields with their defaults are left out.
+    """Return the text of a plan's file; fields with default values are left out.
 
-    A model that ships with the package is named, another is written out.
+    A model of the package is referred to by name, another is written out.
     """
     return _PlanFile.of(plan).text()
 
 
 _LONGEST = 1 << 16
-"""Bytes of a file that may be a plan, as :func:`traces.core.files.is_plan` knows them."""
+"""Most bytes of a plan's file, as for :func:`traces.core.files.is_plan`."""
 _FOLDER = "folder"
-"""What validation calls the folder of the plan's file."""
+"""Key of the folder of the plan's file in the validation context."""
 _PREFIX = "Value error, "
-"""What pydantic puts before a message of this project's."""
+"""Prefix that pydantic adds to this project's messages."""
 _TABLES = {"parallelism": Parallelism, "training": Training, "serving": Serving}
 
 
@@ -415,7 +412,7 @@ def _table(path: Path) -> dict[str, object]:
 
 
 def _card(value: object, info: ValidationInfo) -> object:
-    """Read the model card that is named; the fields of one are left to be validated."""
+    """Read the model card if it is given by name; a table of fields is validated later."""
     if not isinstance(value, str):
         return value
     file = info.context[_FOLDER] / value if info.context else Path(value)
@@ -423,7 +420,7 @@ def _card(value: object, info: ValidationInfo) -> object:
 
 
 def _imbalance(value: object, info: ValidationInfo) -> object:
-    """Read how unevenly tokens choose experts; a file may lie beside the plan."""
+    """Parse the imbalance of experts; a file may be beside the plan."""
     if value is None or isinstance(value, Imbalance):
         return value
     file = info.context[_FOLDER] / str(value) if info.context else Path(str(value))
@@ -453,13 +450,13 @@ class _AcceleratorTable(_PlanTable):
 
     @property
     def rates(self) -> KernelRates:
-        """How fast it is."""
+        """Return its rates."""
         values = {field.name: getattr(self, field.name) for field in fields(KernelRates)}
         return KernelRates(**values | {"peaks": tuple(sorted(self.peaks.items()))})
 
     @property
     def device_memory(self) -> DeviceMemory | None:
-        """How much it holds; None where it is not given."""
+        """Return its memory; None if that is not given."""
         if self.memory is None:
             return None
         return DeviceMemory(
@@ -468,7 +465,7 @@ class _AcceleratorTable(_PlanTable):
 
     @classmethod
     def fields_of(cls, rates: KernelRates, memory: DeviceMemory | None) -> dict[str, Any]:
-        """Return the fields that say rates and memory."""
+        """Return the fields of rates and memory."""
         table = asdict(rates) | {"peaks": dict(rates.peaks)}
         if memory is not None:
             table |= {"memory": memory.size, "memory_reserve": memory.reserve}
@@ -488,7 +485,7 @@ class _OtherTable(_AcceleratorTable):
 
     @property
     def of_ranks(self) -> RankRates:
-        """What the fields say."""
+        """Return the rates of the ranks."""
         first, _, last = self.ranks.partition("-")
         return RankRates(int(first), int(last or first), self.rates, self.device_memory)
 
@@ -509,7 +506,7 @@ class _PlanFile(_PlanTable):
     @model_validator(mode="before")
     @classmethod
     def _known_fields(cls, data: Any) -> Any:
-        """Refuse fields that no dataclass has: pydantic passes over those."""
+        """Refuse fields that no dataclass has: pydantic ignores those."""
         for name, kind in _TABLES.items():
             table = data.get(name) if isinstance(data, dict) else None
             names = [field.name for field in fields(kind)]
@@ -526,7 +523,7 @@ class _PlanFile(_PlanTable):
 
     @classmethod
     def of(cls, plan: GenerationPlan) -> "_PlanFile":
-        """Return the fields that say what a plan says."""
+        """Return the fields of a plan."""
         run = "training" if isinstance(plan.run, Training) else "serving"
         return cls.model_construct(
             model=plan.model,
@@ -549,7 +546,7 @@ class _PlanFile(_PlanTable):
 
     @property
     def plan(self) -> GenerationPlan:
-        """What the fields say."""
+        """Return the plan of the fields."""
         return GenerationPlan(
             model=self.model,
             parallelism=self.parallelism,
@@ -568,7 +565,7 @@ class _PlanFile(_PlanTable):
         name = self.model.name
         if name in model_names() and load_model(name) == self.model:
             table["model"] = name
-        else:  # what a card gives has a source, even where it is the default
+        else:  # a card's number has a source, even if it equals the default
             table["model"] = self.model.model_dump(exclude_unset=True)
         for table_of_rates in (table["accelerator"], *table.get("other_accelerators", ())):
             for name in _QUANTITIES.keys() & table_of_rates.keys():

@@ -1,8 +1,8 @@
 """The program of one rank of a pipeline stage, as columns of ops, and the clock of its kernels.
 
-The ranks of a stage differ only in the groups they belong to. So an op names a *channel*, which is
-one group per rank, and the number of a call on it; :mod:`traces.generate.generate` turns both into
-the calls of every rank (SPMD expansion).
+The ranks of a stage differ only in their groups. So an op names a *channel*, which is one group per
+rank, and the number of a call on it; :mod:`traces.generate.generate` maps both to the calls of
+every rank (SPMD expansion).
 """
 
 import math
@@ -36,18 +36,18 @@ from traces.generate.layers import Exchange
 from traces.generate.parallelism import Parallelism, groups, stage_ranks
 
 FIRST_FLASH = {"ampere": 0.38, "hopper": 0.21}
-"""Part of the peak that attention of the first FlashAttention reaches at most.
+"""Largest fraction of the peak reached by attention of the first FlashAttention.
 
 25 to 40 % on A100 (arXiv 2307.08691, section 1). It has no instructions of Hopper's own, and 0.21
 there is fitted to steps of MosaicML with sequences of 16k to 64k tokens.
 """
 SUSTAINED = {"volta": 0.5, "ampere": 0.92, "ada": 0.92, "hopper": 0.82, "blackwell": 0.85}
-"""Clock of matrix units under a training step's load, of that of kernels measured alone."""
+"""Clock of matrix units under a training step's load, over that of kernels measured alone."""
 
 _QUANTISED = {"fp8": 1.0, "fp8_block": 1.0, "mxfp8": 1.0, "nvfp4": 0.5, "mxfp4": 0.5}
-"""Recipes whose tables are of layers that cast their input, and bytes of an element of it then."""
+"""Recipes whose tables time layers that cast their input, and bytes of an element of it then."""
 _KERNELS = {"fp8": ("fp8_block",)}
-"""Recipes whose kernels do for another."""
+"""Recipes whose kernels substitute for those of another recipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class KernelClock:
     rates
         Of the accelerator.
     framework
-        Whether tables of measured kernels are asked, or a roofline.
+        Determines whether tables of measured kernels or a roofline give the times.
     own
-        Kernels that were measured on one's own machine, in a step: their times count as they are.
+        Kernels measured on the user's machine, in a step: their times are taken unchanged.
     serving
-        Whether kernels are an engine's, whose casts are in their tables, at the clock of those: a
-        serving step waits for memory most of the time, and does not throttle as training does.
+        Whether kernels are an engine's, whose casts are in their tables, at the tables' clock: a
+        serving step is memory-bound most of the time, and does not throttle as training does.
     spent
-        Time (s) of all kernels that were asked for, by how it is known.
+        Time (s) of all kernels that were timed, by origin.
     """
 
     rates: KernelRates
@@ -77,11 +77,11 @@ class KernelClock:
     _times: list[KernelTimes] = field(default_factory=list, repr=False)
 
     def time(self, work: Work) -> tuple[float, str]:
-        """Time of one kernel on the device (s), and how it is known."""
-        time, origin = self._as_tables_say(work)
+        """Return the time of one kernel on the device (s), and its origin."""
+        time, origin = self._tabled(work)
         return (time if self.serving else self.rates.kernel_time * time), origin
 
-    def _as_tables_say(self, work: Work) -> tuple[float, str]:
+    def _tabled(self, work: Work) -> tuple[float, str]:
         if not self.framework.measured:
             work_alone = KernelWork(work.flops, work.traffic)
             return roofline_time(work_alone, self.rates), "roofline"
@@ -104,12 +104,12 @@ class KernelClock:
         return time / (SUSTAINED.get(self.rates.generation, 1.0) * self.rates.sustained), origin
 
     def _product_alone(self, shape: Gemm) -> KernelTime:
-        """Time of a product of 8 or 4 bits (s) without the cast of its input, and its origin.
+        """Return the time of a product of 8 or 4 bits (s) without its input's cast, and its origin.
 
-        What the tables timed is a layer of vLLM (``collector/vllm/collect_gemm.py`` of
-        aiconfigurator), which casts its input from 16 bits first: 2 B read and what is written. A
-        training step has such casts as kernels of their own. One scale for a matrix asks no more of
-        a product than one for each block: it takes the faster of the two.
+        The tables timed a layer of vLLM (``collector/vllm/collect_gemm.py`` of aiconfigurator),
+        which casts its input from 16 bits first: 2 B read and what is written. A training step has
+        such casts as separate kernels. One scale for a matrix needs no more work than one for each
+        block: the shorter of the two times is used.
         """
         times, width = self._times[0], _QUANTISED[shape.dtype]
         cast = shape.batch * shape.m * shape.k * (2.0 + width) / self.rates.memory_bandwidth
@@ -120,12 +120,12 @@ class KernelClock:
         return KernelTime(max(whole - cast, times.least(shape)), origin)
 
     def note(self, spent: Mapping[str, float]) -> None:
-        """Add times of kernels (s), by how they are known, to ``spent``."""
+        """Add times of kernels (s), by origin, to ``spent``."""
         for origin, time in spent.items():
             self.spent[origin] = self.spent.get(origin, 0.0) + time
 
     def shares(self) -> dict[str, float]:
-        """Share of the time of kernels by how it is known, the largest first; together 1."""
+        """Return the share of kernels' time by origin, the largest first; they add up to 1."""
         whole = sum(self.spent.values())
         ordered = sorted(self.spent.items(), key=lambda item: -item[1])
         return {origin: time / whole for origin, time in ordered if time}
@@ -133,9 +133,9 @@ class KernelClock:
     def total(
         self, works: Iterable[Work], spent: dict[str, float] | None = None
     ) -> tuple[float, float, float]:
-        """Time (s), FLOPs and bytes of kernels one after the other.
+        """Return time (s), FLOPs and bytes of a sequence of kernels.
 
-        Times are added to ``spent`` by how they are known.
+        Times are added to ``spent`` by origin.
         """
         together = flops = traffic = 0.0
         for work in works:
@@ -149,9 +149,9 @@ class KernelClock:
 
 
 def times_of(rates: KernelRates, own: OwnKernels | None = None) -> KernelTimes:
-    """Return the measured times of kernels on an accelerator, or the nearest that is known.
+    """Return the times of kernels on an accelerator, measured or by the nearest known source.
 
-    Rates without a name and peaks are those of 16-bit products on an unknown one.
+    Rates without a name and peaks are those of 16-bit products on an unknown accelerator.
     """
     chip = Accelerator(
         name=rates.name,
@@ -171,13 +171,13 @@ COMPUTE = "compute"
 """Name of the lane of kernels; collectives have a lane named after their group's label."""
 HOST = "host"
 NO_GRAPH = -1
-"""Of an op that is part of no CUDA graph."""
+"""Graph number of an op that is part of no CUDA graph."""
 UNKNOWN_WORK = Work(math.nan, math.nan)
-"""Of an op that is not a kernel."""
+"""Work of an op that is not a kernel."""
 
 
 class ChannelKey(NamedTuple):
-    """Identifies a channel: the label of its groups, and the stages they begin and end on."""
+    """Key of a channel: the label of its groups, and the stages of their first and last ranks."""
 
     label: str
     first_stage: int
@@ -185,7 +185,7 @@ class ChannelKey(NamedTuple):
 
 
 class ChannelCall(NamedTuple):
-    """What every group of a channel communicates in one call; fields as :class:`Exchange`'s."""
+    """Communication of every group of a channel in one call; fields as :class:`Exchange`'s."""
 
     kind: str
     size: float
@@ -195,7 +195,7 @@ class ChannelCall(NamedTuple):
 
 
 class NumberedCall(NamedTuple):
-    """A call by its channel and its number there."""
+    """A call by its channel and its number on it."""
 
     channel: ChannelKey
     number: int
@@ -217,7 +217,7 @@ class Channel:
 
 @dataclass(slots=True)
 class Channels:
-    """Channels of a job, in the order in which they are first used."""
+    """Channels of a job, in the order of first use."""
 
     parallelism: Parallelism
     by_key: dict[ChannelKey, Channel] = field(default_factory=dict)
@@ -239,31 +239,31 @@ def channel_groups(parallelism: Parallelism, key: ChannelKey) -> NDArray[np.int6
 
 
 class TimedKernels(NamedTuple):
-    """Kernels that are one op: their time (s), work and launches.
+    """Kernels that form one op: their time (s), work and launches.
 
-    ``unlike`` has time, FLOPs and bytes on each expert-parallel rank, where they differ; ``spent``
-    is the time by how it is known.
+    ``by_ep`` has time, FLOPs and bytes on each expert-parallel rank, where they differ; ``spent``
+    is the time by origin.
     """
 
     time: float
     work: Work
     launches: int
-    unlike: Floats | None
+    by_ep: Floats | None
     spent: Mapping[str, float]
 
 
 @dataclass(slots=True)
 class RankProgram:
-    """Ops of a rank of one stage, numbered from 0; ops of a lane follow each other.
+    """Ops of a rank of one stage, numbered from 0; ops of a lane run in order.
 
     ``waits`` are the ops that the next kernel or exchange waits for besides its lane,
-    ``weight_gathers`` those that only the next kernel waits for. ``work`` is what an op's kernels
-    do together, ``UNKNOWN_WORK`` for an op without kernels; ``flops`` is the sum. ``launches`` are
+    ``weight_gathers`` those that only the next kernel waits for. ``work`` is the total work of an
+    op's kernels, ``UNKNOWN_WORK`` for an op without kernels; ``flops`` is the sum. ``launches`` are
     the kernels of each op, ``blocking`` the ops that the host waits for, ``graph`` the number of
-    the CUDA graph that each op belongs to, -1 for one that the host launches by itself; ops to come
-    belong to ``captured``. ``by_ep`` has the
-    duration and work of ops that differ among expert-parallel ranks: rows of time (s), FLOPs and
-    bytes, shape ``(ep, 3)``; what stands in the columns is then the mean rank's.
+    the CUDA graph that each op belongs to, -1 for one that the host launches by itself; new ops
+    belong to ``captured``. ``by_ep`` has the duration and work of ops that differ among
+    expert-parallel ranks: rows of time (s), FLOPs and bytes, shape ``(ep, 3)``; the columns then
+    have those of the mean rank.
     """
 
     stage: int
@@ -295,41 +295,41 @@ class RankProgram:
     def compute(
         self, name: str, works: Iterable[Work], by_ep: Iterable[Iterable[Work]] = ()
     ) -> int:
-        """Add kernels as one op, which waits for all that is to be waited for.
+        """Add kernels as one op, which waits for all pending waits.
 
         ``by_ep`` are those of each expert-parallel rank, where they differ.
         """
         return self.add(name, self.timed(works, by_ep))
 
     def timed(self, works: Iterable[Work], by_ep: Iterable[Iterable[Work]] = ()) -> TimedKernels:
-        """Time kernels that will be one op, perhaps many times over."""
+        """Time kernels that form one op, which may be added many times."""
         kernels = list(works)
-        unlike = [self.clock.total(own) for own in by_ep]
+        totals = [self.clock.total(own) for own in by_ep]
         spent: dict[str, float] = {}
         time, flops, traffic = self.clock.total(kernels, spent)
         return TimedKernels(
             time,
             Work(flops, traffic),
             sum(work.launches for work in kernels),
-            np.array(unlike) if unlike else None,
+            np.array(totals) if totals else None,
             spent,
         )
 
     def add(self, name: str, kernels: TimedKernels) -> int:
-        """Add kernels that have been timed, as :meth:`compute` does."""
+        """Add timed kernels, as :meth:`compute` does."""
         op = self._op(What.COMPUTE, COMPUTE, name, kernels.time)
         self.flops += kernels.work.flops
         self.work[op] = kernels.work
         self.launches[op] = kernels.launches
         self.clock.note(kernels.spent)
-        if kernels.unlike is not None:
-            self.by_ep[op] = kernels.unlike
+        if kernels.by_ep is not None:
+            self.by_ep[op] = kernels.by_ep
         self._wait(op, [*self.waits, *self.weight_gathers])
         self.waits, self.weight_gathers = [], []
         return op
 
     def exchange(self, exchange: Exchange) -> None:
-        """Add a collective that waits for the last kernel, and is waited for by the next."""
+        """Add a collective that waits for the last kernel; the next kernel waits for it."""
         op = self.collective(exchange, exchange.label, self.waits or self.last(COMPUTE))
         if op is not None:
             self.waits = [op]
@@ -337,7 +337,7 @@ class RankProgram:
     def collective(
         self, exchange: Exchange, lane: str, after: Iterable[int], dtype: str | None = None
     ) -> int | None:
-        """Add a collective on a lane; none where the group is a single rank."""
+        """Add a collective on a lane; none if the group is a single rank."""
         key = self.channels.between(exchange.label, self.stage, self.stage)
         channel = self.channels.by_key[key]
         if channel.groups.shape[1] == 1:
@@ -351,7 +351,7 @@ class RankProgram:
         return op
 
     def join(self, what: What, lane: str, call: NumberedCall, after: Iterable[int]) -> int:
-        """Add this rank's op of a call that is on its channel already."""
+        """Add this rank's op of a call that is already on its channel."""
         op = self._op(what, lane, lane, 0.0)
         self._join(op, call, after)
         return op
@@ -396,13 +396,13 @@ def weight_gradients(kernels: Iterable[Kernel]) -> list[Work]:
 
 @dataclass(frozen=True, slots=True)
 class HostCosts:
-    """Time of the host (s) for a kernel, and for a collective or a message."""
+    """Host time (s) of a kernel, and of a collective or a message."""
 
     launch: float
     exchange: float
 
     def of(self, program: RankProgram, op: int) -> float:
-        """Time of the host for an op, all its kernels together; a graph is launched like one."""
+        """Return the host time of an op, all its kernels together; a graph takes one launch."""
         if program.graph[op] != NO_GRAPH:
             is_first = op == 0 or program.graph[op - 1] != program.graph[op]
             return min(self.launch, self.exchange) if is_first else 0.0
@@ -414,7 +414,7 @@ class HostCosts:
 def with_launches(program: RankProgram, host: HostCosts) -> RankProgram:
     """Put a host op before every op; the host may run ahead of the device.
 
-    Behind an op of ``program.blocking`` it waits until that is done.
+    After an op of ``program.blocking`` the host waits until that has ended.
     """
     ops = len(program.what)
     before = list(range(ops))
@@ -439,5 +439,5 @@ def with_launches(program: RankProgram, host: HostCosts) -> RankProgram:
         flops=program.flops,
         launches=[0] * ops + program.launches,
         graph=[NO_GRAPH] * ops + program.graph,
-        by_ep={ops + op: unlike for op, unlike in program.by_ep.items()},
+        by_ep={ops + op: works for op, works in program.by_ep.items()},
     )

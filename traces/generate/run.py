@@ -1,4 +1,4 @@
-"""What a model is run for: a training step, or a pass of serving; and the micro-batches of it."""
+"""The run of a model: a training step, or a pass of serving; and its micro-batches."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ OPTIMIZERS = {
     "adafactor": 0,
     "sgd": 0,
 }
-"""Bytes of state for each parameter, besides its master copy in fp32.
+"""Bytes of state per parameter, besides its master copy in fp32.
 
 Adam has two moments in fp32 (arXiv 1910.02054, section 3.1), in bf16 (DeepSeek-V3, arXiv
 2412.19437, section 3.3.3) or in blocks of 8 bits (arXiv 2110.02861); Lion (arXiv 2302.06675), Muon
@@ -34,18 +34,18 @@ Adam has two moments in fp32 (arXiv 1910.02054, section 3.1), in bf16 (DeepSeek-
 over rows and columns, which are next to nothing (arXiv 1804.04235).
 """
 RECIPES = {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}
-"""Precisions that are recipes of products with weights, and whose peak these have.
+"""Precisions that are recipes of products with weights, and the precision of their peak.
 
 Blocks of operands have scales of their own: 128 numbers (DeepSeek-V3, arXiv 2412.19437, section
 3.3.2), 32 (OCP Microscaling Formats 1.0), or 16 (NVFP4, arXiv 2509.25149). All else is in bf16.
 """
 LORA_TARGETS = ("qkv", "proj", "up", "down")
-"""What may have adapters: the products that make queries, keys and values, that behind attention,
-and those of the network; all of them, as NeMo's LoRA has it by default."""
+"""Products that may have adapters: those that make queries, keys and values, the one after
+attention, and those of the network; by default all of them, as in NeMo's LoRA."""
 _MOST_PASSES = 10_000_000
-"""Micro-batches times layers times ranks of a stage; each makes ten ops or more, of some 100 B."""
+"""Most micro-batches times layers times ranks of a stage; each makes over ten ops of some 100 B."""
 _MOST_WRITTEN = 500_000
-"""Layers times micro-batches, which are written out one by one whatever is folded: some 10 s."""
+"""Most layers times micro-batches, which are written one by one even if folded: some 10 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,19 +61,19 @@ class Training:
     sequence
         Tokens of a sequence.
     precision
-        Of weights and activations, as a dtype's name; under a framework one of 8 bits, or a name
-        of :data:`RECIPES`, is that of products with weights alone.
+        Of weights and activations, as a dtype's name; under a framework one of 8 bits, or a name of
+        :data:`RECIPES`, is that of products with weights alone.
     gradient
         Precision in which gradients are summed, between micro-batches and between replicas (fp32
         with bf16, as Megatron-LM does by default).
     recompute
-        What the backward pass repeats of the forward pass: ``none``, ``selective`` (the scores of
-        attention), ``op`` (all but attention and every second matrix product, torchtitan's
-        selective checkpointing by operator), or ``full`` (arXiv 2205.05198, section 5).
+        What the backward pass recomputes: ``none``, ``selective`` (the scores of attention), ``op``
+        (all but attention and every second matrix product, torchtitan's selective checkpointing by
+        operator), or ``full`` (arXiv 2205.05198, section 5).
     scores
-        How much of the matrix of attention scores is computed: ``full``, as Megatron-LM's FLOPs
-        formula counts (arXiv 2104.04473, eq. 3), or ``causal``, the lower half, as FlashAttention
-        does.
+        Fraction of the matrix of attention scores that is computed: ``full``, as in Megatron-LM's
+        FLOPs formula (arXiv 2104.04473, eq. 3), or ``causal``, the lower half, as in
+        FlashAttention.
     schedule
         Order of the micro-batches on a pipeline stage, a name of
         :data:`traces.generate.parallelism.SCHEDULES`.
@@ -81,27 +81,27 @@ class Training:
         Gradients of layers are reduced together until this many bytes are reached (PyTorch DDP's
         ``bucket_cap_mb``, 25 MiB); the gradients of a layer are never divided.
     framework
-        Which framework runs it, a name of :data:`traces.generate.framework.FRAMEWORKS`: what it
-        overlaps, how long kernels take, and what its host takes. ``none`` is a roofline.
+        A name of :data:`traces.generate.framework.FRAMEWORKS`: it determines overlap, times of
+        kernels, and host times. ``none`` is a roofline.
     fused
         Whether bias, dropout and residual sum, and bias and activation, are one kernel each; None:
-        as the framework has it.
+        the framework's default.
     attention
         How scores are computed: ``flash``, on the chip (arXiv 2205.14135), ``flex``, likewise, or
-        ``unfused``, by way of memory.
+        ``unfused``, through memory.
     dropout
-        Whether attention's scores, and what it and the network add to the residual, are dropped at
-        random: their masks are kept for the backward pass.
+        Whether there is dropout on attention's scores and on what it and the network add to the
+        residual: the masks are kept for the backward pass.
     optimizer
-        What is kept of every parameter: a name of :data:`OPTIMIZERS`.
+        Determines the state of every parameter: a name of :data:`OPTIMIZERS`.
     cuda_graphs
         Whether each layer's pass is captured as a CUDA graph, which the host launches like one
-        kernel; None: as the framework has it.
+        kernel; None: the framework's default.
     lora_rank, lora_targets
-        Rank of adapters that are trained in place of the weights, and what has them, names of
-        :data:`LORA_TARGETS`. 0: all is trained.
+        Rank of the adapters that are trained instead of the weights, and the products with
+        adapters, names of :data:`LORA_TARGETS`. 0: all weights are trained.
     loss
-        How the loss holds the logits: ``fused``, ``parallel``, ``torch`` or ``compiled``
+        How the loss stores the logits: ``fused``, ``parallel``, ``torch`` or ``compiled``
         (:func:`traces.generate.activations.head_activations`). The default needs least.
 
     Raises
@@ -157,7 +157,7 @@ class Training:
         _check_precision(self)
 
     def __str__(self) -> str:
-        """Say in words what is run."""
+        """Describe the run."""
         said = [
             f"micro-batch {self.micro_batch:,}",
             f"global batch {self.global_batch:,}",
@@ -175,10 +175,10 @@ class Training:
         ]
         if self.lora_rank:
             said.append(f"LoRA of rank {self.lora_rank} on {', '.join(self.lora_targets)}")
-        return "training: " + ", ".join(said + _said_kernels(self))
+        return "training: " + ", ".join(said + _kernels_text(self))
 
     def micro_batches(self, parallelism: Parallelism) -> int:
-        """Return how many micro-batches each replica computes."""
+        """Return the number of micro-batches of each replica."""
         together = self.micro_batch * parallelism.dp
         if self.global_batch % together:
             near = self.global_batch // together * together
@@ -235,7 +235,7 @@ class Serving:
     cuda_graphs: bool | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        """Say in words what is run."""
+        """Describe the run."""
         said = [
             f"batch {self.batch:,} per replica",
             f"context {self.context:,}",
@@ -245,7 +245,7 @@ class Serving:
         ]
         if self.micro_batches > 1:
             said.append(f"in {self.micro_batches:,} micro-batches")
-        return f"{self.phase}: " + ", ".join(said + _said_kernels(self))
+        return f"{self.phase}: " + ", ".join(said + _kernels_text(self))
 
     def __post_init__(self) -> None:
         _check_kernels(self)
@@ -262,8 +262,8 @@ class Serving:
 _SAID_SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B"}
 
 
-def _said_kernels(run: Training | Serving) -> list[str]:
-    """Say the framework, and where a choice is not as the framework has it."""
+def _kernels_text(run: Training | Serving) -> list[str]:
+    """Return the framework, and choices that differ from its defaults."""
     said = [] if run.framework == NONE else [f"framework {run.framework}"]
     if run.fused is not None:
         said.append("fused kernels" if run.fused else "unfused kernels")
@@ -273,12 +273,12 @@ def _said_kernels(run: Training | Serving) -> list[str]:
 
 
 def micro_batches(parallelism: Parallelism, run: Training | Serving) -> int:
-    """Return how many micro-batches each replica computes."""
+    """Return the number of micro-batches of each replica."""
     return run.micro_batches(parallelism) if isinstance(run, Training) else run.micro_batches
 
 
 def new_tokens(parallelism: Parallelism, run: Training | Serving) -> int:
-    """Return the tokens that a step of the whole job reads or makes."""
+    """Return the tokens that a step of the whole job reads or generates."""
     if isinstance(run, Training):
         return run.global_batch * run.sequence
     return run.batch * (run.context if run.phase == "prefill" else 1) * parallelism.dp
@@ -286,15 +286,14 @@ def new_tokens(parallelism: Parallelism, run: Training | Serving) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """What one pass through a layer computes on, and how it is divided over ranks.
+    """Input of one pass through a layer, and its division over ranks.
 
     ``sequences`` have ``new_tokens`` each, which attend to ``context`` tokens; ``attended`` is the
-    fraction of those pairs whose scores are computed. The head turns ``logit_tokens`` of each
-    sequence into probabilities. An element of ``dtype`` has ``element_bytes``; ``recipe`` is the
-    precision of the products with weights, ``gradient_bytes`` those of an element of the step's
-    gradients. ``imbalance`` is how
-    unevenly tokens choose experts; None: alike. With ``lora_rank`` weights are frozen, and products
-    of ``lora_targets`` have adapters.
+    fraction of those pairs whose scores are computed. The head computes logits for ``logit_tokens``
+    of each sequence. An element of ``dtype`` has ``element_bytes``; ``recipe`` is the precision of
+    the products with weights, ``gradient_bytes`` those of an element of the step's gradients.
+    ``imbalance`` is how unevenly tokens choose experts; None: evenly. With ``lora_rank`` weights
+    are frozen, and products of ``lora_targets`` have adapters.
     """
 
     phase: Literal["training", "prefill", "decode"]
@@ -466,7 +465,7 @@ def _check_precision(run: Training | Serving) -> None:
 
 
 _MOST_TOKENS = 2**28
-"""Of a sequence, and of sequences in a batch: the longest contexts there are have a hundredth."""
+"""Most tokens of a sequence, and sequences of a batch: the longest contexts have a hundredth."""
 
 
 def _check_counts(run: Training | Serving, *names: str) -> None:

@@ -1,8 +1,8 @@
-"""The program of every pipeline stage: its slots one after another, and its data parallelism.
+"""The program of every pipeline stage: its slots in order, and its data parallelism.
 
-Messages between stages are asynchronous: they wait for the kernel that makes them and are waited
-for by the one that needs them. Receives are posted ahead, in the order of the sender, so that a
-late stage never holds up the one before. Buffers for what has arrived are not limited.
+Messages between stages are asynchronous: they wait for the kernel that makes them, and the kernel
+that needs them waits for them. Receives are posted ahead, in the order of the sender, so that a
+late stage never delays the one before. Buffers for received messages are not limited.
 
 Replicas of a stage reduce gradients and shard states and weights. Volumes are those of ZeRO (arXiv
 1910.02054, section 7): with ``P`` parameters the gradients cost an all-reduce of ``P``, the same as
@@ -54,12 +54,12 @@ section 3.1): read, and written back."""
 _NORM_BYTES = 4
 """A norm is one number in fp32."""
 _BLOCKS_AHEAD = 2
-"""Blocks whose weights are held at once: the one under way and the next, which is prefetched, as
+"""Blocks whose weights are gathered at once: the current one and the next, which is prefetched, as
 PyTorch's FSDP limits its all-gathers (arXiv 2304.11277, section 3.4)."""
 
 
 def stage_programs(plan: GenerationPlan) -> tuple[RankProgram, ...]:
-    """Return the program that every rank of a stage runs, for each stage of the pipeline."""
+    """Return the program of every pipeline stage's ranks, in the order of the stages."""
     parallelism, run = plan.parallelism, plan.run
     batch = micro_batch(plan.model, parallelism, run, plan.imbalance)
     by = framework(run.framework)
@@ -86,7 +86,7 @@ def stage_programs(plan: GenerationPlan) -> tuple[RankProgram, ...]:
 
 
 def host_costs(plan: GenerationPlan) -> HostCosts | None:
-    """Return what the host takes: as the plan says, else as the framework does; None if nothing."""
+    """Return the host's times: the plan's, else the framework's; None without a host."""
     by = framework(plan.run.framework)
     if plan.launch is not None:
         return HostCosts(plan.launch, plan.launch)
@@ -107,7 +107,7 @@ def _slots(stage: int, plan: GenerationPlan) -> list[Slot]:
 
 
 class _Message(NamedTuple):
-    """Activations or gradients of a micro-batch that a chunk of the pipeline sends."""
+    """Activations or gradients of a micro-batch, sent by a chunk of the pipeline."""
 
     direction: str
     micro_batch: int
@@ -115,9 +115,9 @@ class _Message(NamedTuple):
 
 
 class _Pieces(NamedTuple):
-    """A part whose exchanges are hidden: what reads the first, the rest, what makes the last.
+    """A part whose exchanges are overlapped: its first piece, the rest, and its last piece.
 
-    ``before_last`` is all but the last piece, as the backward pass needs it.
+    ``before_last`` is all but the last piece, for the backward pass.
     """
 
     first: LayerPart
@@ -132,7 +132,7 @@ _Messages = dict[_Message, NumberedCall]
 
 
 def _messages(batch: MicroBatch, orders: Sequence[Sequence[Slot]], channels: Channels) -> _Messages:
-    """Assign each message between stages its call; those of a channel in the order of sending.
+    """Assign a call to each message between stages; those of a channel in the order of sending.
 
     A message is ``b s h`` elements; where the sequence is sharded, a tensor rank's share of them
     (arXiv 2104.04473, sections 3.2 and 4.1).
@@ -157,11 +157,11 @@ def _messages(batch: MicroBatch, orders: Sequence[Sequence[Slot]], channels: Cha
 
 @dataclass(slots=True)
 class _StageWriter:
-    """Writes the program of a stage; ``data_parallel`` writes what its replicas exchange.
+    """Writes the program of a stage; ``data_parallel`` writes its replicas' communication.
 
-    ``captures`` says that layers are CUDA graphs, ``graphs`` is the number of the last.
-    ``losses`` are the ops after which a micro-batch's loss is known. ``timed``, ``pieces`` and
-    ``kept`` are what was worked out of parts, which live as long, for the next micro-batch.
+    ``captures``: layers are CUDA graphs, of which ``graphs`` is the number of the last. ``losses``
+    are the ops after which a micro-batch's loss is known. ``timed``, ``pieces`` and ``kept``
+    memoise results per part for the next micro-batches; parts outlive them.
     """
 
     program: RankProgram
@@ -184,7 +184,7 @@ class _StageWriter:
                 self._forward(slot)
             elif slot.kind is SlotKind.WEIGHT_GRADIENT:
                 for block in reversed(self.chunks[self._chunk(slot)]):
-                    with self._captured():
+                    with self._capture_graph():
                         for part in reversed(block.parts):
                             if weight_gradients(part.kernels):
                                 self._compute(part, "weight gradient", weight_gradients)
@@ -200,7 +200,7 @@ class _StageWriter:
             self._receive(_Message(_FORWARD, slot.micro_batch, chunk - 1))
         for block in self.chunks[chunk]:
             self._gather(block)
-            with self._captured():
+            with self._capture_graph():
                 for part in block.parts:
                     self._forward_part(part, "forward")
             self._release()
@@ -217,7 +217,7 @@ class _StageWriter:
             self.program.waits = self.losses.pop(slot.micro_batch)
         for block in reversed(self.chunks[chunk]):
             self._gather(block)
-            with self._captured():
+            with self._capture_graph():
                 self._recompute(block)
                 for part in reversed(block.parts):
                     self._backward_part(part, slot.kind)
@@ -228,11 +228,11 @@ class _StageWriter:
             self._send(_Message(_BACKWARD, slot.micro_batch, chunk))
 
     @contextmanager
-    def _captured(self) -> Iterator[None]:
-        """Take what a layer launches in a pass for one CUDA graph, if layers are captured.
+    def _capture_graph(self) -> Iterator[None]:
+        """Make the launches of a layer's pass one CUDA graph, if layers are captured.
 
-        As Megatron-LM captures them: messages, gathers of weights, and sums of gradients are none
-        of it.
+        As in Megatron-LM's capture, messages, gathers of weights, and sums of gradients are not
+        part of it.
         """
         if self.captures:
             self.graphs += 1
@@ -259,7 +259,7 @@ class _StageWriter:
         return self.pieces[id(part)]
 
     def _in_pieces(self, part: LayerPart) -> _Pieces | None:
-        """Cut a part in three: what reads the exchange before it, and what makes that after it.
+        """Cut a part in three: readers of the exchange before, the rest, producer of the one after.
 
         Between them is the rest. None where tensor ranks exchange nothing in pieces.
         """
@@ -284,7 +284,7 @@ class _StageWriter:
         )
 
     def _beside(self, exchanges: Exchanges, part: LayerPart, purpose: str, works: _Works) -> None:
-        """Compute a piece of a part beside its exchanges; what follows waits for both."""
+        """Compute a piece of a part beside its exchanges; the next op waits for both."""
         program = self.program
         before, done = list(program.waits), []
         for exchange in exchanges:
@@ -299,9 +299,9 @@ class _StageWriter:
     def _backward_part(self, part: LayerPart, kind: SlotKind) -> None:
         """Write the gradients of a part.
 
-        Those of the weights that read its input overlap with the exchange behind it: Megatron-LM
+        Weight gradients that read its input overlap with the exchange after it: Megatron-LM
         computes them while the input's gradient is reduced. With sequence parallelism it gathers
-        the input of such a matrix once more, hidden behind the input's gradient; that is left out.
+        the input of such a matrix once more, overlapped with the input's gradient: left out.
         """
         overlaps = (
             kind is SlotKind.BACKWARD
@@ -327,9 +327,9 @@ class _StageWriter:
             self._compute(pieces.before_last, name, gradients)
         for exchange in part.back_after:
             self.program.exchange(exchange)
-        if overlaps and _overlapped(part.kernels):
+        if overlaps and _input_weight_gradients(part.kernels):
             waits, self.program.waits = self.program.waits, []
-            self._compute(part, "weight gradient", _overlapped)
+            self._compute(part, "weight gradient", _input_weight_gradients)
             self.program.waits = waits
 
     def _compute(self, part: LayerPart, purpose: str, works: _Works) -> None:
@@ -337,7 +337,7 @@ class _StageWriter:
         if not part.kernels:
             return
         key = id(part), purpose
-        if key not in self.timed:  # every micro-batch computes alike
+        if key not in self.timed:  # equal for every micro-batch
             by_ep = [works(kernels) for kernels in part.by_ep]
             self.timed[key] = self.program.timed(works(part.kernels), by_ep)
         self.program.add(f"{part.name} {purpose}", self.timed[key])
@@ -349,7 +349,7 @@ class _StageWriter:
         return any(degree[exchange.label] > 1 for exchange in part.back_after)
 
     def _recompute(self, block: ModelBlock) -> None:
-        """Repeat a layer's forward pass, exchanges and all, once its gradient has come."""
+        """Repeat a layer's forward pass, exchanges included, once its gradient has arrived."""
         if self.recompute not in ("full", "op") or not block.is_layer:
             return
         for part in block.parts:
@@ -391,16 +391,16 @@ class _StageWriter:
             self.data_parallel.reduce(block, slot.micro_batch)
 
     def _chunk(self, slot: Slot) -> int:
-        """Return the slot's chunk, numbered through the whole pipeline."""
+        """Return the slot's chunk, numbered over the whole pipeline."""
         return slot.chunk * self.batch.parallelism.pp + self.program.stage
 
 
 @dataclass(slots=True)
 class _DataParallelWriter:
-    """Writes what the replicas of a stage exchange, and the optimiser.
+    """Writes the communication of a stage's replicas, and the optimiser.
 
-    ``blocks`` are all of the stage. ``pending`` are the parameters whose gradients wait for a
-    bucket to be full, ``block_ends`` the last kernel of every block so far.
+    ``blocks`` are all of the stage. ``pending`` are the parameters whose gradients wait for a full
+    bucket, ``block_ends`` the last kernel of every block so far.
     """
 
     program: RankProgram
@@ -420,19 +420,19 @@ class _DataParallelWriter:
             op = self.program.collective(exchange, f"{exchange.label} gather", after)
             self.program.weight_gathers += [op] if op is not None else []
         if self.program.weight_gathers and self.program.clock.framework.sharding == "each":
-            # What was gathered rank by rank is copied to where each parameter lies as a whole.
+            # Gathered shards are copied from rank order to whole parameters.
             copied = 2.0 * weights.total * self.batch.element_bytes
             self.program.compute("gathered weights", (streamed(copied),))
 
     def release(self) -> None:
-        """Note that a block has been computed: its weights may be freed."""
+        """Mark a block as computed: its weights may be freed."""
         self.block_ends += self.program.last(COMPUTE)
 
     def reduce(self, block: ModelBlock, micro_batch: int) -> None:
         """Reduce the gradients of a block that has been computed, once they are complete.
 
-        From ZeRO-2 on no rank holds all gradients, so that those of every micro-batch are reduced;
-        until then they are accumulated and reduced with the last.
+        From ZeRO-2 on no rank holds all gradients, so those of every micro-batch are reduced; below
+        they are accumulated and reduced with the last.
         """
         p = self.batch.parallelism
         is_last = micro_batch + 1 == self.training.micro_batches(p)
@@ -440,7 +440,7 @@ class _DataParallelWriter:
             return
         trained = parameters_on_rank(block.trained, self.batch)
         self.pending = Parameters(*(a + b for a, b in zip(self.pending, trained, strict=True)))
-        if copied := self._copied(trained.total):
+        if copied := self._copied_bytes(trained.total):
             self.program.compute("gradients to reduce", (streamed(copied),))
         if p.zero < 2 and not self.program.clock.framework.overlaps_gradients:
             return
@@ -448,7 +448,7 @@ class _DataParallelWriter:
             self._flush()
 
     def finish(self) -> None:
-        """Reduce the last bucket, step the optimiser, and gather the new weights."""
+        """Reduce the last bucket, run the optimiser, and gather the new weights."""
         self._flush()
         program, p = self.program, self.batch.parallelism
         tied = self.batch.model.tied_embeddings and not self.batch.lora_rank
@@ -460,7 +460,7 @@ class _DataParallelWriter:
             self._gradient_norm()
         # Adam on this rank's shard: gradients and states read, states and weights written.
         bytes_each = self._gradient_bytes + 2 * _STATE_BYTES + self.batch.element_bytes
-        program.compute("optimiser", (Work(traffic=self._stepped * bytes_each),))
+        program.compute("optimiser", (Work(traffic=self._updated * bytes_each),))
         if p.zero not in (1, 2) or program.clock.framework.overlaps_weights:
             return
         for block in self.blocks:
@@ -472,8 +472,8 @@ class _DataParallelWriter:
     def _gradient_bytes(self) -> int:
         return bytes_per_element(self.training.gradient)
 
-    def _copied(self, count: float) -> float:
-        """Bytes that are moved to reduce the gradients of ``count`` parameters, besides the call's.
+    def _copied_bytes(self, count: float) -> float:
+        """Return the bytes copied to reduce gradients of ``count`` parameters, besides the call's.
 
         FSDP's flat parameter gets its gradient by concatenation, which is then cast to the
         precision of the sum, and divided by a part of the ranks before it is summed
@@ -506,7 +506,7 @@ class _DataParallelWriter:
         self.program.collective(summed, "hsdp", after, self.training.gradient)
 
     def _exchanges(self, kind: str, parameters: Parameters, element_bytes: int) -> list[Exchange]:
-        """Exchange what all replicas hold, and experts among the replicas that hold the same."""
+        """Return exchanges among all replicas, and those of experts among replicas of the same."""
         p = self.batch.parallelism
         label = "fsdp" if p.zero == 3 or p.dp_replicate > 1 else "dp"
         dense = parameters.sharded + parameters.replicated
@@ -517,7 +517,7 @@ class _DataParallelWriter:
         return exchanges
 
     def _sum_embeddings(self) -> None:
-        """First and last stage hold a copy each of the tied matrix, and sum their gradients."""
+        """Sum the gradients of a tied matrix, of which first and last stage hold a copy each."""
         program, p, model = self.program, self.batch.parallelism, self.batch.model
         key = program.channels.between("embd", 0, p.pp - 1)
         channel = program.channels.by_key[key]
@@ -529,18 +529,18 @@ class _DataParallelWriter:
     def _gradient_norm(self) -> None:
         """Read the gradients for their norm, sum it over ranks, and let the host wait for it.
 
-        It clips by the norm, and skips a step whose norm is not finite. Replicas that shard them
-        sum it, too: some 10 us that are left out, for a tree over all of them would be the one call
-        that replicas do not share alike, and none could stand for others.
+        The host clips by the norm, and skips a step whose norm is not finite. Replicas that shard
+        gradients sum it as well: some 10 us that are left out, because a tree over all of them
+        would be the only call that differs between replicas, and none could represent the others.
         """
         program = self.program
-        program.compute("gradient norm", (streamed(self._stepped * self._gradient_bytes),))
+        program.compute("gradient norm", (streamed(self._updated * self._gradient_bytes),))
         program.exchange(Exchange("all_reduce", "tp", _NORM_BYTES))
         program.blocking.update(program.waits or program.last(COMPUTE))
 
     @property
-    def _stepped(self) -> float:
-        """Parameters that this rank's optimiser steps."""
+    def _updated(self) -> float:
+        """Number of parameters that this rank's optimiser updates."""
         p = self.batch.parallelism
         parameters = [parameters_on_rank(block.trained, self.batch) for block in self.blocks]
         shards = p.optimiser_shards
@@ -549,7 +549,7 @@ class _DataParallelWriter:
 
 
 def _without_kept(part: LayerPart) -> LayerPart:
-    """Leave out what ``op`` keeps: attention's output, and that of every second matrix product."""
+    """Return a part without what ``op`` keeps: attention's output, every second product's."""
     kernels, products = [], 0
     for kernel in part.kernels:
         is_product = kernel.weight_gradient.flops > 0
@@ -559,6 +559,6 @@ def _without_kept(part: LayerPart) -> LayerPart:
     return replace(part, kernels=tuple(kernels), by_ep=())
 
 
-def _overlapped(kernels: Sequence[Kernel]) -> list[Work]:
-    """Gradients of the weights that read a part's input: its own gradient may be under way."""
+def _input_weight_gradients(kernels: Sequence[Kernel]) -> list[Work]:
+    """Return the weight gradients that read a part's input: its own gradient may be in flight."""
     return weight_gradients(kernel for kernel in kernels if kernel.reads_input)

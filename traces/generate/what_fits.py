@@ -1,4 +1,4 @@
-"""Whether a step fits into the memory of its accelerators, and what would if it does not."""
+"""Whether a step fits into the memory of its accelerators, and similar plans that fit."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -13,43 +13,43 @@ from traces.generate.plan import DeviceMemory, GenerationPlan
 from traces.generate.run import RECIPES, Serving
 
 _SHOWN = 4
-"""Plans that would fit, of those that change equally much."""
+"""Most plans to show of those that change equally much."""
 _TRIED = 400
-"""Plans on more ranks that are tried: half a second's work."""
+"""Most plans on more ranks to try: half a second's work."""
 _WIDEST = 8
-"""Tensor ranks that are tried, as many as most nodes have accelerators."""
+"""Most tensor ranks to try: the accelerators of most nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittingPlan:
-    """A plan that fits: what it changes, and bytes on its fullest rank."""
+    """A plan that fits: its changes, and the bytes on its fullest rank."""
 
     change: str
     plan: GenerationPlan
     needed: float
 
     def __str__(self) -> str:
-        """Say both: ``recompute full: 61 GB``."""
+        """Return both: ``recompute full: 61 GB``."""
         ranks = self.plan.parallelism.ranks
         return f"{self.change}: {format_quantity(self.needed, 'B')} on each of {ranks} ranks"
 
 
 _REMEDY = "--ignore-memory (in Python ignore_memory=True of plan_on) simulates it anyway"
-"""What a message ends with, where a plan was made for a cluster."""
+"""End of a message if a plan was made for a cluster."""
 
 
 def check_memory(plan: GenerationPlan, *, remedy: str = _REMEDY) -> None:
     """Refuse a plan whose step does not fit into the memory that it states.
 
-    A plan that states none is not checked. A compiler that repeats computations where memory is
-    short is taken to repeat all that a layer can.
+    A plan without a memory is not checked. A compiler that recomputes if memory is short is assumed
+    to recompute all that a layer can.
 
     Parameters
     ----------
     plan
         Which step, and the memory of its accelerators.
     remedy
-        How to have an answer all the same.
+        How to get an answer without the check.
 
     Raises
     ------
@@ -98,15 +98,15 @@ _PARTS_NAMED, _ADVISED = 3, 2
 
 
 def fits(plan: GenerationPlan) -> bool:
-    """Whether a plan's step fits into the memory that it states; true where it states none."""
+    """Whether a plan's step fits into its memory; true if the memory is not given."""
     return _overfull(plan) is None
 
 
 def alternatives(plan: GenerationPlan) -> Iterator[FittingPlan]:
-    """Yield a few plans that fit and are like a plan that does not.
+    """Yield a few similar plans that fit, for a plan that does not.
 
-    First those that change one thing on as many ranks; if there are none those that change several,
-    then the smallest on more ranks.
+    First those with one change on as many ranks; without any, those with several changes, then the
+    smallest on more ranks.
     """
     for changes in (_single(plan), _several(plan), _on_more_ranks(plan)):
         fitting = islice(_fitting(plan, changes), _SHOWN)
@@ -176,7 +176,7 @@ def _fitting(plan: GenerationPlan, changes: _Changes) -> Iterator[FittingPlan]:
 
 
 def _changed(plan: GenerationPlan, change: Mapping[str, Any]) -> GenerationPlan | None:
-    """Change fields of a plan's parallelism and run by their names; None where they do not fit."""
+    """Change fields of a plan's parallelism and run by name; None if they do not fit each other."""
     degrees = {field.name for field in fields(Parallelism)}
     try:
         return replace(
@@ -201,7 +201,7 @@ def _ranks(plan: GenerationPlan, change: Mapping[str, Any]) -> int:
 
 
 def _single(plan: GenerationPlan) -> _Changes:
-    """One change at a time on as many ranks, the cheapest first."""
+    """Yield single changes on as many ranks, the cheapest first."""
     p, run = plan.parallelism, plan.run
     if isinstance(run, Serving):
         yield from ({"batch": batch} for batch in _halves(run.batch) if batch >= run.micro_batches)
@@ -226,7 +226,7 @@ def _halves(size: int) -> Iterator[int]:
 
 
 def _several(plan: GenerationPlan) -> _Changes:
-    """Several changes at once on as many ranks: replicas become tensor ranks or stages."""
+    """Yield combined changes on as many ranks: replicas become tensor ranks or stages."""
     p, least = plan.parallelism, _least_run(plan)
     if not isinstance(plan.run, Serving) and p.shard_ranks > 1:
         yield from (least | {"zero": zero} for zero in range(p.zero + 1, 4))
@@ -237,7 +237,7 @@ def _several(plan: GenerationPlan) -> _Changes:
 
 
 def _least_run(plan: GenerationPlan) -> dict[str, Any]:
-    """Return the settings of a run that need least memory, those that the plan does not have."""
+    """Return the settings of a run with the least memory, as far as they differ from the plan's."""
     run = plan.run
     if isinstance(run, Serving):
         return {}
@@ -260,7 +260,7 @@ def _shape(p: Parallelism, tp: int, pp: int, dp: int) -> dict[str, Any]:
 
 
 def _on_more_ranks(plan: GenerationPlan) -> _Changes:
-    """Try the smallest jobs first: more tensor ranks, stages, and ranks that share out experts."""
+    """Yield the smallest jobs first: more tensor ranks, stages, and ranks that share experts."""
     p, model = plan.parallelism, plan.model
     experts = 1 if model.experts is None else model.experts.count
     shapes = product(_doubled(p.tp, _WIDEST), _doubled(p.pp, model.layers), _doubled(p.ep, experts))
@@ -273,7 +273,7 @@ def _on_more_ranks(plan: GenerationPlan) -> _Changes:
 
 
 def _shared(plan: GenerationPlan, dp: int) -> dict[str, Any]:
-    """Return what a run on more replicas needs: a batch for all, and states divided among them."""
+    """Return the changes for more replicas: a batch for all, and sharded states."""
     run, p = plan.run, plan.parallelism
     if isinstance(run, Serving):
         return {}

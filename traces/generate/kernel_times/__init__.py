@@ -1,4 +1,4 @@
-"""How long kernels take: measured tables, what is carried over from them, and the roofline."""
+"""Durations of kernels: measured tables, carried-over tables, and the roofline."""
 
 from simulator.accelerators import Accelerator
 from traces.generate.kernel_times.own import OwnKernels, read_own

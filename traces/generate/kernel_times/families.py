@@ -1,9 +1,9 @@
-"""Families of kernels: what their tables are measured over, and what kernels' names give.
+"""Families of kernels: the dimensions of their tables, and families by kernel name.
 
-A table of a family has one grid per *variant* (a recipe, a size of heads, a window), over the
-family's dimensions. Time does not fall when a dimension grows, and grows at most as fast as the
-work does: ``exponents`` say by which power of each dimension that is. (More experts, or more
-chosen, with the same of all else are more weights or more arithmetic, not both: half the power.)
+A table of a family has one grid per *variant* (a recipe, a head size, a window), over the family's
+dimensions. Time never decreases when a dimension grows, and grows at most as fast as the work:
+``exponents`` are the powers of the dimensions in the work. (More experts, or more chosen, are more
+weights or more arithmetic, not both: half the power.)
 
 Names of kernels are those of NCCL and RCCL, cuBLAS, cuDNN, CUTLASS, TensorRT-LLM, hipBLASLt,
 Composable Kernel, MIOpen, Triton, FlashAttention, PyTorch, FBGEMM, vLLM, SGLang and XLA's fusions.
@@ -29,10 +29,10 @@ from traces.generate.kernel_times.shapes import (
 )
 
 Key = tuple[str, str]
-"""A table: name of a family, and variant."""
+"""Key of a table: name of its family, and variant."""
 
 Work = tuple[Floats, Floats]
-"""FLOPs and bytes of rows, an array each."""
+"""FLOPs and bytes of rows, an array of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +42,19 @@ class Family:
     Parameters
     ----------
     name
-        How tables and messages call it.
+        As in tables and messages.
     dimensions, exponents
-        What a row is measured at, and by which power of it the work grows.
+        Dimensions of a table's rows, and the power of each in the work.
     spread
-        The dimension whose parts are spread over an accelerator's multiprocessors: a relative with
-        twice as many has the efficiency of this one at half of it.
+        The dimension that is distributed over an accelerator's multiprocessors: an accelerator with
+        twice as many has the efficiency of this one at half the size.
     work
         FLOPs and bytes of rows, from the variant and an array of each dimension.
     recipe
         Name of the recipe (:data:`PRECISIONS`) of a variant's arithmetic.
     one_kernel
-        A row is one kernel, or two: where the least takes 50 us and more, it was the host that
-        launches it which was timed.
+        A row is one kernel, or two: if the shortest takes 50 us or more, the host's launches were
+        timed.
     tuned_by_shape
         Libraries tune these for some shapes and not for others, so that time is monotone in the
         first dimension only (:class:`~traces.generate.kernel_times.tables.Curves`).
@@ -129,13 +129,13 @@ def _experts(variant: str, sizes: tuple[Floats, ...]) -> Work:
 
 
 def attention_variant(variant: str) -> tuple[str, float, float]:
-    """Return recipe of the cache, size of heads and window of attention; 0 tokens: infinite."""
+    """Return recipe of the cache, head size and window of attention; a window of 0 is infinite."""
     recipes, head_size, window = variant.split("/")
     return recipes.partition(":")[0], float(head_size), float(window) or np.inf
 
 
 def recipes(variant: str) -> tuple[str, str]:
-    """Return the recipes of what a variant reads and of its arithmetic, for attention and MLA.
+    """Return a variant's recipes of its reads and of its arithmetic, for attention and MLA.
 
     Examples
     --------
@@ -188,13 +188,13 @@ FAMILIES = {
         ),
     )
 }
-"""Every family by its name. Variants: a recipe for ``gemm``; ``cache recipe/head size/window`` for
-attention and the cache's recipe for MLA, with ``:recipe`` of the arithmetic behind the cache's
-where it is not bf16; ``recipe/distribution`` for ``experts``."""
+"""Families by name. Variants: a recipe for ``gemm``; ``cache recipe/head size/window`` for
+attention and the cache's recipe for MLA, followed by ``:recipe`` of the arithmetic if that is not
+bf16; ``recipe/distribution`` for ``experts``."""
 
 
 def roofline(family: Family, variant: str, points: Floats, chip: Accelerator) -> Floats:
-    """Return the least time of shapes on an accelerator, s, at its full peak and bandwidth."""
+    """Return the least times of shapes on an accelerator (s), at its full peak and bandwidth."""
     recipe = PRECISIONS[family.recipe(variant)]
     peak = chip.peak(recipe.peak)
     if peak is None:
@@ -221,7 +221,7 @@ _BY_NAME = (
         UNSIZED_PRODUCTS,
         re.compile(
             r"(?<!fb)gemm|cublas|(?<!kernel_)cutlass|cijk_|nvjet|matmul|xmma|gemv|^bmm_"
-            # Convolutions, which are products of matrices that are not written down.
+            # Convolutions, which are matrix products whose matrices are not materialised.
             r"|scudnn|(?<!reduce_)[wd]grad_|winograd|implicit_con|convol|conv_?\d?d?_?(fwd|bwd)",
             re.IGNORECASE,
         ),
@@ -231,7 +231,7 @@ _BY_NAME = (
 
 
 def kind_by_name(kernel: str) -> str:
-    """Return what the name of a kernel says of it.
+    """Classify a kernel by its name.
 
     Examples
     --------
@@ -247,13 +247,13 @@ _ELEMENTWISE = re.compile(
     r"elementwise|reduce_kernel|softmax|layer_?norm|rms_?norm|batch_?norm|bn_(fw|bw)|dropout|copy"
     r"|multi_tensor_apply|fused_adam|catarray|cat_?copy|fill|transpose|permut|nchwtonhwc"
     r"|nhwctonchw|^triton_"
-    # What moves, orders and looks up: bytes count, and no products.
+    # Copies, sorts and look-ups: memory-bound, without matrix products.
     r"|pool|rope_|rotary|qk_?norm|kv_?cache|act_and_mul|embedding|sort|scan|scatter|gather|bucket"
     r"|index|indices|quantize|rowwise_to_float|topk|routing|finalize|select|unique|segment|jagged"
     r"|reduce_?by_?key|reduce_wgrad|subtensorop|optensor|fft\d?d?_|_mask|arange|histogram",
     re.IGNORECASE,
 )
-_PASSES = frozenset(
+_FUSED_PASSES = frozenset(
     {
         *("add", "subtract", "multiply", "divide", "negate", "abs", "maximum", "minimum", "clamp"),
         *("exponential", "log", "tanh", "logistic", "rsqrt", "sqrt", "power", "sine", "cosine"),
@@ -262,12 +262,12 @@ _PASSES = frozenset(
         *("dynamic", "update", "gather", "scatter", "finite", "wrapped", "loop", "input"),
     }
 )
-"""HLO's operations that multiply no matrices, and what XLA calls fusions of them alone."""
+"""HLO operations without matrix products, and XLA's names of fusions of such operations alone."""
 _FUSION = re.compile(r"^([a-z_]+?)_fusion(\.\d+)*$")
 
 
 def is_elementwise(kernel: str) -> bool:
-    """Whether a kernel, by its name, passes over elements and multiplies no matrices.
+    """Whether a kernel, by its name, is element-wise: no matrix products.
 
     Examples
     --------
@@ -282,7 +282,7 @@ def is_elementwise(kernel: str) -> bool:
         return False
     fusion = _FUSION.match(kernel)
     if fusion is not None:
-        return _PASSES.issuperset(fusion[1].split("_"))
+        return _FUSED_PASSES.issuperset(fusion[1].split("_"))
     return bool(_ELEMENTWISE.search(kernel))
 
 
@@ -294,10 +294,10 @@ _TILES = (
     re.compile(r"_(\d{1,9})x(\d{1,9})(?:x\d+)*(?:_|$)"),  # cuBLAS, CUTLASS, Triton's matmul_ogs
 )
 _FEW = 32
-"""Rows of a tile that is made for few: a product with as many does 32 FLOPs for a byte of 16-bit
-weights, a tenth to a fifth of what accelerators of today do in the time in which they read one."""
+"""Rows of a tile for few rows: a product with as many does 32 FLOPs per byte of 16-bit weights, a
+tenth to a fifth of what today's accelerators compute in the time of reading a byte."""
 _PLAIN_FP32 = re.compile(r"_s(gemm|cudnn)_")
-"""Products of 32-bit floats without matrix units: small tiles are usual, and memory is no bound."""
+"""Products of 32-bit floats without matrix units: compute-bound, even with small tiles."""
 _DECODING = re.compile(
     r"decod|splitkv|split_kv|paged|forgen|generation|_ll4mi_|multictaskv", re.IGNORECASE
 )
@@ -306,8 +306,8 @@ _DECODING = re.compile(
 def has_few_rows(kernel: str) -> bool | None:
     """Whether a product or attention has so few rows that memory bounds it; None: unknown.
 
-    A library picks the tile to fit the product: one of 32 rows or columns at most is for one with
-    no more, as decoding has. Attention that decodes is named for it.
+    A library picks the tile to fit the product: a tile of at most 32 rows or columns is for
+    a product with no more, as in decoding. Attention of decodes is recognised by name.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Which rows of which tables answer for a shape, and by what they are multiplied.
+"""Which rows of which tables give a shape's time, and by which factor.
 
-Where tables lack a kind of attention it follows from what they have, by published ratios:
+If tables lack a kind of attention, its time follows from other kinds by published ratios:
 FlashAttention-3 (Shah et al., arXiv 2407.08608), figures 5 and 6: TFLOP/s on H100 SXM5 by sequence
-length, 16,384 tokens and a width of 2,048 in all, FP16; FLOPs of the backward pass are 2.5 times
+length, 16,384 tokens and a width of 2,048 in total, FP16; FLOPs of the backward pass are 2.5 times
 those of the forward pass, those under a causal mask half.
 """
 
@@ -25,7 +25,7 @@ from traces.generate.kernel_times.shapes import (
 
 
 class Term(NamedTuple):
-    """A point of a table; ``weight`` is that of the logarithm of its time."""
+    """A point of a table; ``weight`` multiplies the logarithm of its time."""
 
     key: Key
     point: tuple[float, ...]
@@ -34,9 +34,9 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Time of a shape: that of points of tables, times ``factor``.
+    """Time of a shape: the weighted times of points of tables, times ``factor``.
 
-    ``exact``: the table measured this very kind of kernel, so that its time counts as measured.
+    ``exact``: the table measured exactly this kind of kernel, so its time counts as measured.
     """
 
     terms: tuple[Term, ...]
@@ -44,11 +44,11 @@ class Lookup:
     exact: bool = True
 
     def times(self, factor: float) -> "Lookup":
-        """Multiply the time by what another source gives; it is then carried over."""
+        """Multiply the time by a factor of another source; it then counts as carried over."""
         return Lookup(self.terms, self.factor * factor, exact=False)
 
 
-_INSTEAD = {
+_SUBSTITUTES = {
     "fp16": ("bf16",),
     "fp8_block": ("fp8",),
     "fp8_static": ("fp8",),
@@ -63,17 +63,17 @@ _INSTEAD = {
     "w4a8_mxfp4_mxfp8": ("w4afp8", "fp8"),
     "w4afp8": ("w4a8_mxfp4_mxfp8", "fp8"),
 }
-"""Recipes whose kernels stand for those of another that no table has, the nearest first: they have
+"""Recipes whose kernels substitute for those of a recipe without a table, nearest first: they have
 the same peak, or wait for the same arithmetic."""
 
 
 def lookup(shape: Shape, tables: Collection[Key], generation: str = "") -> Lookup | None:
-    """Find a shape in tables.
+    """Look up a shape in tables.
 
     Returns
     -------
     Lookup or None
-        None if no table says anything about such a kernel.
+        None if no table covers such a kernel.
     """
     match shape:
         case Gemm():
@@ -89,7 +89,7 @@ def lookup(shape: Shape, tables: Collection[Key], generation: str = "") -> Looku
 
 
 def _gemm_lookup(shape: Gemm, tables: Collection[Key]) -> Lookup | None:
-    """Find a product; a batch of products runs as one with all their rows."""
+    """Look up a product; a batch of products counts as one with all their rows."""
     for recipe, is_same in _recipes(shape.dtype):
         if ("gemm", recipe) in tables:
             point = (shape.m * shape.batch, shape.n, shape.k)
@@ -108,19 +108,19 @@ def _experts_lookup(shape: ExpertGemms, tables: Collection[Key]) -> Lookup | Non
             forward = Lookup(
                 (Term(key, point),), exact=is_same and distribution == shape.distribution
             )
-            # Gradients of the inputs and of the weights are as many products again, each.
+            # Gradients of the inputs take as many products again, and so do those of the weights.
             return forward.times(2.0) if shape.direction == "backward" else forward
     return None
 
 
 def _recipes(recipe: str) -> Iterator[tuple[str, bool]]:
     yield recipe, True
-    for substitute in _INSTEAD.get(recipe, ()):
+    for substitute in _SUBSTITUTES.get(recipe, ()):
         yield substitute, False
 
 
 _SINCE_AMPERE = ("hopper", "blackwell")
-"""Generations whose flash attention is made anew: tables of the others are FlashAttention-2's."""
+"""Generations with flash attention of their own; tables of the others are FlashAttention-2's."""
 
 
 def _attention_lookup(shape: Attention, tables: Collection[Key], generation: str) -> Lookup | None:
@@ -148,14 +148,14 @@ computes n (n + 128) / 2 pairs of a query and a key."""
 
 
 def _forward(shape: Attention, tables: Collection[Key]) -> tuple[float, Lookup | None]:
-    """Find flash attention forward, and the length that its efficiency is that of."""
+    """Look up flash attention forward; return also the length that gives its efficiency."""
     if shape.cached and not shape.causal:
-        # Blocks of rows that see all keys, of the causal square of as many keys.
+        # Blocks of rows that attend to all keys, over those of the causal square of as many keys.
         seen = shape.keys if shape.window is None else min(shape.window, shape.keys)
         result = _square(shape, seen, None, tables)
         return seen, result and result.times(2.0 * shape.queries / (seen + _KEYS_OF_BLOCK))
     if not shape.causal:
-        # A block without a mask has the length of the square with as many pairs of tokens.
+        # The length of a block without a mask is that of the square with as many pairs of tokens.
         length = math.sqrt(shape.pairs)
         result = _square(shape, length, None, tables)
         return length, result and result.times(full_mask_ratio(length, shape.head_size))
@@ -164,7 +164,7 @@ def _forward(shape: Attention, tables: Collection[Key]) -> tuple[float, Lookup |
         result = _square(shape, shape.queries, window, tables)
         if result is not None:
             return shape.queries, result
-    # Else that of the causal square in which as many pairs of a query and a key see each other.
+    # Else that of the causal square with as many visible pairs of a query and a key.
     length = math.sqrt(2.0 * shape.pairs)
     result = _square(shape, length, None, tables)
     return length, result and result.times(1.0)
@@ -173,7 +173,7 @@ def _forward(shape: Attention, tables: Collection[Key]) -> tuple[float, Lookup |
 def _square(
     shape: Attention, length: float, window: float | None, tables: Collection[Key]
 ) -> Lookup | None:
-    """Find causal attention of a length on itself."""
+    """Look up causal self-attention of a length."""
     family = "prefill" if shape.cached else "flash"
     point = (shape.batch, length, shape.heads, shape.kv_heads)
     return _by_head_size(shape, family, window, point, tables)
@@ -197,7 +197,7 @@ def _by_head_size(
     point: tuple[float, ...],
     tables: Collection[Key],
 ) -> Lookup | None:
-    """Find a point in the table of a head size, or between the tables of the nearest two."""
+    """Look up a point in the table of a head size, or between the tables of the nearest two."""
     cache = shape.cache_dtype if shape.cached or shape.queries == 1 else "bf16"
     for recipe, is_same in _recipes(cache):
         for arithmetic in dict.fromkeys((shape.dtype, "bf16")):
@@ -212,7 +212,7 @@ def _by_head_size(
 def _head_sizes(
     family: str, recipe: str, window: float | None, tables: Collection[Key]
 ) -> dict[float, Key]:
-    """Tables of a recipe and a window, by size of heads."""
+    """Tables of a recipe and a window, by head size."""
     sizes = {}
     for key in tables:
         if key[0] == family and key[1].startswith(f"{recipe}/"):
@@ -225,7 +225,7 @@ def _head_sizes(
 def _between(
     head_size: float, sizes: dict[float, Key], point: tuple[float, ...], *, plain: bool
 ) -> Lookup:
-    """Interpolate between sizes of heads; beyond them time grows with the size."""
+    """Interpolate between head sizes; beyond the table time is proportional to the size."""
     if head_size in sizes:
         return Lookup((Term(sizes[head_size], point),), exact=plain)
     below = max((size for size in sizes if size < head_size), default=min(sizes))
@@ -271,10 +271,10 @@ CAUSAL = {64: (197, 265, 371, 420, 460, 473), 128: (292, 423, 521, 579, 602, 616
 OLDER_FORWARD = {64: (282, 306, 318, 321, 322, 324), 128: (309, 350, 362, 368, 370, 370)}
 OLDER_BACKWARD = {64: (198, 238, 264, 279, 287, 291), 128: (214, 260, 291, 310, 318, 322)}
 OLDER_CAUSAL = {64: (180, 229, 262, 284, 295, 299), 128: (191, 260, 298, 319, 333, 335)}
-"""FlashAttention-2 there, on H100."""
+"""FlashAttention-2 in the same figures, on H100."""
 
 UNFUSED_PASSES = {"forward": 6.2, "backward": 12.0}
-"""How often standard attention moves the scores through memory, 2 B each, at the full bandwidth.
+"""Passes of standard attention over its scores, 2 B each, at the full memory bandwidth.
 
 The same figures, "standard attention" without a mask from 2k to 8k: 67 to 73 TFLOP/s forward with
 heads of 64 and 119 to 139 with 128, 88 to 95 and 159 to 181 backward, on 3.35 TB/s: 5.9 to 7.2
@@ -283,7 +283,7 @@ passes forward, 11.3 to 13.5 backward.
 
 
 def backward_ratio(length: float, head_size: float) -> float:
-    """Time of flash attention's backward pass, of that of its forward pass.
+    """Return the time of flash attention's backward pass over that of its forward pass.
 
     Examples
     --------
@@ -294,7 +294,7 @@ def backward_ratio(length: float, head_size: float) -> float:
 
 
 def full_mask_ratio(length: float, head_size: float) -> float:
-    """Time of attention without a mask, of that of causal attention of the same length.
+    """Return the time of attention without a mask over that of causal attention of that length.
 
     Examples
     --------
@@ -305,7 +305,7 @@ def full_mask_ratio(length: float, head_size: float) -> float:
 
 
 def older_ratio(length: float, head_size: float, *, backward: bool, causal: bool) -> float:
-    """Time of FlashAttention-2 on Hopper, of that of the kernels made for it.
+    """Return the time of FlashAttention-2 on Hopper over that of the kernels made for Hopper.
 
     Examples
     --------
@@ -321,14 +321,14 @@ def older_ratio(length: float, head_size: float, *, backward: bool, causal: bool
 
 _MEASURED_PEAK = 989e12
 _TILE = 128
-"""Queries that one multiprocessor works on at a time (FlashAttention-3, section 3)."""
+"""Queries that one multiprocessor processes at a time (FlashAttention-3, section 3)."""
 
 
 def dense_time(shape: Attention, chip: Accelerator) -> float:
-    """Time of flash attention on Hopper as its authors measured it, s; infinite elsewhere.
+    """Return the time of flash attention on Hopper as its authors measured it (s); else infinity.
 
-    Tables are of kernels that read keys and values page by page, for serving: on sequences of 512
-    to 2,048 tokens they are 1.6 to 1.25 times slower, of 8,192 and more equally fast.
+    Tables are of serving kernels, which read keys and values page by page: on sequences of 512 to
+    2,048 tokens they are 1.6 to 1.25 times slower, from 8,192 on equally fast.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ def dense_time(shape: Attention, chip: Accelerator) -> float:
     if shape.kind == "flash2":
         backward = shape.direction == "backward"
         time *= older_ratio(length, shape.head_size, backward=backward, causal=shape.causal)
-    # With fewer tiles than multiprocessors some of these have nothing to do.
+    # With fewer tiles than multiprocessors some multiprocessors are idle.
     tiles = shape.batch * shape.heads * shape.queries / _TILE
     return time * max(1.0, multiprocessors / tiles)
 
@@ -367,7 +367,7 @@ def _ratio(
     length: float,
     head_size: float,
 ) -> float:
-    """Interpolate a ratio of two tables in logarithms of length and head size, ends held."""
+    """Interpolate a ratio of two tables in logarithms of length and head size, clamped."""
     share = _cell_and_share(head_size, (64, 128))[1]
     cell, along = _cell_and_share(length, LENGTHS)
     ratio = 0.0
@@ -379,7 +379,7 @@ def _ratio(
 
 
 def _cell_and_share(value: float, points: tuple[int, ...]) -> tuple[int, float]:
-    """Cell of a value among points, and how far into it in logarithms, in [0, 1]."""
+    """Return a value's cell among points, and its position in it in logarithms, in [0, 1]."""
     clipped = min(max(value, points[0]), points[-1])
     cell = min(bisect_right(points, clipped) - 1, len(points) - 2)
     return cell, math.log(clipped / points[cell]) / math.log(points[cell + 1] / points[cell])

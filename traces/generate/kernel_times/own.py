@@ -1,13 +1,13 @@
-"""Kernels that a user measured: rows of a CSV table, or learnt from a profile.
+"""Kernels that a user measured: rows of a CSV table, or extracted from a profile.
 
-They are few and accurate. A shape that was measured takes its measured time. A shape of the same
-kind takes what the tables say, times the median ratio of measured to tabled times (weighted by
-time), but not less or more than the measured ones allow: time does not fall when a dimension grows,
-and grows no faster than in proportion to it (the bounds of McShane, Bulletin of the AMS 40, 1934,
-in a partial order). The median of three functions that do not fall does not fall.
+They are few and accurate. A measured shape has its measured time. Another shape of the same kind
+has its time by the tables, times the median ratio of measured to tabled times (weighted by time),
+clamped to bounds from the measured ones: time does not decrease when a dimension grows, and grows
+at most in proportion to it (the bounds of McShane, Bulletin of the AMS 40, 1934, in a partial
+order). The median of three non-decreasing functions is non-decreasing.
 
 An operator of a profile is recognised by its name and the sizes of its inputs (PyTorch's operators
-of matrix products and attention), a kernel without a known operator by its own name, which gives
+of matrix products and attention); a kernel without a known operator by its own name, which gives
 its kind but not its shape.
 """
 
@@ -44,13 +44,13 @@ KERNELS: Mapping[str, type[Shape]] = {
     "experts": ExpertGemms,
     "streaming": Streaming,
 }
-"""Names of kernels in a table of one's own; ``shape`` has the fields of these, ``m=4096 n=...``."""
+"""Kernels in a user's table; ``shape`` has the fields of these, ``m=4096 n=...``."""
 
 COLUMNS = ("kernel", "shape", "seconds")
 _LONGEST = 3600.0
-"""Seconds of a kernel at most."""
+"""Most seconds of a kernel."""
 _FASTEST, _WIDEST = 1e17, 1e15
-"""FLOP/s and B/s that no accelerator reaches, nor its caches, several times over."""
+"""FLOP/s and B/s several times beyond any accelerator, caches included."""
 
 _DIMENSIONS: Mapping[type[Shape], tuple[str, ...]] = {
     Gemm: ("m", "n", "k", "batch"),
@@ -63,12 +63,12 @@ _DIMENSIONS: Mapping[type[Shape], tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class OwnKernels:
-    """Kernels measured on one's own machine.
+    """Kernels measured on the user's machine.
 
     Parameters
     ----------
     source
-        Where they come from, for answers and messages.
+        Their origin, for answers and messages.
     rows
         Shapes and their times in s.
 
@@ -91,7 +91,7 @@ class OwnKernels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnKind:
-    """Rows of one kind of kernel: logarithms of sizes and times, and of the median ratio."""
+    """Rows of one kind of kernel: logarithms of sizes, of times, and of the median ratio."""
 
     sizes: Floats
     times: Floats
@@ -99,7 +99,7 @@ class OwnKind:
     exact: Mapping[Shape, float]
 
     def time(self, shape: Shape, tabled: float) -> tuple[float, bool]:
-        """Return the time of a shape in s, and whether it was itself measured.
+        """Return the time of a shape in s, and whether this shape was measured.
 
         ``tabled`` is its time by the tables, in s.
         """
@@ -113,7 +113,7 @@ class OwnKind:
 
 
 def kind_of(shape: Shape) -> tuple[object, ...]:
-    """Return what shapes of one kind have in common: all but their sizes."""
+    """Return what shapes of one kind have in common: all fields except their sizes."""
     sizes = _DIMENSIONS[type(shape)]
     rest = (
         getattr(shape, dimension.name) for dimension in fields(shape) if dimension.name not in sizes
@@ -125,7 +125,7 @@ def kind_of(shape: Shape) -> tuple[object, ...]:
 def kinds(
     rows: Iterable[tuple[Shape, float]], expected: Mapping[Shape, float]
 ) -> dict[tuple[object, ...], OwnKind]:
-    """Sort rows by kind."""
+    """Group rows by kind."""
     measured: dict[Shape, list[float]] = {}
     for shape, seconds in rows:
         measured.setdefault(shape, []).append(seconds)
@@ -148,7 +148,7 @@ def kinds(
 
 
 def _median(values: Floats, weights: Floats) -> float:
-    """Weighted median: kernels in which most time is spent count most."""
+    """Return the weighted median: kernels with the most total time weigh most."""
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(below, below[-1] / 2)])
@@ -159,18 +159,18 @@ def _sizes(shape: Shape) -> list[float]:
 
 
 def read_own(file: Path) -> OwnKernels:
-    """Read a table of one's own.
+    """Read a user's table.
 
     Parameters
     ----------
     file
-        CSV with the columns ``kernel`` (:data:`KERNELS`), ``shape`` (fields of the shape, apart by
-        blanks: ``m=4096 n=4096 k=4096 dtype=bf16``) and ``seconds``.
+        CSV with the columns ``kernel`` (:data:`KERNELS`), ``shape`` (fields of the shape, separated
+        by blanks: ``m=4096 n=4096 k=4096 dtype=bf16``) and ``seconds``.
 
     Raises
     ------
     TraceError
-        If it cannot be read as that; the message names file, line, field and value.
+        If it is not such a table; the message names file, line, field and value.
     """
     names, table = csv_table(read_text(file, TraceError, "as CSV"), file)
     missing = [name for name in COLUMNS if name not in names]
@@ -212,7 +212,7 @@ def _row(row: Mapping[str, str | None], where: str) -> tuple[Shape, float]:
 
 
 def parse_shape(kernel: str, text: str, where: str) -> Shape:
-    """Read a shape from words ``field=value``."""
+    """Read a shape from ``field=value`` pairs."""
     kind = KERNELS[kernel]
     fields_by_name = {dimension.name: dimension for dimension in fields(kind)}
     values: dict[str, object] = {}
@@ -280,12 +280,12 @@ _BYTES = {
     **{f"c10::Float8_{name}": 1.0 for name in ("e4m3fn", "e5m2", "e4m3fnuz")},
 }
 _TENSOR_CORE = re.compile(r"s1688|tf32|s16816.*f32|xmma.*tf32", re.IGNORECASE)
-"""In names of kernels that multiply 32-bit floats as TF32."""
+"""Parts of names of kernels that multiply 32-bit floats as TF32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """What is known of the kernels of a trace.
+    """Kernels recognised in a trace.
 
     Parameters
     ----------
@@ -293,8 +293,8 @@ class Recognised:
         Shapes and their times.
     shares
         Share of the kernels' time by kind, in [0, 1]: of those with a shape ``matrix products``,
-        ``attention`` and ``element-wise``; ``communication``; and of the rest what the kernels'
-        names give (``matrix products without sizes``, ...) or ``other``.
+        ``attention`` and ``element-wise``; ``communication``; the rest by the kernels'
+        names (``matrix products without sizes``, ...) or ``other``.
     """
 
     own: OwnKernels
@@ -302,7 +302,7 @@ class Recognised:
 
     @property
     def known(self) -> float:
-        """Share of the time of computing kernels whose shapes are known."""
+        """Share of compute kernels' time whose shapes are known."""
         computing = 1.0 - self.shares.get(COMMUNICATION, 0.0)
         shaped = sum(self.shares.get(kind, 0.0) for kind in (PRODUCTS, ATTENTION, STREAMED))
         return shaped / computing if computing > 0 else 0.0
@@ -313,7 +313,7 @@ _KINDS: Mapping[type[Shape], str] = {Gemm: PRODUCTS, Attention: ATTENTION, Strea
 
 
 def learn_kernels(operators: Iterable[RecordedOperator], source: str) -> Recognised:
-    """Learn times of kernels from recorded operators."""
+    """Extract times of kernels from recorded operators."""
     rows: list[tuple[Shape, float]] = []
     time: dict[str, float] = defaultdict(float)
     for operator in operators:
@@ -341,21 +341,21 @@ def learn_kernels(operators: Iterable[RecordedOperator], source: str) -> Recogni
 
 
 def shape_of(operator: RecordedOperator) -> Shape | None:
-    """Return the shape of an operator's kernels; None if it is none that is known."""
+    """Return the shape of an operator's kernels; None if the operator is unknown."""
     make = _SHAPES.get(operator.name)
     if make is None or len(operator.sizes) != len(operator.types):
         return None
     try:
         return make(operator)
     except (WorkloadError, IndexError, ValueError):
-        # Sizes that no such kernel has: another overload, or an empty tensor.
+        # Sizes that are invalid for this kernel: another overload, or an empty tensor.
         return None
 
 
 def _product(
     left: int, right: int, *, transposed: bool = False
 ) -> Callable[[RecordedOperator], Shape | None]:
-    """Make the reader of a product of the inputs at two places; both may have a batch in front."""
+    """Return a reader of a product of two inputs, by their positions; both may be batched."""
 
     def make(operator: RecordedOperator) -> Shape | None:
         left_sizes, right_sizes = operator.sizes[left], operator.sizes[right]
@@ -375,7 +375,7 @@ def _product(
 
 
 def _recipe(operator: RecordedOperator, operand: int) -> str | None:
-    """Recipe of a product; 32-bit floats may run as TF32, which the kernel's name gives."""
+    """Return the recipe of a product; 32-bit floats run as TF32 if the kernel's name says so."""
     name = operator.types[operand]
     if name != "float":
         return _TYPES.get(name)
@@ -386,7 +386,7 @@ def _recipe(operator: RecordedOperator, operand: int) -> str | None:
 def _attention(
     first: int, causal: int, *, heads_first: bool, backward: bool = False
 ) -> Callable[[RecordedOperator], Shape | None]:
-    """Make the reader of attention whose queries are at a place, and the mask's flag at another."""
+    """Return a reader of attention, by the positions of its queries and of the mask's flag."""
 
     def make(operator: RecordedOperator) -> Shape | None:
         query, key = operator.sizes[first], operator.sizes[first + 1]
@@ -412,7 +412,7 @@ def _attention(
 
 
 def _streamed(operator: RecordedOperator) -> Shape | None:
-    """Read an element-wise operator: its inputs once, and an output as large as the largest."""
+    """Read an element-wise operator: each input once, and an output as large as the largest."""
     tensors = [
         prod(sizes) * _BYTES[kind]
         for sizes, kind in zip(operator.sizes, operator.types, strict=True)
@@ -451,7 +451,7 @@ _SHAPES: Mapping[str, Callable[[RecordedOperator], Shape | None]] = {
         _streamed,
     ),
 }
-"""How the shape of an operator follows from its inputs (PyTorch's native_functions.yaml)."""
+"""Readers of shapes from operators' inputs, by operator (PyTorch's native_functions.yaml)."""
 
 OPERATORS = frozenset(_SHAPES)
 """Names of the operators whose shapes are known."""

@@ -1,9 +1,9 @@
-"""Shapes of kernels, the least work that each must do, and the roofline of that.
+"""Shapes of kernels, the least work of each, and its roofline.
 
-A shape says what one kernel computes on one rank. Its work is the arithmetic that the result needs
-and the bytes that must cross the memory's pins once; no kernel is faster than the roofline of that
-(Williams et al., CACM 52, 2009). Bytes that a kernel moves besides are part of its inefficiency:
-the fractions of peak and bandwidth that kernels reach.
+A shape is what one kernel computes on one rank. Its work is the arithmetic that the result needs
+and the bytes that must move to or from memory once; no kernel is faster than the roofline of that
+(Williams et al., CACM 52, 2009). Any further traffic of a kernel is part of its inefficiency: the
+fractions of peak and bandwidth that it reaches.
 """
 
 import math
@@ -28,10 +28,10 @@ MEMORY_EFFICIENCY = 0.9
 90 % from 100 MB on, on A100 (github calculon-ai/calculon systems/a100_80g.json).
 """
 REACHED_PEAK = {"ampere": 0.869, "hopper": 0.803, "blackwell": 0.776, "cdna3": 0.601}
-"""The best that was measured of each generation (the same source), where two are compared."""
+"""Highest measured fraction of each generation (same source), used where two are compared."""
 REACHED_MEMORY = {"cdna3": 0.81}
-"""Of MI300X by BabelStream, where NVIDIA's reach 0.9 (Ambati et al., AMD MI300X GPU Performance
-Analysis, arXiv, October 2025)."""
+"""That of MI300X by BabelStream, where NVIDIA's reach 0.9 (Ambati et al., AMD MI300X GPU
+Performance Analysis, arXiv, October 2025)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +47,13 @@ class KernelRates:
     compute_efficiency, memory_efficiency
         Fractions of the two, in (0, 1], that kernels reach.
     name, generation, peaks
-        The accelerator's, by which tables of measured kernels know it; ``peaks`` are pairs of a
-        type and FLOP/s. A roofline does without.
+        Of the accelerator, to find tables of measured kernels; ``peaks`` are pairs of a type and
+        FLOP/s. A roofline needs none of them.
     sustained
-        Part of the clock that it holds under load, of what its generation does.
+        Clock under load, as a fraction of its generation's clock under load.
     kernel_time, host_time
-        How many times as long kernels of a training step, and the host's part of launching them,
-        take as tables and frameworks say.
+        Factors on the times of a training step's kernels by tables, and on the host's launch times
+        by frameworks.
 
     Raises
     ------
@@ -87,16 +87,16 @@ class KernelRates:
 
 
 class KernelWork(NamedTuple):
-    """What a kernel does on one rank: FLOPs of matrix products, and bytes to and from memory."""
+    """Work of a kernel on one rank: FLOPs of matrix products, and bytes to and from memory."""
 
     flops: float = 0.0
     traffic: float = 0.0
 
 
 def roofline_time(work: KernelWork, accelerator: KernelRates) -> float:
-    """Time of a kernel (s) by the roofline (Williams et al., CACM 52, 2009).
+    """Return the time of a kernel (s) by the roofline (Williams et al., CACM 52, 2009).
 
-    It is the longer of the times that arithmetic and memory traffic take.
+    It is the larger of the times of arithmetic and of memory traffic.
 
     Examples
     --------
@@ -115,7 +115,7 @@ Direction = Literal["forward", "backward"]
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """A recipe of a matrix product: whose peak it has, and bytes per element of its operands.
+    """Recipe of a matrix product: the peak that applies, and bytes per element of its operands.
 
     ``peak`` is the name of the peak in a cluster's file; ``activation`` and ``weight`` are bytes
     per element read.
@@ -147,15 +147,15 @@ PRECISIONS = {
     "w4a8_mxfp4_mxfp8_trtllm": Precision("fp8", 1.0, 0.5),
     "w4afp8": Precision("fp8", 1.0, 0.5),
 }
-"""Recipes by name; ``_wo``: only the weights are small. Scales of blocks are not counted."""
+"""Recipes by name; ``_wo``: only the weights are quantised. Scales of blocks are not counted."""
 
 _OUTPUT_BYTES = 2.0
 _HALF_BYTES = 2.0
 
 
 LAUNCHED = 2e-6
-"""From a kernel's start to its end if it does nothing, s: the fastest hundredth of the matrix
-products of bf16 takes 1.9 to 3.3 us in every table that ships."""
+"""Duration of an empty kernel (s): the fastest hundredth of the bf16 matrix products takes 1.9 to
+3.3 us in every table in the package."""
 
 
 def precision(name: str) -> Precision:
@@ -249,7 +249,7 @@ class Attention:
         if not self.causal:
             return self.queries * seen
         before = max(0.0, self.keys - self.queries)
-        # Query i of q sees before + i keys, at most `seen`; the sum over i = 1..q, as an integral.
+        # Query i of q attends to before + i keys, at most `seen`; sum over i as an integral.
         ramp = min(self.queries, max(0.0, seen - before))
         return ramp * (before + ramp / 2) + (self.queries - ramp) * seen
 
@@ -258,9 +258,9 @@ class Attention:
 class LatentAttention:
     """Attention on compressed keys and values, of DeepSeek's shape (MLA, arXiv 2405.04434).
 
-    With one query, scores are taken in the latent space (512 elements and 64 of position, shared by
-    all heads); with more, keys of 192 and values of 128 elements are made first, and ``queries``
-    must see ``keys`` causally.
+    With one query, scores are computed in the latent space (512 elements and 64 of position, shared
+    by all heads); with more, keys of 192 and values of 128 elements are expanded first, and
+    ``queries`` must see ``keys`` causally.
     """
 
     batch: float
@@ -286,9 +286,9 @@ class ExpertGemms:
     Parameters
     ----------
     tokens
-        Tokens that choose among the experts of all expert-parallel ranks.
+        Tokens routed among the experts of all expert-parallel ranks.
     chosen
-        Experts of this rank that a token chooses, in the mean: ``top_k / ep``.
+        Mean number of this rank's experts that a token chooses: ``top_k / ep``.
     hidden, intermediate
         Width of the model, and of an expert on this rank (divided by its tensor ranks).
     experts
@@ -296,7 +296,7 @@ class ExpertGemms:
     dtype
         Name of a recipe.
     distribution
-        How tokens choose experts, as a table names it: ``balanced``, ``power_law_1.2``.
+        How tokens choose experts, as in table names: ``balanced``, ``power_law_1.2``.
     direction
         ``backward`` computes the gradients of inputs and of weights.
     """
@@ -316,13 +316,13 @@ class ExpertGemms:
 
     @property
     def rows(self) -> float:
-        """Tokens that the experts of this rank compute, counted once per expert chosen."""
+        """Rows of this rank's products: its tokens, once per expert chosen."""
         return self.tokens * self.chosen
 
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """A kernel that reads and writes memory and computes next to nothing.
+    """A memory-bound kernel: it reads and writes memory with negligible arithmetic.
 
     Norms, activations, residual sums, casts, dropout, an optimiser's update; ``traffic`` is in B.
     """
@@ -345,8 +345,8 @@ def _positive(shape: object, *names: str) -> None:
 
 
 BACKWARD_FLOPS = 2.5
-"""FLOPs of flash attention's backward pass, of those of its forward pass: five products instead of
-two, the scores being computed again (FlashAttention-2, arXiv 2307.08691, section 4.1)."""
+"""FLOPs of flash attention's backward over those of its forward pass: five products instead of two,
+because the scores are recomputed (FlashAttention-2, arXiv 2307.08691, section 4.1)."""
 
 
 def work_of(shape: Shape) -> KernelWork:
@@ -416,7 +416,7 @@ def latent_work(pairs: Number, tokens: Number) -> tuple[Number, Number]:
 def expert_work(
     rows: Number, hidden: Number, intermediate: Number, used: Number, recipe: Precision
 ) -> tuple[Floats, Floats]:
-    """Return FLOPs and bytes of gated experts; ``used``: how many there are, if used evenly."""
+    """Return FLOPs and bytes of gated experts; ``used``: most experts whose weights are read."""
     flops = 6.0 * rows * hidden * intermediate
     read = np.minimum(used, np.maximum(1.0, rows))
     weights = recipe.weight * 3.0 * read * hidden * intermediate
@@ -442,7 +442,7 @@ def _attention_work(shape: Attention) -> KernelWork:
 
 
 _LATENT, _POSITION, _HEAD_NOPE, _HEAD_VALUE = 512.0, 64.0, 128.0, 128.0
-"""DeepSeek-V2 and V3: compressed keys and values, rotary part, per head without position, value."""
+"""DeepSeek-V2 and V3: sizes of latent, rotary part, a head's key (no position) and value."""
 
 
 def _latent_work(shape: LatentAttention) -> KernelWork:

@@ -1,18 +1,18 @@
-"""Tables of kernels' times: interpolation between measured shapes, and the files that ship.
+"""Tables of kernels' times: interpolation between measured shapes, and the files in the package.
 
-Logarithms are interpolated linearly, cell by cell. With work that is a product of powers of the
-dimensions this is the interpolation of achieved FLOP/s, or B/s, in logarithms, so it is efficiency
-that is carried from point to point; and where the grid's times do not fall along any dimension, no
-time in between does. Beyond the last point of a dimension the efficiency of the last is kept.
+Logarithms are interpolated linearly, cell by cell. If work is a product of powers of the
+dimensions, this interpolates achieved FLOP/s, or B/s, in logarithms: efficiency is interpolated;
+and if the grid's times do not decrease along any dimension, interpolated times do not either.
+Beyond the last point of a dimension its efficiency is kept.
 
 A file (``.npz``) has the tables of one accelerator, read one by one. Times are 16-bit steps of
-their logarithm between the least and the greatest of a table, 0.02 % apart at most; the order of
+their logarithm between the least and the greatest of a table, at most 0.02 % apart; the order of
 any two is kept.
 
-Tables are carried over from a related accelerator as surfaces that do not fall. What falls along an
-axis is levelled by least-squares isotonic regression along all axes together (Dykstra, JASA 78,
-1983), on logarithms, the measured points weighing most. What still falls after the last round is
-replaced by the mean of the least monotone surface above and the greatest below.
+Tables are carried over from a related accelerator as non-decreasing surfaces. Decreases along an
+axis are levelled by least-squares isotonic regression along all axes together (Dykstra, JASA 78,
+1983), on logarithms, with the largest weights on measured points. Decreases that remain after the
+last round are replaced by the mean of the least monotone surface above and the greatest below.
 """
 
 import math
@@ -48,12 +48,12 @@ class Surface:
     axes
         Logarithms of each dimension's points, ascending.
     times
-        Logarithms of times in s, shape ``tuple(len(axis) for axis in axes)``; not falling along any
-        axis.
+        Logarithms of times in s, shape ``tuple(len(axis) for axis in axes)``; non-decreasing along
+        every axis.
     measured
-        Which of them were measured, or lie among points that were; the others follow from those.
+        Which of them were measured, or lie among measured points; the others are derived.
     exponents
-        By which power of each dimension the work grows, and so time beyond the last point.
+        Power of each dimension in the work, and so in the time beyond the last point.
     """
 
     axes: tuple[Floats, ...]
@@ -72,7 +72,7 @@ class Surface:
         Returns
         -------
         tuple
-            Times in s and truth, one for each shape.
+            Times in s and booleans, one for each shape.
 
         Examples
         --------
@@ -96,7 +96,7 @@ class Surface:
         weight = np.where(corners, share, 1.0 - share).prod(axis=2)
         flat = np.ravel_multi_index(tuple(np.moveaxis(index, 2, 0)), self.times.shape)
         times = (weight * self.times.reshape(-1)[flat]).sum(axis=0)
-        # Inside if every corner that counts was measured or lies among measured points.
+        # Inside if every corner with a weight was measured or lies among measured points.
         inside = (self.measured.reshape(-1)[flat] | (weight <= 0.0)).all(axis=0)
         inside &= ((beyond < _EDGE) & (wanted > first - _EDGE)).all(axis=1)
         return np.exp(times + beyond @ np.array(self.exponents)), inside
@@ -104,12 +104,12 @@ class Surface:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curves:
-    """Times of kernels that libraries tune shape by shape: a curve for each shape measured.
+    """Times of kernels that libraries tune shape by shape: a curve for each measured shape.
 
-    Grouped products of experts are made by kernels with a file of tuned settings for some shapes
-    and defaults for others, up to three times slower; between shapes their times are not monotone.
-    So each curve stands by itself and does not fall along its own axis; a shape without one has the
-    efficiency of those near it, weighed by the inverse fourth power of the distance between the
+    Kernels of experts' grouped products have files of tuned settings for some shapes and defaults
+    for others, up to three times slower; between shapes their times are not monotone. So each curve
+    is independent and non-decreasing along its own axis; a shape without one has the mean
+    efficiency of the measured shapes, weighted by the inverse fourth power of the distance between
     logarithms (Shepard, ACM 1968).
 
     Parameters
@@ -121,9 +121,9 @@ class Curves:
     times
         Logarithms of times in s, shape ``(curves, len(axis))``.
     measured
-        Which of them were measured, or lie between points that were.
+        Which of them were measured, or lie between measured points.
     exponents
-        By which power of each dimension the work grows.
+        Power of each dimension in the work.
     """
 
     axis: Floats
@@ -133,7 +133,7 @@ class Curves:
     exponents: tuple[float, ...]
 
     def at(self, points: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return times at shapes, and whether each lies on a measured part of a curve of its own.
+        """Return times at shapes, and whether each lies on a measured part of its own curve.
 
         Parameters and results are those of :meth:`Surface.at`.
         """
@@ -146,7 +146,7 @@ class Curves:
         scaled = along.T + offsets @ np.asarray(self.exponents[1:])
         distance = (offsets**2).sum(axis=2)
         nearest = distance.min(axis=1, keepdims=True)
-        # Relative to the nearest, so that a shape of its own weighs all and nothing overflows.
+        # Relative to the nearest, so that an exact match gets all the weight and nothing overflows.
         weight = ((nearest + _EDGE) / (distance + _EDGE)) ** 2
         times = (weight * scaled).sum(axis=1) / weight.sum(axis=1)
         beyond = np.maximum(first - self.axis[-1], 0.0)
@@ -159,11 +159,11 @@ class Curves:
 
 
 _EDGE = 1e-9
-"""Logarithms that differ by less are of one size."""
+"""Sizes whose logarithms differ by less are equal."""
 
 
 def _cells(axis: Floats, column: Floats) -> tuple[NDArray[np.intp], Floats]:
-    """Cell in which each value lies, and how far into it, in [0, 1]."""
+    """Return the cell of each value, and its position in the cell, in [0, 1]."""
     if len(axis) == 1:
         return np.zeros(len(column), dtype=np.intp), np.zeros(len(column))
     clipped = np.minimum(np.maximum(column, axis[0]), axis[-1])
@@ -173,16 +173,16 @@ def _cells(axis: Floats, column: Floats) -> tuple[NDArray[np.intp], Floats]:
 
 
 SHIPPED = Path(__file__).parent / "data"
-"""The tables that ship; ``README.md`` there says whose they are."""
+"""The tables in the package; their origin is in ``README.md`` there."""
 
 SAME_RATE = 0.05
-"""How far an accelerator's rates may be from those of a table, as a fraction, for its times to
-count as measured: B200 is sold with 7.7 and 8 TB/s."""
+"""Largest relative difference of an accelerator's rates from those of a table for the table's times
+to count as measured: B200 is sold with 7.7 and 8 TB/s."""
 
 
 @cache
 def shipped_machines() -> Mapping[str, Accelerator]:
-    """Return the rates behind each table that ships, by the table's name."""
+    """Return the accelerators' rates by name of the table in the package."""
     return {
         table: machine
         for table, machine in kernel_machines().items()
@@ -191,7 +191,7 @@ def shipped_machines() -> Mapping[str, Accelerator]:
 
 
 def shipped_table(chip: Accelerator) -> str | None:
-    """Return the name of the table that was measured on an accelerator; None if none was.
+    """Return the name of the table that was measured on an accelerator; None if there is none.
 
     Its name must allow it, and peaks and bandwidth must be those by which the table was reduced, or
     those of the accelerator's own data sheet, to 5 %.
@@ -216,10 +216,10 @@ def shipped_table(chip: Accelerator) -> str | None:
 def nearest_relative(chip: Accelerator) -> str | None:
     """Return the table of the nearest relative of an accelerator; None if it has none.
 
-    That which was measured on an accelerator of its name, if what-ifs gave it other rates; else, of
-    those of its generation, that whose FLOPs per byte are nearest to those of its data sheet:
-    kernels change from one bound to the other at the same shapes there. A what-if does not change
-    which it is: kernels of other tables have other versions, and twice the peak could take longer.
+    It is the table of an accelerator of its name, if what-ifs gave it other rates; else, of those
+    of its generation, the one with the nearest FLOPs per byte to its data sheet's: kernels change
+    from one bound to the other at the same shapes there. A what-if does not change the choice:
+    kernels of other tables have other versions, and twice the peak could take longer.
 
     Examples
     --------
@@ -244,8 +244,8 @@ def nearest_relative(chip: Accelerator) -> str | None:
 def measured_rates(table: str, chip: Accelerator) -> Accelerator:
     """Return the rates behind a table from which it is carried over to an accelerator.
 
-    To one of its own name, those that the accelerator has, where what-ifs left them as they were
-    (:func:`shipped_table`), else those of its data sheet: what is as it was takes as long.
+    For an accelerator of the table's name they are the accelerator's own where what-ifs left them
+    unchanged (:func:`shipped_table`), so that unchanged kernels keep their times; else the sheet's.
     """
     machine = shipped_machines()[table]
     sheet = next((sheet for sheet in named(chip.name) if sheet.kernel_table == table), None)
@@ -311,7 +311,7 @@ ROUNDS = 12
 _T = TypeVar("_T", bound=np.generic)
 
 FILLED_WEIGHT = 0.02
-"""Weight of a point that was filled in, beside 1 of a measured one."""
+"""Weight of a filled-in point, relative to 1 of a measured one."""
 
 
 def carry_over(
@@ -319,10 +319,10 @@ def carry_over(
 ) -> Surface | Curves:
     """Carry a table over from one accelerator to another.
 
-    What a shape's time is by the roofline scales as the rooflines do; what it is above that, where
-    kernels start, end and wait, stays. It is taken where the relative has as much of the shape on
-    each multiprocessor. (Times that scaled as a whole would be off by 19 to 42 % in the median from
-    H100 to H200 and back, instead of 2 to 7 %: ``python -m benchmarks.kernels --carried``.)
+    A shape's roofline time scales as the rooflines do; the rest, in which kernels start, end and
+    wait, stays. The table is read at the shape that gives each multiprocessor as much work. (Times
+    scaled as a whole would be off by 19 to 42 % in the median from H100 to H200 and back, instead
+    of 2 to 7 %: ``python -m benchmarks.kernels --carried``.)
 
     Raises
     ------
@@ -330,9 +330,9 @@ def carry_over(
         If a peak that the kernels need is not known.
     """
     family, variant = FAMILIES[key[0]], key[1]
-    # With twice the multiprocessors a shape twice as large fills each as much: an axis in
+    # With twice the multiprocessors a shape twice as large gives each as much work: an axis in
     # logarithms moves by the logarithm of the ratio.
-    # How many multiprocessors an accelerator has for each of the other; 1 if not known
+    # Ratio of the accelerators' numbers of multiprocessors; 1 if not known
     count, measured_count = multiprocessor_count(chip), multiprocessor_count(measured_on)
     if count is not None and count <= 0:
         raise WorkloadError(f"accelerator {chip.name}: multiprocessors {count} must be positive")
@@ -393,17 +393,17 @@ def _grid_points(axes: tuple[Floats, ...]) -> Floats:
 
 
 def monotone(values: Floats, weights: Floats) -> Floats:
-    """Return the surface nearest to values that does not fall along any axis."""
+    """Return the nearest surface to values that is non-decreasing along every axis."""
     nearest = values.copy()
     rests = [np.zeros_like(values) for _ in range(values.ndim)]
-    # Dykstra's alternating projections: each axis in turn, with what its last projection took away
+    # Dykstra's alternating projections: each axis in turn, with what its last projection removed
     # put back first, converge to the nearest surface that is monotone along all axes.
     for _ in range(ROUNDS):
         for axis, rest in enumerate(rests):
             wanted = nearest + rest
-            nearest = _along(wanted, weights, axis)
+            nearest = _fit_along_axis(wanted, weights, axis)
             rests[axis] = wanted - nearest
-    # What the rounds leave of violations is halved between both sides.
+    # Violations left after the rounds are replaced by the mean of both bounds.
     above, below = nearest, nearest
     for axis in range(values.ndim):
         above = np.maximum.accumulate(above, axis)
@@ -412,7 +412,7 @@ def monotone(values: Floats, weights: Floats) -> Floats:
     return middle
 
 
-def _along(values: Floats, weights: Floats, axis: int) -> Floats:
+def _fit_along_axis(values: Floats, weights: Floats, axis: int) -> Floats:
     lines = np.ascontiguousarray(np.moveaxis(values, axis, -1))
     weighted = np.ascontiguousarray(np.moveaxis(weights, axis, -1))
     length = lines.shape[-1]
@@ -431,7 +431,7 @@ def backwards(operation: np.ufunc, values: NDArray[_T], axis: int) -> NDArray[_T
 
 
 class Pools(NamedTuple):
-    """Runs of points that share a level, while a line is fitted; as many as a line has points."""
+    """Runs of points that share a level during a fit; at most one per point of a line."""
 
     level: Floats
     weight: Floats
@@ -446,7 +446,7 @@ def _pool(lines: Matrix, weights: Matrix, scratch: Pools, fitted: Matrix) -> Non
     for row in range(rows):
         pools = 0
         for column in range(length):
-            # The point is a pool of its own; as long as the pool before is higher, both become one
+            # The point starts as its own pool; while the previous pool is higher, both are merged
             # with their weighted mean.
             level[pools] = lines[row, column]
             weight[pools] = weights[row, column]

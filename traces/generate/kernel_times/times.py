@@ -1,6 +1,6 @@
-"""How long kernels take on an accelerator, from which source, and with which error.
+"""Durations of kernels on an accelerator, their source, and their error.
 
-``data/kernel_errors.csv`` has the errors of matrix products of measured tables that were left out,
+``data/kernel_errors.csv`` has the errors of matrix products whose measured times were left out,
 carried over, timed by the roofline, or compared by it (``python -m benchmarks.kernel_errors
 --write``).
 """
@@ -43,16 +43,16 @@ from traces.generate.kernel_times.tables import (
     table_keys,
 )
 
-_FAR = 100.0
-"""Times what is known that one's own kernels are not; units that are mixed up are 1000 apart."""
+_IMPLAUSIBLE = 100.0
+"""Most that a user's kernels may differ from tables, as a ratio; a wrong unit makes 1000."""
 Origin = Literal["measured", "carried over", "roofline"]
 ORIGINS: tuple[Origin, ...] = ("measured", "carried over", "roofline")
 
 
 class KernelTime(NamedTuple):
-    """Time of a kernel in s, and how it is known.
+    """Time of a kernel in s, and its origin.
 
-    ``measured``: on this accelerator, at this shape or among shapes that were. ``carried over``:
+    ``measured``: on this accelerator, at this shape or among measured shapes. ``carried over``:
     from the efficiency of another shape, recipe, direction or accelerator. ``roofline``: peak and
     bandwidth at a fixed efficiency.
     """
@@ -63,16 +63,16 @@ class KernelTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableSource:
-    """Tables of kernels, read when they are first asked for.
+    """Tables of kernels, loaded at first use.
 
     Parameters
     ----------
     keys
-        Which tables there are.
+        Keys of the tables.
     load
-        Makes one of them.
+        Returns the table of a key.
     origin
-        How a shape among its measured ones is known.
+        Origin of the times among its measured shapes.
     """
 
     keys: frozenset[Key]
@@ -87,32 +87,31 @@ class TableSource:
         return self._loaded[key]
 
 
-_ALIKE = {"fp8_block": "fp8", "mxfp8": "fp8", "fp8": "fp8_block"}
+_EQUAL_BYTES = {"fp8_block": "fp8", "mxfp8": "fp8", "fp8": "fp8_block"}
 """Recipes of products whose kernels read the same bytes."""
-_CACHED = {"nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32}
-"""Recipes whose tables are of one matrix, time after time: bytes of a weight with its scale."""
+_TIMED_IN_CACHE = {"nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32}
+"""Recipes whose tables timed one matrix repeatedly, in cache: bytes of a weight with its scale."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelTimes:
     """Times of kernels on one accelerator; made by :func:`kernel_times`.
 
-    Times are those of a device that is otherwise idle and at its full clock, without what the host
-    takes to launch the kernel. They do not fall when a dimension of a shape grows, save between
-    numbers of experts and their widths, and between sizes of heads, which have kernels of their
-    own; and are never less than the roofline at the full peak and bandwidth. What was once asked is
-    remembered.
+    Times are those of an otherwise idle device at its full clock, without the host's launch time.
+    They do not decrease when a dimension of a shape grows, except between numbers of experts and
+    their widths, and between head sizes, which have separate kernels; and are never less than the
+    roofline at the full peak and bandwidth. Results are memoised.
 
     Parameters
     ----------
     chip
         The accelerator.
     sources
-        Tables, those asked first in front.
+        Tables, in order of precedence.
     compute_efficiency, memory_efficiency
-        Fractions of peak and bandwidth that kernels reach of which no table says anything.
+        Fractions of peak and bandwidth reached by kernels that no table covers.
     own
-        Kernels measured on one's own machine, which count more than tables.
+        Kernels measured on the user's machine, which take precedence over tables.
     """
 
     chip: Accelerator
@@ -145,31 +144,31 @@ class KernelTimes:
         return [self._known[shape] for shape in requested]
 
     def fastest(self, shape: Shape, *, experts: bool = False) -> KernelTime:
-        """Return the time of a kernel by the faster of recipes that read the same bytes.
+        """Return the time of a kernel by the fastest of the recipes that read the same bytes.
 
         Products with scales of blocks and of a whole matrix do: some tables of the former timed the
         host (SGLang's on H200, which did not, are within a tenth of the latter). With ``experts``
-        their grouped products are looked up so, too.
+        this applies to grouped products as well.
 
         Products of 4 bits take at least as long as those of 8 bits that read as many bytes of
-        weights for one token: tables timed them on one matrix again and again, which a cache of
-        126 MB keeps (``outside_loop_count`` of aiconfigurator's collector/vllm/collect_gemm.py: 1,
-        and 6 matrices by turns of 8 and 16 bits), and a pass reads each from memory.
+        weights for one token: tables timed them on one matrix repeatedly, which stays in a cache of
+        126 MB (``outside_loop_count`` of aiconfigurator's collector/vllm/collect_gemm.py: 1, and 6
+        matrices by turns of 8 and 16 bits), whereas a pass reads each from memory.
         """
         time = self.time(shape)
         kinds = (Gemm, ExpertGemms) if experts else (Gemm,)
-        if isinstance(shape, kinds) and shape.dtype in _ALIKE:
-            time = min(time, self.time(replace(shape, dtype=_ALIKE[shape.dtype])))
-        if isinstance(shape, Gemm) and shape.dtype in _CACHED:
-            columns = shape.n * _CACHED[shape.dtype]
+        if isinstance(shape, kinds) and shape.dtype in _EQUAL_BYTES:
+            time = min(time, self.time(replace(shape, dtype=_EQUAL_BYTES[shape.dtype])))
+        if isinstance(shape, Gemm) and shape.dtype in _TIMED_IN_CACHE:
+            columns = shape.n * _TIMED_IN_CACHE[shape.dtype]
             time = max(time, self.time(replace(shape, m=1.0, n=columns, dtype="fp8")))
         return time
 
     def with_input_cast_before(self, shape: Gemm) -> float:
-        """Return the time (s) of a product whose input the kernel before has written in 8 bits.
+        """Return the time (s) of a product whose input the previous kernel has written in 8 bits.
 
-        Tables time a product with the kernel that casts its input, which engines may have the norm
-        or the activation before do.
+        Tables time a product with the kernel that casts its input; engines may fuse that cast into
+        the norm or activation before.
         """
         cast = self.time(Streaming(3.0 * shape.m * shape.k * shape.batch)).seconds
         return max(self.fastest(shape).seconds - cast, self.least(shape))
@@ -185,7 +184,7 @@ class KernelTimes:
         return times | {shape: self._by_roofline(shape) for shape in shapes if shape not in times}
 
     def _as_own(self, shape: Shape, tabled: KernelTime) -> KernelTime:
-        """Time by kernels of one's own, if there are any of the shape's kind."""
+        """Time a shape by the user's kernels, if there are any of its kind."""
         if self.own is None:
             return tabled
         if not self._own and any(self._computes(row[0]) for row in self.own.rows):
@@ -203,9 +202,9 @@ class KernelTimes:
         )
 
     def _check_unit(self, source: str) -> None:
-        """Refuse kernels of one's own that are far from what is known, as in another unit."""
+        """Refuse the user's kernels if they are far from all tables, as with a wrong unit."""
         ratio = math.exp(float(np.median([kind.ratio for kind in self._own.values()])))
-        if not 1 / _FAR < ratio < _FAR:
+        if not 1 / _IMPLAUSIBLE < ratio < _IMPLAUSIBLE:
             raise WorkloadError(
                 f"{source}: kernels take {ratio:.2g} times (median) what {self.chip.name} is known"
                 " to take: are the times in seconds?"
@@ -214,7 +213,7 @@ class KernelTimes:
     def _looked_up(
         self, source: TableSource, lookups: Mapping[Shape, Lookup]
     ) -> dict[Shape, KernelTime]:
-        """Evaluate lookups, one table after the other."""
+        """Evaluate lookups, table by table."""
         shapes = list(lookups)
         logarithms = np.zeros(len(shapes))
         among = np.array([lookups[shape].exact for shape in shapes])
@@ -230,7 +229,7 @@ class KernelTimes:
             # A shape asks each table for one point.
             logarithms[numbers] += weights * np.log(times)
             among[numbers] &= inside
-        # The last bits depend on how many are evaluated together.
+        # The last bits of a result depend on how many are evaluated together.
         seconds = [float(f"{time:.12g}") for time in np.exp(logarithms)]
         times_by_shape = {}
         for shape, time, inside in zip(shapes, seconds, among.tolist(), strict=True):
@@ -244,14 +243,14 @@ class KernelTimes:
         return times_by_shape
 
     def is_own(self, shape: Shape) -> bool:
-        """Whether kernels of the shape's kind were measured on one's own machine."""
+        """Whether kernels of the shape's kind were measured on the user's machine."""
         if self.own is None:
             return False
         self.time(shape)
         return kind_of(shape) in self._own
 
     def least(self, shape: Shape) -> float:
-        """Return the least time of a kernel by the roofline at the full peak and bandwidth, s."""
+        """Return the least time of a kernel (s): the roofline at the full peak and bandwidth."""
         flops, traffic = work_of(shape)
         arithmetic = flops / self._peak(shape) if flops else 0.0
         return max(arithmetic, traffic / self.chip.memory_bandwidth)
@@ -270,7 +269,7 @@ class KernelTimes:
         return KernelTime(begun + max(arithmetic, moved), "roofline")
 
     def _computes(self, shape: Shape) -> bool:
-        """Whether a shape's type is one of which the accelerator's peak is known."""
+        """Whether the accelerator's peak for a shape's type is known."""
         if isinstance(shape, Streaming):
             return True
         return self.chip.peak(precision(shape.dtype).peak) is not None
@@ -295,11 +294,10 @@ def kernel_times(
     compute_efficiency: float = COMPUTE_EFFICIENCY,
     memory_efficiency: float = MEMORY_EFFICIENCY,
 ) -> KernelTimes:
-    """Return the times of kernels on an accelerator, by the best that is known of it.
+    """Return the times of kernels on an accelerator, by the best source that is known.
 
-    Kernels of one's own come first, then the tables measured on this accelerator, else those of
-    its nearest relative of the same generation; then the roofline. Nothing is read before a shape
-    is asked for.
+    The user's kernels come first, then the tables measured on this accelerator, else those of its
+    nearest relative of the same generation; then the roofline. Tables are read at first use.
 
     Examples
     --------
@@ -329,14 +327,14 @@ def roofline_only(
     compute_efficiency: float = COMPUTE_EFFICIENCY,
     memory_efficiency: float = MEMORY_EFFICIENCY,
 ) -> KernelTimes:
-    """Return times by the roofline at fixed efficiencies, whatever was measured."""
+    """Return times by the roofline at fixed efficiencies, ignoring all tables."""
     return KernelTimes(
         chip, compute_efficiency=compute_efficiency, memory_efficiency=memory_efficiency
     )
 
 
 def shares(times: Iterable[KernelTime]) -> dict[Origin, float]:
-    """Return the share of time that is known in each way, in [0, 1]; all 0 if there is no time.
+    """Return the share of time by origin, in [0, 1]; all 0 if there is no time.
 
     Examples
     --------
@@ -362,7 +360,7 @@ def _shipped(chip: Accelerator) -> tuple[TableSource, ...]:
     from traces.generate.kernel_times.tables import carry_over
 
     file, machine = SHIPPED / f"{relative}.npz", measured_rates(relative, chip)
-    # Tables of a recipe that the accelerator has no peak for are left to the roofline.
+    # Shapes of a recipe without a known peak are left to the roofline.
     keys = frozenset(
         (family, variant)
         for family, variant in table_keys(file)
@@ -377,15 +375,15 @@ def _shipped(chip: Accelerator) -> tuple[TableSource, ...]:
 
 KERNEL_ERRORS = Path(__file__).parent / "data" / "kernel_errors.csv"
 COMPARED = "compared"
-"""The ratio of a kernel's times on two accelerators, by their rooflines."""
+"""Origin of the ratio of a kernel's times on two accelerators by their rooflines."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelError:
-    """Errors of products that are known alike: a line of ``kernel_errors.csv``.
+    """Errors of products of one origin: a line of ``kernel_errors.csv``.
 
-    ``median_pct`` and ``p90_pct`` (90th percentile) are of products, without sign; ``shared`` is
-    the standard deviation of the logarithm that those of one table are off by together.
+    ``median_pct`` and ``p90_pct`` (90th percentile) are absolute errors of products; ``shared`` is
+    the standard deviation of the logarithm of the common error of one table's products.
     """
 
     known: str
@@ -398,12 +396,12 @@ class KernelError:
 
 @cache
 def kernel_error(origin: str) -> KernelError:
-    """Return the errors of kernels that are known so: an origin, or :data:`COMPARED`.
+    """Return the errors of kernels of an origin, or of :data:`COMPARED`.
 
     Raises
     ------
     KeyError
-        If there is no such way.
+        If there is no such origin.
 
     Examples
     --------
@@ -414,15 +412,15 @@ def kernel_error(origin: str) -> KernelError:
 
 
 def shared_error(shares: Mapping[str, float]) -> float:
-    """Return the standard deviation of the logarithm of what kernels take together.
+    """Return the standard deviation of the logarithm of all kernels' total time.
 
-    Kernels that are known alike are off together, and so, to be on the safe side, are the others:
-    shares of time times what each way was off.
+    Errors of kernels of one origin are fully correlated, and, to be conservative, so are those of
+    different origins: the sum of each origin's share times its error.
 
     Parameters
     ----------
     shares
-        Of the time of kernels, by how they are known; together 1, or nothing.
+        Share of kernels' time by origin; they add up to 1, or there are none.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Functions that return a schedule, and what is known about collectives."""
+"""Collectives: functions that return schedules, algorithms, proofs and bandwidths."""
 
 from collectives.algorithms.hierarchical import placed
 from collectives.bandwidth import algbw, busbw, busbw_factor, least_bytes

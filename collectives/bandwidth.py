@@ -1,4 +1,4 @@
-"""algbw and busbw of a collective, and the fewest bytes that it needs.
+"""algbw and busbw of a collective, and lower bounds on its bytes.
 
 ``size`` is S of nccl-tests doc/PERFORMANCE.md, in bytes: the larger of a rank's input and output.
 For all-gather that is the output, for reduce-scatter the input, each n times a rank's share.
@@ -37,7 +37,7 @@ def algbw(size: float, time: float) -> float:
     Returns
     -------
     float
-        B/s; infinite where bytes take no time: one rank has nothing to send.
+        B/s; infinite if the time is 0: a single rank has nothing to send.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def busbw(kind: str, *, size: float, n: int, time: float, shares: Shares | None 
     time
         Of the call (s).
     shares
-        Of an all-to-all whose pairs have different bytes.
+        Of an all-to-all with unequal bytes per pair.
 
     Returns
     -------
@@ -75,7 +75,7 @@ def busbw(kind: str, *, size: float, n: int, time: float, shares: Shares | None 
     Raises
     ------
     ScheduleError
-        If nothing is known of the kind.
+        If the kind is unknown.
 
     Examples
     --------
@@ -87,16 +87,16 @@ def busbw(kind: str, *, size: float, n: int, time: float, shares: Shares | None 
 
 
 def busbw_factor(kind: str, n: int, shares: Shares | None = None) -> float:
-    """Return the fewest bytes the busiest port carries in one direction, as a share of ``size``.
+    """Return the fewest bytes through the busiest port in one direction, as a share of ``size``.
 
-    nccl-tests doc/PERFORMANCE.md, and the code of its gather, scatter and sendrecv tests. A
-    barrier carries nothing; a rank alone sends nothing. Of an all-to-all whose pairs have different
-    bytes it is the share of the busiest port, as (n-1)/n is where all have the same.
+    nccl-tests doc/PERFORMANCE.md, and the code of its gather, scatter and sendrecv tests. A barrier
+    moves nothing, and a single rank sends nothing. For an all-to-all with unequal bytes per pair it
+    is the share of the busiest port, as (n-1)/n is with equal ones.
 
     Raises
     ------
     ScheduleError
-        If nothing is known of the kind.
+        If the kind is unknown.
     """
     if kind not in _FACTORS:
         raise ScheduleError(f"kind {kind!r} is not one of {', '.join(_FACTORS)}")
@@ -104,11 +104,10 @@ def busbw_factor(kind: str, n: int, shares: Shares | None = None) -> float:
 
 
 def least_bytes(kind: str, *, size: float, n: int) -> float:
-    """Lower bound on what the busiest rank sends or receives, whichever is more, in bytes.
+    """Return the fewest bytes that the busiest rank sends or receives, whichever is more.
 
     Chan, Heimlich, Purkayastha and van de Geijn, Concurrency Computat.: Pract. Exper. 19 (2007),
-    doi 10.1002/cpe.1206, table 1 (lower bounds); for all-reduce Patarasuk and Yuan,
-    J. Parallel Distrib. Comput. 69 (2009), doi 10.1016/j.jpdc.2008.09.002. Valid where switches
-    do not compute.
+    doi 10.1002/cpe.1206, table 1 (lower bounds); for all-reduce Patarasuk and Yuan, J. Parallel
+    Distrib. Comput. 69 (2009), doi 10.1016/j.jpdc.2008.09.002. Valid where switches do not compute.
     """
     return size * busbw_factor(kind, n)

@@ -1,6 +1,6 @@
-"""What a library's model is given: the machine, its calibration, and forced algorithms.
+"""Input of a library's model: the machine, its calibration, and forced algorithms.
 
-A library chooses without what a trace showed: it is the call chosen that takes longer or shorter.
+A library's choice does not depend on the calibration, which scales the call after the choice.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,23 +21,23 @@ from simulator.topology import Topology
 
 
 class Multiples(Protocol):
-    """Multiples of what a cluster file says: of the software's part, and of links by resource."""
+    """Factors on a cluster file's values: on the software's part, and on links by resource."""
 
     @property
     def overhead(self) -> float:
-        """Of the overhead of a call and of its steps."""
+        """Factor on the overhead of a call and of its steps."""
 
     @property
     def latency(self) -> Mapping[str, float]:
-        """Of the latencies of links."""
+        """Factors on the latencies of links, by resource."""
 
     @property
     def bandwidth(self) -> Mapping[str, float]:
-        """Of the bandwidths of links."""
+        """Factors on the bandwidths of links, by resource."""
 
 
 class TimeCurve(Protocol):
-    """Multiples of the whole time of calls of ``ranks`` ranks in ``domains`` domains, by size."""
+    """Factors on the whole time of calls of ``ranks`` ranks in ``domains`` domains, by size."""
 
     @property
     def ranks(self) -> int:
@@ -45,7 +45,7 @@ class TimeCurve(Protocol):
 
     @property
     def domains(self) -> int:
-        """Scale-up domains that they lie in."""
+        """Number of scale-up domains with members."""
 
     @property
     def sizes(self) -> Sequence[float]:
@@ -53,15 +53,15 @@ class TimeCurve(Protocol):
 
     @property
     def multiples(self) -> Sequence[float]:
-        """A multiple of each size."""
+        """Factor for each size."""
 
 
 class CalibratedKind(Multiples, Protocol):
-    """Multiples of parts, and of the whole time by size."""
+    """Factors on parts of a call, and on its whole time by size."""
 
     @property
     def by_size(self) -> Sequence[TimeCurve]:
-        """What a benchmark's log showed besides."""
+        """Curves from the logs of benchmarks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _Multiples:
 
 
 def calibrated(plan: Plan, multiples: Multiples | None) -> Plan:
-    """Return a plan with what is known of calls of its kind."""
+    """Return a plan scaled by the calibration of its kind."""
     if multiples is None:
         return plan
     return replace(
@@ -85,12 +85,12 @@ def calibrated(plan: Plan, multiples: Multiples | None) -> Plan:
 
 
 def time_multiple(curves: Sequence[TimeCurve], ranks: int, domains: int, size: float) -> float:
-    """Return how much longer a call takes than modelled, by curves of calls like it.
+    """Return the factor on the modelled time of a call, interpolated from curves of similar calls.
 
-    Calls within a domain and across domains are unlike: another fabric carries them. Of the curves
-    of its sort those of the nearest numbers of ranks count, the next fewer and the next more,
-    interpolated over the logarithm; beyond the fewest and the most it is the last one's. 1 where
-    there is no curve of its sort.
+    Calls inside a domain and across domains use different fabrics, so only curves of the same sort
+    count. Of these the two with the nearest numbers of ranks, the next fewer and the next more, are
+    interpolated in the logarithm of the ranks; beyond the fewest or most the last curve counts. 1
+    without a curve of its sort.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def time_multiple(curves: Sequence[TimeCurve], ranks: int, domains: int, size: f
     for edge in ends:
         same = [curve for curve in matching if curve.ranks == edge]
         logs.append(
-            _log_multiple(min(same, key=lambda curve: abs(log(curve.domains / domains))), size)
+            _interpolated(min(same, key=lambda curve: abs(log(curve.domains / domains))), size)
         )
     if len(ends) == 1 or ends[0] == ends[1]:
         return exp(logs[0])
@@ -117,8 +117,8 @@ def time_multiple(curves: Sequence[TimeCurve], ranks: int, domains: int, size: f
     return exp(logs[0] + share * (logs[1] - logs[0]))
 
 
-def _log_multiple(curve: TimeCurve, size: float) -> float:
-    """Interpolate a curve, both axes logarithmic."""
+def _interpolated(curve: TimeCurve, size: float) -> float:
+    """Return the logarithm of a curve's factor at a size, interpolated on logarithmic axes."""
     if not size:
         return log(curve.multiples[0])
     return float(np.interp(log(size), np.log(curve.sizes), np.log(curve.multiples)))
@@ -127,7 +127,7 @@ def _log_multiple(curve: TimeCurve, size: float) -> float:
 def fastest_times(
     time: Sequence[Number], software: Sequence[Number], moving: Sequence[Number], overhead: float
 ) -> NDArray[np.float64]:
-    """Return what the fastest of some plans takes on each network, calibrated.
+    """Return the calibrated time of the fastest of several plans on each network (s).
 
     ``time`` of each plan (s) decides which is the fastest; ``software`` is its part that
     ``overhead`` multiplies, ``moving`` the rest, calibrated.
@@ -140,12 +140,12 @@ def fastest_times(
 
 
 BY_AGE = tuple(generation for order in GENERATIONS.values() for generation in order)
-"""Generations of accelerators, the oldest of a vendor first."""
+"""Generations of accelerators, from the oldest of each vendor."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFigures:
-    """What a library's model knows of a kind of node: as in :class:`Machine`."""
+    """Constants of a kind of node for a library's model, as in :class:`Machine`."""
 
     generation: str = ""
     cpu: str = ""
@@ -157,13 +157,13 @@ class NodeFigures:
 
 
 def slowest(figures: Sequence[NodeFigures]) -> NodeFigures:
-    """Return the figures of a group whose ranks sit on several kinds of node: the slowest of each.
+    """Return the figures of a group on several kinds of node: the slowest of each.
 
-    NCCL's tuner takes the constants of the least compute capability of a communicator
-    (``minCompCap`` in src/init.cc and src/graph/tuning.cc); the switches of a domain add only where
-    all can, and bytes arrive in order where all do. The processor is that with the lower caps
+    NCCL's tuner uses the constants of the least compute capability of a communicator
+    (``minCompCap`` in src/init.cc and src/graph/tuning.cc); the switches of a domain reduce only if
+    all can, and bytes arrive in order if all do. The processor is the one with the lower caps
     (AMD), a NIC's time per message the longest, NICs the fewest of a domain that has some, the link
-    inside nodes PCIe if a kind has no better.
+    inside nodes PCIe if one of the kinds has no better.
 
     Examples
     --------
@@ -187,7 +187,7 @@ def slowest(figures: Sequence[NodeFigures]) -> NodeFigures:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Calls of ``kind`` with ``least <= size <= most`` (B) in groups of ``label`` (None: any)."""
+    """Algorithm of calls with ``least <= size <= most`` (B) in groups of ``label`` (None: any)."""
 
     kind: str
     algorithm: str
@@ -197,11 +197,11 @@ class Rule:
 
 
 def choose(rules: Iterable[Rule], call: Call) -> str | None:
-    """Algorithm of the rule that fits best, None if none does.
+    """Return the algorithm of the most specific matching rule, None if none matches.
 
-    A rule for the group's label comes before one for any, a narrower range before a wider one
-    (of two without an end, the one that begins later), and among equals the last; so that "all of
-    them, but" can be said in any order.
+    A rule for the group's label precedes one for any label, a narrower range a wider one (of two
+    open ranges the one with the later start), and among equals the last rule wins. So a general
+    rule and its exceptions can be given in any order.
 
     Examples
     --------
@@ -222,7 +222,7 @@ def choose(rules: Iterable[Rule], call: Call) -> str | None:
 
 @dataclass(slots=True, eq=False)
 class PlannedGraph:
-    """What planning has found out on a graph: the schedules of each group, and what they cost.
+    """Cache of a graph: the schedules of each group, and their loads on the links.
 
     ``network`` is the graph with its own bandwidths and latencies.
     """
@@ -240,7 +240,7 @@ class PlannedGraph:
         build: Callable[[], Iterable[Schedule]],
         shares: Shares | None = None,
     ) -> tuple[Schedule, ...]:
-        """Return a group's schedules of that name, built when they are asked for first."""
+        """Return a group's schedules of a name, built on first use."""
         key = kind, positions.tobytes(), name, shares
         if key not in self._schedules:
             self._schedules[key] = tuple(build())
@@ -249,25 +249,23 @@ class PlannedGraph:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """Where ranks sit, which library runs there, and what its constants depend on.
+    """Domains of the ranks, the library, and all that its constants depend on.
 
     ``domains`` is the scale-up domain of every position of the topology. ``library`` is a name of
     :data:`collectives.libraries.planners.LIBRARIES`. ``in_network``: the switches of a domain can
-    add. ``generation`` of the accelerator, ``cpu`` of the host and ``version`` of the library
+    reduce. ``generation`` of the accelerator, ``cpu`` of the host and ``version`` of the library
     choose its constants, and so does ``link``, the technology of the links inside a domain
     (``nvlink4``, ``pcie5``). ``overhead`` (s) is paid once per call by libraries without a model of
-    their own. ``net_message`` (s) is what a NIC takes per message, where a fabric is known to
-    differ from the library's constant; ``nics`` are those of a domain, 0 where it is not given;
-    ``in_order`` says whether 128 B between nodes arrive in order, as LL128 needs, ``pxn`` whether a
-    rank sends by the NIC of a neighbour on the receiver's rail, ``sharp`` whether the switches
-    between domains add. ``calibration``
-    is what a trace or log showed, by kind of collective; choices do not depend on it. ``forced``
-    are rules that choose an algorithm in the library's place. ``wired``: nodes are graphs of their
-    own, through which a library lays its rings (:mod:`collectives.algorithms.ring`). Where
-    nodes differ ``kinds`` has the figures of each kind and ``kind_of`` the kind of every position:
-    a call is then that of the machine that :meth:`among` returns for its group. ``planned`` is what
-    planning has found out so far, by graph, so that the next size is planned sooner; it changes no
-    result.
+    their own. ``net_message`` (s) is a NIC's time per message, given if a fabric is known to differ
+    from the library's constant; ``nics`` are those of a domain, 0 if unknown; ``in_order``: 128 B
+    between nodes arrive in order, as LL128 needs; ``pxn``: a rank sends by the NIC of a neighbour
+    on the receiver's rail; ``sharp``: the switches between domains reduce. ``calibration`` comes
+    from a trace or log, by kind of collective; choices do not depend on it. ``forced`` are rules
+    that override the library's choice. ``wired``: nodes are graphs of their own, through which a
+    library lays its rings (:mod:`collectives.algorithms.ring`). If nodes differ, ``kinds`` has the
+    figures of each kind and ``kind_of`` the kind of every position: a call then uses the machine
+    that :meth:`among` returns for its group. ``planned`` caches plans by graph, which speeds up the
+    next size and changes no result.
     """
 
     domains: Ints
@@ -292,7 +290,7 @@ class Machine:
     groups: "dict[bytes, Machine]" = field(default_factory=dict, init=False, repr=False)
 
     def among(self, ranks: Sequence[int]) -> "Machine":
-        """Return the machine that a group finds: of kinds of node that differ the slowest."""
+        """Return the machine for a group: the slowest figures of its kinds of node."""
         if not self.kinds or self.kind_of is None:
             return self
         kinds = np.unique(self.kind_of[np.array(ranks, dtype=np.int32)])
@@ -303,7 +301,7 @@ class Machine:
         return self.groups[key]
 
     def calibrated(self, call: Call, graph: Topology) -> Multiples | None:
-        """Return what was measured of calls like one: multiples of its parts, None if nothing."""
+        """Return the factors on the parts of a call, None if its kind is not calibrated."""
         multiples = self.calibration.get(call.kind)
         if multiples is None or not multiples.by_size:
             return multiples
@@ -318,13 +316,13 @@ class Machine:
         )
 
     def recalibrated(self, calibration: Mapping[str, CalibratedKind]) -> "Machine":
-        """Return the machine with other calibration, keeping what planning has found out."""
+        """Return the machine with other calibration and the same cache of plans."""
         machine = replace(self, calibration=calibration)
         object.__setattr__(machine, "planned", self.planned)
         return machine
 
     def on(self, graph: Topology) -> PlannedGraph:
-        """Return what is known of a graph, which is kept with it."""
+        """Return the cache of a graph, made on first use."""
         if id(graph) not in self.planned:
             self.planned[id(graph)] = PlannedGraph(OneNetwork(graph))
         return self.planned[id(graph)]

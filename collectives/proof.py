@@ -1,8 +1,8 @@
 """Proof that a schedule computes its collective, by running it on sets of contributions.
 
-What a rank holds of a chunk is the set of ranks whose data have been added into it. A collective
-is two conditions on these sets: who contributes to which chunk when it begins (pre), and who must
-hold which chunk whole when it ends (post). *Whole* means every contribution, each exactly once.
+The state of a rank's chunk is the set of ranks whose data have been added into it. A collective is
+two conditions on these sets: which ranks contribute to which chunk at the start (pre), and which
+must hold which chunk whole at the end (post). *Whole* means every contribution, each exactly once.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from simulator.support.errors import ScheduleError
 Condition = Callable[[Schedule, Ints], Mask]
 
 
-def _everyone(schedule: Schedule, owner: Ints) -> Mask:
+def _all_ranks(schedule: Schedule, owner: Ints) -> Mask:
     return np.ones((schedule.ranks, len(owner)), dtype=bool)
 
 
@@ -31,7 +31,7 @@ def _root(schedule: Schedule, owner: Ints) -> Mask:
     return _owner(schedule, np.zeros_like(owner))
 
 
-def _last(schedule: Schedule, owner: Ints) -> Mask:
+def _last_rank(schedule: Schedule, owner: Ints) -> Mask:
     return _owner(schedule, np.full_like(owner, schedule.ranks - 1))
 
 
@@ -44,7 +44,8 @@ def _receiver(schedule: Schedule, owner: Ints) -> Mask:
 class Collective:
     """Pre- and postcondition: shape ``(ranks, chunks)``, true where a rank has the chunk.
 
-    Where ``repeatable``, adding a contribution twice does no harm: a barrier only asks who came.
+    If ``repeatable``, a contribution may be added twice: a barrier only collects which ranks
+    arrived.
     """
 
     begins: Condition
@@ -53,35 +54,35 @@ class Collective:
 
 
 COLLECTIVES: dict[str, Collective] = {
-    "all_reduce": Collective(_everyone, _everyone),
-    "all_gather": Collective(_owner, _everyone),
-    "reduce_scatter": Collective(_everyone, _owner),
+    "all_reduce": Collective(_all_ranks, _all_ranks),
+    "all_gather": Collective(_owner, _all_ranks),
+    "reduce_scatter": Collective(_all_ranks, _owner),
     "all_to_all": Collective(_owner, _receiver),
-    "broadcast": Collective(_root, _everyone),
-    "reduce": Collective(_everyone, _root),
+    "broadcast": Collective(_root, _all_ranks),
+    "reduce": Collective(_all_ranks, _root),
     "gather": Collective(_owner, _root),
     "scatter": Collective(_root, _owner),
-    "barrier": Collective(_everyone, _everyone, repeatable=True),
-    "send_receive": Collective(_root, _last),
+    "barrier": Collective(_all_ranks, _all_ranks, repeatable=True),
+    "send_receive": Collective(_root, _last_rank),
 }
-"""What must hold, per kind. The root is rank 0; a message goes from rank 0 to the last (1)."""
+"""Conditions by kind. The root is rank 0; a message goes from rank 0 to the last (1)."""
 
 
 def check(schedule: Schedule, owner: Ints | None = None, receiver: Ints | None = None) -> None:
     """Prove that a schedule computes its collective, by running it on sets of contributions.
 
-    Within a step all transfers read the state before the step. Nothing is returned: a schedule
-    that is wrong is an error.
+    Within a step all transfers read the state before the step. Nothing is returned: a wrong
+    schedule raises.
 
     Parameters
     ----------
     schedule
-        What is to be proven; its ``kind`` says what it must compute.
+        The schedule to prove; its ``kind`` determines what it must compute.
     owner
         Per chunk, the rank that contributes it (all-gather, gather, all-to-all) or must end with
-        it (reduce-scatter, scatter), shape ``(chunks,)``. By default the chunks are dealt out in
+        it (reduce-scatter, scatter), shape ``(chunks,)``. By default the chunks are assigned in
         blocks of equal length: chunk r belongs to rank r where there are as many chunks as ranks,
-        and chunk ``source * n + target`` is what ``source`` has for ``target`` in an all-to-all.
+        and chunk ``source * n + target`` goes from ``source`` to ``target`` in an all-to-all.
         Other owners are for schedules whose ranks were renumbered
         (:func:`collectives.algorithms.hierarchical.placed`).
     receiver
@@ -91,9 +92,9 @@ def check(schedule: Schedule, owner: Ints | None = None, receiver: Ints | None =
     Raises
     ------
     ScheduleError
-        Naming step, rank and chunk: a rank sends what it does not have, adds a contribution a
-        second time, overwrites one it does not get back, gets two different copies in one step,
-        or does not have in the end what it should.
+        Naming step, rank and chunk: a rank sends a chunk that it does not have, adds a contribution
+        twice, loses one to a copy, receives two different copies in one step, or does not meet
+        the postcondition.
 
     Examples
     --------
@@ -101,7 +102,7 @@ def check(schedule: Schedule, owner: Ints | None = None, receiver: Ints | None =
     >>> check(ALGORITHMS["all_reduce"]["ring"](8))
     """
     collective = _collective(schedule, even=receiver is None)
-    owner = _dealt_out(schedule) if owner is None else owner
+    owner = _default_owner(schedule) if owner is None else owner
     if len(owner) != schedule.chunks:
         raise ScheduleError(f"{schedule}: {len(owner)} owners for {schedule.chunks} chunks")
     state = _State(schedule, collective.begins(schedule, owner), repeatable=collective.repeatable)
@@ -110,15 +111,15 @@ def check(schedule: Schedule, owner: Ints | None = None, receiver: Ints | None =
             where = f"{schedule}, step {number}, repetition {repetition}"
             state.carry_out(where, source, target, chunk, reduce=step.reduce)
     if receiver is None:
-        state.compare(collective.ends(schedule, owner) & _some(schedule))
+        state.compare(collective.ends(schedule, owner) & _not_empty(schedule))
     elif len(receiver) != schedule.chunks:
         raise ScheduleError(f"{schedule}: {len(receiver)} receivers for {schedule.chunks} chunks")
     else:
         state.compare(_owner(schedule, receiver))
 
 
-def _some(schedule: Schedule) -> Mask:
-    """Which chunks are not empty, shape ``(1, chunks)``: the others are not waited for."""
+def _not_empty(schedule: Schedule) -> Mask:
+    """Mark the chunks that are not empty, shape ``(1, chunks)``; others need not arrive."""
     if schedule.lengths is None:
         return np.ones((1, schedule.chunks), dtype=bool)
     return (schedule.lengths > 0)[None, :]
@@ -138,7 +139,7 @@ def _collective(schedule: Schedule, *, even: bool) -> Collective:
     return COLLECTIVES[schedule.kind]
 
 
-def _dealt_out(schedule: Schedule) -> Ints:
+def _default_owner(schedule: Schedule) -> Ints:
     owned = {_owner, _receiver} & {
         COLLECTIVES[schedule.kind].begins,
         COLLECTIVES[schedule.kind].ends,
@@ -153,7 +154,7 @@ def _dealt_out(schedule: Schedule) -> Ints:
 def _transfers(
     schedule: Schedule, number: int, step: Step
 ) -> Iterator[tuple[int, Ints, Ints, Ints]]:
-    """Every repetition as columns with one row per chunk sent."""
+    """Yield each repetition as columns with one row per chunk sent."""
     # Chunks of a transfer are consecutive: its first, and 0 to count - 1 beyond that.
     within = np.concatenate([np.arange(count, dtype=np.int32) for count in step.count])
     source, target = np.repeat(step.source, step.count), np.repeat(step.target, step.count)
@@ -169,10 +170,9 @@ def _transfers(
 
 
 class _State:
-    """Who holds which contributions to which chunk, while the schedule runs.
+    """Contributions that each rank holds of each chunk, while the schedule runs.
 
-    ``held[rank, chunk, k]``: the rank has the contribution of the k-th of the chunk's
-    contributors.
+    ``held[rank, chunk, k]``: the rank has the contribution of the k-th of the chunk's contributors.
     """
 
     def __init__(self, schedule: Schedule, begins: Mask, *, repeatable: bool) -> None:
@@ -180,7 +180,7 @@ class _State:
         self._begins = begins
         self._repeatable = repeatable
         rank, chunk = np.nonzero(begins)
-        # Contributors of a chunk are numbered by rank: k counts those up to and with this one.
+        # Contributors of a chunk are numbered by rank: k is the number of contributors before it.
         contributor = (np.cumsum(begins, axis=0) - 1)[rank, chunk]
         self._held = np.zeros((*begins.shape, int(contributor.max()) + 1), dtype=bool)
         self._held[rank, chunk, contributor] = True
@@ -198,13 +198,13 @@ class _State:
             raise ScheduleError(
                 f"{where}: rank {source[row]} sends chunk {chunk[row]}, which it does not have"
             )
-        # One number for a rank and a chunk; several transfers may write to one cell.
+        # A cell is a rank's chunk, as one number; several transfers may write to it.
         cell = target.astype(np.int64) * self._schedule.chunks + chunk
         cells, first, of_cell = np.unique(cell, return_index=True, return_inverse=True)
         ranks, chunks = np.divmod(cells, self._schedule.chunks)
         before = self._held[ranks, chunks]
         if reduce:
-            # Counted rather than joined, so that a contribution that is added twice shows.
+            # Contributions are counted, not joined, so that one added twice is detected.
             total = before.astype(np.int32)
             np.add.at(total, of_cell, sent)
             if not self._repeatable:

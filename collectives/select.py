@@ -1,10 +1,9 @@
 # ruff: noqa: A005  (collectives.select cannot stand in for select: imports are absolute)
-"""Which algorithm carries out a call: a dict from name to function, and a default.
+"""Choice of the algorithm of a call: a dict from name to function, and a default.
 
-The default here is one that holds for any library. What a particular library picks by size,
-protocol and version belongs in a module of its own in ``libraries/`` (NCCL's in ``nccl.py``),
-with the signature of :func:`plan`. Algorithms that other distributions add are proved before they
-are used.
+The default here suits any library. The choice of a particular library by size, protocol and version
+belongs in a module of its own in ``libraries/`` (NCCL's in ``nccl.py``), with the signature of
+:func:`plan`. Algorithms that other distributions add are proved before use.
 """
 
 import sys
@@ -67,7 +66,7 @@ ALGORITHMS: dict[str, dict[str, Callable[[int], Schedule]]] = {
     "barrier": {"dissemination": logarithmic.barrier},
     "send_receive": {"direct": direct.send_receive},
 }
-"""Algorithms that need to know only how many ranks there are; the first is the default."""
+"""Algorithms that depend on the number of ranks only; the first is the default."""
 
 BY_DOMAIN: dict[str, dict[str, Callable[[Ints], Schedule]]] = {
     "all_reduce": {
@@ -83,13 +82,13 @@ BY_DOMAIN: dict[str, dict[str, Callable[[Ints], Schedule]]] = {
         "rings": lambda at: ring.reduce_scatter_over_rings(ring.rings_across_domains(at)),
     },
 }
-"""Algorithms that need to know who shares a domain, by the grid of
+"""Algorithms that depend on the domains of the ranks, as functions of the grid of
 :func:`collectives.algorithms.hierarchical.domain_grid`."""
 
 IN_NETWORK: dict[str, dict[str, Callable[[Ints], Schedule]]] = {
     "all_reduce": {"sharp": lambda at: placed(hierarchical.sharp_all_reduce(*at.shape), at.ravel())}
 }
-"""Algorithms for fabrics whose switches add, functions of the same grid; only where forced."""
+"""Algorithms for fabrics whose switches reduce, functions of the same grid; only if forced."""
 
 ON_RINGS = {
     "all_reduce": ring.all_reduce_over_rings,
@@ -104,7 +103,7 @@ BY_RINGS: dict[str, Callable[[int], Ints]] = {
     "bidirectional": ring.two_rings,
     "multi_ring": ring.disjoint_rings,
 }
-"""Several rings at once, for the kinds a ring serves: functions from n to the rings' orders."""
+"""Several rings at once, for kinds that rings can serve: functions from n to the rings' orders."""
 
 BY_GRID: dict[str, dict[str, Callable[..., Schedule]]] = {
     "all_reduce": {"torus": torus.all_reduce, "torus_rotating": torus.rotating_all_reduce},
@@ -114,19 +113,19 @@ BY_GRID: dict[str, dict[str, Callable[..., Schedule]]] = {
         "torus_rotating": torus.rotating_reduce_scatter,
     },
 }
-"""Algorithms that need the group as the array of a torus; only where the links form one."""
+"""Algorithms on the group as the array of a torus; only if the links form one."""
 
 SLICE = 512 * 1024
-"""Fewest bytes of a chunk on a pipelined chain: a slot of NCCL's buffer, 4 MiB in 8 slots
+"""Smallest chunk on a pipelined chain (B): a slot of NCCL's buffer, 4 MiB in 8 slots
 (src/include/device.h)."""
 
 
-_NESTED, _GRID = "by domain", "by grid"
-"""Stand for the choice among ``BY_DOMAIN`` and ``BY_GRID`` by time."""
-_WIRED = "rings by wiring"
-"""Stands for the rings that the links inside a wired node carry."""
-_UNEVEN = "uneven rings"
-"""Stands for a ring per place of the smallest of unequal domains."""
+_BY_DOMAIN, _BY_GRID = "by domain", "by grid"
+"""Represent the choice among ``BY_DOMAIN`` and ``BY_GRID`` by time."""
+_WIRED_RINGS = "rings by wiring"
+"""Represents the rings that the links inside a wired node can carry."""
+_UNEVEN_RINGS = "uneven rings"
+"""Represents a ring per place of the smallest of unequal domains."""
 ON_A_MESH = {
     "all_reduce": "two_shot",
     "all_gather": "direct",
@@ -137,30 +136,30 @@ ON_A_MESH = {
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _CHAINS = {"broadcast": ring.broadcast, "reduce": ring.reduce}
 
-_HOPS = 2
-"""Links from rank to rank where they meet at a switch; enough to choose a number of chunks by."""
+_LINKS_PER_HOP = 2
+"""Links between two ranks at a switch; exact enough to choose the number of chunks."""
 
 
 def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None = None) -> Plan:
-    """Write out a call for its group on a network, without a library's model.
+    """Plan a call of a group on a network, without a library's model.
 
-    The ranks of the group are positions in ``network``; ``machine`` says in which domain each
-    position is, and what a call costs besides. The order of the group does not change the
-    traffic, but for which rank is the root (its first): rings run domain by domain.
+    The ranks of the group are positions in ``network``; ``machine`` gives the domain of each
+    position and the overhead of a call. The order of the group determines only the root (its first
+    rank), not the rest of the traffic: rings run domain by domain.
 
     The default inside one domain, and with one rank per domain, is the ring (the fewest bytes,
-    neighbours only), direct for all-to-all, gather and scatter. Where every two members have a
-    link of their own a single ring would leave all but one of them idle, so there it is direct
-    for all-gather and reduce-scatter, both in turn (``two_shot``) for all-reduce, and
+    neighbours only), and direct for all-to-all, gather and scatter. If every two members have a
+    link of their own, a single ring would leave all but one link of a rank idle, so there it is
+    direct for all-gather and reduce-scatter, both in turn (``two_shot``) for all-reduce, and
     ``scatter_gather`` for broadcast and reduce.
 
     Across domains of equally many ranks it is ``rings`` (one ring per channel, node by node, over
     all NICs: both fabrics at once, 2(n-1) steps) or ``hierarchical`` (one fabric after the other,
-    in 2(L-1) + 2(D-1) steps), whichever takes less time on an idle network: the tuner of a library
-    decides by a model of this kind. Domains of unequal size get as many rings (``multi_ring``) as
-    the smallest has ranks. Where the whole network is a torus of two or more dimensions, rings run
-    along these, one dimension after the other (``torus``) or all at once (``torus_rotating``),
-    whichever takes less time.
+    in 2(L-1) + 2(D-1) steps), whichever takes less time on an idle network: a library's tuner
+    decides by a similar model. Domains of unequal size get as many rings (``multi_ring``) as the
+    smallest has ranks. If the whole network is a torus of two or more dimensions, rings run along
+    these, one dimension after the other (``torus``) or all at once (``torus_rotating``), whichever
+    takes less time.
 
     RCCL (which kept NCCL's tuner with constants of its own) is planned like this too, with the
     latencies and the overhead of its cluster: nothing better is published.
@@ -168,8 +167,8 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     Raises
     ------
     ScheduleError
-        If the kind or algorithm is not known, the algorithm cannot serve the group, or the group
-        is not on the topology.
+        If the kind or algorithm is unknown, the algorithm cannot serve the group, or the group is
+        not on the topology.
     """
     positions = np.array(call.group.ranks, dtype=np.int32)
     plans = [
@@ -184,7 +183,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
 def choices(
     call: Call, network: Topology, machine: Machine, algorithm: str | None = None
 ) -> tuple[str, ...]:
-    """Algorithms of which :func:`plan` takes the fastest; they depend on no bandwidth or latency.
+    """Return the candidates of :func:`plan`, which do not depend on bandwidths or latencies.
 
     Raises
     ------
@@ -196,13 +195,13 @@ def choices(
     where = np.asarray(machine.domains)[positions]
     name = algorithm or _default(call.kind, positions, where, network)
     if algorithm is None and name == "ring" and call.kind in ON_RINGS:
-        name = _WIRED if machine.wired and len(set(where.tolist())) == 1 else name
-    several = {_NESTED: BY_DOMAIN, _GRID: BY_GRID}
+        name = _WIRED_RINGS if machine.wired and len(set(where.tolist())) == 1 else name
+    several = {_BY_DOMAIN: BY_DOMAIN, _BY_GRID: BY_GRID}
     return tuple(several[name][call.kind]) if name in several else (name,)
 
 
 def follows_numbers(kind: str, name: str) -> bool:
-    """Whether the schedule depends on bandwidth and latency: in how many chunks a chain passes."""
+    """Whether the schedule depends on bandwidth and latency: by a chain's number of chunks."""
     return name == "ring" and kind in _CHAINS
 
 
@@ -217,10 +216,10 @@ def _schedule(
             paths = ring.local_paths(positions[grid[:, 0]], network, wired=machine.wired)
             return ON_RINGS[kind](ring.rings_across_domains(grid, paths))
         return by_domain_of[name](grid)
-    if name == _WIRED:
+    if name == _WIRED_RINGS:
         return on_local_rings(kind, positions, network)
-    if name in (*BY_GRID.get(kind, {}), *BY_RINGS, _UNEVEN) and kind in BY_GRID:
-        return _shaped(kind, name, positions, (where, network))
+    if name in (*BY_GRID.get(kind, {}), *BY_RINGS, _UNEVEN_RINGS) and kind in BY_GRID:
+        return _rings_or_torus(kind, name, positions, (where, network))
     if name not in ALGORITHMS[kind]:
         added = added_algorithm(kind, name)
         if added is None:
@@ -236,7 +235,7 @@ def _schedule(
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """Names of all algorithms of a kind."""
+    """Return the names of all algorithms of a kind."""
     several = BY_RINGS if kind in ON_RINGS else ()
     tables = (BY_DOMAIN, IN_NETWORK, BY_GRID)
     return (
@@ -246,12 +245,12 @@ def names(kind: str) -> tuple[str, ...]:
     )
 
 
-def _shaped(
+def _rings_or_torus(
     kind: str, name: str, positions: Ints, group_and_network: tuple[Ints, Topology]
 ) -> Schedule:
     """Lay rings over the group in the order of its domains, or along the axes of its torus."""
     where, topology = group_and_network
-    if name == _UNEVEN:
+    if name == _UNEVEN_RINGS:
         return replace(
             ON_RINGS[kind](ring.rings_across_uneven_domains(positions, where)),
             algorithm="multi_ring",
@@ -271,21 +270,21 @@ def _shaped(
 def _default(kind: str, positions: Ints, domains: Ints, topology: Topology) -> str:
     members = np.unique(domains, return_counts=True)[1]
     if kind in BY_DOMAIN and len(members) > 1 and members.min() == members.max() > 1:
-        return _NESTED
+        return _BY_DOMAIN
     if kind in BY_DOMAIN and len(members) > 1 and members.min() > 1:
-        return _UNEVEN
+        return _UNEVEN_RINGS
     if kind in ON_A_MESH and ring.is_mesh(positions, topology):
         return ON_A_MESH[kind]
     alone = len(positions) == len(topology.nodes)
     if kind in BY_GRID and alone and torus.torus_grids(positions, topology) is not None:
-        return _GRID
+        return _BY_GRID
     return next(iter(ALGORITHMS[kind]))
 
 
 def rings_across(positions: Ints, domains: Ints, network: Topology, *, wired: bool) -> Ints:
     """Return the rings of a group in several domains of several ranks, shape ``(rings, n)``.
 
-    One per place that every domain has, each over a NIC of its own.
+    There is one for each place that all domains have, over a NIC of its own.
     """
     members = np.unique(domains, return_counts=True)[1]
     if members.min() != members.max():
@@ -296,7 +295,7 @@ def rings_across(positions: Ints, domains: Ints, network: Topology, *, wired: bo
 
 
 def _chain_chunks(positions: Ints, domains: Ints, size: float, topology: Topology) -> int:
-    """Chunks for the links a chain runs over: the fastest of a domain, else the slowest."""
+    """Return a chain's number of chunks, by a domain's fastest link, else by the slowest."""
     links = np.flatnonzero(np.isin(topology.source, positions))
     if not len(links):
         return 1
@@ -305,14 +304,14 @@ def _chain_chunks(positions: Ints, domains: Ints, size: float, topology: Topolog
     best = ring.best_chunks(
         len(positions),
         size=size,
-        alpha=_HOPS * float(topology.latency[link]),
+        alpha=_LINKS_PER_HOP * float(topology.latency[link]),
         bandwidth=float(topology.bandwidth[link]),
     )
     return max(1, round(min(best, size / SLICE)))
 
 
 def on_local_rings(kind: str, positions: Ints, network: Topology) -> Schedule:
-    """Lay a kind that rings serve on the rings that a node's links carry."""
+    """Return the schedule of a kind on the rings that a node's links can carry."""
     rings = local_rings(positions, network)
     if len(rings) == 1:
         return placed(ALGORITHMS[kind]["ring"](len(positions)), rings[0])
@@ -320,7 +319,7 @@ def on_local_rings(kind: str, positions: Ints, network: Topology) -> Schedule:
 
 
 def in_order(positions: Ints, network: Topology, machine: Machine) -> Ints:
-    """Sort members by domain, and inside one by position, or by its ring where it is wired."""
+    """Sort members by domain, and inside one by position, or along its ring if it is wired."""
     where = np.asarray(machine.domains)[positions]
     order = by_domain(positions, where)
     if not machine.wired:
@@ -332,7 +331,7 @@ def in_order(positions: Ints, network: Topology, machine: Machine) -> Ints:
 
 
 def _order(kind: str, positions: Ints, network: Topology, machine: Machine) -> Ints:
-    """All-to-alls and messages name their two ends, so no rank can represent another."""
+    """Order the members; all-to-alls and messages name both ends of a chunk and keep theirs."""
     if kind in ("all_to_all", "send_receive"):
         return np.arange(len(positions), dtype=np.int32)
     order = in_order(positions, network, machine)
@@ -352,24 +351,24 @@ def check_group(kind: str, positions: Ints, topology: Topology, domains: Ints) -
 
 Algorithm = Callable[[int], Schedule]
 _PROVED = range(1, 10)
-"""Sizes of groups that an algorithm is proved for before it is used."""
+"""Sizes of groups for which an algorithm is proved before its first use."""
 
 
 def added_algorithm(kind: str, name: str) -> Algorithm | None:
-    """Find an algorithm that a distribution adds under ``KIND.NAME``; None if none does.
+    """Return the algorithm that a distribution adds under ``KIND.NAME``; None if none does.
 
-    Before it is used it is proved for groups of 1 to 9 ranks, as every algorithm here is by the
-    tests; a size that it refuses with ScheduleError is not one of those it serves.
+    It is proved for groups of 1 to 9 ranks before its first use, as the tests prove all algorithms
+    here; sizes that it refuses with ScheduleError are skipped.
 
     Parameters
     ----------
     kind, name
-        Of the collective, and of the algorithm.
+        Kind of the collective, name of the algorithm.
 
     Returns
     -------
     callable or None
-        From the number of ranks to the schedule.
+        Function from the number of ranks to the schedule.
 
     Raises
     ------
@@ -385,14 +384,14 @@ def added_algorithm(kind: str, name: str) -> Algorithm | None:
 
 
 def added_names(kind: str) -> tuple[str, ...]:
-    """Names of the algorithms for a kind that distributions add."""
+    """Return the names of a kind's algorithms that distributions add."""
     parts = (plugin.name.partition(".") for plugin in plugins(ALGORITHM_PLUGINS))
     return tuple(dict.fromkeys(name for of, _, name in parts if of == kind))
 
 
 @lru_cache(maxsize=64)
 def _proved(kind: str, name: str, path: tuple[str, ...]) -> Algorithm | None:
-    """Prove an algorithm once for each path of imports."""
+    """Load and prove an algorithm once for each import path."""
     del path
     plugin = plugin_named(ALGORITHM_PLUGINS, f"{kind}.{name}")
     if plugin is None:
@@ -406,7 +405,7 @@ def _proved(kind: str, name: str, path: tuple[str, ...]) -> Algorithm | None:
 
 
 def as_algorithm(loaded: object) -> Algorithm:
-    """Refuse what is not a function."""
+    """Return a plug-in's object if it is callable; raise otherwise."""
     if not callable(loaded):
         raise TypeError(f"write a function from ranks to a Schedule, not a {type(loaded).__name__}")
     return loaded
@@ -418,7 +417,7 @@ def prove(kind: str, algorithm: Algorithm) -> None:
     Raises
     ------
     ScheduleError
-        Which size, step, rank and chunk is wrong; or that it serves none of these sizes.
+        Naming the wrong size, step, rank and chunk; or if it serves none of these sizes.
     """
     served = 0
     for ranks in _PROVED:

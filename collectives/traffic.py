@@ -1,9 +1,8 @@
-"""What the collectives of a step carry, and how much of the links' bandwidth they use.
+"""Traffic of the collectives of a step, and their utilisation of the links' bandwidth.
 
-Read off :class:`~simulator.timeline.RunTimes`: a simulated timeline, or what was measured. Both
-use one definition of bytes: ``size`` is S of nccl-tests, ``wire`` is S times the factor of the kind
-(:func:`collectives.bandwidth.busbw_factor`): the fewest bytes that the busiest port has to carry
-one way.
+Computed from :class:`~simulator.timeline.RunTimes`: a simulated timeline, or measurements. Both
+define bytes alike: ``size`` is S of nccl-tests, ``wire`` is S times the factor of the kind
+(:func:`collectives.bandwidth.busbw_factor`): the fewest bytes through the busiest port one way.
 """
 
 from collections import Counter, defaultdict
@@ -21,10 +20,10 @@ from simulator.timeline import RunTimes
 
 @dataclass(frozen=True, slots=True)
 class GroupVolume:
-    """Bytes of the calls of one kind on the groups of one label and number of ranks.
+    """Bytes of the calls of one kind on groups of one label and number of ranks.
 
-    ``size`` and ``wire`` are means over the ranks of the run, of the calls each rank joins.
-    ``unknown`` counts the calls of unknown size: they are in neither.
+    ``size`` and ``wire`` are means over the ranks of the run, of the calls that each rank joins.
+    ``unknown`` counts the calls of unknown size, which are in neither.
     """
 
     kind: str
@@ -51,12 +50,12 @@ class TrafficWindow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ports:
-    """What carries a rank's bytes, one direction, by the data sheet: B/s.
+    """Bandwidths of a rank's ports by the data sheet, in one direction (B/s).
 
-    ``domain``, ``node`` and ``nics`` say of each rank its scale-up domain, its node and the NICs of
-    the node that it may use. ``host`` is what joins the domains of one node, a rank's port to it.
-    ``adds`` says that the switch of a domain reduces (NVLS): an all-reduce then needs S alone.
-    Bandwidths are those of all ranks, or where nodes differ one for each.
+    ``domain``, ``node`` and ``nics`` give each rank's scale-up domain, its node and the NICs of the
+    node that it may use. ``host`` joins the domains of one node; it is the bandwidth of a rank's
+    port to it. ``adds``: the switch of a domain reduces (NVLS), so an all-reduce needs S alone.
+    Bandwidths are those of all ranks, or one per rank if nodes differ.
     """
 
     domain: Sequence[int]
@@ -70,10 +69,10 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Utilisation:
-    """How well the calls of one kind use the links: ``busbw`` in B/s, ``utilisation`` from 0 on.
+    """Use of the links by the calls of one kind: ``busbw`` in B/s, ``utilisation`` from 0 on.
 
-    ``time`` is how long they moved in all (s), ``left_out`` counts those without a size or a time.
-    ``utilisation`` is None where no ports were given.
+    ``time`` is the total time that they move data (s), ``left_out`` counts those without size or
+    time. ``utilisation`` is None without ports.
     """
 
     kind: str
@@ -85,12 +84,12 @@ class Utilisation:
 
 
 def wire_factor(call: Call) -> float:
-    """Return the fewest bytes that the busiest port of a call carries one way, as a share of S."""
+    """Return the fewest bytes through a call's busiest port in one direction, as a share of S."""
     return busbw_factor(call.kind, len(call.group.ranks), call.shares)
 
 
 def call_volumes(run: RunTimes) -> list[GroupVolume]:
-    """Bytes by kind and group, the most first."""
+    """Return the bytes by kind and group, the most first."""
     workload = run.workload
     rows: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     counts: Counter[tuple[str, str]] = Counter()
@@ -113,7 +112,7 @@ def call_volumes(run: RunTimes) -> list[GroupVolume]:
 
 
 def traffic_windows(run: RunTimes, windows: int) -> list[TrafficWindow]:
-    """Bytes by kind and group in equal parts of the step; each part in which they move any.
+    """Return the bytes by kind and group in equal parts of the step, without empty parts.
 
     A call's bytes (``wire``) are spread evenly over the time it moves.
 
@@ -142,7 +141,7 @@ def traffic_windows(run: RunTimes, windows: int) -> list[TrafficWindow]:
         wire = members[index] * call.size * wire_factor(call) / ranks
         start, end = float(run.call_start[index]), float(run.call_end[index])
         volumes = sums.setdefault((call.kind, str(call.group)), np.zeros(windows))
-        volumes += wire * _spread(edges, start, end)
+        volumes += wire * _share_by_part(edges, start, end)
     return [
         TrafficWindow(float(edges[part]), float(edges[part + 1]), *key, float(volumes[part]))
         for part in range(windows)
@@ -151,12 +150,12 @@ def traffic_windows(run: RunTimes, windows: int) -> list[TrafficWindow]:
     ]
 
 
-def _spread(edges: NDArray[np.float64], start: float, end: float) -> NDArray[np.float64]:
-    """Share of a span of time that lies in each part between edges; of an instant, all in one."""
+def _share_by_part(edges: NDArray[np.float64], start: float, end: float) -> NDArray[np.float64]:
+    """Share of a time span in each part between edges; an instant is in one part."""
     if end > start:
-        # What is done at each edge: differences are the shares of parts.
+        # Completed share at each edge; the differences are the shares of the parts.
         done = (np.clip(edges, start, end) - start) / (end - start)
-        done[-1] = 1.0  # the last part ends with the last op, but for rounding
+        done[-1] = 1.0  # the last part ends with the last op, up to rounding
         done[0] = 0.0
         return np.diff(done)
     volumes = np.zeros(len(edges) - 1)
@@ -169,9 +168,9 @@ def _spread(edges: NDArray[np.float64], start: float, end: float) -> NDArray[np.
 def call_intervals(run: RunTimes) -> dict[str, float]:
     """Median time from the end of a call to the start of the next (s), by kind and group.
 
-    A call starts when its last member arrives. Of CCL-Bench (arXiv 2605.06544) ``traffic_window``,
-    the time between traffic of one parallelism. Calls that overlap leave none between them; a kind
-    and group with a single call are left out.
+    A call starts when its last member arrives. It is ``traffic_window`` of CCL-Bench (arXiv
+    2605.06544), the time between traffic of one parallelism. Overlapping calls have 0 between them;
+    a kind and group with a single call is left out.
     """
     spans: dict[tuple[str, Group], list[tuple[float, float]]] = defaultdict(list)
     workload = run.workload
@@ -189,13 +188,13 @@ def call_intervals(run: RunTimes) -> dict[str, float]:
 
 
 def utilisations(run: RunTimes, ports: Ports | None) -> list[Utilisation]:
-    """Busbw and bandwidth utilisation by kind, the longest first.
+    """Busbw and bandwidth utilisation by kind, the longest total time first.
 
     Busbw is S times the factor of the kind over the time from the last arrival to the end
-    (nccl-tests doc/PERFORMANCE.md), summed over the calls before dividing. Utilisation is the
-    least time that the calls' bytes need on the links (:func:`least_time`), over that time: inside
-    a scale-up domain busbw over a rank's bandwidth, unless its switch adds. No simulation exceeds
-    1, but for a fabric that adds (SHARP); a measurement that does has a wrong bandwidth or unit.
+    (nccl-tests doc/PERFORMANCE.md), summed over the calls before dividing. Utilisation is the least
+    time of the calls' bytes on the links (:func:`least_time`), over that time: inside a scale-up
+    domain busbw over a rank's bandwidth, unless its switch reduces. No simulation exceeds 1, except
+    on a fabric that reduces (SHARP); a measurement above 1 has a wrong bandwidth or unit.
     """
     workload = run.workload
     took = (run.call_end - run.call_start).tolist()
@@ -227,11 +226,11 @@ def utilisations(run: RunTimes, ports: Ports | None) -> list[Utilisation]:
 
 
 def least_time(call: Call, ports: Ports) -> float:
-    """Least time for a call's bytes on the links alone, without latency (s).
+    """Return the least time of a call's bytes on the links alone, without latency (s).
 
-    The longest of what the busiest rank has to carry, over the bandwidth of its ports, and what
-    has to leave or enter a scale-up domain, over that of the NICs its members use. Valid where
-    switches between domains do not compute and no rank lends its NIC to one that is not a member.
+    It is the largest of these: bytes of the busiest rank over the bandwidth of its ports, and bytes
+    that leave or enter a scale-up domain over that of its members' NICs. Valid if switches between
+    domains do not compute and no rank lends its NIC to a rank outside the group.
     """
     ranks = call.group.ranks
     inside: dict[int, list[int]] = defaultdict(list)
@@ -242,27 +241,29 @@ def least_time(call: Call, ports: Ports) -> float:
         wire = min(wire, call.size)
     if len(inside) == 1:
         return wire / max(_of_rank(ports.scale_up, rank) for rank in ranks)
-    bounds = [wire / max(_port(rank, ranks, inside, ports) for rank in ranks)]
-    outlets = [_outlet(members, ranks, ports) for members in inside.values()]
-    bounds.append(call.size * _busiest(call.kind, len(inside)) / max(outlets))
+    bounds = [wire / max(_all_ports(rank, ranks, inside, ports) for rank in ranks)]
+    outlets = [_outside_bandwidth(members, ranks, ports) for members in inside.values()]
+    bounds.append(call.size * _busiest_share(call.kind, len(inside)) / max(outlets))
     for members, outlet in zip(inside.values(), outlets, strict=True):
-        bounds.append(call.size * _crossing(call, members) / outlet)
+        bounds.append(call.size * _crossing_share(call, members) / outlet)
     return max(bounds)
 
 
-def _port(rank: int, ranks: Sequence[int], inside: dict[int, list[int]], ports: Ports) -> float:
-    """Bandwidth of one rank to the others of its group, over all its ports together."""
+def _all_ports(
+    rank: int, ranks: Sequence[int], inside: dict[int, list[int]], ports: Ports
+) -> float:
+    """Bandwidth from one rank to the others of its group, over all its ports together."""
     neighbours = len(inside[ports.domain[rank]]) > 1
     inner = _of_rank(ports.scale_up, rank) if neighbours else 0.0
-    return _outlet([rank], ranks, ports) + inner
+    return _outside_bandwidth([rank], ranks, ports) + inner
 
 
 def _of_rank(value: float | Sequence[float], rank: int) -> float:
-    """Return what is given of all ranks, or of each, for one."""
+    """Return one rank's value, given one for all ranks or one for each."""
     return value[rank] if isinstance(value, Sequence) else value
 
 
-def _outlet(members: Sequence[int], ranks: Sequence[int], ports: Ports) -> float:
+def _outside_bandwidth(members: Sequence[int], ranks: Sequence[int], ports: Ports) -> float:
     """Bandwidth from members of one domain to the others: their NICs, and their node's host."""
     nics = {
         (ports.node[rank], nic): _of_rank(ports.nic_bandwidth, rank)
@@ -275,16 +276,16 @@ def _outlet(members: Sequence[int], ranks: Sequence[int], ports: Ports) -> float
     return sum(nics.values()) + sum(hosted)
 
 
-def _busiest(kind: str, domains: int) -> float:
-    """Fewest bytes that the busiest domain sends or receives, as a share of S.
+def _busiest_share(kind: str, domains: int) -> float:
+    """Return the fewest bytes that the busiest domain sends or receives, as a share of S.
 
     The bounds of :func:`collectives.bandwidth.least_bytes`, with a domain as one rank.
     """
     return busbw_factor(kind, domains) if kind in ("all_reduce", "broadcast", "reduce") else 0.0
 
 
-def _crossing(call: Call, members: Sequence[int]) -> float:
-    """Fewest bytes that cross the edge of the members' domain one way, as a share of S."""
+def _crossing_share(call: Call, members: Sequence[int]) -> float:
+    """Return the fewest bytes that leave or enter a domain in one direction, as a share of S."""
     ranks = call.group.ranks
     if call.shares is not None:
         inside = np.isin(ranks, members)

@@ -1,6 +1,6 @@
-"""Direct algorithms: every rank sends straight to the rank that needs it, in one step.
+"""Direct algorithms: every rank sends directly to the rank that needs the data, in one step.
 
-The fewest steps, and on a network with a port per rank the fewest bytes too (all-to-all, the
+The fewest steps, and on a network with a port per rank also the fewest bytes (all-to-all, the
 halves of two-shot); n-1 transfers leave each rank at the same time. An all-to-all may have a size
 of its own for every pair (:func:`spread`).
 """
@@ -22,19 +22,19 @@ def two_shot_all_reduce(n: int) -> Schedule:
 
 
 def one_shot_all_reduce(n: int) -> Schedule:
-    """Send everything to everybody: one step, (n-1) S per rank; for small sizes."""
+    """Send the whole buffer to all ranks: one step, (n-1) S per rank; for small sizes."""
     steps = _exchange(n, reduce=True)
     return Schedule("all_reduce", "one_shot", ranks=n, chunks=1, parts=1, steps=steps)
 
 
 def reduce_scatter(n: int) -> Schedule:
-    """Send everybody the chunk that is theirs: one step of S/n to each."""
+    """Send each rank its chunk: one step of S/n to each."""
     steps = _exchange(n, reduce=True, by_target=1)
     return Schedule("reduce_scatter", "direct", ranks=n, chunks=n, parts=n, steps=steps)
 
 
 def all_gather(n: int) -> Schedule:
-    """Send the own chunk to everybody: one step of S/n to each."""
+    """Send the own chunk to all ranks: one step of S/n to each."""
     steps = _exchange(n, reduce=False, by_source=1)
     return Schedule("all_gather", "direct", ranks=n, chunks=n, parts=n, steps=steps)
 
@@ -56,9 +56,9 @@ def pairwise_all_to_all(n: int) -> Schedule:
 
 
 def broadcast(n: int) -> Schedule:
-    """Scatter, then all-gather: two steps of S/n on a link (doi 10.1002/cpe.1206, long vectors).
+    """Scatter, then all-gather: two steps of S/n per link (doi 10.1002/cpe.1206, long vectors).
 
-    Where every two ranks have a link of their own all of them work, not one chain's alone.
+    If every two ranks have a link of their own, all links are used, not just those of one chain.
     """
     source, target = _pairs(n)
     others = target != 0
@@ -74,10 +74,10 @@ def reduce(n: int) -> Schedule:
 
 
 def broadcast_over_trees(n: int) -> Schedule:
-    """Send everybody a part, who passes it on to all others: n-1 trees that share no link.
+    """Send each rank a part, which it passes on to all others: n-1 link-disjoint trees.
 
     Sent slice by slice (a plan that is ``pipelined``) every link that does not lead to the root
-    carries S/(n-1), which is the least the root's own links can.
+    carries S/(n-1), the least possible for the root's own links.
     """
     source, target = _pairs(n)
     onward = (source != 0) & (target != 0)
@@ -99,26 +99,26 @@ def reduce_over_trees(n: int) -> Schedule:
 
 
 def gather(n: int) -> Schedule:
-    """Everybody sends its chunk to rank 0, all at once."""
+    """Every rank sends its chunk to rank 0, all at once."""
     rank = np.arange(1, n, dtype=np.int32)
     steps = _one_step(rank, np.zeros_like(rank), rank)
     return Schedule("gather", "direct", ranks=n, chunks=n, parts=n, steps=steps)
 
 
 def scatter(n: int) -> Schedule:
-    """Rank 0 sends everybody its chunk, all at once."""
+    """Rank 0 sends each rank its chunk, all at once."""
     rank = np.arange(1, n, dtype=np.int32)
     steps = _one_step(np.zeros_like(rank), rank, rank)
     return Schedule("scatter", "direct", ranks=n, chunks=n, parts=n, steps=steps)
 
 
 def scatter_by_rail(grid: Ints) -> Schedule:
-    """Scatter with each part handed first to the neighbour on its receiver's rail.
+    """Scatter in two hops: first to the neighbour on the receiver's rail, then across.
 
-    ``grid[l, d]`` is place l of domain d. The root's domain so sends through all its NICs: NCCL's
+    ``grid[l, d]`` is place l of domain d. So the root's domain sends through all its NICs: NCCL's
     PXN, K. Hwang et al., "Doubling all2all Performance with NVIDIA Collective Communication Library
-    2.12" (NVIDIA technical blog, 2022). A gather has no such way: its parts meet at the root's own
-    NIC, as the receiver's is not chosen (src/transport/net.cc, recvSetup).
+    2.12" (NVIDIA technical blog, 2022). A gather cannot do this: its parts meet at the root's own
+    NIC, because the receiver's NIC is not chosen (src/transport/net.cc, recvSetup).
     """
     home = int(np.argwhere(grid == 0)[0, 1])
     relay = np.broadcast_to(grid[:, home, None], grid.shape)
@@ -132,7 +132,7 @@ def scatter_by_rail(grid: Ints) -> Schedule:
 
 
 def send_receive(n: int = 2) -> Schedule:
-    """One message, from rank 0 to rank 1; a rank alone has nobody to send to.
+    """Send one message from rank 0 to rank 1; a single rank sends nothing.
 
     Raises
     ------
@@ -147,8 +147,8 @@ def send_receive(n: int = 2) -> Schedule:
 
 
 def _pairs(n: int) -> tuple[Ints, Ints]:
-    """Every rank with every other one."""
-    # n - 1 peers for each source, its own number skipped.
+    """Return the sources and targets of all ordered pairs of ranks."""
+    # Each source has n - 1 peers: its own number is skipped.
     source = np.repeat(np.arange(n, dtype=np.int32), n - 1)
     peer = np.tile(np.arange(n - 1, dtype=np.int32), n)
     return source, peer + (peer >= source)
@@ -158,8 +158,8 @@ def _exchange(n: int, *, reduce: bool, by_source: int = 0, by_target: int = 0) -
     """Every rank to every other one, chunk ``source * by_source + target * by_target``."""
     if n < 2:
         return ()
-    everybody = np.arange(n, dtype=np.int32)
-    return (Exchange(everybody, reduce=reduce, by_source=by_source, by_target=by_target),)
+    ranks = np.arange(n, dtype=np.int32)
+    return (Exchange(ranks, reduce=reduce, by_source=by_source, by_target=by_target),)
 
 
 def _one_step(source: Ints, target: Ints, chunk: Ints) -> tuple[Step, ...]:
@@ -171,20 +171,20 @@ def _one_step(source: Ints, target: Ints, chunk: Ints) -> tuple[Step, ...]:
 def spread(schedule: Schedule, shares: Shares | None) -> Schedule:
     """Give every pair of an all-to-all the bytes of a table (``MPI_Alltoallv``).
 
-    Any algorithm carries them: chunk ``source * parts + part`` is for rank ``part * n // parts``,
-    whoever passes it on. A pair without bytes sends no message, as NCCL and PyTorch send none.
+    Any algorithm can do so: chunk ``source * parts + part`` is for rank ``part * n // parts``,
+    through any other ranks. A pair without bytes sends no message, as NCCL and PyTorch send none.
 
     Parameters
     ----------
     schedule
-        An all-to-all in which all pairs have the same.
+        An all-to-all with equal bytes per pair.
     shares
-        In the order of the group; None leaves the schedule as it is.
+        In the order of the group; None returns the schedule itself.
 
     Raises
     ------
     ScheduleError
-        If it is not an all-to-all, or the table is one of another number of ranks.
+        If it is not an all-to-all, or the table has another number of ranks.
 
     Examples
     --------
@@ -201,12 +201,12 @@ def spread(schedule: Schedule, shares: Shares | None) -> Schedule:
     # A pair's bytes, share * S, lie in parts / n chunks: share * n of the unit S / parts each.
     lengths = np.repeat(shares.share.ravel() * n, parts // n)
     uneven = replace(schedule, steps=(), lengths=lengths)
-    steps = [_sent(uneven, single) for step in schedule.steps for single in _unrolled(step)]
+    steps = [_not_empty(uneven, single) for step in schedule.steps for single in _unrolled(step)]
     return replace(uneven, steps=tuple(step for step in steps if step.width))
 
 
 def _unrolled(step: Step) -> list[Step]:
-    """Return the steps of a run, which are not alike where their chunks are not."""
+    """Return the repetitions of a step as single steps: with unequal chunks they differ."""
     if step.repeats == 1:
         return [step]
     return [
@@ -215,7 +215,7 @@ def _unrolled(step: Step) -> list[Step]:
     ]
 
 
-def _sent(schedule: Schedule, step: Step) -> Step:
+def _not_empty(schedule: Schedule, step: Step) -> Step:
     """Leave out the transfers of a step that move nothing."""
     some = schedule.units(step) > 0
     if some.all():

@@ -1,25 +1,25 @@
-"""Rings inside each domain, and between domains rings or switches that add.
+"""Rings inside each domain, and between domains rings or reducing switches.
 
 ``levels`` counts from the inside out: ``(local ranks, domains)``, or ``(local, nodes, pods)``.
 Ranks are numbered in C order of an array of shape ``levels``: with two levels, place l of domain d
-is rank ``l * domains + d``, so that ranks that own neighbouring chunks sit in different domains and
-every stage moves unbroken blocks.
+is rank ``l * domains + d``, so that owners of neighbouring chunks are in different domains and
+every stage moves contiguous blocks.
 
-A group comes in any order, and on a network it matters who is next to whom: :func:`by_domain`
-sorts its members by domain, :func:`placed` puts a schedule on them. Chunks keep their numbers:
-block i then belongs to rank ``order[i]``, which a library settles by where it puts a block in the
-buffer, at no cost on the wire. (Not so in an all-to-all or a message, whose chunks are named for
-both ends: their ranks cannot be exchanged.)
+A group may have any order, but the network makes neighbours matter: :func:`by_domain` sorts its
+members by domain, :func:`placed` maps a schedule to them. Chunks keep their numbers: block i then
+belongs to rank ``order[i]``, which a library achieves by the position of a block in the buffer, at
+no cost on the wire. (This fails for an all-to-all or a message, whose chunks name both ends: their
+ranks are not interchangeable.)
 
 Every rank sends (L-1)/L of S inside and (D-1)/D of S/L across, in one direction of the collective;
 all ranks use the scale-out fabric at the same time. The same stages are the rings of a torus, one
 dimension after the other.
 
-Where the fabric can add (SHARP), the ranks of a place send it what is left instead, and it hands
-the sum back: S/L out of each NIC and S/L into it, where a ring between D domains moves 2 (D-1)/D of
-S/L each way and a tree as much. Graham et al., "Scalable Hierarchical Aggregation Protocol
-(SHArP)", COM-HPC 2016, doi 10.1109/COMHPC.2016.006. Whether a fabric can add is the user's to know:
-it is only taken where it is forced.
+If the fabric can reduce (SHARP), the ranks of a place send it their partial sums instead, and it
+returns the total: S/L out of each NIC and S/L into it, where a ring between D domains moves 2
+(D-1)/D of S/L in each direction and a tree as much. Graham et al., "Scalable Hierarchical
+Aggregation Protocol (SHArP)", COM-HPC 2016, doi 10.1109/COMHPC.2016.006. Only the user knows
+whether a fabric can reduce: the algorithm is used only if it is forced.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ from simulator.support.errors import ScheduleError
 
 
 def placed(schedule: Schedule, order: Ints) -> Schedule:
-    """Let group rank ``order[i]`` play rank i of the schedule.
+    """Map rank i of the schedule to group rank ``order[i]``.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def placed(schedule: Schedule, order: Ints) -> Schedule:
     Returns
     -------
     Schedule
-        Chunks keep their numbers: those of rank ``r`` are then of ``order[r]``.
+        Chunks keep their numbers: those of rank ``r`` then belong to ``order[r]``.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def by_domain(positions: Ints, domains: Ints) -> Ints:
 
 
 def from_root(order: Ints, domains: Ints) -> Ints:
-    """Turn an order by domain until it begins with rank 0, the root, and its domain.
+    """Rotate an order by domain so that it begins with rank 0, the root, and its domain.
 
     The domains keep their circular order, and so do the members of the root's own.
     """
@@ -84,7 +84,7 @@ def domain_grid(positions: Ints, domains: Ints) -> Ints:
     Raises
     ------
     ScheduleError
-        If the domains do not hold equally many members.
+        If the domains do not have equally many members.
     """
     names, members = np.unique(domains, return_counts=True)
     if members.min() != members.max():
@@ -131,17 +131,17 @@ def _schedule(kind: str, levels: tuple[int, ...], steps: tuple[Step, ...]) -> Sc
 
 
 def sharp_all_reduce(local: int, domains: int) -> Schedule:
-    """Reduce-scatter inside, add in the fabric, all-gather inside: 2(L-1) + 2 steps."""
+    """Reduce-scatter inside, reduce in the fabric, all-gather inside: 2(L-1) + 2 steps."""
     shape = (local, domains)
     inside = pass_on(shape, 0, offset=-1, reduce=True)
     back = pass_on(shape, 0, offset=0, reduce=False)
     n = local * domains
-    steps = (*inside, *_in_the_fabric(local, domains), *back)
+    steps = (*inside, *_fabric_steps(local, domains), *back)
     return Schedule("all_reduce", "sharp", ranks=n, chunks=n, parts=n, steps=steps)
 
 
-def _in_the_fabric(local: int, domains: int) -> tuple[Step, ...]:
-    """Everybody of a place sends up what another one owns; then owners' sums come down."""
+def _fabric_steps(local: int, domains: int) -> tuple[Step, ...]:
+    """All ranks of a place send up the chunks of other owners; the owners' sums come down."""
     if domains == 1:
         return ()
     slot, owner, member = np.meshgrid(

@@ -1,9 +1,9 @@
 """Partners at distances that double or halve: about log2 n steps.
 
-The exchanges need n to be a power of two and refuse other groups; Thakur, Rabenseifner and Gropp
-2005 (doi 10.1177/1094342005051521), section 4. The dissemination barrier, Bruck's all-to-all and
-PAT take any n: they look at the distance from source to target in binary, and a chunk makes the
-hops of the bits that are set, so that every rank talks to one rank at distance 2^k in each step.
+The exchanges need a power of two as n and refuse other groups; Thakur, Rabenseifner and Gropp 2005
+(doi 10.1177/1094342005051521), section 4. The dissemination barrier, Bruck's all-to-all and PAT
+take any n: a chunk's distance from source to target is written in binary, and the chunk makes one
+hop for each bit that is set, so that in each step a rank sends to one rank at distance 2^k.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from simulator.support.errors import ScheduleError
 
 
 def doubling_all_reduce(n: int) -> Schedule:
-    """Partners at distance 1, 2, 4, … add what the other has: log2 n steps of S."""
+    """Partners at distance 1, 2, 4, … add each other's buffers: log2 n steps of S."""
     steps = tuple(
         _exchange(n, distance, block=1, parts=1, reduce=True)
         for distance in _distances("recursive_doubling all_reduce", n)
@@ -26,8 +26,8 @@ def halving_doubling_all_reduce(n: int) -> Schedule:
     """Halving reduce-scatter, then doubling all-gather: 2 log2 n steps, the fewest bytes.
 
     Known as Rabenseifner's algorithm. Halves are exchanged at distance 1, quarters at 2, and so on:
-    the most bytes go the shortest way, and the all-gather takes all steps back. In step k a rank
-    keeps the half that bit k of its number names, so its block begins at the bits read backwards.
+    the most bytes travel the shortest distance, and the all-gather reverses all steps. In step k a
+    rank keeps the half given by bit k of its number, so its block begins at the reversed bits.
     """
     powers = range(len(_distances("halving_doubling all_reduce", n)))
     rank = np.arange(n, dtype=np.int32)
@@ -45,7 +45,7 @@ def halving_doubling_all_reduce(n: int) -> Schedule:
 
 
 def halving_reduce_scatter(n: int) -> Schedule:
-    """Partners at distance n/2, n/4, … 1 give away the other's half of what is left."""
+    """Partners at distance n/2, n/4, … 1 send the other's half of the remaining block."""
     steps = tuple(
         _exchange(n, distance, block=distance, parts=n, reduce=True)
         for distance in reversed(_distances("recursive_halving reduce_scatter", n))
@@ -63,14 +63,14 @@ def doubling_all_gather(n: int) -> Schedule:
 
 
 def _distances(name: str, n: int) -> tuple[int, ...]:
-    """Distances 1, 2, 4, … n/2; ``name`` is what errors call the algorithm."""
+    """Return the distances 1, 2, 4, … n/2; ``name`` is the algorithm in errors."""
     if n < 1 or n & (n - 1):
         raise ScheduleError(f"{name} needs a power of two of ranks, not {n}")
     return tuple(2**power for power in range(n.bit_length() - 1))
 
 
 def _exchange(n: int, distance: int, *, block: int, parts: int, reduce: bool) -> Step:
-    """Partners at a distance exchange a block: the target's when adding, the own when copying."""
+    """Partners at a distance exchange a block: the target's to add, the source's to copy."""
     source = np.arange(n, dtype=np.int32)
     # Partners differ in one bit of their numbers.
     target = source ^ np.int32(distance)
@@ -79,10 +79,10 @@ def _exchange(n: int, distance: int, *, block: int, parts: int, reduce: bool) ->
 
 
 def barrier(n: int) -> Schedule:
-    """Notify the rank 1, 2, 4, … further on of who has come: ceil(log2 n) steps, any n.
+    """Notify the rank 1, 2, 4, … further on of all arrivals so far: ceil(log2 n) steps, any n.
 
-    The dissemination barrier of Hensgen, Finkel and Manber, Int. J. Parallel Programming 17
-    (1988). Ranks hear of each other twice where n is not a power of two, which a barrier permits.
+    The dissemination barrier of Hensgen, Finkel and Manber, Int. J. Parallel Programming 17 (1988).
+    If n is not a power of two, ranks receive some notices twice, which a barrier permits.
     """
     rank = np.arange(n, dtype=np.int32)
     zero, single = np.zeros_like(rank), np.ones_like(rank)
@@ -94,17 +94,17 @@ def barrier(n: int) -> Schedule:
 
 
 def bruck_all_to_all(n: int) -> Schedule:
-    """Hop 1, 2, 4, …: ceil(log2 n) steps of at most n/2 chunks, lg n / 2 times the bytes.
+    """Hops of 1, 2, 4, …: ceil(log2 n) steps of at most n/2 chunks, lg n / 2 times the bytes.
 
-    Bruck, Ho, Kipnis, Upfal and Weathersby, IEEE Trans. Parallel Distrib. Syst. 8 (1997),
-    doi 10.1109/71.642949, section 3 with radix 2.
+    Bruck, Ho, Kipnis, Upfal and Weathersby, IEEE Trans. Parallel Distrib. Syst. 8 (1997), doi
+    10.1109/71.642949, section 3 with radix 2.
     """
     distance = np.arange(1, n, dtype=np.int32)
     steps = []
     for bit in range((n - 1).bit_length()):
         hop = np.int32(1 << bit)
-        # A chunk that has d ranks to go hops once for each bit of d, the lowest bit first; `moved &
-        # (hop - 1)` is how far it has come.
+        # A chunk at distance d from its target hops once for each bit of d, the lowest bit first;
+        # `moved & (hop - 1)` is the distance that it has covered.
         moving = distance[distance & hop > 0]
         holder, moved = (part.ravel() for part in np.meshgrid(np.arange(n, dtype=np.int32), moving))
         source = (holder - (moved & (hop - np.int32(1)))) % np.int32(n)
@@ -114,9 +114,9 @@ def bruck_all_to_all(n: int) -> Schedule:
 
 
 def pat_all_gather(n: int, most: int | None = None) -> Schedule:
-    """Trees from every rank at once, the farthest hop first: ceil(log2 n) steps, fewest bytes.
+    """Trees from all ranks at once, the farthest hop first: ceil(log2 n) steps, fewest bytes.
 
-    ``most`` limits the chunks of a message, as NCCL's buffers do; there are more steps then.
+    ``most`` limits the chunks of a message, as NCCL's buffers do, at the cost of more steps.
     Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale", arXiv
     2506.20252; NCCL since 2.23.
     """
@@ -124,7 +124,7 @@ def pat_all_gather(n: int, most: int | None = None) -> Schedule:
 
 
 def pat_reduce_scatter(n: int, most: int | None = None) -> Schedule:
-    """Gather backwards, adding up: the nearest hop first."""
+    """Reverse the all-gather and add up: the nearest hop first."""
     steps = tuple(
         Step(step.target, step.source, step.chunk, step.count, reduce=True)
         for step in reversed(_pat(n, most))
@@ -133,13 +133,13 @@ def pat_reduce_scatter(n: int, most: int | None = None) -> Schedule:
 
 
 def _pat(n: int, most: int | None) -> tuple[Step, ...]:
-    """In the step of hop 2^k, a chunk is where its distance is a multiple of 2^(k+1)."""
+    """Before the step of hop 2^k, chunks have reached the multiples of 2^(k+1) as distances."""
     if most is not None and most < 1:
         raise ScheduleError(f"pat needs a message of at least one chunk, not {most}")
     steps = []
     for bit in reversed(range((n - 1).bit_length())):
         hop = np.int32(1 << bit)
-        # Distances at which a chunk is already, of which those that stay within n hop on.
+        # Distances that a chunk has reached and from which a hop stays within n.
         receiver = np.arange(0, n - hop, 2 * hop, dtype=np.int32)
         width = most or len(receiver)
         for first in range(0, len(receiver), width):

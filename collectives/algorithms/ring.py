@@ -1,23 +1,22 @@
-"""Rings: every rank talks to its two neighbours only, and sends the fewest bytes possible.
+"""Rings: every rank sends to its neighbour only, and the fewest bytes possible.
 
-*One ring*, or many small ones side by side: ranks pass blocks of chunks on to the next rank, all at
+*One ring*, or many small ones side by side: all ranks pass blocks of chunks on to the next rank at
 once. Rings lie along one axis of an array of ranks, so that a flat ring, the levels of a hierarchy
-and the dimensions of a torus are the same few lines (:func:`pass_on`). A broadcast goes down a
+and the dimensions of a torus share a few lines (:func:`pass_on`). A broadcast goes down a
 chain, a ring that is not closed.
 
-*Several rings at once*, each through every rank, each with a share of the buffer: over both
+*Several rings at once*, each through all ranks, each with a share of the buffer: over both
 directions of the cables, over all links of a full mesh, or over a NIC of its own in every domain.
 The last is how NCCL's ring spans nodes: a channel is a ring that visits the ranks node by node, and
-different channels leave a node through different NICs. Steps inside and across nodes go on at the
+different channels leave a node through different NICs. Steps inside and across nodes run at the
 same time, so the slower of the two fabrics sets the pace (a hierarchy pays for both, in turn).
 Inside a node whose ranks are joined pairwise these rings follow paths that share no link
 (:func:`disjoint_paths`). A broadcast goes down every ring from the root, each with its share.
 
-*Rings through one node, as its wiring invites* (:func:`local_rings`), over NVLink or xGMI, then
-PCIe: a library that searches the graph of a node (NCCL and RCCL do, NVIDIA/nccl
-src/graph/search.cc) lays as many rings as its direct links carry. Finding the most is hard; here
-rings are laid one after the other, each with its reverse, every one over the links with the most
-left.
+*Rings along the wiring of one node* (:func:`local_rings`), over NVLink or xGMI, then PCIe: a
+library that searches the graph of a node (NCCL and RCCL do, NVIDIA/nccl src/graph/search.cc) lays
+as many rings as its direct links carry. The maximum is hard to compute; here rings are laid one
+after the other, each with its reverse, over the links with the most bandwidth left.
 """
 
 from math import inf, prod, sqrt
@@ -33,8 +32,8 @@ from simulator.support.errors import ScheduleError
 from simulator.topology import Topology
 
 PIPELINE = 8
-"""Chunks of a chain by default: as many as NCCL keeps slots in a connection's
-buffer (NCCL_STEPS, src/include/device.h)."""
+"""Default number of chunks of a chain: that of NCCL's slots in a connection's buffer (NCCL_STEPS,
+src/include/device.h)."""
 
 
 def all_reduce(n: int) -> Schedule:
@@ -47,24 +46,24 @@ def all_reduce(n: int) -> Schedule:
 
 
 def reduce_scatter(n: int) -> Schedule:
-    """Partial sums travel once around: n-1 steps of S/n; rank r ends with chunk r."""
+    """Partial sums travel once round the ring: n-1 steps of S/n; rank r ends with chunk r."""
     steps = pass_on((n,), 0, offset=-1, reduce=True)
     return Schedule("reduce_scatter", "ring", ranks=n, chunks=n, parts=n, steps=steps)
 
 
 def all_gather(n: int) -> Schedule:
-    """Each rank's chunk travels once around: n-1 steps of S/n."""
+    """Each rank's chunk travels once round the ring: n-1 steps of S/n."""
     steps = pass_on((n,), 0, offset=0, reduce=False)
     return Schedule("all_gather", "ring", ranks=n, chunks=n, parts=n, steps=steps)
 
 
 def all_to_all(n: int, *, bundled: bool = True) -> Schedule:
-    """Pass chunks on around the ring until they are home: n(n-1)/2 · S/n over every link.
+    """Pass chunks on round the ring to their targets: n(n-1)/2 · S/n over every link.
 
-    ``bundled``: everything that is not home yet goes one hop further in each of n-1 steps. If
-    not, one chunk per step, the nearest targets first: n(n-1)/2 steps, as ASTRA-sim does.
+    ``bundled``: all chunks on the way go one hop further in each of n-1 steps. If not, one chunk
+    moves per step, the nearest targets first: n(n-1)/2 steps, as ASTRA-sim does.
     """
-    steps = _bundled(n) if bundled else _one_by_one(n)
+    steps = _bundled(n) if bundled else _one_chunk_per_step(n)
     return Schedule("all_to_all", "ring", ranks=n, chunks=n * n, parts=n, steps=steps)
 
 
@@ -84,10 +83,10 @@ def reduce(n: int, chunks: int = PIPELINE) -> Schedule:
 
 
 def best_chunks(n: int, *, size: float, alpha: float, bandwidth: float) -> float:
-    """Chunks that make the chain fastest: ``sqrt((n-2) S / (alpha B))``, at least 1.
+    """Return the number of chunks of the fastest chain: ``sqrt((n-2) S / (alpha B))``, at least 1.
 
-    The minimum of ``(c+n-2)(alpha + S/(c B))`` over real c; it is flat, so that alpha wrong by a
-    factor of two costs a few per cent.
+    The minimum of ``(c+n-2)(alpha + S/(c B))`` over real c; it is flat: an error of a factor of two
+    in alpha costs a few per cent.
     """
     if n <= 2 or not size:
         return 1.0
@@ -95,11 +94,11 @@ def best_chunks(n: int, *, size: float, alpha: float, bandwidth: float) -> float
 
 
 def pass_on(shape: tuple[int, ...], axis: int, *, offset: int, reduce: bool) -> tuple[Step, ...]:
-    """Rings along one axis of an array of ranks, all at once, as one run of like steps.
+    """Rings along one axis of an array of ranks, all at once, as one run of equal steps.
 
-    Ranks and chunks are numbered alike, in C order of an array of ``shape``. The rank at position
-    p of its ring begins with the block of position ``p + offset`` and goes on with the one it has
-    just received, ``shape[axis] - 1`` times. A block is what differs only in later axes.
+    Ranks and chunks are both numbered in C order of an array of ``shape``. The rank at position p
+    of its ring first sends the block of position ``p + offset``, then always the block that it has
+    just received, ``shape[axis] - 1`` times. The chunks of a block differ in later axes only.
     """
     length, block = shape[axis], prod(shape[axis + 1 :])
     if min(shape) < 1:
@@ -119,7 +118,7 @@ def pass_on(shape: tuple[int, ...], axis: int, *, offset: int, reduce: bool) -> 
             count=np.full_like(rank, block),
             reduce=reduce,
             repeats=length - 1,
-            # Each repetition the block of the position before, round a row of length * block
+            # In each repetition the block of the position before, modulo a row of length * block
             # chunks.
             shift=-block,
             cycle=length * block,
@@ -128,18 +127,18 @@ def pass_on(shape: tuple[int, ...], axis: int, *, offset: int, reduce: bool) -> 
 
 
 def _bundled(n: int) -> tuple[Step, ...]:
-    """After k hops, what came from ``origin`` is left for the n-1-k ranks that end before it.
+    """After k hops, chunks from ``origin`` remain for the n-1-k ranks before it on the ring.
 
-    These lie in one or two blocks of ``origin``'s row: up to its end, and from its beginning.
+    These are one or two blocks of ``origin``'s row: up to its end, and from its beginning.
     """
     rank = np.arange(n, dtype=np.int32)
     steps = []
     for hop in range(n - 1):
-        # What a rank passes on at this hop began `hop` ranks before it.
+        # The chunks that a rank passes on at this hop come from `hop` ranks before it.
         origin = (rank - np.int32(hop)) % np.int32(n)
         first = origin + np.int32(hop + 1)
         # Chunk origin * n + target: targets from first to the row's end, then, if first went round,
-        # from the row's beginning. A count of 0 sends nothing.
+        # from the row's beginning. Counts of 0 are dropped.
         up = np.maximum(np.int32(n) - first, np.int32(0))
         from_start = np.maximum(first - np.int32(n), np.int32(0))
         source = np.concatenate([rank, rank])
@@ -152,7 +151,7 @@ def _bundled(n: int) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _one_by_one(n: int) -> tuple[Step, ...]:
+def _one_chunk_per_step(n: int) -> tuple[Step, ...]:
     """One chunk of every rank per step, hop by hop, the nearest targets first."""
     rank = np.arange(n, dtype=np.int32)
     single = np.ones_like(rank)
@@ -166,7 +165,7 @@ def _one_by_one(n: int) -> tuple[Step, ...]:
 
 
 def _chains(orders: Ints, chunks: int, *, reduce: bool) -> tuple[Step, ...]:
-    """Fill, run full (one run of like steps), drain; one chain per row, ``chunks`` down each."""
+    """Fill, run full (one run of equal steps), drain; one chain per row, ``chunks`` down each."""
     count, ranks = orders.shape
     if chunks < 1:
         raise ScheduleError(f"a chain of {ranks} ranks needs at least 1 chunk, not {chunks}")
@@ -177,8 +176,8 @@ def _chains(orders: Ints, chunks: int, *, reduce: bool) -> tuple[Step, ...]:
     steps = []
     time = 0
     while time < hops + chunks - 1:
-        # At a time t chunk c is on hop t - c: hops from `first` on are used, and the earlier of
-        # them carries the later chunk. When all hops are busy the step repeats, chunk by chunk.
+        # At time t chunk c is on hop t - c: hops first..end-1 are in use, earlier hops carry later
+        # chunks. While all hops are in use the step repeats, one chunk further each time.
         first, end = max(0, time - chunks + 1), min(hops, time + 1)
         repeats = full + 1 if time == hops - 1 and full else 1
         source = orders[:, first:end].ravel()
@@ -206,38 +205,38 @@ def broadcast_over_rings(rings: Ints, chunks: int = 1) -> Schedule:
 
 
 def reduce_over_rings(rings: Ints, chunks: int = 1) -> Schedule:
-    """Add each ring's share up on its way to rank 0: the broadcast backwards."""
+    """Reduce each ring's share on its way to rank 0: the broadcast backwards."""
     steps = _chains(_from_root(rings)[:, ::-1], chunks, reduce=True)
     parts = len(rings) * chunks
     return Schedule("reduce", "rings", rings.shape[1], parts, parts, steps)
 
 
 def _from_root(rings: Ints) -> Ints:
-    """Cut every ring open before rank 0."""
-    return np.stack([_from(order, 0) for order in rings])
+    """Rotate every ring so that it begins with rank 0."""
+    return np.stack([_rotated(order, 0) for order in rings])
 
 
 def all_reduce_over_rings(rings: Ints) -> Schedule:
     """Reduce-scatter, then all-gather, on every ring: 2(n-1) steps, the fewest bytes."""
     steps = (
-        _share_passed_on(rings, offset=-1, reduce=True),
-        _share_passed_on(rings, offset=0, reduce=False),
+        _pass_share_on(rings, offset=-1, reduce=True),
+        _pass_share_on(rings, offset=0, reduce=False),
     )
     return _over_rings("all_reduce", rings, steps)
 
 
 def reduce_scatter_over_rings(rings: Ints) -> Schedule:
     """Each ring reduces its share: n-1 steps; chunk i belongs to rank ``rings.ravel()[i]``."""
-    return _over_rings("reduce_scatter", rings, (_share_passed_on(rings, offset=-1, reduce=True),))
+    return _over_rings("reduce_scatter", rings, (_pass_share_on(rings, offset=-1, reduce=True),))
 
 
 def all_gather_over_rings(rings: Ints) -> Schedule:
     """Each ring gathers its share: n-1 steps; chunk i belongs to rank ``rings.ravel()[i]``."""
-    return _over_rings("all_gather", rings, (_share_passed_on(rings, offset=0, reduce=False),))
+    return _over_rings("all_gather", rings, (_pass_share_on(rings, offset=0, reduce=False),))
 
 
-def _share_passed_on(rings: Ints, *, offset: int, reduce: bool) -> Step:
-    """As :func:`pass_on`, on rings given by the ranks that they visit: one chunk per rank."""
+def _pass_share_on(rings: Ints, *, offset: int, reduce: bool) -> Step:
+    """Like :func:`pass_on`, for rings given as rows of ranks: one chunk per rank."""
     count, n = rings.shape
     chunk = np.arange(rings.size, dtype=np.int32).reshape(count, n)
     return Step(
@@ -259,24 +258,24 @@ def _over_rings(kind: str, rings: Ints, steps: tuple[Step, ...]) -> Schedule:
 
 
 def two_rings(n: int) -> Ints:
-    """Two rings, one up and one down, shape ``(2, n)``: each over a direction of the cables."""
+    """Two rings, one in each direction of the cables, shape ``(2, n)``."""
     up = np.arange(n, dtype=np.int32)
     return np.stack([up, up[::-1]]) if n > 2 else up[None, :]
 
 
 def disjoint_rings(n: int) -> Ints:
-    """As many rings as a full mesh has that share no link, shape ``(rings, n)``.
+    """Return the most rings of a full mesh that share no link, shape ``(rings, n)``.
 
     Both directions of (n-1) // 2 cycles: all links of an odd mesh, and all but n of an even one.
-    Walecki's zigzag: the last rank between the ends of i, i+1, i-1, i+2, … modulo n-1, which uses
-    the cables whose ends add up to 2i or 2i + 1 (B. Alspach, "The wonderful Walecki construction",
+    Walecki's zigzag: the last rank joins the ends of i, i+1, i-1, i+2, … modulo n-1, which uses the
+    cables whose ends add up to 2i or 2i + 1 (B. Alspach, "The wonderful Walecki construction",
     Bull. Inst. Combin. Appl. 52 (2008)).
     """
     if n < 4:
         return two_rings(n)
     others = n - 1
     step = np.arange(others)
-    # 0, 1, -1, 2, -2, ...: turned by i it is the i-th path through all but the last rank.
+    # 0, 1, -1, 2, -2, ...: shifted by i it is the i-th path through all but the last rank.
     zigzag = np.where(step % 2, (step + 1) // 2, -(step // 2))
     paths = (np.arange(others // 2)[:, None] + zigzag) % others
     cycles = np.pad(paths, ((0, 0), (0, 1)), constant_values=others).astype(np.int32)
@@ -286,10 +285,10 @@ def disjoint_rings(n: int) -> Ints:
 def disjoint_paths(n: int) -> Ints:
     """Return a path from every rank of a full mesh through all, shape ``(n, n)``.
 
-    For an even number they share no link and use all n(n-1): the n/2 zigzags of Walecki's
-    construction (:func:`disjoint_rings`) and their reverses, of which one begins at each rank and
-    one ends there. An odd number has no such zigzags; there the paths lie along the disjoint rings,
-    two of them along one.
+    For even n they share no link and use all n(n-1): the n/2 zigzags of Walecki's construction
+    (:func:`disjoint_rings`) and their reverses, of which one begins at each rank and one ends
+    there. Odd n has no such zigzags; its paths lie along the disjoint rings, of which one has two
+    paths.
     """
     if n % 2:
         return paths_along(disjoint_rings(n))
@@ -302,62 +301,61 @@ def disjoint_paths(n: int) -> Ints:
 
 
 def paths_along(cycles: Ints) -> Ints:
-    """Return a path from every rank along one of some cycles, shape ``(n, n)``.
+    """Return a path from every rank along one of several cycles, shape ``(n, n)``.
 
-    The cycles are shared out evenly, so that no two paths end in one rank.
+    The cycles are assigned evenly, such that no two paths end at the same rank.
     """
-    ways = _shared_out(cycles)
-    return np.stack([_from(cycles[way], start) for start, way in enumerate(ways)])
+    assigned = _assigned_cycles(cycles)
+    return np.stack([_rotated(cycles[cycle], start) for start, cycle in enumerate(assigned)])
 
 
 def rings_across_domains(grid: Ints, paths: Ints | None = None) -> Ints:
     """One ring per local place, shape ``(rings, n)``; ``grid[l, d]`` is place l of domain d.
 
-    Ring c enters even domains at place c and goes through them along path c, odd ones where that
-    path ends and goes back: it leaves a domain through the NIC at whose rail it enters the next
-    one (but for the last hop around an odd number of domains), and every rank sends and receives
-    across for one ring. ``paths`` has shape ``(places, places)``, path c from place c through all;
-    without it all go up from place to place.
+    Ring c enters even domains at place c and follows path c; it enters odd ones at the end of that
+    path and follows it backwards. So it leaves a domain through the NIC on whose rail it enters the
+    next one (but for the last hop around an odd number of domains), and every rank sends and
+    receives across domains for one ring. ``paths`` has shape ``(places, places)``, path c from
+    place c through all; by default all paths go up from place to place.
     """
     local, domains = grid.shape
     paths = paths_along(np.arange(local, dtype=np.int32)[None, :]) if paths is None else paths
-    # Axes are (ring, domain, place on the way); odd domains are gone through backwards.
+    # Axes are (ring, domain, place along the path); odd domains are traversed backwards.
     odd = (np.arange(domains) % 2 == 1)[None, :, None]
     visited = np.where(odd, paths[:, None, ::-1], paths[:, None, :])
     rings: Ints = grid[visited, np.arange(domains)[None, :, None]].reshape(local, -1)
     return rings
 
 
-def _from(cycle: Ints, start: int) -> Ints:
+def _rotated(cycle: Ints, start: int) -> Ints:
     return np.roll(cycle, -int(np.argmax(cycle == start)))
 
 
-def _shared_out(cycles: Ints) -> list[int]:
-    """Give the ring from each place a cycle: as many to each, and no two that end in one place.
+def _assigned_cycles(cycles: Ints) -> list[int]:
+    """Assign a cycle to each start, evenly, such that no two paths end at the same place.
 
-    Where no such sharing is found all take the first, which ends in different places from each.
+    If no such assignment is found, all use the first cycle, on which all ends differ.
     """
     local = cycles.shape[1]
-    # ends[way][start]: where a walk along cycle `way` from `start` ends, which is the place before
-    # it.
+    # ends[cycle][start]: the end of a path along the cycle from `start`, the place before it.
     ends = np.stack([np.roll(cycle, 1)[np.argsort(cycle)] for cycle in cycles]).tolist()
     most = -(-local // len(cycles))
     chosen: list[int] = []
     nexts = [0]
-    for _ in range(_MOST_SHARINGS):
+    for _ in range(_MOST_CHOICES):
         depth = len(chosen)
-        used_ends = {ends[way][start] for start, way in enumerate(chosen)}
-        way = next(
+        used_ends = {ends[cycle][start] for start, cycle in enumerate(chosen)}
+        cycle = next(
             (
-                way
-                for way in range(nexts[depth], len(cycles))
-                if ends[way][depth] not in used_ends and chosen.count(way) < most
+                cycle
+                for cycle in range(nexts[depth], len(cycles))
+                if ends[cycle][depth] not in used_ends and chosen.count(cycle) < most
             ),
             None,
         )
-        if way is not None:
-            nexts[depth] = way + 1
-            chosen.append(way)
+        if cycle is not None:
+            nexts[depth] = cycle + 1
+            chosen.append(cycle)
             if len(chosen) == local:
                 return chosen
             nexts.append(0)
@@ -369,16 +367,16 @@ def _shared_out(cycles: Ints) -> list[int]:
     return [0] * local
 
 
-_MOST_SHARINGS = 20_000
-"""Choices tried for the rings of a domain before all take one cycle; 8 ranks take some dozens."""
+_MOST_CHOICES = 20_000
+"""Limit of the search for cycles in a domain before all use one cycle; 8 ranks need some dozens."""
 
 
 def rings_across_uneven_domains(positions: Ints, domains: Ints) -> Ints:
-    """One ring per place that every domain has, for domains of unequal size, shape ``(rings, n)``.
+    """One ring per place that all domains have, for unequal domains, shape ``(rings, n)``.
 
-    ``domains[r]`` is the domain of group rank r, members of a domain are taken by position. Ring c
-    enters each domain at its member c (counted round) and goes through all of it, so that the
-    rings use different NICs of every domain.
+    ``domains[r]`` is the domain of group rank r; members of a domain are sorted by position. Ring c
+    enters each domain at its member c and goes round all of its members, so that the rings use
+    different NICs of every domain.
     """
     order = np.argsort(positions)
     members = [order[domains[order] == domain] for domain in np.unique(domains)]
@@ -390,27 +388,27 @@ def rings_across_uneven_domains(positions: Ints, domains: Ints) -> Ints:
 
 
 _MOST_TRIES = 20_000
-"""Ranks tried for one ring before it is given up; rings of 8 take some dozens."""
+"""Limit of the search for one ring, in ranks tried; rings of 8 need some dozens."""
 
 
 def is_mesh(positions: Ints, topology: Topology) -> bool:
-    """Whether every two of three or more members have a link of their own."""
+    """Whether there are at least three members, and every two have a link of their own."""
     inside = np.isin(topology.source, positions) & np.isin(topology.target, positions)
     return len(positions) > 2 and int(inside.sum()) == len(positions) * (len(positions) - 1)
 
 
 def local_paths(positions: Ints, network: Topology, *, wired: bool) -> Ints | None:
-    """Return the paths that rings across domains take through one domain, one from each member.
+    """Return the paths that rings across domains follow through one domain, one per member.
 
-    None where its members meet at a switch, so that any order will do. As
-    :func:`rings_across_domains` takes them.
+    None if its members meet at a switch, where any order will do. The result is an argument of
+    :func:`rings_across_domains`.
     """
-    if is_mesh(positions, network) and _links_alike(positions, network):
+    if is_mesh(positions, network) and _equal_links(positions, network):
         return disjoint_paths(len(positions))
     return paths_along(local_rings(positions, network)) if wired else None
 
 
-def _links_alike(positions: Ints, network: Topology) -> bool:
+def _equal_links(positions: Ints, network: Topology) -> bool:
     inside = np.isin(network.source, positions) & np.isin(network.target, positions)
     return bool(np.ptp(network.bandwidth[inside]) == 0)
 
@@ -421,21 +419,21 @@ def local_rings(positions: Ints, network: Topology) -> Ints:
     Parameters
     ----------
     positions
-        The ranks, shape ``(n,)``.
+        Positions of the ranks, shape ``(n,)``.
     network
-        Where they are.
+        Network of these positions.
 
     Returns
     -------
     ndarray
-        Members of the group, in the order of each ring, shape ``(rings, n)``. Over direct links
-        where these close a ring, each ring as fast as the slowest link. Else a ring that goes
-        from each rank to the nearest that is left, and back too if it has direct links, of which
-        it would leave one direction idle.
+        Members of the group, in the order of each ring, shape ``(rings, n)``. If direct links
+        close a ring, all rings are over direct links, each as fast as the slowest link. Else a
+        ring goes from each rank to the nearest remaining one; its reverse is added if there are
+        direct links, which would else be idle in one direction.
 
     Examples
     --------
-    A square whose sides are cables:
+    A square with a cable per side:
 
     >>> from topologies import ring
     >>> local_rings(np.arange(4), ring(4, bandwidth=1e9, latency=0.0)).tolist()
@@ -444,8 +442,8 @@ def local_rings(positions: Ints, network: Topology) -> Ints:
     n = len(positions)
     if n < 3:
         return np.arange(n, dtype=np.int32)[None, :]
-    # Links are shared out in units of the slowest: a ring takes one unit of each link it uses, in
-    # one direction, and the ring backwards takes the other.
+    # Bandwidth is assigned in units of the slowest link: a ring takes one unit of each of its links
+    # in one direction, and its reverse one in the other.
     # Bandwidth of the link from each member to each other; 0 where there is none.
     member = np.full(len(network.nodes), -1)
     member[positions] = np.arange(len(positions))
@@ -456,7 +454,7 @@ def local_rings(positions: Ints, network: Topology) -> Ints:
     left = np.minimum(widths, widths.T)
     share = left[left > 0].min(initial=np.inf)
     cycles: list[list[int]] = []
-    while (cycle := _cycle(left, share)) is not None:
+    while (cycle := _find_cycle(left, share)) is not None:
         for order in (cycle, cycle[::-1]):
             left[order, np.roll(order, -1)] -= share
             cycles.append(order)
@@ -466,10 +464,10 @@ def local_rings(positions: Ints, network: Topology) -> Ints:
     return np.array(cycles, dtype=np.int32)
 
 
-def _cycle(left: NDArray[np.float64], share: float) -> list[int] | None:
-    """Find a ring through all, on links that have a share left: of these those with the most."""
+def _find_cycle(left: NDArray[np.float64], share: float) -> list[int] | None:
+    """Find a Hamiltonian cycle over links with a share left, trying those with most left first."""
     n = len(left)
-    # Repeated subtraction rounds: a share that is whole but for rounding counts.
+    # Repeated subtraction rounds: a share that is short by rounding only counts as whole.
     enough = left >= share * (1 - 1e-9)
     order = np.argsort(-left, axis=1, kind="stable")
     neighbours = [
@@ -480,8 +478,8 @@ def _cycle(left: NDArray[np.float64], share: float) -> list[int] | None:
     for _ in range(_MOST_TRIES):
         if len(path) == n and enough[path[-1], 0]:
             return path
-        # Depth-first with backtracking: the iterator of each rank on the path knows what has been
-        # tried there.
+        # Depth-first search with backtracking: each rank on the path has an iterator over the
+        # neighbours not yet tried.
         step = next((candidate for candidate in tries[-1] if candidate not in path), None)
         if step is not None:
             path.append(step)
@@ -495,15 +493,15 @@ def _cycle(left: NDArray[np.float64], share: float) -> list[int] | None:
 
 
 def _nearest_first(positions: Ints, network: Topology) -> list[int]:
-    """Order ranks from each to the nearest that is left, by what their paths count."""
+    """Order ranks greedily, each followed by the nearest remaining one by routing metric."""
     n = len(positions)
     source, target = np.repeat(positions, n), np.tile(positions, n)
     distinct = source != target
-    ways = routes(network, source[distinct].astype(np.int32), target[distinct].astype(np.int32))
-    far = np.zeros(n * n)
-    far[distinct] = ways.along(link_metrics(network).astype(np.float64))
-    # far[source * n + target], in the order of repeat and tile above.
-    table = far.reshape(n, n)
+    paths = routes(network, source[distinct].astype(np.int32), target[distinct].astype(np.int32))
+    distance = np.zeros(n * n)
+    distance[distinct] = paths.along(link_metrics(network).astype(np.float64))
+    # distance[source * n + target], in the order of repeat and tile above.
+    table = distance.reshape(n, n)
     order, rest = [0], list(range(1, n))
     while rest:
         order.append(min(rest, key=lambda rank: (table[order[-1], rank], rank)))

@@ -1,18 +1,18 @@
-"""Rings along the dimensions of a torus, and one ring through all of a grid.
+"""Rings along the dimensions of a torus, and Hamiltonian rings of a grid.
 
-A torus is an array of group ranks, ``grid``; a ring closes along each of its axes. Dimension
-after dimension (:func:`all_reduce` and its halves) keeps one dimension busy at a time. *Rotating*,
-the buffer is cut into a share per dimension and direction, each begins with another dimension, and
-all links are in use at once: Sack and Gropp, "Collective algorithms for multiported torus
-networks", ACM Trans. Parallel Comput. 1 (2015), doi 10.1145/2686882.
+A torus is an array of group ranks, ``grid``; a ring closes along each of its axes. Dimension after
+dimension (:func:`all_reduce` and its halves) uses one dimension at a time. *Rotating*, the buffer
+is cut into a share per dimension and direction, each begins with another dimension, and all links
+are used at once: Sack and Gropp, "Collective algorithms for multiported torus networks", ACM Trans.
+Parallel Comput. 1 (2015), doi 10.1145/2686882.
 
-A *twisted* torus closes its short dimensions half a long one further, so that a ring along any
-dimension is as long as the longest. Each share begins with another of these; what is left are rows
-that close by a longer way.
+A *twisted* torus shifts the wrap-around links of its short dimensions by half a long one, so that a
+ring along any dimension is as long as the longest. Each share begins with another of these; the
+remaining stages are rows that close by a longer path.
 
 One ring through a grid of chips that uses a cable for every hop is a Hamiltonian cycle. Ranks of a
 slice are numbered row by row, so a ring in the order of their numbers jumps at the end of each row,
-over links that other hops need; going to and fro it never leaves its neighbours.
+over links that other hops need; a boustrophedon path only moves between neighbours.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,44 +31,44 @@ from simulator.topology import Topology
 
 def all_reduce(grid: Ints, *_: Ints) -> Schedule:
     """Reduce-scatter dimension after dimension, all-gather back: 2 Σ (d - 1) steps."""
-    return _plain(hierarchical.all_reduce(*grid.shape), grid)
+    return _placed(hierarchical.all_reduce(*grid.shape), grid)
 
 
 def reduce_scatter(grid: Ints, *_: Ints) -> Schedule:
     """First dimension first; chunk i ends at rank ``grid.ravel()[i]``: Σ (d - 1) steps."""
-    return _plain(hierarchical.reduce_scatter(*grid.shape), grid)
+    return _placed(hierarchical.reduce_scatter(*grid.shape), grid)
 
 
 def all_gather(grid: Ints, *_: Ints) -> Schedule:
     """Last dimension first, the reduce-scatter backwards: Σ (d - 1) steps."""
-    return _plain(hierarchical.all_gather(*grid.shape), grid)
+    return _placed(hierarchical.all_gather(*grid.shape), grid)
 
 
-def _plain(schedule: Schedule, grid: Ints) -> Schedule:
+def _placed(schedule: Schedule, grid: Ints) -> Schedule:
     return replace(placed(schedule, grid.ravel()), algorithm="torus")
 
 
 def rotating_all_reduce(*grids: Ints) -> Schedule:
     """Rotating reduce-scatter, then all-gather: on a cube ``2(n-1)/n · S/(2D)`` per link.
 
-    ``grids`` is one array, along whose axes the shares go in turn, or one for each share.
+    ``grids`` is one array, whose axes the shares use in rotated order, or one array per share.
     """
     steps = _stages("reduce_scatter", grids) + _stages("all_gather", grids)
     return _rotating("all_reduce", grids, steps)
 
 
 def rotating_reduce_scatter(*grids: Ints) -> Schedule:
-    """All dimensions, both ways, at once: D stages of as many steps as the longest has hops."""
+    """All dimensions, in both directions, at once: D stages, each as long as the longest ring."""
     return _rotating("reduce_scatter", grids, _stages("reduce_scatter", grids))
 
 
 def rotating_all_gather(*grids: Ints) -> Schedule:
-    """All dimensions, both ways, at once; owners as :func:`rotating_owners` says."""
+    """All dimensions, in both directions, at once; owners as in :func:`rotating_owners`."""
     return _rotating("all_gather", grids, _stages("all_gather", grids))
 
 
 def rotating_owners(*grids: Ints) -> Ints:
-    """Owner of each chunk of a rotating half, as :func:`collectives.check` takes it."""
+    """Return the owner of each chunk of a rotating half, as :func:`collectives.check` takes it."""
     return np.concatenate([order for _, order in _shares(grids)])
 
 
@@ -79,7 +79,7 @@ def _rotating(kind: str, grids: Sequence[Ints], steps: tuple[Step, ...]) -> Sche
 
 
 def _stages(half: str, grids: Sequence[Ints]) -> tuple[Step, ...]:
-    """Every share's stages side by side."""
+    """Join the stages of all shares side by side."""
     ranks = grids[0].size
     if not ranks:
         raise ScheduleError(f"rotating {half} needs ranks, not a torus of {grids[0].shape}")
@@ -104,9 +104,9 @@ _HALVES = {"reduce_scatter": hierarchical.reduce_scatter, "all_gather": hierarch
 
 
 def _shares(grids: Sequence[Ints]) -> list[tuple[tuple[int, ...], Ints]]:
-    """Per share: the lengths in the order in which it visits them, and its ranks in that order.
+    """Return per share its lengths in the order of use, and its ranks in that order.
 
-    Dimensions of one rank are none.
+    Dimensions of one rank are dropped.
     """
     turned = list(grids)
     if len(grids) == 1:
@@ -117,7 +117,7 @@ def _shares(grids: Sequence[Ints]) -> list[tuple[tuple[int, ...], Ints]]:
 
 
 def _side_by_side(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Join runs of like steps: as one run if they are alike, else repetition by repetition."""
+    """Join runs of steps: as one run if all repeat equally, else repetition by repetition."""
     if len({(step.repeats, step.shift, step.cycle) for step in steps}) == 1:
         return (_combined_step(steps, repetition=0),)
     return tuple(
@@ -142,9 +142,9 @@ def _combined_step(steps: Sequence[Step], repetition: int) -> Step:
 
 
 def torus_shape(positions: Ints, topology: Topology) -> tuple[int, ...] | None:
-    """Find the torus of two or more dimensions, numbered row by row, that joins the members.
+    """Return the shape of the torus of two or more dimensions that joins the members.
 
-    None where the links between members are not just those of a torus.
+    They are numbered row by row. None if the links between them are not exactly those of a torus.
     """
     inside = np.sort(_links_inside(positions, topology))
     for shape in _shapes(len(positions), inside, closed=True):
@@ -159,9 +159,9 @@ def torus_grids(positions: Ints, topology: Topology) -> tuple[Ints, ...] | None:
     Returns
     -------
     tuple or None
-        Group ranks in an array, a ring along each of its axes; of a twisted torus an array for
-        each dimension, which has the ring along that dimension as its first axis. None where the
-        links form neither.
+        Group ranks in an array with a ring along each axis; for a twisted torus one array per
+        dimension, with the ring along that dimension as its first axis. None if the links form
+        neither.
     """
     order = np.argsort(positions).astype(np.int32)
     shape = torus_shape(positions, topology)
@@ -175,12 +175,12 @@ def torus_grids(positions: Ints, topology: Topology) -> tuple[Ints, ...] | None:
             back = [after * len(order) + np.arange(len(order)) for after in forward]
             if np.array_equal(np.unique(links + back), inside):
                 turns = [forward[axis:] + forward[:axis] for axis in range(len(shape))]
-                return tuple(order[_walked(steps)] for steps in turns)
+                return tuple(order[_grid_of(steps)] for steps in turns)
     return None
 
 
 def _twisted_next(shape: tuple[int, ...], axis: int) -> NDArray[np.int64]:
-    """Next place of each along an axis; past the end of a short one, half a long one further."""
+    """Next place along an axis; past the end of a short axis, shifted by half of each long one."""
     places = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
     after = np.roll(places, -1, axis)
     short = min(shape)
@@ -191,8 +191,8 @@ def _twisted_next(shape: tuple[int, ...], axis: int) -> NDArray[np.int64]:
     return after.ravel()
 
 
-def _walked(steps: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Array of all places: along each axis a step more, until these come back to what is there."""
+def _grid_of(steps: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the array of all places: along each axis follow a step until it returns."""
     places = np.zeros((), dtype=np.int64)
     for step in steps:
         rows = [places]
@@ -203,20 +203,20 @@ def _walked(steps: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def hamiltonian_cycle(positions: Ints, topology: Topology) -> Ints | None:
-    """Group ranks in the order of a ring over the cables of the grid that their links form.
+    """Return group ranks in the order of a ring over the cables of the grid that they form.
 
-    None where they form no grid of two or more dimensions, or one of odd lengths only (a grid is
-    bipartite). It goes to and fro, and comes home along the first column.
+    None if they form no grid of two or more dimensions, or all lengths are odd (a grid is
+    bipartite). It is a boustrophedon path that returns along the first column.
     """
     shape = _mesh_shape(positions, topology)
     if shape is None:
         return None
     rows, columns = len(positions) // shape[-1], shape[-1]
-    path = _to_and_fro(shape[:-1])
+    path = _boustrophedon(shape[:-1])
     if rows % 2 == 0:
-        cells = [(path[row], column) for row, column in _home(rows, columns)]
+        cells = [(path[row], column) for row, column in _even_cycle(rows, columns)]
     elif columns % 2 == 0:
-        cells = [(path[row], column) for column, row in _home(columns, rows)]
+        cells = [(path[row], column) for column, row in _even_cycle(columns, rows)]
     else:
         return None
     flat = np.array([row * columns + column for row, column in cells])
@@ -234,7 +234,7 @@ def _mesh_shape(positions: Ints, topology: Topology) -> tuple[int, ...] | None:
 
 
 def _links_inside(positions: Ints, topology: Topology) -> NDArray[np.int64]:
-    """Links between members as ``source * n + target``, members numbered by position."""
+    """Return the links between members as ``source * n + target``, numbered by position."""
     inside = np.isin(topology.source, positions) & np.isin(topology.target, positions)
     members = np.sort(positions)
     source, target = (
@@ -245,12 +245,12 @@ def _links_inside(positions: Ints, topology: Topology) -> NDArray[np.int64]:
 
 
 def _shapes(n: int, links: NDArray[np.int64], *, closed: bool) -> Iterator[tuple[int, ...]]:
-    """Shapes of n ranks, lengths above 1, that the neighbours of rank 0 allow."""
-    # Links of rank 0 are numbered below n: what is left is the neighbour's number.
+    """Yield the shapes of n ranks, lengths above 1, that agree with the neighbours of rank 0."""
+    # Links of rank 0 have numbers below n, which equal the neighbour's number.
     near = set(links[links < n].tolist())
 
     def inside(stride: int) -> Iterator[tuple[int, ...]]:
-        """By the strides from the last axis: one of length d has neighbours at s and (d - 1) s."""
+        """By strides from the last axis: length d at stride s has neighbours at s and (d - 1) s."""
         if stride == n:
             yield ()
         if stride not in near:
@@ -265,7 +265,7 @@ def _shapes(n: int, links: NDArray[np.int64], *, closed: bool) -> Iterator[tuple
 
 
 def _torus_links(shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Links of a torus as ``source * n + target``, sorted; a row of two has one cable."""
+    """Return a torus's links as ``source * n + target``, sorted; a row of two has one cable."""
     # Numbers in C order; rolled by one along an axis, each place holds a neighbour's number.
     grid = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
     axes = range(grid.ndim)
@@ -274,7 +274,7 @@ def _torus_links(shape: tuple[int, ...]) -> NDArray[np.int64]:
 
 
 def _mesh_links(shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Links of a mesh as ``source * n + target``."""
+    """Return a mesh's links as ``source * n + target``."""
     grid = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
     links = []
     for axis in range(grid.ndim):
@@ -284,8 +284,8 @@ def _mesh_links(shape: tuple[int, ...]) -> NDArray[np.int64]:
     return np.concatenate(links)
 
 
-def _home(rows: int, columns: int) -> Iterator[tuple[int, int]]:
-    """Cycle over an even number of rows: to and fro beside the first column, home along it."""
+def _even_cycle(rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    """Yield a cycle over an even number of rows, which returns along the first column."""
     yield 0, 0
     for row in range(rows):
         across = range(1, columns)
@@ -293,11 +293,11 @@ def _home(rows: int, columns: int) -> Iterator[tuple[int, int]]:
     yield from ((row, 0) for row in range(rows - 1, 0, -1))
 
 
-def _to_and_fro(shape: tuple[int, ...]) -> list[int]:
-    """Path through a grid from its first place, neighbour to neighbour."""
+def _boustrophedon(shape: tuple[int, ...]) -> list[int]:
+    """Return a path through a grid from its first place, neighbour to neighbour."""
     if not shape:
         return [0]
-    inner = _to_and_fro(shape[1:])
+    inner = _boustrophedon(shape[1:])
     width = len(inner)
     return [
         outer * width + step

@@ -1,16 +1,16 @@
-"""Trees: binomial, with whole buffers, and double binary, as NCCL has them.
+"""Trees: binomial with whole buffers, and double binary as in NCCL.
 
-A *binomial* tree has the fewest steps for one root, any n (Thakur, Rabenseifner and Gropp 2005,
-doi 10.1177/1094342005051521, section 3).
+A *binomial* tree has the fewest steps for one root, any n (Thakur, Rabenseifner and Gropp 2005, doi
+10.1177/1094342005051521, section 3).
 
-In *double binary* trees every rank is a leaf of one tree and inside the other. Each tree carries
-half of the message, so that leaves, half of all ranks, send as much as the others and no port
-idles. Sanders, Speck and Träff, Parallel Computing 35 (2009), doi 10.1016/j.parco.2009.09.001;
+In *double binary* trees every rank is a leaf of one tree and an inner node of the other. Each tree
+carries half of the message, so that leaves, half of all ranks, send as much as the others and no
+port idles. Sanders, Speck and Träff, Parallel Computing 35 (2009), doi 10.1016/j.parco.2009.09.001;
 NCCL's tree since 2.4. Sent slice by slice (a plan that is ``pipelined``) it takes the bytes of a
-ring, or twice what a leaf sends, and log2 n latencies. With several domains the trees join one
-member of each, its place in the domain: every place has two trees of its own over its own NIC.
+ring, or twice those that a leaf sends, and log2 n latencies. With several domains the trees join
+one member of each, its place in the domain: every place has two trees of its own over its own NIC.
 Inside a domain the members of a place's trees are reached along a chain (NCCL's Tree), or through a
-switch that adds (its NVLSTree). Where the switches between domains add, too, they stand in for the
+switch that reduces (its NVLSTree). If the switches between domains reduce too, they replace the
 trees (its CollNet).
 """
 
@@ -24,26 +24,26 @@ from simulator.support.arrays import Ints
 
 def all_reduce(n: int) -> Schedule:
     """Reduce to rank 0, then broadcast: 2 ceil(log2 n) steps of S."""
-    steps = _shrinkage(n) + _growth(n)
+    steps = _binomial_reduce(n) + _binomial(n)
     return Schedule("all_reduce", "tree", ranks=n, chunks=1, parts=1, steps=steps)
 
 
 def broadcast(n: int) -> Schedule:
-    """Ranks that have it double in each step: ceil(log2 n) steps of S."""
-    return Schedule("broadcast", "tree", ranks=n, chunks=1, parts=1, steps=_growth(n))
+    """Double the ranks that have the buffer in each step: ceil(log2 n) steps of S."""
+    return Schedule("broadcast", "tree", ranks=n, chunks=1, parts=1, steps=_binomial(n))
 
 
 def reduce(n: int) -> Schedule:
-    """Add up along the broadcast backwards: ceil(log2 n) steps of S."""
-    return Schedule("reduce", "tree", ranks=n, chunks=1, parts=1, steps=_shrinkage(n))
+    """Reverse the broadcast and add up: ceil(log2 n) steps of S."""
+    return Schedule("reduce", "tree", ranks=n, chunks=1, parts=1, steps=_binomial_reduce(n))
 
 
-def _growth(n: int) -> tuple[Step, ...]:
-    """From rank 0 to all: ranks that have it double in each step."""
+def _binomial(n: int) -> tuple[Step, ...]:
+    """Return the steps from rank 0 to all: the ranks that have the buffer double in each."""
     steps = []
     have = 1
     while have < n:
-        # The last step may have fewer to reach than there are that have it.
+        # In the last step fewer ranks may remain than have the buffer.
         source = np.arange(min(have, n - have), dtype=np.int32)
         zero, single = np.zeros_like(source), np.ones_like(source)
         steps.append(Step(source, source + np.int32(have), zero, single, reduce=False))
@@ -51,30 +51,30 @@ def _growth(n: int) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _shrinkage(n: int) -> tuple[Step, ...]:
-    return _mirrored(_growth(n))
+def _binomial_reduce(n: int) -> tuple[Step, ...]:
+    return _reversed(_binomial(n))
 
 
 def chained_all_reduce(grid: Ints, paths: Ints | None = None) -> Schedule:
     """Reach each place's trees along a chain of its domain; ``grid[l, d]`` is place l of domain d.
 
-    ``paths[l]`` is the chain of place l, through all places; without it from each to the next.
+    ``paths[l]`` is the chain of place l, through all places; by default from each to the next.
     2(L-1) steps inside the domains and 2 ceil(log2 D) between them.
     """
     place = np.arange(len(grid), dtype=np.int32)
     paths = (place[:, None] + place) % np.int32(len(grid)) if paths is None else paths
-    out = _down(grid) + _chain(grid, paths, width=2)
-    return _double_tree("double_tree", grid, _mirrored(out) + out)
+    out = _down_trees(grid) + _chain(grid, paths, width=2)
+    return _double_tree("double_tree", grid, _reversed(out) + out)
 
 
 def switched_all_reduce(grid: Ints) -> Schedule:
-    """Add and copy in the domains' switches: 2 steps inside, 2 ceil(log2 D) between domains."""
-    out = _down(grid) + _multicast(grid, width=2)
-    return _double_tree("nvls_tree" if grid.shape[1] > 1 else "nvls", grid, _mirrored(out) + out)
+    """Reduce and copy in the domains' switches: 2 steps inside, 2 ceil(log2 D) between domains."""
+    out = _down_trees(grid) + _multicast(grid, width=2)
+    return _double_tree("nvls_tree" if grid.shape[1] > 1 else "nvls", grid, _reversed(out) + out)
 
 
 def collnet_all_reduce(grid: Ints, inside: str, paths: Ints | None = None) -> Schedule:
-    """Add up inside the domains, then in the fabric's switches, and hand the sum back.
+    """Reduce inside the domains, then in the fabric's switches, and return the sum.
 
     S/L leaves each NIC and S/L comes back (Graham et al., "Scalable Hierarchical Aggregation
     Protocol (SHArP)", COM-HPC 2016, doi 10.1109/COMHPC.2016.006).
@@ -85,7 +85,7 @@ def collnet_all_reduce(grid: Ints, inside: str, paths: Ints | None = None) -> Sc
         Group ranks: ``grid[l, d]`` is place l of domain d, which sends part l by its NIC.
     inside
         How a part reaches its place: along a ``chain`` of all places (NCCL's CollNetChain),
-        ``direct`` from each (CollNetDirect), or added by the domain's ``switch`` (its NVLS).
+        ``direct`` from each (CollNetDirect), or reduced by the domain's ``switch`` (NVLS).
     paths
         ``paths[l]`` is the chain of place l; by default from each place to the next.
     """
@@ -98,12 +98,12 @@ def collnet_all_reduce(grid: Ints, inside: str, paths: Ints | None = None) -> Sc
         copied = _multicast(grid, width=1, in_network=inside == "switch")
         out = _from_fabric(grid) + copied
     name = "nvls_collnet" if inside == "switch" else f"collnet_{inside}"
-    steps = _mirrored(out) + out
+    steps = _reversed(out) + out
     return Schedule("all_reduce", name, ranks=grid.size, chunks=local, parts=local, steps=steps)
 
 
 def _from_fabric(grid: Ints) -> tuple[Step, ...]:
-    """From every place of the first domain to that of all others, copied by the fabric."""
+    """Step from each place of the first domain to those of all others, copied by the fabric."""
     source = np.repeat(grid[:, 0], grid.shape[1] - 1)
     chunk = np.repeat(np.arange(len(grid), dtype=np.int32), grid.shape[1] - 1)
     target, single = grid[:, 1:].ravel(), np.ones_like(chunk)
@@ -111,13 +111,13 @@ def _from_fabric(grid: Ints) -> tuple[Step, ...]:
 
 
 def _double_tree(name: str, grid: Ints, steps: tuple[Step, ...]) -> Schedule:
-    """Two chunks per place, one for each of its trees."""
+    """Return a schedule with two chunks per place, one for each of its trees."""
     parts = 2 * grid.shape[0]
     return Schedule("all_reduce", name, ranks=grid.size, chunks=parts, parts=parts, steps=steps)
 
 
-def _down(grid: Ints) -> tuple[Step, ...]:
-    """From the roots of both trees of every place to the leaves, level by level."""
+def _down_trees(grid: Ints) -> tuple[Step, ...]:
+    """Return the steps from the roots of both trees of every place to the leaves, by level."""
     places, domains = grid.shape
     parent, child = parents(domains), np.arange(domains, dtype=np.int32)
     # The lowest set bit: 1 for leaves. Rank 0 is the root and has none.
@@ -143,10 +143,10 @@ def _down(grid: Ints) -> tuple[Step, ...]:
 
 
 def parents(n: int) -> Ints:
-    """Parent of each rank in a binary tree whose root is 0; the root is its own.
+    """Return the parent of each rank in a binary tree with root 0; the root is its own parent.
 
-    The lowest set bit of a number is its height: it moves up a place, or, where there is no such
-    rank, goes. Odd numbers are leaves.
+    The lowest set bit of a number is its height. The parent's number has that bit moved up by one,
+    or cleared if there is no such rank. Odd numbers are leaves.
     """
     rank = np.arange(n, dtype=np.int32)
     low = rank & -rank
@@ -156,7 +156,7 @@ def parents(n: int) -> Ints:
 
 
 def _chain(grid: Ints, paths: Ints, *, width: int) -> tuple[Step, ...]:
-    """From every place to the next one on its path through its domain, L-1 times.
+    """Return the L-1 steps from every place to the next on its path through its domain.
 
     Place l has the ``width`` chunks from ``width * l`` on.
     """
@@ -171,7 +171,7 @@ def _chain(grid: Ints, paths: Ints, *, width: int) -> tuple[Step, ...]:
 
 
 def _multicast(grid: Ints, *, width: int, in_network: bool = True) -> tuple[Step, ...]:
-    """From every place to all others of its domain, copied by the switch or sent to each.
+    """Return the step from every place to its domain's others, by the switch or one by one.
 
     Place l has the ``width`` chunks from ``width * l`` on.
     """
@@ -185,8 +185,8 @@ def _multicast(grid: Ints, *, width: int, in_network: bool = True) -> tuple[Step
     return (Step(source, target, chunk, count, reduce=False, in_network=in_network),)
 
 
-def _mirrored(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Reduce along the steps of a broadcast backwards."""
+def _reversed(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return the reduction along the steps of a broadcast, backwards."""
     return tuple(
         replace(step, source=step.target, target=step.source, reduce=True)
         for step in reversed(steps)

@@ -225,7 +225,7 @@ def hamiltonian_cycle(positions: Ints, topology: Topology) -> Ints | None:
 
 
 def _mesh_shape(positions: Ints, topology: Topology) -> tuple[int, ...] | None:
-    """Find the grid, numbered row by row, whose cables the members have, and maybe more."""
+    """Return the shape of a grid, numbered row by row, if all of its cables exist."""
     inside = _links_inside(positions, topology)
     for shape in _shapes(len(positions), inside, closed=False):
         if len(shape) > 1 and np.isin(_mesh_links(shape), inside).all():

@@ -1,4 +1,4 @@
-"""Logs of benchmarks of communication: found out by content, read, and held against each other.
+"""Logs of communication benchmarks: recognised by content, read, and checked for consistency.
 
 Forms: nccl-tests and rccl-tests as printed and as JSON (:mod:`collectives.files.nccl_tests`), OSU
 micro-benchmarks and perftest (:mod:`collectives.files.micro_benchmarks`), lines of NCCL's and
@@ -23,11 +23,11 @@ _FORMS = (
     "nccl-tests, rccl-tests, OSU micro-benchmarks, perftest, the Inspector's lines, or CSV with "
     "kind, ranks, size_bytes and time_us"
 )
-_LARGE = 16 * 2**20
-"""Bytes from which the links decide: there versions of a library differ by a few per cent."""
-_APART = 1.3
-"""Times of equal large calls further apart than this in the median are of two machines."""
-_FEWEST = 3
+_LARGE_SIZE = 16 * 2**20
+"""Size (B) from which links dominate: versions of a library then differ by a few per cent."""
+_MOST_RATIO = 1.3
+"""Median ratio of the times of equal large calls above which logs are of two machines."""
+_FEWEST_REPEATED = 3
 
 
 def read_logs(paths: Sequence[Path | str], layout: Layout | None = None) -> list[BenchmarkLog]:
@@ -36,9 +36,9 @@ def read_logs(paths: Sequence[Path | str], layout: Layout | None = None) -> list
     Parameters
     ----------
     paths
-        Files of any of the forms; their names give nothing.
+        Files of any of the forms; their names have no meaning.
     layout
-        What the user says where a log does not.
+        Given by the user for what a log does not record.
 
     Returns
     -------
@@ -48,24 +48,24 @@ def read_logs(paths: Sequence[Path | str], layout: Layout | None = None) -> list
     Raises
     ------
     TraceError
-        If a file cannot be read, is not one of the forms, or is torn or contradicts itself; if the
+        If a file cannot be read, is not one of the forms, is truncated or inconsistent; if the
         logs are of two machines or two libraries.
     """
     texts = [(str(path), _text(Path(path))) for path in paths]
     lines = [(path, text) for path, text in texts if is_inspector(text)]
     logs = [_log(path, text, layout or Layout()) for path, text in texts if not is_inspector(text)]
     if lines:  # of one job, a file for each of its processes
-        logs.append(_with_calls(read_inspector(lines, layout or Layout())))
+        logs.append(_not_empty(read_inspector(lines, layout or Layout())))
     for tool in dict.fromkeys(log.tool for log in logs):
         named = [(log.path, name) for log in logs if log.tool == tool for name in log.devices]
         _check_one("machines", named)
     _check_one("libraries", [(log.path, log.library) for log in logs if log.library])
-    _check_alike([call for log in logs for call in log.calls])
+    _check_repeated([call for log in logs for call in log.calls])
     return logs
 
 
 def is_log(head: bytes) -> bool:
-    """Whether a file that begins so is a log of a benchmark, or a table of its calls."""
+    """Whether the beginning of a file is that of a benchmark's log, or of a table of its calls."""
     try:
         beginning = decoded(head)
     except UnicodeError:
@@ -77,7 +77,7 @@ def is_log(head: bytes) -> bool:
 
 
 def _check_one(what: str, named_by_file: Sequence[tuple[str, str]]) -> None:
-    """Refuse several names where there may be one; ``named_by_file`` are names with their files."""
+    """Refuse several different names; ``named_by_file`` are names with their files."""
     first: dict[str, str] = {}
     for path, name in named_by_file:
         first.setdefault(name, path)
@@ -109,27 +109,27 @@ def _log(name: str, text: str, layout: Layout) -> BenchmarkLog:
         log = read_table(text, name, layout)
     else:
         raise TraceError(f"{name}: is not a known kind of log: {_FORMS}")
-    return _with_calls(log)
+    return _not_empty(log)
 
 
-def _with_calls(log: BenchmarkLog) -> BenchmarkLog:
+def _not_empty(log: BenchmarkLog) -> BenchmarkLog:
     if not log.calls:
         why = f" ({log.notes[0]})" if log.notes else ""
         raise TraceError(f"{log.path}: no calls were timed in this {log.tool} log{why}")
     return log
 
 
-def _check_alike(calls: Sequence[MeasuredCall]) -> None:
-    """Refuse equal large calls whose times are far apart in the median."""
+def _check_repeated(calls: Sequence[MeasuredCall]) -> None:
+    """Refuse equal large calls whose times differ too much in the median."""
     equal: dict[tuple[str, int, int | None, float], list[MeasuredCall]] = defaultdict(list)
     for call in calls:
-        if call.size >= _LARGE and not call.streamed:
+        if call.size >= _LARGE_SIZE and not call.streamed:
             equal[call.kind, call.ranks, call.nodes, call.size].append(call)
     repeated = [
         sorted(same, key=lambda call: call.time) for same in equal.values() if len(same) > 1
     ]
     ratios = [same[-1].time / same[0].time for same in repeated]
-    if len(ratios) >= _FEWEST and median(ratios) > _APART:
+    if len(ratios) >= _FEWEST_REPEATED and median(ratios) > _MOST_RATIO:
         fastest, slowest = repeated[0][0], repeated[0][-1]
         raise TraceError(
             f"equal calls of 16 MiB and more are {median(ratios):.2f} times apart in the median "

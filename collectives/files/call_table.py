@@ -1,13 +1,13 @@
 """Tables of measured calls: CSV, or JSON with an object per line, a row per call.
 
-Columns by name, whatever their order and case: the kind (``kind``, ``collective``, ``op_name``,
-``name``), ``ranks`` (or ``gpus``, ``num_gpus``), ``nodes`` where known, a size (``size_bytes``,
-``size_MiB``, …) and a time (``time_us``, ``latency_ms``, …) whose names give their units. Others
-are not read, but for ``system`` and ``device``, of which there may be one.
+Columns are recognised by name, in any order and case: the kind (``kind``, ``collective``,
+``op_name``, ``name``), ``ranks`` (or ``gpus``, ``num_gpus``), ``nodes`` if known, a size
+(``size_bytes``, ``size_MiB``, …) and a time (``time_us``, ``latency_ms``, …) whose names give their
+units. Others are ignored, except ``system`` and ``device``, which must have a single value.
 
-Two tools have names of their own, and are known by them: rccl-tests' files (``algBw``, ``busBw``,
-``inPlace``, ``gpus`` or ``ranks`` and ``nodes``; time in us), and NVIDIA aiconfigurator's
-``nccl_perf`` (``nccl_dtype``, ``message_size`` in elements, ``latency`` in ms).
+Two tools have names of their own, and are recognised by them: rccl-tests' files (``algBw``,
+``busBw``, ``inPlace``, ``gpus`` or ``ranks`` and ``nodes``; time in us), and NVIDIA
+aiconfigurator's ``nccl_perf`` (``nccl_dtype``, ``message_size`` in elements, ``latency`` in ms).
 """
 
 import re
@@ -40,13 +40,13 @@ _SIZE = re.compile(r"^(?:message_)?(?:size|bytes|message_size)?[ _(]*(b|bytes|ki
 _TIME = re.compile(r"^(?:time|latency|duration|t)[ _(\[]+(s|sec|ms|us|usec|µs|ns)[)\]]?$")
 _BYTES = {"b": 1.0, "bytes": 1.0, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
 _SPEED = re.compile(r"^(algbw|busbw)(?:[ _(\[]+(gb/s|gbps|gbytes/s)[)\]]?)?$")
-_SPEED_OFF, _LAST_DIGIT = 0.03, 0.0051
-"""A printed bandwidth is of so few digits: share of it, and GB/s."""
-_TIMES_APART = 0.01
+_RELATIVE_ROUNDING, _LAST_DIGIT = 0.03, 0.0051
+"""Rounding of a printed bandwidth: relative, and of its last digit (GB/s)."""
+_MOST_DIFFERENCE = 0.01
 _RCCL = {"algbw", "busbw", "inplace"}
 _AICONFIGURATOR = {"nccl_dtype", "message_size", "latency"}
 _CUSTOM = {"allreduce_dtype", "message_size", "latency"}
-"""aiconfigurator's times of kernels of serving frameworks, which are no library's calls."""
+"""Columns of aiconfigurator's times of kernels of serving frameworks, which are no library's."""
 
 Cells = Mapping[str, str]
 Read = Callable[[Cells, str], float]
@@ -54,7 +54,7 @@ Read = Callable[[Cells, str], float]
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Which columns hold what; ``size`` (B) and ``time`` (s) read a row."""
+    """Columns of a table by meaning; ``size`` (B) and ``time`` (s) read a row."""
 
     kind: str | None
     ranks: str | None
@@ -64,11 +64,11 @@ class _Columns:
     tool: str = "table"
     library: str = ""
     others: tuple[Read, ...] = ()
-    """Further times, which must agree with the first."""
+    """Readers of further times, which must agree with the first."""
 
 
 def is_table(text: str) -> bool:
-    """Whether it is a table with a size and a time."""
+    """Whether a text is a table with a size and a time."""
     names = _first_names(text)
     return names is not None and (
         names >= _RCCL
@@ -129,7 +129,7 @@ def _first_names(text: str) -> set[str] | None:
 
 
 def _separator(head: str) -> str | None:
-    """Return what separates the columns of a head; None where nothing does."""
+    """Return the separator of a heading's columns; None if there is none."""
     return next((separator for separator in (",", ";", "\t") if separator in head), None)
 
 
@@ -139,7 +139,7 @@ def _cells(head: str, separator: str) -> list[str]:
 
 
 def _json_rows(text: str, path: str) -> list[tuple[int, Mapping[str, object]]]:
-    """Read an object per line, or one list of objects, each with the line or place it stands in."""
+    """Read an object per line, or one list of objects, each with its line or index."""
     if text.lstrip().startswith("["):
         rows = list(enumerate(parse_json(text, path, TraceError), 1))
     else:
@@ -153,7 +153,7 @@ def _json_rows(text: str, path: str) -> list[tuple[int, Mapping[str, object]]]:
 
 
 def _rows(text: str, path: str) -> Iterator[tuple[str, Cells]]:
-    """Yield each row with where it stands; comments (``#``) and empty lines are none."""
+    """Yield each row with its location, without comments (``#``) and empty lines."""
     lines = text.splitlines()
     numbered_lines = [
         (at, line) for at, line in enumerate(lines, 1) if line.strip()[:1] not in ("", "#")
@@ -242,7 +242,7 @@ def _timer(name: str, unit: float) -> Read:
 
 
 def _elements(row: Cells, location: str) -> float:
-    """Read aiconfigurator's size, which is in elements."""
+    """Read aiconfigurator's size, which counts elements."""
     try:
         return _reader("message_size", 1.0)(row, location) * bytes_per_element(row["nccl_dtype"])
     except WorkloadError as error:
@@ -267,7 +267,7 @@ def _call(columns: _Columns, row: Cells, layout: Layout, location: str) -> Measu
         kind, ranks, nodes, columns.size(row, location), columns.time(row, location), location
     )
     for other_time in (read(row, location) for read in columns.others):
-        if abs(other_time / call.time - 1) > _TIMES_APART:
+        if abs(other_time / call.time - 1) > _MOST_DIFFERENCE:
             mismatch = f"{call.time:.4g} s in one column and {other_time:.4g} s in another"
             raise TraceError(f"{location}: {mismatch}: is the unit of one wrong?")
     _check_speeds(call, row)
@@ -275,16 +275,16 @@ def _call(columns: _Columns, row: Cells, layout: Layout, location: str) -> Measu
 
 
 def _check_speeds(call: MeasuredCall, row: Cells) -> None:
-    """Hold bandwidths of a row, where it has any, against its size and time: a wrong unit."""
+    """Compare a row's bandwidths, if any, with its size and time, to detect a wrong unit."""
     for name, text in row.items():
         match, speed = _SPEED.match(name), number(text)
         if match is None or not call.size or isnan(speed):
             continue
         share = busbw(call.kind, size=1.0, n=call.ranks, time=1.0) if match[1] == "busbw" else 1.0
         should = share * call.size / call.time / GIGA
-        units = (1.0, 8.0) if match[2] == "gbps" else (1.0,)  # Gbit/s are written so, too
+        units = (1.0, 8.0) if match[2] == "gbps" else (1.0,)  # Gbit/s are also written this way
         if not any(
-            abs(speed - unit * should) <= _SPEED_OFF * speed + _LAST_DIGIT for unit in units
+            abs(speed - unit * should) <= _RELATIVE_ROUNDING * speed + _LAST_DIGIT for unit in units
         ):
             raise TraceError(
                 f"{call.location}: {call.size:.0f} B in {call.time / MICRO:.4g} us, {call.kind} of "

@@ -1,10 +1,10 @@
-"""Lines of NCCL's and RCCL's Inspector: what the calls of a job in production took, rank by rank.
+"""Lines of NCCL's and RCCL's Inspector: times of a production job's calls, rank by rank.
 
 Each process writes a file of JSON lines, a line per call and rank (NVIDIA/nccl,
-``plugins/profiler/inspector``, formats 4 and 5). A kernel waits for the last rank, so that of the
-ranks of one call the shortest time is that of the transfer; a call is known by its communicator's
-id and its number there. Calls of one kind, group and size are then one call of their median: in
-production they differ by what else was under way.
+``plugins/profiler/inspector``, formats 4 and 5). A kernel waits for the last rank, so the shortest
+time of a call's ranks is that of the transfer; a call is identified by its communicator's id and
+its number there. Calls of one kind, group and size are then one call with their median time: in
+production other traffic makes them differ.
 """
 
 from collections import defaultdict
@@ -19,15 +19,15 @@ from simulator.support.input_files import json_rows
 from simulator.support.quantities import CENTURY, INSTANT, MOST_BYTES
 
 _KEYS = ('"coll_perf"', '"p2p_perf"')
-_GPU = "kernel_gpu"
-"""Times that the GPU's clock measured; the others are of host threads and longer."""
-_OFF = 0.01
-"""The bandwidth that is written agrees with size and time, but for its rounding."""
+_GPU_CLOCK = "kernel_gpu"
+"""Source of times measured by the GPU's clock; others are of host threads and longer."""
+_ROUNDING = 0.01
+"""Relative rounding of the written bandwidth, which must agree with size and time."""
 _GIGA = 1e9
 
 
 def is_inspector(text: str) -> bool:
-    """Whether it is lines of the Inspector: JSON objects with a header and what a call took."""
+    """Whether a text has the Inspector's lines: JSON objects with a header and a call's times."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     return (
         first.lstrip().startswith("{")
@@ -38,11 +38,11 @@ def is_inspector(text: str) -> bool:
 
 def read_inspector(files: Sequence[tuple[str, str]], layout: Layout) -> BenchmarkLog:
     """Read the files of a job, each with its path and text, as one log."""
-    calls: dict[tuple[str, int], dict[int, _Line]] = defaultdict(dict)
+    calls: dict[tuple[str, int], dict[int, _RankCall]] = defaultdict(dict)
     left_out: dict[str, int] = defaultdict(int)
     for path, text in files:
         for number, row in json_rows(text, path):
-            line = _line(row, f"{path}, line {number}", left_out)
+            line = _rank_call(row, f"{path}, line {number}", left_out)
             if line is not None:
                 calls[line.communicator, line.sequence][line.rank] = line
     path = files[0][0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
@@ -52,8 +52,8 @@ def read_inspector(files: Sequence[tuple[str, str]], layout: Layout) -> Benchmar
     )
 
 
-class _Line:
-    """A rank's part in a call."""
+class _RankCall:
+    """One rank's record of a call."""
 
     def __init__(self, row: Mapping[str, Any], location: str) -> None:
         header, call = (_table(row, name, location) for name in ("header", "coll_perf"))
@@ -79,17 +79,17 @@ class _Line:
         self.size = self._size(call)
 
     def _size(self, call: Mapping[str, Any]) -> float:
-        """Return the bytes that nccl-tests calls a call's size.
+        """Return the size of a call as nccl-tests defines it (B).
 
-        The Inspector writes those of one rank where the others differ (reduce-scatter, all-gather);
-        its own bandwidth is of all.
+        The Inspector writes one rank's bytes for reduce-scatter and all-gather; its bandwidth
+        always refers to the bytes of all.
         """
         size = _whole(call, "coll_msg_size_bytes", self.location)
         speed = call.get("coll_algobw_gbs")
         if not isinstance(speed, int | float) or isinstance(speed, bool):
             raise TraceError(f"{self.location}: coll_perf.coll_algobw_gbs: {shown(speed)}")
         for total in (size, size * self.ranks):
-            if abs(speed * _GIGA * self.time - total) <= _OFF * total and total <= MOST_BYTES:
+            if abs(speed * _GIGA * self.time - total) <= _ROUNDING * total and total <= MOST_BYTES:
                 return float(total)
         raise TraceError(
             f"{self.location}: {size} B in {self.time / MICRO:.0f} us are not {speed:.6g} GB/s, "
@@ -97,8 +97,8 @@ class _Line:
         )
 
 
-def _line(row: Mapping[str, Any], location: str, left_out: dict[str, int]) -> _Line | None:
-    """Read a line; None of a message, or of what a host thread measured."""
+def _rank_call(row: Mapping[str, Any], location: str, left_out: dict[str, int]) -> _RankCall | None:
+    """Read a line; None for a message, or for a time measured by a host thread."""
     if "coll_perf" not in row:
         if "p2p_perf" not in row:
             raise TraceError(
@@ -106,11 +106,11 @@ def _line(row: Mapping[str, Any], location: str, left_out: dict[str, int]) -> _L
             )
         left_out["messages (p2p_perf), which say nothing of their way"] += 1
         return None
-    source = _table(row, "coll_perf", location).get("coll_timing_source", _GPU)
-    if source != _GPU:
+    source = _table(row, "coll_perf", location).get("coll_timing_source", _GPU_CLOCK)
+    if source != _GPU_CLOCK:
         left_out[f"calls timed by {shown(source)}, which is longer than the transfer"] += 1
         return None
-    return _Line(row, location)
+    return _RankCall(row, location)
 
 
 def _table(row: Mapping[str, Any], name: str, location: str) -> Mapping[str, Any]:
@@ -128,7 +128,7 @@ def _whole(table: Mapping[str, Any], name: str, location: str) -> int:
 
 
 def _medians(
-    calls: Mapping[tuple[str, int], Mapping[int, _Line]], layout: Layout
+    calls: Mapping[tuple[str, int], Mapping[int, _RankCall]], layout: Layout
 ) -> Iterator[MeasuredCall]:
     times: dict[tuple[str, int, int | None, float], list[float]] = defaultdict(list)
     locations: dict[tuple[str, int, int | None, float], str] = {}
@@ -145,7 +145,7 @@ def _medians(
 
 
 def _notes(
-    path: str, calls: Mapping[tuple[str, int], Mapping[int, _Line]], left_out: Mapping[str, int]
+    path: str, calls: Mapping[tuple[str, int], Mapping[int, _RankCall]], left_out: Mapping[str, int]
 ) -> Iterator[str]:
     for what, count in left_out.items():
         yield f"{path}: {count} {what}, are left out"

@@ -1,7 +1,7 @@
-"""What a benchmark's log says: calls that were timed, who took part, and by which library.
+"""Calls measured by a benchmark, with their ranks, nodes and library.
 
-Readers of single forms make :class:`BenchmarkLog` of it; :mod:`collectives.files.benchmark_logs`
-finds the reader and checks what several logs say together.
+Readers of single forms return a :class:`BenchmarkLog`; :mod:`collectives.files.benchmark_logs`
+chooses the reader and checks several logs together.
 """
 
 from collections import Counter
@@ -13,14 +13,14 @@ from simulator.support.quantities import CENTURY, INSTANT, MOST_RANKS, number_of
 
 MICRO, GIGA = 1e-6, 1e9
 SECONDS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": MICRO, "usec": MICRO, "µs": MICRO, "ns": 1e-9}
-"""A unit of time as benchmarks write it, in s."""
+"""Benchmarks' units of time, in s."""
 LINK = "link"
-"""Stands in place of a kind where one message went from NIC to NIC, without any library."""
+"""Used as the kind of a message from NIC to NIC, without any library."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the user says of ranks where a log does not: how many, on how many nodes.
+    """Ranks and nodes as given by the user, for logs that do not record them.
 
     ``kind`` is that of runs whose output does not record it (an early nccl-tests).
     """
@@ -35,8 +35,8 @@ class Layout:
 class MeasuredCall:
     """One row: ``ranks`` on ``nodes`` took ``time`` (s) for ``size`` (B, S of nccl-tests).
 
-    ``nodes`` is None where ranks fill nodes in order. ``streamed``: many messages were under way at
-    once, so that ``time`` is that of the bytes alone. ``location`` says where it stands.
+    ``nodes`` is None if ranks fill nodes in order. ``streamed``: many messages were in flight at
+    once, so that ``time`` is that of the bytes alone. ``location`` is its place in the log.
     """
 
     kind: str
@@ -50,11 +50,11 @@ class MeasuredCall:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkLog:
-    """A file: what made it, the library that was timed ("" if it does not say), and its calls.
+    """A benchmark's log: the tool, the library that was timed ("" if unknown), and its calls.
 
-    ``library`` is ``nccl``, ``rccl``, ``mpi`` or "", ``version`` its own where the log has it, such
-    as ``2.27.3``. ``devices`` are the names of accelerators, or
-    of the systems, that it names. ``notes`` say what was left out of it, and what was assumed.
+    ``library`` is ``nccl``, ``rccl``, ``mpi`` or "", ``version`` its version if recorded, such as
+    ``2.27.3``. ``devices`` are the recorded names of accelerators or systems. ``notes`` list what
+    was left out or assumed.
     """
 
     path: str
@@ -67,7 +67,7 @@ class BenchmarkLog:
 
 
 def seconds(text: str, unit: float, location: str, column: str) -> float:
-    """Read a time."""
+    """Parse a time (s); raise if it is not plausible."""
     value = number(text)
     if not INSTANT <= value * unit <= CENTURY:
         raise TraceError(f"{location}: {column}: {shown(text)} is not a time")
@@ -75,20 +75,20 @@ def seconds(text: str, unit: float, location: str, column: str) -> float:
 
 
 def number(text: str) -> float:
-    """Read a number; NaN where it is none that a log can have."""
+    """Parse a number; NaN if it is not one that a log can have."""
     return number_of(text)
 
 
 def placed(
     ranks: int | None, nodes: int | None, layout: Layout, location: str
 ) -> tuple[int, int | None]:
-    """Return how many ranks there are on how many nodes, by the log first, then by the user.
+    """Return the numbers of ranks and nodes, from the log first, then from the user.
 
     Raises
     ------
     TraceError
-        If neither says how many ranks, they contradict each other, or the ranks do not fill the
-        nodes evenly.
+        If neither gives the number of ranks, they contradict each other, or the ranks do not fill
+        the nodes evenly.
     """
     if ranks is not None and layout.ranks not in (None, ranks):
         raise TraceError(f"{location}: {ranks} ranks, but --ranks {layout.ranks} was given")
@@ -109,7 +109,7 @@ def placed(
 
 
 def nodes_of(hosts: Sequence[str], location: str) -> int:
-    """Count the nodes of ranks, by the host of each."""
+    """Count the nodes of ranks, given the host of each."""
     counts = Counter(hosts)
     if len(set(counts.values())) > 1:
         per_host = ", ".join(f"{host} {count}" for host, count in sorted(counts.items())[:4])

@@ -1,14 +1,14 @@
 """Output of OSU's micro-benchmarks, between ranks, and of perftest, from NIC to NIC.
 
-OSU: collectives, ``osu_latency`` and ``osu_bw``. Their size is a rank's own message: of all-gather,
-all-to-all, gather and scatter S of nccl-tests is n times as much; of reduce-scatter it is the whole
-input already. Bandwidths are of 1e6 B/s. ``osu_bw`` keeps many messages under way, so it gives the
-bandwidth and no latency. Source: mvapich.cse.ohio-state.edu/benchmarks (OMB 5 to 7), the README of
-its files.
+OSU: collectives, ``osu_latency`` and ``osu_bw``. Their size is one rank's message: for all-gather,
+all-to-all, gather and scatter S of nccl-tests is n times as much; for reduce-scatter it is the
+whole input already. Bandwidths are in 1e6 B/s. ``osu_bw`` keeps many messages in flight, so it
+gives the bandwidth and no latency. Source: mvapich.cse.ohio-state.edu/benchmarks (OMB 5 to 7), the
+README of its files.
 
-perftest: ``ib_write_bw``, ``ib_write_lat`` and their like. A bandwidth "MB/sec" is of 2**20 B, as
-the tool's help has it and its message rate confirms; "Gb/sec" (``--report_gbits``) is of 1e9 bits.
-A latency is one way. Source: linux-rdma/perftest, src/perftest_parameters.h.
+perftest: ``ib_write_bw``, ``ib_write_lat`` and similar programs. A bandwidth "MB/sec" is in 2**20
+B, as documented by the tool's help and confirmed by its message rate; "Gb/sec" (``--report_gbits``)
+is in 1e9 bits. A latency is one way. Source: linux-rdma/perftest, src/perftest_parameters.h.
 """
 
 import re
@@ -30,7 +30,7 @@ from simulator.support.quantities import count_of
 
 _TITLE = re.compile(r"^#\s*OSU\s+(.*?)\s+(Latency|Bandwidth|Bandwidth / Message Rate)\s+Test", re.I)
 _LIBRARIES = {"nccl": "nccl", "rccl": "rccl", "xccl": ""}
-"""Which library a title names, the first that it does: ``XCCL-NCCL``, ``NCCL-CUDA``."""
+"""Library by its name in a title, in order of precedence: ``XCCL-NCCL``, ``NCCL-CUDA``."""
 _KINDS = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -43,15 +43,15 @@ _KINDS = {
     "scatter": "scatter",
     "barrier": "barrier",
 }
-_SHARES = ("all_gather", "all_to_all", "gather", "scatter")
+_PER_RANK = ("all_gather", "all_to_all", "gather", "scatter")
 """Kinds whose S is n times a rank's message."""
 _MEGA = 1e6
 _PAIR = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """What a heading says: a kind, and whether the numbers are a bandwidth."""
+class _Heading:
+    """Contents of a table's heading: kind, library, and whether the numbers are bandwidths."""
 
     kind: str
     is_bandwidth: bool
@@ -63,7 +63,7 @@ _OSU_UNITS = ("us", "MB/s")
 
 
 def is_osu(text: str) -> bool:
-    """Whether it is output of the OSU micro-benchmarks."""
+    """Whether a text is output of the OSU micro-benchmarks."""
     return any(_TITLE.match(line.strip()) for line in text.splitlines())
 
 
@@ -72,11 +72,11 @@ def read_osu(text: str, path: str, layout: Layout) -> BenchmarkLog:
     calls: list[MeasuredCall] = []
     notes: list[str] = []
     libraries: list[str] = []
-    table: _Table | None = None
+    table: _Heading | None = None
     for count, raw in enumerate(text.splitlines(), 1):
         line, location = raw.strip(), f"{path}, line {count}"
         if title := _TITLE.match(line):
-            table = _table(title, location, notes)
+            table = _heading(title, location, notes)
             libraries += [table.library] if table else []
         elif table is not None and (unit := _OSU_UNIT.search(line)) and unit[1] not in _OSU_UNITS:
             raise TraceError(
@@ -98,8 +98,8 @@ def read_osu(text: str, path: str, layout: Layout) -> BenchmarkLog:
     )
 
 
-def _table(title: "re.Match[str]", location: str, notes: list[str]) -> _Table | None:
-    """Read a heading; None of a benchmark that shows nothing here."""
+def _heading(title: "re.Match[str]", location: str, notes: list[str]) -> _Heading | None:
+    """Read a heading; None for a benchmark that identifies no call."""
     words = title[1].lower().split()
     named = re.findall("[a-z]+", title[1].lower())
     library = next(
@@ -108,15 +108,15 @@ def _table(title: "re.Match[str]", location: str, notes: list[str]) -> _Table | 
     name = words[-1].removeprefix("non-blocking").strip("-") if words else ""
     is_bandwidth = title[2].lower() != "latency"
     if name in _KINDS and not is_bandwidth and "non-blocking" not in title[1].lower():
-        return _Table(_KINDS[name], is_bandwidth=False, library=library)
+        return _Heading(_KINDS[name], is_bandwidth=False, library=library)
     plain = re.sub(r"[^a-z]", "", title[1].lower().removeprefix(words[0] if words else ""))
     if not plain or plain in ("cuda", "rocm", "openacc"):
-        return _Table("send_receive", is_bandwidth=is_bandwidth, library=library)
+        return _Heading("send_receive", is_bandwidth=is_bandwidth, library=library)
     notes.append(f"{location}: {title[0].lstrip('# ')}: does not identify a call, and is left out")
     return None
 
 
-def _call(table: _Table, words: Sequence[str], layout: Layout, location: str) -> MeasuredCall:
+def _call(table: _Heading, words: Sequence[str], layout: Layout, location: str) -> MeasuredCall:
     if table.kind == "send_receive":
         pair = Layout(None, layout.nodes, layout.ranks_per_node)
         ranks, nodes = placed(_PAIR, None, pair, location)
@@ -127,7 +127,7 @@ def _call(table: _Table, words: Sequence[str], layout: Layout, location: str) ->
         return MeasuredCall("barrier", ranks, nodes, 0.0, time, location)
     if len(words) < 2:
         raise TraceError(f"{location}: the row ends after its size: is the table truncated?")
-    size = number(words[0]) * (ranks if table.kind in _SHARES else 1)
+    size = number(words[0]) * (ranks if table.kind in _PER_RANK else 1)
     if not table.is_bandwidth:
         time = seconds(words[1], MICRO, location, "latency")
         return MeasuredCall(table.kind, ranks, nodes, size, time, location)
@@ -140,19 +140,19 @@ def _call(table: _Table, words: Sequence[str], layout: Layout, location: str) ->
 _HEAD = re.compile(r"^\s*#bytes\s+#iterations\s+(.*)$")
 _COLUMN = re.compile(r"[^\s\[\]](?:[^\[\]]*?[^\s\[\]])?\s*\[[^\]]*\]")
 _UNITS = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8}
-_BOTH = re.compile(r"\bBidirectional\b", re.I)
-_RATE_OFF = 0.02
-"""The message rate has six decimals: of large messages four digits are left."""
+_BIDIRECTIONAL = re.compile(r"\bBidirectional\b", re.I)
+_RATE_ROUNDING = 0.02
+"""The message rate has six decimals, which leaves few digits for large messages."""
 
 
 def is_perftest(text: str) -> bool:
-    """Whether it has a table of perftest."""
+    """Whether a text has a table of perftest."""
     return any(_HEAD.match(line) for line in text.splitlines())
 
 
 def read_perftest(text: str, path: str) -> BenchmarkLog:
     """Read the tables of a perftest program."""
-    if _BOTH.search(text):
+    if _BIDIRECTIONAL.search(text):
         raise TraceError(f"{path}: the bandwidths of both directions are added up: run without -b")
     calls: list[MeasuredCall] = []
     columns: list[str] = []
@@ -191,9 +191,9 @@ def _message(cells: Mapping[str, str], size: float, location: str) -> MeasuredCa
 
 
 def _check_rate(cells: Mapping[str, str], time: float, location: str) -> None:
-    """Hold the bandwidth against the rate of messages, where that is printed."""
+    """Compare the bandwidth with the message rate, if that is printed."""
     rate = next((number(cells[name]) for name in cells if name.startswith("MsgRate")), 0.0)
-    if rate > 1000 * 1e-6 and abs(rate * 1e6 * time - 1) > _RATE_OFF:
+    if rate > 1000 * 1e-6 and abs(rate * 1e6 * time - 1) > _RATE_ROUNDING:
         raise TraceError(
             f"{location}: {rate:g} million messages a second are not the bandwidth beside it: is a "
             "unit wrong?"

@@ -3,20 +3,19 @@
 The format is that of MSCCL's runtime (github.com/microsoft/msccl; Cowan et al., "MSCCLang",
 ASPLOS 2023, doi 10.1145/3575693.3575724): ``algo`` holds a ``gpu`` per rank, each with thread
 blocks (``tb``) that run their ``step`` elements in order and talk to one peer each way on a
-channel. What is understood:
+channel. Supported are:
 
 * collectives ``allreduce``, ``allgather``, ``reduce_scatter``, ``alltoall``, in place or not;
 * steps ``s`` send, ``r`` receive, ``rcs`` receive, copy, send, ``rrc`` receive, reduce, copy,
   ``rrs`` receive, reduce, send, ``rrcs`` receive, reduce, copy, send, ``cpy`` copy, ``nop``;
-  what is reduced lies at ``srcbuf``, the result at ``dstbuf``; ``re`` adds what lies at ``srcbuf``
-  to what lies at ``dstbuf`` (``MSCCL_REDUCE`` of the runtime: nothing is sent);
-* ``depid`` and ``deps``: the step of another thread block that must be over.
+  the local operand is in ``srcbuf``, the result in ``dstbuf``; ``re`` adds ``srcbuf`` to ``dstbuf``
+  (``MSCCL_REDUCE`` of the runtime: nothing is sent);
+* ``depid`` and ``deps``: the step of another thread block that must have completed.
 
-Everything that can happen at once is one step, or two where some receivers add and others copy.
-Sends are buffered, and copies and sums inside a rank are free: what is received and added later by
-``re`` is a transfer that adds. The buffers are followed place by place, a slot of one holding a
-chunk with the set of ranks whose data are in it, so that a program whose outputs are not what its
-collective says is refused.
+Everything that can happen at once is one step, or two if some receivers add and others copy. Sends
+are buffered, and copies and sums inside a rank are free: a chunk that is received and added later
+by ``re`` is a transfer that adds. Each slot of the buffers is tracked with its chunk and the ranks
+that contributed to it, so that a program with outputs other than its collective's is refused.
 """
 
 from collections import defaultdict, deque
@@ -40,7 +39,7 @@ Connection = tuple[int, int, int]
 
 @dataclass(slots=True)
 class SentChunk:
-    """A chunk that one rank sent another, and whether that adds it to its own."""
+    """A chunk sent from one rank to another; ``reduce``: the target adds it to its own."""
 
     source: int
     target: int
@@ -49,16 +48,16 @@ class SentChunk:
 
 
 class Value(NamedTuple):
-    """A chunk, who has contributed to it, and the transfers that brought it as it is."""
+    """A chunk, its contributors, and the transfers that brought it in its present form."""
 
     chunk: int
-    who: frozenset[int]
-    came: tuple[SentChunk, ...] = ()
+    contributors: frozenset[int]
+    arrivals: tuple[SentChunk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One step of a thread block; ``after`` is the (block, step) of its rank it waits for."""
+    """One step of a thread block; ``after`` is the (block, step) of its rank that it waits for."""
 
     where: str
     what: str
@@ -69,23 +68,23 @@ class Instruction:
 
     @property
     def receives(self) -> bool:
-        """Whether it takes a message."""
+        """Whether it receives a message."""
         return self.what.startswith("r") and self.what != "re"
 
     @property
     def reduces(self) -> bool:
-        """Whether it adds what it takes to what lies at its source."""
+        """Whether it adds the received message to its source."""
         return self.what.startswith("rr")
 
     @property
     def sends(self) -> bool:
-        """Whether it sends on."""
+        """Whether it sends."""
         return self.what.endswith("s")
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadBlock:
-    """A thread block: instructions in order, a peer each way (-1: none), a channel."""
+    """A thread block: instructions in order, a peer per direction (-1: none), a channel."""
 
     rank: int
     number: int
@@ -97,7 +96,7 @@ class ThreadBlock:
 
 @dataclass(frozen=True, slots=True)
 class MscclProgram:
-    """A collective of ``parts`` chunks per buffer; ``in_place``: input and output are one."""
+    """A collective with ``parts`` chunks per buffer; ``in_place``: input and output are one."""
 
     kind: str
     name: str
@@ -108,13 +107,13 @@ class MscclProgram:
 
 
 def resolve(program: MscclProgram) -> Schedule:
-    """Run a program and write down what was sent in which step.
+    """Run a program and record what is sent in each step.
 
     Raises
     ------
     ScheduleError
-        Naming rank, thread block and step: where it is stuck, reads what is not there, adds a
-        contribution twice, or in the end does not hold what it should.
+        Naming rank, thread block and step: a deadlock, a read of an empty slot, a contribution
+        added twice, or a result that is not the collective's.
     """
     share, rest = divmod(program.parts, program.ranks)
     if not program.parts or (rest and program.kind != "all_reduce"):
@@ -126,28 +125,28 @@ def resolve(program: MscclProgram) -> Schedule:
     while not machine.finished():
         levels.append(machine.level())
     machine.compare()
-    # Only now is it known of every chunk whether it was added to one that was there.
-    steps = [step for level in levels for step in _steps(level)]
+    # Only now is it known for every chunk whether it was added to an existing one.
+    steps = [step for level in levels for step in _steps_of_level(level)]
     chunks = program.parts * (program.ranks if program.kind == "all_to_all" else 1)
     return Schedule(program.kind, program.name, program.ranks, chunks, program.parts, tuple(steps))
 
 
 @dataclass(slots=True)
 class _Machine:
-    """All thread blocks, as far as they have come. A level is what can happen at once.
+    """State of all thread blocks. A level consists of all that can happen at once.
 
-    ``started`` counts each block's instructions that have begun, ``over`` those that others may
-    build on: what is received counts when the level ends.
+    ``started`` counts each block's instructions that have begun, ``completed`` those on which
+    others may depend: a receive completes when the level ends.
     """
 
     program: MscclProgram
     share: int
-    at: dict[Slot, Value] = field(default_factory=dict)
+    slots: dict[Slot, Value] = field(default_factory=dict)
     messages: dict[Connection, deque[list[Value]]] = field(
         default_factory=lambda: defaultdict(deque)
     )
     started: dict[tuple[int, int], int] = field(default_factory=dict)
-    over: dict[tuple[int, int], int] = field(default_factory=dict)
+    completed: dict[tuple[int, int], int] = field(default_factory=dict)
     _arriving: dict[Slot, Value] = field(default_factory=dict)
     _passed_on: list[tuple[Connection, list[Value]]] = field(default_factory=list)
     _moved: list[SentChunk] = field(default_factory=list)
@@ -158,31 +157,31 @@ class _Machine:
         for rank in range(self.program.ranks):
             for offset in range(self.share if kind == "all_gather" else parts):
                 slot = self._slot(rank, ("i", offset))
-                self.at[slot] = Value(rank * stride + offset, frozenset([rank]))
+                self.slots[slot] = Value(rank * stride + offset, frozenset([rank]))
         self.started = {(block.rank, block.number): 0 for block in self.program.blocks}
 
     def finished(self) -> bool:
-        """Whether every thread block has come to its end."""
+        """Whether all thread blocks have completed."""
         return not any(self._left(block) for block in self.program.blocks)
 
     def level(self) -> list[SentChunk]:
-        """Let every block go on until it has received something; return what moved."""
+        """Advance every block until it has received once; return the chunks that were sent."""
         before = dict(self.started)
-        self.over = dict(self.started)
+        self.completed = dict(self.started)
         self._moved = []
-        while any(self._go_on(block) for block in self.program.blocks):
+        while any(self._advance(block) for block in self.program.blocks):
             pass
         if self.started == before:
             stuck = next(block for block in self.program.blocks if self._left(block))
             raise ScheduleError(f"{self._next(stuck).where}: waits for ever")
-        self.at |= self._arriving
+        self.slots |= self._arriving
         for connection, values in self._passed_on:
             self.messages[connection].append(values)
         self._arriving, self._passed_on = {}, []
         return self._moved
 
     def compare(self) -> None:
-        """Raise unless every output holds what the collective says, and all sent was received."""
+        """Raise unless all outputs are the collective's, and everything sent was received."""
         for (source, target, channel), queue in self.messages.items():
             if queue:
                 raise ScheduleError(
@@ -190,14 +189,14 @@ class _Machine:
                 )
         for rank in range(self.program.ranks):
             for offset, expected in enumerate(self._outputs(rank)):
-                value = self.at.get(self._slot(rank, ("o", offset)))
+                value = self.slots.get(self._slot(rank, ("o", offset)))
                 if value is None or value[:2] != expected[:2]:
                     raise ScheduleError(
                         f"gpu {rank}: in the end o[{offset}] is not chunk {expected.chunk}, whole"
                     )
 
     def _outputs(self, rank: int) -> list[Value]:
-        """List what must lie at each offset of the output."""
+        """Return the value that each offset of the output must have."""
         parts, share, ranks = self.program.parts, self.share, range(self.program.ranks)
         if self.program.kind == "all_gather":
             return [Value(chunk, frozenset([chunk // share])) for chunk in range(parts)]
@@ -213,7 +212,7 @@ class _Machine:
         return [Value(chunk, frozenset(ranks)) for chunk in chunks]
 
     def _slot(self, rank: int, where: tuple[str, int]) -> Slot:
-        """Find a slot; in place, the smaller of input and output is a share of the larger."""
+        """Return the slot; in place, the smaller of input and output is a share of the larger."""
         buffer, offset = where
         if self.program.in_place and buffer != "s":
             shared = {"all_gather": "i", "reduce_scatter": "o"}.get(self.program.kind)
@@ -226,25 +225,25 @@ class _Machine:
     def _next(self, block: ThreadBlock) -> Instruction:
         return block.instructions[self.started[block.rank, block.number]]
 
-    def _go_on(self, block: ThreadBlock) -> bool:
-        """Carry out what the block can do now; nothing after it has received in this level."""
+    def _advance(self, block: ThreadBlock) -> bool:
+        """Execute the block up to and including its first receive of this level."""
         key = block.rank, block.number
         begun = self.started[key]
-        while self._left(block) and self.started[key] == self.over[key] and self._may(block):
+        while self._left(block) and self.started[key] == self.completed[key] and self._ready(block):
             instruction = self._next(block)
             self._execute(block, instruction)
             self.started[key] += 1
-            self.over[key] += not instruction.receives
+            self.completed[key] += not instruction.receives
         return self.started[key] > begun
 
-    def _may(self, block: ThreadBlock) -> bool:
-        """Whether what it waits for is over, and the message it receives has been sent."""
+    def _ready(self, block: ThreadBlock) -> bool:
+        """Whether the instruction's dependency has completed and its message has been sent."""
         instruction = self._next(block)
         if instruction.after is not None:
             number, step = instruction.after
-            if (block.rank, number) not in self.over:
+            if (block.rank, number) not in self.completed:
                 raise ScheduleError(f"{instruction.where}: depid {number} is not a tb of its gpu")
-            if self.over[block.rank, number] <= step:
+            if self.completed[block.rank, number] <= step:
                 return False
         return not instruction.receives or bool(
             self.messages[block.receive, block.rank, block.channel]
@@ -252,22 +251,22 @@ class _Machine:
 
     def _execute(self, block: ThreadBlock, instruction: Instruction) -> None:
         if instruction.receives:
-            values = self._received(block, instruction)
+            values = self._receive(block, instruction)
             if instruction.what != "rrs":
                 self._arriving |= self._written(block.rank, instruction, values)
             if instruction.sends:
-                self._passed_on.append((_outward(block, instruction), values))
+                self._passed_on.append((_outgoing(block, instruction), values))
         elif instruction.what != "nop":
             values = self._read(block.rank, instruction)
             if instruction.sends:
-                self.messages[_outward(block, instruction)].append(values)
+                self.messages[_outgoing(block, instruction)].append(values)
             elif instruction.what == "re":
-                self.at |= self._summed(block.rank, instruction, values)
+                self.slots |= self._add_locally(block.rank, instruction, values)
             else:
-                self.at |= self._written(block.rank, instruction, values)
+                self.slots |= self._written(block.rank, instruction, values)
 
-    def _received(self, block: ThreadBlock, instruction: Instruction) -> list[Value]:
-        """Take a message, and add what lies at the source if the instruction reduces."""
+    def _receive(self, block: ThreadBlock, instruction: Instruction) -> list[Value]:
+        """Receive a message, and add the source's values if the instruction reduces."""
         values = self.messages[block.receive, block.rank, block.channel].popleft()
         if len(values) != instruction.count:
             raise ScheduleError(
@@ -278,21 +277,21 @@ class _Machine:
         self._moved += moved
         if not instruction.reduces:
             pairs = zip(values, moved, strict=True)
-            return [Value(value.chunk, value.who, (sent,)) for value, sent in pairs]
+            return [Value(value.chunk, value.contributors, (sent,)) for value, sent in pairs]
         local = self._read(block.rank, instruction)
-        return [_added(instruction.where, *pair) for pair in zip(values, local, strict=True)]
+        return [_sum_of(instruction.where, *pair) for pair in zip(values, local, strict=True)]
 
-    def _summed(
+    def _add_locally(
         self, rank: int, instruction: Instruction, values: list[Value]
     ) -> dict[Slot, Value]:
-        """Add values to what lies at the target: a transfer without the rank's own part adds it."""
+        """Add values to the target; mark transfers as reducing if they lack the rank's own part."""
         present = self._read(rank, instruction, instruction.target)
         for value in (*values, *present):
-            for sent in value.came:
-                sent.reduce |= rank not in value.who
-        sums = [_added(instruction.where, *pair) for pair in zip(present, values, strict=True)]
+            for sent in value.arrivals:
+                sent.reduce |= rank not in value.contributors
+        sums = [_sum_of(instruction.where, *pair) for pair in zip(present, values, strict=True)]
         combined = [
-            Value(total.chunk, total.who, present_value.came + theirs.came)
+            Value(total.chunk, total.contributors, present_value.arrivals + theirs.arrivals)
             for total, present_value, theirs in zip(sums, present, values, strict=True)
         ]
         return self._written(rank, instruction, combined)
@@ -300,15 +299,15 @@ class _Machine:
     def _read(
         self, rank: int, instruction: Instruction, where: tuple[str, int] | None = None
     ) -> list[Value]:
-        """Return what lies at the source, or ``where``."""
+        """Return the values at the source, or at ``where``."""
         buffer, first = where or instruction.source
         slots = [self._slot(rank, (buffer, first + offset)) for offset in range(instruction.count)]
         for offset, slot in enumerate(slots):
-            if slot not in self.at:
+            if slot not in self.slots:
                 raise ScheduleError(
                     f"{instruction.where}: {buffer}[{first + offset}] holds nothing yet"
                 )
-        return [self.at[slot] for slot in slots]
+        return [self.slots[slot] for slot in slots]
 
     def _written(
         self, rank: int, instruction: Instruction, values: list[Value]
@@ -319,25 +318,25 @@ class _Machine:
         }
 
 
-def _outward(block: ThreadBlock, instruction: Instruction) -> Connection:
+def _outgoing(block: ThreadBlock, instruction: Instruction) -> Connection:
     if block.send < 0 or block.send == block.rank:
         raise ScheduleError(f"{instruction.where}: sends, but its tb's send is {block.send}")
     return block.rank, block.send, block.channel
 
 
-def _added(where: str, present: Value, arriving: Value) -> Value:
+def _sum_of(where: str, present: Value, arriving: Value) -> Value:
     if present.chunk != arriving.chunk:
         raise ScheduleError(f"{where}: adds chunk {present.chunk} to chunk {arriving.chunk}")
-    if present.who & arriving.who:
+    if present.contributors & arriving.contributors:
         raise ScheduleError(
             f"{where}: adds the contribution of rank {min(present.who & arriving.who)} to chunk "
             f"{present.chunk} a second time"
         )
-    return Value(present.chunk, present.who | arriving.who)
+    return Value(present.chunk, present.contributors | arriving.contributors)
 
 
-def _steps(level: list[SentChunk]) -> list[Step]:
-    """Write down a level: what adds, then what does not."""
+def _steps_of_level(level: list[SentChunk]) -> list[Step]:
+    """Return a level as steps: first the transfers that reduce, then the others."""
     return [
         _step([(sent.source, sent.target, sent.chunk) for sent in rows], reduce=reduce)
         for reduce in (True, False)
@@ -346,7 +345,7 @@ def _steps(level: list[SentChunk]) -> list[Step]:
 
 
 def _step(rows: list[tuple[int, int, int]], *, reduce: bool) -> Step:
-    """One step of rows of one chunk; neighbouring chunks between the same ends are one row."""
+    """Return rows of one chunk as a step; adjacent chunks between the same ranks are merged."""
     joined: list[list[int]] = []
     for source, target, chunk in sorted(rows):
         if joined and joined[-1][:2] == [source, target] and sum(joined[-1][2:]) == chunk:
@@ -368,12 +367,12 @@ TYPES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "re", "cpy", "nop")
 
 
 def read_msccl(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
-    """Turn a program into a schedule; owners are the default's (None).
+    """Parse a program and return its schedule; owners are the default's (None).
 
     Raises
     ------
     ScheduleError
-        If it is not XML, or an element, attribute or type is not understood; named.
+        If it is not XML, or an element, attribute or type is unknown; it is named.
     """
     root = parse_xml(text, "the file", ScheduleError)
     if root.tag != "algo":
@@ -427,13 +426,13 @@ def _instruction(step: ElementTree.Element, where: str) -> Instruction:
 
 
 _MOST = 2**20
-"""Of any number of a program; more is a slip, or an attempt to fill the memory."""
+"""Largest number in a program; more is a mistake, or an attempt to exhaust the memory."""
 
 
 def _numbered(
     parent: ElementTree.Element, tag: str, where: str, key: str = "id"
 ) -> dict[int, ElementTree.Element]:
-    """Children by number; another element, or a number given twice, is refused."""
+    """Return the children by number; refuse other elements, and a number given twice."""
     children: dict[int, ElementTree.Element] = {}
     for child in parent:
         if child.tag != tag:

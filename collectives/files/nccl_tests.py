@@ -1,9 +1,9 @@
 """Output of nccl-tests and rccl-tests: tables as printed, and the JSON that newer ones write.
 
 A table may have any version's columns: ``size count type [redop] [root]``, then ``time algbw busbw
-error`` (or ``#wrong``, and what a version puts behind it) once for out-of-place and once for
-in-place. The out-of-place call is read, the in-place one where there is no other. One file may hold
-several runs, and what else a job prints.
+error`` (or ``#wrong``, and any further columns of a version) once for out-of-place and once for
+in-place. The out-of-place call is read, or the in-place one if it is the only one. A file may
+contain several runs, and other output of a job.
 
 Sources: NVIDIA/nccl-tests src/common.cu and src/util.cu (2.0 to 2.17), ROCm/rccl-tests.
 """
@@ -46,7 +46,7 @@ _KINDS = {
     "scatter": "scatter",
     "sendrecv": "send_receive",
 }
-_OTHERS = ("alltoallv", "hypercube")
+_UNMODELLED = ("alltoallv", "hypercube")
 """Programs of nccl-tests whose calls have no kind here."""
 _RANK = re.compile(
     r"#?\s*Rank\s+(\d{1,18})\s+(?:Group\s+(\d{1,18})\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+"
@@ -60,25 +60,25 @@ _AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*(\S+)")
 _LIBRARY_CODE = re.compile(r"\bnccl-library=(\d{5})\b")
 """NCCL_VERSION_CODE from 2.9 on: 10000 major + 100 minor + patch (nccl.h)."""
 _LIBRARY_VERSION = re.compile(r"\b[NR]CCL version\s*:?\s*(\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)")
-_WIDTH = {
+_ELEMENT_BYTES = {
     **{"int8": 1, "uint8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "f8e4m3": 1, "f8e5m2": 1},
     **{"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "uint32": 4},
     **{"double": 8, "int64": 8, "uint64": 8},
 }
-"""Bytes of an element by what nccl-tests calls its type; others are not checked."""
-_ROUNDED = 0.02
-"""A printed bandwidth may be off by this: two decimals, and three digits of the time."""
-_MEAN_OFF = 0.005
-"""The mean of printed bandwidths, each of three digits at least where it is large."""
+"""Bytes per element by nccl-tests' names of types; others are not checked."""
+_ROUNDING = 0.02
+"""Relative rounding of a printed bandwidth: two decimals, and three digits of the time."""
+_MEAN_ROUNDING = 0.005
+"""Relative rounding of the mean of printed bandwidths, of at least three digits if large."""
 _LAST_DIGIT = 0.0051 * GIGA
-_ROUND, _MORE = 4096, 1.5
-"""Smaller sizes are rounded to whole elements of all ranks; more than this is no rounding."""
+_NOT_ROUNDED, _SKIPPED = 4096, 1.5
+"""Sizes below this are rounded to whole elements of all ranks; ratio that skips a step."""
 _CPU_TIME = "cputime"
 
 
 @dataclass(slots=True)
 class _Run:
-    """One run of a program, as far as it was read."""
+    """One run of a program, as read so far."""
 
     location: str
     program: str = ""
@@ -96,7 +96,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Timing:
-    """What stands for one way of a call: bandwidths in B/s, NaN where they are not given."""
+    """Columns of a call out of place or in place: bandwidths in B/s, NaN if not given."""
 
     time: float
     algbw: float
@@ -117,19 +117,19 @@ class _Row:
 
     @property
     def timing(self) -> _Timing:
-        """The out-of-place call, else the other; a row without either was refused."""
+        """The out-of-place call, else the in-place one; rows without either were refused."""
         return self.out_of_place or self.in_place or _Timing(math.nan, math.nan, math.nan, "")
 
 
 def is_nccl_tests(text: str) -> bool:
-    """Whether it is a table or the JSON of nccl-tests or rccl-tests."""
+    """Whether a text is a table or the JSON of nccl-tests or rccl-tests."""
     if text.lstrip()[:1] == "{":
         return '"results"' in text and '"out_of_place"' in text
     return any(_header(line) for line in text.splitlines()) or bool(_CONFIG.search(text))
 
 
 def read_nccl_tests(text: str, path: str, layout: Layout) -> BenchmarkLog:
-    """Read what a job with runs of nccl-tests or rccl-tests printed, or their JSON."""
+    """Read the printed output or the JSON of a job's runs of nccl-tests or rccl-tests."""
     runs = _json_runs(text, path) if text.lstrip()[:1] == "{" else _printed_runs(text, path)
     calls: list[MeasuredCall] = []
     notes: list[str] = []
@@ -149,7 +149,7 @@ def read_nccl_tests(text: str, path: str, layout: Layout) -> BenchmarkLog:
 
 
 def _version(text: str) -> str:
-    """Return the version of the library, as nccl-tests heads its output or NCCL_DEBUG prints it.
+    """Return the library's version, from nccl-tests' heading or the output of NCCL_DEBUG.
 
     Examples
     --------
@@ -166,12 +166,12 @@ def _version(text: str) -> str:
 
 
 def _printed_runs(text: str, path: str) -> list[_Run]:
-    """Cut the text into runs, and read their rows."""
+    """Split the text into runs, and read their rows."""
     runs: list[_Run] = []
     program = ""
     for count, raw in enumerate(text.splitlines(), 1):
         line, location = raw.strip(), f"{path}, line {count}"
-        program = _named(line) or program
+        program = _program_of(line) or program
         config, rank, header = _CONFIG.match(line), _RANK.match(line), _header(line)
         begins = config is not None or rank is not None or bool(header)
         if begins and (not runs or runs[-1].rows or (config and runs[-1].hosts)):
@@ -193,11 +193,11 @@ def _printed_runs(text: str, path: str) -> list[_Run]:
     return runs
 
 
-def _named(line: str) -> str:
-    """Name the program of nccl-tests that a line names, a command or a heading."""
+def _program_of(line: str) -> str:
+    """Return the program of nccl-tests that a line names, as a command or in a heading."""
     for match in _PROGRAM.finditer(line):
         name = match[1].lower().removeprefix("nccl_").removeprefix("rccl_")
-        if name in _KINDS or name in _OTHERS:
+        if name in _KINDS or name in _UNMODELLED:
             return name
     return ""
 
@@ -210,7 +210,7 @@ def _count(text: object, location: str) -> int:
 
 
 def _add_rank(run: _Run, rank: "re.Match[str]", location: str) -> None:
-    """Note a rank's host and device; of several groups (split communicators) the first counts."""
+    """Add a rank's host and device; of several groups (split communicators) the first counts."""
     if rank[2] is not None and _count(rank[2], location):
         return
     number_of_rank = _count(rank[1], location)
@@ -229,7 +229,7 @@ def _add_rank(run: _Run, rank: "re.Match[str]", location: str) -> None:
 def _header(line: str) -> list[str]:
     """Return the names of a table's columns, none if the line is not its head.
 
-    What is pasted into a page loses its ``#``.
+    Text pasted into a web page loses its ``#``.
     """
     names = line.strip().lstrip("#").split()
     is_head = names[:2] == ["size", "count"] and ("time" in names or _CPU_TIME in names)
@@ -248,7 +248,7 @@ def _read_line(run: _Run, line: str, location: str) -> None:
 
 
 def _row(run: _Run, words: Sequence[str], location: str) -> _Row:
-    """Read a row by the names of its columns; what may be blank is what old versions left out."""
+    """Read a row by its column names; cells may be blank where old versions left them out."""
     names = list(run.names)
     if _CPU_TIME in names:
         raise TraceError(f"{location}: times of the CPU (-C 1), not of the calls: run without -C 1")
@@ -291,17 +291,17 @@ def _timing(cells: Mapping[str, str], unit: float, location: str) -> _Timing:
 
 
 def _json_runs(text: str, path: str) -> list[_Run]:
-    """Read the JSON of one run (``-J``), or several one after the other."""
+    """Read the JSON of one run (``-J``), or of several in sequence."""
     runs = []
     for document in _documents(text, path):
         config = document.get("config")
-        run = _Run(path, _named(" ".join(map(str, document.get("args", ())))))
+        run = _Run(path, _program_of(" ".join(map(str, document.get("args", ())))))
         if isinstance(config, dict):
             run.gpus = _count(config.get("nthreads", 1), path) * _count(
                 config.get("ngpus", 1), path
             )
             devices = [device for device in config.get("devices") or () if not device.get("group")]
-            # A process names its first device only.
+            # A process records its first device only.
             run.hosts = [
                 str(device.get("hostname", "")) for device in devices for _ in range(run.gpus)
             ]
@@ -322,7 +322,7 @@ def _documents(text: str, path: str) -> Iterator[dict[str, Any]]:
             document, start = decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
             raise TraceError(f"{path}: the JSON ends or breaks at line {error.lineno}") from error
-        except (ValueError, RecursionError) as error:  # a number, or nesting, without end
+        except (ValueError, RecursionError) as error:  # an endless number, or too deep nesting
             raise TraceError(f"{path}: the JSON cannot be read: {reason_of(error)}") from error
         if isinstance(document, dict):
             yield document
@@ -359,7 +359,7 @@ def _json_row(row: Mapping[str, Any], location: str) -> _Row:
 
 
 def _calls(run: _Run, layout: Layout, notes: list[str]) -> Iterator[MeasuredCall]:
-    """Check a run as a whole, and say what it timed."""
+    """Check a run as a whole, and yield its calls."""
     if not run.rows:
         notes.append(f"{run.location}: a run without rows is left out: did it fail?")
         return
@@ -386,7 +386,7 @@ def _calls(run: _Run, layout: Layout, notes: list[str]) -> Iterator[MeasuredCall
 
 
 def _check_whole(run: _Run) -> None:
-    """Refuse a table of which rows are missing, by what the run says of itself."""
+    """Refuse a table with missing rows, by the run's own settings and mean."""
     _check_steps(run)
     last = run.rows[-1]
     if run.average is None:
@@ -404,7 +404,7 @@ def _check_whole(run: _Run) -> None:
         if timing is not None
     ]
     mean, stated = sum(speeds) / len(speeds), GIGA * run.average
-    if abs(mean - stated) > _MEAN_OFF * stated + _LAST_DIGIT:
+    if abs(mean - stated) > _MEAN_ROUNDING * stated + _LAST_DIGIT:
         raise TraceError(
             f"{run.location}: the mean busbw of {len(run.rows)} rows is {mean / GIGA:.4g} GB/s, "
             f"but the run reports {run.average:g}: rows are missing, or not of this run"
@@ -412,12 +412,12 @@ def _check_whole(run: _Run) -> None:
 
 
 def _check_steps(run: _Run) -> None:
-    """Refuse a table that leaves out sizes its run says it went through."""
+    """Refuse a table without some of the sizes that the run's settings imply."""
     if run.step is None or run.step[1] != "factor":
         return
     for row, following in pairwise(run.rows):
-        steps = following.size / row.size if row.size >= _ROUND else 0.0
-        if steps > _MORE * run.step[0]:
+        steps = following.size / row.size if row.size >= _NOT_ROUNDED else 0.0
+        if steps > _SKIPPED * run.step[0]:
             raise TraceError(
                 f"{following.location}: rows are missing: {following.size:.0f} B after "
                 f"{row.size:.0f}, and the sizes grow by a factor of {run.step[0]:g}"
@@ -425,8 +425,8 @@ def _check_steps(run: _Run) -> None:
 
 
 def _check_row(row: _Row, kind: str, ranks: int) -> None:
-    """Refuse a row whose columns contradict each other: a wrong unit, or a torn line."""
-    width = _WIDTH.get(row.dtype)
+    """Refuse a row with inconsistent columns: a wrong unit, or a truncated line."""
+    width = _ELEMENT_BYTES.get(row.dtype)
     if width and row.count > 0 and not _near(row.size / (row.count * width), (1, ranks)):
         raise TraceError(
             f"{row.location}: {row.count:.0f} elements of type {row.dtype} are not {row.size:.0f} B"
@@ -439,7 +439,7 @@ def _check_row(row: _Row, kind: str, ranks: int) -> None:
         ("algbw", timing.algbw, expected),
         ("busbw", timing.busbw, busbw(kind, size=row.size, n=ranks, time=timing.time)),
     ):
-        if not math.isnan(printed) and abs(printed - should) > _ROUNDED * should + _LAST_DIGIT:
+        if not math.isnan(printed) and abs(printed - should) > _ROUNDING * should + _LAST_DIGIT:
             raise TraceError(
                 f"{row.location}: {row.size:.0f} B in {timing.time / MICRO:.4g} us, {kind} of "
                 f"{ranks} ranks: {name} would be {should / GIGA:.4g} GB/s, not "
@@ -448,12 +448,12 @@ def _check_row(row: _Row, kind: str, ranks: int) -> None:
 
 
 def _near(value: float, wanted: Sequence[int]) -> bool:
-    return any(abs(value - candidate) <= _ROUNDED * candidate for candidate in wanted)
+    return any(abs(value - candidate) <= _ROUNDING * candidate for candidate in wanted)
 
 
 def _kind(run: _Run, ranks: int, layout: Layout) -> str:
-    """Say what a run timed: by its program, by its columns, else by what the user says."""
-    if run.program in _OTHERS:
+    """Return the kind that a run timed: by program, by columns, else as given by the user."""
+    if run.program in _UNMODELLED:
         raise TraceError(f"{run.location}: {run.program} is not a collective that is modelled here")
     if run.program:
         return _KINDS[run.program]
@@ -461,7 +461,7 @@ def _kind(run: _Run, ranks: int, layout: Layout) -> str:
     redop = next((row.redop for row in sized_rows if row.redop), "none")
     root = next((row.root for row in sized_rows if row.root is not None), -1)
     if (
-        kind := _by_columns(sized_rows, ranks, reduces=redop != "none", rooted=root >= 0)
+        kind := _column_kind(sized_rows, ranks, reduces=redop != "none", rooted=root >= 0)
     ) is not None:
         return kind
     if layout.kind is None:
@@ -469,21 +469,21 @@ def _kind(run: _Run, ranks: int, layout: Layout) -> str:
     return layout.kind
 
 
-def _by_columns(rows: Sequence[_Row], ranks: int, *, reduces: bool, rooted: bool) -> str | None:
-    """Distinguish kinds by operator, root, and busbw over algbw; None where that is not enough."""
+def _column_kind(rows: Sequence[_Row], ranks: int, *, reduces: bool, rooted: bool) -> str | None:
+    """Infer the kind from operator, root, and busbw over algbw; None if these are not enough."""
     largest = max(rows, key=lambda row: row.size, default=None)
     if largest is None or not largest.timing.algbw > 0 or ranks < 2:
         return None
     factor = largest.timing.busbw / largest.timing.algbw
     share = (ranks - 1) / ranks
     if rooted:
-        whole = abs(factor - 1) <= _ROUNDED
+        whole = abs(factor - 1) <= _ROUNDING
         return ("reduce" if reduces else "broadcast") if whole else None
     if reduces:
         names = {"all_reduce": 2 * share, "reduce_scatter": share}
-        near = [name for name, candidate in names.items() if abs(factor - candidate) <= _ROUNDED]
+        near = [name for name, candidate in names.items() if abs(factor - candidate) <= _ROUNDING]
         return near[0] if near else None
-    if abs(factor - 1) <= _ROUNDED:
+    if abs(factor - 1) <= _ROUNDING:
         return "send_receive"
     pairs = [
         (row.out_of_place.wrong, row.in_place.wrong)
@@ -492,5 +492,5 @@ def _by_columns(rows: Sequence[_Row], ranks: int, *, reduces: bool, rooted: bool
     ]
     if any(out_of_place == "N/A" for out_of_place, _ in pairs) or not pairs:
         return None  # nothing was checked
-    # An all-to-all in place has no result to check.
+    # An in-place all-to-all has no result to check.
     return "all_to_all" if all(candidate == "N/A" for _, candidate in pairs) else "all_gather"

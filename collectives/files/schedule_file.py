@@ -1,4 +1,4 @@
-"""A schedule of one's own, from a file: a small JSON form, or MSCCL's XML.
+"""A user's schedule from a file: a small JSON form, or MSCCL's XML.
 
 JSON, with a transfer as ``[source, target, chunk, count]``::
 
@@ -33,18 +33,18 @@ def load_schedule(path: Path | str) -> Schedule:
     Parameters
     ----------
     path
-        Of the file.
+        Path of the file.
 
     Returns
     -------
     Schedule
-        Proven by :func:`collectives.check`.
+        Proved by :func:`collectives.check`.
 
     Raises
     ------
     ScheduleError
-        If the file cannot be read, is not understood, or the schedule is wrong; it names the file
-        and the element.
+        If the file cannot be read or parsed, or the schedule is wrong, naming the file and the
+        element.
     """
     path = Path(path)
     readers: dict[str, _Reader] = {".json": read_json, ".xml": read_msccl}
@@ -61,11 +61,11 @@ def load_schedule(path: Path | str) -> Schedule:
 
 
 _Reader = Callable[[str], tuple[Schedule, NDArray[np.int32] | None]]
-"""From a text to a schedule, and the owners of its chunks where they are not the default's."""
+"""Function from a text to a schedule and the owners of its chunks, None for the default's."""
 
 
 def to_json(schedule: Schedule, owners: NDArray[np.int32] | None = None) -> str:
-    """Write a schedule in the form that :func:`load_schedule` reads."""
+    """Return a schedule in the form that :func:`load_schedule` reads."""
     fields = {
         name: getattr(schedule, name) for name in ("kind", "algorithm", "ranks", "chunks", "parts")
     }
@@ -85,8 +85,8 @@ def _step_fields(step: Step) -> dict[str, object]:
     return {"reduce": step.reduce, "transfers": np.stack(columns, axis=1).tolist(), **special}
 
 
-_WORK_OF_STEP = 10_000
-"""Steps of the limit ``work`` that a step of a schedule takes: to prove one takes some 30 us."""
+_WORK_PER_STEP = 10_000
+"""Share of the limit ``work`` per step of a schedule: its proof takes some 30 us."""
 Index = Annotated[int, Field(ge=0, lt=2**31)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 
@@ -117,12 +117,12 @@ class _ScheduleFile(BaseModel):
 
 
 def read_json(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
-    """Turn a file's text into a schedule, and the owners of its chunks if it gives them.
+    """Parse a file's text into a schedule, and the owners of its chunks if given.
 
     Raises
     ------
     ScheduleError
-        If it is not JSON, or a field is wrong: it is named.
+        If it is not JSON, or a field is wrong, which is named.
     """
     try:
         file = _ScheduleFile.model_validate_json(text)
@@ -131,7 +131,7 @@ def read_json(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
         where = ".".join(map(str, first["loc"])) or "the file"
         raise ScheduleError(f"{where}: {first['msg']}") from error
     count = sum(step.repeats for step in file.steps)
-    limits().check("work", _WORK_OF_STEP * count, "the schedule", f"{count} steps")
+    limits().check("work", _WORK_PER_STEP * count, "the schedule", f"{count} steps")
     steps = tuple(_step(step) for step in file.steps)
     schedule = Schedule(file.kind, file.algorithm, file.ranks, file.chunks, file.parts, steps)
     owners = None if file.owners is None else np.array(file.owners, dtype=np.int32)

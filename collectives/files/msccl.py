@@ -329,7 +329,7 @@ def _sum_of(where: str, present: Value, arriving: Value) -> Value:
         raise ScheduleError(f"{where}: adds chunk {present.chunk} to chunk {arriving.chunk}")
     if present.contributors & arriving.contributors:
         raise ScheduleError(
-            f"{where}: adds the contribution of rank {min(present.who & arriving.who)} to chunk "
+            f"{where}: adds the contribution of rank {min(present.contributors & arriving.contributors)} to chunk "
             f"{present.chunk} a second time"
         )
     return Value(present.chunk, present.contributors | arriving.contributors)

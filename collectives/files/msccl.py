@@ -48,10 +48,10 @@ class SentChunk:
 
 
 class Value(NamedTuple):
-    """A chunk, its contributors, and the transfers that brought it in its present form."""
+    """A chunk, the ranks that contributed, and the transfers that brought it in this form."""
 
     chunk: int
-    contributors: frozenset[int]
+    ranks: frozenset[int]
     arrivals: tuple[SentChunk, ...] = ()
 
 
@@ -277,7 +277,7 @@ class _Machine:
         self._moved += moved
         if not instruction.reduces:
             pairs = zip(values, moved, strict=True)
-            return [Value(value.chunk, value.contributors, (sent,)) for value, sent in pairs]
+            return [Value(value.chunk, value.ranks, (sent,)) for value, sent in pairs]
         local = self._read(block.rank, instruction)
         return [_sum_of(instruction.where, *pair) for pair in zip(values, local, strict=True)]
 
@@ -288,10 +288,10 @@ class _Machine:
         present = self._read(rank, instruction, instruction.target)
         for value in (*values, *present):
             for sent in value.arrivals:
-                sent.reduce |= rank not in value.contributors
+                sent.reduce |= rank not in value.ranks
         sums = [_sum_of(instruction.where, *pair) for pair in zip(present, values, strict=True)]
         combined = [
-            Value(total.chunk, total.contributors, present_value.arrivals + theirs.arrivals)
+            Value(total.chunk, total.ranks, present_value.arrivals + theirs.arrivals)
             for total, present_value, theirs in zip(sums, present, values, strict=True)
         ]
         return self._written(rank, instruction, combined)
@@ -327,12 +327,12 @@ def _outgoing(block: ThreadBlock, instruction: Instruction) -> Connection:
 def _sum_of(where: str, present: Value, arriving: Value) -> Value:
     if present.chunk != arriving.chunk:
         raise ScheduleError(f"{where}: adds chunk {present.chunk} to chunk {arriving.chunk}")
-    if present.contributors & arriving.contributors:
+    if present.ranks & arriving.ranks:
         raise ScheduleError(
-            f"{where}: adds the contribution of rank {min(present.contributors & arriving.contributors)} to chunk "
+            f"{where}: adds the contribution of rank {min(present.ranks & arriving.ranks)} to chunk "
             f"{present.chunk} a second time"
         )
-    return Value(present.chunk, present.contributors | arriving.contributors)
+    return Value(present.chunk, present.ranks | arriving.ranks)
 
 
 def _steps_of_level(level: list[SentChunk]) -> list[Step]:

@@ -329,8 +329,8 @@ def _sum_of(where: str, present: Value, arriving: Value) -> Value:
         raise ScheduleError(f"{where}: adds chunk {present.chunk} to chunk {arriving.chunk}")
     if present.ranks & arriving.ranks:
         raise ScheduleError(
-            f"{where}: adds the contribution of rank {min(present.ranks & arriving.ranks)} to chunk "
-            f"{present.chunk} a second time"
+            f"{where}: adds the contribution of rank {min(present.ranks & arriving.ranks)} to "
+            f"chunk {present.chunk} a second time"
         )
     return Value(present.chunk, present.ranks | arriving.ranks)
 

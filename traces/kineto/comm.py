@@ -1,21 +1,21 @@
-"""What one event of a Kineto file says about a communication call.
+"""Communication fields of one event of a Kineto file.
 
-Up to three host events and one kernel describe the same call, each its own part; joining them is
-done elsewhere. Here an event becomes the :class:`CommRecord` of what that event says:
+Up to three host events and one kernel describe the same call, each in part; they are joined
+elsewhere. Here an event becomes a :class:`CommRecord` of its own fields:
 
 * ``c10d::allreduce_``: shapes of the operator's arguments, the output before the input;
 * ``record_param_comms``: named fields (PyTorch 2.2 and later), before that arguments by position;
 * ``nccl:all_reduce`` (``gloo:``, ``mpi:``, ``ucc:``, other ``...ccl:``): shapes of the input,
-  or of what is received;
+  or of the received tensors;
 * ``_C_custom_ar::all_reduce``, ``symm_mem::two_shot_all_reduce_``: shape of the first tensor,
   and the group's name among the arguments of the latter;
 * a kernel with ``Collective name`` in its ``args``: named fields.
 
-``CommRecord.collective`` is the event's own word without what stands before the colon, and without
-the pair of ranks in ``nccl:send 0->1``; ``record_param_comms`` without named fields has none: "".
+``CommRecord.collective`` is the event's own word without the prefix up to the colon, and without
+the pair of ranks in ``nccl:send 0->1``; it is "" for ``record_param_comms`` without named fields.
 
-Arguments of ``record_param_comms`` by position, as its macros in ``ParamCommsUtils.hpp`` wrote them
-over the years; the tensors come first in calls that move data and are absent in ``wait``:
+Arguments of ``record_param_comms`` by position, as versions of its macros in
+``ParamCommsUtils.hpp`` write them; tensors come first, and are absent in ``wait``:
 
 ========  =============================================================================
 6 (+1)    sequence, pointer to the group, rank, name, input splits, output splits
@@ -23,13 +23,13 @@ over the years; the tensors come first in calls that move data and are absent in
 9 (+1)    sequence, group, rank, name, splits, splits, first rank, stride, group's size
 ========  =============================================================================
 
-In the last, the group is an id and later a (name, description) pair; the sequence became a pair
-too, and pairs are not recorded: there the named fields are read. ``rank`` is the root or the peer,
-if the call has one.
+In the last, the group is an id, in later versions a (name, description) pair; the sequence became a
+pair too, and pairs are not recorded, so the named fields are read instead. ``rank`` is the root or
+the peer, if the call has one.
 
 Of a list of more than 30 ranks PyTorch keeps the first 29 and the last: ``[0, 2, 4, ..., 126]``.
-Where these and the size of the group fit one arithmetic sequence, that is the list; anything else
-stays unknown.
+If these and the size of the group fit one arithmetic sequence, that is the list; else it is
+unknown.
 """
 
 import re
@@ -53,7 +53,7 @@ from traces.kineto.schema import (
 
 
 def comm_record(name: str, event: Raw) -> CommRecord:
-    """Read what the event says; ``ValueError`` where a field is not what its name promises."""
+    """Read the communication fields of an event; ``ValueError`` if one has an unexpected type."""
     args = decode_comm(event).args or CommArgs()
     if args.collective is not None:
         return _from_fields(args)
@@ -105,7 +105,7 @@ def _from_positions(args: CommArgs) -> CommRecord:
     fields = [*values[tensors:], *[""] * rest][:rest]
     pointer = fields[1] if rest >= min(_WITH_POINTER) else ""
     if rest in _WITH_POINTER and pointer == "0":
-        pointer = ""  # no group: a call that belongs to none
+        pointer = ""  # a call without a group
     elements, dtype = _elements(dims, types, 0) if tensors else (None, "")
     return CommRecord(
         collective="",
@@ -119,7 +119,7 @@ def _from_positions(args: CommArgs) -> CommRecord:
     )
 
 
-_TWO_BUFFERS = re.compile(r"_?(all_?gather|reduce_?scatter|all_?to_?all|gather|scatter)")
+_OUTPUT_FIRST = re.compile(r"_?(all_?gather|reduce_?scatter|all_?to_?all|gather|scatter)")
 """Operators of ``c10d`` whose first argument is the output and the second the input."""
 _RECEIVES = ("recv_", "recv_any_source_")
 _SENDS = ("send",)
@@ -129,7 +129,7 @@ def _from_operator(word: str, args: CommArgs) -> CommRecord:
     dims, types, values = _arguments(args)
     first, dtype = _elements(dims, types, 0)
     second, second_dtype = first, dtype
-    if _TWO_BUFFERS.match(word):
+    if _OUTPUT_FIRST.match(word):
         second, second_dtype = _elements(dims, types, 1)
     splits = word.startswith("alltoall_base")
     lists = [
@@ -185,7 +185,7 @@ def _from_annotation(name: str, args: CommArgs) -> CommRecord:
 
 
 def _arguments(args: CommArgs) -> tuple[list[Any], list[str], list[str]]:
-    """Shapes, types and values of an operator's arguments; equal in length where recorded."""
+    """Shapes, types and values of an operator's arguments; equal in length if recorded."""
     dims, types, values = (unwrapped(piece) for piece in (args.dims, args.types, args.values))
     dims = unwrapped(args.dims_old) if dims is None else dims
     for which, column in (("Input Dims", dims), ("Input type", types), ("Concrete Inputs", values)):
@@ -198,7 +198,7 @@ _NO_TENSOR = ("", "Scalar", "ScalarList", "GenericList")
 
 
 def _elements(dims: list[Any], types: list[str], position: int) -> tuple[int | None, str]:
-    """Elements and dtype of a tensor or of a list of them; (None, "") where it is neither.
+    """Elements and dtype of a tensor or of a list of them; (None, "") if it is neither.
 
     A list without shapes was not recorded: PyTorch before 2.0 wrote ``[]`` for every list. A tensor
     with the shape ``[]`` has one element.
@@ -232,7 +232,7 @@ def _splits(values: Sequence[str], position: int) -> tuple[int, ...]:
 
 
 def _listed(dims: list[Any], types: list[str], position: int) -> tuple[int, ...]:
-    """Count the elements of each tensor of a list; () where their shapes were not recorded."""
+    """Count the elements of each tensor of a list; () if their shapes were not recorded."""
     if position >= min(len(dims), len(types)) or not types[position].startswith("TensorList"):
         return ()
     shapes = dims[position]
@@ -245,13 +245,13 @@ def _count(value: LooseNumber, which: str) -> int | None:
     return number if number is None or number >= 0 else None
 
 
-_MOST = 1 << 17
-"""Ranks of the largest group that is completed: more accelerators work on no job yet."""
+_MOST_RANKS = 1 << 17
+"""Ranks of the largest group that is completed: no job has more accelerators yet."""
 _DOTS = re.compile(r"^\[([-\d,\s]*)(\.\.\.|…)([-\d,\s]*)\]$")
 
 
 def group_ranks(piece: Raw, size: int | None) -> tuple[tuple[int, ...] | None, bool]:
-    """Read a list of ranks; also whether one was written that cannot be completed.
+    """Read a list of ranks; also whether it is abbreviated and cannot be completed.
 
     Examples
     --------
@@ -263,24 +263,24 @@ def group_ranks(piece: Raw, size: int | None) -> tuple[tuple[int, ...] | None, b
     ranks = integers(piece)
     if ranks is not None:
         return ranks or None, False
-    dotted = _DOTS.match(_text(unwrapped(piece)))
+    dotted = _DOTS.match(_list_text(unwrapped(piece)))
     if dotted is None:
         return None, False
     first, last = (tuple(map(int, re.findall(r"-?\d{1,18}", dotted[part]))) for part in (1, 3))
-    completed = None if size is None else _completed(first, last, size)
+    completed = None if size is None else _full_sequence(first, last, size)
     return completed, completed is None
 
 
-def _text(value: object) -> str:
-    """Write a list with dots as text, if it is not one already."""
+def _list_text(value: object) -> str:
+    """Return a list with dots as text, if it is not text already."""
     if isinstance(value, list):
         return f"[{', '.join(str(rank) for rank in value)}]"
     return value.strip() if isinstance(value, str) else ""
 
 
-def _completed(first: Sequence[int], last: Sequence[int], size: int) -> tuple[int, ...] | None:
-    """Find the one arithmetic sequence of ``size`` ranks with this begin and this end."""
-    if not first or not last or not max(2, len(first) + len(last)) <= size <= _MOST:
+def _full_sequence(first: Sequence[int], last: Sequence[int], size: int) -> tuple[int, ...] | None:
+    """Return the arithmetic sequence of ``size`` ranks with given first and last ranks, if any."""
+    if not first or not last or not max(2, len(first) + len(last)) <= size <= _MOST_RANKS:
         return None
     step, rest = divmod(last[-1] - first[0], size - 1)
     if rest or step == 0 or (len(first) < 2 and step != 1):

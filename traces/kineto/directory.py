@@ -1,9 +1,9 @@
-"""A job as its ranks recorded it: one file, or a directory with a file per rank.
+"""The ranks of a recorded job: one file, or a directory with a file per rank.
 
-All files must be of one run: no two of one rank, one world size, one backend, steps in common. A
-missing rank is an error where most ranks are there, because then it was lost: more than half of
-those up to the highest. Fewer are a sample, taken on purpose (ranks 0 and 8 of 16), and a note
-says so; so does one for ranks above the highest, which look the same as a sample.
+All files must be of one run: distinct ranks, one world size, one backend, common steps. A missing
+rank is an error if most ranks are present (more than half of those up to the highest), because it
+was probably lost. Fewer count as an intended sample (ranks 0 and 8 of 16), which is noted, as are
+missing ranks above the highest, which cannot be distinguished from a sample.
 """
 
 import re
@@ -39,10 +39,10 @@ from traces.kineto.reader import (
 
 @dataclass(frozen=True, eq=False)
 class ReadRank:
-    """A rank of a file that was read, and what of its events tells whether files are of one job.
+    """A rank that was read from a file, with the facts that show whether files are of one job.
 
-    ``largest_group`` is how many ranks, at least, a job has that makes its calls; ``ended`` when
-    its last event had (ns, as ``epoch`` counts).
+    ``largest_group`` is the least number of ranks of a job with its calls; ``ended`` is the end of
+    its last event (ns, as ``epoch`` counts).
     """
 
     head: RankHead
@@ -54,11 +54,11 @@ _Read = TypeVar("_Read", bound=ReadRank)
 
 
 def read_job(path: Path, *, sample: bool = False, ranks: Sequence[int] = ()) -> Job:
-    """Read a rank's file, or the files of a directory, not of its sub-directories.
+    """Read a rank's file, or the files of a directory without its sub-directories.
 
-    ``sample`` says that ranks are missing on purpose, ``ranks`` which are wanted, all if there are
-    none. Execution Traces beside the files are skipped here:
-    :func:`traces.pytorch_et.join.with_execution_traces` adds what they know.
+    ``sample``: ranks are missing on purpose; ``ranks`` are those to read, all if empty. Execution
+    Traces beside the files are skipped here: :func:`traces.pytorch_et.join.with_execution_traces`
+    adds their records.
 
     Raises
     ------
@@ -84,9 +84,9 @@ def read_job(path: Path, *, sample: bool = False, ranks: Sequence[int] = ()) -> 
 
 @dataclass(frozen=True, slots=True)
 class ChosenFiles:
-    """The files to read, and the ``ranks`` that are wanted of them: all if there are none.
+    """The files to read, and the ``ranks`` to keep from them: all if empty.
 
-    ``recorded`` are the ranks of the files that are left out, as their beginnings or names say.
+    ``recorded`` are the ranks of the files left out, by their first bytes or names.
     """
 
     files: Sequence[Path]
@@ -95,7 +95,7 @@ class ChosenFiles:
 
 
 def files_of_ranks(path: Path, ranks: Sequence[int] = ()) -> ChosenFiles:
-    """Choose the files of some ranks: others are told by their beginnings, and not read."""
+    """Choose the files of some ranks; the rank of others is in their first bytes or names."""
     files = files_in(path) if path.is_dir() else [path]
     if not ranks or not path.is_dir():
         return ChosenFiles(files, frozenset(ranks))
@@ -106,14 +106,14 @@ def files_of_ranks(path: Path, ranks: Sequence[int] = ()) -> ChosenFiles:
 
 
 LARGE = 64e6
-"""Bytes of a directory's files, unpacked, from which on its ranks are read apart. A core reads some
-40 MB/s: with less, starting processes takes as long as they save."""
-_SHRINKS = 12
-"""A packed profile is about so many times as long: those at hand are 10 to 16 times."""
+"""Unpacked bytes of a directory's files from which its ranks are read by several processes. A core
+reads some 40 MB/s: with less, starting processes costs as much as it saves."""
+_PACKING_RATIO = 12
+"""Ratio of unpacked to packed bytes of a profile; between 10 and 16 where it was measured."""
 
 
 def is_large(path: Path, ranks: Sequence[int] = (), least: float = LARGE) -> bool:
-    """Whether a directory has several files and so many bytes that they are read apart."""
+    """Whether a directory has several files with enough bytes for several processes."""
     if not path.is_dir():
         return False
     files = [file for file in files_of_ranks(path, ranks).files if file.is_file()]
@@ -123,7 +123,7 @@ def is_large(path: Path, ranks: Sequence[int] = (), least: float = LARGE) -> boo
 def _unpacked(file: Path) -> float:
     with open_file(file) as opened:
         is_packed = opened.read(max(map(len, PACKED))).startswith(PACKED)
-    return file.stat().st_size * (_SHRINKS if is_packed else 1)
+    return file.stat().st_size * (_PACKING_RATIO if is_packed else 1)
 
 
 _RANK_AHEAD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*"?(\d{1,7})\b')
@@ -131,15 +131,15 @@ _EVENTS = b'"traceEvents"'
 
 
 def rank_ahead(file: Path) -> int | None:
-    """Say which rank a profile is of without reading it; None of other files, or where it is open.
+    """Return a profile's rank without reading all of it; None for other files, or if unknown.
 
-    The profiler writes what it knows of the job before the events; where that is nothing, the name
-    of the file says it.
+    The profiler writes the job's properties before the events; if the rank is missing there, it is
+    taken from the name of the file.
     """
     try:
         head = head_of(file) if file.is_file() else b""
     except TraceError:
-        return None  # reading it says what is wrong with it
+        return None  # reading it will raise the error
     if not is_kineto(head):
         return None
     before, begun, _ = head.partition(_EVENTS)
@@ -150,7 +150,7 @@ def rank_ahead(file: Path) -> int | None:
 
 
 def files_in(path: Path) -> list[Path]:
-    """List what is in a directory, in the order in which it is read."""
+    """List the files of a directory, in the order in which they are read."""
     try:
         return sorted(path.iterdir())
     except OSError as error:
@@ -159,7 +159,7 @@ def files_in(path: Path) -> list[Path]:
 
 
 def read_file(file: Path) -> list[RankTrace] | Skipped:
-    """Read a file of a directory, or say why it is none of a rank."""
+    """Read a file of a directory, or return the reason why it is not of a rank."""
     if not file.is_file():
         return Skipped(file, "not a file; sub-directories are not searched")
     try:
@@ -176,12 +176,13 @@ def read_file(file: Path) -> list[RankTrace] | Skipped:
 def ranks_of(
     path: Path, reads: Iterable[Sequence[_Read] | Skipped], chosen: ChosenFiles
 ) -> tuple[list[_Read], tuple[Skipped, ...]]:
-    """Collect the chosen ranks of files in their order, sorted, and the files that are of none.
+    """Collect the chosen ranks of files in their order, sorted, and the skipped files.
 
     Raises
     ------
     TraceError
-        If there is no rank, a chosen one is missing, or one of several files does not tell its own.
+        If there is no rank, a chosen one is missing, or one of several files does not record its
+        rank.
     """
     ranks: list[_Read] = []
     skipped: list[Skipped] = []
@@ -193,7 +194,7 @@ def ranks_of(
         guessed = [rank.head.file for rank in ranks if rank.head.rank_source == ASSUMED]
         if guessed and len(ranks) > 1:
             raise unknown_rank(guessed[0])
-    ranks = list(_without_copies(ranks, skipped))
+    ranks = list(_without_merged(ranks, skipped))
     if chosen.ranks:
         recorded = chosen.recorded | {rank.head.rank for rank in ranks}
         if missing := chosen.ranks - recorded:
@@ -203,7 +204,7 @@ def ranks_of(
             )
         ranks = [rank for rank in ranks if rank.head.rank in chosen.ranks]
     if not ranks:
-        raise TraceError(f"{path}: no profiler trace in this directory{_reasons(skipped)}")
+        raise TraceError(f"{path}: no profiler trace in this directory{_skipped_summary(skipped)}")
     return sorted(ranks, key=lambda rank: rank.head.rank), tuple(skipped)
 
 
@@ -219,7 +220,7 @@ def job_of(
     sample: bool,
     chosen: ChosenFiles,
 ) -> JobHead:
-    """Make a job of the ranks that were read, sorted."""
+    """Make a job of the sorted ranks that were read."""
     heads = tuple(rank.head for rank in ranks)
     _check_one_run(heads)
     job_ranks, source = _job_ranks(ranks, chosen)
@@ -233,7 +234,7 @@ def job_of(
 
 
 def largest_group(trace: RankTrace) -> int:
-    """Count the ranks that a job has at least, by what a rank's calls say of their groups."""
+    """Return the least number of ranks of the job, from the groups of a rank's calls."""
     largest = 0
     for record in trace.comms:
         largest = max(largest, record.group_size or 0, *(r + 1 for r in record.group_ranks or ()))
@@ -241,13 +242,13 @@ def largest_group(trace: RankTrace) -> int:
 
 
 def end_of(trace: RankTrace) -> int:
-    """When the last event of a rank had ended (ns, as its ``epoch`` counts)."""
+    """Return the end of a rank's last event (ns, as its ``epoch`` counts)."""
     ends = [float(events.end.max()) for events in (trace.host, trace.device) if len(events)]
     return trace.epoch + round(max(ends) * 1e9)
 
 
-def _without_copies(ranks: Sequence[_Read], skipped: list[Skipped]) -> Iterator[_Read]:
-    """Leave out merged files whose ranks have files of their own, as SGLang leaves both."""
+def _without_merged(ranks: Sequence[_Read], skipped: list[Skipped]) -> Iterator[_Read]:
+    """Leave out merged files whose ranks have files of their own; SGLang writes both."""
     heads = [rank.head for rank in ranks]
     separate = {head.rank for head in heads if head.rank_source != LABELLED}
     merged: dict[Path, set[int]] = {}
@@ -261,8 +262,8 @@ def _without_copies(ranks: Sequence[_Read], skipped: list[Skipped]) -> Iterator[
     yield from (rank for rank in ranks if rank.head.file not in copies)
 
 
-def _reasons(skipped: Sequence[Skipped]) -> str:
-    """Say what was in a directory without traces, shortly."""
+def _skipped_summary(skipped: Sequence[Skipped]) -> str:
+    """Summarise why the files of a directory without traces were skipped."""
     if not skipped:
         return ": it is empty"
     shown = [f"{skip.file.name}: {skip.reason}" for skip in skipped[:3]]
@@ -334,7 +335,7 @@ def _steps(ranks: Sequence[RankHead]) -> Iterator[str]:
 
 
 def _clocks(ranks: Sequence[ReadRank]) -> Iterator[str]:
-    """Clocks of hosts may differ, so that files of different times are noted, not refused."""
+    """Note files of different times; hosts' clocks may differ, so they are not refused."""
     latest = max(ranks, key=lambda rank: rank.head.epoch).head
     earliest = min(ranks, key=lambda rank: rank.ended)
     gap = (latest.epoch - earliest.ended) / 1e9

@@ -1,18 +1,18 @@
-"""One pass over the events of a Kineto file, batch by batch, each taken as what its category is.
+"""One pass over the events of a Kineto file, batch by batch, each event by its category.
 
-A batch becomes columns at once: a few calls of Python per event cost more than decoding its JSON.
-An event of a category that is used must be whole, or the file is refused with the event's number,
-name and field; one of another category is counted.
+A batch becomes columns at once: a few Python calls per event cost more than decoding its JSON. An
+event of a category that is used must be whole, or the file is refused with the event's number, name
+and field; events of other categories are counted.
 
-Files whose events carry no correlation ids link launches to kernels by arrows. The
-profiler draws an arrow (``ac2g``, once ``async_cpu_to_gpu``) from each launch to what it launched:
-two flow events of one id, at the start of either. As a rule the id is the correlation id of both,
-and the arrow is not needed.
+Files whose events have no correlation ids link launches to kernels by arrows. The profiler draws an
+arrow (``ac2g``, formerly ``async_cpu_to_gpu``) from each launch to its kernel: two flow events of
+one id, at the start of either. As a rule the id is the correlation id of both, and the arrow is
+redundant.
 
 With ``with_modules`` or ``with_stack`` the profiler records a range per call of a module
 (``python_function``, ``nn.Module: Linear_3``), with ``with_stack`` of every Python function. It
 draws an arrow (``fwdbwd``) from each operator of the forward pass to the one that autograd runs for
-it. No op is made of these events, and one that is damaged is passed over.
+it. These events do not become ops, and damaged ones are skipped.
 """
 
 import re
@@ -66,8 +66,8 @@ MODULE_CATEGORIES = ("python_function", "fwdbwd")
 """Categories of the events that :class:`ModuleReading` takes."""
 _MODULE = "nn.Module: "
 _LONG_CALL = 100_000
-"""Shorter calls (ns) neither fill nor make a silence of the host, which takes a millisecond."""
-_WAITS = re.compile(
+"""Shorter calls (ns) neither explain nor cause silences of the host, which take a millisecond."""
+_WAITING_CALLS = re.compile(
     r"<built-in .*?\b(?:acquire|sleep|wait\w*|select|poll|recv\w*|accept|join|get|run_backward"
     r"|\w*synchronize)\b"
 )
@@ -87,7 +87,7 @@ _decode_arrow = msgspec.json.Decoder(_Arrow).decode
 
 
 class ModuleReading:
-    """Collects the events as they are read: calls of modules and of Python, and arrows."""
+    """Collects module calls, Python calls and arrows while the events are read."""
 
     def __init__(self) -> None:
         self._calls: list[tuple[_Lane, int, int, bool]] = []
@@ -95,7 +95,7 @@ class ModuleReading:
         self._ends: dict[str, dict[int, _Place]] = {"s": {}, "f": {}}
 
     def add(self, event: KinetoEvent, raw: Raw) -> None:
-        """Take an event of one of the categories, unless it is of no module."""
+        """Add an event of one of the categories; events of no module are ignored."""
         with suppress(ValueError, OverflowError, RecursionError):
             if event.cat == "fwdbwd":
                 arrow = _decode_arrow(raw)
@@ -115,12 +115,12 @@ class ModuleReading:
         if is_module:
             self._ranges.append((lane, event.name.removeprefix(_MODULE), start, end))
         if length >= _LONG_CALL:
-            self._calls.append((lane, start, end, _WAITS.match(event.name) is not None))
+            self._calls.append((lane, start, end, _WAITING_CALLS.match(event.name) is not None))
 
     def python(self, threads: LaneLabels, first: int) -> PythonCalls | None:
         """Return the long calls on threads that have other events; None if there are none.
 
-        ``first`` is when the times of the trace begin (ns).
+        ``first`` is the start of the trace's times (ns).
         """
         calls = [
             (thread, start, end, waits)
@@ -138,9 +138,9 @@ class ModuleReading:
         )
 
     def events(self, threads: LaneLabels, first: int) -> ModuleEvents | None:
-        """Return what was found on threads that have other events; None if nothing was.
+        """Return the ranges and arrows on threads that have other events; None if there are none.
 
-        ``first`` is when the times of the trace begin (ns).
+        ``first`` is the start of the trace's times (ns).
         """
         ranges = [
             (thread, name, start, end)
@@ -189,9 +189,9 @@ _decode_flow = msgspec.json.Decoder(_Flow).decode
 def correlate(
     events: Sequence[Raw], host: tuple[EventRows, LaneLabels], device: tuple[EventRows, LaneLabels]
 ) -> None:
-    """Give kernels without a correlation id the one of the launch that an arrow comes from.
+    """Give kernels without a correlation id that of the launch from which an arrow comes.
 
-    A launch without one gets its kernel's. An arrow that points to nothing is passed over.
+    A launch without one gets its kernel's. An arrow without an event at an end is ignored.
     """
     (calls, threads), (kernels, streams) = host, device
     all_known = min(kernels.correlation, default=0) >= 0 and max(calls.correlation, default=0) >= 0
@@ -223,8 +223,8 @@ def correlate(
 def separate(calls: EventRows, kernels: EventRows) -> None:
     """Give calls that share a correlation id, and the kernels of each, ids of their own.
 
-    Ids are unique in a process that CUPTI or roctracer watches, and may not be in a file that was
-    put together of several. A kernel is of the last call with its id that began before it.
+    Ids are unique in a process that CUPTI or roctracer watches, but not always in a file merged
+    from several. A kernel belongs to the last call with its id that began before it.
     """
     recorded = np.array(calls.correlation, dtype=np.int64)
     numbers, counts = np.unique(recorded[recorded >= 0], return_counts=True)
@@ -266,7 +266,7 @@ class _Finder:
             rows_of_lane.sort()
 
     def at(self, lane: int | None, time: int) -> int | None:
-        """Return the row that began last on a lane by a time, if it still goes on."""
+        """Return the row that began last on a lane by a time, if it has not ended."""
         rows = [] if lane is None else self._lanes[lane]
         last = bisect_right(rows, (time, len(self._rows))) - 1
         if last < 0 or self._rows.end[rows[last][1]] < time:
@@ -301,21 +301,21 @@ _USES: dict[str, int] = {
 _WORK = {"kernel": _KERNEL, "copy": _COPY}
 _PHASES = {"M": "metadata", "i": "instant", "C": "counter", "X": "no category"}
 _BATCH = 1 << 12
-"""Events that become columns together."""
+"""Number of events that become columns together."""
 _SHORT = 8
-_MANY = 50
-"""Operators and kernels from which on their lengths tell the unit of times."""
+_MIN_LENGTHS = 50
+"""Number of operators and kernels from which their lengths determine the unit of times."""
 _LEAST_TENTH, _LEAST_HALF = 50_000, 100
-"""Lengths (ns) that a tenth of all operators and kernels never exceeds, and that half of them
-reach: in 60 recordings of GPUs and CPUs the tenth ends at 0.1 to 6 us, the half at 2 to 61."""
+"""Upper bound (ns) of the first decile of the lengths of operators and kernels, and lower bound of
+their median: in 60 recordings of GPUs and CPUs the decile is 0.1 to 6 us, the median 2 to 61."""
 _FEW, _SLOW_CALL = 8, 1_000_000
-"""Calls of a device's runtime that tell the unit of a short file, and a length (ns) that most of
-them never have: in those recordings the half of them lasts less than 16 us."""
-_NESTED, _APART = 0.2, 60
-"""Of operators and calls of the runtime more begin inside another; and the idle times of a thread
-between them are less than this many times as long as they are, in the median: 48 to 93 %, and 0.2
-to 8.4 times, in those recordings; 0 to 10 %, and 350 to 1,800 times, where the starts of the same
-are written in nanoseconds and the lengths in microseconds."""
+"""Calls of a device's runtime that determine the unit of a short file, and an upper bound (ns) of
+their median length, which is below 16 us in those recordings."""
+_NESTED, _MOST_IDLE = 0.2, 60
+"""Least share of operators and runtime calls that begin inside another; and upper bound of the
+median ratio of a thread's idle times between them to their lengths. In those recordings 48 to 93 %,
+and 0.2 to 8.4; with starts in nanoseconds and lengths in microseconds 0 to 10 %, and 350 to
+1,800."""
 SpanNs = tuple[int, int]
 """Start and end in nanoseconds since ``baseTimeNanoseconds``."""
 PickedEvents = list[tuple[KinetoEvent, Raw, int]]
@@ -323,7 +323,7 @@ PickedEvents = list[tuple[KinetoEvent, Raw, int]]
 
 
 class EventReading:
-    """What the events of one file fill; made, filled and thrown away by the reader."""
+    """Columns filled from the events of one file; used by the reader and then dropped."""
 
     def __init__(self) -> None:
         self.host = EventRows()
@@ -338,11 +338,11 @@ class EventReading:
         self._syncs: list[tuple[str, SpanNs, SyncArgs]] = []
         self._mtia: MtiaEvents | None = None
         self._uses = _Uses()
-        self._special = _Special()
+        self._special = _SpecialNames()
         self._lists: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def read(self, file: Path, events: list[Raw]) -> None:
-        """Take in all events, or raise a :class:`TraceError` that names the one that is wrong."""
+        """Read all events, or raise a :class:`TraceError` that names the damaged one."""
         for first in range(0, len(events), _BATCH):
             batch = events[first : first + _BATCH]
             try:
@@ -358,7 +358,7 @@ class EventReading:
             )
 
     def _refuse(self, file: Path, batch: list[Raw], first: int, reason: Exception) -> NoReturn:
-        """Find the event of a batch that is wrong, and name it."""
+        """Find the damaged event of a batch, and name it."""
         for index, raw in enumerate(batch, first):
             try:
                 self._add([raw])
@@ -369,10 +369,10 @@ class EventReading:
         raise TraceError(f"{file}: one of the events from {first} on: {reason}") from reason
 
     def is_twice(self) -> bool:
-        """Whether most kernels, or of a CPU most operators, are in the file twice.
+        """Whether most kernels, or on a CPU most operators, are in the file twice.
 
-        A stream does one thing after the other; a few operators may be alike to a microsecond.
-        Kernels that name no launch are not compared.
+        A stream runs one op at a time; a few operators may coincide to the microsecond. Kernels
+        without a launch are not compared.
         """
         rows = self.device if len(self.device) else self.host
         twins = rows.twins()
@@ -381,18 +381,18 @@ class EventReading:
         return 2 * int(twins.sum()) > int((rows.lengths() > 0).sum())
 
     def check_unit(self) -> None:
-        """Refuse times that are not microseconds, by how long operators and kernels last.
+        """Refuse times that are not in microseconds, by the lengths of operators and kernels.
 
         Raises
         ------
         ValueError
-            If hardly anything is short, and all is whole; most is shorter than a clock's tick; or
-            whole starts are far apart beside the lengths.
+            If hardly any length is short, and all are whole; most are below a clock's resolution;
+            or whole starts are far apart compared with the lengths.
         """
         lengths = np.concatenate([self.host.lengths(), self.device.lengths()])
         lengths = lengths[lengths > 0]
         self._check_starts()
-        if len(lengths) < _MANY:
+        if len(lengths) < _MIN_LENGTHS:
             calls = self.host.lengths()[np.asarray(self.host.code) == HostKind.RUNTIME]
             if len(calls) >= _FEW and np.median(calls) >= _SLOW_CALL and not (calls % 1000).any():
                 raise ValueError(
@@ -414,12 +414,12 @@ class EventReading:
             )
 
     def _check_starts(self) -> None:
-        """Refuse starts in nanoseconds beside lengths in microseconds."""
+        """Refuse starts in nanoseconds with lengths in microseconds."""
         if any((np.asarray(rows.start) % 1000).any() for rows in (self.host, self.device)):
             return
         calls = np.isin(np.asarray(self.host.code), (HostKind.OPERATOR, HostKind.RUNTIME))
         nested, apart = self.host.spacing(calls)
-        if np.count_nonzero(calls) >= _MANY and nested < _NESTED and apart > _APART:
+        if np.count_nonzero(calls) >= _MIN_LENGTHS and nested < _NESTED and apart > _MOST_IDLE:
             raise ValueError(
                 f"operators and calls of the runtime are {apart:,.0f} times as far apart as they "
                 f"are long, and {nested:.0%} of them are inside others: is ts in nanoseconds where "
@@ -427,7 +427,7 @@ class EventReading:
             )
 
     def first(self) -> int:
-        """Find the earliest start, in nanoseconds since ``baseTimeNanoseconds``."""
+        """Return the earliest start, in nanoseconds since ``baseTimeNanoseconds``."""
         starts = [span[0] for _, span in self._steps] + [span[0] for _, span, _ in self._syncs]
         return min([*starts, *(min(rows.start) for rows in (self.host, self.device) if len(rows))])
 
@@ -437,7 +437,7 @@ class EventReading:
         return tuple(sorted(steps, key=lambda step: (step.start, step.number)))
 
     def syncs(self, first: int) -> tuple[SyncEvent, ...]:
-        """Sorted by start; -1, which stands for none or all in these events, becomes None."""
+        """Sorted by start; -1, which means none or all in these events, becomes None."""
         syncs = (
             SyncEvent(
                 name,
@@ -453,7 +453,7 @@ class EventReading:
         return tuple(sorted((*syncs, *mtia), key=lambda sync: sync.start))
 
     def _add(self, raws: list[Raw]) -> None:
-        """Take in a batch of events."""
+        """Add a batch of events."""
         host: PickedEvents = []
         device: PickedEvents = []
         unused = []
@@ -501,7 +501,7 @@ class EventReading:
         self._add_rows(self.host, picked, lanes, comms)
 
     def _record(self, event: KinetoEvent, raw: Raw) -> int:
-        """Read what an event says of a call; long lists of ranks are kept once."""
+        """Read an event's fields of a call; long lists of ranks are stored once."""
         record = comm_record(event.name, raw)
         ranks = record.group_ranks or ()
         if len(ranks) > _SHORT:
@@ -522,8 +522,8 @@ class EventReading:
         self._add_rows(self.device, picked, self.streams.many(lanes), comms)
         every = [event.args or _NO_ARGS for event, _, _ in picked]
         self.device.extend(
-            blocks=[_counted(args.blocks) for args in every],
-            moved=[_counted(args.moved) for args in every],
+            blocks=[_count_of(args.blocks) for args in every],
+            moved=[_count_of(args.moved) for args in every],
         )
 
     def _add_rows(
@@ -559,8 +559,8 @@ class EventReading:
         return None if _present(stream, "stream") is None else self.streams.label(device, stream)
 
 
-class _Special(dict[str, bool]):
-    """Whether a host event of a name is a step, or is about communication."""
+class _SpecialNames(dict[str, bool]):
+    """Whether a host event's name is that of a step, or of communication."""
 
     def __missing__(self, name: str) -> bool:
         self[name] = is_comm(name) or _STEP.match(name) is not None
@@ -568,7 +568,7 @@ class _Special(dict[str, bool]):
 
 
 class _Uses(dict[str | None, int]):
-    """What an event of a category is used as, in whatever case it is written."""
+    """Use of an event by its category, in any case."""
 
     def __missing__(self, category: str | None) -> int:
         use = _UNUSED if category is None else _USES.get(category.lower(), _UNUSED)
@@ -585,8 +585,8 @@ def _span(event: KinetoEvent, raw: Raw) -> SpanNs:
     return start, start + int(durations_ns([event.dur], [raw])[0])
 
 
-def _counted(value: LooseNumber) -> float:
-    """Return what a profiler counted; NaN where it is not a number, or one that cannot be."""
+def _count_of(value: LooseNumber) -> float:
+    """Return a counted value; NaN if it is not a number, or an impossible one."""
     return value if isinstance(value, (int, float)) and value >= 0 else nan
 
 

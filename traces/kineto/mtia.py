@@ -1,13 +1,13 @@
-"""Events of MTIA, Meta's accelerator: what of them is a kernel, a copy, a wait or a host call.
+"""Events of MTIA, Meta's accelerator: its kernels, copies, waits and host calls.
 
-All that its control processor carries out on a stream is of one category, ``mtia_ccp_events``, told
-apart by name: ``dma_request`` moves data, ``event_record`` and ``event_wait`` are steps of a
-stream's queue and no work, and anything else ran on the grid (``pe_exe``, or a program's name). A
-wait and the record it waits for have one ``seq_num`` on the stream that is waited for, and the
-correlation ids of the host's calls.
+All work that its control processor runs on a stream has one category, ``mtia_ccp_events``, and is
+distinguished by name: ``dma_request`` moves data, ``event_record`` and ``event_wait`` are entries
+of a stream's queue and no work, and anything else ran on the grid (``pe_exe``, or a program's
+name). A wait and the record it waits for have one ``seq_num`` on the stream that is waited for, and
+the correlation ids of the host's calls.
 
-Among the calls (``mtia_runtime``) are spans that the runtime annotates, which name no stream, and a
-stream's submission queue as it synchronises, which its caller's own event covers already.
+Among the calls (``mtia_runtime``) are spans that the runtime annotates, which name no stream, and
+synchronisations of a stream's submission queue, which the event of their caller already covers.
 """
 
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ _decode = msgspec.json.Decoder(_Fields).decode
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """A wait of a stream, or of the host for it (ns), with the event's number (-1: none)."""
+    """A wait of a stream, or of the host for one (ns), with the event's number (-1: none)."""
 
     kind: str
     start: int
@@ -58,20 +58,20 @@ class _Wait:
 
 @dataclass(slots=True)
 class MtiaEvents:
-    """What waits for what on an MTIA, collected event by event."""
+    """Waits between streams and with the host on an MTIA, collected event by event."""
 
     _recorded: dict[tuple[int, int], int] = field(default_factory=dict)
     _waits: list[_Wait] = field(default_factory=list)
 
     def use(self, event: KinetoEvent, raw: Raw) -> HostKind | str | None:
-        """Say what an event of :data:`CATEGORIES` is: of the host, or ``kernel`` or ``copy``.
+        """Return the use of an event of :data:`CATEGORIES`: of the host, or ``kernel`` or ``copy``.
 
-        None of what is not work and was noted, or is covered by another event.
+        None if it is no work and was recorded here, or if another event covers it.
 
         Raises
         ------
         ValueError
-            If a field is not what it should be.
+            If a field is invalid.
         """
         args = _decode(raw).args or _Args()
         if (event.cat or "").lower() == CATEGORIES[1]:

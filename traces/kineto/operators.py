@@ -1,9 +1,9 @@
 """Operators of a PyTorch profiler file with the sizes of their inputs and their kernels.
 
-The profiler writes sizes (``Input Dims``) where ``record_shapes=True``. A kernel belongs to the
-launch of its correlation id, and that to the innermost operator around it on its thread that is one
-of those asked for, else to the innermost that has sizes. Kernels without a launch are taken by
-their ``External id``, which is the operator's.
+The profiler writes sizes (``Input Dims``) if ``record_shapes=True``. A kernel belongs to the launch
+of its correlation id, and that to the innermost requested operator around it on its thread, or if
+there is none to the innermost that has sizes. Kernels without a launch are assigned by their
+``External id``, which is the operator's.
 """
 
 from bisect import bisect_right
@@ -49,7 +49,7 @@ _Thread = tuple[LooseNumber, LooseNumber]
 
 
 class _Call(Struct, gc=False):
-    """An operator's call: when, what, and who called it on its thread."""
+    """An operator's call: times, event, and its caller on the thread."""
 
     start: int
     end: int
@@ -65,12 +65,12 @@ def recorded_operators(path: Path, wanted: Collection[str] = ()) -> list[Recorde
     path
         A file of the PyTorch profiler, compressed or not.
     wanted
-        Names of operators to which a kernel is given before others that are nearer to its launch.
+        Names of operators that precede others nearer to a kernel's launch.
 
     Returns
     -------
     list
-        An operator for each call, and one without a name for each kernel that has none.
+        An operator per call, and one without a name per kernel that has no operator.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def recorded_operators(path: Path, wanted: Collection[str] = ()) -> list[Recorde
     if isinstance(document, ForeignFile):
         raise TraceError(f"{path}: {document.reason}; operators are read from PyTorch profiles")
     try:
-        # Ids of events are those of a rank.
+        # Ids of events are unique within a rank only.
         lists = [part.events for part in parts_of(document)] or [document.events]
         readings = [_Reading(events) for events in lists]
         every = [reading.operators(frozenset(wanted), path) for reading in readings]
@@ -91,12 +91,12 @@ def recorded_operators(path: Path, wanted: Collection[str] = ()) -> list[Recorde
 
 
 def is_profile(path: Path) -> bool:
-    """Whether a file is one of the PyTorch profiler; others stand beside those of ranks."""
+    """Whether a file is one of the PyTorch profiler; other files may be in the same folder."""
     return not isinstance(read_document(path), ForeignFile)
 
 
 class _Reading:
-    """What the events of one file say; made, read and thrown away."""
+    """Events of one file by use; made, used and dropped."""
 
     def __init__(self, events: list[Raw]) -> None:
         self.kernels: list[tuple[_Event, float]] = []
@@ -119,10 +119,10 @@ class _Reading:
                     self.launches[correlation] = (thread, start)
 
     def operators(self, wanted: frozenset[str], path: Path) -> list[RecordedOperator]:
-        """Give every kernel to an operator."""
+        """Assign every kernel to an operator."""
         if not self.kernels:
             raise TraceError(f"{path}: has no kernels; record the device, too")
-        starts = {thread: _nest(calls) for thread, calls in self.calls.items()}
+        starts = {thread: _link_callers(calls) for thread, calls in self.calls.items()}
         by_id = {
             number: call
             for calls in self.calls.values()
@@ -137,7 +137,7 @@ class _Reading:
                 alone.append(RecordedOperator("", (), (), (), ((event.name, seconds),)))
             else:
                 launched.setdefault(id(call), (call, []))[1].append((event.name, seconds))
-        return [_recorded(call, kernels) for call, kernels in launched.values()] + alone
+        return [_with_kernels(call, kernels) for call, kernels in launched.values()] + alone
 
     def _launcher(
         self, kernel: _Event, starts: dict[_Thread, list[int]], wanted: frozenset[str]
@@ -160,8 +160,8 @@ class _Reading:
         return sized
 
 
-def _nest(calls: list[_Call]) -> list[int]:
-    """Sort a thread's calls, give each its caller, and return when they start."""
+def _link_callers(calls: list[_Call]) -> list[int]:
+    """Sort a thread's calls, set the caller of each, and return their starts."""
     calls.sort(key=lambda call: (call.start, -call.end))
     stack: list[int] = []
     for row, call in enumerate(calls):
@@ -172,7 +172,7 @@ def _nest(calls: list[_Call]) -> list[int]:
     return [call.start for call in calls]
 
 
-def _recorded(call: _Call, kernels: list[tuple[str, float]]) -> RecordedOperator:
+def _with_kernels(call: _Call, kernels: list[tuple[str, float]]) -> RecordedOperator:
     args = call.event.args or _NO_ARGS
     sizes = unwrapped(args.dims) or unwrapped(args.dims_old) or []
     return RecordedOperator(
@@ -185,7 +185,7 @@ def _recorded(call: _Call, kernels: list[tuple[str, float]]) -> RecordedOperator
 
 
 def _sizes(value: object) -> tuple[int, ...]:
-    """Sizes of a tensor; lists of tensors and anything else have none."""
+    """Sizes of a tensor; lists of tensors and other values have none."""
     if isinstance(value, list) and all(isinstance(length, int) for length in value):
         return tuple(value)
     return ()

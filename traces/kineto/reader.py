@@ -1,13 +1,13 @@
 """The reader of PyTorch profiler (Kineto) files: one rank's file becomes a :class:`RankTrace`.
 
 CUDA, ROCm and other devices; PyTorch 1.8 (a bare list, categories ``Operator``, ``Kernel``, ...) to
-today; plain JSON or gzip. What a file is follows from its content, not its name. Its rank is
+today; plain JSON or gzip. A file's kind follows from its content, not its name. Its rank is
 ``distributedInfo.rank``, else the number in its name (:mod:`traces.core.events`).
 
-A file may hold the profiles of several ranks, as SGLang's ``merge_profiles`` writes them. It puts a
-label before the process id of every event, ``[TP00-DP01-PP02-EP03] 83``, from the names of the
-ranks' files, and keeps the header of the first: its rank, its groups. Ids of processes,
-correlations and arrows are each rank's own and are the same in several.
+A file may contain the profiles of several ranks, as SGLang's ``merge_profiles`` writes them. It
+puts a label before the process id of every event, ``[TP00-DP01-PP02-EP03] 83``, from the names of
+the ranks' files, and keeps the header of the first: its rank, its groups. Ids of processes,
+correlations and arrows belong to a rank and occur in several.
 """
 
 import re
@@ -48,16 +48,17 @@ from traces.kineto.schema import (
 
 MOST_RANKS = 10**7
 ASSUMED = "assumed: the only file"
-"""Where the rank is from if it is not recorded."""
+"""Source of the rank if it is not recorded."""
 
 
 _LABEL = re.compile(r"\[([^\[\]]{1,80})\] ")
 _DEGREE = re.compile(r"(TP|DP|PP|EP)(\d{1,7})$")
-_FIRST_EVENTS = 64
-"""A merged file labels every event: among so many one has a process."""
+_PROBED_EVENTS = 64
+"""Number of events examined for labels: a merged file labels all, and one of these has a process.
+"""
 _TOO_SMALL = "distributedInfo.world_size (less than the ranks that are labelled)"
 LABELLED = "label of its processes"
-"""Where the rank is from."""
+"""Source of the rank of a merged file."""
 
 
 class _Process(Struct, gc=False):
@@ -71,9 +72,9 @@ _decode_process = msgspec.json.Decoder(_Process).decode
 class MergedRank:
     """The events of one rank of a merged file.
 
-    ``rank`` is its number in the job, ``shift`` by how much that is above its number in its own
-    replica, whose groups count from 0. ``world_size`` is the job's, None where the header has none
-    or one too small.
+    ``rank`` is its number in the job, ``shift`` the difference to its number in its own replica,
+    whose groups count from 0. ``world_size`` is the job's, None if the header has none or one too
+    small.
     """
 
     rank: int
@@ -83,14 +84,14 @@ class MergedRank:
 
 
 def merged_ranks(events: Sequence[Raw], world_size: int | None) -> list[MergedRank]:
-    """Split events by the labels of their processes; none where they have no labels.
+    """Split events by the labels of their processes; empty if they have no labels.
 
     Raises
     ------
     ValueError
-        If some events are labelled and others are not, or the labels do not tell the ranks.
+        If only some events are labelled, or the labels do not determine the ranks.
     """
-    if not any(_label_of(raw) for raw in events[:_FIRST_EVENTS]):
+    if not any(_label_of(raw) for raw in events[:_PROBED_EVENTS]):
         return []
     by_label: dict[str, list[Raw]] = {}
     for index, raw in enumerate(events):
@@ -102,7 +103,7 @@ def merged_ranks(events: Sequence[Raw], world_size: int | None) -> list[MergedRa
             )
         by_label.setdefault(label, []).append(raw)
     degrees = {label: _degrees(label) for label in by_label}
-    numbers, size, replicas = _numbered(degrees, world_size)
+    numbers, size, replicas = _ranks_by_label(degrees, world_size)
     world = None if world_size is None else world_size * replicas
     if world is not None and world <= max(numbers):
         world = None
@@ -122,28 +123,28 @@ def _label_of(raw: Raw) -> str | None:
 
 
 def _degrees(label: str) -> dict[str, int]:
-    """Read ``TP00-PP01``."""
+    """Parse a label such as ``TP00-PP01``."""
     parts = [_DEGREE.match(part) for part in label.split("-")]
     degrees = {part[1]: int(part[2]) for part in parts if part is not None}
     if "TP" not in degrees or len(degrees) != len(parts):
-        _refuse(f"label {shown(f'[{label}]')} names no rank as [TP00-DP01-PP02-EP03] does")
+        _refused(f"label {shown(f'[{label}]')} names no rank as [TP00-DP01-PP02-EP03] does")
     return degrees
 
 
-def _numbered(
+def _ranks_by_label(
     degrees: Mapping[str, Mapping[str, int]], world_size: int | None
 ) -> tuple[list[int], int, int]:
-    """Return the rank of each label, how many ranks a replica has, and how many replicas.
+    """Return the rank of each label, the ranks of a replica, and the number of replicas.
 
-    SGLang numbers the ranks of a job by pipeline stage, then tensor rank; experts, and attention
-    that is data parallel, are within these. Replicas that repeat tensor ranks are jobs of their
-    own, one behind the other here.
+    SGLang numbers the ranks of a job by pipeline stage, then tensor rank; experts, and
+    data-parallel attention, are within these. Replicas that repeat tensor ranks are jobs of their
+    own, numbered in sequence here.
     """
     tensor = 1 + max(degree["TP"] for degree in degrees.values())
     stages = 1 + max(degree.get("PP", 0) for degree in degrees.values())
     size = tensor * stages
     if stages > 1 and world_size is not None and world_size != size:
-        _refuse(
+        _refused(
             f"labels of {tensor} tensor ranks and {stages} stages in a world of {world_size} ranks "
             "(distributedInfo.world_size): it is unclear which rank is which"
         )
@@ -155,18 +156,18 @@ def _numbered(
     replica = [degree.get("DP", 0) for degree in degrees.values()]
     numbers = [which * size + place for which, place in zip(replica, places, strict=True)]
     if len(set(numbers)) < len(numbers):
-        _refuse("several labels of one tensor, data and pipeline rank")
+        _refused("several labels of one tensor, data and pipeline rank")
     return numbers, size, 1 + max(replica)
 
 
-def _refuse(reason: str) -> NoReturn:
+def _refused(reason: str) -> NoReturn:
     raise ValueError(f"a profile of several ranks: {reason}; read the ranks' own files instead")
 
 
 def as_rank(trace: RankTrace, part: MergedRank) -> RankTrace:
-    """Give a rank the number of its label, and its groups those of its replica.
+    """Renumber a rank by its label, and its groups for its replica.
 
-    The header's groups are those of the first rank: this one is in some of them.
+    The header's groups are those of the first rank; this rank is in some of them.
     """
     unused = dict(trace.unused)
     if trace.world_size is not None and part.world_size is None:
@@ -201,7 +202,7 @@ def _shifted_record(record: CommRecord, shift: int) -> CommRecord:
 
 @dataclass(frozen=True, slots=True)
 class KinetoDocument:
-    """A trace, its events not decoded yet."""
+    """A trace whose events are not decoded yet."""
 
     file: Path
     header: KinetoHeader
@@ -210,7 +211,7 @@ class KinetoDocument:
 
 @dataclass(frozen=True, slots=True)
 class ForeignFile:
-    """A file that is whole and readable, and no trace of the PyTorch profiler."""
+    """A whole and readable file that is no trace of the PyTorch profiler."""
 
     file: Path
     reason: str
@@ -222,7 +223,7 @@ def read_document(path: Path) -> KinetoDocument | ForeignFile:
     Raises
     ------
     TraceError
-        The file cannot be read, is empty, is broken, or is not JSON although its name ends so.
+        The file cannot be read, is empty, is damaged, or is not JSON although its name ends so.
     """
     head = (head_of(path) or unpack(path)).lstrip()
     if not head:
@@ -239,7 +240,7 @@ def read_document(path: Path) -> KinetoDocument | ForeignFile:
             f"calibrate --logs {path}'",
         )
     data = unpack(path)
-    if b"Ascend Hardware" in data and _ASCEND.search(data):
+    if b"Ascend Hardware" in data and _ASCEND_PROCESS.search(data):
         return ForeignFile(path, "a trace of Ascend's profiler, whose kernels are not read yet")
     try:
         return _document(path, data, is_list=head.startswith(b"["))
@@ -248,7 +249,7 @@ def read_document(path: Path) -> KinetoDocument | ForeignFile:
 
 
 def named_json(path: Path) -> bool:
-    """Whether the name promises JSON."""
+    """Whether the name is that of a JSON file."""
     return _PACKED_NAME.sub("", path.name.lower()).endswith(".json")
 
 
@@ -266,13 +267,13 @@ def _document(path: Path, data: bytes, *, is_list: bool) -> KinetoDocument | For
     return ForeignFile(path, "JSON without traceEvents")
 
 
-_ASCEND = re.compile(rb'"args"\s*:\s*\{\s*"name"\s*:\s*"Ascend Hardware"')
+_ASCEND_PROCESS = re.compile(rb'"args"\s*:\s*\{\s*"name"\s*:\s*"Ascend Hardware"')
 """The process of an NPU in a ``trace_view.json`` (msprof, ``ascend_hardware_assembler.cpp``): its
-operators are PyTorch's, and its kernels have no category, so that it would look like a CPU's."""
+operators are PyTorch's, and its kernels have no category, so that it would be taken for a CPU's."""
 _INSPECTOR = (b'"coll_perf"', b'"p2p_perf"')
-"""What a line of NCCL's Inspector says of a call (NCCL ``plugins/profiler/inspector``)."""
+"""Fields of a call in a line of NCCL's Inspector (NCCL ``plugins/profiler/inspector``)."""
 _PACKED_NAME = re.compile(r"\.(gz|xz|zst)$")
-_INSTEAD = {
+_OTHER_FILES = {
     b"PAR1": "a Parquet table without the columns of NDTimeline: dp_rank, stage, rank, step, "
     "optype, start_ts, duration, seq_id and mc",
     b"PK\x03\x04": "a zip archive, and no whole bundle of nsys-jax: unzip it, or copy it again",
@@ -280,15 +281,15 @@ _INSTEAD = {
     b"\xff\xfe": "text in UTF-16: save it as UTF-8",
     b"\xfe\xff": "text in UTF-16: save it as UTF-8",
 }
-"""Files that are meant to be traces, by how they begin."""
+"""Files that users may mistake for traces, by their first bytes."""
 
 
 _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
-"""Ends of the names of Nsight Systems' own files, whose format is not published."""
+"""Suffixes of Nsight Systems' own files, whose format is not published."""
 
 
 def _not_json(path: Path, head: bytes) -> str:
-    """Say what a file is instead, and what to do if that is known."""
+    """Describe what a file is instead, and what to do about it if known."""
     if path.name.lower().endswith(_REPORTS):
         return (
             "a report of Nsight Systems, whose format only it reads; export it: nsys export "
@@ -298,14 +299,14 @@ def _not_json(path: Path, head: bytes) -> str:
         return (
             f"an archive: unpack it into a directory (tar -xf {path} -C DIR) and name the directory"
         )
-    for magic, what in _INSTEAD.items():
+    for magic, what in _OTHER_FILES.items():
         if head.startswith(magic):
             return f"not JSON but {what}"
     return f"not JSON: it begins with {head[:16].decode('ascii', 'backslashreplace')!r}"
 
 
 def rank_of_file(path: Path, header: KinetoHeader, *, alone: bool) -> tuple[int, str]:
-    """Return the rank and its source; a file that is ``alone`` and does not record it is rank 0."""
+    """Return the rank and its source; 0 for a file that is ``alone`` and does not record it."""
     info = header.distributed
     written = whole_number(info.rank, "distributedInfo.rank") if info else None
     if written is not None:
@@ -333,7 +334,7 @@ def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
     ------
     TraceError
         The file cannot be read, is damaged, is not a profiler trace or is of several ranks, or one
-        of its events lacks something.
+        of its events is incomplete.
     """
     ranks = read_ranks(path, alone=alone)
     if len(ranks) > 1:
@@ -343,7 +344,7 @@ def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
 
 @uncollected()
 def read_ranks(path: Path, *, alone: bool = False) -> list[RankTrace]:
-    """Read a file of one rank, or the ranks that :mod:`traces.kineto.reader` finds in one file."""
+    """Read a file of one rank, or of several (:mod:`traces.kineto.reader`)."""
     document = read_document(path)
     if isinstance(document, ForeignFile):
         raise TraceError(f"{path}: {document.reason}; export a trace with torch.profiler")
@@ -352,7 +353,7 @@ def read_ranks(path: Path, *, alone: bool = False) -> list[RankTrace]:
 
 @uncollected()
 def rank_traces(document: KinetoDocument, *, alone: bool = False) -> list[RankTrace]:
-    """Do what :func:`read_ranks` does, with a file that is in memory."""
+    """Like :func:`read_ranks`, for a file in memory."""
     parts = parts_of(document)
     if not parts:
         return [_rank_trace(document, alone=alone)]
@@ -363,7 +364,7 @@ def rank_traces(document: KinetoDocument, *, alone: bool = False) -> list[RankTr
 
 
 def parts_of(document: KinetoDocument) -> list[MergedRank]:
-    """Split a merged file into its ranks; none where it is of one."""
+    """Split a merged file into its ranks; empty if it is of one rank."""
     info = document.header.distributed or DistributedInfo()
     try:
         world = whole_number(info.world_size, "distributedInfo.world_size")
@@ -420,7 +421,7 @@ def _rank_trace(document: KinetoDocument, *, alone: bool) -> RankTrace:
 
 
 def _read_once(document: KinetoDocument) -> EventReading:
-    """Read the events of a file; where it has them twice, each that is written alike once."""
+    """Read the events of a file; if they are in it twice, without the duplicates."""
     file, events = document.file, document.events
     reading = EventReading()
     reading.read(file, events)
@@ -439,7 +440,7 @@ def _read_once(document: KinetoDocument) -> EventReading:
 
 
 def _groups(info: DistributedInfo, reading: EventReading) -> Mapping[str, ProcessGroup]:
-    """Collect the groups of ``pg_config``, their ranks from the calls where it lacks them."""
+    """Collect the groups of ``pg_config``, with ranks from the calls if it lacks them."""
     configs = group_configs(info.pg_config)
     if configs is None:
         reading.unused["distributedInfo.pg_config (not understood)"] += 1

@@ -1,8 +1,8 @@
-"""The fields of a Kineto file that are read, typed at the door; anything else in it is passed over.
+"""The fields of a Kineto file that are read, typed when decoded; all others are ignored.
 
-Kineto wrote numbers as strings in places, renamed fields and changed its schema between PyTorch 1.8
-and 2.13. What varies in type is a :data:`LooseNumber` or a ``Raw`` piece of JSON, and the functions
-here turn it into one type, or raise ``ValueError`` with the reason; the reader adds file and event.
+Kineto wrote some numbers as strings, renamed fields and changed its schema between PyTorch 1.8 and
+2.13. Fields of varying type are a :data:`LooseNumber` or a ``Raw`` piece of JSON, and the functions
+here convert them, or raise ``ValueError`` with the reason; the reader adds file and event.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ from traces.core.events import Longs
 LooseNumber = int | float | str | None
 
 ABSENT = Raw(b"null")
-_EXACT = 2.0**43
-"""From here on the floats that stand for microseconds are 2 ns apart: read the decimals instead."""
+_INEXACT_FROM = 2.0**43
+"""From this value floats in microseconds are 2 ns apart: the decimals are read instead."""
 _LATEST = 2**62
-"""146 years of nanoseconds: the difference of two stamps still fits in 64 bits."""
+"""146 years in nanoseconds: the difference of two stamps still fits in 64 bits."""
 
 
 class EventArgs(Struct, gc=False):
-    """``args`` of every event, as far as linking needs it; communication is read on demand."""
+    """``args`` of every event as needed for linking; communication is read on demand."""
 
     external: LooseNumber = field(name="External id", default=None)
     external_old: LooseNumber = field(name="external id", default=None)
@@ -53,7 +53,7 @@ class KinetoEvent(Struct, gc=False):
 
 
 class CommArgs(Struct, gc=False):
-    """``args`` of an event that is about communication, PyTorch's own names of its fields."""
+    """``args`` of an event of communication, with PyTorch's own field names."""
 
     collective: str | None = field(name="Collective name", default=None)
     in_elements: LooseNumber = field(name="In msg nelems", default=None)
@@ -82,7 +82,7 @@ class CommEvent(Struct, gc=False):
 
 
 class SyncArgs(Struct, gc=False):
-    """``args`` of a ``cuda_sync`` event; -1 stands for none in each."""
+    """``args`` of a ``cuda_sync`` event; -1 means none in each."""
 
     stream: LooseNumber = None
     device: LooseNumber = None
@@ -92,7 +92,7 @@ class SyncArgs(Struct, gc=False):
 
 
 class SyncFields(Struct, gc=False):
-    """An event read again for what waited for what."""
+    """An event read again for its synchronisation."""
 
     args: SyncArgs | None = None
 
@@ -107,7 +107,7 @@ class GroupConfig(Struct):
 
 
 class DistributedInfo(Struct):
-    """What ``torch.distributed`` handed to the profiler."""
+    """Properties of the job that ``torch.distributed`` gives to the profiler."""
 
     backend: str | None = None
     rank: LooseNumber = None
@@ -116,7 +116,7 @@ class DistributedInfo(Struct):
 
 
 class DeviceProperties(Struct):
-    """One entry of ``deviceProperties``: those of a merged file are of several ranks."""
+    """One entry of ``deviceProperties``; a merged file has those of several ranks."""
 
     id: LooseNumber = None
     name: str = ""
@@ -136,7 +136,7 @@ class KinetoHeader(Struct):
 
 
 class _Stamps(Struct):
-    """Time stamps of one event with every decimal that is written."""
+    """Time stamps of one event with all their decimals."""
 
     ts: Decimal | None = None
     dur: Decimal | None = None
@@ -158,14 +158,14 @@ _decode_name = msgspec.json.Decoder(_Name).decode
 
 
 def decode_batch(events: Sequence[Raw]) -> list[KinetoEvent]:
-    """Decode many events at once, which takes less than one by one; an error names one alone."""
+    """Decode many events at once, which is faster; errors then name no event."""
     if len(events) == 1:
         return [decode_event(events[0])]
     return _decode_batch(b"[%s]" % b",".join(events))
 
 
 def name_of(event: Raw) -> str:
-    """Read the name of an event, "" where even that cannot be read."""
+    """Read the name of an event, "" if it cannot be read."""
     try:
         return _decode_name(event).name
     except (ValueError, RecursionError):
@@ -173,10 +173,10 @@ def name_of(event: Raw) -> str:
 
 
 def nanoseconds(value: LooseNumber, event: Raw, which: str) -> int:
-    """``ts`` or ``dur`` in whole nanoseconds: exact where it is written with three decimals."""
+    """Read ``ts`` or ``dur`` in whole nanoseconds: exact if written with three decimals."""
     if type(value) is int:
         stamp = value * 1000
-    elif type(value) is float and -_EXACT < value < _EXACT:
+    elif type(value) is float and -_INEXACT_FROM < value < _INEXACT_FROM:
         whole = int(value)
         stamp = whole * 1000 + round((value - whole) * 1000)
     elif value is None:
@@ -191,16 +191,16 @@ def nanoseconds(value: LooseNumber, event: Raw, which: str) -> int:
 
 
 def stamps(values: list[LooseNumber], events: Sequence[Raw], which: str) -> Longs:
-    """Many ``ts`` or ``dur`` in whole nanoseconds, each as :func:`nanoseconds` reads it."""
+    """Read many ``ts`` or ``dur`` in whole nanoseconds, each as :func:`nanoseconds` does."""
     types = set(map(type, values))
     if types == {int}:
-        whole_numbers = _in_range(values)
+        whole_numbers = _whole_column(values)
         if whole_numbers is not None:
             return whole_numbers * 1000
     if types <= {int, float} and values:
         numbers = np.array(values, dtype=np.float64)
-        if np.abs(numbers).max() < _EXACT:
-            # Whole microseconds and the rest apart: a float of both has too few bits for
+        if np.abs(numbers).max() < _INEXACT_FROM:
+            # Whole microseconds and their fraction are separate: one float has too few bits for
             # nanoseconds since 1970.
             whole = np.trunc(numbers)
             parts = np.rint((numbers - whole) * 1000)
@@ -209,8 +209,8 @@ def stamps(values: list[LooseNumber], events: Sequence[Raw], which: str) -> Long
     return np.array([nanoseconds(value, event, which) for value, event in pairs], dtype=np.int64)
 
 
-def _in_range(values: list[Any]) -> Longs | None:
-    """Make a column of whole microseconds; None where one is out of range."""
+def _whole_column(values: list[Any]) -> Longs | None:
+    """Return a column of whole microseconds; None if one is out of range."""
     most = _LATEST // 1000
     try:
         column = np.array(values, dtype=np.int64)
@@ -220,7 +220,7 @@ def _in_range(values: list[Any]) -> Longs | None:
 
 
 def durations_ns(values: list[LooseNumber], events: Sequence[Raw]) -> Longs:
-    """Many ``dur`` in whole nanoseconds; ``ValueError`` where one is negative."""
+    """Read many ``dur`` in whole nanoseconds; ``ValueError`` if one is negative."""
     lengths = stamps(values, events, "dur")
     wrong = np.flatnonzero(lengths < 0)
     if len(wrong):
@@ -258,7 +258,7 @@ def _base(text: str) -> int:
 
 
 def identifier(value: LooseNumber, which: str) -> int:
-    """Read an id: -1 where there is none, or where it is a negative one in unsigned form."""
+    """Read an id: -1 if there is none, or if it is a negative one in unsigned form."""
     number = value if type(value) is int else whole_number(value, which)
     if number is None or number < 0 or 2**63 <= number < 2**64:
         return -1
@@ -274,12 +274,12 @@ def identifiers(values: list[LooseNumber], which: str) -> Longs:
         try:
             return np.maximum(np.array(numbers, dtype=np.int64), -1)
         except OverflowError:
-            pass  # one in unsigned form
+            pass  # a negative id in unsigned form
     return np.array([identifier(value, which) for value in values], dtype=np.int64)
 
 
 def integers(piece: Raw) -> tuple[int, ...] | None:
-    """Read ``[0, 1]`` or ``"[0, 1]"``; None where missing, elided (``[0, ..., 7]``) or no list."""
+    """Read ``[0, 1]`` or ``"[0, 1]"``; None if missing, cut (``[0, ..., 7]``) or no list."""
     value = unwrapped(piece)
     if isinstance(value, str):
         try:
@@ -298,7 +298,7 @@ def unwrapped(piece: Raw) -> Any:
 
 
 def group_configs(piece: Raw) -> list[GroupConfig] | None:
-    """``pg_config``, written as a list or as the text of one; None where it is neither."""
+    """Read ``pg_config``, written as a list or as the text of one; None if it is neither."""
     try:
         value = unwrapped(piece)
         if value is None:

@@ -1,15 +1,15 @@
 """The writer of Kineto files: simulated steps as PyTorch's profiler would have recorded them.
 
 One ``rank<N>.json.gz`` per rank, with host operators, launches, kernels on streams, NCCL's kernels
-with their metadata, and what waited for what (``cuda_sync``). What is written reads back: the
-makespan of the step that :func:`traces.load.load` makes of it, simulated on the same network, is
-the one it was written from. Stamps are whole nanoseconds, so each call a path runs through may
-shift what follows by one: the tolerance is two nanoseconds per call, and two for the ends. (Where
-calls share links, the shares change with the shift, and nothing bounds that; it stayed within the
-same.) For that a workload must have the structure of :mod:`traces.kineto.write_program`, and
-the earliest op of a step is taken as its start. A step that was read, from whatever format, is
-written with the same kernels, copies and calls; of waits inferred from times, and of host ops
-that take no time, there may be more or fewer. It reads back within 1 % of its time.
+with their metadata, and waits (``cuda_sync``). The files can be read back: the makespan of the step
+that :func:`traces.load.load` makes of them, simulated on the same network, equals the original's.
+Stamps are whole nanoseconds, so each call on a path may shift later ops by one: the tolerance is
+two nanoseconds per call, and two for the ends. (If calls share links, the shares change with the
+shift, without a bound; observed shifts stayed within the same.) This requires a workload with the
+structure of :mod:`traces.kineto.write_program`, and the earliest op of a step counts as its start.
+A step that was read, from any format, is written with the same kernels, copies and calls; waits
+inferred from times, and host ops of no duration, may be more or fewer. It reads back within 1 % of
+its time.
 """
 
 import gzip
@@ -42,10 +42,9 @@ def write_kineto(
     timelines
         The steps: ``ProfilerStep#first`` and on.
     directory
-        Made if need be; files of these ranks are replaced, and all are complete before the first
-        is.
+        Created if missing; files of these ranks are replaced once all new ones are complete.
     accelerator
-        What ``deviceProperties`` says the ranks ran on.
+        The accelerator for ``deviceProperties``.
     first
         The number of the first step.
 
@@ -57,7 +56,7 @@ def write_kineto(
     Raises
     ------
     WorkloadError
-        If a Kineto file cannot say what the workload is, or the steps are not of one job.
+        If a Kineto file cannot represent the workload, or the steps are not of one job.
     OutputError
         If the directory cannot be written to, or has a file of a rank outside the job.
     """
@@ -67,20 +66,20 @@ def write_kineto(
     parts = [file.with_name(f".{file.name}.part") for file in files]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _check_alone(folder, files)
+        _check_other_files(folder, files)
         for part, document in zip(parts, documents.values(), strict=True):
             part.write_bytes(gzip.compress(document, mtime=0))
         for part, file in zip(parts, files, strict=True):
             part.replace(file)
     except OSError as error:
-        _remove(parts)
+        _discard(parts)
         reason = (error.strerror or str(error)).lower()
         raise OutputError(f"{error.filename or folder}: cannot be written: {reason}") from error
     return tuple(files)
 
 
 def what_is_not_told(timeline: Timeline) -> tuple[str, ...]:
-    """Say what of a simulated step its Kineto files have no place for; nothing if they have all."""
+    """Return the facts of a simulated step that Kineto files cannot represent; none if all can."""
     workload = timeline.workload
     notes = []
     on_host = [lane.startswith("thread ") for lane in workload.lanes]
@@ -99,8 +98,8 @@ def what_is_not_told(timeline: Timeline) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _remove(parts: Sequence[Path]) -> None:
-    """Take away what was begun; where even that is refused, nothing was begun."""
+def _discard(parts: Sequence[Path]) -> None:
+    """Remove unfinished files; ignore those that cannot be removed."""
     for part in parts:
         try:
             part.unlink(missing_ok=True)
@@ -108,7 +107,7 @@ def _remove(parts: Sequence[Path]) -> None:
             return
 
 
-def _check_alone(folder: Path, files: Sequence[Path]) -> None:
+def _check_other_files(folder: Path, files: Sequence[Path]) -> None:
     strangers = sorted(set(folder.glob(_NAME.format("*"))) - set(files))
     if strangers:
         raise OutputError(
@@ -159,7 +158,7 @@ def _lanes(steps: Sequence[StepTimes], rank: int) -> tuple[set[int], set[int]]:
 def _comms(
     workloads: Sequence[Workload], groups: dict[Group, int]
 ) -> list[tuple[dict[int, WrittenCall | None], ...]]:
-    """Describe the calls of every step to each rank; sequence numbers go on from step to step."""
+    """Describe the calls of every step for each rank; sequence numbers continue across steps."""
     described = []
     used: dict[int, int] = defaultdict(int)
     for workload in workloads:
@@ -179,7 +178,7 @@ def _comms(
 
 
 def _header(rank_of_job: tuple[int, int], groups: dict[Group, int], accelerator: str) -> JsonObject:
-    """Everything but the events; PyTorch lists the groups that the rank is a member of."""
+    """Return all but the events; PyTorch lists the groups of which the rank is a member."""
     rank, world = rank_of_job
     configs = [
         {

@@ -1,11 +1,11 @@
 """The events of one rank's Kineto file, in the order in which its thread made them.
 
-A simulated host op ends where it launches. A profiler shows more: the launch itself takes time,
-events are recorded and waited for before and behind it, a synchronising call lasts until the device
-is done. These calls are laid, with the lengths they usually have, into the time that the ops leave,
-and are squeezed where that is short: no launch is moved by a nanosecond.
+A simulated host op ends where it launches. A profile has more: the launch itself takes time, events
+are recorded and waited for before and after it, a synchronising call lasts until the device has
+finished. These calls are placed, with their usual lengths, into the time that the ops leave, and
+shortened where that is too short: no launch moves by a nanosecond.
 
-A collective has the names and the metadata that PyTorch and NCCL write of it.
+A collective has the names and the metadata that PyTorch and NCCL write for it.
 """
 
 import math
@@ -28,7 +28,7 @@ JsonObject = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class NcclNames:
-    """One kind in the words of ``record_param_comms``, ``c10d``, the annotation and NCCL."""
+    """Names of a kind in ``record_param_comms``, ``c10d``, the annotation and NCCL."""
 
     collective: str
     operator: str
@@ -53,7 +53,7 @@ _WORDS = {
 }
 _SEND = NcclNames("send", "c10d::send", "nccl:send 0->1", "SendRecv")
 _RECEIVE = NcclNames("recv", "c10d::recv_", "nccl:recv 1<-0", "SendRecv")
-"""Both ends of a message; the ranks in the annotation are those within the group."""
+"""Names of both ends of a message; the annotation's ranks are those within the group."""
 _NCCL_TYPES = {
     "i8": "char int8 i8 signedchar s8",
     "u8": "byte uint8 u8 unsignedchar bool pred",
@@ -68,15 +68,15 @@ _NCCL_TYPES = {
     "f8e4m3": "float8e4m3 float8e4m3fn f8e4m3 f8e4m3fn",
     "f8e5m2": "float8e5m2 f8e5m2",
 }
-"""Types that NCCL reduces (``ncclDataType_t``), without the spaces and underscores of a spelling;
-PyTorch hands over booleans as bytes."""
+"""Types that NCCL reduces (``ncclDataType_t``), without spaces and underscores; PyTorch passes
+booleans as bytes."""
 _FILLING = re.compile(r"[\s_]+")
 _NCCL_TYPE = {name: type_ for type_, names in _NCCL_TYPES.items() for name in names.split()}
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenCall:
-    """A collective as it stands in the trace: names of its events, and the fields they carry."""
+    """A collective in the trace: names of its events, and their fields."""
 
     words: NcclNames
     kernel: str
@@ -84,7 +84,7 @@ class WrittenCall:
 
 
 def written_call(call: Call, group: int, sequence: int) -> WrittenCall:
-    """Describe a call; ``group`` is the number under which the job knows its group.
+    """Describe a call; ``group`` is the number of its group in the job.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def written_call(call: Call, group: int, sequence: int) -> WrittenCall:
     if words is None or (reduces and type_ is None):
         what = f"kind {call.kind!r}" if words is None else f"dtype {call.dtype!r}"
         raise WorkloadError(f"no Kineto trace of this workload: {call}: no NCCL kernel of {what}")
-    # Elements a rank puts in and gets out; the larger is S.
+    # Elements of a rank's input and output; the larger is S.
     width, members = bytes_per_element(call.dtype), len(call.group.ranks)
     shared = call.kind in ("all_gather", "reduce_scatter")
     unit = width * (members if shared else 1)
@@ -127,15 +127,15 @@ def written_call(call: Call, group: int, sequence: int) -> WrittenCall:
 
 
 def written_ends(call: Call, group: int, sequence: int) -> tuple[WrittenCall | None, ...]:
-    """Describe a message as each member of its group sees it; a collective is the same to all.
+    """Describe a message for each member of its group; a collective is the same for all.
 
-    None of a call of which not all is known: its kernel has a name alone.
+    None for a call that is not known in full: its kernel has a name only.
     """
     if call.kind == UNKNOWN or math.isnan(call.size):
         return (None,) * len(call.group.ranks)
     call_written = written_call(call, group, sequence)
     if call.shares is not None:
-        return _uneven(call, call_written, call.shares)
+        return _uneven_ends(call, call_written, call.shares)
     if call.kind != "send_receive":
         return (call_written,) * len(call.group.ranks)
     sender, receiver = call.group.ranks
@@ -150,8 +150,8 @@ def written_ends(call: Call, group: int, sequence: int) -> tuple[WrittenCall | N
     )
 
 
-def _uneven(call: Call, written: WrittenCall, shares: Shares) -> tuple[WrittenCall, ...]:
-    """Describe an all-to-all to each rank, with what it has for each and gets from each."""
+def _uneven_ends(call: Call, written: WrittenCall, shares: Shares) -> tuple[WrittenCall, ...]:
+    """Describe an all-to-all for each rank, with its bytes to and from each other rank."""
     table = shares.bytes(call.size) / bytes_per_element(call.dtype)
     elements = np.rint(table).astype(np.int64)
     wrong = np.argwhere(np.abs(table - elements) > _ROUNDING * np.maximum(1.0, elements))
@@ -178,14 +178,14 @@ def _uneven(call: Call, written: WrittenCall, shares: Shares) -> tuple[WrittenCa
 
 
 _ROUNDING = 1e-6
-"""What shares of a size lose, at most, of a whole number of elements."""
+"""Largest loss from rounding a share of a size to whole elements."""
 
 
 SpanNs = tuple[int, int]
 """Start and end (ns)."""
 JsonMapping = Mapping[str, object]
 WrittenCalls = Sequence[Mapping[int, WrittenCall | None]]
-"""Each call as each member of its group sees it, by rank; None of one that is not known."""
+"""Each call as each member of its group sees it, by rank; None for an unknown one."""
 _CALLBACKS = {
     "cudaLaunchKernel": 211,
     "cudaLaunchKernelExC": 430,
@@ -204,7 +204,7 @@ _FIRST_PROCESS = 1000
 
 @dataclass(frozen=True, slots=True)
 class CudaCalls:
-    """Calls of one host op: what is ``behind`` the launch before, then its own."""
+    """Calls of one host op: those ``behind`` the launch before, then its own."""
 
     behind: tuple[SpanNs, ...]
     synchronize: SpanNs | None
@@ -212,13 +212,13 @@ class CudaCalls:
 
     @property
     def begin(self) -> int | None:
-        """When the op before has done with its calls (ns); None if it has none here."""
+        """End of the previous op's calls (ns); None if it has none here."""
         return self.behind[-1][1] if self.behind else None
 
 
 @dataclass(slots=True)
 class RankEvents:
-    """Events of one rank and its counters of ids; ``recorded`` maps an op to its event's ids."""
+    """Events of one rank and its id counters; ``recorded`` maps an op to its event's ids."""
 
     rank: int
     events: list[JsonObject] = field(default_factory=list)
@@ -228,7 +228,7 @@ class RankEvents:
     _correlations: int = 0
 
     def add_names(self, threads: set[int], streams: set[int]) -> None:
-        """Name the process, its threads and its streams as viewers show them."""
+        """Name the process, its threads and its streams as viewers display them."""
         pid = _FIRST_PROCESS + self.rank
         self._name("process_name", pid, 0, f"rank {self.rank}")
         for thread in sorted(threads):
@@ -239,7 +239,7 @@ class RankEvents:
     def add_step(self, step: StepTimes, program: RankProgram, comms: WrittenCalls) -> None:
         """Add one step of the rank."""
         self.recorded.clear()
-        makings: list[tuple[int, int, _Making]] = []
+        makings: list[tuple[int, int, _OpEvents]] = []
         for number, thread in enumerate(program.threads):
             spans = [step.span(host.op) for host in thread.host]
             calls = lay_calls(thread, spans, step.rank_end(self.rank))
@@ -250,7 +250,7 @@ class RankEvents:
             rows = zip(thread.host, calls, calls[1:], strict=False)
             for (host, device_ops, after), (_, until) in zip(rows, spans, strict=True):
                 makings.append(
-                    (until, len(makings), _Making(step, thread, comms, host, device_ops, after))
+                    (until, len(makings), _OpEvents(step, thread, comms, host, device_ops, after))
                 )
         for op in program.unlaunched:
             self._kernel(step, op, comms)
@@ -262,18 +262,18 @@ class RankEvents:
 
     @staticmethod
     def _ends(step: StepTimes, program: RankProgram) -> list[int]:
-        """When the threads are done: all of them are in the step."""
+        """Return when the threads end: all of them are in the step."""
         return [step.span(host.op)[1] for thread in program.threads for host in thread.host[-1:]]
 
     def _kernel(self, step: StepTimes, op: int, comms: WrittenCalls) -> None:
-        """Add what ran on a stream and no call in the file launched."""
+        """Add an op of a stream that no call in the file launched."""
         call = int(step.workload.call[op])
         comm = None if call < 0 else comms[call][self.rank]
         name, category, _ = _kernel(step.workload, op, comm)
         args = _on_device(int(step.lane[op])) | (comm.args if comm else {})
         self._add(category, name, (0, int(step.lane[op])), step.span(op), args)
 
-    def _host_op(self, making: "_Making") -> None:
+    def _host_op(self, making: "_OpEvents") -> None:
         host, device_ops = making.host, making.own
         external = self._operator(making.name(host.op), making.span())
         if device_ops.synchronize is not None:
@@ -300,8 +300,8 @@ class RankEvents:
             self._sync("Stream Wait Event", span, stream, correlation, more)
         self._launch(making, comm, external)
 
-    def _communication(self, making: "_Making", comm: WrittenCall) -> int:
-        """``c10d`` calls ``record_param_comms`` calls ``nccl``; the launch lies in all of them."""
+    def _communication(self, making: "_OpEvents", comm: WrittenCall) -> int:
+        """Add nested events: ``c10d`` calls ``record_param_comms``, which calls ``nccl``."""
         device_ops, launched, end = making.own, making.launched_at(), making.span()[1]
         first = device_ops.before[0][0] if device_ops.before else launched
         if comm.words.operator != making.name(making.host.op):
@@ -314,7 +314,7 @@ class RankEvents:
         correlation = self._call("cudaEventRecord", span, external)
         self.recorded[op] = correlation, len(self.recorded) + 1
 
-    def _synchronize(self, making: "_Making", span: SpanNs, external: int) -> None:
+    def _synchronize(self, making: "_OpEvents", span: SpanNs, external: int) -> None:
         if len(making.host.awaits) > 1:
             correlation = self._call("cudaDeviceSynchronize", span, external)
             self._sync("Context Sync", span, -1, correlation, {})
@@ -334,7 +334,7 @@ class RankEvents:
         correlation = self._call("cudaStreamSynchronize", span, external)
         self._sync("Stream Sync", span, stream, correlation, {})
 
-    def _launch(self, making: "_Making", comm: WrittenCall | None, external: int) -> None:
+    def _launch(self, making: "_OpEvents", comm: WrittenCall | None, external: int) -> None:
         behind, launched = making.after.behind, making.host.launched
         call = making.launch_call(comm)
         correlation = self._call(call, behind[0], external)
@@ -404,8 +404,8 @@ class RankEvents:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Making:
-    """A host op being written: its own calls, and those behind its launch (``after``)."""
+class _OpEvents:
+    """A host op being written: its own calls, and those after its launch (``after``)."""
 
     step: StepTimes
     program: ThreadProgram
@@ -424,12 +424,12 @@ class _Making:
         return int(self.step.lane[op])
 
     def span(self) -> SpanNs:
-        """From where the op before is done with its calls to where this one is."""
+        """Span from the end of the previous op's calls to the end of this op's."""
         start, end = self.step.span(self.host.op)
         return self.own.begin or start, self.after.begin or end
 
     def comm(self, op: int | None = None) -> WrittenCall | None:
-        """Describe the call of an op, or of what is launched first."""
+        """Describe the call of an op, or of the first op that it launches."""
         call = int(self.step.workload.call[self.host.launched[0] if op is None else op])
         return None if call < 0 else self.comms[call][self.program.rank]
 
@@ -441,7 +441,7 @@ class _Making:
 
 
 def _kernel(workload: Workload, op: int, comm: WrittenCall | None) -> tuple[str, str, str]:
-    """Name of what runs on a stream, its category, and the call that launches it."""
+    """Return the name of a stream's op, its category, and the call that launches it."""
     name = workload.op(op).name
     if comm is not None:
         return comm.kernel, "kernel", "cudaLaunchKernelExC"
@@ -457,7 +457,7 @@ def _on_device(stream: int) -> JsonObject:
 
 
 def _microseconds(time: int) -> Raw:
-    """Nanoseconds as Kineto writes them: microseconds with three decimals."""
+    """Return nanoseconds as Kineto writes them: microseconds with three decimals."""
     return Raw(f"{time // 1000}.{time % 1000:03d}".encode())
 
 
@@ -465,14 +465,14 @@ LAUNCH = 4_500
 RECORD = 900
 WAIT = 800
 SYNCHRONIZE = 2_000
-"""Typical lengths on the host (ns), as in traces of PyTorch 2 on A100; launches there are 8-11 us
-under the profiler, which is more than the gap between two of them without it."""
+"""Typical lengths on the host (ns), as in traces of PyTorch 2 on A100; launches there take 8-11 us
+under the profiler, more than the gap between two of them without it."""
 
 
 def lay_calls(program: ThreadProgram, times: Sequence[SpanNs], end: int) -> tuple[CudaCalls, ...]:
-    """Lay out the calls of a step; ``times`` are those of the host ops, ``end`` of the rank (ns).
+    """Place the calls of a step; ``times`` are those of the host ops, ``end`` of the rank (ns).
 
-    One more than ops are returned: the last has what is behind the last launch.
+    The result has one entry more than there are ops: the last has the calls after the last launch.
 
     Raises
     ------
@@ -484,11 +484,11 @@ def lay_calls(program: ThreadProgram, times: Sequence[SpanNs], end: int) -> tupl
     begin = times[0][0]
     for host, time in zip(program.host, times, strict=True):
         before = [kind for source in host.waits for kind in _wait(program, source)]
-        laid.append(_lay(host, (begin, *time), behind, before))
+        laid.append(_place_calls(host, (begin, *time), behind, before))
         begin = time[1]
-        behind = _behind(program, host)
+        behind = _calls_after(program, host)
     room = max(end - begin, len(behind))
-    laid.append(CudaCalls(_from(begin, _fit(behind, room)), None, ()))
+    laid.append(CudaCalls(_in_sequence(begin, _shortened(behind, room)), None, ()))
     return tuple(laid)
 
 
@@ -496,30 +496,30 @@ def _wait(program: ThreadProgram, source: int) -> list[int]:
     return [WAIT] if source in program.recorded else [RECORD, WAIT]
 
 
-def _behind(program: ThreadProgram, host: HostOp) -> list[int]:
+def _calls_after(program: ThreadProgram, host: HostOp) -> list[int]:
     if not host.launched:
         return []
     return [LAUNCH, *(RECORD for op in host.launched if op in program.recorded)]
 
 
-def _lay(
+def _place_calls(
     host: HostOp, times: tuple[int, int, int], behind: Sequence[int], before: Sequence[int]
 ) -> CudaCalls:
-    """Lay out one op; ``times`` are when the op before ended, when this one started and ended."""
+    """Place the calls of an op; ``times``: end of the op before, start and end of this one."""
     begin, start, end = times
     launched = [SYNCHRONIZE] if host.awaits else []
-    lengths = _fit([*behind, *launched, *before], end - begin)
-    first = _from(begin, lengths[: len(behind)])
+    lengths = _shortened([*behind, *launched, *before], end - begin)
+    first = _in_sequence(begin, lengths[: len(behind)])
     cursor = first[-1][1] if first else begin
     synchronize = None
     if host.awaits:
         synchronize = cursor, max(start, cursor + lengths[len(behind)])
         cursor = synchronize[1]
-    last = _fit(before, end - cursor)
-    return CudaCalls(first, synchronize, _from(end - sum(last), last))
+    last = _shortened(before, end - cursor)
+    return CudaCalls(first, synchronize, _in_sequence(end - sum(last), last))
 
 
-def _from(start: int, lengths: Sequence[int]) -> tuple[SpanNs, ...]:
+def _in_sequence(start: int, lengths: Sequence[int]) -> tuple[SpanNs, ...]:
     spans = []
     for length in lengths:
         spans.append((start, start + length))
@@ -527,8 +527,8 @@ def _from(start: int, lengths: Sequence[int]) -> tuple[SpanNs, ...]:
     return tuple(spans)
 
 
-def _fit(lengths: Sequence[int], room: int) -> list[int]:
-    """Shorten all by one share where they do not fit, none to less than a nanosecond."""
+def _shortened(lengths: Sequence[int], room: int) -> list[int]:
+    """Shorten all lengths by one factor if they do not fit, none below a nanosecond."""
     if len(lengths) > room:
         return [1] * room + [0] * (len(lengths) - room)
     spare, wanted = room - len(lengths), sum(lengths) - len(lengths)

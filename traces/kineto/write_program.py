@@ -1,21 +1,20 @@
-"""A simulated step as what a Kineto file can say: threads, streams, and times in nanoseconds.
+"""A simulated step in the terms of a Kineto file: threads, streams, and times in nanoseconds.
 
-A profiler sees threads that launch what runs on streams:
+A profiler records threads that launch ops on streams:
 
-* ops of the host lie on threads, all others on streams; lanes that are called otherwise are given
-  numbers of their own;
-* an edge from a host op to an op on a stream is its launch, made where the host op ends: each has
+* host ops are on threads, all others on streams; lanes with other names get numbers of their own;
+* an edge from a host op to an op on a stream is its launch, at the end of the host op: each has
   at most one, and a host op that launches several launches them together, as a graph;
 * an edge from a stream to the host is a synchronising call, which waits for the last op launched
-  to one stream, or to all of them, or for an event recorded behind an op;
+  to one stream, or to all of them, or for an event recorded after an op;
 * an edge between streams is an event recorded on one and waited for on the other, before the
   launch of the op that waits;
 * a message is sent by the first rank of its group and received by the second, on a communicator
   of the two.
 
-What a stream was launched runs in that order and one at a time. What has no launch stands as it
-ran; that it waits for another stream, and that one thread wakes another, no event records: a reader
-has to see it by the times. Anything else (an edge to another rank, a call made longer by a what-if)
+Ops launched to a stream run in the order of launch and one at a time. Ops without a launch keep
+their times; no event records that they wait for another stream, or that one thread wakes another: a
+reader must infer it from times. Anything else (an edge to another rank, a call scaled by a what-if)
 would read back as another workload: it is refused.
 """
 
@@ -39,9 +38,10 @@ from traces.core.comm_kernels import communicates
 class HostOp:
     """An op of a thread: it waits for the device, then lasts, then launches.
 
-    ``awaits`` are the ops on streams it waits for, ``launched`` what it launches, ``waits`` the ops
-    on other streams that the first of those waits for. ``by_event`` are those of ``awaits`` behind
-    which more was launched to their stream. If there are several, it waits for the whole device.
+    ``awaits`` are the ops on streams that it waits for, ``launched`` those that it launches,
+    ``waits`` the ops on other streams that the first of those waits for. ``by_event`` are those of
+    ``awaits`` after which more was launched to their stream. With several it waits for the whole
+    device.
     """
 
     op: int
@@ -53,10 +53,10 @@ class HostOp:
 
 @dataclass(frozen=True, slots=True)
 class ThreadProgram:
-    """A thread from first to last; ``recorded`` are the ops behind whose launch an event is.
+    """The ops of a thread in order; ``recorded`` are those with an event after their launch.
 
-    ``ProcessGroupNCCL`` records one behind each collective; the others are those that someone waits
-    for after more was launched to their stream.
+    ``ProcessGroupNCCL`` records one after each collective; others are recorded if an op waits for
+    them after more was launched to their stream.
     """
 
     rank: int
@@ -67,7 +67,7 @@ class ThreadProgram:
 
 @dataclass(frozen=True, slots=True)
 class RankProgram:
-    """A rank's threads, that which begins first before the others, and what no thread launched.
+    """A rank's threads, sorted by first start, and the ops that no thread launched.
 
     ``unwritten`` counts the waits that no event records.
     """
@@ -79,25 +79,25 @@ class RankProgram:
 
 
 def rank_programs(timeline: Timeline) -> dict[int, RankProgram]:
-    """Take a simulated step apart, rank by rank.
+    """Return the program of each rank of a simulated step.
 
     Raises
     ------
     WorkloadError
-        If a Kineto file cannot say it; see the module's docstring.
+        If a Kineto file cannot represent it; see the module's docstring.
     """
     workload = timeline.workload
-    _check_job(workload)
+    _check_workload(workload)
     links = _EdgesByKind.of(timeline, lane_numbers(timeline))
     return {rank: _program(timeline, links, rank) for rank in workload.ranks}
 
 
-_MEANT = re.compile(r"^ProfilerStep#|nccl(dev)?kernel|rccl", re.IGNORECASE)
-"""Names with a meaning: a step, a collective."""
+_RESERVED_NAMES = re.compile(r"^ProfilerStep#|nccl(dev)?kernel|rccl", re.IGNORECASE)
+"""Names with a meaning for readers: a step, a collective."""
 _MESSAGE = KINDS.index("send_receive")
 
 
-def _check_job(workload: Workload) -> None:
+def _check_workload(workload: Workload) -> None:
     _check_messages(workload)
     calls = workload.calls
     recorded = set(workload.ranks)
@@ -108,14 +108,14 @@ def _check_job(workload: Workload) -> None:
     for call in np.flatnonzero(changed).tolist():
         raise _refused(f"{workload.call_view(call)} lacks members, or has a factor, or is late")
     _check_unknown(workload)
-    meant = {name for number, name in enumerate(workload.names) if _MEANT.search(name)}
+    meant = {name for number, name in enumerate(workload.names) if _RESERVED_NAMES.search(name)}
     for op in np.flatnonzero(workload.call < 0).tolist():
         if meant and workload.op(op).name in meant:
             raise _refused(f"{workload.op(op)} has a name that a reader takes for something else")
 
 
 def _check_unknown(workload: Workload) -> None:
-    """Refuse calls of which not all is known and whose kernel's name is not NCCL's."""
+    """Refuse calls that are not known in full and whose kernel's name is not NCCL's."""
     unknown = np.isnan(workload.calls.size)
     joined = np.flatnonzero(workload.call >= 0)
     for op in joined[unknown[workload.call[joined]]].tolist():
@@ -150,7 +150,7 @@ def _check_messages(workload: Workload) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _EdgesByKind:
-    """Edges by what they are: ``launcher`` and ``launched`` both ways, ``waits`` by the waiter."""
+    """Edges by kind: ``launcher`` and ``launched`` in both directions, ``waits`` by waiting op."""
 
     timeline: Timeline
     numbers: NDArray[np.int64]
@@ -187,7 +187,7 @@ class _EdgesByKind:
 def _program(timeline: Timeline, links: _EdgesByKind, rank: int) -> RankProgram:
     workload = timeline.workload
     rank_ops = np.flatnonzero(workload.rank == rank).tolist()
-    host = [op for op in _in_time(timeline, rank_ops) if workload.what[op] == What.HOST]
+    host = [op for op in _by_start(timeline, rank_ops) if workload.what[op] == What.HOST]
     numbers = links.numbers
     of_thread: dict[int, list[int]] = {}
     for op in host:
@@ -197,7 +197,7 @@ def _program(timeline: Timeline, links: _EdgesByKind, rank: int) -> RankProgram:
     device = [op for op in rank_ops if workload.what[op] != What.HOST]
     _launch_together(timeline, links, host, device)
     walk = _Walk(timeline, links)
-    unlaunched = tuple(op for op in _in_time(timeline, device) if op not in links.launcher)
+    unlaunched = tuple(op for op in _by_start(timeline, device) if op not in links.launcher)
     walk.begin(unlaunched)
     done = walk.walk(host)
     _check_streams(timeline, links, device, walk)
@@ -211,11 +211,11 @@ def _program(timeline: Timeline, links: _EdgesByKind, rank: int) -> RankProgram:
 def _launch_together(
     timeline: Timeline, links: _EdgesByKind, host: Sequence[int], device: Sequence[int]
 ) -> None:
-    """Let ops without a launch that no reader would take for the step's go with the launch before.
+    """Assign ops without a launch to the launch before, if readers would miss them in the step.
 
-    A reader knows the step by its threads: what runs before a stream's first launch or after the
-    last host op it takes for another step's. XLA launches a program as a whole, and only its first
-    op names the launch: the others go with that, as the kernels of a graph do.
+    A reader determines the step by its threads: ops before a stream's first launch or after the
+    last host op count as another step's. XLA launches a program as a whole, and only its first op
+    names the launch: the others are assigned to it, like the kernels of a graph.
     """
     workload = timeline.workload
     over = max((float(timeline.end[op]) for op in host), default=-np.inf)
@@ -238,7 +238,7 @@ def _launch_together(
         links.launched[launches[at]].append(op)
 
 
-def _in_time(timeline: Timeline, ops: Iterable[int]) -> list[int]:
+def _by_start(timeline: Timeline, ops: Iterable[int]) -> list[int]:
     return sorted(ops, key=lambda op: (timeline.start[op], timeline.end[op], op))
 
 
@@ -252,9 +252,9 @@ def _check_one_at_a_time(timeline: Timeline, ops: Sequence[int]) -> None:
 def _check_streams(
     timeline: Timeline, links: _EdgesByKind, device: Sequence[int], walk: "_Walk"
 ) -> None:
-    """Refuse a stream that runs two ops at once, or in another order than they were launched."""
+    """Refuse a stream with two ops at once, or with ops in another order than their launches."""
     streams: dict[int, list[int]] = {}
-    for op in _in_time(timeline, device):
+    for op in _by_start(timeline, device):
         streams.setdefault(walk.numbers[op], []).append(op)
     for ops in streams.values():
         _check_one_at_a_time(timeline, ops)
@@ -266,9 +266,9 @@ def _check_streams(
 
 
 class _Walk:
-    """Goes along a rank's threads and knows what was launched to each stream last.
+    """Follows a rank's threads and the last launch to each stream.
 
-    ``place`` is the order in which host ops launch.
+    ``place`` is the position of a host op in the order of launches.
     """
 
     def __init__(self, timeline: Timeline, links: _EdgesByKind) -> None:
@@ -281,14 +281,14 @@ class _Walk:
         self.unwritten = 0
 
     def begin(self, unlaunched: Iterable[int]) -> None:
-        """Take what no thread launched as launched before all else."""
+        """Treat ops that no thread launched as launched before all others."""
         for op in unlaunched:
             self._launched.add(op)
             self._last[int(self.numbers[op])] = op
             self.unwritten += len(self._links.waits.get(op, []))
 
     def walk(self, host: Sequence[int]) -> dict[int, HostOp]:
-        """Go through host ops, given by start: each waits when it starts, launches when it ends."""
+        """Process host ops, sorted by start: each waits at its start, launches at its end."""
         turns = []
         for number, op in enumerate(host):
             turns.append((float(self._timeline.start[op]), 2 * number, op))
@@ -300,7 +300,7 @@ class _Walk:
                 awaits[op] = self._await(op)
                 continue
             self.place[op] = len(self.place)
-            launched = tuple(_in_time(self._timeline, self._links.launched.get(op, [])))
+            launched = tuple(_by_start(self._timeline, self._links.launched.get(op, [])))
             waits = self._launch(launched) if launched else ()
             done[op] = HostOp(op, *awaits[op], launched, waits)
         return done
@@ -312,7 +312,7 @@ class _Walk:
             raise _refused(f"{self._workload.op(op)} waits for some of its streams, not all")
         by_event = frozenset(awaits.values()) - frozenset(last)
         if not by_event <= self._links.launcher.keys():
-            self.unwritten += 1  # nothing launched it, so that no event can stand behind its launch
+            self.unwritten += 1  # without a launch no event can be recorded after it
             return (), frozenset()
         self.recorded |= by_event
         return tuple(awaits.values()), by_event
@@ -321,7 +321,7 @@ class _Walk:
         first, *others = launched
         latest = self._latest(first).values()
         behind = {source for source in latest if source not in self._last.values()}
-        # A difference from the view of the keys would go through the launches of all ranks.
+        # A set difference with the keys would iterate over the launches of all ranks.
         never = {source for source in behind if source not in self._links.launcher}
         self.unwritten += len(never)
         waits = tuple(source for source in latest if source not in never)
@@ -335,7 +335,7 @@ class _Walk:
         return waits
 
     def _latest(self, waiter: int) -> dict[int, int]:
-        """Per stream the last of the ops that an op waits for: it stands for those before it."""
+        """Return per stream the last op that an op waits for; it implies those before it."""
         latest: dict[int, int] = {}
         for source in self._links.waits.get(waiter, []):
             if source not in self._launched:
@@ -353,9 +353,9 @@ _LANE = re.compile(r"(thread|stream) (\d+)$")
 
 
 def lane_numbers(timeline: Timeline) -> NDArray[np.int64]:
-    """Give every op the number of its thread or stream: of ``thread 7``, or one that is free.
+    """Return each op's thread or stream number: 7 for ``thread 7``, otherwise a free one.
 
-    What runs on a stream beside what was launched there before has another stream to itself.
+    An op that overlaps an earlier one on its stream gets another stream.
     """
     workload = timeline.workload
     is_host = workload.what == What.HOST
@@ -369,19 +369,18 @@ def lane_numbers(timeline: Timeline) -> NDArray[np.int64]:
         for lane in lanes:
             of_lane[lane] = numbers[lane] if lane in numbers else next(free)
         number[mask] = of_lane[workload.lane[mask]]
-    _part(timeline, number, np.flatnonzero(~is_host), free)
+    _split_streams(timeline, number, np.flatnonzero(~is_host), free)
     return number
 
 
-def _part(
+def _split_streams(
     timeline: Timeline, number: NDArray[np.int64], ops: NDArray[np.intp], free: Iterator[int]
 ) -> None:
-    """Give ops that overlap on a stream streams of their own: the same ones on every rank."""
+    """Give overlapping ops of a stream streams of their own, the same on every rank."""
     rank = timeline.workload.rank
     until: dict[tuple[int, int], list[float]] = {}
     more: dict[tuple[int, int], int] = {}
-    # First fit in order of start: the first stream that is free takes the op, the 0th being its
-    # own.
+    # First fit in order of start: the first free stream takes the op; number 0 is its own.
     for op in ops[np.lexsort((ops, timeline.end[ops], timeline.start[ops]))].tolist():
         stream, start = int(number[op]), float(timeline.start[op])
         ends = until.setdefault((int(rank[op]), stream), [-np.inf])
@@ -417,17 +416,17 @@ class StepTimes:
         return int(self.start[op]), int(self.end[op])
 
     def rank_end(self, rank: int) -> int:
-        """When the rank's last op ends."""
+        """Return the end of the rank's last op."""
         return int(self.end[self.workload.rank == rank].max())
 
 
 _BEFORE = 1_000_000
 _BETWEEN = 10_000
-"""From the base of the file to the first step, and from step to step (ns)."""
+"""Time from the base of the file to the first step, and between steps (ns)."""
 
 
 def in_sequence(timelines: Sequence[Timeline], first: int) -> list[StepTimes]:
-    """Put simulated steps one behind the other, each after the last rank is done with the other."""
+    """Place simulated steps one after the other, each after the previous has ended on all ranks."""
     steps: list[StepTimes] = []
     origin = _BEFORE
     for number, timeline in enumerate(timelines, first):

@@ -1,1 +1,1 @@
-"""Readers of nodes and clusters that other tools describe: NCCL, nvidia-smi, InfraGraph."""
+"""Readers of nodes and clusters in the formats of other tools: NCCL, nvidia-smi, InfraGraph."""

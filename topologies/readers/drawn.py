@@ -1,9 +1,9 @@
-"""From the drawing of a node to a cluster, and what it lacks from the catalogue.
+"""Make a cluster of the drawing of a node, with the catalogue's values for what it lacks.
 
-A drawing says how a node is wired. Latencies, the part of a wire that carries payload, peak rates
-and the library come from catalogue entries: of the scale-up fabric from the nearest with the same
-technology, of the accelerator from the nearest generation, of the NICs from the nearest speed. The
-cluster's ``sources`` name for every number the drawing or the entry.
+A drawing gives the wiring of a node. Latencies, the share of a wire that carries payload, peak
+rates and the library come from catalogue entries: for the scale-up fabric from the nearest with the
+same technology, for the accelerator from the nearest generation, for the NICs from the nearest
+speed. The cluster's ``sources`` name the drawing or the entry for every number.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,27 +33,27 @@ from topologies.cluster.wiring import (
 
 GIGA = 1e9
 PCIE_SHARE = 0.75
-"""Of a PCIe link's raw rate that NCCL counts with: 12 GB/s of Gen3 x16 (src/graph/topo.h). Its
-figures for the links between processors are of the same kind, and are divided by this to stand
-beside raw rates of PCIe."""
+"""Share of a PCIe link's raw rate in NCCL's figures: 12 GB/s of Gen3 x16 (src/graph/topo.h). Its
+figures for links between processors are of the same kind; dividing them by this makes them
+comparable with raw rates of PCIe."""
 SOCKET_GBPS = {"BDW": 6.0, "SKL": 10.0, "SRP": 22.0, "ERP": 40.0} | {
     "amd": 16.0,
     "power": 32.0,
     "arm": 6.0,
 }
-"""GB/s between two NUMA domains by the processor (NVIDIA/nccl v2.30.7 src/graph/topo.h): Intel's
+"""GB/s between two NUMA domains by processor (NVIDIA/nccl v2.30.7 src/graph/topo.h): Intel's
 Broadwell, Skylake to Ice Lake, Sapphire Rapids, Emerald Rapids and later; any AMD, POWER9, Arm."""
-_DRAWN_VENDORS = ("nvidia", "amd")
-"""Whose nodes are drawn by the files that are read here."""
+_READ_VENDORS = ("nvidia", "amd")
+"""Vendors whose nodes these readers' files describe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """What a drawing knows of the accelerators.
+    """A drawing's data about the accelerators.
 
-    ``name`` is how the file names them, ``generation`` one of GENERATIONS or "" where the file does
-    not tell, ``link`` the technology of their links and ``link_bandwidth`` one link's (B/s, one
-    direction, from ``link_source``); without links they meet on PCIe.
+    ``name`` is that of the file, ``generation`` one of GENERATIONS or "" if the file does not give
+    it, ``link`` the technology of their links and ``link_bandwidth`` that of one link (B/s, one
+    direction, from ``link_source``); without links they are connected by PCIe.
     """
 
     name: str
@@ -66,12 +66,12 @@ class Chip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A node as a file draws it.
+    """A node as described by a file.
 
-    ``cables`` of tier ``scale_up`` are as wide as they have links, those of tier ``pcie`` as they
-    have GB/s (raw). ``nic_bandwidth`` is that of one NIC (B/s). ``nic_source`` and ``pcie_source``
-    say where these are from if not from the file, ``cpu`` the host's processor as
-    :class:`~topologies.cluster.node.Host` names it, "" if untold. ``notes`` say what was assumed.
+    Widths of ``cables`` are numbers of links in tier ``scale_up``, raw GB/s in tier ``pcie``.
+    ``nic_bandwidth`` is that of one NIC (B/s). ``nic_source`` and ``pcie_source`` are the sources
+    of these if not the file, ``cpu`` is the host's processor as
+    :class:`~topologies.cluster.node.Host` names it, "" if unknown. ``notes`` state assumptions.
     """
 
     file: str
@@ -86,14 +86,14 @@ class Drawing:
 
     @property
     def technology(self) -> str:
-        """What joins the GPUs: ``nvlink``, ``xgmi`` or ``pcie``."""
+        """Technology between the GPUs: ``nvlink``, ``xgmi`` or ``pcie``."""
         if not any(cable.tier == SCALE_UP for cable in self.cables):
             return PCIE
         return self.chip.link.rstrip("0123456789")
 
     @property
     def gpus(self) -> int:
-        """GPUs of the node."""
+        """Number of GPUs of the node."""
         ends = {end for cable in self.cables for end in cable.ends}
         return sum(gpu_number(end) is not None for end in ends)
 
@@ -106,13 +106,13 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A cluster file in the making: fields by their path with dots, and where each is from."""
+    """A cluster file being written: fields by dotted path, and the source of each."""
 
     data: dict[str, Any]
     sources: dict[str, str]
 
     def put(self, field: str, value: object, source: str = "") -> None:
-        """Set a field; without a source it is a word, which needs none."""
+        """Set a field; without a source it is text, which needs none."""
         *tables, last = field.split(".")
         table = self.data
         for name in tables:
@@ -122,7 +122,7 @@ class _Draft:
             self.sources[field] = source
 
     def copy(self, cluster: Cluster, *fields: str) -> None:
-        """Take over what a cluster gives of some fields, saying that it is from there."""
+        """Copy a cluster's values of some fields, and name it as their source."""
         table = cluster.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         numbers = quantities(cluster)
         for field in fields:
@@ -142,19 +142,19 @@ def _leaves(field: str, value: object) -> list[tuple[str, object]]:
 
 
 def wired_cluster(drawing: Drawing, like: Cluster | None = None) -> Cluster:
-    """Make the cluster whose nodes are as drawn.
+    """Make the cluster whose nodes are wired as in the drawing.
 
     Parameters
     ----------
     drawing
         The node.
     like
-        The cluster that what is not drawn is taken from; the nearest of the catalogue if not given.
+        The cluster for values that the drawing lacks; by default the nearest of the catalogue.
 
     Returns
     -------
     Cluster
-        Its ``sources`` say of every number whether it was drawn or from which cluster it is.
+        Its ``sources`` name for every number the drawing or the cluster it is from.
 
     Raises
     ------
@@ -162,15 +162,15 @@ def wired_cluster(drawing: Drawing, like: Cluster | None = None) -> Cluster:
         If the drawing is not a node, or the given cluster lacks what the drawing needs.
     """
     try:
-        wiring = Wiring(cables=_tiered(drawing))
+        wiring = Wiring(cables=_with_tiers(drawing))
         draft = _Draft({}, {})
         draft.put("name", drawing.name)
         about = f"A node as drawn in {drawing.file}; its sources name what is not drawn."
         draft.put("description", " ".join((about, *drawing.notes)))
-        chip = like or _nearest(drawing, _by_generation)
+        chip = like or _nearest(drawing, _generation_distance)
         _put_chip(draft, drawing, chip)
-        _put_scale_up(draft, drawing, wiring, like or _nearest(drawing, _by_fabric))
-        _put_network(draft, drawing, wiring, like or _nearest(drawing, _by_nic))
+        _put_scale_up(draft, drawing, wiring, like or _nearest(drawing, _fabric_distance))
+        _put_network(draft, drawing, wiring, like or _nearest(drawing, _nic_distance))
         if wiring.unit(PCIE):
             _put_pcie(draft, drawing, wiring)
         if drawing.technology == PCIE:
@@ -185,8 +185,8 @@ def wired_cluster(drawing: Drawing, like: Cluster | None = None) -> Cluster:
         raise ClusterError(f"{drawing.file}: {complaints(error)}") from error
 
 
-def _tiered(drawing: Drawing) -> tuple[Cable, ...]:
-    """Make PCIe the scale-up fabric where there is nothing else, but for the ports of NICs."""
+def _with_tiers(drawing: Drawing) -> tuple[Cable, ...]:
+    """Make PCIe the scale-up fabric if there is no other, except for the ports of NICs."""
     if drawing.technology != PCIE:
         return drawing.cables
     return tuple(
@@ -198,7 +198,7 @@ def _tiered(drawing: Drawing) -> tuple[Cable, ...]:
 
 
 def _put_chip(draft: _Draft, drawing: Drawing, like: Cluster) -> None:
-    """Peaks and memory are those of the entry only where it is of the same generation."""
+    """Set the accelerator; peaks and memory are the entry's only for an equal generation."""
     chip = drawing.chip
     draft.put("accelerator.name", chip.name)
     if chip.generation in get_args(Generation):
@@ -233,23 +233,23 @@ def _put_scale_up(draft: _Draft, drawing: Drawing, wiring: Wiring, like: Cluster
         draft.copy(like, "scale_up.in_network_reduction")
 
 
-_PCIE = {16.0: "pcie3", 32.0: "pcie4", 64.0: "pcie5", 128.0: "pcie6"}
-"""Generations by the GB/s that 16 lanes have before encoding."""
+_PCIE_OF_RATE = {16.0: "pcie3", 32.0: "pcie4", 64.0: "pcie5", 128.0: "pcie6"}
+"""Generations by the GB/s of 16 lanes before encoding."""
 
 
 def pcie_generation(width: float) -> str:
-    """Name the generation of PCIe whose 16 lanes are the nearest to a width (GB/s).
+    """Return the generation of PCIe whose 16 lanes are nearest to a width (GB/s).
 
     Examples
     --------
     >>> pcie_generation(31.5)
     'pcie4'
     """
-    return _PCIE[min(_PCIE, key=lambda raw: abs(log(raw / width)))]
+    return _PCIE_OF_RATE[min(_PCIE_OF_RATE, key=lambda raw: abs(log(raw / width)))]
 
 
 def _put_network(draft: _Draft, drawing: Drawing, wiring: Wiring, like: Cluster) -> None:
-    """Nodes are joined by one switch that never blocks, for the drawing of a node has no fabric."""
+    """Connect nodes by one non-blocking switch: the drawing of a node has no fabric."""
     if not wiring.nics or drawing.nic_bandwidth is None:
         draft.put("nodes", 1, f"{drawing.file} (no NIC)")
         return
@@ -264,12 +264,12 @@ def _put_network(draft: _Draft, drawing: Drawing, wiring: Wiring, like: Cluster)
 
 
 def _put_pcie(draft: _Draft, drawing: Drawing, wiring: Wiring) -> None:
-    """PCIe that peers use carries what it carries of the payload on a box without NVLink."""
+    """Set PCIe; if peers use it, its share of payload is that of a box without NVLink."""
     unit = wiring.unit(PCIE)
     source = drawing.pcie_source or f"{drawing.file} (the widest)"
     draft.put("pcie.bandwidth", f"{unit!r} GB/s", source)
     if wiring.peers_use_pcie and drawing.technology != PCIE:
-        box = _nearest(drawing, _by_pcie)
+        box = _nearest(drawing, _pcie_distance)
         draft.put("pcie.efficiency", USUAL_PATHS["shared_memory"], PATHS_SOURCE)
         latency = box.scale_up.latency
         source = box.sources.get("scale_up.latency", "not given")
@@ -277,7 +277,7 @@ def _put_pcie(draft: _Draft, drawing: Drawing, wiring: Wiring) -> None:
 
 
 def _put_paths(draft: _Draft, drawing: Drawing, wiring: Wiring) -> None:
-    """Give what GPUs move to each other over PCIe as it is on other machines."""
+    """Set the figures of paths between GPUs over PCIe to those of other machines."""
     if not any(map(is_processor, wiring.vertices)):
         draft.put("scale_up.efficiency", USUAL_PATHS["switch"], PATHS_SOURCE)
         return
@@ -289,28 +289,28 @@ def _put_paths(draft: _Draft, drawing: Drawing, wiring: Wiring) -> None:
 
 
 Key = Callable[[Drawing, Cluster], tuple[float, ...]]
-"""How far a catalogue entry is from a drawing, the most important first."""
+"""Distance of a catalogue entry from a drawing, the most important component first."""
 
 
 def _nearest(drawing: Drawing, key: Key) -> Cluster:
-    """Find the entry of the catalogue that is nearest; of equals the first by name."""
+    """Return the nearest entry of the catalogue; among equals the first by name."""
     entries = [cluster for name in catalog() if vendor_of(cluster := load_cluster(name))]
     return min(entries, key=lambda entry: key(drawing, entry))
 
 
-def _by_fabric(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
+def _fabric_distance(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
     switched = entry.scale_up.topology == "switch"
     return (
         technology_of(entry) != drawing.technology,
         switched != drawing.switched and drawing.technology != PCIE,
-        *_by_generation(drawing, entry),
+        *_generation_distance(drawing, entry),
     )
 
 
-def _by_generation(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
+def _generation_distance(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
     return (
         vendor_of(entry) != drawing.chip.vendor,
-        _years(drawing.chip.generation, entry.accelerator.generation or ""),
+        _generations_between(drawing.chip.generation, entry.accelerator.generation or ""),
         technology_of(entry) != drawing.technology,
         (entry.scale_up.topology == "switch") != drawing.switched,
         (entry.host.cpu if entry.host else "") != drawing.cpu,
@@ -318,7 +318,7 @@ def _by_generation(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
     )
 
 
-def _by_nic(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
+def _nic_distance(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
     if entry.scale_out is None:
         return (1,)
     speed = drawing.nic_bandwidth or entry.scale_out.bandwidth
@@ -327,18 +327,18 @@ def _by_nic(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
         vendor_of(entry) != drawing.chip.vendor,
         abs(log(entry.scale_out.bandwidth / speed)),
         entry.scale_out.message_overhead is not None,
-        *_by_generation(drawing, entry),
+        *_generation_distance(drawing, entry),
     )
 
 
-def _by_pcie(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
-    return (technology_of(entry) != PCIE, *_by_generation(drawing, entry))
+def _pcie_distance(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
+    return (technology_of(entry) != PCIE, *_generation_distance(drawing, entry))
 
 
 def technology_of(cluster: Cluster) -> str:
-    """Name the technology of a scale-up fabric, such as ``nvlink``, ``xgmi`` or ``pcie``.
+    """Return the technology of a scale-up fabric, such as ``nvlink``, ``xgmi`` or ``pcie``.
 
-    Where a cluster does not say it, it is that of its accelerators' vendor.
+    If a cluster does not give it, it is that of its accelerators' vendor.
     """
     link = cluster.scale_up.link
     if link is None:
@@ -347,13 +347,13 @@ def technology_of(cluster: Cluster) -> str:
 
 
 def vendor_of(cluster: Cluster) -> str:
-    """Name the maker of a cluster's accelerators: ``nvidia``, ``amd``, "" of others."""
+    """Return the vendor of a cluster's accelerators: ``nvidia``, ``amd``, "" for others."""
     maker = vendor(cluster.accelerator.generation or "")
-    return maker if maker in _DRAWN_VENDORS else ""
+    return maker if maker in _READ_VENDORS else ""
 
 
-def _years(first: str, second: str) -> float:
-    """Count the generations between two; many where they are not of one vendor."""
+def _generations_between(first: str, second: str) -> float:
+    """Count the generations between two; many if they are of different vendors."""
     for order in GENERATIONS.values():
         if first in order and second in order:
             return abs(order.index(first) - order.index(second))
@@ -361,7 +361,7 @@ def _years(first: str, second: str) -> float:
 
 
 def socket_width(processor: str) -> float:
-    """Width of the link between two NUMA domains beside PCIe, GB/s (raw, as PCIe counts).
+    """Return the width of a link between NUMA domains, comparable with PCIe's: GB/s, raw.
 
     Examples
     --------
@@ -372,11 +372,11 @@ def socket_width(processor: str) -> float:
 
 
 _INTEL = {"pcie3": "SKL", "pcie4": "SKL", "pcie5": "SRP"}
-"""Intel's processors by the PCIe they have: Ice Lake counts as Skylake does (NCCL)."""
+"""Intel's processors by their generation of PCIe: Ice Lake counts as Skylake (NCCL)."""
 
 
 def processor_of(like: Cluster, width: float) -> tuple[str, list[str]]:
-    """Name the processor of a cluster as :data:`SOCKET_GBPS` does, and say what was assumed."""
+    """Return a cluster's processor as a key of :data:`SOCKET_GBPS`, and what was assumed."""
     cpu = like.host.cpu if like.host else ""
     if cpu == "intel":
         return _INTEL.get(pcie_generation(width), "ERP"), []
@@ -386,7 +386,7 @@ def processor_of(like: Cluster, width: float) -> tuple[str, list[str]]:
 
 
 def pairs(names: Sequence[str], width: float) -> list[Cable]:
-    """Join every two of some NUMA domains by a link of their own."""
+    """Return a link between every two of some NUMA domains."""
     return [
         Cable(source=source, target=target, tier=PCIE, width=width)
         for source, target in combinations(names, 2)
@@ -394,6 +394,6 @@ def pairs(names: Sequence[str], width: float) -> list[Cable]:
 
 
 MOST_LINKS = 1024
-"""Links between two devices of a node: NVLink 5 has 18."""
+"""Most links between two devices of a node: NVLink 5 has 18."""
 PAIRED = "Any two NUMA domains have a link of their own, as NCCL takes it."
-"""What :func:`pairs` assumes."""
+"""The assumption of :func:`pairs`."""

@@ -1,14 +1,14 @@
-"""A cluster from an InfraGraph file (Keysight, infragraph.dev): infrastructure as a graph.
+"""Read a cluster from an InfraGraph file (Keysight, infragraph.dev): infrastructure as a graph.
 
 An infrastructure lists devices (components joined by edges), instances of them and edges between
-instances; an endpoint such as ``xpu[0:4]`` is a Python slice of components. Read are the versions
-up to 2.4 whose edges have ``ep1``, ``ep2`` and ``link``, YAML or JSON, with ``scheme`` or the older
-``many2many``, ``xpu`` or the older ``npu``; not the first drafts, whose ``connections`` are text
-with dots. The format gives a link a name and perhaps a bandwidth: what it does not say of
-accelerators, latencies and libraries is that of a cluster named beside it.
+instances; an endpoint such as ``xpu[0:4]`` is a Python slice of components. Supported are the
+versions up to 2.4 whose edges have ``ep1``, ``ep2`` and ``link``, YAML or JSON, with ``scheme`` or
+the older ``many2many``, ``xpu`` or the older ``npu``; not the first drafts, whose ``connections``
+are text with dots. The format gives a link a name and sometimes a bandwidth: other values of
+accelerators, latencies and libraries are those of a given cluster.
 
 The device with accelerators becomes a wired node. Between nodes a file may have no fabric, one
-switch, or leaves that all reach all spines.
+switch, or leaves that are all connected to all spines.
 """
 
 import re
@@ -42,7 +42,7 @@ _ACCELERATORS, _PCI = ("xpu", "npu"), re.compile("pci", re.IGNORECASE)
 _SCALE_UP = re.compile(r"nv_?link|xgmi|ualink|xpu_fabric|scale.?up|\bici\b", re.IGNORECASE)
 _ENDPOINT = re.compile(r"([\w ()<>-]+?)(?:\[(-?\d{0,9})(?:(:)(-?\d{0,9}))?\])?")
 _UNITS = {"gigabits_per_second": 0.125, "gigabytes_per_second": 1.0}
-"""GB/s of each unit of bandwidth that says what it carries; transfers do not."""
+"""GB/s of each unit of bandwidth; transfers per second are not one, as their size is unknown."""
 
 
 def from_infragraph(path: str | Path, like: Cluster) -> Cluster:
@@ -58,12 +58,12 @@ def from_infragraph(path: str | Path, like: Cluster) -> Cluster:
     Returns
     -------
     Cluster
-        With a ``wiring``; its ``sources`` say what the file has and what not.
+        With a ``wiring``; its ``sources`` name the file or another source of each number.
 
     Raises
     ------
     ClusterError
-        If the file is not an infrastructure, or no cluster file can describe it: names the part.
+        If the file is not an infrastructure, or not one a cluster can have; names the part.
     """
     file = Path(path)
     text = read_text(file, ClusterError)
@@ -76,7 +76,7 @@ def from_infragraph(path: str | Path, like: Cluster) -> Cluster:
 
 
 class _GraphError(Exception):
-    """Says what is wrong with a part; the reader adds the file."""
+    """A fault of a part; the reader adds the file to its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class _Device:
     edges: tuple[_Edge, ...]
 
     def vertices_of(self, *kinds: str) -> list[str]:
-        """Vertices of some kinds, in order."""
+        """Return the vertices of some kinds, in order."""
         return [vertex for vertex, kind in self.kinds.items() if kind in kinds]
 
 
@@ -107,7 +107,7 @@ def _cluster(file: Path, data: Any, like: Cluster) -> Cluster:
     kinds = {entry["name"]: entry for entry in table["devices"]}
     if any("connections" in entry for entry in (table, *kinds.values())):
         raise _GraphError("this is the first draft of the format: write its 'connections' as edges")
-    devices = {name: _device(name, kinds) for name in kinds}
+    devices = {name: _whole(name, kinds) for name in kinds}
     instances = {entry["name"]: entry for entry in table["instances"]}
     unknown = [entry["device"] for entry in instances.values() if entry["device"] not in devices]
     if unknown:
@@ -122,13 +122,13 @@ def _cluster(file: Path, data: Any, like: Cluster) -> Cluster:
             f"{len(hosts)} kinds of instances with accelerators; a cluster has one kind of node"
         )
     host, node = hosts[0], devices[instances[hosts[0]]["device"]]
-    fabric = _Fabric(host, _count(instances[host]), _outer(table, kinds, instances))
+    fabric = _Fabric(host, _count(instances[host]), _fabric_edges(table, kinds, instances))
     cluster = wired_cluster(_drawing(file, str(table["name"]), node, fabric, like), like)
-    return _between(file, cluster, fabric)
+    return _with_fabric(file, cluster, fabric)
 
 
-def _device(name: str, kinds: dict[str, Any], inside: tuple[str, ...] = ()) -> _Device:
-    """Write out a device, those that it is composed of within."""
+def _whole(name: str, kinds: dict[str, Any], inside: tuple[str, ...] = ()) -> _Device:
+    """Return a device's vertices and edges, with those of devices inside it."""
     if name not in kinds:
         raise _GraphError(f"device {name!r} is not among the devices")
     if name in inside:
@@ -137,7 +137,7 @@ def _device(name: str, kinds: dict[str, Any], inside: tuple[str, ...] = ()) -> _
     edges: list[_Edge] = []
     for component in kinds[name]["components"]:
         kind = component["choice"]
-        part = _device(component["name"], kinds, (*inside, name)) if kind == "device" else None
+        part = _whole(component["name"], kinds, (*inside, name)) if kind == "device" else None
         count = _count(component)
         total = len(kinds_of_vertices) + count * (1 if part is None else len(part.kinds))
         limits().check("items", total, f"device {name}", f"{total} vertices")
@@ -161,9 +161,9 @@ def _device(name: str, kinds: dict[str, Any], inside: tuple[str, ...] = ()) -> _
             ]
     links = {part_name["name"]: part_name for part_name in kinds[name].get("links", ())}
     for edge in kinds[name].get("edges", ()):
-        ends = [_expanded(_endpoint_path(edge[end]), name, kinds) for end in ("ep1", "ep2")]
+        ends = [_vertices_of(_endpoint_path(edge[end]), name, kinds) for end in ("ep1", "ep2")]
         edges += [
-            _Edge(source, target, _link(edge, links)) for source, target in _pairs(edge, *ends)
+            _Edge(source, target, _link_of(edge, links)) for source, target in _pairs(edge, *ends)
         ]
     return _Device(kinds_of_vertices, tuple(edges))
 
@@ -173,25 +173,25 @@ def _endpoint_path(endpoint: dict[str, Any]) -> str:
     return f"{device}.{endpoint['component']}" if device else str(endpoint["component"])
 
 
-def _link(edge: dict[str, Any], links: dict[str, Any]) -> dict[str, Any]:
+def _link_of(edge: dict[str, Any], links: dict[str, Any]) -> dict[str, Any]:
     if edge["link"] not in links:
         raise _GraphError(f"an edge names the link {edge['link']!r}, which is not among the links")
     link: dict[str, Any] = links[edge["link"]]
     return link
 
 
-def _expanded(text: str, device: str, kinds: dict[str, Any]) -> list[str]:
-    """Vertices that an endpoint (``cx5[0:2].port``) names within a device, in order."""
+def _vertices_of(text: str, device: str, kinds: dict[str, Any]) -> list[str]:
+    """Return the vertices of an endpoint (``cx5[0:2].port``) within a device, in order."""
     paths = [""]
     for part in text.split("."):
         components = {entry["name"]: entry for entry in kinds[device]["components"]}
-        name, numbers = _sliced(part, {entry: _count(c) for entry, c in components.items()})
+        name, numbers = _parse_slice(part, {entry: _count(c) for entry, c in components.items()})
         paths = [f"{before}{name}.{number}." for before, number in product(paths, numbers)]
         device = name if components[name]["choice"] == "device" else device
     return [vertex.rstrip(".") for vertex in paths]
 
 
-def _sliced(part: str, counts: dict[str, int]) -> tuple[str, range]:
+def _parse_slice(part: str, counts: dict[str, int]) -> tuple[str, range]:
     match = _ENDPOINT.fullmatch(part)
     name = match.group(1) if match else part
     if match is None or name not in counts:
@@ -215,7 +215,7 @@ def _sliced(part: str, counts: dict[str, int]) -> tuple[str, range]:
 def _pairs(
     edge: dict[str, Any], sources: list[str], targets: list[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the ends of the edges that one stands for; each two once, and none with itself."""
+    """Yield the ends of the edges that one edge represents; each pair once, none with itself."""
     scheme = edge.get("scheme")
     if scheme is None and isinstance(edge.get("many2many"), bool):
         scheme = "many2many" if edge["many2many"] else "one2one"
@@ -238,12 +238,12 @@ def _pairs(
 
 
 _Port = tuple[str, int, str]
-"""Instance, its number, and a vertex of its device."""
+"""An instance, its number, and a vertex of its device."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fabric:
-    """What joins instances: edges between ports, of which ``host`` has the accelerators."""
+    """Edges between ports of instances, of which ``host`` has the accelerators."""
 
     host: str
     nodes: int
@@ -251,12 +251,12 @@ class _Fabric:
 
     @property
     def outlets(self) -> list[tuple[_Port, _Port, dict[str, Any]]]:
-        """Edges of hosts, the host first."""
+        """Edges of hosts, with the host's port first."""
         turned = [(b, a, link) if b[0] == self.host else (a, b, link) for a, b, link in self.edges]
         return [edge for edge in turned if edge[0][0] == self.host]
 
 
-def _outer(
+def _fabric_edges(
     table: dict[str, Any], kinds: dict[str, Any], instances: dict[str, Any]
 ) -> tuple[tuple[_Port, _Port, dict[str, Any]], ...]:
     counts = {name: _count(entry) for name, entry in instances.items()}
@@ -265,22 +265,22 @@ def _outer(
     for edge in table.get("edges", ()):
         ends = []
         for end in (edge["ep1"], edge["ep2"]):
-            name, numbers = _sliced(str(end["instance"]), counts)
-            vertices = _expanded(str(end["component"]), instances[name]["device"], kinds)
+            name, numbers = _parse_slice(str(end["instance"]), counts)
+            vertices = _vertices_of(str(end["component"]), instances[name]["device"], kinds)
             ends.append([f"{name}|{n}|{vertex}" for n, vertex in product(numbers, vertices)])
         for pair in _pairs(edge, *ends):
-            source, target = (_port(entry) for entry in pair)
-            edges.append((source, target, _link(edge, links)))
+            source, target = (_parse_port(entry) for entry in pair)
+            edges.append((source, target, _link_of(edge, links)))
     return tuple(edges)
 
 
-def _port(text: str) -> _Port:
+def _parse_port(text: str) -> _Port:
     name, number, vertex = text.split("|")
     return name, int(number), vertex
 
 
 def _speed(link: dict[str, Any]) -> float | None:
-    """GB/s of a link, None where it does not say."""
+    """Return the bandwidth of a link (GB/s); None if it has none."""
     bandwidth = (link.get("physical") or {}).get("bandwidth")
     if not bandwidth:
         return None
@@ -288,15 +288,15 @@ def _speed(link: dict[str, Any]) -> float | None:
     if unit not in _UNITS:
         raise _GraphError(f"link {link['name']!r}: bandwidth in {unit} is not in bit/s or B/s")
     speed = number_of(bandwidth[unit]) * _UNITS[unit]
-    if not 0 < speed <= _FASTEST:
+    if not 0 < speed <= _MOST_GBPS:
         raise _GraphError(
             f"link {link['name']!r}: {shown(bandwidth[unit])} {unit} is not a bandwidth"
         )
     return speed
 
 
-_FASTEST = 1e9
-"""GB/s: a million times what there is."""
+_MOST_GBPS = 1e9
+"""GB/s: a million times that of real links."""
 
 
 def _count(entry: dict[str, Any]) -> int:
@@ -314,7 +314,7 @@ def _drawing(file: Path, name: str, node: _Device, fabric: _Fabric, like: Cluste
     names = {vertex: f"gpu{slot}" for slot, vertex in enumerate(node.vertices_of(*_ACCELERATORS))}
     plugs = [vertex for vertex in node.kinds if vertex in ports]
     cables, notes = _cables(node, names, like)
-    cables = _with_nics(cables, plugs)
+    cables = _name_nics(cables, plugs)
     unit = sum(cable.width for cable in cables if cable.tier == SCALE_UP and "gpu0" in cable.ends)
     has_speed = any(_speed(edge.link) for edge in node.edges if _tier(edge, node) == SCALE_UP)
     speeds = {_speed(link) for _, _, link in fabric.outlets}
@@ -350,8 +350,8 @@ def _drawing(file: Path, name: str, node: _Device, fabric: _Fabric, like: Cluste
     return drawing
 
 
-def _with_nics(cables: tuple[Cable, ...], plugs: list[str]) -> tuple[Cable, ...]:
-    """Call the vertices that lead outside NICs; one amid a card is beside the NIC itself."""
+def _name_nics(cables: tuple[Cable, ...], plugs: list[str]) -> tuple[Cable, ...]:
+    """Rename the vertices that lead outside to NICs; next to a card's inner vertex add a NIC."""
     degree = Counter(end for cable in cables for end in cable.ends)
     names = {vertex: f"nic{n}" for n, vertex in enumerate(plugs)}
     leaves = {vertex: name for vertex, name in names.items() if degree[vertex] == 1}
@@ -365,19 +365,19 @@ def _with_nics(cables: tuple[Cable, ...], plugs: list[str]) -> tuple[Cable, ...]
         for cable in cables
     ]
     inner = [
-        Cable(source=vertex, target=name, tier=PCIE, width=_INSIDE)
+        Cable(source=vertex, target=name, tier=PCIE, width=_UNLIMITED)
         for vertex, name in names.items()
         if vertex not in leaves
     ]
     return (*renamed, *inner)
 
 
-_INSIDE = 5000.0
+_UNLIMITED = 5000.0
 """GB/s inside a chip or card, which limits nothing (LOC_BW, NVIDIA/nccl src/graph/topo.h)."""
 
 
 def _tier(edge: _Edge, node: _Device) -> str:
-    """Tier of an edge by the name and description of its link; "" for one inside a chip."""
+    """Return the tier of an edge by its link's name and description; "" inside a chip."""
     text = f"{edge.link['name']} {edge.link.get('description') or ''}"
     if _PCI.search(text):
         return PCIE
@@ -394,10 +394,10 @@ def _tier(edge: _Edge, node: _Device) -> str:
 def _cables(
     node: _Device, names: dict[str, str], like: Cluster
 ) -> tuple[tuple[Cable, ...], list[str]]:
-    """Cables of a node: those of switches that reach the same accelerators as one switch's."""
+    """Return the cables of a node; switches that reach the same accelerators are merged."""
     pcie = (like.pcie.bandwidth if like.pcie else like.scale_up.bandwidth) / GIGA
     processor, assumptions = processor_of(like, pcie)
-    merged = _one_switch(node)
+    merged = _merged_switches(node)
     widths: defaultdict[tuple[str, str, str], float] = defaultdict(float)
     notes: dict[str, None] = {}
     for edge in node.edges:
@@ -416,7 +416,7 @@ def _cables(
             notes |= dict.fromkeys(assumptions)
         if source != target:
             ends = (target, source) if source > target else (source, target)
-            widths[(*ends, tier or PCIE)] += _INSIDE if width is None else width
+            widths[(*ends, tier or PCIE)] += _UNLIMITED if width is None else width
     cables = [
         Cable(source=source, target=target, tier=tier, width=width)
         for (source, target, tier), width in widths.items()
@@ -427,8 +427,8 @@ def _cables(
     return tuple(cable for cable in cables if cable.source in near), list(notes)
 
 
-def _one_switch(node: _Device) -> dict[str, str]:
-    """Name the switches of the scale-up fabric by the accelerators that they reach."""
+def _merged_switches(node: _Device) -> dict[str, str]:
+    """Return a name for each switch of the scale-up fabric by the accelerators it reaches."""
     neighbours: defaultdict[str, set[str]] = defaultdict(set)
     for edge in node.edges:
         if _tier(edge, node) == SCALE_UP:
@@ -442,8 +442,8 @@ def _one_switch(node: _Device) -> dict[str, str]:
     }
 
 
-def _between(file: Path, cluster: Cluster, fabric: _Fabric) -> Cluster:
-    """Put the fabric between nodes in place: none, one switch, or leaves that reach all spines."""
+def _with_fabric(file: Path, cluster: Cluster, fabric: _Fabric) -> Cluster:
+    """Set the fabric between nodes: none, one switch, or leaves connected to all spines."""
     if fabric.nodes > 1 and not fabric.outlets:
         raise _GraphError(f"{fabric.nodes} of {fabric.host}, and no edges between them")
     data = cluster.model_dump(mode="json", exclude_unset=True)
@@ -460,7 +460,7 @@ def _between(file: Path, cluster: Cluster, fabric: _Fabric) -> Cluster:
 
 
 def _leaf_spine(fabric: _Fabric, leaves: dict[tuple[str, int], list[int]]) -> dict[str, object]:
-    """Fields of a fabric of leaves and spines; whole nodes fill the leaves in order."""
+    """Return the fields of a leaf-spine fabric; whole nodes fill the leaves in order."""
     up: defaultdict[tuple[tuple[str, int], tuple[str, int]], float] = defaultdict(float)
     for source, target, link in fabric.edges:
         if fabric.host not in (source[0], target[0]):

@@ -1,9 +1,9 @@
-"""A node from the topology that NCCL or RCCL dumps (``NCCL_TOPO_DUMP_FILE``).
+"""Read a node from the topology that NCCL or RCCL dumps (``NCCL_TOPO_DUMP_FILE``).
 
 ``<system>`` holds a ``<cpu>`` per NUMA domain, these the tree of ``<pci>`` devices, and a device
 has a ``<gpu>`` with its ``<nvlink>`` or ``<xgmi>`` links, or a ``<nic>`` with its ``<net>`` ports
-(NVIDIA/nccl v2.30.7 src/graph/topo.cc and xml.cc, ROCm/rccl the same). Every bridge is kept. All
-NVSwitches of a node are one switch, as in NCCL: its links are shared out over all of them.
+(NVIDIA/nccl v2.30.7 src/graph/topo.cc and xml.cc, ROCm/rccl equally). All bridges are kept. All
+NVSwitches of a node are one switch, as in NCCL, because links are spread over all of them.
 """
 
 import re
@@ -41,8 +41,8 @@ _GCN = {"908": "cdna1", "90a": "cdna2", "910": "cdna2", "940": "cdna3", "941": "
     "950": "cdna4",
     "906": "",
 }
-"""Generation by the architecture; RCCL once wrote MI200's 90a as the number 910. Vega 20 (906: MI50
-and MI60) is older than those that have a table, and takes the figures of the nearest."""
+"""Generation by architecture; RCCL once wrote MI200's 90a as the number 910. Vega 20 (906: MI50 and
+MI60) is older than the generations with a table, and takes the figures of the nearest."""
 _XGMI = {
     "": (50.0, "AMD Radeon Instinct MI60 data sheet (200 GB/s both ways over 2 links)"),
     "cdna1": (46.0, "AMD CDNA white paper (92 GB/s both ways per link)"),
@@ -50,46 +50,45 @@ _XGMI = {
     "cdna3": (64.0, "github stas00/ml-engineering network/README.md (one direction)"),
     "cdna4": (76.5, "as in mi355x-8: 535.5 GB/s over 7 links"),
 }
-_ENCODING = {2.5: 0.8, 5.0: 0.8}
-"""Of a PCIe lane's bits those of data: 8b/10b in Gen1 and 2, 128b/130b since (PCIe base
+_PAYLOAD_OF_RATE = {2.5: 0.8, 5.0: 0.8}
+"""Share of data in a PCIe lane's bits by GT/s: 8b/10b in Gen1 and 2, 128b/130b since (PCIe base
 specification); Gen6's flits carry 236 of 256 bytes."""
 _GEN3 = 8.0
 _MOST_GTS = 1024.0
-"""GT/s of a PCIe lane: sixteen times those of Gen6."""
-_LOCAL = 5000.0
+"""Most GT/s of a PCIe lane: sixteen times those of Gen6."""
+_UNLIMITED = 5000.0
 """GB/s of what is not a cable: a software NIC on its processor, two ports of one PCIe switch chip
 (LOC_BW, NVIDIA/nccl v2.30.7 src/graph/topo.h)."""
 _INTEL = ((0xCF, "ERP"), (0x8F, "SRP"), (0x55, "SKL"), (0, "BDW"))
-"""Intel's generations by the least model of family 6 (NVIDIA/nccl v2.30.7 src/graph/topo.cc)."""
+"""Intel's generations by their lowest model of family 6 (NVIDIA/nccl v2.30.7 src/graph/topo.cc)."""
 _VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 _LINKS = ("nvlink", "xgmi", "c2c")
-_PEERS = ("0x03", "0x12")
+_GPU_CLASSES = ("0x03", "0x12")
 """PCI classes of GPUs: display controllers, and processing accelerators (AMD's since MI300)."""
 _MOST_MBITS = 10_000_000
-"""Speed of a NIC beyond which it is in kbit/s, as RCCL's plugin for Slingshot once wrote it: ten
-Tbit/s, six times that of the fastest there is."""
+"""NIC speeds above this are in kbit/s, as RCCL's plugin for Slingshot once wrote them: ten Tbit/s,
+six times the fastest NIC."""
 
 
 def from_nccl(path: str | Path, like: Cluster | None = None) -> Cluster:
-    """Read a topology dump as a cluster whose nodes are wired like that one.
+    """Read a topology dump as a cluster whose nodes are wired like it.
 
     Parameters
     ----------
     path
-        What ``NCCL_TOPO_DUMP_FILE`` named.
+        The file that ``NCCL_TOPO_DUMP_FILE`` named.
     like
-        The cluster that what is not in the file is taken from; the nearest of the catalogue if not
-        given.
+        The cluster for values that the file lacks; by default the nearest of the catalogue.
 
     Returns
     -------
     Cluster
-        With a ``wiring``; its ``sources`` say what the file has and what not.
+        With a ``wiring``; its ``sources`` name the file or another source of each number.
 
     Raises
     ------
     ClusterError
-        If the file cannot be read or is not a dump of one whole node: it names the element.
+        If the file cannot be read or is not a dump of one whole node; names the element.
     """
     file = Path(path)
     root = parse_xml(read_bytes(file, ClusterError), file, ClusterError)
@@ -100,12 +99,12 @@ def from_nccl(path: str | Path, like: Cluster | None = None) -> Cluster:
 
 
 class _ElementError(Exception):
-    """Says what is wrong with an element; the reader adds the file."""
+    """A fault of an element; the reader adds the file to its message."""
 
 
 @dataclass
-class _Reading:
-    """What was seen so far while the tree is walked."""
+class _Walk:
+    """What has been read in a walk of the tree."""
 
     gpus: dict[str, Element] = field(default_factory=dict)
     ports: list[tuple[str, float, Element]] = field(default_factory=list)
@@ -117,22 +116,22 @@ class _Reading:
 def _drawing(file: Path, root: Element) -> Drawing:
     if root.tag != "system":
         raise _ElementError(f"not a topology of NCCL: <{root.tag}> where <system> is expected")
-    reading = _Reading()
+    reading = _Walk()
     processors = _processors(root)
     for name, element in processors.items():
-        _walk(element, name, reading)
+        _add_devices(element, name, reading)
     if not reading.gpus:
         raise _ElementError(
             "no gpu: a dump has a <gpu> in the <pci> of each (NCCL_TOPO_DUMP_FILE writes one)"
         )
     chip = _chip(list(reading.gpus.values()))
-    order = sorted(reading.gpus, key=lambda bus: _rank(reading.gpus[bus]))
+    order = sorted(reading.gpus, key=lambda bus: _rank_and_device(reading.gpus[bus]))
     names = {bus: f"gpu{slot}" for slot, bus in enumerate(order)}
     links = _links(reading.gpus, names)
     nics, speed = _nics(reading)
     first = next(iter(processors.values()))
     cpu, processor = _cpu(first)
-    sockets = _sockets(processors, processor)
+    sockets = _socket_links(processors, processor)
     cables = [_renamed(cable, names) for cable in (*reading.cables, *sockets)]
     notes = dict(reading.notes)
     if sockets:
@@ -165,25 +164,25 @@ def _processors(root: Element) -> dict[str, Element]:
     return processors
 
 
-def _walk(parent: Element, name: str, reading: _Reading) -> None:
-    """Take the devices below a vertex; a branch without GPU or NIC is left out, as in NCCL."""
+def _add_devices(parent: Element, name: str, reading: _Walk) -> None:
+    """Add the devices below a vertex, except branches without GPU or NIC, as NCCL does."""
     for element in parent:
         if element.tag == "nic":
-            reading.ports += [(name, _LOCAL, port) for port in element.iter("net")]
+            reading.ports += [(name, _UNLIMITED, port) for port in element.iter("net")]
         elif element.tag == "pci" and any(
             descendant.tag in ("gpu", "net") for descendant in element.iter()
         ):
-            _device(element, name, reading)
+            _add_device(element, name, reading)
         elif element.tag == "pcilink":
             ends = sorted((name, f"pci-{_text(element, 'target')}"))
-            cable = Cable(source=ends[0], target=ends[1], tier=PCIE, width=_LOCAL)
+            cable = Cable(source=ends[0], target=ends[1], tier=PCIE, width=_UNLIMITED)
             if cable not in reading.cables:
                 reading.cables.append(cable)
         elif element.tag not in ("pci", "gpu"):
             raise _ElementError(f"<{element.tag}> in {name}: unknown element")
 
 
-def _device(element: Element, parent: str, reading: _Reading) -> None:
+def _add_device(element: Element, parent: str, reading: _Walk) -> None:
     bus = _text(element, "busid")
     name = _vertex_name(element, bus, reading)
     width = _pcie_width(element, reading)
@@ -197,14 +196,14 @@ def _device(element: Element, parent: str, reading: _Reading) -> None:
     reading.ports += [(name, width, port) for port in ports]
     children = Element(element.tag)
     children.extend(child for child in element if child.tag != "nic")
-    _walk(children, name, reading)
+    _add_devices(children, name, reading)
 
 
-def _vertex_name(element: Element, bus: str, reading: _Reading) -> str:
-    """Name a device; each element is one of its own, as in NCCL, but links name GPUs by bus.
+def _vertex_name(element: Element, bus: str, reading: _Walk) -> str:
+    """Return a new name for a device; as in NCCL, each element is one, but links name GPUs by bus.
 
-    Dumps have bridges that share a bus, side by side or with a device elsewhere, as a switch chip
-    shows several functions.
+    In dumps, bridges may share a bus with each other or with a device elsewhere, because a switch
+    chip has several functions.
     """
     count = reading.seen.get(bus, 0)
     reading.seen[bus] = count + 1
@@ -216,8 +215,8 @@ def _vertex_name(element: Element, bus: str, reading: _Reading) -> str:
     return f"pci-{bus}-{count}"
 
 
-def _pcie_width(element: Element, reading: _Reading) -> float:
-    """GB/s of a device's link to what is above it."""
+def _pcie_width(element: Element, reading: _Walk) -> float:
+    """Return the bandwidth of a device's link to its parent (GB/s)."""
     match = re.match(r"([\d.]+) GT/s", element.get("link_speed", ""))
     lanes = element.get("link_width", "0")
     if match is None:
@@ -230,7 +229,7 @@ def _pcie_width(element: Element, reading: _Reading) -> float:
         raise _ElementError(
             f"pci {element.get('busid')}: link_width {shown(lanes)} is not a number"
         )
-    share = 236 / 256 if rate >= 64 else _ENCODING.get(rate, 128 / 130)
+    share = 236 / 256 if rate >= 64 else _PAYLOAD_OF_RATE.get(rate, 128 / 130)
     return rate * (int(lanes) or 16) * share / 8
 
 
@@ -257,12 +256,12 @@ def _chip(gpus: list[Element]) -> Chip:
     return Chip(f"sm {sm}", "nvidia", generation, link, speed * 1e9, source)
 
 
-def _rank(gpu: Element) -> tuple[int, int]:
+def _rank_and_device(gpu: Element) -> tuple[int, int]:
     return _number(gpu, "rank", -1), _number(gpu, "dev", 0)
 
 
 def _links(gpus: dict[str, Element], names: dict[str, str]) -> list[Cable]:
-    """NVLink and xGMI: as many links each way, and all NVSwitches one."""
+    """Return the cables of NVLink and xGMI, equal in both directions; all NVSwitches are one."""
     counts: Counter[tuple[str, str]] = Counter()
     for bus, gpu in gpus.items():
         for link in gpu:
@@ -289,7 +288,7 @@ def _links(gpus: dict[str, Element], names: dict[str, str]) -> list[Cable]:
 
 
 def _target(link: Element, source: str, names: dict[str, str]) -> str:
-    """Vertex a link leads to; "" to a processor, which is not a peer."""
+    """Return the vertex that a link leads to; "" for a processor, which is not a peer."""
     if link.tag not in _LINKS:
         raise _ElementError(f"{source}: unknown link <{link.tag}>; known: {', '.join(_LINKS)}")
     kind = link.get("tclass", "")
@@ -297,7 +296,7 @@ def _target(link: Element, source: str, names: dict[str, str]) -> str:
         return ""
     if kind == "0x068000":
         return "nvswitch"
-    if not kind.startswith(_PEERS):
+    if not kind.startswith(_GPU_CLASSES):
         raise _ElementError(f"{source}: unknown link class tclass={kind!r} of <{link.tag}>")
     target = _text(link, "target")
     if target not in names:
@@ -305,8 +304,8 @@ def _target(link: Element, source: str, names: dict[str, str]) -> str:
     return names[target]
 
 
-def _nics(reading: _Reading) -> tuple[list[Cable], float | None]:
-    """Ports of the greatest speed, by their number; its bandwidth (B/s)."""
+def _nics(reading: _Walk) -> tuple[list[Cable], float | None]:
+    """Return the cables of the fastest NIC ports, by number, and the bandwidth of one (B/s)."""
     ports = sorted(reading.ports, key=lambda port: _number(port[2], "dev", 0))
     speeds = [_number(port, "speed") for _, _, port in ports]
     if not ports:
@@ -329,9 +328,9 @@ def _nics(reading: _Reading) -> tuple[list[Cable], float | None]:
 
 
 def _cpu(element: Element) -> tuple[str, str]:
-    """Name the processor as cluster files do and as :data:`~topologies.readers.drawn.SOCKET_GBPS`.
+    """Return the processor's name in cluster files, and its key in :data:`SOCKET_GBPS`.
 
-    Either is "" where it is not known.
+    Either is "" if unknown.
     """
     architecture = element.get("arch", "")
     if architecture == "ppc64":
@@ -346,7 +345,7 @@ def _cpu(element: Element) -> tuple[str, str]:
     return cpu, next(model for least, model in _INTEL if number >= least)
 
 
-def _sockets(processors: dict[str, Element], processor: str) -> list[Cable]:
+def _socket_links(processors: dict[str, Element], processor: str) -> list[Cable]:
     if len(processors) < 2:
         return []
     if not processor:

@@ -1,11 +1,11 @@
-"""A node from the matrix that ``nvidia-smi topo -m`` prints.
+"""Read a node from the matrix that ``nvidia-smi topo -m`` prints.
 
-Rows and columns are GPUs and NICs; an entry says how two are joined: ``NV4`` by so many NVLinks,
-``PIX`` over one PCIe bridge, ``PXB`` over several, ``PHB`` over a host bridge, ``NODE`` over host
-bridges of one NUMA domain, ``SYS`` between domains (the legend below the matrix). The tree is the
-least one that says the same: a switch for those joined by PIX, above it one for PXB, and so on to
-the NUMA domain. The matrix tells neither the GPU, nor speeds, nor how wide PCIe is: they are those
-of the cluster that is named beside it.
+Rows and columns are GPUs and NICs; an entry is the kind of path between two: ``NV4`` over 4
+NVLinks, ``PIX`` over one PCIe bridge, ``PXB`` over several, ``PHB`` over a host bridge, ``NODE``
+over host bridges of one NUMA domain, ``SYS`` between domains (the legend below the matrix). The
+tree is the smallest that gives this matrix: a switch for those joined by PIX, above it one for PXB,
+and so on up to the NUMA domain. The matrix gives neither the GPU, nor speeds, nor the width of
+PCIe: they are those of a given cluster.
 """
 
 import re
@@ -32,8 +32,8 @@ from topologies.readers.drawn import (
 )
 
 _LEVELS = ("PIX", "PXB", "PHB", "NODE")
-"""From the nearest; what is joined by none of them is in another NUMA domain (``SYS``)."""
-_NVLINK = {
+"""From the nearest; devices joined by none of them are in different NUMA domains (``SYS``)."""
+_LINKS_OF_GPU = {
     "nvlink1": (4, 20.0),
     "nvlink2": (6, 25.0),
     "nvlink3": (12, 25.0),
@@ -42,29 +42,29 @@ _NVLINK = {
 }
 """Links of a GPU, and GB/s of one in one direction, by technology."""
 _MOST_DEVICES = 256
-"""GPUs and NICs of one host: three times those of the largest there is."""
+"""Most GPUs and NICs of one host: three times those of the largest."""
 _SOURCE = "github stas00/ml-engineering network/README.md (one direction)"
 
 
 def from_nvidia_smi(path: str | Path, like: Cluster) -> Cluster:
-    """Read a matrix of ``nvidia-smi topo -m`` as a cluster whose nodes are wired like that.
+    """Read a matrix of ``nvidia-smi topo -m`` as a cluster whose nodes are wired like it.
 
     Parameters
     ----------
     path
-        A file with what the command printed.
+        A file with the command's output.
     like
         A cluster with the same GPUs and NICs: the matrix names neither.
 
     Returns
     -------
     Cluster
-        With a ``wiring``; its ``sources`` say what the file has and what not.
+        With a ``wiring``; its ``sources`` name the file or another source of each number.
 
     Raises
     ------
     ClusterError
-        If the file cannot be read or is not such a matrix: it names the row and column.
+        If the file cannot be read or is not such a matrix; names the row and column.
     """
     file = Path(path)
     try:
@@ -77,7 +77,7 @@ def from_nvidia_smi(path: str | Path, like: Cluster) -> Cluster:
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """Devices, how each two are joined, and the processors a GPU is near to ("" if none)."""
+    """Devices, the kind of path of each pair, and the processors near each GPU ("" if none)."""
 
     devices: tuple[str, ...]
     joined: dict[tuple[str, str], str]
@@ -85,7 +85,7 @@ class _Matrix:
 
     @property
     def vertices(self) -> dict[str, str]:
-        """Devices by the names of a wiring."""
+        """Names of the devices in a wiring."""
         gpus = [device for device in self.devices if device.startswith("GPU")]
         nics = [device for device in self.devices if not device.startswith("GPU")]
         return {name: f"gpu{slot}" for slot, name in enumerate(gpus)} | {
@@ -105,7 +105,7 @@ def _matrix(file: Path, text: str) -> _Matrix:
     rows = _rows(file, lines[start + 1 :], devices)
     joined = {}
     for (at, source), (to, target) in combinations(enumerate(devices), 2):
-        entry = _entry(file, source, target, rows[source][to])
+        entry = _check_entry(file, source, target, rows[source][to])
         if rows[target][at] != rows[source][to]:
             raise ClusterError(
                 f"{file}: {source} to {target} is {rows[source][to]}, but {target} to {source} is"
@@ -118,7 +118,7 @@ def _matrix(file: Path, text: str) -> _Matrix:
 
 
 def _rows(file: Path, lines: list[list[str]], devices: tuple[str, ...]) -> dict[str, list[str]]:
-    """Return what is joined to each device, and how; other lines that begin with one are no row."""
+    """Return each device's row of entries; other lines that begin with a device are ignored."""
     rows: dict[str, list[str]] = {}
     for name, *entries in lines:
         if name in devices and "X" in entries:
@@ -136,8 +136,8 @@ def _rows(file: Path, lines: list[list[str]], devices: tuple[str, ...]) -> dict[
     return rows
 
 
-def _entry(file: Path, source: str, target: str, entry: str) -> str:
-    if entry == "SOC":  # what SYS was called before driver 396
+def _check_entry(file: Path, source: str, target: str, entry: str) -> str:
+    if entry == "SOC":  # the name of SYS before driver 396
         return "SYS"
     if entry in (*_LEVELS, "SYS") or re.fullmatch(r"NV[1-9][0-9]{0,3}", entry):
         return entry
@@ -152,14 +152,14 @@ def _drawing(file: Path, matrix: _Matrix, like: Cluster) -> Drawing:
         raise ClusterError(f"{file}: neither {like.name} nor the matrix gives pcie.bandwidth")
     width = like.pcie.bandwidth / GIGA
     links = _nvlinks(file, matrix, like)
-    tree, domains = _tree(matrix, width)
+    tree, domains = _pcie_tree(matrix, width)
     notes = [f"Every PCIe cable is taken to be as wide as {like.name}'s."]
     if len(domains) > 1:
         processor, assumptions = processor_of(like, width)
         tree += pairs(domains, socket_width(processor))
         notes += [PAIRED, *assumptions]
     technology = like.scale_up.link or ""
-    bandwidth = _NVLINK[technology][1] * GIGA if links else 0.0
+    bandwidth = _LINKS_OF_GPU[technology][1] * GIGA if links else 0.0
     chip = Chip(
         like.accelerator.name,
         vendor_of(like),
@@ -183,7 +183,7 @@ def _drawing(file: Path, matrix: _Matrix, like: Cluster) -> Drawing:
 
 
 def _nvlinks(file: Path, matrix: _Matrix, like: Cluster) -> list[Cable]:
-    """Cables between GPUs, or to a switch where a GPU has too few links to have one per peer."""
+    """Return cables between GPUs, or to a switch if a GPU has too few links for all its peers."""
     counts = {
         (matrix.vertices[source], matrix.vertices[target]): int(entry.removeprefix("NV"))
         for (source, target), entry in matrix.joined.items()
@@ -191,9 +191,9 @@ def _nvlinks(file: Path, matrix: _Matrix, like: Cluster) -> list[Cable]:
     }
     if not counts:
         return []
-    if like.scale_up.link not in _NVLINK:
+    if like.scale_up.link not in _LINKS_OF_GPU:
         raise ClusterError(f"{file}: has NVLinks, but {like.name} does not give their generation")
-    most, _ = _NVLINK[like.scale_up.link]
+    most, _ = _LINKS_OF_GPU[like.scale_up.link]
     sums: Counter[str] = Counter()
     for ends, count in counts.items():
         sums.update(dict.fromkeys(ends, count))
@@ -217,36 +217,36 @@ def _nvlinks(file: Path, matrix: _Matrix, like: Cluster) -> list[Cable]:
     return [Cable(source=gpu, target="nvswitch", tier=SCALE_UP, width=width) for gpu in gpus]
 
 
-_STAGES = {"PIX": "switch", "PXB": "bridge", "PHB": "host", "NODE": "cpu"}
-"""What joins the devices of a level."""
-_INSIDE = 5000.0
+_VERTEX_OF_LEVEL = {"PIX": "switch", "PXB": "bridge", "PHB": "host", "NODE": "cpu"}
+"""Kind of vertex that joins the devices of a level."""
+_UNLIMITED = 5000.0
 """GB/s inside a processor, which limits nothing (LOC_BW, NVIDIA/nccl v2.30.7 src/graph/topo.h)."""
 
 
-def _tree(matrix: _Matrix, width: float) -> tuple[list[Cable], list[str]]:
-    """Make the PCIe tree and name its NUMA domains."""
+def _pcie_tree(matrix: _Matrix, width: float) -> tuple[list[Cable], list[str]]:
+    """Return the cables of the PCIe tree, and the names of its NUMA domains."""
     top = dict(matrix.vertices)
     group = {device: number for number, device in enumerate(matrix.devices)}
     cables: dict[Cable, None] = {}
     for level in _LEVELS:
-        before, group = group, _merged_groups(matrix, group, level)
+        before, group = group, _merge_groups(matrix, group, level)
         for device in matrix.devices:
             grew = sum(group_number == group[device] for group_number in group.values()) > sum(
                 group_number == before[device] for group_number in before.values()
             )
             if grew or level == _LEVELS[-1]:
-                lower, upper = top[device], f"{_STAGES[level]}{group[device]}"
+                lower, upper = top[device], f"{_VERTEX_OF_LEVEL[level]}{group[device]}"
                 inside = lower.startswith("host")
                 cable = Cable(
-                    source=lower, target=upper, tier=PCIE, width=_INSIDE if inside else width
+                    source=lower, target=upper, tier=PCIE, width=_UNLIMITED if inside else width
                 )
                 cables[cable] = None
                 top[device] = upper
     return list(cables), list(dict.fromkeys(top.values()))
 
 
-def _merged_groups(matrix: _Matrix, group: dict[str, int], level: str) -> dict[str, int]:
-    """Group the devices that a level joins, each group named by its first device's number."""
+def _merge_groups(matrix: _Matrix, group: dict[str, int], level: str) -> dict[str, int]:
+    """Return groups merged by a level, each numbered by its first device."""
     merged = dict(group)
     same = [ends for ends, entry in matrix.joined.items() if entry == level]
     if level == _LEVELS[-1]:

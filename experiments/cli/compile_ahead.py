@@ -4,7 +4,7 @@ import itertools
 import sys
 from collections.abc import Iterator
 from compileall import compile_dir
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from functools import cache
 from importlib import import_module
 from io import StringIO
@@ -15,7 +15,7 @@ from typing import Any
 
 from simulator.support.compiled import LOOPS, HotLoop, signature
 from simulator.support.limits import cores
-from simulator.support.workers import process_context
+from simulator.support.workers import worker_pool
 
 PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
 
@@ -47,8 +47,8 @@ def warm() -> int:
         for number in outer:
             _compile(number)
         return len(loops)
-    with ProcessPoolExecutor(processes, process_context(), initializer=_silent) as pool:
-        compiling = [pool.submit(_compile, number) for number in outer]
+    with worker_pool(None, processes) as submit:
+        compiling = [submit(_compile_silently, number) for number in outer]
         for done, compiled in enumerate(as_completed(compiling), 1):
             compiled.result()
             if sys.stderr.isatty():
@@ -74,9 +74,10 @@ def _compile(number: int) -> None:
     loop.dispatcher.compile(signature(loop.function))
 
 
-def _silent() -> None:
-    """Leave progress to the parent: every process would count on its own."""
+def _compile_silently(_: None, number: int) -> None:
+    """Compile in a worker, without its progress: the parent counts for all."""
     sys.stderr = StringIO()
+    _compile(number)
 
 
 def _entered() -> Iterator[HotLoop[..., Any]]:

@@ -1,4 +1,4 @@
-"""What calls put on the links of a topology: laid once for equal calls of groups that lie alike."""
+"""Costs of calls on a topology: routed once for equal calls of equivalent groups."""
 
 import math
 from collections.abc import Callable
@@ -18,31 +18,31 @@ from simulator.topology import Topology
 from simulator.workload import Workload
 
 Planner = Callable[[Call, Topology], Plan]
-"""How a library would carry out a call on a topology: algorithm, protocol, overheads.
+"""Choice of a library for a call on a topology: algorithm, protocol, overheads.
 
-It may depend on where the ranks of the group are on the network, not on the number of a component
-that is like others (:mod:`simulator.costing.symmetry`), nor on which links they are that a group's
-messages pass (:mod:`simulator.costing.likeness`): calls of groups that lie alike are planned once.
+It may depend on where the ranks of the group are in the network. It must not depend on the number
+of a component that equals others (:mod:`simulator.costing.symmetry`), nor on which of equivalent
+links its messages pass (:mod:`simulator.costing.likeness`): equal calls of those are planned once.
 """
-_WORTH_IT = 16
-"""Groups laid one by one before it is asked which of them lie alike."""
+_FEW_GROUPS = 16
+"""Groups routed one by one before equivalent ones are looked for."""
 
-_Sort = tuple[str, str, float, str, Shares | None]
+_Kind = tuple[str, str, float, str, Shares | None]
 """Kind, label of the group, size, dtype and shares of a call."""
 
 
 class Carried(NamedTuple):
-    """How a call is carried out, and what that puts on the links.
+    """The plan of a call and its loads on the links.
 
-    ``plan`` is None of a call whose size is unknown: nobody knows how that was carried out.
+    ``plan`` is None for a call of unknown size: its plan is unknown, too.
     """
 
     plan: Plan | None
     loads: tuple[Load, ...]
 
 
-class _LaidAt(NamedTuple):
-    """A call that was laid, and where, for those of groups that lie alike."""
+class _Known(NamedTuple):
+    """A call that was routed, and the seat of its group, reused for equivalent groups."""
 
     where: Seat
     carried: Carried
@@ -50,36 +50,36 @@ class _LaidAt(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Costs:
-    """Plans and loads of calls on a topology; equal calls are planned and laid once.
+    """Plans and loads of calls on a topology; equal calls are planned and routed once.
 
-    ``likeness`` says which groups lie alike; given by who has it of another network of the graph.
+    ``likeness`` determines which groups are equivalent; it can be shared by networks of one graph.
     """
 
     topology: Topology
     planner: Planner
     likeness: Likeness | None = None
-    _carried: dict[tuple[_Sort, tuple[int, ...]], Carried] = field(default_factory=dict)
-    _by_pattern: dict[tuple[_Sort, type, bytes], _LaidAt] = field(default_factory=dict)
+    _carried: dict[tuple[_Kind, tuple[int, ...]], Carried] = field(default_factory=dict)
+    _by_pattern: dict[tuple[_Kind, type, bytes], _Known] = field(default_factory=dict)
 
     @property
     def alike(self) -> Likeness:
-        """Which groups lie alike."""
+        """Which groups are equivalent."""
         if self.likeness is None:
             self.likeness = Likeness(self.topology)
         return self.likeness
 
     def carried(self, call: Call) -> Carried:
-        """Say how the call is carried out, and what it puts on the links."""
+        """Return the plan of a call and its loads on the links."""
         if math.isnan(call.size):
             return Carried(None, (unknown(call.transfer, self.topology),))
         sort = call.kind, call.group.label, call.size, call.dtype, call.shares
         key = sort, call.group.ranks
         if key not in self._carried:
-            self._carried[key] = self._laid_or_moved(sort, call)
+            self._carried[key] = self._route_or_map(sort, call)
         return self._carried[key]
 
     def loads(self, call: Call) -> tuple[Load, ...]:
-        """Return what the call puts on the links; nothing for a group of one rank."""
+        """Return the loads of a call on the links; none for a group of one rank."""
         return self.carried(call).loads
 
     def loads_by_index(self, workload: Workload) -> Callable[[int], tuple[Load, ...]]:
@@ -99,35 +99,35 @@ class Costs:
         return cost(self.loads(call))
 
     def idle_times(self, workload: Workload) -> Floats:
-        """Time of every call of a workload on an idle network (s); 0 if nobody takes part."""
+        """Time of every call of a workload on an idle network (s); 0 for a call without members."""
         first, row = distinct_calls(workload)
         times = [self.idle_time(workload.call_view(call)) for call in first]
         return np.array([*times, 0.0])[row]
 
     def plans(self, workload: Workload) -> Plans:
-        """Plan of every call of a workload, shape ``(calls,)``; None if nobody takes part."""
+        """Plan of every call of a workload, shape ``(calls,)``; None for a call without members."""
         first, row = distinct_calls(workload)
         plans = np.empty(len(first) + 1, dtype=np.object_)
         for number, call in enumerate(first):
             plans[number] = self.carried(workload.call_view(call)).plan
         return plans[row]
 
-    def _laid_or_moved(self, sort: _Sort, call: Call) -> Carried:
-        """Lay a call, or move what is known of a group that lies alike."""
-        pays = len(self._carried) >= _WORTH_IT or self.alike.has_answers
+    def _route_or_map(self, sort: _Kind, call: Call) -> Carried:
+        """Route a call, or map the loads of an equivalent group to its links."""
+        pays = len(self._carried) >= _FEW_GROUPS or self.alike.has_answers
         seat = self.alike.seat(call.group.ranks) if pays else None
         if seat is None:
-            return self._laid(call)
+            return self._route(call)
         key = sort, type(seat), seat.pattern
         if key not in self._by_pattern:
-            carried = self._laid(call)
+            carried = self._route(call)
             if seat.holds(carried.loads):
-                self._by_pattern[key] = _LaidAt(seat, carried)
+                self._by_pattern[key] = _Known(seat, carried)
             return carried
-        laid_at, (plan, loads) = self._by_pattern[key]
-        return Carried(plan, tuple(_moved(load, seat, laid_at) for load in loads))
+        known_seat, (plan, loads) = self._by_pattern[key]
+        return Carried(plan, tuple(_mapped(load, seat, known_seat) for load in loads))
 
-    def _laid(self, call: Call) -> Carried:
+    def _route(self, call: Call) -> Carried:
         positions = np.array(call.group.ranks, dtype=np.int32)
         plan = self.planner(call, self.topology)
         return Carried(plan, lay(plan, positions, call.size, self.topology))
@@ -137,14 +137,14 @@ _LEAST = np.iinfo(np.int64).min
 
 
 def distinct_calls(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
-    """Find calls that cost the same on any network: the first of each, and which every call is.
+    """Return the first of each set of calls of equal cost on any network, and each call's set.
 
-    A call that nobody takes part in is none of them (-1).
+    A call without members is in no set (-1).
     """
     calls = workload.calls
     dtypes = {dtype: number for number, dtype in enumerate(dict.fromkeys(calls.dtype))}
-    # Of floats from 0 the bits, as integers, are in the floats' order: measured times, of calls of
-    # unknown size, stand below all sizes, and what is neither known nor measured below these.
+    # The bits of floats from 0 on, as integers, have the order of the floats. Shifted down by the
+    # least integer are measured times, of calls of unknown size; those without either come first.
     sized, timed = ~np.isnan(calls.size), ~np.isnan(calls.transfer)
     amount = np.where(sized, calls.size, np.where(timed, calls.transfer, 0.0)) + 0.0
     order = amount.view(np.int64) + np.where(sized, 0, np.where(timed, _LEAST + 1, _LEAST))
@@ -160,9 +160,9 @@ def distinct_calls(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
     return joined[first].tolist(), row
 
 
-def _moved(load: Load, seat: Any, laid_at: Any) -> Load:
-    """Put a load of a like group on the links of this one; both seats are of one sort."""
+def _mapped(load: Load, seat: Any, known_seat: Any) -> Load:
+    """Map a load of an equivalent group to the links of this one; both seats have one type."""
     if not len(load.link):
         return load
-    links = seat.links_of(np.append(load.link, np.int32(load.bottleneck)), laid_at)
+    links = seat.links_of(np.append(load.link, np.int32(load.bottleneck)), known_seat)
     return replace(load, link=links[:-1], bottleneck=int(links[-1]))

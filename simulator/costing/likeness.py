@@ -1,14 +1,14 @@
-"""Groups of ranks that lie alike on a network, and on every other network of the same graph.
+"""Equivalent groups of ranks on a network, and on every other network of the same graph.
 
-Two groups lie alike if, member by member, they sit on the same kinds of node and in the same order
-of domains, have links of the same classes between them and to their neighbours, and if the messages
-between the same members pass links of the same classes and meet on the same of them. A call of one
-then puts on its links what the same call of the other puts on its own: it is planned and laid once,
-and moved.
+Two groups are equivalent if, member by member, they are on the same kinds of node and in the same
+order of domains, have links of the same classes between them and to their neighbours, and if the
+messages between the same members pass links of the same classes and share the same of them. A call
+of one then loads its links as the same call of the other loads its own: it is planned and routed
+once, and its loads are mapped to the other's links.
 
-Links are of one class that have the same numbers, and whose numbers belong to the same resources.
-On another network of the same graph whose links of one class are alike again the same groups lie
-alike, whatever their numbers: what is found out here is found out once for all of them.
+Links are of one class if their numbers are equal and belong to the same resources. On another
+network of the same graph, whose links of one class again have equal numbers, the same groups are
+equivalent, whatever the numbers: equivalence is determined once for all such networks.
 """
 
 from collections.abc import Iterable
@@ -27,14 +27,14 @@ from simulator.support.arrays import Ints, Longs, by_appearance
 from simulator.topology import Topology
 
 _MOST_MEMBERS = 64
-"""Members of a group of which all paths are looked at; few groups of a job are larger."""
+"""Most members of a group whose paths are all compared; few groups of a job are larger."""
 
 
 class Place(NamedTuple):
-    """How a group lies, and where: groups with one ``pattern`` lie alike.
+    """Where a group is in the network: groups with one ``pattern`` are equivalent.
 
-    Entry ``i`` of ``links`` is for each of them what it is for the others: the links that their
-    messages pass, in the order in which they first do.
+    Entries ``i`` of ``links`` of two such groups correspond. The links are those that messages of
+    the group pass, in order of first use.
     """
 
     pattern: bytes
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InComponents:
-    """A group in components of a network that are alike."""
+    """A group in components of a network that equal others."""
 
     pattern: bytes
     symmetry: Symmetry
@@ -54,7 +54,7 @@ class InComponents:
         return all(self.symmetry.confined(load.link, self.components) for load in loads)
 
     def links_of(self, link: Ints, seat: "InComponents") -> Ints:
-        """Links here that are what some of a like group are there."""
+        """Map links of an equivalent group to those of this one."""
         return self.symmetry.moved(link, seat.components, self.components)
 
 
@@ -66,7 +66,7 @@ class OnPaths:
 
     @property
     def pattern(self) -> bytes:
-        """What groups have in common that lie alike."""
+        """What equivalent groups have in common."""
         return self.place.pattern
 
     def holds(self, loads: Iterable[Load]) -> bool:
@@ -74,7 +74,7 @@ class OnPaths:
         return all(np.isin(load.link, self.place.links).all() for load in loads)
 
     def links_of(self, link: Ints, seat: "OnPaths") -> Ints:
-        """Links here that are what some of a like group are there."""
+        """Map links of an equivalent group to those of this one."""
         return moved(link, seat.place, self.place)
 
 
@@ -83,15 +83,15 @@ Seat = InComponents | OnPaths
 
 @dataclass(eq=False)
 class Likeness:
-    """What is alike on the networks of a graph, found out when it is asked for first.
+    """Equivalences on the networks of a graph, computed on first use.
 
     Parameters
     ----------
     network
-        One of them.
+        One of the networks.
     domains
-        What the planner of calls knows of each position besides the network, shape ``(ranks,)``:
-        its domain. None if that is not said: then :meth:`place` tells nothing.
+        Domain of each position, which is all that the planner of calls knows of it besides the
+        network, shape ``(ranks,)``. None if unknown: then :meth:`place` returns None.
     """
 
     network: Topology
@@ -111,23 +111,23 @@ class Likeness:
 
     @property
     def has_answers(self) -> bool:
-        """Whether anything has been found out, so that to ask again costs little."""
+        """Whether anything has been computed, so that further questions are cheap."""
         return bool(self._places) or "symmetry" in self.__dict__
 
     @cached_property
     def symmetry(self) -> Symmetry | None:
-        """Components that are alike; None if there are none."""
+        """Components that equal each other; None if there are none."""
         return symmetry(self.network)
 
     def serves(self, network: Topology, domains: NDArray[np.integer[Any]] | None) -> bool:
-        """Whether what lies alike here lies alike on another network."""
+        """Whether groups that are equivalent here are so on another network."""
         graph = self.network
         if network is graph and domains is self.domains:
             return True
         if not (_same_graph(graph, network) and _equal(domains, self.domains)):
             return False
         if is_uneven(graph) != is_uneven(network):
-            return False  # there the way of a message depends on what else is sent
+            return False  # then the path of a message depends on what else is sent
         of, first = self.classes
         return all(
             np.array_equal(numbers, numbers[first][of])
@@ -135,17 +135,17 @@ class Likeness:
         )
 
     def place(self, ranks: tuple[int, ...]) -> Place | None:
-        """Say how a group lies; None if that would take too long to tell, or paths do not tell.
+        """Return where a group is; None if paths do not determine that, or are too many to compare.
 
-        That is so of groups of more than 64 members, and where the way of a message depends on what
-        else is sent.
+        This is so for groups of more than 64 members, and where the path of a message depends on
+        what else is sent.
         """
         if ranks not in self._places:
-            self._places[ranks] = self._place_of(np.array(ranks, dtype=np.int32))
+            self._places[ranks] = self._find_place(np.array(ranks, dtype=np.int32))
         return self._places[ranks]
 
     def pattern(self, ranks: tuple[int, ...]) -> bytes | None:
-        """Say how a group lies as :meth:`place` does; of groups in like components one is asked."""
+        """Return the pattern of :meth:`place`, computed once for groups in equal components."""
         seat = self.seat(ranks)
         if isinstance(seat, InComponents):
             ranks = self._first.setdefault(seat.pattern, ranks)
@@ -153,12 +153,12 @@ class Likeness:
         return None if on_paths is None else on_paths.pattern
 
     def seat(self, ranks: tuple[int, ...]) -> Seat | None:
-        """Say how a group lies and where; None if that does not tell what its calls cost."""
+        """Return where a group is; None if that does not determine the cost of its calls."""
         if ranks not in self._seats:
-            self._seats[ranks] = self._seat_of(ranks)
+            self._seats[ranks] = self._find_seat(ranks)
         return self._seats[ranks]
 
-    def _seat_of(self, ranks: tuple[int, ...]) -> Seat | None:
+    def _find_seat(self, ranks: tuple[int, ...]) -> Seat | None:
         components, members = self.symmetry, np.array(ranks)
         pattern = None if components is None else components.pattern(members)
         if components is not None and pattern is not None:
@@ -166,7 +166,7 @@ class Likeness:
         on_paths = self.place(ranks)
         return None if on_paths is None else OnPaths(on_paths)
 
-    def _place_of(self, ranks: Ints) -> Place | None:
+    def _find_place(self, ranks: Ints) -> Place | None:
         graph = self.network
         if self.domains is None or len(ranks) > _MOST_MEMBERS or is_uneven(graph):
             return None
@@ -180,8 +180,8 @@ class Likeness:
         of = self.classes[0]
         parts = [
             np.argsort(ranks),
-            _by_order(self.domains[ranks]),
-            *self._cables(ranks),
+            _order_of(self.domains[ranks]),
+            *self._links_around(ranks),
             offset,
             appears,
             of[link],
@@ -191,8 +191,8 @@ class Likeness:
         pattern = b"|".join(np.ascontiguousarray(part, dtype=np.int64).tobytes() for part in parts)
         return Place(pattern, link[first].astype(np.int64))
 
-    def _cables(self, ranks: Ints) -> tuple[Longs, ...]:
-        """Links of a group: member by member between two, and which classes lead out of each."""
+    def _links_around(self, ranks: Ints) -> tuple[Longs, ...]:
+        """Links between members of a group, and classes of the links that leave each member."""
         graph, of = self.network, self.classes[0]
         order = np.argsort(ranks)
         at = np.full(len(graph.nodes), -1, dtype=np.int64)
@@ -205,16 +205,16 @@ class Likeness:
         return tuple(cables)
 
 
-def _by_order(values: NDArray[np.integer[Any]]) -> Longs:
-    """Return of each value which it is in their order."""
+def _order_of(values: NDArray[np.integer[Any]]) -> Longs:
+    """Return the rank of each value in their order; equal values have one rank."""
     order: Longs = np.unique(values, return_inverse=True)[1].ravel().astype(np.int64)
     return order
 
 
 def moved(links: Ints, source: Place, target: Place) -> Ints:
-    """Links of the group at ``target`` that are what ``links`` are of a like one at ``source``.
+    """Map links of the group at ``source`` to those of the equivalent group at ``target``.
 
-    All of them must be on the paths of that.
+    All of them must be on the paths of the group at ``source``.
     """
     order = np.argsort(source.links)
     at = order[np.searchsorted(source.links, links, sorter=order)]
@@ -222,26 +222,26 @@ def moved(links: Ints, source: Place, target: Place) -> Ints:
 
 
 _MOST_GRAPHS = 8
-"""Graphs of which it is kept what lies alike on them."""
+"""Most graphs whose equivalences are cached."""
 
 
 @dataclass(slots=True, eq=False)
 class Likenesses:
-    """What is known of the graphs of several networks."""
+    """Cache of the equivalences on the graphs of several networks."""
 
-    _kept: list[Likeness] = field(default_factory=list)
+    _cached: list[Likeness] = field(default_factory=list)
 
     def of(self, network: Topology, domains: NDArray[np.integer[Any]] | None) -> Likeness:
-        """Return what lies alike on a network."""
-        for likeness in self._kept:
+        """Return the equivalences on a network."""
+        for likeness in self._cached:
             if likeness.serves(network, domains):
                 return likeness
-        self._kept[:] = [*self._kept[1 - _MOST_GRAPHS :], Likeness(network, domains)]
-        return self._kept[-1]
+        self._cached[:] = [*self._cached[1 - _MOST_GRAPHS :], Likeness(network, domains)]
+        return self._cached[-1]
 
 
 def _same_graph(first: Topology, second: Topology) -> bool:
-    """Whether two networks are the same but for the bandwidths and latencies of their links."""
+    """Whether two networks differ only in the bandwidths and latencies of their links."""
     columns = ("source", "target", "resource", "latency_resource", "metric")
     return (
         (first.ranks, first.resources, first.kind) == (second.ranks, second.resources, second.kind)

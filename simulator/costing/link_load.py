@@ -1,12 +1,12 @@
-"""A schedule laid on a topology: bytes on links, once per run of like steps.
+"""Load of a schedule on the links of a topology: bytes on links, once per run of equal steps.
 
-A ring all-reduce on 1,024 ranks is two million transfers; here it is one load on its links, which
-remembers the steps it is folded out of, which are taken one by one while something else is on the
+A ring all-reduce on 1,024 ranks is two million transfers; here it is one load on its links. The
+load keeps the steps it is folded from, which are simulated one by one while another call uses the
 links (:func:`program`).
 
-Steps of very many transfers are laid without a list of what passes which link. What an all-to-all
-on 4,096 ranks puts on each link, and which of its 16.8 million transfers is the slowest, is added
-up goal by goal (:mod:`simulator.routing.totals`), once for calls of every size.
+Steps with very many transfers are routed without a list of their links. The load of an all-to-all
+on 4,096 ranks on each link, and the slowest of its 16.8 million transfers, are summed goal by goal
+(:mod:`simulator.routing.totals`), once for calls of every size.
 """
 
 import math
@@ -37,16 +37,16 @@ from simulator.transfers.program import (
     write,
 )
 
-_KEPT = 8
-"""Answers kept per topology: steps of the schedules that a planner compares."""
+_MOST_CACHED = 8
+"""Answers cached per topology: steps of the schedules that a planner compares."""
 
 
 class Summed(NamedTuple):
-    """What a step of a schedule comes to, of chunks of one byte.
+    """Totals of a step of a schedule, for chunks of one byte.
 
-    ``load`` is what it puts on each link (B), ``largest`` its largest transfer (B); ``latency_of``
-    is the latency of its slowest transfer, or of all in the mean, by resource (s), the last for
-    software, 0.
+    ``load`` is the bytes on each link (B), ``largest`` the largest transfer (B); ``latency_of`` is
+    the latency of the slowest transfer, or the mean of all, by resource (s), the last for software,
+    0.
     """
 
     load: Floats
@@ -55,14 +55,14 @@ class Summed(NamedTuple):
 
 
 def is_wide(step: Step) -> bool:
-    """Whether a step is to be summed up: it has very many transfers, and switches do not add."""
+    """Whether to sum a step without a list: it has very many transfers, and switches do not add."""
     return step.width > WIDEST and not step.in_network
 
 
 def summed(
     schedule: Schedule, step: Step, positions: Ints, network: Topology, *, everyone: bool
 ) -> Summed | None:
-    """Sum up a step of a schedule.
+    """Return the totals of a step of a schedule.
 
     Parameters
     ----------
@@ -71,14 +71,14 @@ def summed(
     positions
         Node of each rank of the group.
     network
-        Where it is laid.
+        The topology that carries it.
     everyone
         The latency is the mean of all transfers, not the slowest one's.
 
     Returns
     -------
     Summed or None
-            None where only a list of all transfers tells (:func:`simulator.routing.totals.totals`).
+        None if all transfers must be listed (:func:`simulator.routing.totals.totals`).
 
     Raises
     ------
@@ -93,7 +93,7 @@ def summed(
     if not everyone:
         return Summed(total.load, largest, np.append(total.latency_of, 0.0))
     if not uniform and network.routing.policy == "adaptive":
-        return None  # the parts that go which way are not those of messages of one byte
+        return None  # messages of one byte are divided in other proportions
     mean = _mean_latency_of(schedule, step, positions, network)
     return None if mean is None else Summed(total.load, largest, mean)
 
@@ -101,7 +101,7 @@ def summed(
 def _mean_latency_of(
     schedule: Schedule, step: Step, positions: Ints, network: Topology
 ) -> Floats | None:
-    """Mean latency of the transfers of a step by resource (s), the last for software, 0."""
+    """Return the mean latency of the transfers by resource (s), the last for software, 0."""
     total = _totals(network, _traffic(schedule, step, positions, uniform=True))
     if total is None:
         return None
@@ -112,7 +112,7 @@ def _mean_latency_of(
 def ways_of(
     schedule: Schedule, step: Step, positions: Ints, network: Topology
 ) -> Iterator[Routes] | None:
-    """List the links of the transfers of a wide step some at a time; None as :func:`summed`.
+    """Iterate over the links of the transfers of a wide step, in blocks; None as :func:`summed`.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def ways_of(
 def passing(
     schedule: Schedule, step: Step, where: tuple[Ints, Topology], link: int
 ) -> tuple[int, list[tuple[int, int]]] | None:
-    """Count the transfers of a wide step on a link; say of the first few who sends to whom."""
+    """Return the number of transfers of a wide step on a link, and the ranks of the first few."""
     positions, network = where
     total = totals(network, _traffic(schedule, step, positions), link)
     if total is None:
@@ -137,7 +137,7 @@ def passing(
 
 
 def ends_of(step: Step, number: int) -> tuple[int, int]:
-    """Ranks of a transfer, by its number in :class:`~simulator.routing.messages.Traffic`."""
+    """Return sender and receiver of a transfer, by its number in a ``Traffic``."""
     if isinstance(step, Exchange):
         sender, receiver = divmod(number, len(step.members))
         return int(step.members[sender]), int(step.members[receiver])
@@ -158,11 +158,11 @@ def _traffic(schedule: Schedule, step: Step, positions: Ints, *, uniform: bool =
 
 
 def _totals(network: Topology, traffic: Traffic) -> Totals | None:
-    """Sum up messages, or say again what the last few came to."""
+    """Return the totals of messages; the last few are cached."""
     cache: dict[bytes, Totals | None] = network.known_graph.setdefault("totals", {})
-    key = _key(traffic)
+    key = _digest(traffic)
     if key not in cache:
-        if len(cache) >= _KEPT:
+        if len(cache) >= _MOST_CACHED:
             del cache[next(iter(cache))]
         total = totals(network, traffic)
         if total is None:
@@ -171,8 +171,8 @@ def _totals(network: Topology, traffic: Traffic) -> Totals | None:
     return cache[key]
 
 
-def _key(traffic: Traffic) -> bytes:
-    """Tell traffic from other traffic."""
+def _digest(traffic: Traffic) -> bytes:
+    """Return a digest of all columns of traffic."""
     digest = blake2b(digest_size=16)
     for column in (traffic.goal, traffic.source, traffic.offset, traffic.number, traffic.amount):
         shape = None if column is None else column.shape
@@ -183,7 +183,7 @@ def _key(traffic: Traffic) -> bytes:
 
 
 class Run(NamedTuple):
-    """Like steps, one after the other: each waits ``latency`` (s), then moves ``amount`` (B)."""
+    """Equal steps in sequence: each waits ``latency`` (s), then moves ``amount`` (B)."""
 
     repeats: int
     latency: float
@@ -194,17 +194,17 @@ class Run(NamedTuple):
 class Load:
     """Flows that start together and advance in step, each at the same rate.
 
-    ``amount`` is the bytes of the largest flow over all repetitions (B). A flow at rate ``x``
-    (B/s) puts ``weight[i] * x`` on link ``link[i]``; alone it runs at ``alone`` = the least
-    bandwidth / weight, found on link ``bottleneck``. ``latency`` (s) passes before bytes move;
-    ``latency_of`` splits it by resource, shape ``(resources + 1,)``, the last for software.
+    ``amount`` is the bytes of the largest flow over all repetitions (B). A flow at rate ``x`` (B/s)
+    puts ``weight[i] * x`` on link ``link[i]``; alone it runs at ``alone``, the least bandwidth /
+    weight, that of link ``bottleneck``. ``latency`` (s) passes before bytes move; ``latency_of``
+    splits it by resource, shape ``(resources + 1,)``, the last for software.
 
-    ``runs`` are the steps it is folded out of, which add up to ``latency`` and ``amount``; empty
-    for a load that is one step.
+    ``runs`` are the steps it is folded from, which sum to ``latency`` and ``amount``; empty for a
+    load that is one step.
 
-    Where the ranks of a call run ahead (:mod:`simulator.transfers.program`), one load is all its
-    transfers: ``amount`` is the bytes of its busiest link, ``alone`` what they come to over the
-    time of the call, latencies included, and ``goes`` says where that time goes, with the shape of
+    If the ranks of a call run ahead (:mod:`simulator.transfers.program`), one load represents all
+    its transfers: ``amount`` is the bytes of its busiest link, ``alone`` those bytes over the time
+    of the call, latencies included, and ``goes`` is that time by resource, with the shape of
     ``latency_of``.
     """
 
@@ -219,7 +219,7 @@ class Load:
     goes: Floats | None = None
 
     def spent(self, network: Topology) -> Floats:
-        """Say where its time on an idle network goes (s), shape ``(resources + 1,)``."""
+        """Return its time on an idle network by resource (s), shape ``(resources + 1,)``."""
         if self.goes is not None:
             return self.goes
         spent = self.latency_of.copy()
@@ -234,27 +234,27 @@ class Load:
 
     @property
     def transfer(self) -> float:
-        """``amount / alone``: the bytes' part of the time on an idle network (s)."""
+        """``amount / alone``: the part of bytes in the time on an idle network (s)."""
         return self.amount / self.alone if self.amount else 0.0
 
 
 def cost(loads: tuple[Load, ...]) -> float:
-    """Time of a call on an idle network: its loads one after the other (s)."""
+    """Return the time of a call on an idle network: its loads in sequence (s)."""
     return sum(load.time for load in loads)
 
 
 def unknown(transfer: float, network: Topology) -> Load:
-    """Load of a call whose size is unknown: its measured time, whatever the network.
+    """Return the load of a call of unknown size: its measured time, on any network.
 
-    ``transfer`` in s; NaN, where nothing was measured either, is an error.
+    ``transfer`` in s; NaN, if nothing was measured either, is an error.
     """
     if math.isnan(transfer):
         raise WorkloadError("a call has neither a size nor a measured time")
-    return _of_software(transfer, network)
+    return _load_of_software(transfer, network)
 
 
 def lay(plan: Plan, positions: Ints, size: float, network: Topology) -> tuple[Load, ...]:
-    """Lay a plan on a topology; ``positions[i]`` is the node of the group's rank ``i``.
+    """Return the loads of a plan on a topology; ``positions[i]`` is the node of rank ``i``.
 
     ``size`` is S of nccl-tests (B). Runs of steps that use the same links are one load; so are all
     the transfers of a call whose ranks run ahead.
@@ -268,27 +268,27 @@ def lay(plan: Plan, positions: Ints, size: float, network: Topology) -> tuple[Lo
         return lay_in_step(plan, positions, size, network)
     written = write(plan, positions, size, network)
     took = alone(written, 0.0, network)
-    return (_of_software(plan.overhead, network), _of_transfers(written, took, network))
+    return (_load_of_software(plan.overhead, network), _load_of_transfers(written, took, network))
 
 
 def lay_in_step(plan: Plan, positions: Ints, size: float, network: Topology) -> tuple[Load, ...]:
-    """Lay a plan as if every step ended for the whole group at once: :func:`lay` in closed form.
+    """Return the loads of :func:`lay` in closed form, as if each step ended for all ranks at once.
 
     Raises
     ------
     TopologyError
         If a transfer has no path.
     """
-    loads = [_of_software(plan.overhead, network)]
+    loads = [_load_of_software(plan.overhead, network)]
     steps = [
-        _of_step(step, plan, positions, (size / plan.schedule.parts, network))
+        _load_of_step(step, plan, positions, (size / plan.schedule.parts, network))
         for step in plan.schedule.steps
     ]
     if plan.pipelined:
-        return (_together(loads + steps, network),)
+        return (_all_at_once(loads + steps, network),)
     for load in steps:
         if _same_links(loads[-1], load) or not len(loads[-1].link):
-            loads[-1] = _one_after_the_other(loads[-1], load)
+            loads[-1] = _in_sequence(loads[-1], load)
         else:
             loads.append(load)
     return tuple(loads)
@@ -297,14 +297,14 @@ def lay_in_step(plan: Plan, positions: Ints, size: float, network: Topology) -> 
 def program(
     plan: Plan | None, loads: tuple[Load, ...], where: tuple[Ints, float, Topology]
 ) -> Program:
-    """Write out what a call does beside others.
+    """Return what a call does on shared links, transfer by transfer.
 
     Parameters
     ----------
     plan
-        How it is carried out, None if nobody knows.
+        How it is carried out, None if unknown.
     loads
-        What :func:`lay` makes of it.
+        Its loads, from :func:`lay`.
     where
         Positions of its ranks, its size (B) and the network.
     """
@@ -325,14 +325,14 @@ def program(
     return in_a_row(flows, len(where[-1].resources))
 
 
-def _of_software(overhead: float, network: Topology) -> Load:
+def _load_of_software(overhead: float, network: Topology) -> Load:
     software = np.zeros(len(network.resources) + 1)
     software[-1] = overhead
     return Load(overhead, software, 0.0, np.empty(0, dtype=np.int32), np.empty(0), np.inf, -1)
 
 
-def _of_transfers(written: Program, took: Alone, network: Topology) -> Load:
-    """One load of all transfers of a call, which alone takes what was simulated."""
+def _load_of_transfers(written: Program, took: Alone, network: Topology) -> Load:
+    """Return one load for all transfers of a call, whose time alone was simulated."""
     on_link = written.bytes_on_links(len(network))
     used = np.flatnonzero(on_link).astype(np.int32)
     busy = on_link[used] / network.bandwidth[used]
@@ -350,9 +350,9 @@ def _of_transfers(written: Program, took: Alone, network: Topology) -> Load:
     )
 
 
-def _of_step(step: Step, plan: Plan, positions: Ints, where: tuple[float, Topology]) -> Load:
+def _load_of_step(step: Step, plan: Plan, positions: Ints, where: tuple[float, Topology]) -> Load:
     network = where[1]
-    on_link, largest, latency_of = _summed(step, plan, positions, where)
+    on_link, largest, latency_of = _step_totals(step, plan, positions, where)
     if plan.bandwidth_factor:
         on_link /= by_resource(plan.bandwidth_factor, network)[network.resource]
     latency_of[:-1] *= plan.latencies
@@ -376,8 +376,8 @@ def _of_step(step: Step, plan: Plan, positions: Ints, where: tuple[float, Topolo
     )
 
 
-def _summed(step: Step, plan: Plan, positions: Ints, where: tuple[float, Topology]) -> Summed:
-    """Bytes of a step on each link, those of its largest transfer, and its latency; new arrays."""
+def _step_totals(step: Step, plan: Plan, positions: Ints, where: tuple[float, Topology]) -> Summed:
+    """Return the totals of a step, for chunks of the given bytes, in new arrays."""
     chunk_bytes, network = where
     total = None
     if is_wide(step):
@@ -394,9 +394,9 @@ def _summed(step: Step, plan: Plan, positions: Ints, where: tuple[float, Topolog
 
 
 def bytes_on_links(step: Step, flow: Floats, ways: Routes, network: Topology) -> Floats:
-    """Add up on each link what the transfers of a step send over it (B), shape ``(links,)``.
+    """Return the bytes that the transfers of a step send over each link (B), shape ``(links,)``.
 
-    Where the switches add, a link carries the largest part that any of those transfers sends there.
+    If the switches add, transfers of a chunk to one target are one on a link, of the largest part.
     """
     of, link = ways.message, ways.link
     amount = flow[of] * ways.share
@@ -411,7 +411,7 @@ def bytes_on_links(step: Step, flow: Floats, ways: Routes, network: Topology) ->
 
 
 def _latency_of(ways: Routes, network: Topology, *, everyone: bool) -> Floats:
-    """Split the latency of a step by resource: its slowest transfer's, or everyone's mean."""
+    """Return the latency of a step by resource: of its slowest transfer, or the mean of all."""
     latency_of = np.zeros(len(network.resources) + 1)
     if not len(ways.link):
         return latency_of
@@ -426,8 +426,8 @@ def _latency_of(ways: Routes, network: Topology, *, everyone: bool) -> Floats:
     return latency_of
 
 
-def _together(loads: list[Load], network: Topology) -> Load:
-    """One load of all: latencies one after the other, bytes at the same time."""
+def _all_at_once(loads: list[Load], network: Topology) -> Load:
+    """Return one load for all: latencies in sequence, bytes at the same time."""
     on_link = np.zeros(len(network))
     for load in loads:
         on_link[load.link] += load.weight * load.amount
@@ -450,18 +450,18 @@ def _same_links(first: Load, second: Load) -> bool:
     return np.array_equal(first.link, second.link) and np.array_equal(first.weight, second.weight)
 
 
-def _one_after_the_other(first: Load, second: Load) -> Load:
+def _in_sequence(first: Load, second: Load) -> Load:
     return replace(
         second,
         latency=first.latency + second.latency,
         latency_of=first.latency_of + second.latency_of,
         amount=first.amount + second.amount,
-        runs=_runs_of(first, second),
+        runs=_merge_runs(first, second),
     )
 
 
-def _runs_of(first: Load, second: Load) -> tuple[Run, ...]:
-    """List the runs of both; like steps are one run, and what only waits joins a single step."""
+def _merge_runs(first: Load, second: Load) -> tuple[Run, ...]:
+    """Return the runs of both; equal steps are one run, and latency alone joins a single step."""
     runs: list[Run] = []
     for load in (first, second):
         for run in load.runs or (Run(1, load.latency, load.amount),):

@@ -1,8 +1,8 @@
-"""What a schedule costs on one network, or on many of one graph at once.
+"""Cost of a schedule on one network, or on many networks of one graph at once.
 
-Many networks of one graph are the same links with other bandwidths and latencies. Links that agree
-in all of them are a class. What a schedule puts on a network depends on the graph only; its time is
-then a maximum over classes, taken for all networks at once.
+Many networks of one graph have the same links with other bandwidths and latencies. Links that agree
+in all of them are a class. The load of a schedule depends on the graph only; its time is then a
+maximum over classes, computed for all networks at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,33 +22,32 @@ from simulator.transfers.program import by_resource, runs_ahead
 
 Number = Any
 """A float, or an array with a value per network."""
-"""Where the ranks of a group sit: nodes of the graph, in the order of the group."""
 _BITS = 62
-"""What an int64 holds without its sign."""
+"""Bits of an int64 that can be used without its sign."""
 
 
 class Links(Protocol):
-    """One network or many: where schedules are laid, each once."""
+    """One network or many, on which each schedule is routed once."""
 
     @property
     def graph(self) -> Topology:
-        """Which links there are."""
+        """The common graph of links."""
         ...
 
     def wire(self, schedule: Schedule, positions: Ints, *, pipelined: bool) -> "Wire":
-        """Say what a schedule costs on the links alone."""
+        """Return the cost of a schedule on the links alone."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneNetwork:
-    """A network by itself; schedules are laid on it as the engines lay them, to the last bit."""
+    """A network by itself; costs equal those of the engines to the last bit."""
 
     graph: Topology
     _wires: "dict[tuple[int, bytes, bool], tuple[Schedule, Wire]]" = field(default_factory=dict)
 
     def wire(self, schedule: Schedule, positions: Ints, *, pipelined: bool) -> "Wire":
-        """Lay a schedule of one byte on the links.
+        """Return the cost of a schedule of one byte on the links.
 
         Raises
         ------
@@ -82,7 +81,7 @@ class Networks:
     resource: NDArray[np.int16]
     bandwidth: Floats
     latency: Floats
-    _laid: "dict[tuple[int, bytes], tuple[Schedule, Laid]]" = field(default_factory=dict)
+    _laid: "dict[tuple[int, bytes], tuple[Schedule, ClassLoads]]" = field(default_factory=dict)
     _keeping: "dict[tuple[int, bytes], LockstepOnNetworks]" = field(default_factory=dict)
     _wires: "dict[tuple[int, bytes, bool], tuple[Schedule, Wire]]" = field(default_factory=dict)
 
@@ -90,7 +89,7 @@ class Networks:
         return int(self.bandwidth.shape[1])
 
     def at(self, bandwidth: Floats, latency: Floats) -> "Networks":
-        """Return other networks of the same graph and classes; what is laid on these is on them."""
+        """Return other networks of the same graph and classes; they share the routed schedules."""
         return replace(
             self,
             bandwidth=np.ascontiguousarray(bandwidth),
@@ -99,13 +98,13 @@ class Networks:
         )
 
     def following(self, value: str) -> Mask:
-        """Classes of links that change in proportion with a value such as ``scale_up.latency``."""
+        """Mark classes of links that change in proportion with a value (``scale_up.latency``)."""
         of_class = np.empty(len(self.resource), dtype=np.intp)
         of_class[self.of] = np.arange(len(self.graph))
         return self.graph.following(value)[of_class]
 
     def wire(self, schedule: Schedule, positions: Ints, *, pipelined: bool) -> "Wire":
-        """Lay a schedule of one byte on the links of all networks.
+        """Return the cost of a schedule of one byte on the links of all networks.
 
         Raises
         ------
@@ -118,15 +117,15 @@ class Networks:
             self._wires[key] = schedule, wire
         return self._wires[key][1]
 
-    def laid(self, schedule: Schedule, positions: Ints) -> "Laid":
-        """Lay a schedule on the classes of links, once for all networks that have them."""
+    def laid(self, schedule: Schedule, positions: Ints) -> "ClassLoads":
+        """Return the loads of a schedule on classes of links, once for all networks with these."""
         key = id(schedule), positions.tobytes()
         if key not in self._laid:
             self._laid[key] = schedule, laid(schedule, positions, self)
         return self._laid[key][1]
 
     def keeps_step(self, schedule: Schedule, positions: Ints) -> Mask:
-        """Say on which networks a call takes what :meth:`wire` says, shape ``(S,)``.
+        """Mark the networks on which a call takes the time of :meth:`wire`, shape ``(S,)``.
 
         Elsewhere ranks may run ahead of each other
         (:func:`simulator.transfers.lockstep.is_lockstep`).
@@ -138,19 +137,19 @@ class Networks:
         """
         if not runs_ahead(Plan(schedule)):
             return np.ones(len(self), dtype=np.bool_)
-        return self._judge(schedule, positions).on(self.bandwidth, self.latency)
+        return self._lockstep(schedule, positions).on(self.bandwidth, self.latency)
 
     def keeps_step_anyhow(self, schedule: Schedule, positions: Ints) -> bool:
-        """Whether that is so on all networks with the same graph and classes.
+        """Whether that holds on all networks with the same graph and classes.
 
         Raises
         ------
         TopologyError
             If a transfer has no path.
         """
-        return not runs_ahead(Plan(schedule)) or self._judge(schedule, positions).uniform
+        return not runs_ahead(Plan(schedule)) or self._lockstep(schedule, positions).uniform
 
-    def _judge(self, schedule: Schedule, positions: Ints) -> LockstepOnNetworks:
+    def _lockstep(self, schedule: Schedule, positions: Ints) -> LockstepOnNetworks:
         key = id(schedule), positions.tobytes()
         if key not in self._keeping:
             self._keeping[key] = LockstepOnNetworks(schedule, positions, self.graph, self.of)
@@ -171,7 +170,7 @@ class Networks:
         return self.at(self.bandwidth * of_bandwidth, self.latency * of_latency)
 
     def network(self, index: int) -> Topology:
-        """Return one of them."""
+        """Return the network of an index."""
         return replace(
             self.graph,
             bandwidth=self.bandwidth[self.of, index],
@@ -179,7 +178,7 @@ class Networks:
         )
 
     def distinct(self) -> tuple[list[int], NDArray[np.intp]]:
-        """Networks that differ, the first of each, and which of them every network is."""
+        """Return the first of each set of equal networks, and the set of every network."""
         if len(self) == 1:
             return [0], np.zeros(1, dtype=np.intp)
         both = np.concatenate([self.bandwidth, self.latency]).T
@@ -189,9 +188,9 @@ class Networks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wire:
-    """What a schedule costs on the links alone: s per byte of the message, s of latency, steps.
+    """Cost of a schedule on the links alone: s per byte of the message, s of latency, steps.
 
-    ``busy`` (s per byte) is how long a pipelined schedule keeps each link, or class of links, of
+    ``busy`` (s per byte) is how long a pipelined schedule occupies each link, or class of links, of
     ``resource``.
     """
 
@@ -202,7 +201,7 @@ class Wire:
     resource: NDArray[np.int16]
 
     def on(self, network: Topology, resource: str) -> Number:
-        """Time of the bytes on the links of one resource (s per byte); 0 if they use none."""
+        """Return the time of the bytes on a resource's links (s per byte); 0 if unused."""
         if resource not in network.resources:
             return np.zeros(self.busy.shape[1:])
         chosen = self.resource == network.resources.index(resource)
@@ -210,10 +209,10 @@ class Wire:
 
 
 def classes(graph: Topology, values: Sequence[str] = ()) -> Networks:
-    """Return a network by itself, ready to be multiplied by some values (``scale_up.latency``).
+    """Return the classes of links of a network, given values to vary (``scale_up.latency``).
 
-    Links of which these make the same are a class: those with the same numbers that follow the same
-    values (:meth:`simulator.topology.Topology.following`).
+    Links are of one class if their numbers are equal and follow the same values
+    (:meth:`simulator.topology.Topology.following`).
     """
     follow = [graph.following(value) for value in values]
     columns = np.stack([graph.resource, graph.bandwidth, graph.latency, *follow], axis=1)
@@ -223,12 +222,12 @@ def classes(graph: Topology, values: Sequence[str] = ()) -> Networks:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Laid:
-    """Like steps of a schedule of one byte on the graph of many networks, whatever their numbers.
+class ClassLoads:
+    """Loads of the distinct steps of a schedule of one byte on the graph of many networks.
 
-    Of step ``i``, repeated ``repeats[i]`` times: ``most[i]`` is the bytes on the busiest link of
-    each class, ``mean[i]`` how many links of each class a transfer passes (a divided one in the
-    mean over its paths), ``ways[i]`` the same of every transfer that differs. ``total`` is ``most``
+    Step ``i`` is repeated ``repeats[i]`` times: ``most[i]`` is the bytes on the busiest link of
+    each class, ``mean[i]`` the mean number of links of each class that a transfer passes (over its
+    paths if divided), ``ways[i]`` the distinct such numbers of its transfers. ``total`` is ``most``
     of all steps together.
     """
 
@@ -240,12 +239,12 @@ class Laid:
 
     @property
     def steps(self) -> int:
-        """Steps of the schedule."""
+        """Number of steps of the schedule."""
         return int(self.repeats.sum())
 
 
-def laid(schedule: Schedule, positions: Ints, networks: Networks) -> Laid:
-    """Lay a schedule on the graph of networks: what is the same on all that have its classes.
+def laid(schedule: Schedule, positions: Ints, networks: Networks) -> ClassLoads:
+    """Return the loads of a schedule on the classes of links, equal on all networks with these.
 
     Raises
     ------
@@ -256,27 +255,27 @@ def laid(schedule: Schedule, positions: Ints, networks: Networks) -> Laid:
     count: dict[tuple[bytes, ...], int] = {}
     rows: dict[tuple[bytes, ...], tuple[Floats, Floats, Floats]] = {}
     for step in schedule.steps:
-        on_link, mean, ways = _laid((schedule, step), positions, networks)
+        on_link, mean, ways = _step_on_classes((schedule, step), positions, networks)
         total += step.repeats * on_link
-        row = _most(on_link, networks), mean, ways
+        row = _busiest_of_class(on_link, networks), mean, ways
         key = tuple(part.tobytes() for part in row)
         count[key] = count.get(key, 0) + step.repeats
         rows[key] = row
-    return Laid(
+    return ClassLoads(
         repeats=np.array(list(count.values()), dtype=np.float64),
         most=np.array([most for most, _, _ in rows.values()]).reshape(-1, classes),
         mean=np.array([mean for _, mean, _ in rows.values()]).reshape(-1, classes),
         ways=tuple(ways for _, _, ways in rows.values()),
-        total=_most(total, networks),
+        total=_busiest_of_class(total, networks),
     )
 
 
 def on_networks(
-    laid: Laid, networks: Networks, *, pipelined: bool, chosen_on: Networks | None = None
+    laid: ClassLoads, networks: Networks, *, pipelined: bool, chosen_on: Networks | None = None
 ) -> Wire:
-    """Give a schedule that is laid the bandwidths and latencies of networks.
+    """Return the cost of a schedule on networks, given its loads.
 
-    The transfer that a step waits for is the slowest of ``chosen_on``, these networks by default.
+    A step waits for the slowest transfer on ``chosen_on``; by default on these networks.
     """
     busy = laid.total[:, None] / networks.bandwidth
     if pipelined:
@@ -291,42 +290,42 @@ def on_networks(
 
 
 def _slowest(ways: Floats, networks: Networks, chosen_on: Networks | None) -> Floats:
-    """Latency of the way that is the slowest there (s), shape ``(S,)``."""
+    """Return the latency of the slowest path (s), shape ``(S,)``."""
     latency: Floats = ways @ networks.latency
     compared = latency if chosen_on is None else ways @ chosen_on.latency
     slowest: Floats = latency[compared.argmax(axis=0), np.arange(len(networks))]
     return slowest
 
 
-def _most(on_link: Floats, networks: Networks) -> Floats:
-    """Bytes on the busiest link of each class, shape ``(classes,)``."""
+def _busiest_of_class(on_link: Floats, networks: Networks) -> Floats:
+    """Return the bytes on the busiest link of each class, shape ``(classes,)``."""
     most = np.zeros(len(networks.resource))
     np.maximum.at(most, networks.of, on_link)
     return most
 
 
-def _laid(
+def _step_on_classes(
     part: tuple[Schedule, Step], positions: Ints, networks: Networks
 ) -> tuple[Floats, Floats, Floats]:
-    """Bytes of a step on each link, and how many links of each class a transfer passes.
+    """Return the bytes of a step on each link, and the links of each class a transfer passes.
 
-    That is in the mean, and of every transfer that differs.
+    The latter as the mean, and as the distinct rows of all transfers.
     """
     (schedule, step), graph = part, networks.graph
-    total = _summed(part, positions, networks) if is_wide(step) else None
+    total = _wide_step_on_classes(part, positions, networks) if is_wide(step) else None
     if total is not None:
         return total
     flow: Floats = schedule.units(step)
     flow *= 1 / schedule.parts
     path = routes(graph, positions[step.source], positions[step.target], flow)
     hops = _hops(path, networks)
-    return bytes_on_links(step, flow, path, graph), hops.mean(axis=0), _unlike(hops)
+    return bytes_on_links(step, flow, path, graph), hops.mean(axis=0), _distinct_rows(hops)
 
 
-def _summed(
+def _wide_step_on_classes(
     part: tuple[Schedule, Step], positions: Ints, networks: Networks
 ) -> tuple[Floats, Floats, Floats] | None:
-    """Return the same of a step of very many transfers, of which some are listed at a time."""
+    """Return the same of a step of very many transfers, which are listed in blocks."""
     (schedule, step), graph = part, networks.graph
     total = summed(schedule, step, positions, graph, everyone=False)
     listed = ways_of(schedule, step, positions, graph)
@@ -336,20 +335,20 @@ def _summed(
     for path in listed:
         hops = _hops(path, networks)
         passed += hops.sum(axis=0)
-        unlike.append(_unlike(hops))
-    return total.load / schedule.parts, passed / step.width, _unlike(np.concatenate(unlike))
+        unlike.append(_distinct_rows(hops))
+    return total.load / schedule.parts, passed / step.width, _distinct_rows(np.concatenate(unlike))
 
 
 def _hops(path: Routes, networks: Networks) -> Floats:
-    """Count the links of each class that every message passes, shape ``(messages, classes)``."""
+    """Count the links of each class on the path of each message, shape ``(messages, classes)``."""
     classes, messages = len(networks.resource), len(path.offset) - 1
     of = path.message * classes + networks.of[path.link]
     hops = np.bincount(of, weights=path.share, minlength=messages * classes)
     return hops.reshape(messages, classes).astype(np.float64)
 
 
-def _unlike(hops: Floats) -> Floats:
-    """Return the distinct rows in their order; small whole numbers are digits, if they fit."""
+def _distinct_rows(hops: Floats) -> Floats:
+    """Return the distinct rows in their order; small integers are packed as digits if they fit."""
     base = hops.max() + 1
     if hops.shape[1] * np.log2(base) > _BITS or (hops != np.floor(hops)).any():
         return hops[np.sort(np.unique(hops, axis=0, return_index=True)[1])]

@@ -1,13 +1,13 @@
-"""Which parts of a network are alike, so that what is known of one is known of all.
+"""Equal components of a network, so that what is computed for one holds for all.
 
-Without its *hubs* (the switches with most links) a network falls into *components*: nodes of a
+Without its *hubs* (the switches with most links) a network splits into *components*: nodes of a
 cluster with their NICs, racks, single ranks on a switch. Two components have one *shape* if their
-nodes, in order, have the same links with the same numbers, those to hubs to the same hubs. To
-exchange two components of one shape then changes nothing: a call of some ranks puts on their links
-what the same call of ranks in the same places of other components puts on theirs.
+nodes, in order, have the same links with the same numbers, those to hubs to the same hubs.
+Exchanging two components of one shape then changes nothing: a call loads the links of its
+components as the same call of ranks in the same places of other components loads theirs.
 
-That holds where there is one shortest path only. Among several a hash of the nodes' numbers
-chooses (:mod:`simulator.routing.routes`), differently for each pair; such pairs are not *certain*.
+This holds only where there is a single shortest path. Among several, a hash of node numbers chooses
+(:mod:`simulator.routing.routes`), differently for each pair; such pairs are not *certain*.
 """
 
 from dataclasses import dataclass
@@ -22,26 +22,26 @@ from simulator.topology import Topology
 
 _HUB = -1
 _LEVELS = 4
-"""Numbers of links tried as the least of a hub, from the greatest on."""
-_COPIES = 4
-"""Components of a shape that stand for all in the search for second paths.
+"""Thresholds tried for the number of links of a hub, from the greatest down."""
+_SAMPLE = 4
+"""Components of a shape that represent all in the search for second paths.
 
 A path between two that led through a third would have a second one through a fourth.
 """
 _MOST_HUBS = 64
 _MOST_SHAPES = 8
-"""Beyond these the network is irregular, and to look for what is alike costs more than it saves."""
+"""Beyond these the network is irregular, and the search for equal components does not pay."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Symmetry:
-    """Components of a topology and what is where in them.
+    """Components of a topology, and the place of each node and link in them.
 
     ``component`` and ``place`` have shape ``(nodes,)``, ``link_component`` and ``link_place``
-    ``(links,)``; of a hub, and of a link between hubs, the component is -1. ``shape`` has shape
+    ``(links,)``; the component of a hub, and of a link between hubs, is -1. ``shape`` has shape
     ``(components,)``; ``links`` are sorted by component and place, those of component ``c`` begin
-    at ``first_link[c]``. ``kind`` numbers shape and place of every rank; ``certain[k, l]`` says
-    that there is one shortest path from ranks of kind ``k`` to ranks of kind ``l``.
+    at ``first_link[c]``. ``kind`` numbers the pairs of shape and place of ranks; ``certain[k, l]``:
+    there is a single shortest path from ranks of kind ``k`` to ranks of kind ``l``.
     """
 
     component: Longs
@@ -55,13 +55,14 @@ class Symmetry:
     certain: Mask
 
     def components(self, ranks: Longs) -> Longs:
-        """Components of a group, ascending."""
+        """Return the components of a group, ascending."""
         return distinct(self.component[ranks])
 
     def pattern(self, ranks: Longs) -> bytes | None:
-        """Say how a group lies in its components, whichever they are; None if paths differ.
+        """Return the places of a group in its components, for any components; None if paths differ.
 
-        Groups of one pattern are exchanged by exchanging components without changing their order.
+        Groups of one pattern map to each other by exchanging components without changing their
+        order.
         """
         component = self.component[ranks]
         _, first, order = np.unique(component, return_index=True, return_inverse=True)
@@ -72,11 +73,11 @@ class Symmetry:
         return columns.tobytes()
 
     def confined(self, links: Ints, components: Longs) -> bool:
-        """Whether links are in these components or between hubs."""
+        """Return whether all links are in these components or between hubs."""
         return bool(np.isin(self.link_component[links], [_HUB, *components]).all())
 
     def moved(self, links: Ints, source: Longs, target: Longs) -> Ints:
-        """Links in the components ``target`` that are where ``links`` are in ``source``."""
+        """Map links in components ``source`` to those at the same places in ``target``."""
         component = self.link_component[links]
         inside = component >= 0
         to = target[np.searchsorted(source, component[inside])]
@@ -86,7 +87,7 @@ class Symmetry:
 
 
 def symmetry(network: Topology) -> Symmetry | None:
-    """Find the components of a network; None if it has none that are alike.
+    """Return the components of a network; None if none of them are equal.
 
     Examples
     --------
@@ -104,20 +105,20 @@ def symmetry(network: Topology) -> Symmetry | None:
     links += np.bincount(network.target, minlength=len(network.nodes))
     links[: network.ranks] = 0
     for least in distinct(links[links > 2])[::-1][:_LEVELS]:
-        components = _without(network, links >= least)
+        components = _symmetry_without_hubs(network, links >= least)
         if components is not None:
             return components
     return None
 
 
-def _without(network: Topology, hub: Mask) -> Symmetry | None:
-    """Find the components that are left, if most are alike; those without ranks are hubs too."""
+def _symmetry_without_hubs(network: Topology, hub: Mask) -> Symmetry | None:
+    """Return the components without hubs, if most are equal; parts without ranks become hubs."""
     component = _components(network, hub)
     inhabited = np.isin(component, component[: network.ranks])
     if not (inhabited | hub).all():
         hub = ~inhabited
         component = _components(network, hub)
-    if hub.sum() > _MOST_HUBS or not _in_rows(component[: network.ranks]):
+    if hub.sum() > _MOST_HUBS or not _is_consecutive(component[: network.ranks]):
         return None
     index = numbers_among_equals(component)
     link_component, ends = _ends(network, component, index)
@@ -130,7 +131,7 @@ def _without(network: Topology, hub: Mask) -> Symmetry | None:
     rows = np.concatenate([ends, columns]).T[order]
     shape = _shapes(rows, first_link, component)
     if network.kind:
-        shape = _by_kind(shape, component, network)
+        shape = _shapes_by_kind(shape, component, network)
     if 2 * (shape.max() + 1) > len(shape) or shape.max() >= _MOST_SHAPES:
         return None
     at = shape[component[: network.ranks]] * (index.max() + 1) + index[: network.ranks]
@@ -144,12 +145,12 @@ def _without(network: Topology, hub: Mask) -> Symmetry | None:
         links=order,
         first_link=first_link,
         kind=kind,
-        certain=_certain(network, component, shape, kind),
+        certain=_single_paths(network, component, shape, kind),
     )
 
 
 def _components(network: Topology, hub: Mask) -> Longs:
-    """Give numbers to the components, by their first node; hubs have none."""
+    """Return numbers of components, by their first node; hubs have -1."""
     label = cells(graph_of(network), hub).part
     _, first, number = np.unique(label[~hub], return_index=True, return_inverse=True)
     component = np.full(len(network.nodes), _HUB, dtype=np.int64)
@@ -157,16 +158,16 @@ def _components(network: Topology, hub: Mask) -> Longs:
     return component
 
 
-def _in_rows(component: Longs) -> bool:
-    """Whether the ranks of every component are numbered in a row, as are the components.
+def _is_consecutive(component: Longs) -> bool:
+    """Whether the ranks of each component are consecutive, and components in the order of ranks.
 
-    Libraries order the members of a group by number: so does whoever exchanges components.
+    Libraries order the members of a group by number, and exchanging components keeps that order.
     """
     return bool(len(component)) and bool((np.diff(component) >= 0).all())
 
 
 def _ends(network: Topology, component: Longs, index: Longs) -> tuple[Longs, Longs]:
-    """Component of each link, and where it begins and ends: a place, or a hub (from -1 down)."""
+    """Return the component of each link, and its ends: a place, or a hub (from -1 down)."""
     hub = component < 0
     named = np.where(hub, -1 - np.arange(len(component)), index)
     both = np.stack([network.source, network.target]).astype(np.int64)
@@ -175,7 +176,7 @@ def _ends(network: Topology, component: Longs, index: Longs) -> tuple[Longs, Lon
 
 
 def _shapes(rows: Floats, first_link: Longs, component: Longs) -> Longs:
-    """Tell the shapes of components, given the links of each and how many nodes it has."""
+    """Return the shape of each component, given its links and its number of nodes."""
     nodes = np.bincount(component[component >= 0])
     shapes: dict[bytes, int] = {}
     found_shapes = []
@@ -185,20 +186,19 @@ def _shapes(rows: Floats, first_link: Longs, component: Longs) -> Longs:
     return np.array(found_shapes, dtype=np.int64)
 
 
-def _by_kind(shape: Longs, component: Longs, network: Topology) -> Longs:
-    """Tell shapes apart whose ranks sit on other kinds of node."""
+def _shapes_by_kind(shape: Longs, component: Longs, network: Topology) -> Longs:
+    """Distinguish shapes whose ranks are on different kinds of node."""
     kind = np.array(network.kind, dtype=np.int64)
     number = np.zeros(len(shape), dtype=np.int64)
-    number[component[: network.ranks]] = (
-        kind  # of a component that spans kinds the last; links differ
-    )
+    # A component of several kinds gets that of its last rank: such components differ by links.
+    number[component[: network.ranks]] = kind
     both = shape * (kind.max() + 1) + number
     return np.asarray(np.unique(both, return_inverse=True)[1].ravel(), dtype=np.int64)
 
 
-def _certain(network: Topology, component: Longs, shape: Longs, kind: Longs) -> Mask:
-    """Count shortest paths between ranks of a few components of every shape, and the hubs."""
-    few = np.flatnonzero(numbers_among_equals(shape) < _COPIES)
+def _single_paths(network: Topology, component: Longs, shape: Longs, kind: Longs) -> Mask:
+    """Return which kinds have a single shortest path, from a sample of each shape and hubs."""
+    few = np.flatnonzero(numbers_among_equals(shape) < _SAMPLE)
     tested = np.flatnonzero((component < 0) | np.isin(component, few))
     number = np.full(len(component), -1, dtype=np.int64)
     number[tested] = np.arange(len(tested))

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.costing.link_load import Run, _runs_of
+from simulator.costing.link_load import Run, _merge_runs
 
 
 class _Steps:
@@ -37,7 +37,7 @@ def test_runs_of_two_loads_wait_and_move_as_both_do(first, second):
     both = [
         run for load in (first, second) for run in load.runs or (Run(1, load.latency, load.amount),)
     ]
-    runs = _runs_of(first, second)
+    runs = _merge_runs(first, second)
     if runs:
         assert _totals(runs) == _totals(both)
     else:  # one step: the load's own latency and amount say it

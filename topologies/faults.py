@@ -166,7 +166,7 @@ def broken(network: Topology, faults: Iterable[Fault], home: Longs | None = None
     Parameters
     ----------
     network
-        The topology; it stays as it is.
+        The topology; it is not changed.
     faults
         Faults to apply.
     home

@@ -153,7 +153,7 @@ def bisection_bandwidth(network: Topology) -> float:
 def middle_cut(network: Topology) -> float:
     """Return the least one-way bandwidth between the first and the second half of the ranks.
 
-    An upper bound of the bisection bandwidth: another half may be cut off for less. Nodes that are
+    An upper bound of the bisection bandwidth: another cut may be smaller. Nodes that are
     not ranks fall on the side where the cut is least; the lesser of both directions counts.
 
     Parameters

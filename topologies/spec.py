@@ -25,12 +25,12 @@ def parse_topology(
     """Build the topology of a spec, with this bandwidth and latency for every cable.
 
     ``FAMILY:NUMBERS[:OPTION][@ROUTING]`` or the path of a graph
-    (:mod:`topologies.families.from_file`), whose edges may then say both themselves.
+    (:mod:`topologies.families.from_file`), whose edges may have their own bandwidth and latency.
     ``leaf_spine:4x2x8:2`` is oversubscribed twofold, ``mesh:4x4:yn`` closes the first dimension.
-    ``dragonfly:GROUPSxROUTERSxRANKS`` has as few global links per router as join all groups, unless
-    a fourth number says how many. A torus or mesh may be routed ``@dimension_order``, and
-    everything by a policy of :mod:`simulator.topology`, ``fat_tree:8@d_mod_k`` or, with a seed of
-    its hash, ``@ecmp:7``; else messages take the shortest path that such a hash chooses.
+    ``dragonfly:GROUPSxROUTERSxRANKS`` has the fewest global links per router that join all groups,
+    unless a fourth number gives them. A torus or mesh may be routed ``@dimension_order``, and any
+    topology by a policy of :mod:`simulator.topology`, ``fat_tree:8@d_mod_k`` or, with a seed of its
+    hash, ``@ecmp:7``. By default messages take the shortest path that such a hash chooses.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def parse_topology(
     Returns
     -------
     Topology
-        Its name carries its parameters.
+        Its name contains its parameters.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def parse_topology(
     family = words.of
     try:
         parsed = ParsedSpec(words.numbers, words.option, bandwidth, latency)
-        # Refuse far more links than anybody simulates: a digit too many is no reason to run dry.
+        # Refuse far more links than can be simulated, before a mistyped digit exhausts the memory.
         where = f"topology {family.form}"
         limits().check("items", max(parsed.numbers), where, f"{max(parsed.numbers)} of a kind")
         links = family.counts(parsed).links
@@ -119,12 +119,12 @@ def spec_words(spec: str) -> SpecWords:
     Returns
     -------
     SpecWords
-        With the name of a family that exists, and as many numbers as it takes.
+        With the name of an existing family, and a number of numbers that it allows.
 
     Raises
     ------
     TopologyError
-        If the family is unknown (the message lists all), or it is not written so.
+        If the family is unknown (the message lists all), or the syntax is wrong.
 
     Examples
     --------
@@ -175,11 +175,11 @@ def routed(
     Parameters
     ----------
     network
-        Stays as it is.
+        The topology; it is not changed.
     policy
         One of :data:`simulator.topology.POLICIES`, with the seed of its hash behind a colon.
     group
-        Gives each node its group of routers; without it there are no detours.
+        Returns the group of routers of each node; without it there are no detours.
 
     Raises
     ------

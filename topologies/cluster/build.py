@@ -78,7 +78,7 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     cluster
         The machine.
     ranks
-        Of the job.
+        Ranks of the job.
     nodes
         Number of nodes that the ranks are spread over evenly; by default as few as hold them.
 

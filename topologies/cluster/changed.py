@@ -112,7 +112,7 @@ def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
     Parameters
     ----------
     cluster
-        Stays as it is.
+        The cluster; it is not changed.
     resource
         One of :func:`resource_values`; if nodes differ, ``scale_up.bandwidth`` is that of all
         kinds and ``scale_up@a100.bandwidth`` that of one.
@@ -244,7 +244,7 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
     Parameters
     ----------
     cluster
-        Stays as it is.
+        The cluster; it is not changed.
     change
         ``torus:2x4``, ``scale_out=fat_tree:8``, ``scale_out=g.json``.
     nodes
@@ -304,7 +304,7 @@ def with_fields(cluster: Cluster, fields: Mapping[str, object], what: str) -> Cl
     Parameters
     ----------
     cluster
-        Stays as it is.
+        The cluster; it is not changed.
     fields
         Values by name; fields of a table as ``TABLE.FIELD``: ``scale_out.routing``.
     what
@@ -398,7 +398,7 @@ def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
     Parameters
     ----------
     cluster
-        Stays as it is.
+        The cluster; it is not changed.
     name
         One of :data:`SETTINGS`, such as ``library.p2p`` or ``NCCL_P2P_DISABLE``.
     text

@@ -119,8 +119,8 @@ step, 48 of 50 GB/s (NVIDIA/nccl v2.30.7 src/graph/tuning.cc; NVIDIA AddyLaddy, 
 2409). EFA: as on AWS p5 (``aws-p5``, fitted there). TCP sockets: 1.5 GB/s a NIC and 50 us, as on
 CCL-Bench's two-node cards, with one socket of one thread (NCCL_SOCKET_NTHREADS x
 NCCL_NSOCKS_PERTHREAD, by default 1 x 1 except on AWS and Google: NCCL user guide); elsewhere 1.1 to
-1.5 GB/s of 100 Gbit/s (NVIDIA/nccl issue 450, 32 to 128 MiB), at most 2.4 of 4 (issue 209). n
-sockets move n times what the slowest does (NVIDIA sjeaugey, nccl-tests issue 83)."""
+1.5 GB/s of 100 Gbit/s (NVIDIA/nccl issue 450, 32 to 128 MiB), at most 2.4 of 4 (issue 209).
+With n sockets it is n times the slowest (NVIDIA sjeaugey, nccl-tests issue 83)."""
 TRANSPORT_FIELDS = frozenset(
     {"transport", "link", "latency", "efficiency", "message_overhead", "in_order", "host_bandwidth"}
 )

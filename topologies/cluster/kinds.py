@@ -107,7 +107,7 @@ def changed_kinds(cluster: Cluster, resource: str, factor: float, change: Change
     Parameters
     ----------
     cluster
-        With ``node_kinds``; it stays as it is.
+        A cluster with ``node_kinds``; it is not changed.
     resource
         ``scale_up.bandwidth``, ``scale_up@a100.bandwidth``.
     factor

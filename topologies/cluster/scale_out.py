@@ -45,28 +45,28 @@ HOST_COPIES = "host_copies"
 class Nic:
     """NIC ``first`` of a node, or ``count`` of them from there that serve one rank together.
 
-    ``sort`` has the bandwidth and latency of each: the fabric's as its kind of node sees it.
+    ``fabric`` has the bandwidth and latency of each, as its kind of node sees them.
     """
 
     node: int
     first: int
     count: int
-    sort: ScaleOut
+    fabric: ScaleOut
 
     @property
     def name(self) -> str:
-        """``nic:3.1``, or ``nic:3.2-3`` for several."""
+        """Name in the graph: ``nic:3.1``, or ``nic:3.2-3`` for several."""
         last = f"-{self.first + self.count - 1}" if self.count > 1 else ""
         return f"nic:{self.node}.{self.first}{last}"
 
     @property
     def out(self) -> str:
-        """The side that sends."""
+        """Name of the sending side."""
         return f"{self.name}:out"
 
     @property
     def into(self) -> str:
-        """The side that receives."""
+        """Name of the receiving side."""
         return f"{self.name}:in"
 
 
@@ -103,13 +103,13 @@ def fabric_links(fabric: ScaleOut, nics: Sequence[Nic], nodes: int) -> Iterator[
     plug, inner = _LINKS[type(fabric)]
     plugs: dict[str, None] = {}
     for nic in nics:
-        bandwidth, latency = nic.sort.bandwidth * nic.sort.efficiency, nic.sort.latency / 2
+        bandwidth, latency = nic.fabric.bandwidth * nic.fabric.efficiency, nic.fabric.latency / 2
         switch = plug(fabric, nic)
         plugs[switch] = None
         out, into = nic.out, nic.into
-        if nic.sort.host_bandwidth is not None:
+        if nic.fabric.host_bandwidth is not None:
             out, into = f"{nic.name}:wire-out", f"{nic.name}:wire-in"
-            copied = nic.count * nic.sort.host_bandwidth
+            copied = nic.count * nic.fabric.host_bandwidth
             yield Link(nic.out, out, copied, 0.0, HOST_COPIES)
             yield Link(into, nic.into, copied, 0.0, HOST_COPIES)
         yield Link(out, switch, nic.count * bandwidth, latency, SCALE_OUT)
@@ -135,14 +135,14 @@ def _plane_links(
     each = fabric.ports_of_nic
     ports: list[list[tuple[Nic, Nic]]] = [[] for _ in range(fabric.planes)]
     for nic in nics:
-        sort = nic.sort.in_plane() if isinstance(nic.sort, PlanedFabric) else nic.sort
+        subnet = nic.fabric.in_plane() if isinstance(nic.fabric, PlanedFabric) else nic.fabric
         numbers = range(nic.first * each, (nic.first + nic.count) * each)
         for plane, plane_ports in enumerate(ports):
             nics_there = [
                 port // fabric.planes for port in numbers if port % fabric.planes == plane
             ]
             if nics_there:
-                plane_ports.append((nic, Nic(nic.node, nics_there[0], len(nics_there), sort)))
+                plane_ports.append((nic, Nic(nic.node, nics_there[0], len(nics_there), subnet)))
     for plane, plane_ports in enumerate(ports):
         ends = {
             side: whole_side

@@ -103,12 +103,12 @@ def twisted_torus(dimensions: Sequence[int], **cable: Unpack[Cable]) -> Topology
     diameter ``k`` and bisection bandwidth ``4 k B`` (every cut was tried for ``k <= 3``), a plain
     torus ``k // 2 + k`` and ``2 k B``. In three dimensions the diameter is ``3 k // 2``, and for
     even ``k`` the bisection bandwidth ``4 k**2 B`` and ``8 k**2 B`` of ``k x k x 2k`` and
-    ``k x 2k x 2k``, twice that of a plain torus: whole planes, less than which no cut of ``2x2x4``
-    (all tried) and ``2x4x4`` (by its eigenvalues) has. Parameters are those of :func:`torus`.
+    ``k x 2k x 2k``, twice that of a plain torus: the cut is whole planes, and no cut of ``2x2x4``
+    (all tried) or ``2x4x4`` (by its eigenvalues) is smaller. Parameters are those of :func:`torus`.
 
     J. Camara, M. Moreto, E. Vallejo, R. Beivide, J. Miguel-Alonso, C. Martinez, J. Navaridas,
     "Twisted Torus Topologies for Enhanced Interconnection Networks", IEEE TPDS 21 (2010). TPU v4
-    has it for slices of k x k x 2k and k x 2k x 2k (N. Jouppi et al., "TPU v4", ISCA 2023, section
+    uses it for slices of k x k x 2k and k x 2k x 2k (N. Jouppi et al., "TPU v4", ISCA 2023, section
     2.8, which measured 1.63 and 1.31 times the all-to-all of plain slices of 4x4x8 and 4x8x8; here
     it is 1.75 and 1.39).
 
@@ -178,7 +178,7 @@ def grid_ends(dimensions: Sequence[int], wrap: Sequence[bool]) -> list[tuple[int
     positions = np.arange(prod(dimensions)).reshape(tuple(dimensions))
     ends: list[tuple[int, int]] = []
     for axis, (length, closes) in enumerate(zip(dimensions, wrap, strict=True)):
-        # Layer i holds all places with coordinate i on this axis: cables join each layer to the
+        # Layer i has all places with coordinate i on this axis: cables join each layer to the
         # next, place by place.
         layers = [layer.ravel().tolist() for layer in np.moveaxis(positions, axis, 0)]
         following = layers[1:] + (layers[:1] if closes and length > 2 else [])
@@ -200,8 +200,8 @@ def slice_ends(
     A slice shorter than the grid has open rows: its wrap-around would leave the slice (TPU v5e and
     v6e: "only an axis of 16", github jax-ml/scaling-book tpus.md). With ``multiple`` the
     wrap-around is switched optically between cubes of that length, so a slice of whole cubes closes
-    everywhere, and no other anywhere (TPU v4 and v5p: "only multiples of a 4x4x4 cube"). What the
-    switches close they may twist, where the lengths are ``k`` and ``2k`` (:func:`twisted_torus`).
+    in all dimensions, any other in none (TPU v4 and v5p: "only multiples of a 4x4x4 cube"). The
+    switches may also twist it if the lengths are ``k`` and ``2k`` (:func:`twisted_torus`).
 
     Examples
     --------
@@ -276,8 +276,8 @@ def dimension_order(
     """Return the path that corrects one coordinate after another, each the shorter way round.
 
     Deadlock-free on a mesh (W. J. Dally, C. L. Seitz, IEEE Trans. Computers C-36, 1987); as long as
-    a shortest path. Halfway round, where both ways are as long, it goes up. ``wrap`` says which
-    dimensions close, all of them if it is not given.
+    a shortest path. If both ways round are equally long, it goes up. ``wrap`` marks the dimensions
+    that close, by default all.
 
     Raises
     ------
@@ -349,7 +349,7 @@ def _twisted_next(
     short = min(dimensions)
     after = list(coordinates)
     after[axis] = (coordinates[axis] + 1) % dimensions[axis]
-    # Going round a short dimension moves by half of each long one (twice as long): the twist.
+    # The twist: wrapping round a short dimension also moves by half of each long one.
     if dimensions[axis] == short and after[axis] == 0:
         for later_axis, length in enumerate(dimensions):
             if length == 2 * short:

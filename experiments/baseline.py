@@ -67,22 +67,21 @@ if TYPE_CHECKING:
     Made = tuple[Changed, ...]
 
 Where = Cluster | CardCluster | Path | str | None
-"""A cluster, a name of the catalogue or a YAML file; None is that of the package's card."""
+"""A cluster, a name of the catalogue or a YAML file; None for the one of the package's card."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Baseline:
-    """A trace on the cluster it is taken to have been recorded on, and what was made of it.
+    """A trace on the cluster where it is assumed to be recorded, and its replay.
 
-    ``recorded`` is the step as it is, and ``replay`` how it went when simulated; ``scenario``
-    and ``timeline`` are the step that questions are asked of: the same, unless the settings have
-    what-ifs, of which ``notes`` say what each touched and ``assumptions`` what is taken for
-    granted.
-    ``read`` reads other steps of the trace. ``slow_down`` is None where kernels do not slow down,
-    ``unprofiled`` where it was not given how long the step takes when nobody records it; else
-    ``loaded`` has the step without its stalls, and that time as the measured one. ``by_hosts`` says
-    that the nodes of the settings are those whose names the recording has. ``drawn`` is the step at
-    the percentile that was asked for: it is ``recorded``, and ``loaded`` has it.
+    ``recorded`` is the step as recorded, and ``replay`` its simulation; ``scenario`` and
+    ``timeline`` are the step that questions are about: the same, unless the settings have what-ifs;
+    ``notes`` are what each of these touched, ``assumptions`` what they assume. ``read`` reads other
+    steps of the trace. ``slow_down`` is None if kernels do not slow down, ``unprofiled`` if no
+    unprofiled step time was given; else ``loaded`` has the step without its stalls, and that time
+    as the measured one. ``by_hosts`` is whether the number of nodes follows from the host names in
+    the recording. ``drawn`` is the step at the requested percentile: it is ``recorded``, and
+    ``loaded`` has it.
     """
 
     loaded: Loaded
@@ -100,35 +99,35 @@ class Baseline:
     drawn: "DrawnStep | None" = None
 
     def on(self, cluster: Cluster) -> Scenario:
-        """Return the step that is asked about on another cluster, with the same what-ifs."""
-        nodes = None if cluster.is_one_graph else self.recorded.nodes  # a graph has none
+        """Return the step in question on another cluster, with the same what-ifs."""
+        nodes = None if cluster.is_one_graph else self.recorded.nodes  # a graph has no nodes
         return self.asked(replace(self.recorded, cluster=cluster, nodes=nodes))
 
     def as_read(self, loaded: Loaded) -> Scenario:
-        """Return a step of the trace where this one was recorded, its calls not yet costed."""
+        """Return a step of the trace on this one's cluster, its calls not yet costed."""
         return replace(self.recorded, workload=loaded.workload, slow_down=0.0)
 
     def asked(self, recorded: Scenario) -> Scenario:
-        """Return a step as it was recorded with the what-ifs of the settings."""
+        """Apply the what-ifs of the settings to a recorded step."""
         return _changed(recorded, self.settings.what_ifs)[0]
 
     @property
     def replayed_step(self) -> float:
-        """How long the step as it was recorded took when simulated (s)."""
+        """Simulated time of the recorded step (s)."""
         return self.replay.makespan
 
     @property
     def latency(self) -> float | None:
-        """From the begin to the end of a recorded step that repeats (s); None of one that is alone.
+        """Time from begin to end of a recorded step that repeats (s); None for a single one.
 
-        A step alone takes as long as it says: nobody knows when the next one could begin.
+        For a single step the begin of the next one is unknown, and its length is its latency.
         """
         repeats = self.recorded.workload.repeats is not None
         return self.replay.latency if repeats else None
 
     @cached_property
     def communication_error(self) -> CommunicationError:
-        """Modelled against measured transfer times of the step as it was recorded."""
+        """Modelled against measured transfer times of the recorded step."""
         return communication_error(self.replay, self.settings.collective_cost)
 
     @cached_property
@@ -138,18 +137,18 @@ class Baseline:
 
     @cached_property
     def misplaced(self) -> Misplaced | None:
-        """Recorded calls that contradict the nodes that the ranks are said to be on."""
+        """Recorded calls that contradict the assumed nodes of the ranks."""
         return misplaced(self.recorded)
 
     @cached_property
     def other_hosts(self) -> OtherHosts | None:
-        """Hosts that the recording names, which contradict the nodes of its ranks."""
+        """Host names in the recording that contradict the nodes of its ranks."""
         recorded = self.recorded
         return other_hosts(self.loaded.hosts, recorded.cluster, recorded.ranks, recorded.nodes)
 
     @cached_property
     def other_devices(self) -> OtherDevices | None:
-        """Accelerators that ranks saw, which contradict how many of them are on a node."""
+        """Accelerators that ranks saw, which contradict the number of these per node."""
         recorded, seen = self.recorded, self.loaded.visible_devices
         timed = self.communication_error["calls"] > 0
         where = recorded.cluster, recorded.ranks, recorded.nodes
@@ -157,14 +156,14 @@ class Baseline:
 
     @cached_property
     def engine_check(self) -> EngineCheck:
-        """How far the SimPy model agrees on the step that is asked about."""
+        """How far the SimPy model agrees on the step in question."""
         return engine_check(self.scenario, self.timeline)
 
     @cached_property
     def network_prior(self) -> "NetworkPriorAnswer":
-        """How the figures of the network that is asked about are known, and how far off it may be.
+        """Sources of the figures of the network in question, and their uncertainty.
 
-        Of calls whose time was recorded only what a change makes of them is open.
+        For calls whose time was recorded, only the effect of a change is uncertain.
         """
         is_timed = self.told_calls(self.scenario.workload)
         tiers = prior_of(self.scenario)
@@ -172,14 +171,14 @@ class Baseline:
 
     @cached_property
     def kernel_prior(self) -> KernelPrior | None:
-        """How far off the kernels that are asked about may be; None of those that were recorded."""
+        """Uncertainty of the kernels in question; None for recorded ones."""
         prior = _kernels(self.loaded, self.recorded.cluster)
         prior["shared"] = self.scenario.kernel_error
         return prior if prior["origins"] or prior["shared"] else None
 
     @cached_property
     def step_prior(self) -> StepPrior | None:
-        """What steps generated like this one were off from measured ones; None of recorded ones."""
+        """Errors of similar generated steps against measured ones; None for a recorded step."""
         by = self.loaded.generated_by
         if by is None:
             return None
@@ -189,7 +188,7 @@ class Baseline:
 
     @property
     def has_other_rates(self) -> bool:
-        """Whether a plan was written without, or with other, measured steps than the cluster's."""
+        """Whether a plan was written without the measured steps of the cluster, or with others."""
         steps, at = self.recorded.cluster.steps, self.loaded.generated_at
         fitted = (1.0, 1.0) if steps is None else (steps.kernel_time, steps.host_time)
         return at is not None and at != fitted
@@ -225,7 +224,7 @@ class Baseline:
     def error(self) -> float | None:
         """Simulated against measured step time: (simulated - measured) / measured.
 
-        None where nothing was measured: a workload that was generated.
+        None if nothing was measured, as for a generated workload.
         """
         measured = self.loaded.measured_step
         return (self.replayed_step - measured) / measured if measured > 0 else None
@@ -234,8 +233,8 @@ class Baseline:
     def step_interval_pct(self) -> float | None:
         """Half the width of the 95 % interval of the step itself (% of it); None if not known.
 
-        Of a recording, what replays were off from programs run again without a profiler; of a
-        generated step, what steps like it were off from measured ones.
+        For a recording, from errors of replays against runs without a profiler; for a generated
+        step, from errors of similar ones against measured steps.
         """
         if self.error is not None:
             return 100 * step_error()
@@ -243,16 +242,16 @@ class Baseline:
         return None if prior is None else WITHIN_95 / WITHIN_90 * prior["p90_pct"]
 
     def __repr__(self) -> str:
-        """Say it in one line: columns of a million ops are no description."""
+        """Return one line: columns of a million ops are no description."""
         return f"<Baseline {self.title}: step {format_quantity(self.timeline.makespan, 's')}>"
 
     @property
     def title(self) -> str:
-        """What was simulated where, in a few words: ``gpu-dp2-tp4 on dgx-a100``."""
+        """Name of the trace and the cluster: ``gpu-dp2-tp4 on dgx-a100``."""
         return f"{Path(self.loaded.trace).name} on {self.scenario.cluster.name}"
 
     def answer(self) -> "BaselineAnswer":
-        """Return what every answer says of the replay that it is made from."""
+        """Return the part of every answer on its replay."""
         return {
             "trace": self.loaded.trace,
             "engine": self.settings.engine,
@@ -284,13 +283,13 @@ class Baseline:
         }
 
     def record(self) -> dict[str, Any]:
-        """Return the same of what JSON has types for."""
+        """Return the same as JSON types."""
         record: dict[str, Any] = jsonable(self.answer())
         return record
 
 
 def by_engine(base: Baseline, engine: str) -> Baseline:
-    """Return a baseline by another engine, that shares nothing which simulating would change."""
+    """Return a baseline by another engine; it shares no state that simulating would change."""
 
     def anew(scenario: Scenario) -> Scenario:
         return replace(scenario, engine=engine, _site=None)
@@ -309,17 +308,17 @@ def by_engine(base: Baseline, engine: str) -> Baseline:
 
 
 class WhatIfNote(TypedDict):
-    """A change that was made before anything was asked, and what it touched."""
+    """A what-if of the baseline, and what it touched."""
 
     change: str
     note: str
 
 
 class NetworkPriorAnswer(TypedDict):
-    """How far off the network's model may be, tier by tier, before anything was measured.
+    """Uncertainty of the network's model, tier by tier, before anything was measured.
 
-    The errors are those of calls whose time the trace does not tell: ``calls`` less ``calls_told``.
-    Of the others only what a change makes of them is open.
+    The errors are those of calls whose time is not from the trace: ``calls`` less ``calls_told``.
+    For the others only the effect of a change is uncertain.
     """
 
     calls: int
@@ -381,40 +380,40 @@ def baseline(
 ) -> Baseline:
     """Read a trace or package, replay it on a cluster, then with the what-ifs of the settings.
 
-    Without a cluster it is that of the package's card. Settings are given whole or field by field.
-    ``resources`` are those that will be asked about: one that the cluster does not know is refused
+    The default cluster is that of the package's card. Settings are given whole or field by field.
+    ``resources`` are those that will be asked about: one that the cluster does not have is refused
     before anything is simulated.
 
     Raises
     ------
     TwofoldError
         As :func:`traces.load.load`, :func:`topologies.load_cluster`,
-        :func:`simulator.engine.simulate.simulate` and :func:`experiments.scenario.change` say.
+        :func:`simulator.engine.simulate.simulate` and :func:`experiments.scenario.change`.
     """
     settings = settings_of(settings, options) or Settings()
-    where, notes = _where(trace, cluster)
+    where, notes = _cluster_of(trace, cluster)
     check_resources(resources, where)
     for rule in settings.algorithms:
         parse_rule(rule)
     if settings.slow_down not in ("", TRACE):
         slope_of_text(settings.slow_down)
-    # Read what-ifs before anything that takes time is begun
+    # Parse what-ifs before anything that takes time
     if settings.what_ifs:
         from experiments.scenario.language import parse_change
 
         for change in settings.what_ifs:
             parse_change(change)
-    from experiments.kept_steps import open_kept  # SQLite, which imports of the library do without
+    from experiments.kept_steps import open_kept  # imports SQLite: slow
 
     read = open_kept(trace, settings.reading, watch)
     return replayed(_noting(read, notes), where, settings, watch)
 
 
 def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> "tuple[Scenario, Made]":
-    """Change a scenario as is written; return it, and what each change came upon."""
+    """Apply changes to a scenario; return it, and what each change matched."""
     if not what_ifs:
         return scenario, ()
-    from experiments.scenario.change import changed  # most scenarios are asked about as they are
+    from experiments.scenario.change import changed  # most scenarios have no what-ifs
     from experiments.scenario.language import parse_change
 
     return changed(scenario, map(parse_change, what_ifs))
@@ -423,7 +422,7 @@ def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> "tuple[Scenario, 
 def replayed(
     read: OpenTrace, cluster: Cluster, settings: Settings, watch: Watch = lambda _: None
 ) -> Baseline:
-    """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
+    """Replay a step of a trace on a cluster; errors as :func:`baseline`."""
     percentile = percentile_of(settings.step)
     if percentile is not None and settings.step_time:
         raise SettingsError(
@@ -443,7 +442,7 @@ def replayed(
     drawn = None
     if percentile is not None:
         drawn = _drawn(loaded, recorded, percentile, read, watch)
-        loaded, recorded = _in_place_of(loaded, drawn), drawn.scenario
+        loaded, recorded = _as_loaded(loaded, drawn), drawn.scenario
     scenario = with_slow_down(recorded, kernel_slope)
     if kernel_slope is None:
         scenario = beside_exchanges(scenario, loaded.generated_by)
@@ -468,11 +467,11 @@ def replayed(
 
 
 _STEPS_PER_OP = 20_000
-"""Steps of loops in which a question is answered (``utility``: 18,000 to 19,000 of small steps)."""
+"""Loop iterations per op to answer a question (``utility``: 18,000 to 19,000 for small steps)."""
 
 
 def _on_hosts(loaded: Loaded, cluster: Cluster, settings: Settings) -> tuple[Loaded, Settings]:
-    """Spread the ranks over as many nodes as the recording names hosts, if nobody says how many."""
+    """Spread the ranks over as many nodes as the recording names hosts, by default."""
     job_ranks = loaded.workload.job_ranks
     if settings.nodes is not None or not loaded.hosts or job_ranks > cluster.capacity:
         return loaded, settings
@@ -487,7 +486,7 @@ def _on_hosts(loaded: Loaded, cluster: Cluster, settings: Settings) -> tuple[Loa
 def _unprofiled(
     loaded: Loaded, recorded: Scenario, settings: Settings, read: OpenTrace
 ) -> tuple[Loaded, Scenario, Unprofiled]:
-    """Take from a recorded step the stalls that make it longer than the unprofiled one.
+    """Remove from a recorded step the stalls that make it longer than the unprofiled one.
 
     Raises
     ------
@@ -513,9 +512,9 @@ def _drawn(
     Raises
     ------
     TraceError
-        If the trace does not show how steps scatter.
+        If the trace does not determine how steps vary.
     """
-    from experiments.costing.unrecorded import DRAWS, at_percentile  # most steps are as recorded
+    from experiments.costing.unrecorded import DRAWS, at_percentile  # rarely needed
     from traces.core.typical import like_steps
 
     steps = like_steps(read, typical)
@@ -523,8 +522,8 @@ def _drawn(
     return at_percentile(recorded, typical.measured_step, steps, percentile, progress)
 
 
-def _in_place_of(typical: Loaded, drawn: "DrawnStep") -> Loaded:
-    """Return a drawn step, of which nothing was measured, as one that was read."""
+def _as_loaded(typical: Loaded, drawn: "DrawnStep") -> Loaded:
+    """Return a drawn step, which has no measurements, as one that was read."""
     coverage = replace(
         typical.coverage,
         step=f"p{drawn.percentile}",
@@ -538,10 +537,10 @@ def _in_place_of(typical: Loaded, drawn: "DrawnStep") -> Loaded:
 def costed(
     loaded: Loaded, cluster: Cluster, settings: Settings, others: Iterable[Workload] = ()
 ) -> Scenario:
-    """Make a scenario of a step on the cluster it was recorded on, its collectives costed.
+    """Return the scenario of a step on the cluster of its recording, with costs of its collectives.
 
-    ``others`` are further recorded steps, with which collectives are calibrated. Its kernels last
-    as long as they were recorded, whatever they run beside.
+    ``others`` are further recorded steps, for the calibration of collectives. Its kernels last as
+    long as recorded, whatever they overlap.
     """
     forced = tuple(parse_rule(rule) for rule in settings.algorithms)
     scenario = Scenario(
@@ -575,15 +574,15 @@ def _noting(read: OpenTrace, notes: tuple[str, ...]) -> OpenTrace:
 
 
 _MOST_NAMED = 3
-"""Clusters that are named at most."""
+"""Most clusters that are named."""
 
 
-def _such_as(trace: Path | str) -> str:
-    """Name clusters of the catalogue that have the accelerator of a trace; "" where none has."""
+def _hint(trace: Path | str) -> str:
+    """Name clusters of the catalogue with the accelerator of a trace; "" if none has it."""
     try:
         accelerator = open_package(trace)(MEDIAN).accelerator
     except TwofoldError:
-        return ""  # what is wrong with the trace is said once it is known where it ran
+        return ""  # errors of the trace are raised once its cluster is known
     clusters = clusters_with(accelerator)
     if not clusters:
         return ""
@@ -592,8 +591,8 @@ def _such_as(trace: Path | str) -> str:
     return named + (more if len(clusters) > _MOST_NAMED else "")
 
 
-def _where(trace: Path | str, cluster: Where) -> tuple[Cluster, tuple[str, ...]]:
-    """Find the cluster, and what there is to say about it."""
+def _cluster_of(trace: Path | str, cluster: Where) -> tuple[Cluster, tuple[str, ...]]:
+    """Return the cluster, and notes about it."""
     if isinstance(cluster, Cluster):
         return cluster, unspecified(cluster)
     if isinstance(cluster, CardCluster):
@@ -604,7 +603,7 @@ def _where(trace: Path | str, cluster: Where) -> tuple[Cluster, tuple[str, ...]]
     package = find_package(trace)
     if package is None:
         raise ClusterError(
-            f"{trace}: no workload card names its cluster: give one with --cluster{_such_as(trace)}"
+            f"{trace}: no workload card names its cluster: give one with --cluster{_hint(trace)}"
         )
     of_card = card_cluster(package.card, source=str(package.file))
     return of_card.cluster, of_card.notes

@@ -1,8 +1,8 @@
 """Workload cards against clusters and traces.
 
-A card against the trace it lies beside: what cannot both be true, one line each. And a cluster from
-its hardware section: a card gives the accelerator, how many there are, and two bandwidths, but no
-latency, so the cluster of the catalogue that is most like it lends what is missing, and is named.
+Contradictions of a card and the trace beside it, one line each. And a cluster from its hardware
+section: a card gives the accelerator, the number of ranks, and two bandwidths, but no latency, so
+the most similar cluster of the catalogue supplies the rest, and is named.
 """
 
 import math
@@ -33,7 +33,7 @@ _TRAINING = "model_fwd_bwd_pass"
 
 @dataclass(frozen=True, slots=True)
 class StepFlops:
-    """FLOPs of one step of the job, None where the card does not give them; ``why`` says so."""
+    """FLOPs of one step of the job; None if the card does not give them, ``why`` is the reason."""
 
     flops: float | None
     why: str
@@ -46,7 +46,7 @@ def step_flops(card: "WorkloadCard") -> StepFlops:
     tokens; a matrix multiplication counts 2 FLOPs forward and 4 backward. Chowdhery et al., PaLM,
     arXiv 2204.02311, appendix B, with the embedding left out as CCL-Bench (arXiv 2605.06544) does.
     The batch is global unless ``batch_size_scope`` says otherwise: then times the data parallel
-    ranks. Not told: for experts (which parameters are active), for inference (whether the step is
+    ranks. Not given: for experts (which parameters are active), for inference (whether the step is
     prefill or decode), for granularities other than a forward and backward pass.
     """
     model, data = card.workload.model, card.workload.data
@@ -100,20 +100,20 @@ _LABELS = (
 )
 """Words by which PyTorch's meshes, Megatron and vLLM label the groups of a kind of parallelism."""
 _SURE_SIZE = 1 << 20
-"""Bytes from which a measured bandwidth is not made of rounded stamps."""
+"""Bytes from which a measured bandwidth is not dominated by rounding of time stamps."""
 _NOISE = 1.05
 _BACKWARD = re.compile(
     r"backward|(?<![a-z])(?:bwd|dgrad|wgrad)(?![a-z])|optimizer\.step", re.IGNORECASE
 )
-_MEASURED_AT_ONCE = 1e-6
-"""Calls that moved for less (s) were over before their last stamp."""
+_SHORTEST = 1e-6
+"""Shorter transfers (s) ended before their last time stamp."""
 
 
 def check_card(card: "WorkloadCard", loaded: Loaded, *, source: str = "card") -> tuple[str, ...]:
-    """Say what of the card the trace contradicts; nothing where they agree or say nothing.
+    """Return what of the card the trace contradicts; nothing if they agree or are silent.
 
-    Ranks of the job, sizes of the groups against the parallelism, the accelerator, the phase, and
-    the bandwidths against the fastest call that was measured.
+    Compared are ranks of the job, sizes of the groups against the parallelism, the accelerator, the
+    phase, and the bandwidths against the fastest measured call.
     """
     findings = [*_ranks(card, loaded), *_groups(card, loaded.workload), *_accelerator(card, loaded)]
     findings += [*_phase(card, loaded.workload), *_bandwidth(card, loaded, source)]
@@ -143,7 +143,7 @@ def _groups(card: "WorkloadCard", workload: Workload) -> Iterator[str]:
     sharded = {size for size in (plan.dp_replicate, plan.dp_shard) if size is not None}
     products = _products([size for size in sizes.values() if size is not None] + list(sharded))
     sentences: dict[str, None] = {}
-    # The groups whose calls are collectives: messages are between any two ranks
+    # Groups with collectives only: messages are between any two ranks
     used = {
         int(workload.calls.group[index])
         for index in range(len(workload.calls))
@@ -210,18 +210,18 @@ def _bandwidth(card: "WorkloadCard", loaded: Loaded, source: str) -> Iterator[st
         cluster = None
     on_card = card.bandwidths()
     if on_card.scale_up is not None and cluster is not None:
-        yield from _unit(
+        yield from _bits_for_bytes(
             "scale-up", on_card.scale_up, load_cluster(cluster.nearest).scale_up.bandwidth
         )
     fabric = load_cluster(cluster.nearest).scale_out if cluster is not None else None
     if on_card.scale_out is not None and fabric is not None:
-        yield from _unit("scale-out", on_card.scale_out, fabric.bandwidth)
+        yield from _bits_for_bytes("scale-out", on_card.scale_out, fabric.bandwidth)
     if on_card.scale_up is not None:
-        yield from _measured(card, loaded.workload, on_card.scale_up, cluster)
+        yield from _impossible_busbw(card, loaded.workload, on_card.scale_up, cluster)
 
 
-def _unit(tier: str, on_card: float, expected: float) -> Iterator[str]:
-    """Find numbers that are eight times off what the hardware has: bytes written for bits."""
+def _bits_for_bytes(tier: str, on_card: float, expected: float) -> Iterator[str]:
+    """Find bandwidths eight times off those of the hardware: bytes written for bits."""
     for factor, means in ((8.0, "GB/s one way"), (4.0, "GB/s of both directions together")):
         if abs(on_card * factor / expected - 1) < 0.1:
             number = on_card * 8 / 1e9
@@ -232,10 +232,10 @@ def _unit(tier: str, on_card: float, expected: float) -> Iterator[str]:
             )
 
 
-def _measured(
+def _impossible_busbw(
     card: "WorkloadCard", workload: Workload, scale_up: float, described: "CardCluster | None"
 ) -> Iterator[str]:
-    """Find a measured busbw that a rank's port of this bandwidth cannot have carried."""
+    """Find a measured busbw that a port of this bandwidth cannot carry."""
     adds = described is not None and described.cluster.scale_up.in_network_reduction
     fastest = max(_busbws(workload, card.xpu.count_per_node, adds=adds), default=None)
     if fastest is None or fastest[0] <= _NOISE * scale_up:
@@ -251,7 +251,7 @@ def _measured(
 def _busbws(workload: Workload, per_node: int | None, *, adds: bool) -> Iterator[tuple[float, str]]:
     """Busbw of the large calls inside one node (B/s) that all members recorded, and their names.
 
-    A switch that adds (``adds``) makes of a reduction's busbw something else than traffic.
+    A switch that reduces (``adds``) makes the busbw of a reduction differ from traffic.
     """
     whole = workload.members
     for index in range(len(workload.calls)):
@@ -259,7 +259,7 @@ def _busbws(workload: Workload, per_node: int | None, *, adds: bool) -> Iterator
         ranks = call.group.ranks
         if call.kind == UNKNOWN or not call.size >= _SURE_SIZE or len(ranks) != whole[index]:
             continue
-        if not call.transfer > _MEASURED_AT_ONCE or (adds and "reduce" in call.kind):
+        if not call.transfer > _SHORTEST or (adds and "reduce" in call.kind):
             continue
         if per_node is None or len({rank // per_node for rank in ranks}) == 1:
             speed = busbw(
@@ -269,12 +269,12 @@ def _busbws(workload: Workload, per_node: int | None, *, adds: bool) -> Iterator
 
 
 _CLOSE = 0.25
-"""Bandwidths within this fraction of each other are the same hardware, by another source."""
+"""Bandwidths within this fraction of each other are the same hardware in different sources."""
 
 
 @dataclass(frozen=True, slots=True)
 class CardCluster:
-    """The cluster, the catalogue's that it is made after, and what was taken from where."""
+    """The cluster, the one of the catalogue that it is based on, and sources of its values."""
 
     cluster: Cluster
     nearest: str
@@ -282,11 +282,11 @@ class CardCluster:
 
 
 def card_cluster(card: "WorkloadCard", *, source: str) -> CardCluster:
-    """Make a cluster of a card; ``source`` is what errors call it.
+    """Make a cluster from a card; ``source`` is its name in errors.
 
-    Bandwidths and ranks per node are the card's where it gives them. Everything else is that of
-    the catalogue's cluster with the accelerator, of several the one that is most alike in ranks
-    per node, network and bandwidths.
+    Bandwidths and ranks per node are the card's if it gives them. Everything else is from the
+    catalogue's cluster with the accelerator; of several, from the one most similar in ranks per
+    node, network and bandwidths.
 
     Raises
     ------
@@ -313,7 +313,7 @@ def card_cluster(card: "WorkloadCard", *, source: str) -> CardCluster:
 
 
 def _likeness(card: "WorkloadCard", cluster: Cluster) -> tuple[int, int, int, int, float]:
-    """How alike they are: the name, ranks per node, words of the network, bandwidths."""
+    """Similarity: the name, ranks per node, words of the network, bandwidths."""
     bandwidths = card.bandwidths()
     fabric = cluster.scale_out
     text = f"{cluster.name} {cluster.description} {fabric.topology if fabric else ''}".lower()

@@ -1,6 +1,6 @@
-"""Files that commands write: checked before the work begins, and written whole or not at all.
+"""Files that commands write: checked before the work begins, and written atomically.
 
-None of them lands on a file that the same command reads.
+No output replaces a file that the same command reads.
 """
 
 import os
@@ -15,9 +15,9 @@ from simulator.support.errors import OutputError
 from simulator.support.input_files import open_file
 
 WRITTEN = ("target", "directory", "write", "figure", "perfetto", "parquet", "html")
-"""Options of commands that name what is written."""
+"""Options of commands that name an output."""
 TRACES = ("trace", "trace_b", "traces", "source", "sources", "predict")
-"""Options of commands that name a file or a directory that is read."""
+"""Options of commands that name a file or a directory to read."""
 READ = (
     *("script", "kernels", "kernels_from", "cluster", "cluster_b", "model", "topology", "beside"),
     *("file", "spec", "algorithm", "change", "what_if", "logs", "like"),
@@ -26,52 +26,52 @@ READ = (
     *("requests", "predictions", "serving", "serving_log", "ratios", "steps"),
     *("name", "models", "clusters", "sweep", "speculation", "throughput"),
 )
-"""Options of commands that name, or may name, a file that is read."""
+"""Options of commands that name, or may name, a file to read."""
 _NEVER_READ = (b"\x89PNG", b"%PDF", b"<?xml", b"PAR1", b"<!DOC")
-"""How figures and tables of columns begin: beside a trace, nobody takes them for a part of it."""
+"""First bytes of figures and column files: no reader takes them for a part of a trace."""
 
 
 def check_apart(options: Mapping[str, object]) -> None:
-    """Refuse outputs of a command that are its inputs, by whatever name, or one another.
+    """Refuse outputs of a command that are its inputs, under any name, or one another.
 
-    ``options`` are the command's options by name. Of a directory of traces every file in it counts,
-    and an output that is a directory may hold no file that is read.
+    ``options`` are the command's options by name. Every file in a directory of traces counts, and
+    an output that is a directory must not contain a file that is read.
 
     Raises
     ------
     OutputError
         If writing would destroy an input or another output.
     """
-    outputs = [path for name in WRITTEN for path in _paths(options.get(name))]
+    outputs = [path for name in WRITTEN for path in _paths_of(options.get(name))]
     for first, second in combinations(outputs, 2):
-        if _same(first, second):
+        if _is_same_file(first, second):
             raise OutputError(
                 f"{second}: two outputs would be written to it: give each its own file"
             )
-    existing = [path for path in outputs if _is_there(path)]
+    existing = [path for path in outputs if _exists(path)]
     inputs = [*_traces(options), *_named(options)] if existing else []
     for output in existing:
         check_not_read(output, inputs)
 
 
 def check_not_read(output: Path, inputs: Iterable[Path]) -> None:
-    """Refuse an output that is one of the inputs, or of a directory's files that are read.
+    """Refuse an output that is one of the inputs, or a file read from a directory of inputs.
 
     Raises
     ------
     OutputError
         If writing would destroy an input.
     """
-    if not _is_there(output):
+    if not _exists(output):
         return
-    destroyed = _destroyed_input(output, filter(_is_there, inputs))
+    destroyed = _destroyed_input(output, filter(_exists, inputs))
     if destroyed is not None:
         raise OutputError(
             f"{output}: would overwrite {destroyed}, which this command reads: choose another name"
         )
 
 
-def _paths(value: object) -> list[Path]:
+def _paths_of(value: object) -> list[Path]:
     """List the paths that an option gives: none, one, or several."""
     several = value if isinstance(value, list | tuple) else [value]
     return [Path(path) for path in several if isinstance(path, str | Path)]
@@ -79,16 +79,16 @@ def _paths(value: object) -> list[Path]:
 
 def _traces(options: Mapping[str, object]) -> Iterator[Path]:
     for name in TRACES:
-        yield from (path for path in _paths(options.get(name)) if _is_there(path))
+        yield from (path for path in _paths_of(options.get(name)) if _exists(path))
 
 
 def _named(options: Mapping[str, object]) -> Iterator[Path]:
     """Yield the files that options name, alone or as in ``scale_out=graph.json``, ``a.csv:7``."""
     for name in READ:
-        for whole in _paths(options.get(name)):
+        for whole in _paths_of(options.get(name)):
             words = {str(whole), *re.split(r"[\s=,]", str(whole))}
             words |= {word.rpartition(":")[0] for word in words if ":" in word}
-            yield from (path for path in map(Path, words) if _is_there(path) and path.is_file())
+            yield from (path for path in map(Path, words) if _exists(path) and path.is_file())
 
 
 def _destroyed_input(output: Path, inputs: Iterable[Path]) -> Path | None:
@@ -97,9 +97,9 @@ def _destroyed_input(output: Path, inputs: Iterable[Path]) -> Path | None:
     for path in inputs:
         if path.samefile(output):
             return path
-        if path.is_dir() and output.is_file() and _begins_as_none_read(output):
+        if path.is_dir() and output.is_file() and _never_read(output):
             continue
-        # What reads traces is slow to load, and rarely asked.
+        # Readers of traces are slow to import, and rarely needed.
         from traces.card.package import files_read
 
         for file in files_read(path):
@@ -113,23 +113,23 @@ def _files(folder: Path) -> list[Path]:
         return [path for path in folder.iterdir() if path.is_file()]
 
 
-def _begins_as_none_read(path: Path) -> bool:
+def _never_read(path: Path) -> bool:
     with _reported(path), open_file(path, OutputError) as file:
         return file.read(5).startswith(_NEVER_READ)
 
 
-def _same(first: Path, second: Path) -> bool:
-    """Whether two names are of one file, which need not be there; a device may be both."""
-    if _is_there(first) and _is_there(second):
+def _is_same_file(first: Path, second: Path) -> bool:
+    """Whether two paths are one file, which need not exist; a device may be both."""
+    if _exists(first) and _exists(second):
         return first.samefile(second)
     try:
         return first.resolve() == second.resolve() and not first.exists()
-    except (OSError, RuntimeError):  # links in a circle, which cannot be written either
+    except (OSError, RuntimeError):  # a cycle of links, which cannot be written either
         return False
 
 
-def _is_there(path: Path) -> bool:
-    """Whether it is a file or a directory; what cannot be looked at is neither."""
+def _exists(path: Path) -> bool:
+    """Whether it is a file or a directory; an inaccessible path is neither."""
     try:
         return path.is_file() or path.is_dir()
     except OSError:
@@ -137,20 +137,20 @@ def _is_there(path: Path) -> bool:
 
 
 def check_output(path: Path, endings: Sequence[str] = ()) -> None:
-    """Try whether a file can be written, and leave no trace; ``endings`` are those accepted.
+    """Check that a file can be written, and leave no trace; ``endings`` are those accepted.
 
     Raises
     ------
     OutputError
-        If the ending is none of them, the directory is missing or may not be written to, or a
-        directory or a file that may not be written is in the way.
+        If it has another ending, the directory is missing or not writable, or a directory or a
+        read-only file is in the way.
     """
     if endings and path.suffix.lower() not in endings:
         what = f"ending {path.suffix!r}" if path.suffix else "a name without an ending"
         raise OutputError(f"{path}: {what}; use one of {', '.join(endings)}")
     try:
         path.resolve()
-    except RuntimeError as error:  # as Python until 3.12 has it
+    except RuntimeError as error:  # Python up to 3.12
         raise OutputError(f"{path}: cannot be written: its links form a cycle") from error
     if path.is_dir():
         raise OutputError(f"{path}: cannot be written: it is a directory")
@@ -169,7 +169,7 @@ def check_output(path: Path, endings: Sequence[str] = ()) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that takes its name when all is written; a failure leaves what was there.
+    """Yield a file that is renamed when all is written; a failure leaves the old one.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def writing(path: Path) -> Iterator[BinaryIO]:
     check_output(path)
     with _reported(path):
         if path.exists() and not path.is_file():
-            # Without waiting, or a pipe that nobody reads would be waited for.
+            # Non-blocking, or opening a pipe without a reader would hang.
             number = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
             os.set_blocking(number, True)
             with os.fdopen(number, "wb") as stream:
@@ -195,7 +195,7 @@ def writing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _partial(path: Path) -> Path:
-    """Name a file in the same directory, so that renaming it is one step."""
+    """Name a file in the same directory, so that renaming it is atomic."""
     return path.with_name(f".{path.name[:80]}.{os.getpid()}.part")
 
 

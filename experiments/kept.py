@@ -1,7 +1,7 @@
-"""The cache on disk: what was read and answered, by key, in one SQLite file of bounded size.
+"""The cache on disk: steps and answers by key, in one SQLite file of bounded size.
 
-Whatever is wrong with it, nothing is lost: all in it can be made again. It is used only where
-nobody but the user can have written to it.
+Everything in it can be recomputed, so a broken cache loses nothing. It is used only if nobody but
+the user can have written to it.
 """
 
 import os
@@ -16,14 +16,13 @@ from typing import ClassVar
 from simulator.support.errors import OutputError
 
 ENVIRONMENT = "TWOFOLD_CACHE"
-"""Variable that names the cache's directory; empty: none is used."""
+"""Variable with the cache's directory; empty: no cache."""
 USUAL_LIMIT = 1e9
-"""Bytes that steps may take, and answers of studies, where no limit was set."""
+"""Default limit (B) on steps, and on answers of studies."""
 SMALL = 8e6
-"""Bytes of files, as they lie on disk, that are read in less than a second: of them nothing is
-kept."""
+"""Size of files on disk (B) that are read in less than a second: smaller ones are not cached."""
 SETTLED = 2.0
-"""Seconds after which a file has other times if it is written again."""
+"""Seconds after which a file that is written again has another time stamp."""
 STEP = 32
 """Bytes of the key of a step; those of answers are longer."""
 _PATIENCE = 30.0
@@ -39,9 +38,9 @@ CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)
 
 
 def cache_folder() -> Path | None:
-    """Find the cache: ``$TWOFOLD_CACHE``, else below ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    """Return the cache: ``$TWOFOLD_CACHE``, else below ``$XDG_CACHE_HOME`` or ``~/.cache``.
 
-    None where the variable is empty: no cache is used.
+    None if the variable is empty: no cache is used.
     """
     variable = os.environ.get(ENVIRONMENT)
     if variable is not None:
@@ -54,8 +53,8 @@ def cache_folder() -> Path | None:
 
 
 def trusted_folder() -> Path | None:
-    """Return the cache's directory where nobody else may have written to it."""
-    from simulator.support.compiled import is_trusted  # small files do without
+    """Return the cache's directory if nobody else can have written to it."""
+    from simulator.support.compiled import is_trusted  # not needed for small files
 
     folder = cache_folder()
     if folder is None:
@@ -68,10 +67,10 @@ def trusted_folder() -> Path | None:
 
 
 def stamp_of(status: os.stat_result) -> str:
-    """Write down what stands for the content of a file: length, inode, device and both times.
+    """Return a stamp for the content of a file: length, inode, device and both times.
 
-    Of these nobody can set the time of the last change of the inode, so that a file with other
-    bytes has another stamp, whatever its length and its date.
+    The time of the last change of the inode cannot be set, so a file with other bytes has another
+    stamp, whatever its length and its date.
     """
     s = status
     return f"{s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino} {s.st_dev}"
@@ -79,7 +78,7 @@ def stamp_of(status: os.stat_result) -> str:
 
 @cache
 def program(*roots: str) -> str:
-    """Name the code and the tables of packages as they lie on disk, by their lengths and dates."""
+    """Return lengths and dates of the code and the tables of packages on disk, as a key."""
     above = Path(__file__).parents[1]
     parts = []
     for root in roots:
@@ -94,13 +93,13 @@ def program(*roots: str) -> str:
 class CacheFile(ABC):
     """An SQLite file of bounded size, which any number of processes use at once.
 
-    It has a table ``settings``, and of what is in it nothing is lost: it can be made again.
+    It has a table ``settings``; all that is in it can be recomputed.
     """
 
     name: ClassVar[str]
 
     def __init__(self, folder: Path) -> None:
-        import sqlite3  # small traces do without
+        import sqlite3  # not needed for small traces
 
         self.folder, self.file = folder, folder / self.name
         with self._reported():
@@ -114,9 +113,9 @@ class CacheFile(ABC):
         self._base.close()
 
     def trim(self, limit: float | None = None) -> int:
-        """Throw out what was not asked for longest until the limit holds; say how many went.
+        """Evict the least recently used entries until the limit holds; return their number.
 
-        A ``limit`` (B) is kept for later; 0 empties the file, and leaves the limit as it is.
+        A ``limit`` (B) is stored for later; 0 empties the file, and leaves the limit as it is.
         """
         with self._reported():
             if limit:
@@ -126,17 +125,17 @@ class CacheFile(ABC):
             size = self._bytes()
             if size <= most:
                 return 0
-            gone = self._throw_out(size, most)
+            gone = self._evict(size, most)
             self._base.execute("VACUUM")
             return gone
 
     @abstractmethod
     def _make_tables(self) -> None:
-        """Make the tables of a file that has none."""
+        """Make the tables of a new file."""
 
     @abstractmethod
-    def _throw_out(self, size: int, most: float) -> int:
-        """Throw out so much that of ``size`` bytes 80 % of ``most`` are left; return how many."""
+    def _evict(self, size: int, most: float) -> int:
+        """Evict entries until 80 % of ``most`` are left of ``size`` bytes; return their number."""
 
     def _bytes(self) -> int:
         (pages,) = self._base.execute("PRAGMA page_count").fetchone()
@@ -162,7 +161,7 @@ class CacheFile(ABC):
 
 
 class KeptStore(CacheFile):
-    """Steps and answers by key, and what files were hashed to."""
+    """Steps and answers by key, and hashes of files."""
 
     name = "steps.sqlite"
 
@@ -171,30 +170,30 @@ class KeptStore(CacheFile):
             self._base.execute(statement)
 
     def kept(self, key: bytes) -> bytes | None:
-        """Return what was kept, None where nothing was."""
+        """Return the data of a key, None if there are none."""
         with self._reported():
             row = self._base.execute("SELECT data FROM kept WHERE key = ?", (key,)).fetchone()
             if row is None or not isinstance(row[0], bytes):
                 return None
-            self._note_use(key)
+            self._record_use(key)
             return row[0]
 
     def keep(self, key: bytes, data: bytes) -> None:
-        """Keep data in place of what was there, unless they take half of the cache or more."""
+        """Store data in place of old ones, unless they take half of the cache or more."""
         with self._reported():
             if len(data) > self._limit() / 2:
                 return
-            self._note_use(key)
+            self._record_use(key)
             self._base.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (key, data))
         self.trim()
 
-    def _note_use(self, key: bytes) -> None:
-        # In a table of its own: SQLite would write the megabytes of a step again beside it.
+    def _record_use(self, key: bytes) -> None:
+        # In a separate table, or SQLite would rewrite the megabytes of a step beside it.
         row = (key, int(time.time()))
         self._base.execute("INSERT OR REPLACE INTO uses VALUES (?, ?)", row)
 
     def digest(self, file: str, stamp: str) -> str | None:
-        """Return the SHA-256 of a file with this stamp, where it was hashed before."""
+        """Return the SHA-256 of a file with this stamp, if it was hashed before."""
         with self._reported():
             row = self._base.execute(
                 "SELECT sha256 FROM digests WHERE file = ? AND stamp = ?", (file, stamp)
@@ -202,19 +201,19 @@ class KeptStore(CacheFile):
             return None if row is None else str(row[0])
 
     def keep_digest(self, file: str, stamp: str, digest: str) -> None:
-        """Keep the SHA-256 of a file with a stamp."""
+        """Store the SHA-256 of a file with a stamp."""
         with self._reported():
             row = (file, stamp, digest)
             self._base.execute("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", row)
 
     def usage(self) -> tuple[int, int]:
-        """Return how many steps there are, and the bytes on disk."""
+        """Return the number of steps, and the bytes on disk."""
         with self._reported():
             count = "SELECT count(*) FROM kept WHERE length(key) = ?"
             (steps,) = self._base.execute(count, (STEP,)).fetchone()
             return int(steps), self._bytes()
 
-    def _throw_out(self, size: int, most: float) -> int:
+    def _evict(self, size: int, most: float) -> int:
         excess = size - 0.8 * most
         keys = []
         for key, length in self._base.execute(

@@ -1,10 +1,10 @@
-"""Answers in the cache on disk: what was asked before, of the same files, is printed again.
+"""Answers in the cache on disk: the same question about the same files is printed again.
 
-An answer is found by all that it is made from: the words of the command line, the program and its
-libraries, Python, the terminal, the environment, and the files. These are those that the words
-name, directories with all in them, and what else the process opened; none may have changed since
-before it started. Files are the same if their lengths, times and inodes are, as for
-:mod:`experiments.kept_steps`. Answers from small files are given anew, which is as quick.
+The key of an answer has all that it depends on: the words of the command line, the program and its
+libraries, Python, the terminal, and the environment; its entry has the files. These are the files
+that the words name, directories with all in them, and others that the process opened; none may have
+changed since before it started. Files are equal if their lengths, times and inodes are, as for
+:mod:`experiments.kept_steps`. Answers from small files are recomputed, which is as quick.
 """
 
 import hashlib
@@ -23,16 +23,16 @@ from experiments.kept import SETTLED, SMALL, KeptStore, program, stamp_of, trust
 from simulator.support.errors import OutputError
 
 ASKED = frozenset({"utility", "sweep", "compare", "what-if", "replay", "explain", "diff"})
-"""Commands that print an answer about steps, and do nothing else."""
+"""Commands that print an answer about steps, without other effects."""
 _ROOTS = ("simulator", "topologies", "collectives", "traces", "experiments", "twofold")
-_PASSING = ("_", "OLDPWD", "SHLVL")
+_VOLATILE = ("_", "OLDPWD", "SHLVL")
 """Variables that shells change from command to command."""
 _MOST_FILES = 20_000
-"""Of files that words name: looking at more takes as long as answering."""
+"""Limit on files that words name: checking more takes as long as answering."""
 
 
 class Question:
-    """A command line that is being answered: its words, what is printed, and files opened for it.
+    """A command line that is being answered: its words, its output, and files opened for it.
 
     It is made before anything is read.
     """
@@ -43,10 +43,10 @@ class Question:
         self._key = _key(words)  # before the command changes the environment
         self._began = time.time()
         self._opened: set[str] = set()
-        self._printed = _Copy(sys.stdout)
+        self._printed = _Tee(sys.stdout)
 
     def answer(self) -> str | None:
-        """Return the answer that was given before, None where there is none."""
+        """Return the stored answer, None if there is none."""
         with suppress(OutputError, OSError, ValueError, TypeError, KeyError):
             with closing(KeptStore(self._folder)) as store:
                 data = store.kept(self._key)
@@ -57,36 +57,36 @@ class Question:
         return None
 
     def listen(self) -> None:
-        """Begin to note what is printed, and which files are opened."""
+        """Start to record what is printed, and which files are opened."""
         sys.stdout = cast("IO[str]", self._printed)
         sys.addaudithook(self._note)
 
     def keep(self) -> None:
-        """Keep the answer, unless it is not whole, or a file is newer than the question."""
+        """Store the answer, unless it is incomplete, or a file is newer than the question."""
         with suppress(OutputError, OSError):
-            opened = filter(self._counts, list(self._opened))
+            opened = filter(self._is_input, list(self._opened))
             files = {path: _stamp(path) for path in sorted({*self._named, *opened})}
-            if not (self._printed.is_whole and self._are_settled(files)):
+            if not (self._printed.is_whole and self._are_older(files)):
                 return
             entry = {"answer": "".join(self._printed.texts), "files": files}
             with closing(KeptStore(self._folder)) as store:
                 store.keep(self._key, json.dumps(entry).encode())
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Note a file that is opened: a hook of Python's audit events."""
+        """Record a file that is opened: a hook for Python's audit events."""
         if event in ("open", "sqlite3.connect") and isinstance(arguments[0], str | os.PathLike):
-            with suppress(OSError):  # of a directory that is gone
+            with suppress(OSError):  # the directory was removed
                 self._opened.add(str(Path(arguments[0]).absolute()))
 
-    def _counts(self, path: str) -> bool:
-        """Whether a file that was opened is one that the key does not stand for."""
+    def _is_input(self, path: str) -> bool:
+        """Whether an opened file is an input that the key does not cover."""
         ours = (str(self._folder), f"{tempfile.gettempdir()}/twofold-", "/proc", "/dev", "/sys")
         packages = Path(__file__).parents[1]
         return not path.startswith(
             (*ours, *_libraries(), *(f"{packages}/{root}" for root in _ROOTS))
         )
 
-    def _are_settled(self, files: dict[str, str]) -> bool:
+    def _are_older(self, files: dict[str, str]) -> bool:
         """Whether all were last changed before the question was asked."""
         latest = [
             max(int(time_ns) for time_ns in stamp.split()[1:3]) for stamp in files.values() if stamp
@@ -94,14 +94,14 @@ class Question:
         return max(latest, default=0) < 1e9 * (self._began - SETTLED)
 
 
-class _Copy:
-    """A stream that keeps what is written to it, and is else the stream."""
+class _Tee:
+    """A stream that records what is written to it."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
         self.texts: list[str] = []
         self.is_whole = True
-        """False where somebody who had read enough closed it."""
+        """False if the reader closed it early."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -123,11 +123,11 @@ class _Copy:
 
 
 def asked(words: Sequence[str]) -> Question | None:
-    """Return the question that words ask, None where its answer is not to be kept."""
+    """Return the question that words ask, None if its answer is not to be stored."""
     command = next((word for word in words if not word.startswith("-")), "")
     if command not in ASKED or "--no-cache" in words:
         return None
-    with suppress(OSError):  # of a current directory that is gone
+    with suppress(OSError):  # the current directory was removed
         named = list(islice(_named(words), _MOST_FILES))
         folder = trusted_folder()
         if folder and len(named) < _MOST_FILES and sum(map(_size, named)) >= SMALL:
@@ -136,7 +136,7 @@ def asked(words: Sequence[str]) -> Question | None:
 
 
 def _named(words: Sequence[str]) -> Iterator[str]:
-    """Yield what words may name, whether it is there or not, and all that is in directories."""
+    """Yield paths that words may name, existing or not, and all that is in directories."""
     for word in words:
         for text in {word, word.partition("=")[2], word[2:] if word.startswith("-") else ""} - {""}:
             path = Path(text).absolute()
@@ -146,12 +146,12 @@ def _named(words: Sequence[str]) -> Iterator[str]:
 
 
 def _size(path: str) -> int:
-    """Return the length of a file, 0 where there is none."""
+    """Return the length of a file, 0 if there is none."""
     return int(_stamp(path).partition(" ")[0] or 0)
 
 
 def _stamp(path: str) -> str:
-    """Return what stands for the content of a file or a directory; "" where there is none."""
+    """Return the stamp of a file or a directory; "" if there is none."""
     try:
         return stamp_of(Path(path).stat())
     except (OSError, ValueError):
@@ -159,12 +159,12 @@ def _stamp(path: str) -> str:
 
 
 def _libraries() -> list[str]:
-    """List the directories of Python's own modules and of what is installed beside them."""
+    """List the directories of Python's own modules and of installed ones."""
     return [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))]
 
 
 def _width(stream: IO[str]) -> int:
-    """Return the columns of a terminal, 0 of what is none."""
+    """Return the columns of a terminal, 0 if it is none."""
     try:
         return os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
@@ -172,8 +172,8 @@ def _width(stream: IO[str]) -> int:
 
 
 def _key(words: Sequence[str]) -> bytes:
-    """Hash all that an answer is made from but files."""
-    variables = {name: value for name, value in os.environ.items() if name not in _PASSING}
+    """Hash all that an answer depends on but files."""
+    variables = {name: value for name, value in os.environ.items() if name not in _VOLATILE}
     streams = [
         (stream.isatty(), stream.encoding, _width(stream)) for stream in (sys.stdout, sys.stderr)
     ]

@@ -1,10 +1,9 @@
 """Steps in the cache on disk: a trace is read once, and found again by the contents of its files.
 
-What is kept is found by the paths and contents of the files, how they are read, the step, and the
-program's own readers; a file that has kept its size, its times and its inode is not hashed again.
-Small traces are read anew, which is as quick. Whatever is wrong with the cache, the trace is read:
-the cache is used only where nobody but the user can have written to it, and an entry that is not a
-step is ignored.
+The key of a step has the paths and contents of the files, the options of reading, the step, and the
+code of the readers; a file with the same size, times and inode is not hashed again. Small traces
+are always read, which is as quick. If the cache is broken, the trace is read: the cache is used
+only if nobody but the user can have written to it, and an entry that is not a step is ignored.
 """
 
 import hashlib
@@ -25,15 +24,15 @@ from traces.load import OpenTrace
 
 Watch = Callable[[str], object]
 _ROOTS = ("traces", "simulator")
-"""Packages whose code decides what a step is."""
+"""Packages whose code determines what a step is."""
 
 
 def open_kept(
     trace: Path | str, options: Options, watch: Watch = lambda _: None, *, small: float = SMALL
 ) -> OpenTrace:
-    """Read a trace as :func:`traces.card.package.open_package` does, or a step kept before.
+    """Open a trace as :func:`traces.card.package.open_package`, with steps from the cache.
 
-    ``small`` are bytes of files of which nothing is kept; ``watch`` is called with what was kept.
+    Files of less than ``small`` bytes are not cached; ``watch`` is called with what was cached.
     Errors as there.
     """
     path = Path(trace)
@@ -56,7 +55,7 @@ def open_kept(
 
 
 def _is_large(path: Path, small: float) -> bool:
-    """Whether a trace has so many bytes that it is worth while to keep its steps."""
+    """Whether a trace has enough bytes to cache its steps."""
     try:
         files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
         return sum(file.stat().st_size for file in files) >= small
@@ -90,7 +89,7 @@ def _read(  # noqa: PLR0913 - what a step depends on
                 watch(f"step {step} of {trace}: kept from an earlier reading")
                 return loaded
             loaded = read_anew(step)
-            # Read while it was written to, it would be kept as what it is not.
+            # A file that changes while it is read must not be cached.
             if key == _key(cache, trace, files, options, step):
                 _keep(cache, key, loaded)
             return loaded
@@ -115,7 +114,7 @@ def _key(cache: KeptStore, trace: str, files: Sequence[Path], options: Options, 
 
 
 def digests_of(files: Sequence[Path]) -> list[str]:
-    """Return the SHA-256 of files, in their order, by what is kept of it where they are large.
+    """Return the SHA-256 of files, in order; those of large files may be cached.
 
     Raises
     ------
@@ -134,9 +133,9 @@ def digests_of(files: Sequence[Path]) -> list[str]:
 
 
 def _digests(cache: KeptStore | None, files: Sequence[Path]) -> list[str]:
-    """Hash files, unless they were hashed before and nothing of them has changed since.
+    """Hash files, unless they were hashed before and have not changed since.
 
-    Several are hashed at a time: a gigabyte takes a second.
+    Several are hashed in parallel: a gigabyte takes a second.
     """
     statuses = [file.stat() for file in files]
     stamps = [stamp_of(status) for status in statuses]
@@ -148,7 +147,7 @@ def _digests(cache: KeptStore | None, files: Sequence[Path]) -> list[str]:
     }
     missing = [number for number, path in enumerate(paths) if path not in digests]
     if missing:
-        from concurrent.futures import ThreadPoolExecutor  # what is kept needs none
+        from concurrent.futures import ThreadPoolExecutor  # not needed for cached steps
 
         with ThreadPoolExecutor(min(4, cores())) as pool:
             hashed = pool.map(
@@ -167,7 +166,7 @@ def _digests(cache: KeptStore | None, files: Sequence[Path]) -> list[str]:
 
 @lru_cache(maxsize=1 << 14)
 def _hashed(file: Path, stamp: str) -> str:
-    """Hash a file; one that has kept its ``stamp`` is not read again by this process."""
+    """Hash a file; one with the same ``stamp`` is not read again by this process."""
     del stamp
     with open_file(file) as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -1,6 +1,6 @@
 """Provenance of an answer: version, command, settings, and the hash of every input file.
 
-Answers are made of what JSON has types for.
+Answers consist of JSON types.
 """
 
 import hashlib
@@ -42,20 +42,20 @@ class InputFile(TypedDict):
 
 
 class ClusterIdentity(TypedDict):
-    """A cluster's name, and the SHA-256 of what it says: equal content, equal numbers."""
+    """A cluster's name, and the SHA-256 of its content: equal content, equal results."""
 
     name: str
     sha256: str
 
 
 class Head(TypedDict):
-    """What every answer begins with: its schema, the answer in words, and how to ask it again.
+    """The beginning of every answer: its schema, the answer in words, and how to repeat it.
 
-    ``headline`` answers in a sentence, ``cause`` says why it is so, "" where nothing shows it;
-    ``trust`` is how far to trust it, null where nothing was simulated.
-    ``command`` is what was typed, or the call in Python; ``settings`` are all options that shape
-    the answer, those left at their defaults too. ``cluster`` is the one that the step was
-    simulated on first, null where there is none; ``inputs`` are the files that were read.
+    ``headline`` answers in a sentence, ``cause`` gives the reason, "" if none is known; ``trust``
+    is how far to trust it, null if nothing was simulated. ``command`` is what was typed, or the
+    call in Python; ``settings`` are all options that affect the answer, defaults included.
+    ``cluster`` is the one that the step was simulated on first, null if there is none; ``inputs``
+    are the files that were read.
     """
 
     schema: str
@@ -71,8 +71,8 @@ class Head(TypedDict):
 
 @cache
 def version() -> str:
-    """Return the version of the distribution; "unknown" where only its files are there."""
-    from importlib import metadata  # takes longer to import than most of the rest
+    """Return the version of the distribution; "unknown" without an installed distribution."""
+    from importlib import metadata  # slow to import
 
     try:
         return metadata.version(DISTRIBUTION)
@@ -94,7 +94,7 @@ def identity(cluster: "Cluster") -> ClusterIdentity:
     >>> identity(a100)["sha256"] == identity(renamed)["sha256"]
     True
     """
-    where = {"graph": {"file"}}  # a graph's content is hashed, wherever it lies
+    where = {"graph": {"file"}}  # a graph's content is hashed, not its path
     content = cluster.model_dump(
         mode="json",
         exclude_defaults=True,
@@ -108,23 +108,23 @@ def identity(cluster: "Cluster") -> ClusterIdentity:
 
 
 def graphs(cluster: "Cluster | None") -> "Inputs":
-    """Name the files of graphs that a cluster is made of."""
+    """List the graph files of a cluster."""
     tiers = () if cluster is None else (cluster.scale_up, cluster.scale_out)
     made_of = [getattr(tier, "graph", None) for tier in tiers]
     return Inputs(files=tuple(Path(one.file) for one in made_of if one is not None and one.file))
 
 
 def hashed(files: Sequence[Path]) -> list[InputFile]:
-    """Hash files, each once, several at a time: a job's traces are hundreds of megabytes.
+    """Hash files, each once, several in parallel: a job's traces are hundreds of megabytes.
 
     Raises
     ------
     TraceError
-        If one is no longer there.
+        If one no longer exists.
     """
     if not files:
         return []
-    from experiments.kept_steps import digests_of  # which knows of traces
+    from experiments.kept_steps import digests_of  # imports readers of traces
 
     paths = list(dict.fromkeys(files))
     try:
@@ -143,9 +143,9 @@ def hashed(files: Sequence[Path]) -> list[InputFile]:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What there was for a question to read: traces, which may be directories, and other files.
+    """Inputs of a question: traces, which may be directories, and other files.
 
-    Of traces it is the files of ``ranks``, of all if there are none.
+    For traces only the files of ``ranks`` count, all if ``ranks`` is empty.
     """
 
     traces: tuple[Path, ...] = ()
@@ -153,22 +153,22 @@ class Inputs:
     ranks: tuple[int, ...] = ()
 
     def joined(self, others: "Inputs") -> "Inputs":
-        """Return both: what was given, and what that names in turn."""
+        """Return both: the given inputs, and those that they name."""
         return Inputs(
             (*self.traces, *others.traces), (*self.files, *others.files), self.ranks or others.ranks
         )
 
     def hashed(self) -> list[InputFile]:
-        """Name the files that were read, with their SHA-256; errors as :func:`hashed`."""
+        """List the files that were read, with their SHA-256; errors as :func:`hashed`."""
         return hashed(list(self._read()))
 
     def _read(self) -> Iterator[Path]:
-        """Yield the files of traces, those of a directory that are some; then the others."""
+        """Yield the files of traces, also those in directories; then the others."""
         for path in self.traces:
             if path.is_file() or path.is_dir():
-                from traces.card.package import input_files  # without a trace none of it is needed
+                from traces.card.package import input_files  # not needed without a trace
 
                 yield from input_files(path, self.ranks)
             elif not path.exists():
-                yield path  # was there when it was read: hashing it says that it is gone
+                yield path  # it existed when read: hashing reports that it is gone
         yield from (path for path in self.files if path.is_file() or not path.exists())

@@ -1,6 +1,6 @@
-"""Reports: a record for JSON, rows for CSV and pandas, a table, a figure; and what asks for them.
+"""Reports: a record for JSON, rows for CSV and pandas, a table, a figure; and their questions.
 
-The decorator of every command takes settings as keywords, and notes how it was asked.
+The decorator of every command takes settings as keywords, and records how it was called.
 """
 
 import inspect
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from topologies.cluster.schema import Cluster
 
 Rows = tuple[type[Any] | Sequence[str], Sequence[Any]]
-"""The columns, a dataclass's fields or some attributes of it by name, and its rows."""
+"""The columns, as a dataclass's fields or names of some attributes of it, and its rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Report(ABC):
-    """What a question answers: ``answer`` in JSON, ``table`` in CSV, and what prints and draws it.
+    """The result of a question: ``answer`` for JSON, ``table`` for CSV, and its document.
 
-    ``schema`` names the JSON Schema of the answer and counts its incompatible changes;
-    ``twofold system schema`` prints it. :meth:`document` says the answer in words, tables and
-    charts, which the terminal, notebooks, pages and figures show.
+    ``schema`` names the JSON Schema of the answer and counts its incompatible changes; ``twofold
+    system schema`` prints it. :meth:`document` has the answer in words, tables and charts, which
+    the terminal, notebooks, pages and figures show.
 
     ``command`` is what was typed or called, ``inputs`` what was given to read, ``options`` the
-    question's own options (:func:`question` notes them).
+    question's own options (:func:`question` records them).
     """
 
     schema: ClassVar[str]
     listed: ClassVar[tuple[type[Any], str]]
-    """Of the CSV answer: the kind of its rows, and the attribute that holds them."""
+    """Of the CSV answer: the type of its rows, and the attribute that has them."""
 
     command: str = ""
     inputs: Inputs = field(default_factory=Inputs)
@@ -51,25 +51,25 @@ class Report(ABC):
 
     @abstractmethod
     def answer(self) -> Any:
-        """Return the JSON answer as it is typed: a TypedDict, of which a JSON Schema is made."""
+        """Return the JSON answer, typed: a TypedDict, from which a JSON Schema is made."""
 
     def table(self) -> Rows:
-        """Return the rows; their kind names the columns, also where there is no row."""
+        """Return the rows; their type names the columns, also if there is no row."""
         kind, attribute = self.listed
         return kind, getattr(self, attribute)
 
     @abstractmethod
     def document(self) -> Document:
-        """Return what the answer says, as every renderer has it."""
+        """Return the answer as a document for all renderers."""
 
     def summary(self) -> str:
-        """Say in a line what was asked about, and the answer."""
+        """Return the subject and the answer in a line."""
         document = self.document()
         about, headline = document.title.partition(": ")[2], document.headline
         return " ".join((headline if about in headline else f"{about}: {headline}").split())
 
     def head(self, cluster: "Cluster | None" = None, settings: "Settings | None" = None) -> Head:
-        """Return what every answer begins with; hashes the files that were read."""
+        """Return the head of the answer; hashes the files that were read."""
         shared: dict[str, Any] = {} if settings is None else {**settings.record()}
         document = self.document()
         return {
@@ -85,7 +85,7 @@ class Report(ABC):
         }
 
     def record(self) -> dict[str, Any]:
-        """Return the answer of what JSON has types for."""
+        """Return the answer as JSON types."""
         record: dict[str, Any] = jsonable(self.answer())
         return record
 
@@ -96,8 +96,8 @@ class Report(ABC):
     def to_csv(self) -> str:
         """Return the rows as CSV, below comments with the rest of the answer.
 
-        A comment is ``# key: value``, the value as JSON where it is not text.
-        ``pandas.read_csv(path, comment="#")`` passes over them.
+        ``pandas.read_csv(path, comment="#")`` skips the comments. These are ``# key: value``, the
+        value as JSON if it is not text.
         """
         names, rows = self._cells()
         lines = [*_comments(self.record()), ",".join(names)]
@@ -105,7 +105,7 @@ class Report(ABC):
         return "".join(f"{line}\n" for line in lines)
 
     def _cells(self) -> tuple[list[str], list[list[Any]]]:
-        """Return the names of the columns, and of each row its values."""
+        """Return the names of the columns, and the values of each row."""
         columns, rows = self.table()
         if isinstance(columns, type):
             names = [column.name for column in fields(columns)]
@@ -114,7 +114,7 @@ class Report(ABC):
         return names, [[getattr(row, name) for name in names] for row in rows]
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return the rows as a DataFrame; its ``attrs`` say schema, version and command.
+        """Return the rows as a DataFrame; its ``attrs`` have schema, version and command.
 
         Raises
         ------
@@ -177,7 +177,7 @@ class Report(ABC):
         return None
 
     def __repr__(self) -> str:
-        """Say it in one line: arrays are no description."""
+        """Return one line: arrays are no description."""
         return f"<{type(self).__name__} {self.summary()}>"
 
     def _repr_html_(self) -> str:
@@ -188,7 +188,7 @@ class Report(ABC):
 
 
 _LISTED = ("inputs", "what_ifs", "warnings")
-"""Lists that stand among the comments of CSV; all others are rows, of this table or another."""
+"""Lists that are in the comments of CSV; all others are rows, of this table or another."""
 
 
 def _comments(record: Mapping[str, Any]) -> Iterator[str]:
@@ -201,7 +201,7 @@ def _comments(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 _QUOTED = frozenset(',"\r\n#')
-"""Characters that make a value be quoted: a ``#`` too, which begins a comment elsewhere."""
+"""Characters for which a value is quoted: also ``#``, which begins a comment elsewhere."""
 
 
 def _cell(value: object) -> str:
@@ -210,21 +210,21 @@ def _cell(value: object) -> str:
 
 
 _LONGEST = 1000
-"""Characters of a value that is written down as Python shows it."""
+"""Most characters of a value that is written by its ``repr``."""
 Asked = ParamSpec("Asked")
 Answer = TypeVar("Answer", bound=Report)
 
 _TRACES = ("trace", "trace_b", "job", "source", "traces")
-"""Parameters that name what is read as a trace."""
+"""Parameters that name a trace to read."""
 _FILES = (
     *("cluster", "clusters", "network", "algorithm", "spec", "scripts", "model", "name"),
     *("logs", "collectives", "imbalance"),
 )
-"""Parameters whose text may be the path of a file that is read."""
-_UNTOLD = ("watch", "settings", "options")
-"""Parameters that are no part of how a call is written down; settings are, field by field."""
-_SAID_ELSEWHERE = (*_TRACES, *_UNTOLD, "cluster", "network")
-"""Parameters of which an answer says more than a setting could: files, and what they hold."""
+"""Parameters whose text may be the path of a file to read."""
+_NOT_IN_CALLS = ("watch", "settings", "options")
+"""Parameters that are left out of the text of a call; settings are in it field by field."""
+_NOT_IN_SETTINGS = (*_TRACES, *_NOT_IN_CALLS, "cluster", "network")
+"""Parameters that the answer records elsewhere in more detail: files and their content."""
 
 
 def question(
@@ -275,13 +275,13 @@ def question(
 
 
 def _call(name: str, signature: inspect.Signature, arguments: Mapping[str, Any]) -> str:
-    """Write a call down: ``twofold.utility('trace', 'dgx-a100', nodes=2)``."""
+    """Return a call as text: ``twofold.utility('trace', 'dgx-a100', nodes=2)``."""
     words: list[str] = []
     places = {key: position for position, key in enumerate(signature.parameters)}
     for key, value in arguments.items():
         usual = signature.parameters[key].default
-        if key not in _UNTOLD and not callable(value) and not _is_usual(value, usual):
-            # What stands behind an argument that is left out has to be named.
+        if key not in _NOT_IN_CALLS and not callable(value) and not _is_default(value, usual):
+            # An argument after one that is left out must be named.
             in_place = key in _TRACES + _FILES and places[key] == len(words)
             words.append(_in_one_line(value) if in_place else f"{key}={_in_one_line(value)}")
     if settings := arguments.get("settings"):
@@ -292,15 +292,15 @@ def _call(name: str, signature: inspect.Signature, arguments: Mapping[str, Any])
     return f"twofold.{name}({', '.join(words)})"
 
 
-def _is_usual(value: object, default: object) -> bool:
-    """Whether a value is what it is when it is not given."""
+def _is_default(value: object, default: object) -> bool:
+    """Whether a value is the default."""
     if isinstance(value, list | tuple) and isinstance(default, list | tuple):
         return list(value) == list(default)
     return type(value) is type(default) and value == default
 
 
 def _in_one_line(value: object) -> str:
-    """Write a value so that it is one line: as Python does, or by its name where that is long."""
+    """Return a value as one line: its ``repr``, or its name if that is long."""
     if isinstance(value, list | tuple):
         inner = ", ".join(_in_one_line(item) for item in value)
         return f"[{inner}]"
@@ -315,7 +315,7 @@ def _in_one_line(value: object) -> str:
 
 
 def _inputs(arguments: Mapping[str, Any]) -> Inputs:
-    """Find what was given to read among the arguments of a question."""
+    """Return what was given to read among the arguments of a question."""
     traces, files = [], _paths(arguments, _FILES)
     for path in _paths(arguments, (*_TRACES, "predict")):
         before, at, cluster = str(path).rpartition("@")
@@ -348,17 +348,17 @@ def _paths(arguments: Mapping[str, Any], names: Iterable[str]) -> list[Path]:
 
 
 def _file(argument: str | Path) -> Path:
-    """Return the path that an argument is; behind a comma a graph's file has what it lacks."""
+    """Return the path of an argument; a graph's file may have defaults after a comma."""
     path = Path(argument)
     return path if path.exists() else Path(str(argument).partition(",")[0].strip())
 
 
 def _options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[str, Option]:
-    """Return a question's own options, those not given as by default."""
+    """Return a question's own options; those not given have their default."""
     options: dict[str, Option] = {}
     for name, parameter in signature.parameters.items():
         value = arguments.get(name, parameter.default)
-        if name in _SAID_ELSEWHERE or callable(value):  # as is what stands for no default
+        if name in _NOT_IN_SETTINGS or callable(value):  # as are sentinels of no default
             continue
         if isinstance(value, list | tuple | range):
             options[name] = [

@@ -1,4 +1,4 @@
-"""Notes on routing in an answer: the policy, where messages collide, and where calls meet."""
+"""Notes on routing in an answer: the policy, collisions of messages, and links that calls share."""
 
 from dataclasses import dataclass, replace
 
@@ -22,16 +22,16 @@ from simulator.timeline import Timeline
 from simulator.topology import Topology
 
 DIFFER = 0.05
-"""By how much the answers of ``analytic`` and ``flow`` may differ without a word."""
+"""Relative difference of ``analytic`` and ``flow`` from which on it is noted."""
 _CALLS = 12
-"""Sorts of calls of a step that are looked at: those that take longest in all."""
+"""Number of sorts of calls that are examined: those with the longest total time."""
 
 
 class CollisionAnswer(TypedDict):
     """Messages of one call that the routing puts on one link though others are free.
 
     ``messages`` are on the ``link`` at once in one step of the call, between these ranks among
-    others; it takes ``slower`` times as long as if all shortest paths were used alike.
+    others; it takes ``slower`` times as long as if all shortest paths were used equally.
     """
 
     call: str
@@ -42,7 +42,7 @@ class CollisionAnswer(TypedDict):
 
 
 class MeetingAnswer(TypedDict):
-    """A link on which two sorts of calls met, how often, and what these lost there in all (s)."""
+    """A link that two sorts of calls shared, how often, and the time that these lost there (s)."""
 
     link: list[str]
     calls: list[str]
@@ -53,9 +53,9 @@ class MeetingAnswer(TypedDict):
 class RoutingAnswer(TypedDict):
     """How messages are routed, and where they collide.
 
-    ``analytic_step_s`` is the step if calls did not share links; null where that was not asked.
-    ``meetings`` are listed where it differs from the answer by more than 5 %. ``packet_factor`` is
-    how many times as long packets take on full links as the model's sharing; null of single paths.
+    ``analytic_step_s`` is the step without contention of calls; null if that was not computed.
+    ``meetings`` are listed if it differs from the answer by more than 5 %. ``packet_factor`` is the
+    time of packets on full links over that of the model's sharing; null for single paths.
     """
 
     policy: str
@@ -67,7 +67,7 @@ class RoutingAnswer(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class RoutingNotes:
-    """What there is to say; ``collisions`` come with the call they are of, and its ranks."""
+    """Notes on routing; ``collisions`` come with their call and its ranks."""
 
     policy: str
     packet_factor: float | None = None
@@ -76,7 +76,7 @@ class RoutingNotes:
     meetings: tuple[Meeting, ...] = ()
 
     def answer(self) -> RoutingAnswer:
-        """Return what the JSON answer has of it."""
+        """Return the notes for JSON."""
         return {
             "policy": self.policy,
             "packet_factor": self.packet_factor,
@@ -103,7 +103,7 @@ class RoutingNotes:
         }
 
     def lines(self) -> list[str]:
-        """Say it in sentences; nothing where all is well."""
+        """Return the notes as sentences; none without findings."""
         sentences = [_say_collision(*note, policy=self.policy) for note in self.collisions]
         if self.packet_factor is not None:
             sentences.append(
@@ -134,7 +134,7 @@ def _say_collision(call: str, group: tuple[int, ...], worst: Collision, *, polic
 def notes_of_call(
     call: str, plan: Plan, ranks: int, size: float, network: Topology
 ) -> RoutingNotes:
-    """Look at one call of all ranks."""
+    """Return the notes on one call of all ranks."""
     positions = np.arange(ranks, dtype=np.int32)
     worst = collision(plan, positions, size, (network, spread_evenly(network)))
     collisions = () if worst is None else ((call, tuple(range(ranks)), worst),)
@@ -142,7 +142,7 @@ def notes_of_call(
 
 
 def notes_of_step(scenario: Scenario, timeline: Timeline) -> RoutingNotes:
-    """Look at a step: its longest calls alone, and all of them together."""
+    """Return the notes on a step: on its longest calls alone, and on all together."""
     policy, factor = policy_of(timeline.topology), packet_factor(timeline.topology)
     collisions = _collisions(timeline)
     if scenario.engine == "analytic":
@@ -154,7 +154,7 @@ def notes_of_step(scenario: Scenario, timeline: Timeline) -> RoutingNotes:
 
 
 def _collisions(timeline: Timeline) -> tuple[tuple[str, tuple[int, ...], Collision], ...]:
-    """Find collisions in the sorts of calls that take longest in all, a sort once."""
+    """Find collisions in the sorts of calls with the longest total time, one call per sort."""
     network, workload = timeline.topology, timeline.workload
     if network.route is not None or network.routing.divides:
         return ()

@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from traces.core.loaded import Options
 
 Watch = Callable[[str], Callable[[int, int], None] | None]
-"""Called with what is about to be simulated; returns what is called with how many calls of how many
-have been simulated, or None."""
+"""Called with what is about to be simulated; returns the callback for progress (calls simulated,
+calls in all), or None."""
 EVERY = "every"
-"""The step that stands for each of a trace, one after the other: what ``validate`` asks."""
+"""Each step of a trace, one after the other, as ``validate`` asks."""
 
 
 _NAMED_STEPS = ("typical", "median", "all", EVERY, "generated")
-"""Steps without a number; the last is the only one that a generated trace has."""
+"""Steps without a number; the last is the only one of a generated trace."""
 
 
 def _as_text(value: object) -> object:
-    """Take a number for its text: a step ``3`` is ``"3"``, a slope ``0.15`` is ``"0.15"``."""
+    """Convert a number to text: a step ``3`` is ``"3"``, a slope ``0.15`` is ``"0.15"``."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return f"{value}" if is_number else value
 
 
 def _as_tuple(value: object) -> object:
-    """Take one text for a sequence of one: its letters are not what is meant."""
+    """Convert one text to a sequence of one, or its letters would be the items."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -67,7 +67,7 @@ def _costs() -> Iterable[str]:
 
 
 def _one_of(names: Callable[[], Iterable[str]]) -> AfterValidator:
-    """Make the check of a name; the names are looked up when there is one to check."""
+    """Return a check of a name; the valid names are looked up when it is called."""
 
     def check(value: str) -> str:
         choices = tuple(names())
@@ -104,7 +104,7 @@ def percentile_of(step: str) -> int | None:
 
 
 def _ranks(value: str) -> str:
-    """Write a list of ranks in one way; "" is all."""
+    """Normalise a list of ranks; "" is all."""
     if not value:
         return ""
     try:
@@ -134,17 +134,17 @@ class Settings:
     """How to simulate: the options that every question shares.
 
     Each question takes them as ``settings=`` or field by field as keywords. A number may be given
-    as text and a step as a number; what cannot be understood is refused at once.
+    as text and a step as a number; invalid values are refused at once.
 
     Parameters
     ----------
     engine : {"flow", "simpy", "analytic"}
-        ``flow``: calls on one link share it max-min fairly; ``simpy``: the same model in SimPy's
-        own words, every transfer a process, for small steps; ``analytic``: no contention. How far
-        ``flow`` and ``simpy`` agree on the baseline stands in every answer
+        ``flow``: calls on one link share it max-min fairly; ``simpy``: the same model in plain
+        SimPy, every transfer a process, for small steps; ``analytic``: no contention. How far
+        ``flow`` and ``simpy`` agree on the baseline is in every answer
         (:mod:`experiments.scenario.scenario`).
     collective_cost : {"model", "trace", "calibrated"}
-        Where the costs of collectives are from.
+        Source of the costs of collectives.
     step : str
         ``typical``: a recorded step with as much work as steps have in the median; a
         ``ProfilerStep`` number: that step as it was; ``median``: the one in the middle; ``all``;
@@ -156,7 +156,7 @@ class Settings:
         ``all_reduce[1MiB..]@tp=ring``.
     workers : int, optional
         Processes that simulate what-ifs, and that read the files of a large trace: by default one
-        simulates, and as many read as there are cores. Answers do not depend on it.
+        to simulate, and one per core to read. Answers do not depend on it.
     what_ifs : sequence of str
         Change the step before anything is asked of it, as
         :func:`experiments.scenario.language.parse_change` reads them: ``rank 3 compute x1.2``.
@@ -166,20 +166,20 @@ class Settings:
         Give ranks that were not recorded copies of those that were.
     ranks : str
         Read these ranks of a profiler's trace only, such as ``0-7,64``; the others of the job are
-        copies of them. All with "".
+        copies of them. All for "".
     slow_down : str
         How much longer kernels take beside a call: ``trace``, a number such as ``0.15``, or "".
     step_time : str
-        How long the step takes when nobody records it, such as ``401 ms``: as much as the recording
-        is longer is taken from ops that lasted far longer than others like them
-        (:mod:`experiments.costing.unrecorded`). Nothing is with "".
+        Step time without a profiler, such as ``401 ms``: the excess of the recording is removed
+        from ops that lasted far longer than similar ones
+        (:mod:`experiments.costing.unrecorded`); not with "".
     fold : bool, optional
-        Simulate ranks that do the same once, which changes no answer; None: where it pays.
+        Simulate equivalent ranks once, which changes no answer; None: if it pays.
 
     Raises
     ------
     SettingsError
-        If a setting is unknown, or its value is none that it can have.
+        If a setting is unknown, or its value is invalid.
 
     Examples
     --------
@@ -207,7 +207,7 @@ class Settings:
         try:
             return handler(data)
         except ValidationError as error:
-            raise SettingsError("; ".join(map(_complaint, error.errors()))) from error
+            raise SettingsError("; ".join(map(_message, error.errors()))) from error
 
     @property
     def reading(self) -> "Options":
@@ -234,7 +234,7 @@ class Settings:
 def as_recorded(settings: Settings | None) -> Settings:
     """Return the settings of a question about what was recorded.
 
-    No recording is that of a typical step: it is the step in the middle for them.
+    No recorded step is ``typical``: these questions use ``median`` instead.
     """
     settings = settings or Settings()
     return replace(settings, step="median") if settings.step == "typical" else settings
@@ -259,7 +259,7 @@ class SettingsRecord(TypedDict):
 
 
 class SettingsOptions(TypedDict, total=False):
-    """The fields of :class:`Settings` as keywords of a question, with what they accept."""
+    """The fields of :class:`Settings` as keywords of a question, with their types."""
 
     engine: str
     collective_cost: str
@@ -279,7 +279,7 @@ class SettingsOptions(TypedDict, total=False):
 def settings_of(
     settings: Settings | None, options: Mapping[str, object], usual: Settings | None = None
 ) -> Settings | None:
-    """Return settings that were given whole, or field by field in place of the ``usual`` ones.
+    """Return settings given whole, or field by field in place of the ``usual`` ones.
 
     Raises
     ------
@@ -312,8 +312,8 @@ def check_names(names: Iterable[str], others: Iterable[str]) -> None:
             raise SettingsError(f"{name}: no such setting; {_nearest(name, choices)}")
 
 
-def _complaint(error: ErrorDetails) -> str:
-    """Say what is wrong with one setting: its name, what was given, what is accepted."""
+def _message(error: ErrorDetails) -> str:
+    """Return the message for an invalid setting: its name, the value, what is accepted."""
     names = [field.name for field in fields(Settings)]
     position = error["loc"][0] if error["loc"] else "settings"
     name = names[position] if isinstance(position, int) and position < len(names) else str(position)

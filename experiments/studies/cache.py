@@ -87,7 +87,7 @@ class Cache(CacheFile):
             (entries,) = self._base.execute("SELECT count(*) FROM answers").fetchone()
             return Usage(self.folder, entries, self._bytes(), self._limit())
 
-    def _throw_out(self, size: int, most: float) -> int:
+    def _evict(self, size: int, most: float) -> int:
         (entries,) = self._base.execute("SELECT count(*) FROM answers").fetchone()
         excess = entries if not most else min(entries, int(entries * (1 - 0.8 * most / size)) + 1)
         oldest = "SELECT key FROM answers ORDER BY used, key LIMIT ?"

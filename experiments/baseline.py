@@ -165,7 +165,7 @@ class Baseline:
 
         For calls whose time was recorded, only the effect of a change is uncertain.
         """
-        is_timed = self.told_calls(self.scenario.workload)
+        is_timed = self.timed_calls(self.scenario.workload)
         tiers = prior_of(self.scenario)
         return {"calls": len(is_timed), "calls_told": int(is_timed.sum()), "tiers": tiers}
 
@@ -193,7 +193,7 @@ class Baseline:
         fitted = (1.0, 1.0) if steps is None else (steps.kernel_time, steps.host_time)
         return at is not None and at != fitted
 
-    def told_calls(self, workload: Workload) -> "NDArray[np.bool_]":
+    def timed_calls(self, workload: Workload) -> "NDArray[np.bool_]":
         """Which calls of a step take the time that was recorded, shape ``(calls,)``.
 
         Where the model costs them, those are the calls that can be compared with it: how far they

@@ -197,7 +197,7 @@ def _by_change(
     scenarios = {name: point.scenario for name, point in points.items()}
     bound = bounds(base.timeline.makespan, costed, changes, engines, scenarios)
 
-    is_timed = base.told_calls(costed.design.base.workload)
+    is_timed = base.timed_calls(costed.design.base.workload)
     lent = base.settings.collective_cost == "trace"
     names = list(points)
     sides = [(points[name].scenario, not changes[name].is_network) for name in names]

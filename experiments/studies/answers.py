@@ -1,29 +1,29 @@
-"""Step times of points: what a worker computes, many numbers of a site at once.
+"""Step times of points: the computation of a worker, for many numbers of a site at once.
 
-The answer of a point does not depend on which others are asked with it, on the worker or on the
-order: ``analytic`` points of a site are asked beside one that names every number, so that the step
-is always contracted alike, to the last bit (``tests/experiments/studies/test_answers.py``).
+The answer of a point does not depend on the other points in its chunk, on the worker or on the
+order: ``analytic`` points of a site are evaluated with one that changes every number, so that the
+contracted step is the same to the last bit (``tests/experiments/studies/test_answers.py``).
 
-A *source* is one thing that is not known: how long calls of a tier take on a machine, how long
-kernels last on an accelerator, what the model misses of a program. Points that depend on the same
-thing have the same source, so they are longer or shorter together, each by its own measure.
+A *source* is one uncertain quantity: the time of calls of a tier on a machine, that of kernels on
+an accelerator, the model's error for a program. Points that depend on the same quantity have the
+same source, so their errors are correlated, each with its own magnitude.
 
 =============  ====================================================  ===============================
-source         how far off                                           common to points
+source         error                                                 common to points
 =============  ====================================================  ===============================
 calls          the prior of the network, tier by tier, of small and  of one machine: accelerator and
                of large calls (:mod:`experiments.priors.network`)     cluster
 kernels        tables and rooflines                                  of one accelerator
                (:mod:`experiments.priors.steps`)
-steps          what measured steps like a generated one were off,    of one plan and accelerator
-               beyond its kernels
+steps          errors of comparable generated steps, beyond those    of one plan and accelerator
+               of their kernels
                (:mod:`experiments.priors.steps`)
-prediction     how far off predicted changes of recorded steps were  of one recorded workload
+prediction     error of predicted changes of recorded steps          of one recorded workload
                (:mod:`experiments.priors.errors`)
 =============  ====================================================  ===============================
 
-Errors of generated steps are taken to differ from plan to plan. Those of alike plans may be alike,
-and then a front is kept more often than is said.
+Errors of generated steps are assumed independent between plans. Those of similar plans may be
+correlated, and then points stay on a front more often than reported.
 """
 
 import math
@@ -59,8 +59,8 @@ from traces.generate.plan import plan_text
 if TYPE_CHECKING:
     from experiments.evaluate.serving_plan import ServingPlan
 
-_KEPT = 4
-"""Sites that a worker keeps, the latest: each has a network and a contracted step."""
+_MOST_SITES = 4
+"""Number of sites that a worker caches, the latest: each has a network and a contracted step."""
 
 
 def _refused(error: TwofoldError) -> Answer:
@@ -69,20 +69,20 @@ def _refused(error: TwofoldError) -> Answer:
 
 @dataclass(eq=False)
 class Answerer:
-    """Answers chunks; what sites share is kept from one to the next."""
+    """Answers chunks; data shared by sites are kept between them."""
 
     bases: Sequence[Base]
 
     def __post_init__(self) -> None:
-        self._scenarios: Latest[tuple[str, str], Scenario] = Latest(_KEPT)
-        self._designs: Latest[str, DesignPoints] = Latest(_KEPT)
+        self._scenarios: Latest[tuple[str, str], Scenario] = Latest(_MOST_SITES)
+        self._designs: Latest[str, DesignPoints] = Latest(_MOST_SITES)
 
     def __reduce__(self) -> tuple[type["Answerer"], tuple[Sequence[Base]]]:
-        """Leave out what another worker makes for itself."""
+        """Leave out caches, which another worker builds itself."""
         return Answerer, (self.bases,)
 
     def answers(self, chunk: Chunk) -> list[Answer]:
-        """Return a chunk's answers in order; an error is one of the point that it belongs to."""
+        """Return a chunk's answers in order; an error belongs to its point only."""
         if chunk.site.serving is not None:
             return [_served(chunk.site, chunk.site.serving, numbers) for numbers in chunk.points]
         try:
@@ -96,7 +96,7 @@ class Answerer:
             return [_refused(error)] * len(chunk.points)
 
     def _with_moves(self, chunk: Chunk, answers: list[Answer]) -> list[Answer]:
-        """Say of each answer what leaves it open, without contention."""
+        """Add to each answer the effects of uncertain sources, without contention."""
         possible = [index for index, answer in enumerate(answers) if not answer.refused]
         if not possible:
             return answers
@@ -117,20 +117,20 @@ class Answerer:
         return self._scenarios.get(key, lambda: scenario_at(self.bases[site.index], site, engine))
 
     def _together(self, chunk: Chunk, scenario: Scenario) -> list[Answer]:
-        """Ask all points in one pass; where one of them cannot be, each alone."""
+        """Evaluate all points in one pass; if one of them is impossible, each alone."""
         study, every = self._design(chunk.site, scenario), every_number(scenario)
         changes = [Change(parts=numbers) for numbers in chunk.points]
         try:
             steps = study.steps([every, *changes])[1:].tolist()
         except TwofoldError:
-            return [_one_of(study, scenario, numbers) for numbers in chunk.points]
+            return [_single(study, scenario, numbers) for numbers in chunk.points]
         work = working(scenario)
         return [
             _answer(step, work, numbers) for step, numbers in zip(steps, chunk.points, strict=True)
         ]
 
     def _design(self, site: Site, scenario: Scenario) -> DesignPoints:
-        """Return the site's step as many are asked of it without contention."""
+        """Return the site's step, prepared for many evaluations without contention."""
         return self._designs.get(site.key, lambda: DesignPoints(scenario))
 
 
@@ -178,7 +178,7 @@ def _served(site: Site, plan: "ServingPlan", numbers: Numbers) -> Answer:
     return Answer(math.nan, busy_share(runs), served=served)
 
 
-def _one_of(study: DesignPoints, scenario: Scenario, numbers: Numbers) -> Answer:
+def _single(study: DesignPoints, scenario: Scenario, numbers: Numbers) -> Answer:
     try:
         change = Change(parts=numbers)
         step = float(study.steps([every_number(scenario), change])[1])
@@ -188,7 +188,7 @@ def _one_of(study: DesignPoints, scenario: Scenario, numbers: Numbers) -> Answer
 
 
 def working(scenario: Scenario) -> dict[What, float]:
-    """Say how long kernels, and copies, of a rank last together (s), in the mean over ranks."""
+    """Return the total time of kernels, and of copies, of a rank (s), in the mean over ranks."""
     workload = scenario.workload
     return {
         part: float(workload.duration[workload.part == part].sum()) / max(len(workload.ranks), 1)
@@ -197,7 +197,7 @@ def working(scenario: Scenario) -> dict[What, float]:
 
 
 def _answer(step: float, work: dict[What, float], numbers: Numbers) -> Answer:
-    """Put a step together with how long accelerators work in it."""
+    """Combine a step with the time for which accelerators work in it."""
     busy = dict(work)
     for number in numbers:
         if isinstance(number, Scaled) and number.part in busy:
@@ -215,19 +215,19 @@ def _alone(scenario: Scenario, numbers: Numbers) -> Answer:
 
 
 def every_number(scenario: Scenario) -> Change:
-    """Return a change of all numbers of links and ops that a scenario has."""
+    """Return a change of all numbers of links and ops in a scenario."""
     links = [name for name in resource_values(scenario.cluster) if is_of_links(name)]
     parts = [Scaled(part, over=2.0) for part in (What.COMPUTE, What.HOST, What.COPY)]
     return Change(parts=(*parts, *(Multiplied(name, times=2.0) for name in links)))
 
 
 def scenario_at(base: Base, site: Site, engine: str) -> Scenario:
-    """Make what is simulated at a site.
+    """Build the scenario to simulate at a site.
 
     Raises
     ------
     TwofoldError
-        If the step does not fit on the cluster, or has nothing that a what-if names.
+        If the step does not fit on the cluster, or lacks what a what-if names.
     """
     settings = replace(site.settings, engine=engine)
     if site.plan is not None:
@@ -244,7 +244,7 @@ def scenario_at(base: Base, site: Site, engine: str) -> Scenario:
 
 
 def _generated(site: Site, settings: Settings) -> Scenario:
-    """Generate a plan's step: as few replicas as stand for all, where the engine can fold."""
+    """Generate a plan's step: of representative replicas only, if the engine can fold."""
     if site.plan is None:
         raise StudyError(f"{site.workload}: has no plan")
     if settings.engine in FOLDING and not settings.what_ifs:
@@ -262,7 +262,7 @@ def moves(
     every_number_change: Change,
     points: Sequence[Numbers],
 ) -> list[tuple[Move, ...]]:
-    """Say what leaves the steps of points open.
+    """Return the effects of uncertain sources on the steps of points.
 
     Parameters
     ----------
@@ -271,9 +271,9 @@ def moves(
     design
         The site's step, without contention.
     every_number_change
-        A change that names every number, so that answers depend on no other point.
+        A change of every number, so that answers do not depend on other points.
     points
-        What differs between them.
+        Numbers in which they differ.
     """
     scenario = design.base
     changes = [every_number_change, *(Change(parts=numbers) for numbers in points)]
@@ -302,12 +302,12 @@ def moves(
 
 
 def _timed_calls(base: Base, scenario: Scenario) -> NDArray[np.bool_]:
-    """Say which calls' times were recorded: those of the cluster that it was recorded on."""
+    """Return which calls' times were recorded: none on another cluster than the recording's."""
     calls = len(scenario.workload.calls)
     recorded = base.scenario is not None and base.scenario.cluster == scenario.cluster
-    if base.told is None or not recorded or len(base.told) != calls:
+    if base.is_timed is None or not recorded or len(base.is_timed) != calls:
         return np.zeros(calls, dtype=np.bool_)
-    return base.told
+    return base.is_timed
 
 
 def _kernels(
@@ -316,7 +316,7 @@ def _kernels(
     points: Sequence[Numbers],
     steps: NDArray[np.float64],
 ) -> list[list[Move]]:
-    """Say what the kernels' error does to each point; nothing where all last as recorded."""
+    """Return the effect of the kernels' error on each point; none if all were recorded."""
     error = design.base.kernel_error
     if not error:
         return [[] for _ in points]
@@ -330,7 +330,7 @@ def _kernels(
 
 
 def _steps(site: Site, kernels: Sequence[Move]) -> list[Move]:
-    """Say what generated steps are off beyond their kernels."""
+    """Return the error of generated steps beyond that of their kernels."""
     if site.plan is None:
         return []
     cluster = site.cluster
@@ -345,7 +345,7 @@ def _steps(site: Site, kernels: Sequence[Move]) -> list[Move]:
 
 
 def _prediction(base: Base, step: float) -> list[Move]:
-    """Say what the model may miss of a recorded step that is changed: a share of its logarithm."""
+    """Return the model's error for a changed recorded step, proportional to its logarithm."""
     if base.step is None or not base.step > 0 or not step > 0:
         return []
     off = base.replay_error * math.log(step / base.step)

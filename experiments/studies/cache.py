@@ -1,8 +1,8 @@
-"""Answers that were computed before, on this machine, by content: what the same inputs gave.
+"""Cache of computed answers on this machine, addressed by content.
 
 One SQLite file for all studies. Its keys hash everything a step's time depends on, so an entry is
-never stale; when it outgrows its limit, those that were not asked for longest go. A study that
-cannot use it (no home, a full disk, a broken file) computes everything and says so.
+never stale; beyond its size limit the least recently used ones are removed. A study that cannot use
+it (no home, a full disk, a broken file) computes everything and reports so.
 """
 
 import time
@@ -24,10 +24,10 @@ from experiments.studies.store import ANSWER, COLUMNS, answer_of, make_tables, r
 from simulator.support.errors import StudyError
 from simulator.support.quantities import parse_quantity
 
-_AT_ONCE = 500
-"""Keys of one look-up; SQLite takes 999 variables of a statement since ever."""
+_MOST_KEYS = 500
+"""Number of keys per query; every version of SQLite takes 999 variables in a statement."""
 _FORMAT = 3
-"""Of the tables: counts up when their columns change, and a file of another is emptied."""
+"""Version of the tables: increases when their columns change; a file of another one is emptied."""
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS answers ({ANSWER}, used INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What is in the cache: entries, bytes on disk, and how many bytes it may take."""
+    """Usage of the cache: entries, bytes on disk, and its limit in bytes."""
 
     folder: Path
     entries: int
@@ -53,11 +53,11 @@ class Cache(CacheFile):
         make_tables(self._base, _TABLES, _FORMAT)
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
-        """Return the answers that are known, by key."""
+        """Return the known answers, by key."""
         answers: dict[bytes, Answer] = {}
         with self._reported():
-            for begin in range(0, len(keys), _AT_ONCE):
-                few = keys[begin : begin + _AT_ONCE]
+            for begin in range(0, len(keys), _MOST_KEYS):
+                few = keys[begin : begin + _MOST_KEYS]
                 marks = ",".join("?" * len(few))
                 rows = self._base.execute(
                     f"SELECT {COLUMNS} FROM answers WHERE key IN ({marks})", few
@@ -73,7 +73,7 @@ class Cache(CacheFile):
         return answers
 
     def keep(self, answers: Iterable[tuple[bytes, Answer]]) -> None:
-        """Keep answers; what is there already stays."""
+        """Store answers; existing ones stay."""
         now = int(time.time())
         with self._reported(), writing_to(self._base):
             self._base.executemany(
@@ -82,7 +82,7 @@ class Cache(CacheFile):
             )
 
     def usage(self) -> Usage:
-        """Say what is in it."""
+        """Return its usage."""
         with self._reported():
             (entries,) = self._base.execute("SELECT count(*) FROM answers").fetchone()
             return Usage(self.folder, entries, self._bytes(), self._limit())
@@ -113,7 +113,7 @@ def limit_of(text: str) -> float:
 
 
 def open_cache(folder: Path | None = None) -> "closing[Cache] | None":
-    """Open the cache; None where there is to be none.
+    """Open the cache; None if there must be none.
 
     Raises
     ------
@@ -136,15 +136,15 @@ class CacheRow(TypedDict):
 
 
 class CacheAnswer(Head, CacheRow):
-    """The cache: where, how many answers and steps, their bytes on disk, and removed ones.
+    """The cache: its path, numbers of answers and steps, bytes on disk, and removed ones.
 
-    Answers of studies may take ``limit_bytes``, and so may steps that were read.
+    ``limit_bytes`` applies to answers of studies, and separately to steps that were read.
     """
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CacheReport(Report):
-    """What is in the cache; ``removed`` is how many answers and steps were thrown out just now."""
+    """Contents of the cache; ``removed`` is the number of answers and steps just removed."""
 
     schema: ClassVar[str] = "twofold/cache/1"
     document = documents.cache
@@ -176,7 +176,7 @@ class CacheReport(Report):
 
 @question("cache")
 def cache(*, limit: str | None = None, clear: bool = False) -> CacheReport:
-    """Say what is in the cache of studies' answers and of steps; limit it, or empty it.
+    """Describe the cache of studies' answers and of steps; limit it, or empty it.
 
     Parameters
     ----------

@@ -8,10 +8,10 @@
     value      = NUMBER [UNIT] | NAME | "(" sum ")"
     OPERATOR   = "==" | "!=" | "<=" | ">=" | "<" | ">"
 
-Numbers and names are read first; what is left is Python's own grammar of comparisons, read by
+Numbers and names are read first; the rest is Python's own grammar of comparisons, parsed by
 :mod:`ast`, and nothing else of it is accepted. A name is a figure
 (:mod:`experiments.studies.figures`), a dimension, a field of the plan or a value of the cluster.
-What is added or compared has the same unit; a product has the unit of the factor that has one.
+Sums and comparisons need equal units; a product has the unit of the factor that has one.
 """
 
 import ast
@@ -27,8 +27,7 @@ from simulator.support.quantities import parse_quantity
 
 FITS = "fits"
 BASES = ("s", "B", "B/s", "FLOP/s", "W", "J", "USD")
-"""Base units that numbers in constraints may have, any spelling of
-:mod:`simulator.support.quantities`."""
+"""Base units of numbers in constraints, in any spelling of :mod:`simulator.support.quantities`."""
 _NAME = r"(?:[A-Za-zµμ][\w@-]*(?:\.[A-Za-z_]\w*)*(?:/s)?|%)"
 _WORD = re.compile(
     rf"\s*(?:(?P<number>\d+(?:,\d{{3}})*(?:\.\d*)?(?:[eE][-+]?\d+)?)(?:\s*(?P<unit>{_NAME}))?"
@@ -53,9 +52,9 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 _LONGEST = 500
 
 Look = Callable[[str], float]
-"""The number that a name is at a point."""
+"""Value of a name at a point."""
 UnitOf = Callable[[str], str]
-"""The unit of a name's number; raises StudyError of a name that is none."""
+"""Unit of a name's number; raises StudyError for an unknown name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +65,12 @@ class Number:
     unit: str
 
     def of(self, look: Look) -> float:
-        """Return it."""
+        """Return its value."""
         del look
         return self.value
 
     def names(self) -> Iterator[str]:
-        """Name nothing."""
+        """Yield nothing."""
         yield from ()
 
 
@@ -83,17 +82,17 @@ class Name:
     unit: str
 
     def of(self, look: Look) -> float:
-        """Look it up."""
+        """Return its value."""
         return look(self.name)
 
     def names(self) -> Iterator[str]:
-        """Name it."""
+        """Yield it."""
         yield self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """Two numbers, added, subtracted, multiplied or divided."""
+    """A sum, difference, product or quotient of two numbers."""
 
     sign: str
     left: "Term"
@@ -101,14 +100,14 @@ class Combined:
     unit: str
 
     def of(self, look: Look) -> float:
-        """Compute it; a division by zero is NaN, which meets no constraint."""
+        """Return its value; a division by zero is NaN, which meets no constraint."""
         left, right = self.left.of(look), self.right.of(look)
         if self.sign == "/":
             return left / right if right else math.nan
         return {"+": left + right, "-": left - right, "*": left * right}[self.sign]
 
     def names(self) -> Iterator[str]:
-        """Name what both name."""
+        """Names in both operands."""
         yield from self.left.names()
         yield from self.right.names()
 
@@ -118,7 +117,7 @@ Term = Number | Name | Combined
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What must hold of a point: ``text`` as it was written."""
+    """A condition on a point; ``text`` is its source."""
 
     text: str
     left: Term
@@ -127,15 +126,15 @@ class Constraint:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of what it compares."""
+        """Names in the comparison."""
         return frozenset((*self.left.names(), *self.right.names()))
 
     def holds(self, look: Look) -> bool:
-        """Whether it holds where names are these numbers."""
+        """Whether it holds for these values of names."""
         return _COMPARE[self.sign](self.left.of(look), self.right.of(look))
 
     def excess(self, look: Look) -> float:
-        """Return by how much it does not hold, of the size of what is compared; 0 where it does."""
+        """Return the relative amount by which it is violated; 0 where it holds."""
         if self.holds(look):
             return 0.0
         left, right = self.left.of(look), self.right.of(look)
@@ -146,24 +145,24 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A number made of named numbers of a point: ``text`` as it was written, and its base unit."""
+    """An arithmetic expression of a point's numbers: ``text`` is its source; with its base unit."""
 
     text: str
     term: Term
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of what it is made of."""
+        """Names in the expression."""
         return frozenset(self.term.names())
 
     @property
     def unit(self) -> str:
-        """Its base unit, "" of a number without one."""
+        """Its base unit, "" for a number without one."""
         return self.term.unit
 
 
 def parse_formula(text: str, unit_of: UnitOf) -> Formula:
-    """Read arithmetic of named figures; parameters and errors as :func:`parse_constraint`.
+    """Parse arithmetic of named figures; parameters and errors as :func:`parse_constraint`.
 
     Examples
     --------
@@ -188,11 +187,11 @@ def parse_constraint(
     Parameters
     ----------
     text
-        As the grammar of this module has it.
+        In the grammar of this module.
     unit_of
         The unit of each name.
     fits
-        What ``NAME fits`` compares: what is needed and what there is, by name.
+        The names of the amounts needed and available in ``NAME fits``, by ``NAME``.
 
     Returns
     -------
@@ -202,7 +201,7 @@ def parse_constraint(
     Raises
     ------
     StudyError
-        If it is none, a name or unit is unknown, or units do not go together.
+        If it is invalid, a name or unit is unknown, or units do not match.
 
     Examples
     --------
@@ -227,7 +226,7 @@ def parse_constraint(
 
 
 def _words(text: str) -> "Iterator[re.Match[str]]":
-    """Yield the numbers with their units, names and signs of a constraint."""
+    """Yield the tokens of a constraint: numbers with their units, names and operators."""
     at = 0
     while text[at:].strip():
         match = _WORD.match(text, at)
@@ -238,14 +237,14 @@ def _words(text: str) -> "Iterator[re.Match[str]]":
 
 
 class _Reader:
-    """Reads the words of a constraint: numbers and names here, what combines them by Python."""
+    """Parser of a constraint's tokens: numbers and names here, expressions by Python."""
 
     def __init__(self, text: str, unit_of: UnitOf) -> None:
         self._text, self._unit_of = text, unit_of
         self._operands: dict[str, Number | Name] = {}
 
     def constraint(self, words: "list[re.Match[str]]") -> Constraint:
-        """Read a comparison, and nothing behind it."""
+        """Parse a comparison, with nothing behind it."""
         tree = self._tree(words)
         if not isinstance(tree, ast.Compare) or len(tree.ops) != 1:
             raise self._wrong(f"compare two things, by one of {', '.join(_COMPARE)}")
@@ -255,7 +254,7 @@ class _Reader:
         return Constraint(self._text, left, sign, right)
 
     def formula(self, words: "list[re.Match[str]]") -> Term:
-        """Read a sum, and nothing behind it."""
+        """Parse a sum, with nothing behind it."""
         return self._term(self._tree(words))
 
     def _tree(self, words: "list[re.Match[str]]") -> ast.expr:
@@ -266,7 +265,7 @@ class _Reader:
             raise self._wrong(error.msg) from error
 
     def _operand(self, word: "re.Match[str]") -> str:
-        """Read a number or a name, and return the identifier that stands for it."""
+        """Read a number or a name, and return the identifier that represents it."""
         identifier = f"operand_{len(self._operands)}"
         if word["number"] is not None:
             self._operands[identifier] = self._number(word["number"], word["unit"])
@@ -278,7 +277,7 @@ class _Reader:
         return identifier
 
     def _term(self, node: ast.expr) -> Term:
-        """Return what a part of the expression is; refuse all but arithmetic of operands."""
+        """Return the term of a node of the expression; reject all but arithmetic of operands."""
         if isinstance(node, ast.Name):
             return self._operands[node.id]
         if not isinstance(node, ast.BinOp) or type(node.op) not in _ARITHMETIC:
@@ -350,7 +349,7 @@ def contradiction(constraints: Iterable[Constraint]) -> tuple[str, str] | None:
 
 
 def _simple(constraint: Constraint) -> tuple[str, str, float]:
-    """Return name, sign and number of a constraint that compares no more; else no sign."""
+    """Return name, operator and number of a constraint with only these; else no operator."""
     left, right, sign = constraint.left, constraint.right, constraint.sign
     if isinstance(right, Name) and isinstance(left, Number):
         mirrored = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}

@@ -1,12 +1,12 @@
 """Chunks of points answered by the workers of a Dask cluster: of other machines, or of this one.
 
-What is under way is bounded, so a scheduler is never handed a whole study, and answers come back
-one by one. A worker that is killed costs what it was computing: the scheduler hands it to another.
-When the connection to the scheduler is lost, another client takes its place and hands out anew what
-was under way. Neither changes an answer, so neither changes a study's results.
+The number of chunks in flight is bounded, so a scheduler never gets a whole study at once, and
+answers are received one by one. A killed worker costs its present chunks: the scheduler gives them
+to another. When the connection to the scheduler is lost, another client replaces it and submits the
+chunks in flight again. Neither changes an answer, so neither changes a study's results.
 
-Inputs are scattered to all workers. A plugin on each of them, and on those that come later,
-compares its code with the client's, and lets it compute one chunk at a time.
+Inputs are scattered to all workers. A plugin on each of them, and on later ones, compares its code
+with the client's, and limits it to one chunk at a time.
 """
 
 import logging
@@ -42,26 +42,26 @@ from simulator.support.errors import StudyError, shown
 from simulator.support.quantities import count_of
 
 LOCAL = "local"
-"""Beginning of an address that stands for workers of this machine: ``local:2``."""
+"""Prefix of an address for workers of this machine: ``local:2``."""
 _PROTOCOLS = ("tcp", "tls", "ws", "wss")
-"""Beginnings of a scheduler's address that need nothing but Dask."""
+"""Prefixes of a scheduler's address that need nothing but Dask."""
 _PER_CORE = 8
-"""Local workers for each core at most: each is a process with the inputs, and they only wait."""
+"""Most local workers per core: each is a process with the inputs, and more would only wait."""
 _LOGGERS = ("distributed", "tornado")
 _CONNECT = 10.0
-"""Seconds in which a scheduler answers."""
+"""Timeout of connecting to a scheduler (s)."""
 _GRACE = 2.0
-"""Seconds more in which a connection that is made says so."""
-_PATIENCE = 60.0
-"""Seconds after which a connection that was lost will not be made again."""
+"""Additional time for an established connection to report itself (s)."""
+_RECONNECT = 60.0
+"""Time after which a lost connection is given up (s)."""
 _FETCH = 5.0
-"""Seconds in which an answer that is there is fetched: later, whoever had it was killed."""
+"""Timeout of fetching a finished answer (s): if it passes, the worker was killed."""
 _LOST = (CancelledError, FutureCancelledError, OSError, TimeoutError, ClosedClientError)
-"""What is raised of a connection that was lost, and of what was handed out by it."""
+"""Exceptions of a lost connection, and of the tasks submitted by it."""
 
 
 def local_workers(address: str) -> int | None:
-    """Return how many workers of this machine an address stands for; None: it is a scheduler's.
+    """Return the number of workers of this machine in an address; None if it is a scheduler's.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def dask_cluster(bases: Sequence[Base], address: str, note: Note) -> Iterator[Ru
     address
         Of the scheduler; or ``local:N`` for N processes of this machine, which end with the study.
     note
-        Called with sentences about the cluster: its dashboard, that no worker is there yet.
+        Called with sentences about the cluster: its dashboard, or that it has no worker yet.
 
     Raises
     ------
@@ -127,9 +127,9 @@ def dask_cluster(bases: Sequence[Base], address: str, note: Note) -> Iterator[Ru
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Dask's log of what is handled here away from the terminal.
+    """Keep Dask's log of errors handled here away from the terminal.
 
-    Dask gives levels to some of its loggers, so that those of their parents do not hold for them.
+    Dask sets levels of some of its loggers, which therefore ignore those of their parents.
     """
     names = [name for name in logging.root.manager.loggerDict if name.startswith(_LOGGERS)]
     loggers = [logging.getLogger(name) for name in names]
@@ -144,12 +144,12 @@ def _quiet() -> Iterator[None]:
 
 
 class _ConnectionLostError(Exception):
-    """What was handed out by a client is lost with its connection."""
+    """The tasks of a client are lost with its connection."""
 
 
 @contextmanager
-def _connected() -> Iterator[None]:
-    """Tell what a lost connection raises from errors of the program."""
+def _detecting_lost_connection() -> Iterator[None]:
+    """Distinguish exceptions of a lost connection from errors of the program."""
     try:
         yield
     except _LOST as error:
@@ -159,7 +159,7 @@ def _connected() -> Iterator[None]:
 class _Connection:
     """A client of a scheduler, replaced by another one when its connection is lost.
 
-    One that comes back under the old name, as Dask's own would, may be forgotten with the old one.
+    Dask itself would reconnect under the old name, which may be forgotten with the old client.
     """
 
     def __init__(self, address: str, answerer: Answerer, note: Note) -> None:
@@ -170,7 +170,7 @@ class _Connection:
         self._stream: Any = None
 
     def open(self, patience: float) -> None:
-        """Connect, and ship the inputs once a worker is there.
+        """Connect, and ship the inputs once there is a worker.
 
         Raises
         ------
@@ -181,7 +181,7 @@ class _Connection:
         try:
             self._client = _client(self._address, patience)
             self._stream = self._client.scheduler_comm
-            with suppress(ImportError):  # a worker without twofold: its first chunk fails, too
+            with suppress(ImportError):  # without twofold on a worker its first chunk fails, too
                 self._client.register_plugin(self._plugin)
             if not self._client.nthreads():
                 self._note("no worker is there that can answer: waiting for one (Ctrl-C leaves)")
@@ -196,8 +196,8 @@ class _Connection:
             ) from error
 
     def describe(self) -> None:
-        """Say where the dashboard is, and of threads of workers that will not compute."""
-        with suppress(KeyError):  # a scheduler without Bokeh has none
+        """Report the dashboard's address, and threads of workers that stay idle."""
+        with suppress(KeyError):  # none on a scheduler without Bokeh
             self._note(f"dashboard: {self._client.dashboard_link}")
         if (threads := max(self._client.nthreads().values(), default=1)) > 1:
             self._note(
@@ -206,13 +206,13 @@ class _Connection:
             )
 
     def close(self) -> None:
-        """Leave the cluster; what is under way there is dropped."""
+        """Leave the cluster; chunks in flight there are dropped."""
         if self._client is not None:
             with suppress(*_LOST):
                 self._client.close(timeout=2)
 
     def answered(self, chunks: Iterable[Chunk]) -> Iterator[Done]:
-        """Yield chunks' answers as they come, in any order.
+        """Yield chunks' answers as they arrive, in any order.
 
         Raises
         ------
@@ -231,27 +231,27 @@ class _Connection:
                     self._hand_out(left, out, completed)
             except _ConnectionLostError:
                 left, out = chain(out.values(), left), {}
-                self.open(_PATIENCE)
+                self.open(_RECONNECT)
             else:
                 return
 
     def _hand_out(self, left: Iterator[Chunk], out: dict[str, Chunk], completed: Any) -> None:
-        """Hand out no more chunks than keep the workers busy."""
-        with _connected():
+        """Submit no more chunks than keep the workers busy."""
+        with _detecting_lost_connection():
             room = AHEAD * max(1, len(self._client.nthreads())) - len(out)
         for chunk in islice(left, max(0, room)):
             key = f"twofold-{uuid4().hex}"
             out[key] = chunk
-            with _connected():
+            with _detecting_lost_connection():
                 completed.add(
                     self._client.submit(answers, self._inputs, self._plugin.name, chunk, key=key)
                 )
-        if self._client.scheduler_comm is not self._stream:  # Dask has connected by itself
+        if self._client.scheduler_comm is not self._stream:  # Dask has reconnected by itself
             raise _ConnectionLostError
 
 
 def _client(address: str, patience: float) -> Any:
-    """Connect to a scheduler; what listens there and is none never answers, so a thread asks it.
+    """Connect to a scheduler, in a thread: other servers at the address may never answer.
 
     Raises
     ------
@@ -290,9 +290,9 @@ def _result(future: Any) -> list[Answer]:
     StudyError
         If its workers were killed again and again, or have no twofold.
     Exception
-        Whatever else is wrong with the program.
+        Any other error of the program.
     """
-    with _connected():
+    with _detecting_lost_connection():
         error = future.exception(timeout=_FETCH) if future.status == "error" else None
         if error is None:
             chunk_answers: list[Answer] = future.result(timeout=_FETCH)
@@ -308,7 +308,7 @@ def _result(future: Any) -> list[Answer]:
 
 
 class SameCode(distributed.WorkerPlugin):  # type: ignore[misc]
-    """Compares a worker's code with the client's, and lets it compute one chunk at a time."""
+    """Compares a worker's code with the client's, and limits it to one chunk at a time."""
 
     idempotent = True
 
@@ -317,14 +317,14 @@ class SameCode(distributed.WorkerPlugin):  # type: ignore[misc]
         self.name = f"twofold-{digest(self.code)}"
 
     def setup(self, worker: distributed.Worker) -> None:
-        """Take a worker on."""
+        """Prepare a worker."""
         reason = difference(self.code, code_of_this())
         self.refusal = reason and f"--dask: worker {worker.address} has {reason}"
         self.turn = threading.Lock()
 
 
 def code_of_this() -> dict[str, str]:
-    """Say which code runs here: what the bits of an answer depend on, beside its inputs."""
+    """Return the versions of the code here: the bits of an answer depend on them and its inputs."""
     import numba
     import numpy as np
 
@@ -337,7 +337,7 @@ def code_of_this() -> dict[str, str]:
 
 
 def difference(client: Mapping[str, str], worker: Mapping[str, str]) -> str:
-    """Say which code differs; "" where none does.
+    """Return the code in which client and worker differ; "" if it is the same.
 
     Examples
     --------

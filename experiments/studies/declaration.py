@@ -1,7 +1,7 @@
-"""A study as its file says it: workloads, space, constraints, objectives and search.
+"""A study as declared in its file: workloads, space, constraints, objectives and search.
 
-Whatever is wrong with the file, the error is a ``StudyError`` of one line that names the file, the
-line and column, and the field.
+Any error in the file is a ``StudyError`` of one line with the file, the line and column, and the
+field.
 """
 
 import math
@@ -54,15 +54,15 @@ from simulator.support.names import did_you_mean
 from simulator.support.yaml_text import Keys, Place, parse_yaml, place_of, places
 
 MOST_POINTS = 1_000_000
-"""Points of a grid, and trials of a search: more are a space to search, not to list."""
+"""Most points of a grid, and trials of a search: a larger space must be searched, not listed."""
 _UNITS = {name: figure.unit for name, figure in FIGURES.items()}
-_LONGEST = 1 << 20
-"""Bytes of a study file."""
+_MOST_BYTES = 1 << 20
+"""Largest size of a study file (B)."""
 METHODS = ("grid", "random", "sobol", "nsga2", "tpe", "bisect", "sensitivity")
-"""How a space can be searched (:mod:`experiments.studies.search`)."""
-_OF_STEPS = ("what_if", "algorithm", "nodes")
+"""Methods of searching a space (:mod:`experiments.studies.search`)."""
+_KINDS_OF_STEPS = ("what_if", "algorithm", "nodes")
 """Kinds of dimensions that deployments do not have."""
-_OF_METHODS: dict[str, tuple[str, ...]] = {
+_METHODS_OF_KEY: dict[str, tuple[str, ...]] = {
     "trials": ("random", "sobol", "nsga2", "tpe", "sensitivity"),
     "batch": ("nsga2", "tpe"),
     "seed": ("random", "sobol", "nsga2", "tpe", "sensitivity"),
@@ -70,17 +70,17 @@ _OF_METHODS: dict[str, tuple[str, ...]] = {
     "loss": ("bisect",),
     "tolerance": ("bisect",),
 }
-"""Keys of ``search`` that belong to some methods."""
+"""Keys of ``search`` that apply to some methods only."""
 
 
 class _Table(BaseModel):
-    """A table of fields: frozen, and no field that is not known."""
+    """A table of fields: immutable, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class WorkloadEntry(_Table):
-    """One workload of a study: a trace that was recorded, a plan to generate, or a deployment."""
+    """One workload of a study: a recorded trace, a plan to generate, or a deployment."""
 
     trace: StrictStr | None = Field(
         None, description="A trace: a directory with a file per rank, or one file; or a package."
@@ -123,7 +123,7 @@ class WorkloadEntry(_Table):
 
     @property
     def called(self) -> str:
-        """What tables call it."""
+        """Its name in tables."""
         return self.name or Path(self.trace or self.plan or self.serving or "").name
 
 
@@ -155,11 +155,11 @@ class SearchEntry(_Table):
 
     @model_validator(mode="after")
     def _belongs(self) -> Self:
-        for key, methods in _OF_METHODS.items():
+        for key, methods in _METHODS_OF_KEY.items():
             is_set = key in self.model_fields_set
             if is_set and self.method not in methods:
                 raise ValueError(f"{key} belongs to {' and '.join(methods)}, not to {self.method}")
-        for key in ("trials",) if self.method in _OF_METHODS["trials"] else ():
+        for key in ("trials",) if self.method in _METHODS_OF_KEY["trials"] else ():
             if getattr(self, key) is None:
                 raise ValueError(f"{key} is missing: write how many points {self.method} may try")
         if self.method == "bisect" and self.over is None:
@@ -196,8 +196,8 @@ _VALUE = WithJsonSchema(
 )
 
 
-def _goal(raw: object) -> object:
-    """Check which way an objective is better; a formula is read once all names are known."""
+def _check_direction(raw: object) -> object:
+    """Check the direction of an objective; a formula is parsed once all names are known."""
     way, of = raw, None
     if isinstance(raw, dict):
         if len(raw) != 1:
@@ -206,7 +206,7 @@ def _goal(raw: object) -> object:
                 "{max: 0.7 * 30 ms / step_s + 0.3 * 64 / gpus}"
             )
         ((way, of),) = raw.items()
-        if not (isinstance(of, str) and set(of) & set(_SIGNS)):
+        if not (isinstance(of, str) and set(of) & set(_OPERATORS)):
             check_quantile(of)
     if way not in ("min", "max"):
         raise ValueError(f"{way!r}: input should be 'min' or 'max'")
@@ -214,8 +214,8 @@ def _goal(raw: object) -> object:
 
 
 _WAYS = ("min", "max")
-_SIGNS = "+-*/"
-"""One of them at least is in a formula, and none in a quantile."""
+_OPERATORS = "+-*/"
+"""At least one of them is in a formula, and none in a quantile."""
 _QUANTILE = {"type": "string", "pattern": "^(median|worst|p[1-9][0-9]?)$|[-+*/]"}
 _GOAL = WithJsonSchema(
     {
@@ -255,7 +255,7 @@ class StudyFile(_Table):
     constraints: tuple[StrictStr, ...] = Field(
         (), description="What must hold of a point: 'gpus == 1024', 'step_s <= 2 s'."
     )
-    objectives: dict[StrictStr, Annotated[Any, BeforeValidator(_goal), _GOAL]] = Field(
+    objectives: dict[StrictStr, Annotated[Any, BeforeValidator(_check_direction), _GOAL]] = Field(
         default_factory=lambda: {"step_s": "min"},
         min_length=1,
         max_length=6,
@@ -279,10 +279,10 @@ class StudyFile(_Table):
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A study that has been checked: paths are taken from ``folder``, ``source`` is its file.
+    """A checked study: paths are relative to ``folder``, ``source`` is its file.
 
-    ``content`` is what the file holds, as plain values: two studies are the same if it is equal.
-    ``known`` says where its fields are, None of a study that Python gives.
+    ``content`` is the content of the file as plain values: two studies are the same if it is equal.
+    ``known`` are the positions of its fields, None for a study declared in Python.
     """
 
     file: StudyFile
@@ -297,7 +297,7 @@ class Declaration:
 
     @property
     def points(self) -> int | None:
-        """How many points the space has; None where a dimension is a continuum."""
+        """Number of points in the space; None if a dimension is continuous."""
         if any(dimension.span is not None for dimension in self.dimensions):
             return None
         return math.prod(len(dimension.levels) for dimension in self.dimensions)
@@ -321,18 +321,18 @@ class Declaration:
 
     @property
     def asked_names(self) -> frozenset[str]:
-        """Figures and dimensions that objectives and constraints are made of."""
+        """Figures and dimensions used by objectives and constraints."""
         of_constraints = (constraint.names for constraint in self.constraints)
         return frozenset[str]().union(*of_constraints, *(goal.names for goal in self.goals))
 
     @property
     def ways(self) -> dict[str, str]:
-        """Which way each objective is better, min or max, by the name of its column."""
+        """Direction of each objective, min or max, by the name of its column."""
         return {goal.column: goal.way for goal in self.goals}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What tables and columns call the workloads, each name once."""
+        """Names of the workloads in tables and columns, each once."""
         called = [entry.called for entry in self.file.workloads]
         times = [called[: position + 1].count(name) for position, name in enumerate(called)]
         return tuple(
@@ -341,11 +341,11 @@ class Declaration:
         )
 
     def wrong(self, path: Keys, message: str) -> StudyError:
-        """Return an error of a field, by the keys that lead to it: with its line and column."""
+        """Return an error about a field, given by its keys: with its line and column."""
         return _wrong(self.source, self.known, path, message)
 
     def path(self, text: str) -> str:
-        """Return a path as seen from the study file, if there is such a file; else the text."""
+        """Return a path relative to the study file, if there is such a file; else the text."""
         in_folder = self.folder / text
         return str(in_folder) if not Path(text).is_absolute() and in_folder.exists() else text
 
@@ -370,15 +370,15 @@ def read_study(source: Path | str) -> Declaration:
     """
     path = Path(source)
     data = read_bytes(path, StudyError, "as a study")
-    if len(data) > _LONGEST:
-        raise StudyError(f"{path}: too long for a study, more than {_LONGEST} B")
+    if len(data) > _MOST_BYTES:
+        raise StudyError(f"{path}: too long for a study, more than {_MOST_BYTES} B")
     content = parse_yaml(data, path, StudyError)
     positions = places(data.decode())
     return _declared(content, folder=path.parent, source=str(path), positions=positions)
 
 
 def declare(content: Mapping[str, Any], *, folder: Path | None = None) -> Declaration:
-    """Check a study that Python gives, in the words of a study file.
+    """Check a study declared in Python, with the fields of a study file.
 
     Raises
     ------
@@ -408,9 +408,9 @@ def _declared(
     except ValidationError as error:
         every = error.errors(include_url=False)
         unknown = [detail for detail in every if detail["type"] == "extra_forbidden"]
-        first = [*unknown, *every][0]  # a misspelt field is missing under its name, too
+        first = [*unknown, *every][0]  # a misspelt field is also reported as missing
         raise wrong(
-            tuple(key for key in first["loc"] if key != "[key]"), _complaint(first)
+            tuple(key for key in first["loc"] if key != "[key]"), _message_of(first)
         ) from error
     if 0 < sum(entry.serving is not None for entry in file.workloads) < len(file.workloads):
         raise wrong(
@@ -432,7 +432,7 @@ def _declared(
 def _wrong(
     source: str, positions: Mapping[Keys, Place] | None, path: Keys, message: str
 ) -> StudyError:
-    """Make an error of a field: where it is in the file, if there is one."""
+    """Return an error about a field: with its position in the file, if there is one."""
     line, column = (0, 0) if positions is None else place_of(path, positions)
     at = f"line {line}, column {column}: " if line else ""
     field = ".".join(map(str, path))
@@ -453,7 +453,7 @@ def _dimensions(file: StudyFile, wrong: Any) -> tuple[Dimension, ...]:
             raise wrong(("space", name), "only a plan has this field, and no workload is a plan")
         if dimension.kind == SERVING and file.workloads[0].serving is None:
             raise wrong(("space", name), "only a deployment has this field, and no workload is one")
-        if dimension.kind in _OF_STEPS and file.workloads[0].serving is not None:
+        if dimension.kind in _KINDS_OF_STEPS and file.workloads[0].serving is not None:
             raise wrong(("space", name), f"{dimension.name} changes steps, not a deployment")
         dimensions[dimension.name] = dimension
     if "plan.gpus" in dimensions and "plan.dp" in dimensions:
@@ -462,7 +462,7 @@ def _dimensions(file: StudyFile, wrong: Any) -> tuple[Dimension, ...]:
 
 
 def _settings(file: StudyFile, wrong: Any) -> tuple[Settings, str | None]:
-    """Make the settings: a study sweeps with the analytic engine unless it says another."""
+    """Return the settings: the analytic engine is the default of a study."""
     for key in ("workers", "slow_down"):
         if key in file.settings:
             whose = "an option of the command" if key == "workers" else "not for studies"
@@ -482,7 +482,7 @@ def _settings(file: StudyFile, wrong: Any) -> tuple[Settings, str | None]:
 
 
 def _confirming(file: StudyFile, settings: Settings) -> str | None:
-    """Return the engine that simulates the front again: flow, where its step may differ."""
+    """Return the engine that confirms the front: flow, if its step may differ."""
     if file.confirm is not None:
         return None if file.confirm == "none" else file.confirm
     words = {word for name, raw in file.objectives.items() for word in _names_in(name, raw)}
@@ -493,7 +493,7 @@ def _confirming(file: StudyFile, settings: Settings) -> str | None:
 
 
 def _names_in(name: str, objective: Any) -> set[str]:
-    """Words of an objective that may be names of figures."""
+    """Return the words of an objective that may be names of figures."""
     of = next(iter(objective.values())) if isinstance(objective, dict) else ""
     return {name, *re.findall(r"[A-Za-z_]\w*", of)}
 
@@ -501,7 +501,7 @@ def _names_in(name: str, objective: Any) -> set[str]:
 def _constraints(
     file: StudyFile, dimensions: Iterable[Dimension], wrong: Any
 ) -> tuple[Constraint, ...]:
-    """Read what must hold, and refuse what no point can meet."""
+    """Parse the constraints, and reject contradictory ones."""
     unit_of = unit_of_names(dimensions, _UNITS)
     constraints = []
     for index, text in enumerate(file.constraints):
@@ -558,7 +558,7 @@ def _check_formula(declaration: Declaration, name: str, formula: str, wrong: Any
 
 
 def _check_known(declaration: Declaration, wrong: Any) -> None:
-    """Refuse figures of what no workload has: tokens of a trace, memory and fields of a plan."""
+    """Reject figures that no workload has: tokens of a trace, memory and fields of a plan."""
     keys_of: dict[str, Keys] = {
         name: ("objectives", goal.name) for goal in declaration.goals for name in goal.names
     }
@@ -637,7 +637,7 @@ def percentage(text: str) -> float:
     Raises
     ------
     StudyError
-        If it is none above 0 % and below 100 %.
+        If it is not above 0 % and below 100 %.
 
     Examples
     --------
@@ -654,8 +654,8 @@ def percentage(text: str) -> float:
     return value
 
 
-def _complaint(detail: ErrorDetails) -> str:
-    """Say what pydantic found, in this project's words."""
+def _message_of(detail: ErrorDetails) -> str:
+    """Return the message for an error of pydantic, in this project's words."""
     kind, value = detail["type"], detail["input"]
     if kind == "extra_forbidden":
         location = detail["loc"]

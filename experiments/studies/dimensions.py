@@ -1,4 +1,4 @@
-"""Dimensions of a space: what they are called, and which values each takes.
+"""Dimensions of a space: their names, and the values of each.
 
 ====================================  ============================================================
 ``scale_out.bandwidth``, …            a resource of the cluster: values with units, ``{log: [a, b],
@@ -9,14 +9,14 @@
 ``scale_up.topology``,                a family, a spec (``fat_tree:8``), a graph's file, or a family
 ``scale_out.topology``                with fields: ``{dragonfly: {routing: adaptive}}``
 ``scale_out.routing``, …              any other field of a cluster file
-``nodes``                             over how many the ranks are spread
+``nodes``                             number that the ranks are spread over
 ``what_if``, ``what_if.NAME``         what-ifs as text; ``none`` changes nothing
 ``algorithm``, ``algorithm.NAME``     rules that force algorithms; ``none`` forces none
 ``plan.tp``, ``plan.batch``, …        a field of generated plans; ``plan.gpus`` lets ``dp`` follow
 ``serving.tp``, ``serving.rate``, …   a field of deployments and their loads
 ====================================  ============================================================
 
-A range without ``steps`` is a continuum, which searches may draw from and a grid may not.
+A range without ``steps`` is continuous: searches may draw from it, a grid may not have it.
 """
 
 import json
@@ -46,15 +46,15 @@ from traces.generate.parallelism import Parallelism
 from traces.generate.run import Serving, Training
 
 NONE = "none"
-"""A level of a what-if or an algorithm that changes nothing."""
+"""Level of a what-if or an algorithm that changes nothing."""
 PLAN = "plan"
 SERVING = "serving"
 GPUS = "gpus"
-"""The field of a plan from which ``dp`` follows: ``plan.gpus``."""
+"""Field of a plan that determines ``dp``: ``plan.gpus``."""
 OWN_FIELDS = (GPUS, "model", "launch", "imbalance")
-"""Fields of a plan that are neither of its parallelism nor of its run."""
+"""Fields of a plan that belong neither to its parallelism nor to its run."""
 MOST_LEVELS = 100_000
-"""Levels of one dimension: more are a continuum."""
+"""Most levels of one dimension: use a continuous one for more."""
 _TIMES = "x"
 """Unit of a factor: times as good."""
 _UNITS = ("B/s", "s", "B", "FLOP/s")
@@ -64,7 +64,7 @@ Value = float | str
 
 
 class DimensionError(ValueError):
-    """A dimension that is written wrongly; ``path`` leads to what of it is wrong."""
+    """An invalid dimension; ``path`` leads to the wrong part of it."""
 
     def __init__(self, message: str, *path: int | str) -> None:
         super().__init__(message)
@@ -73,30 +73,30 @@ class DimensionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A continuum from ``low`` to ``high``, with equal ratios (``log``) or differences."""
+    """A continuous range from ``low`` to ``high``, with equal ratios (``log``) or differences."""
 
     low: float
     high: float
     log: bool
 
     def at(self, share: float) -> float:
-        """Return the value at a share of the way, 0 being the low end."""
+        """Return the value at a fraction of the range, 0 being the low end."""
         if self.log:
             return float(self.low * (self.high / self.low) ** share)
         return self.low + (self.high - self.low) * share
 
     def values(self, steps: int) -> list[float]:
-        """Return so many values from end to end."""
+        """Return ``steps`` values from end to end."""
         values = [self.at(step / (steps - 1)) for step in range(steps - 1)] if steps > 1 else []
         return [*values, self.high]
 
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """A dimension: its levels, or the continuum it has.
+    """A dimension: its levels, or its continuous range.
 
-    ``kind`` says what its values change. ``unit`` is that of numbers: ``x`` for times as good, ""
-    for counts. Of text the levels are what is written in the file, or JSON of what is not text.
+    ``kind`` is what its values change. ``unit`` is that of numbers: ``x`` for times as good, "" for
+    counts. Levels of text are as written in the file, or JSON of values that are not text.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Dimension:
 
     @property
     def is_free(self) -> bool:
-        """Whether it is something to be bought that no bill counts: it comes with the node."""
+        """Whether it is hardware without a price of its own in a bill: it comes with the node."""
         first, _, field = self.name.partition(".")
         if first.startswith("scale_out"):
             return field in ("latency", "efficiency", "message_overhead", "hop_latency")
@@ -120,17 +120,17 @@ class Dimension:
         return bought or (self.kind == "field" and bool(field) and first != "library")
 
     def value(self, coordinate: float) -> Value:
-        """Return the value at a coordinate: a level's index, or a number of the continuum."""
+        """Return the value at a coordinate: a level's index, or a number of the range."""
         return self.levels[int(coordinate)] if self.span is None else coordinate
 
     def coordinate(self, share: float) -> float:
-        """Return the coordinate at a share of the way from 0 to 1, levels being equally wide."""
+        """Return the coordinate at a fraction from 0 to 1; levels are equally wide."""
         if self.span is not None:
             return self.span.at(share)
         return float(min(int(share * len(self.levels)), len(self.levels) - 1))
 
     def say(self, value: Value) -> str:
-        """Say a value as text with its unit."""
+        """Format a value with its unit."""
         if isinstance(value, str):
             return value
         if self.unit in _UNITS:
@@ -139,7 +139,7 @@ class Dimension:
 
 
 def parse_dimension(name: str, raw: object) -> Dimension:
-    """Read a dimension as a study file has it.
+    """Read a dimension of a study file.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def parse_dimension(name: str, raw: object) -> Dimension:
 
 
 def _kind(name: str) -> tuple[str, str]:
-    """Say what a dimension is, and how it is called."""
+    """Return the kind of a dimension, and its name."""
     first = name.partition(".")[0]
     if name in ("cluster", "nodes") or first in ("what_if", "algorithm"):
         return (name if name in ("cluster", "nodes") else first), name
@@ -194,7 +194,7 @@ def _kind(name: str) -> tuple[str, str]:
     if name in cluster_fields():
         return "field", name
     if is_of_links(name) and first not in ("scale_up", "scale_out", "pcie"):
-        return "resource", name  # of links that a graph names: the cluster will say
+        return "resource", name  # of links that a graph names: the cluster checks it
     kinds = (*CLUSTER_RESOURCES, *RANKS, "cluster", "nodes", "what_if", "algorithm")
     kinds += (*cluster_fields(), *(f"{PLAN}.{field}" for field in plan_fields()))
     raise DimensionError(
@@ -206,11 +206,11 @@ def _kind(name: str) -> tuple[str, str]:
 
 
 def _is_of_workload(name: str) -> bool:
-    """Whether it is a field of a plan or a deployment; refuse one that no deployment has."""
+    """Whether it is a field of a plan or a deployment; reject unknown fields of deployments."""
     first, _, field = name.partition(".")
     if first != SERVING:
         return first == PLAN and field in plan_fields()
-    from experiments.evaluate.serving_plan import FIELDS  # what steps have no use for
+    from experiments.evaluate.serving_plan import FIELDS  # not needed for steps
 
     if field not in FIELDS:
         raise DimensionError(
@@ -229,7 +229,7 @@ def plan_fields() -> tuple[str, ...]:
 
 
 def cluster_fields() -> tuple[str, ...]:
-    """Return the fields of a cluster file that a dimension may set, by their names with dots."""
+    """Return the fields of a cluster file that a dimension may set, as dotted names."""
     names = ["ranks_per_node", "collective_overhead"]
     for tier, tables in _TABLES.items():
         names += [f"{tier}.{field}" for table in tables for field in table.model_fields]
@@ -248,7 +248,7 @@ _TABLES: dict[str, tuple[type[BaseModel], ...]] = {
 
 
 def _resource(name: str, raw: object) -> Dimension:
-    """Read values of a resource, or how many times as good it is."""
+    """Read values of a resource, or improvements of it."""
     if isinstance(raw, dict) and "factors" in raw:
         return Dimension(name, "factor", _factors(raw), unit=_TIMES)
     unit = unit_of_value(name)
@@ -311,7 +311,7 @@ def _numbers(raw: object, read: Callable[[object], float]) -> tuple[tuple[Value,
 
 
 def _listed(raw: object) -> list[object]:
-    """Take one value for a list of it."""
+    """Return a list; a single value becomes a list of it."""
     listed = raw if isinstance(raw, list) else [raw]
     if len(listed) > MOST_LEVELS:
         raise DimensionError(f"{len(listed)} values are more than {MOST_LEVELS}")
@@ -379,7 +379,7 @@ def _nodes(name: str, raw: object) -> Dimension:
 
 
 def _texts(kind: str) -> Callable[[str, object], Dimension]:
-    """Make a reader of names and other text."""
+    """Return a reader of names and other text."""
 
     def read(name: str, raw: object) -> Dimension:
         levels: list[Value] = []
@@ -400,7 +400,7 @@ _READ: dict[str, Callable[[str], object]] = {
     "what_if": lambda text: parse_change(text) if text else None,
     "algorithm": lambda text: parse_rule(text) if text else None,
 }
-"""Texts that are understood when the file is read."""
+"""Texts that are parsed when the file is read."""
 
 
 def _topologies(name: str, raw: object) -> Dimension:
@@ -418,7 +418,7 @@ def _topologies(name: str, raw: object) -> Dimension:
 
 
 def _check_topology(tier: str, item: str | dict[str, Any], index: int) -> None:
-    """Refuse a family that there is not, and fields that it does not have; a file is read later."""
+    """Reject unknown families, and fields that they do not have; a file is read later."""
     family, parameters = (item, {}) if isinstance(item, str) else next(iter(item.items()))
     families = {*SCALE_UP_ROLES} if tier == "scale_up" else {*map(str, FABRICS)}
     if isinstance(item, str) and not set(item) & set("/\\."):
@@ -447,7 +447,7 @@ def _check_topology(tier: str, item: str | dict[str, Any], index: int) -> None:
 def _check_value(
     tables: Iterable[type[BaseModel]], field: str, value: object, *path: int | str
 ) -> None:
-    """Refuse a value that no table of a cluster file takes for a field."""
+    """Reject a value that is invalid for a field in every table of a cluster file."""
     wrong = ""
     for table in tables:
         info = table.model_fields.get(field)
@@ -466,7 +466,7 @@ def _check_value(
 
 
 def _field(name: str, raw: object) -> Dimension:
-    """Read values of a field of a cluster file, as that would have them."""
+    """Read values of a field of a cluster file, in its syntax."""
     if isinstance(raw, dict):
         levels, span = _numbers(raw, _number)
         if span is not None:
@@ -481,7 +481,7 @@ def _field(name: str, raw: object) -> Dimension:
 
 
 def as_written(value: Value) -> object:
-    """Return a level as a file has it: whole numbers, booleans, text."""
+    """Return a level as written in the file: whole numbers, booleans, text."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
     return {"true": True, "false": False}.get(value, value)
@@ -497,7 +497,7 @@ def _plan(name: str, raw: object) -> Dimension:
 
 
 def _plain(raw: object) -> tuple[Value, ...]:
-    """Read values that another file would have: numbers stay numbers, all else is text or JSON."""
+    """Read values of another file: numbers stay numbers, all others become text or JSON."""
     listed = _listed(raw)
     if listed and all(
         isinstance(item, int | float) and not isinstance(item, bool) for item in listed
@@ -526,10 +526,10 @@ _KINDS: dict[str, Callable[[str, object], Dimension]] = {
 
 
 def unit_of_names(dimensions: Iterable[Dimension], figures: Mapping[str, str]) -> UnitOf:
-    """Make what says the base unit of a name that a constraint or an objective may have.
+    """Return a function from names in constraints and objectives to base units.
 
-    ``figures`` are the units of figures by name. What is made raises StudyError of any other name
-    than theirs, those of dimensions, and of fields of plans and values of clusters.
+    ``figures`` are the units of figures by name. The function raises StudyError for names other
+    than these, dimensions, and fields of plans and values of clusters.
     """
     units = {**figures, **{f"plan.{name}": "" for name in plan_fields()}}
     units |= {name: _base(unit_of_value(name)) for name in CLUSTER_RESOURCES}

@@ -1,4 +1,4 @@
-"""A workload at a point: its site and numbers, its answer, and which code answers it."""
+"""A workload at a point: its site and numbers, its answer, and the identity of the code."""
 
 import hashlib
 import json
@@ -27,20 +27,19 @@ if TYPE_CHECKING:
 
 
 Numbers = tuple[Multiplied | Scaled, ...]
-_NOT_BOUGHT = ("scale_up.", "pcie.")
-"""Resources that come with the node, whose price and power do not follow their bandwidth."""
+_INCLUDED_IN_NODE = ("scale_up.", "pcie.")
+"""Resources that come with the node, whose price and power do not depend on their bandwidth."""
 
 
 @dataclass(frozen=True)
 class Base:
     """A workload before any point changes it.
 
-    ``scenario`` is a recorded step on the cluster that it was recorded on, ``step`` how long it
-    takes there (s) without contention, ``told`` which of its calls' times were recorded, and
-    ``replay_error`` what such steps are off by on other networks;
-    ``baseline`` is the replay that it was taken from;
-    ``plan`` is one to generate, ``serving`` a deployment under a load. ``identity`` hashes what it
-    was read from.
+    ``scenario`` is a recorded step on the cluster of the recording, ``step`` its time there (s)
+    without contention, ``is_timed`` which of its calls' times were recorded, and ``replay_error``
+    the error of such steps on other networks; ``baseline`` is the replay that it was taken from;
+    ``plan`` is one to generate, ``serving`` a deployment under a load. ``identity`` hashes its
+    inputs.
     """
 
     name: str
@@ -52,23 +51,23 @@ class Base:
     tokens: int | None = None
     ignore_memory: bool = False
     step: float | None = None
-    told: "NDArray[np.bool_] | None" = field(default=None, repr=False)
+    is_timed: "NDArray[np.bool_] | None" = field(default=None, repr=False)
     replay_error: float = 0.0
     baseline: "Baseline | None" = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave out what workers have no use for."""
+        """Leave out what workers do not use."""
         return {**self.__dict__, "baseline": None}
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """Where and what a workload is, but for numbers of links and of ops.
+    """A placed workload, except for numbers of links and of ops.
 
-    ``index`` is that of the workload. The ranks are spread over ``nodes``, None: as few as hold
-    them. ``plan`` is None of a recorded one, ``serving`` of a step. ``key`` hashes all that
-    its step depends on. ``memory`` is what a plan's fullest rank needs and ``memory_room`` what
-    there is (B), None where that is not known.
+    ``index`` is that of the workload. The ranks are spread over ``nodes``, None: the fewest that
+    fit. ``plan`` is None for a recorded one, ``serving`` for a step. ``key`` hashes all that its
+    step depends on. ``memory`` is the need of a plan's fullest rank and ``memory_room`` the
+    capacity (B), None if unknown.
     """
 
     index: int
@@ -87,13 +86,13 @@ class Site:
     _counted: Counted = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave out what workers have no use for."""
+        """Leave out what workers do not use."""
         return {**self.__dict__, "_bills": {}, "_counted": {}}
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A workload at a point: its site, and the numbers that differ from the site's."""
+    """A workload at a point: its site, and the numbers in which it differs from the site."""
 
     site: Site
     numbers: Numbers = ()
@@ -102,7 +101,7 @@ class Placed:
     def key(self) -> str:
         """Hash of all that the step's time depends on."""
         changed_numbers = [
-            _number_words(number) for number in self.numbers if number.times != number.over
+            _number_text(number) for number in self.numbers if number.times != number.over
         ]
         return digest([self.site.key, sorted(changed_numbers)])
 
@@ -117,7 +116,7 @@ class Placed:
 
     @property
     def bill(self) -> Bill:
-        """What the job's part of the cluster is made of; kept for points that buy the same.
+        """Bill of the job's part of the cluster; kept for points with the same parts.
 
         Raises
         ------
@@ -130,7 +129,7 @@ class Placed:
             for number in self.numbers
             if isinstance(number, Multiplied)
             and number.resource.endswith("bandwidth")
-            and not number.resource.startswith(_NOT_BOUGHT)
+            and not number.resource.startswith(_INCLUDED_IN_NODE)
         )
         if bought not in site._bills:
             cluster = Placed(site, bought).cluster
@@ -141,9 +140,9 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Points of one site, asked together of one engine; ``number`` distinguishes chunks.
+    """Points of one site, evaluated together by one engine; ``number`` identifies the chunk.
 
-    ``uncertain`` asks what leaves their steps open, too.
+    With ``uncertain`` the effects of uncertain sources are computed, too.
     """
 
     number: int
@@ -155,7 +154,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Logarithms by which a step is longer, and shorter, where a source is 1.96 deviations off."""
+    """Change of a step's logarithm where a source is 1.96 deviations longer, and shorter."""
 
     source: str
     longer: float
@@ -163,11 +162,11 @@ class Move:
 
 
 class Served(NamedTuple):
-    """What requests saw of a deployment (s): means over seeds.
+    """Latencies of a deployment's requests (s) and its rates: means over seeds.
 
-    ``goodput`` is of requests a second that keep the SLO, ``attained`` their share, both NaN
-    without one; ``tokens`` is of those made a second by all accelerators, of which
-    ``ranks`` are held in the mean.
+    ``goodput`` is the rate of requests that meet the SLO (1/s), ``attained`` their share, both NaN
+    without one; ``tokens`` is the token rate of all accelerators (1/s), of which ``ranks`` are held
+    in the mean.
     """
 
     ttft_mean: float
@@ -183,12 +182,12 @@ class Served(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How long a step took (s), or why it cannot be (then NaN).
+    """Time of a step (s), or the reason why it is impossible (then NaN).
 
-    ``busy`` is how long an accelerator works in it (s): its kernels and copies one after the other,
-    at most the step, in the mean over ranks. ``moves`` are what leaves the step open, where that
-    was asked for. Of a deployment there is no step: ``served`` has what requests saw, and ``busy``
-    is the share of the time in which iterations run.
+    ``busy`` is the working time of an accelerator in it (s): its kernels and copies in sequence, at
+    most the step, in the mean over ranks. ``moves`` are the effects of uncertain sources, if asked
+    for. A deployment has no step: ``served`` has the latencies of its requests, and ``busy`` is the
+    share of the time in which iterations run.
     """
 
     step: float
@@ -198,18 +197,18 @@ class Answer:
     served: Served | None = None
 
 
-def _number_words(part: Multiplied | Scaled) -> list[str]:
+def _number_text(part: Multiplied | Scaled) -> list[str]:
     name = part.resource if isinstance(part, Multiplied) else part.part.name
     return [name, repr(part.times), repr(part.over)]
 
 
 Done = tuple[int, list[Answer]]
 Run = Callable[[Iterable[Chunk]], Iterator[Done]]
-"""Answers chunks; yields each one's number and answers when it is done."""
+"""Answers chunks; yields each one's number and answers when it is complete."""
 Note = Callable[[str], None]
-"""Takes a sentence about the workers."""
+"""Called with a sentence about the workers."""
 AHEAD = 2
-"""Chunks per worker that are handed out before answers are awaited, so that none is idle."""
+"""Chunks per worker that are submitted before answers are awaited, so that none is idle."""
 
 
 def digest(content: object) -> str:
@@ -219,32 +218,31 @@ def digest(content: object) -> str:
 
 
 _PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
-_APART = ("cli", "output", "schemas", "validation", "studies", "explore")
-"""Rooms of ``experiments`` that no step's time depends on."""
+_UNRELATED = ("cli", "output", "schemas", "validation", "studies", "explore")
+"""Packages of ``experiments`` that no step's time depends on."""
 _NOT_READ = (".md", ".png", ".typed", ".pyc", ".nbi", ".nbc")
-"""Endings of files that no program reads, or that others become."""
+"""Suffixes of files that no program reads, or that others are generated from."""
 _DATA = {"catalog", "samples", "live"}
 """Folders of inputs, whose content is hashed where it is used."""
 
 
 @cache
 def code_identity() -> str:
-    """Hash the source of all that a step's time depends on; the same in every copy of it.
+    """Hash the source of all that a step's time depends on; equal for every copy of it.
 
-    A release changes it, and so does a line that is edited: what was computed by other code is
-    computed again rather than believed.
+    It changes with each release and each edited line: answers of other code are computed again.
 
     Examples
     --------
     >>> len(code_identity())
     64
     """
-    return _hashed(_APART)
+    return _hashed(_UNRELATED)
 
 
 @cache
 def whole_identity() -> str:
-    """Hash all source: what runs where chunks of points are answered is to be the same.
+    """Hash all source: workers must run the same as the client.
 
     Examples
     --------
@@ -255,7 +253,7 @@ def whole_identity() -> str:
 
 
 def _hashed(left_out: tuple[str, ...]) -> str:
-    """Hash the source of all packages, but for rooms that stand apart."""
+    """Hash the source of all packages, except those left out."""
     root = Path(__file__).parents[2]
     content = hashlib.sha256()
     for package in _PACKAGES:

@@ -520,7 +520,7 @@ def _recorded(declared: Declaration, entry: WorkloadEntry, name: str, watch: Wat
         *(name, entry.weight, repr(identity), replayed.recorded),
         tokens=entry.tokens,
         step=replayed.timeline.makespan,
-        told=replayed.told_calls(replayed.recorded.at_rest().workload),
+        is_timed=replayed.timed_calls(replayed.recorded.at_rest().workload),
         replay_error=replay_error(class_of(replayed.timeline)),
         baseline=replayed,
     )

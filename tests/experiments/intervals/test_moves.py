@@ -189,7 +189,7 @@ def test_every_call_of_a_recorded_step_at_its_own_cost_carries_no_prior_at_the_b
         base = baseline(SAMPLE, "dgx-a100", Settings(collective_cost=cost, nodes=2))
         assert base.network_prior["calls_told"] == base.network_prior["calls"] > 0
         design = DesignPoints(base.scenario)
-        told = base.told_calls(design.base.workload)
+        told = base.timed_calls(design.base.workload)
         assert step_half_width(design, base.network_prior["tiers"], told) == pytest.approx(0)
         after = TWICE.apply(base.scenario).scenario
         answered = Answered(TWICE, after, after.run().makespan, "analytic")

@@ -187,7 +187,7 @@ def test_a_scheduler_that_is_gone_for_good_is_one_line_and_what_was_done_is_kept
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(dask_cluster, "_CONNECT", 1.0)
-    monkeypatch.setattr(dask_cluster, "_PATIENCE", 0.5)
+    monkeypatch.setattr(dask_cluster, "_RECONNECT", 0.5)
     with cluster(workers=1) as made, severed(port_of(made)) as between:
         address = f"tcp://127.0.0.1:{between.port}"
         watch = at_points(lambda _: between.close())

@@ -51,7 +51,10 @@ def main() -> None:
         tf.report(Path(folder) / "study").to_html(report)
         page.goto(report.as_uri())
         page.wait_for_selector("html[data-ready=yes]", state="attached")
-        page.evaluate("document.querySelector('.study-front').closest('section').scrollIntoView()")
+        page.evaluate(
+            "document.querySelector('.study-front').closest('section')"
+            ".scrollIntoView({behavior: 'instant'})"
+        )
         take(page, "study")
         browser.close()
 

@@ -1,1 +1,1 @@
-"""Serving by iterations: schedulers of engines, queues, preemption, prefix caches."""
+"""Serving simulated by iterations: schedulers of engines, queues, preemption, prefix caches."""

@@ -15,7 +15,7 @@ from simulator.support.quantities import parse_quantity
 from simulator.support.yaml_text import parse_yaml
 
 RESERVES = {"chunk": 0, "sequence": 1, "output": 2}
-"""What must be free to admit a request, by the number that schedulers know."""
+"""Blocks that must be free to admit a request, by name: the schedulers' numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,33 +29,33 @@ class Engine:
     tokens, sequences
         Most tokens of an iteration, most requests that run at once.
     chunked
-        Whether prompts are read in parts.
+        Whether prompts may be read in chunks.
     reserve
         Name of :data:`RESERVES`.
     block
         Tokens of a block of the cache.
     captured
-        The largest batch with a captured graph.
+        Largest batch with a captured graph.
     pads_chunks
-        Whether batches with chunks of prompts are padded to captured sizes, too.
+        Whether batches with chunks of prompts are padded to captured sizes as well.
     memory_fraction, of_free
-        Part of the accelerator's memory for weights, activations and cache; or of what weights
-        leave.
+        Fraction of the accelerator's memory for weights, activations and cache; or of the memory
+        left by weights.
     first_chunk
-        With what the first token is sent: ``token``, alone; ``interval`` of tokens; ``iterations``.
+        Sending of the first token: ``token``, alone; ``interval`` of tokens; ``iterations``.
     merges
-        Whether of two computed copies of a block one is given up.
+        Whether one of two computed copies of a block is freed.
     pads_ranks
         ``always`` or ``graphs``: when data-parallel ranks are padded to the one with the most.
     decode_rows
         Rows of queries that attention computes for each head of a decode beside chunks of prompts,
-        by the first number of CUDA's compute capability; 1 for those that are not named.
+        by major CUDA compute capability; 1 for those not listed.
     host
-        What an iteration and a first token take besides kernels.
+        Host time of an iteration and of a first token, besides kernels.
     balance
         Iterations for which data-parallel ranks wait for each other to have prompts; 0: none.
     assumed
-        The newest version whose defaults are known, where the engine is newer.
+        The newest version with known defaults, if the engine is newer.
     """
 
     name: str
@@ -136,7 +136,7 @@ def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
 
 
 def check_version(name: str, version: str) -> None:
-    """Refuse what is not a version; builds of a day have none, and run with the newest defaults.
+    """Refuse an invalid version; nightly builds have none, and run with the newest defaults.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def check_version(name: str, version: str) -> None:
 
 
 def engine_names() -> tuple[str, ...]:
-    """Return the engines there are.
+    """Return the names of all engines.
 
     Examples
     --------
@@ -162,7 +162,7 @@ def engine_names() -> tuple[str, ...]:
 
 
 def captured_sizes(largest: int) -> tuple[int, ...]:
-    """Return batch sizes that have captured graphs: vLLM's list, which the others have nearly.
+    """Return batch sizes with captured graphs: vLLM's list, which the others nearly equal.
 
     Examples
     --------
@@ -186,7 +186,7 @@ def _engines() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _since(choices: Mapping[str, str], version: str) -> str:
-    """Return the choice of the newest version that is not newer than the one asked for."""
+    """Return the choice of the newest version that is not newer than the given one."""
     wanted = _numbers(version)
     allowed = {
         choice: _numbers(first)

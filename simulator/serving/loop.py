@@ -1,10 +1,10 @@
-"""The compiled loop: requests arrive, schedulers make batches, and iterations take their time.
+"""The compiled loop: requests arrive, schedulers form batches, and iterations take simulated time.
 
 State is columns by request, and counters and lists by worker. A scheduler is a function of a
-worker's state that writes into ``plan`` how many tokens each request computes next;
+worker's state that writes into ``plan`` the number of tokens that each request computes next;
 :mod:`.schedulers` has them. Workers of one instance step together: an iteration lasts as long as
-the slowest's, and one without work waits for it. What goes from one pool to another
-is on the network, which is not of this loop: it comes back when caches are to be sent.
+the slowest's, and one without work waits for it. Transfers from one pool to another are simulated
+on the network, outside of this loop: it returns when caches must be sent.
 """
 
 import math
@@ -35,16 +35,16 @@ from simulator.serving.schedulers import (
     RuleRecord,
     States,
     Worker,
+    demote_late,
     free_blocks,
     hold_blocks,
     join_queue,
     leave_running,
-    let_others_first,
     missing_tokens,
     plan_batch,
     pop_first,
     push_last,
-    unseat,
+    remove_running,
 )
 from simulator.serving.state import Fleet, HostRecord, PoolRecord, RunState, Surfaces, gap_bin
 from simulator.serving.surface import Batch, iteration_time, shared_time
@@ -57,20 +57,20 @@ ROUTERS: Mapping[str, int] = {
     "session": SESSION,
     "prefix": PREFIX,
 }
-"""Routers by name. Least load counts a request that waits four times as one that runs (vLLM,
-``v1/engine/core_client.py``, for data-parallel ranks); session keeps each with the worker that its
-first request got; prefix takes the least tokens to read, those sent there before included, and
-blocks held (Dynamo's KV router, with weights of 1)."""
+"""Routers by name. Least load counts a waiting request four times as a running one (vLLM,
+``v1/engine/core_client.py``, for data-parallel ranks); session keeps a session with the worker of
+its first request; prefix minimises the tokens to read, including those already routed there, plus
+blocks in use (Dynamo's KV router, with weights of 1)."""
 SERVED, SEND, REACHED, PAUSED, STUCK = 0, 1, 2, 3, 4
-"""Why the loop came back."""
+"""Reasons for the loop's return."""
 
 
 @hot_loop
 def serve_requests(run: RunState, surfaces: Surfaces, until: float, most: int) -> int:
-    """Go on to a time (s), for ``most`` iterations at the most; ``run`` is written.
+    """Simulate until a time (s), for at most ``most`` iterations; ``run`` is updated.
 
-    Returns why it came back: all are served, caches are to be sent, the time has come, so many
-    iterations have been, or what waits never gets its blocks.
+    Returns the reason: all are served, caches must be sent, the time is reached, so many iterations
+    have run, or waiting requests never get their blocks.
     """
     sums = run.sums[0]
     limit = sums.iterations + most
@@ -100,7 +100,7 @@ def serve_requests(run: RunState, surfaces: Surfaces, until: float, most: int) -
 
 @hot_loop
 def next_instant(run: RunState) -> float:
-    """Return when an iteration ends or a request arrives next (s)."""
+    """Return the time at which the next iteration ends or request arrives (s)."""
     sums = run.sums[0]
     coming = math.inf
     for instance in range(run.instances.shape[0]):
@@ -114,7 +114,7 @@ def next_instant(run: RunState) -> float:
 
 @hot_loop
 def _worker(run: RunState, number: int) -> Worker:
-    """Return a worker's own part of the state."""
+    """Return a worker's slice of the state."""
     caches = run.caches
     row = number if number < caches.nodes.shape[0] else 0
     return Worker(
@@ -127,7 +127,7 @@ def _worker(run: RunState, number: int) -> Worker:
 
 @hot_loop
 def _first_worker(run: RunState, instance: int) -> int:
-    """Return the first worker of an instance; those of the second pool come behind the others."""
+    """Return the first worker of an instance; the second pool's follow the first pool's."""
     first, second = run.fleet[0].first, run.fleet[0].second
     ahead = first.workers // first.width
     if instance < ahead:
@@ -137,7 +137,7 @@ def _first_worker(run: RunState, instance: int) -> int:
 
 @hot_loop
 def _arrive(run: RunState, now: float) -> None:
-    """Let requests arrive: all at their time, or in a closed loop as many as may be there."""
+    """Let requests arrive: at their times, or in a closed loop up to the concurrency."""
     sums, concurrency = run.sums[0], run.client[0].concurrency
     while sums.coming < run.states.shape[0]:
         request = int(sums.coming)
@@ -193,9 +193,9 @@ def _route(run: RunState, request: int) -> int:
 
 @hot_loop
 def _least_loaded(run: RunState, first: int, last: int) -> int:
-    """Choose the worker with the least requests, those that wait counted four times.
+    """Return the worker with the fewest requests, waiting ones counted four times.
 
-    The first where all are down: who is sent there waits until it is back.
+    If all are down it is the first: requests routed to it wait until it is back.
     """
     best, least = first, math.inf
     for number in range(first, last):
@@ -209,7 +209,7 @@ def _least_loaded(run: RunState, first: int, last: int) -> int:
 
 @hot_loop
 def _cheapest(run: RunState, request: int) -> int:
-    """Choose the worker with the least blocks to read and to hold."""
+    """Return the worker with the fewest blocks to read and to hold."""
     rules = run.fleet[0].first.rules
     best, least = 0, math.inf
     for number in range(run.fleet[0].first.workers):
@@ -223,12 +223,12 @@ def _cheapest(run: RunState, request: int) -> int:
 
 @hot_loop
 def _start(run: RunState, surfaces: Surfaces, instance: int) -> None:
-    """Begin an iteration of an instance, if it is idle and has work."""
+    """Begin an iteration of an instance if it is idle and has work."""
     fleet, first = run.fleet[0], _first_worker(run, instance)
     pool, surface = fleet.first, surfaces.first
     if first >= pool.workers:
         pool, surface = fleet.second, surfaces.second
-    # One that drains (2) goes on with what it has.
+    # A draining one (2) continues with its requests.
     if run.instances[instance].ends != math.inf or run.counters[first, DOWN] == 1:
         return
     sums = run.sums[0]
@@ -245,7 +245,7 @@ def _start(run: RunState, surfaces: Surfaces, instance: int) -> None:
             # What read prompts looks for more at once (SGLang, managers/scheduler_recv_skipper.py).
             worker.counters[ITERATIONS] += run.client[0].poll if batch.chunks else 1
             computed = batch.decodes * batch.width + batch.chunk_tokens
-            # What ranks do together takes the tokens of all, the rest those of the slowest.
+            # Joint work of ranks depends on the tokens of all, the rest on those of the slowest.
             alone = iteration_time(surface, batch) - shared_time(surface, computed, batch.chunks)
             device = max(device, alone)
             mean += computed / pool.width
@@ -253,19 +253,19 @@ def _start(run: RunState, surfaces: Surfaces, instance: int) -> None:
             chunks += batch.chunks
             sums.computed_tokens += batch.decodes + batch.chunk_tokens
     if most > 0.0:
-        # A graph is replayed by all ranks or by none: all are padded to the one with the most.
+        # A graph is replayed by all ranks or none: all are padded to the one with the most tokens.
         pads = most <= pool.rules.padded and (not chunks or pool.rules.pads_chunks)
         device += shared_time(surface, most if pads else mean, chunks)
-        # Each rank copies over a port of its own, before its kernels.
+        # Each rank copies over its own port, before its kernels.
         device = pool.host.kernels * device + loaded * pool.copy
         _begin_iteration(run, pool.host, instance, device, most, chunks)
 
 
 @hot_loop
 def _hold_prompts(run: RunState, pool: PoolRecord, first: int) -> int:
-    """Return 1 if ranks of an instance wait until all have prompts, and read them at once.
+    """Return 1 if an instance's ranks delay prompts until all have some, and read them at once.
 
-    Not if any has nothing to decode, and not for more than so many iterations, which count whether
+    Not if any has nothing to decode, and for at most ``balance`` iterations, which count whether
     prompts wait or not (TensorRT-LLM, ``_torch/pyexecutor/py_executor.py``,
     ``_balance_adp_requests`` with ``batching_wait_iters`` of 0).
     """
@@ -287,7 +287,7 @@ def _hold_prompts(run: RunState, pool: PoolRecord, first: int) -> int:
 def _begin_iteration(
     run: RunState, host: HostRecord, instance: int, device: float, tokens: float, chunks: int
 ) -> None:
-    """Begin an iteration that takes the device so long (s), with so many chunks of prompts."""
+    """Begin an iteration of ``device`` s on the device, with ``chunks`` chunks of prompts."""
     sums, times = run.sums[0], run.instances[instance]
     time = device + host.step
     if chunks:
@@ -306,7 +306,7 @@ def _begin_iteration(
 
 @hot_loop
 def _switch_due(run: RunState, now: float) -> None:
-    """Let instances go down or come back whose time has come."""
+    """Apply the outages that are due: instances go down or come back."""
     sums, width = run.sums[0], run.fleet[0].first.width
     while (
         FLEETS and sums.switched < run.outages.shape[0] and run.outages[sums.switched].time <= now
@@ -319,16 +319,16 @@ def _switch_due(run: RunState, now: float) -> None:
             run.instances[outage.instance].ends = math.inf
             lost = 0
             for number in range(first, first + width):
-                lost = _lose(run, _worker(run, number), lost)
+                lost = _evacuate(run, _worker(run, number), lost)
             for index in range(lost):
                 _send(run, int(run.sends[index]))
 
 
 @hot_loop
-def _lose(run: RunState, worker: Worker, lost: int) -> int:
+def _evacuate(run: RunState, worker: Worker, lost: int) -> int:
     """Take all requests from a worker, which loses its cache; return how many are in ``sends``.
 
-    Nobody sends caches where instances go down.
+    Caches are never sent between pools if instances go down.
     """
     counters, states = worker.counters, worker.states
     rules = run.fleet[0].first.rules
@@ -355,25 +355,25 @@ def _lose(run: RunState, worker: Worker, lost: int) -> int:
 
 @hot_loop
 def _planned(run: RunState, rules: RuleRecord, worker: Worker) -> Batch:
-    """Look for new requests where it is time to, and plan a worker's next batch."""
+    """Accept new requests if due, and plan a worker's next batch."""
     counters = worker.counters
     if FLEETS and counters[AWAITS]:
-        _take_in(run, rules, worker)
+        _accept_caches(run, rules, worker)
     if counters[RUNS] == 0 or counters[ITERATIONS] >= run.client[0].poll:
         join_queue(worker)
         counters[ITERATIONS] = 0
     if counters[RUNS] + counters[WAITS] == 0:
         return Batch(1, 0, 0.0, 0, 0.0, 0.0)
     if rules.patience > 0.0:
-        let_others_first(rules, worker, run.sums[0].now)
+        demote_late(rules, worker, run.sums[0].now)
     plan_batch(rules, worker)
     counters[PEAK] = max(counters[PEAK], rules.blocks - counters[FREE])
     return _batch(rules, worker)
 
 
 @hot_loop
-def _take_in(run: RunState, rules: RuleRecord, worker: Worker) -> None:
-    """Have caches sent to a worker, in order, while it has seats and blocks for them."""
+def _accept_caches(run: RunState, rules: RuleRecord, worker: Worker) -> None:
+    """Let caches be sent to a worker, in order, while it has seats and blocks for them."""
     counters = worker.counters
     while counters[AWAITS] and counters[RUNS] + counters[EXPECTED] < rules.sequences:
         request = int(counters[AWAITS + 1])
@@ -392,7 +392,7 @@ def _take_in(run: RunState, rules: RuleRecord, worker: Worker) -> None:
 
 @hot_loop
 def deliver(run: RunState, request: int) -> None:
-    """Let a request's cache arrive now at the worker that it was sent to."""
+    """Let a request's cache arrive now at its target worker."""
     state = run.states[request]
     free_blocks(run.fleet[0].first.rules, _worker(run, int(state.worker)), request)
     state.blocks = state.ahead
@@ -404,7 +404,7 @@ def deliver(run: RunState, request: int) -> None:
 
 @hot_loop
 def _end_due(run: RunState) -> None:
-    """End the iterations whose time has come."""
+    """End the iterations that are due."""
     for instance in range(run.instances.shape[0]):
         if run.instances[instance].ends <= run.sums[0].now:
             _end(run, instance)
@@ -416,7 +416,7 @@ def _end(run: RunState, instance: int) -> None:
     now = run.sums[0].now
     fleet, first = run.fleet[0], _first_worker(run, instance)
     pool = fleet.first if first < fleet.first.workers else fleet.second
-    # Caches go from the first pool to the second, where there is one.
+    # Caches are sent from the first pool to the second, if there is one.
     hands_on = int(first < fleet.first.workers and fleet.second.workers > 0)
     run.instances[instance].ends = math.inf
     for number in range(first, first + pool.width):
@@ -432,22 +432,22 @@ def _end(run: RunState, instance: int) -> None:
             if not math.isnan(state.emitted):
                 run.gaps[gap_bin(now - state.emitted)] += 1.0
             state.emitted = now
-            _see_token(run, request, hands_on)
+            _record_first_token(run, request, hands_on)
             if state.generated >= state.output:
                 state.last = now
                 state.state = FINISHED
                 leave_running(pool.rules, worker, position)
                 run.sums[0].done += 1
             elif FLEETS and hands_on:
-                unseat(worker, position)
-                _hand_on(run, request)
+                remove_running(worker, position)
+                _hand_over(run, request)
             else:
                 position += 1
 
 
 @hot_loop
-def _see_token(run: RunState, request: int, hands_on: int) -> None:
-    """Note when the client sees its first token: whoever reads the prompt for others sends none."""
+def _record_first_token(run: RunState, request: int, hands_on: int) -> None:
+    """Record when the client sees its first token; a prompt read for another pool sends none."""
     state, client = run.states[request], run.client[0]
     made = state.steps + 1 if client.iterations else state.generated
     chunk = made >= client.first_chunk or state.generated >= state.output
@@ -458,7 +458,7 @@ def _see_token(run: RunState, request: int, hands_on: int) -> None:
 
 @hot_loop
 def _advance(rules: RuleRecord, worker: Worker, request: int, begun: float) -> bool:
-    """Count what an iteration computed of a request; say whether it makes tokens."""
+    """Update a request after an iteration; return whether it generates tokens."""
     state = worker.states[request]
     planned = int(state.plan)
     if planned == 0:
@@ -484,8 +484,8 @@ def _advance(rules: RuleRecord, worker: Worker, request: int, begun: float) -> b
 
 
 @hot_loop
-def _hand_on(run: RunState, request: int) -> None:
-    """Choose who decodes a request, and have its cache sent there when there is room."""
+def _hand_over(run: RunState, request: int) -> None:
+    """Choose the worker that decodes a request, and queue its cache there."""
     fleet = run.fleet[0]
     first = int(fleet.first.workers)
     target = _least_loaded(run, first, int(first + fleet.second.workers))
@@ -497,11 +497,11 @@ def _hand_on(run: RunState, request: int) -> None:
 
 @hot_loop
 def _make_tokens(rules: RuleRecord, states: States, request: int) -> int:
-    """Add the tokens that a request got from an iteration, and return how many."""
+    """Add the tokens that a request got from an iteration; return their number."""
     state = states[request]
     new = 1
     if state.generated > 0:
-        # Drafts are accepted in the mean: whole tokens of the running sum.
+        # Drafts are accepted at their mean rate: whole tokens of the running sum.
         new = int((state.steps + 1) * rules.accepted) - int(state.steps * rules.accepted)
         state.steps += 1
     new = min(new, state.output - state.generated)
@@ -512,7 +512,7 @@ def _make_tokens(rules: RuleRecord, states: States, request: int) -> int:
 
 @hot_loop
 def _batch(rules: RuleRecord, worker: Worker) -> Batch:
-    """Sum what the plan computes."""
+    """Return the sums of the planned batch."""
     decodes, chunks = 0, 0
     context, tokens, pairs = 0.0, 0.0, 0.0
     for position in range(worker.counters[RUNS]):
@@ -541,6 +541,6 @@ def serving_loop(fleet: Fleet, *, outages: bool) -> HotLoop[[RunState, Surfaces,
 
 
 def close(run: RunState) -> None:
-    """Sum what workers counted."""
+    """Add the workers' counters to the sums."""
     run.sums["preemptions"] = run.counters[:, PREEMPTIONS].sum()
     run.sums["peak_blocks"] = run.counters[:, PEAK].max()

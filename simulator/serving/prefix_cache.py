@@ -1,10 +1,10 @@
-"""Prefix caches: blocks of prompts by chained hashes, and the least recently used of those free.
+"""Prefix caches: blocks of prompts by chained hashes, and an LRU queue of the free ones.
 
-A unit is a full block of a prompt as its trace hashes it: its name stands for its tokens and all
-before them. Free units stay in a queue and are found until their blocks are taken, oldest first; a
+A unit is a full block of a prompt as its trace hashes it: its name identifies its tokens and all
+before them. Free units stay in a queue and can be hit until their blocks are taken, oldest first; a
 request frees its blocks from the last to the first, so that prefixes live longest (vLLM,
 ``v1/core/block_pool.py``; SGLang's radix cache evicts leaves by their last use, the same order).
-Blocks of outputs have no name here, since traces do not tell them, but they take their turn.
+Blocks of outputs have no name here, since traces do not record them, but take their turn.
 """
 
 from typing import Annotated, Any, NamedTuple
@@ -15,19 +15,19 @@ from simulator.support.arrays import Longs, records
 from simulator.support.compiled import hot_loop
 
 ABSENT = -1
-"""References of a unit that is not cached."""
+"""Reference count of a unit that is not cached."""
 
 
 ENTRY = records("unit shared")
 """A unit of a prompt, and 1 while its request holds the cached copy."""
 NODE = records("references before after loose hosted earlier later")
-"""What may be free: a unit, or the blocks of a request that have no name.
+"""A node of the free queue: a unit, or the unnamed blocks of a request.
 
-``references`` are how many requests hold a unit, or :data:`ABSENT`; ``loose`` is how many nameless
-blocks of a request are free. ``before`` and ``after`` are its neighbours in the queue of what is
-free, a ring over units, then requests, then the end of the ring. ``hosted`` is 1 of a unit that is
-in host memory, and of the end how many are; ``earlier`` and ``later`` are its neighbours there, by
-when they left the device.
+``references`` is the number of requests that hold a unit, or :data:`ABSENT`; ``loose`` the number
+of a request's free unnamed blocks. ``before`` and ``after`` are the neighbours in the free queue, a
+ring over units, then requests, then the end of the ring. ``hosted`` is 1 for a unit in host memory,
+and for the end the number of them; ``earlier`` and ``later`` are its neighbours there, by when they
+left the device.
 """
 Entries = Annotated[Any, ENTRY]
 Nodes = Annotated[Any, NODE]
@@ -44,7 +44,7 @@ class PrefixCache(NamedTuple):
 
 @hot_loop
 def cached_units(cache: PrefixCache, request: int) -> int:
-    """Count the units at the begin of a prompt that are cached."""
+    """Count the units at the beginning of a prompt that are cached."""
     first, last = cache.offset[request], cache.offset[request + 1]
     for entry in range(first, last):
         if cache.nodes[cache.entries[entry].unit].references == ABSENT:
@@ -54,7 +54,7 @@ def cached_units(cache: PrefixCache, request: int) -> int:
 
 @hot_loop
 def unheld_units(cache: PrefixCache, request: int, count: int) -> int:
-    """Count those of a prompt's first units that nobody holds: they take free blocks again."""
+    """Count those of a prompt's first units that no request holds: they take free blocks again."""
     unheld = 0
     for entry in range(cache.offset[request], cache.offset[request] + count):
         unheld += int(cache.nodes[cache.entries[entry].unit].references == 0)
@@ -63,7 +63,7 @@ def unheld_units(cache: PrefixCache, request: int, count: int) -> int:
 
 @hot_loop
 def hold_units(cache: PrefixCache, request: int, count: int) -> int:
-    """Hold a prompt's first units; return how many were free."""
+    """Take references to a prompt's first units; return how many were free."""
     revived = 0
     for entry in range(cache.offset[request], cache.offset[request] + count):
         unit = cache.entries[entry].unit
@@ -79,8 +79,8 @@ def hold_units(cache: PrefixCache, request: int, count: int) -> int:
 def name_units(cache: PrefixCache, request: int, first: int, last: int, merges: int) -> int:
     """Cache units ``first`` to ``last`` of a prompt, which have been computed.
 
-    A copy of one that is cached stays the request's own, or, if the engine ``merges``, is given
-    up for it. Returns how many are.
+    A copy of a cached unit stays the request's own, or, if the engine ``merges``, is freed in
+    favour of that. Returns the number of freed copies.
     """
     given_up, begin = 0, cache.offset[request]
     last = min(last, cache.offset[request + 1] - begin)
@@ -100,9 +100,9 @@ def name_units(cache: PrefixCache, request: int, first: int, last: int, merges: 
 
 @hot_loop
 def release_units(cache: PrefixCache, request: int, loose: int) -> tuple[int, int]:
-    """Let go of a request's units, last first, behind its ``loose`` blocks.
+    """Release a request's units, last first, after its ``loose`` blocks.
 
-    Returns how many units it claims, and how many of them nobody holds any more.
+    Returns the number of released units, and of those that no request holds any more.
     """
     if loose > 0:
         node = _units(cache) + request
@@ -126,9 +126,9 @@ def release_units(cache: PrefixCache, request: int, loose: int) -> tuple[int, in
 
 @hot_loop
 def evict(cache: PrefixCache, blocks: int, unit_blocks: int, hosted: int) -> int:
-    """Take at least so many blocks from the front of what is free; return how many it was.
+    """Take at least ``blocks`` blocks from the front of the free queue; return how many it was.
 
-    Units go to host memory, which has room for ``hosted`` of them.
+    Units move to host memory, which has room for ``hosted`` of them.
     """
     evicted, end, units = 0, cache.nodes.shape[0] - 1, _units(cache)
     while evicted < blocks and cache.nodes[end].after != end:
@@ -150,7 +150,7 @@ def evict(cache: PrefixCache, blocks: int, unit_blocks: int, hosted: int) -> int
 
 @hot_loop
 def hosted_units(cache: PrefixCache, request: int, count: int) -> int:
-    """Count the units behind a prompt's first ``count`` that are in host memory, up to a gap."""
+    """Count the units after a prompt's first ``count`` that are in host memory, up to a gap."""
     first, last = cache.offset[request] + count, cache.offset[request + 1]
     for entry in range(first, last):
         if not cache.nodes[cache.entries[entry].unit].hosted:
@@ -160,7 +160,7 @@ def hosted_units(cache: PrefixCache, request: int, count: int) -> int:
 
 @hot_loop
 def take_from_host(cache: PrefixCache, request: int, first: int, last: int) -> None:
-    """Take units ``first`` to ``last`` of a prompt out of host memory: they are on the device."""
+    """Remove units ``first`` to ``last`` of a prompt from host memory: they are on the device."""
     begin = cache.offset[request]
     for entry in range(begin + first, begin + last):
         _leave_host(cache, cache.entries[entry].unit)
@@ -168,7 +168,7 @@ def take_from_host(cache: PrefixCache, request: int, first: int, last: int) -> N
 
 @hot_loop
 def clear_host(cache: PrefixCache) -> None:
-    """Lose all that is in host memory."""
+    """Clear host memory."""
     end = cache.nodes.shape[0] - 1
     while cache.nodes[end].hosted:
         _leave_host(cache, cache.nodes[end].later)
@@ -176,7 +176,7 @@ def clear_host(cache: PrefixCache) -> None:
 
 @hot_loop
 def _keep_in_host(cache: PrefixCache, unit: int, room: int) -> None:
-    """Keep a unit in host memory, as the latest; the earliest goes where there is no room."""
+    """Add a unit to host memory, as the latest; the earliest is dropped if there is no room."""
     end = cache.nodes.shape[0] - 1
     if cache.nodes[unit].hosted:
         _leave_host(cache, unit)

@@ -1,8 +1,8 @@
 """Schedulers: from queue, running requests and free blocks to the next batch, as engines do it.
 
-Each is a function of the state that writes ``plan``: how many tokens every running request
-computes in the next iteration. Requests that are admitted join ``running``, which is in the order
-of admission. What the rules are planned from is in ``engines.yaml`` beside this.
+Each is a function of the state that writes ``plan``: the number of tokens that every running
+request computes in the next iteration. Admitted requests join ``running``, which is in the order of
+admission. The sources of the rules are in ``engines.yaml`` beside this file.
 """
 
 from typing import Annotated, Any, NamedTuple
@@ -22,24 +22,23 @@ from simulator.support.arrays import Floats, Longs, numbers_of, records
 from simulator.support.compiled import hot_loop
 
 PREFIXES = FLEETS = True
-"""Whether prompts may share prefixes, and whether there may be more than one worker, or outages.
-For a question without either the loop is compiled without what only they need."""
+"""Whether prompts may share prefixes, and whether there may be several workers, or outages. If a
+question needs neither, the loop is compiled without the code for them."""
 NOT_ARRIVED, WAITING, RUNNING, MOVING, FINISHED = 0, 1, 2, 3, 4
 NOBODY = -1
 LATE = 2**40
-"""What the priority of a request is raised by that is beyond its patience."""
+"""Added to the priority of a request beyond its patience."""
 
 RUNS, WAITS, COMES, AWAITS = 0, 1, 4, 7
 FREE, KEPT, PREEMPTIONS, UNREAD, PEAK, EXPECTED, ITERATIONS = 10, 11, 12, 13, 14, 15, 16
 DOWN, LOADED, HOLDS, HELD, COUNTERS = 17, 18, 19, 20, 21
-"""Places of a worker's counters: requests that run; three lists, each how many there are, the first
-and the last: those that wait, that come and have not joined the queue, and whose cache may be sent
-when there are blocks for it; free blocks, and those of them that the prefix cache keeps;
-preemptions; tokens of prompts sent here and not read; most blocks held at once; requests whose
-cache is on its way; iterations since it last looked for requests; 1 while it is down, 2 while it
-ends what it has; tokens that the planned iteration copies from host memory; 1 while it admits no
-prompt for ranks that have none, and for how many iterations its instance has not; and how many
-counters there are."""
+"""Indices of a worker's counters: running requests; three lists, each as length, first and last:
+waiting ones, arrived ones that have not joined the queue, and those whose cache may be sent when
+there are blocks for it; free blocks, and those of them that the prefix cache keeps; preemptions;
+unread tokens of prompts routed here; most blocks in use; requests whose cache is in flight;
+iterations since it last looked for requests; 1 while it is down, 2 while it drains; tokens that the
+planned iteration copies from host memory; 1 while it admits no prompt because other ranks have
+none, and for how many iterations its instance has not; the number of counters."""
 
 VLLM, SGLANG, TRTLLM, STATIC, ORCA, SARATHI = 0, 1, 2, 3, 4, 5
 SCHEDULERS = {
@@ -50,12 +49,12 @@ SCHEDULERS = {
     "orca": ORCA,
     "sarathi": SARATHI,
 }
-"""Schedulers by name: vLLM v1, SGLang, TensorRT-LLM, batches that run to their end, iteration-level
-scheduling of whole prompts (Orca, OSDI 2022), chunks between decodes (Sarathi-Serve, OSDI 2024)."""
+"""Schedulers by name: vLLM v1, SGLang, TensorRT-LLM, static batches, iteration-level scheduling of
+whole prompts (Orca, OSDI 2022), chunks between decodes (Sarathi-Serve, OSDI 2024)."""
 
 
 class Rules(NamedTuple):
-    """How a scheduler is set.
+    """Settings of a scheduler.
 
     Parameters
     ----------
@@ -64,29 +63,29 @@ class Rules(NamedTuple):
     tokens, sequences
         Most tokens of an iteration, most requests that run at once.
     chunked
-        1: a prompt may be read in parts.
+        1: a prompt may be read in chunks.
     reserve
         Blocks that must be free to admit a request: 0 those of its next chunk, 1 of all its known
-        tokens, 2 of its prompt and all its output, besides what those running may still take.
+        tokens, 2 of its prompt and all its output, plus those that running ones may still take.
     block, blocks
-        Tokens of a block, and how many there are.
+        Tokens of a block, and number of blocks.
     drafts
-        Tokens that are drafted for each decode, all of which it computes.
+        Draft tokens of each decode, all of which it computes.
     accepted
-        Tokens that a decode makes in the mean: 1 without drafts.
+        Mean tokens that a decode generates: 1 without drafts.
     unit
-        Tokens of a unit of the prefix cache, a multiple of ``block``; 0: there is none.
+        Tokens of a unit of the prefix cache, a multiple of ``block``; 0: no prefix cache.
     merges
-        1: of two computed copies of a unit one is given up.
+        1: one of two computed copies of a unit is freed.
     padded, pads_chunks
-        Most tokens to which data-parallel ranks are padded, and 1: with chunks of prompts, too.
+        Most tokens to which data-parallel ranks are padded, and 1: with chunks of prompts as well.
     host_units
-        Units that host memory keeps of those that leave the device; 0: none.
+        Capacity of host memory for units evicted from the device; 0: none.
     patience
-        Time (s) from its arrival to its first token beyond which a request that waits lets others
-        go first; 0: none does.
+        Time (s) from its arrival to its first token beyond which a waiting request yields to
+        others; 0: none does.
     balance
-        Iterations for which data-parallel ranks that decode wait for each other to have prompts; 0:
+        Iterations for which decoding data-parallel ranks wait for each other to have prompts; 0:
         they do not.
     """
 
@@ -110,14 +109,14 @@ class Rules(NamedTuple):
 
 RULES = numbers_of(Rules)
 RuleRecord = Annotated[Rules, RULES]
-"""The same as one record, which compiled functions hand on by its address."""
+"""The same as one record, which compiled functions pass by address."""
 
 
 class Columns(NamedTuple):
     """Requests: arrival (s; of an open loop, ascending), tokens of prompt and output.
 
-    ``session`` is a number by session, :data:`NOBODY` of a request alone. Of two requests that wait
-    the one with the lower ``priority`` goes first; None: all are alike.
+    ``session`` is a number by session, :data:`NOBODY` for a single request. Of two waiting requests
+    the one with the lower ``priority`` goes first; None: all are equal.
     """
 
     arrival: Floats
@@ -132,25 +131,25 @@ STATE = records(
     " target ahead unread found",
     "arrival arrived scheduled first last emitted handed delivered needs",
 )
-"""Of each request what :class:`Columns` has, and what becomes of it: state, tokens computed and
-made, blocks held, tokens planned next, decodes.
+"""State of each request: the fields of :class:`Columns`, its phase, tokens computed and generated,
+blocks held, tokens planned next, decodes.
 
-``following`` is the next of the list that a request is in, ``worker`` where it is; ``target``
-where its cache goes, and ``ahead`` the blocks that it holds there already; ``unread`` its
-tokens that the router took to be missing, ``found`` those of its prompt that were cached.
-``arrived``, ``scheduled``, ``first`` and ``last`` are when it came, was first scheduled, had its
-first and its last token, ``emitted`` when it had its latest, ``handed`` and
-``delivered`` when its cache was ready for another worker, and there (s); ``needs`` what it takes
-from then on that it is scheduled to its first token, alone (s; 0 where nobody asks).
+``following`` is the next in the request's list, ``worker`` its worker; ``target`` the destination
+of its cache, and ``ahead`` the blocks that it holds there already; ``unread`` its tokens that the
+router expected to be missing, ``found`` those of its prompt that were cached. ``arrived``,
+``scheduled``, ``first`` and ``last`` are the times of its arrival, first scheduling, first and last
+token, ``emitted`` that of its latest token, ``handed`` and ``delivered`` those at which its cache
+was ready for another worker, and there (s); ``needs`` is the time from its scheduling to its first
+token if it ran alone (s; 0 if not needed).
 """
 States = Annotated[Any, STATE]
-"""A record by request: to the compiler one array, where columns would be twenty-one."""
+"""A record by request: to the compiler one array, instead of twenty-one columns."""
 
 
 class Worker(NamedTuple):
     """A queue with a batch of its own: an instance, or one of its data-parallel ranks.
 
-    ``running`` are the requests that run, in the order of admission; ``counters`` are named
+    ``running`` are the running requests, in the order of admission; ``counters`` are indexed by
     :data:`RUNS` and so on. ``states`` are those of all workers.
     """
 
@@ -162,7 +161,7 @@ class Worker(NamedTuple):
 
 @hot_loop
 def push_last(worker: Worker, queue: int, request: int) -> None:
-    """Put a request at the end of a list: :data:`WAITS`, :data:`COMES` or :data:`AWAITS`."""
+    """Append a request to a list: :data:`WAITS`, :data:`COMES` or :data:`AWAITS`."""
     counters, states = worker.counters, worker.states
     states[request].following = NOBODY
     if counters[queue]:
@@ -175,7 +174,7 @@ def push_last(worker: Worker, queue: int, request: int) -> None:
 
 @hot_loop
 def pop_first(worker: Worker, queue: int) -> int:
-    """Take the first of a list, which is not empty."""
+    """Remove the first of a list, which is not empty."""
     counters = worker.counters
     request = int(counters[queue + 1])
     counters[queue + 1] = worker.states[request].following
@@ -185,7 +184,7 @@ def pop_first(worker: Worker, queue: int) -> int:
 
 @hot_loop
 def join_queue(worker: Worker) -> None:
-    """Put those that have come behind all that wait; whose prompt was read elsewhere, runs."""
+    """Append arrived requests to the queue; one whose prompt was read elsewhere runs."""
     counters, states = worker.counters, worker.states
     while counters[COMES]:
         request = pop_first(worker, COMES)
@@ -208,7 +207,7 @@ def _run(worker: Worker, request: int) -> None:
 
 @hot_loop
 def _return_to_queue(worker: Worker, request: int) -> None:
-    """Put a request before all that wait and are not more urgent; what it computed is lost."""
+    """Put a request before all waiting ones that are not more urgent; its computation is lost."""
     _wait_before(worker, request, int(worker.states[request].priority))
     worker.states[request].state = WAITING
     worker.states[request].computed = 0
@@ -216,7 +215,7 @@ def _return_to_queue(worker: Worker, request: int) -> None:
 
 @hot_loop
 def _wait_before(worker: Worker, request: int, priority: int) -> None:
-    """Put a request into the queue before the first that has this priority or a higher number."""
+    """Insert a request into the queue before the first of this priority or a higher number."""
     counters, states = worker.counters, worker.states
     if not counters[WAITS] or states[counters[WAITS + 2]].priority < priority:
         push_last(worker, WAITS, request)
@@ -233,8 +232,8 @@ def _wait_before(worker: Worker, request: int, priority: int) -> None:
 
 
 @hot_loop
-def let_others_first(rules: RuleRecord, worker: Worker, now: float) -> None:
-    """Put those behind all others whose first token can no longer come within their patience."""
+def demote_late(rules: RuleRecord, worker: Worker, now: float) -> None:
+    """Move requests whose first token must be later than their patience behind all others."""
     counters, states = worker.counters, worker.states
     while counters[WAITS]:
         request = int(counters[WAITS + 1])
@@ -249,14 +248,14 @@ def let_others_first(rules: RuleRecord, worker: Worker, now: float) -> None:
 
 @hot_loop
 def leave_running(rules: RuleRecord, worker: Worker, position: int) -> None:
-    """Take a request out of those running, in order, and free its blocks."""
-    unseat(worker, position)
+    """Remove a running request, keeping the order, and free its blocks."""
+    remove_running(worker, position)
     free_blocks(rules, worker, int(worker.running[worker.counters[RUNS]]))
 
 
 @hot_loop
-def unseat(worker: Worker, position: int) -> None:
-    """Take a request out of those running, in order; it is left behind the last of them."""
+def remove_running(worker: Worker, position: int) -> None:
+    """Remove a running request, keeping the order; it is left after the last of them."""
     counters = worker.counters
     request = worker.running[position]
     for index in range(position, counters[RUNS] - 1):
@@ -268,7 +267,7 @@ def unseat(worker: Worker, position: int) -> None:
 
 @hot_loop
 def free_blocks(rules: RuleRecord, worker: Worker, request: int) -> None:
-    """Free a request's blocks; of those that others hold, its claim."""
+    """Free a request's blocks; for shared ones, its reference."""
     counters, states = worker.counters, worker.states
     blocks = states[request].blocks
     states[request].blocks = 0
@@ -286,13 +285,13 @@ def free_blocks(rules: RuleRecord, worker: Worker, request: int) -> None:
 
 @hot_loop
 def _needed(tokens: int, block: int) -> int:
-    """Blocks that tokens take."""
+    """Return the number of blocks for a number of tokens."""
     return (tokens + block - 1) // block
 
 
 @hot_loop
 def hold_blocks(rules: RuleRecord, worker: Worker, before: int, tokens: int) -> int:
-    """Take the blocks of ``tokens`` but those it has; return how many, -1 if there are less."""
+    """Take the blocks of ``tokens`` beyond ``before``; return how many, -1 if too few are free."""
     counters = worker.counters
     more = max(0, _needed(tokens, rules.block) - before)
     if more > counters[FREE]:
@@ -306,7 +305,7 @@ def hold_blocks(rules: RuleRecord, worker: Worker, before: int, tokens: int) -> 
 
 @hot_loop
 def _hold(rules: RuleRecord, worker: Worker, request: int, tokens: int) -> bool:
-    """Hold the blocks of a request's first ``tokens``; False if there are not as many."""
+    """Hold the blocks of a request's first ``tokens``; False if too few are free."""
     more = hold_blocks(rules, worker, int(worker.states[request].blocks), tokens)
     if more < 0:
         return False
@@ -316,7 +315,7 @@ def _hold(rules: RuleRecord, worker: Worker, request: int, tokens: int) -> bool:
 
 @hot_loop
 def _missing(worker: Worker, request: int) -> int:
-    """Tokens known but not computed: the rest of a prompt, or the one last made."""
+    """Return the tokens known but not computed: rest of a prompt, or the latest generated."""
     states = worker.states
     sequence = worker.states[request].prompt + states[request].generated
     return int(sequence - states[request].computed)
@@ -335,22 +334,22 @@ def plan_batch(rules: RuleRecord, worker: Worker) -> None:
         if counters[RUNS] == 0:
             _admit_prompts(rules, worker, rules.tokens)
         else:
-            _run_all(rules, worker)
+            _continue_batch(rules, worker)
     elif rules.scheduler == VLLM:
         left, preempted = _run_in_order(rules, worker)
         if not preempted:
             _admit_prompts(rules, worker, left)
     else:
-        # TensorRT-LLM, Orca, Sarathi: decodes first, then prompts in what is left of the budget.
+        # TensorRT-LLM, Orca, Sarathi: decodes first, then prompts within the remaining budget.
         left = _decode_all(rules, worker, rules.tokens)
         _admit_prompts(rules, worker, left * (1 - counters[HOLDS]))
 
 
 @hot_loop
 def _run_in_order(rules: RuleRecord, worker: Worker) -> tuple[int, bool]:
-    """Serve those running in order of admission (vLLM v1); preempt the least urgent for blocks.
+    """Plan running requests in order of admission (vLLM v1); preempt the least urgent for blocks.
 
-    Returns what is left of the budget, and whether any was preempted.
+    Returns the budget left, and whether any was preempted.
     """
     counters, states = worker.counters, worker.states
     left, preempted, position = rules.tokens, False, 0
@@ -371,9 +370,9 @@ def _run_in_order(rules: RuleRecord, worker: Worker) -> tuple[int, bool]:
 
 @hot_loop
 def _preempt(rules: RuleRecord, worker: Worker) -> tuple[int, int]:
-    """Take the least urgent request, the latest of them, out of those running.
+    """Remove the least urgent running request, the latest of equals.
 
-    It is computed anew later. Returns where it was, and how many tokens it was to compute.
+    It will be recomputed. Returns its position, and the number of its planned tokens.
     """
     victim = 0
     for position in range(worker.counters[RUNS]):
@@ -390,9 +389,9 @@ def _preempt(rules: RuleRecord, worker: Worker) -> tuple[int, int]:
 
 @hot_loop
 def _decode_all(rules: RuleRecord, worker: Worker, left: int) -> int:
-    """Give every request that has read its prompt one token; preempt the latest if blocks lack.
+    """Plan one token for every request that has read its prompt; preempt the latest for blocks.
 
-    Returns what is left of the budget.
+    Returns the budget left.
     """
     counters, states = worker.counters, worker.states
     position = 0
@@ -413,8 +412,8 @@ def _decode_all(rules: RuleRecord, worker: Worker, left: int) -> int:
 
 
 @hot_loop
-def _run_all(rules: RuleRecord, worker: Worker) -> None:
-    """Go on with a batch that was formed before: all its prompts have been read."""
+def _continue_batch(rules: RuleRecord, worker: Worker) -> None:
+    """Continue a batch that was formed before: all its prompts have been read."""
     left = rules.tokens
     for position in range(worker.counters[RUNS]):
         request = int(worker.running[position])
@@ -427,22 +426,22 @@ def _run_all(rules: RuleRecord, worker: Worker) -> None:
 
 @hot_loop
 def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
-    """Go on with prompts that are half read, then admit from the queue, in order.
+    """Continue partly read prompts, then admit from the queue, in order.
 
-    The first that does not fit ends it. Returns whether any prompt is read in this iteration.
+    Stops at the first that does not fit. Returns whether any prompt is read in this iteration.
     """
     counters, states = worker.counters, worker.states
     budget = left
     if rules.scheduler != VLLM:
-        left = _read_on(worker, left)
-    promised = _promised(rules, worker)
+        left = _continue_prompts(worker, left)
+    promised = _outstanding(rules, worker)
     while counters[WAITS] > 0 and left > 0 and _seats_taken(worker) < rules.sequences:
         request = int(counters[WAITS + 1])
         sequence = int(states[request].prompt + states[request].generated)
         units, hosted = _kept_units(rules, worker, request)
-        computed = _computed(rules, units + hosted, sequence)
+        computed = _cached_tokens(rules, units + hosted, sequence)
         missing = sequence - computed
-        # A prompt beyond the whole budget is read alone where it cannot be cut.
+        # A prompt larger than the whole budget is read alone if it cannot be cut.
         if missing > left and not rules.chunked and left != rules.tokens:
             break
         planned = min(missing, left) if rules.chunked else missing
@@ -464,7 +463,7 @@ def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
 
 @hot_loop
 def _kept_units(rules: RuleRecord, worker: Worker, request: int) -> tuple[int, int]:
-    """Count a prompt's first units that are cached, and those behind them in host memory."""
+    """Count a prompt's first units that are cached, and those after them in host memory."""
     if not PREFIXES or not rules.unit:
         return 0, 0
     units = cached_units(worker.cache, request)
@@ -473,19 +472,19 @@ def _kept_units(rules: RuleRecord, worker: Worker, request: int) -> tuple[int, i
 
 @hot_loop
 def _seats_taken(worker: Worker) -> int:
-    """Count requests that run, and those whose cache is on its way."""
+    """Count running requests, and those whose cache is in flight."""
     return int(worker.counters[RUNS] + worker.counters[EXPECTED])
 
 
 @hot_loop
-def _computed(rules: RuleRecord, units: int, sequence: int) -> int:
+def _cached_tokens(rules: RuleRecord, units: int, sequence: int) -> int:
     """Tokens that cached units spare: all but a last block, of which one token must be computed."""
     return min(units * rules.unit, (sequence - 1) // rules.block * rules.block)
 
 
 @hot_loop
 def _shared_blocks(rules: RuleRecord, worker: Worker, request: int, units: int) -> int:
-    """Blocks of a prompt's first units that others hold, so that they need not be free."""
+    """Blocks of a prompt's first units that other requests hold, so that they need not be free."""
     if PREFIXES and units:
         claimed = units - unheld_units(worker.cache, request, units)
         return claimed * (rules.unit // rules.block)
@@ -494,7 +493,7 @@ def _shared_blocks(rules: RuleRecord, worker: Worker, request: int, units: int) 
 
 @hot_loop
 def _take_cached(rules: RuleRecord, worker: Worker, request: int, units: int) -> None:
-    """Hold the cached begin of a prompt."""
+    """Hold the cached beginning of a prompt."""
     unit_blocks = rules.unit // rules.block
     revived = hold_units(worker.cache, request, units) * unit_blocks
     worker.counters[FREE] -= revived
@@ -502,21 +501,21 @@ def _take_cached(rules: RuleRecord, worker: Worker, request: int, units: int) ->
     worker.states[request].blocks += units * unit_blocks
     if worker.states[request].generated == 0:
         prompt = int(worker.states[request].prompt)
-        worker.states[request].found = _computed(rules, units, prompt)
+        worker.states[request].found = _cached_tokens(rules, units, prompt)
 
 
 @hot_loop
 def _load(rules: RuleRecord, worker: Worker, request: int, units: int) -> None:
-    """Copy what is computed of a prompt behind its first units from host memory to the device.
+    """Copy computed units of a prompt after its first ``units`` from host memory to the device.
 
-    A unit of which a part is computed stays where it is, and is named when it is whole.
+    A unit of which only a part is needed stays there, and is named once it is complete.
     """
     state, cache = worker.states[request], worker.cache
-    known = _computed(rules, units, int(state.prompt + state.generated))
+    known = _cached_tokens(rules, units, int(state.prompt + state.generated))
     worker.counters[LOADED] += state.computed - known
     whole = max(units, int(state.computed) // rules.unit)
     take_from_host(cache, request, units, whole)
-    # Its own blocks, which it is about to hold; of one that others have meanwhile, their copy.
+    # It holds blocks of its own; of a unit cached by others meanwhile, their copy.
     _hold(rules, worker, request, int(state.computed))
     given_up = name_units(cache, request, units, whole, rules.merges)
     worker.counters[FREE] += given_up * (rules.unit // rules.block)
@@ -525,8 +524,8 @@ def _load(rules: RuleRecord, worker: Worker, request: int, units: int) -> None:
 
 
 @hot_loop
-def _read_on(worker: Worker, left: int) -> int:
-    """Go on with prompts that are half read; returns what is left of the budget."""
+def _continue_prompts(worker: Worker, left: int) -> int:
+    """Continue partly read prompts; returns the budget left."""
     states = worker.states
     for position in range(worker.counters[RUNS]):
         request = int(worker.running[position])
@@ -540,16 +539,16 @@ def _read_on(worker: Worker, left: int) -> int:
 
 @hot_loop
 def missing_tokens(rules: RuleRecord, worker: Worker, request: int) -> int:
-    """Tokens of a request that comes which the worker would have to compute."""
+    """Tokens of an arriving request that the worker would have to compute."""
     prompt = int(worker.states[request].prompt)
     if not rules.unit:
         return prompt
-    return prompt - _computed(rules, cached_units(worker.cache, request), prompt)
+    return prompt - _cached_tokens(rules, cached_units(worker.cache, request), prompt)
 
 
 @hot_loop
 def _reserved(rules: RuleRecord, sequence: int, computed: int, output: int) -> int:
-    """Blocks that must be free to admit a request."""
+    """Return the number of blocks that must be free to admit a request."""
     if rules.reserve == 0:
         return _needed(computed, rules.block)
     if rules.reserve == 1:
@@ -558,8 +557,8 @@ def _reserved(rules: RuleRecord, sequence: int, computed: int, output: int) -> i
 
 
 @hot_loop
-def _promised(rules: RuleRecord, worker: Worker) -> int:
-    """Blocks that those running may still take, where they are reserved for all their output."""
+def _outstanding(rules: RuleRecord, worker: Worker) -> int:
+    """Return the blocks that running requests may still take, if reserved for all their output."""
     if rules.reserve != 2:
         return 0
     promised = 0

@@ -1,6 +1,6 @@
-"""The state of a run: who serves, who asks, and all that changes while requests are served.
+"""The state of a run: workers, clients, and all that changes while requests are served.
 
-Of what the compiled loop hands on, numbers are records, which are one address to the compiler.
+Numbers that the compiled loop passes on are records, which are one address to the compiler.
 """
 
 import math
@@ -16,15 +16,15 @@ from simulator.support.arrays import Floats, LongMatrix, Longs, numbers_of, reco
 from simulator.support.compiled import hot_loop
 
 LOGGED = 10_000
-"""Iterations that are kept one by one."""
+"""Number of iterations recorded individually."""
 
 
 class Host(NamedTuple):
-    """What an engine's host adds to the device's time.
+    """Host times of an engine, added to the device's.
 
-    ``step`` (s) to every iteration, ``prefill`` (s) to one with chunks of prompts besides,
+    ``step`` (s) is added to every iteration, ``prefill`` (s) to one with chunks of prompts besides,
     ``kernels`` multiplies the device's time; ``first`` and ``per_token`` (s) delay the first token
-    of a request at the client: a constant, and by each token of its prompt.
+    of a request at the client: a constant, and per token of its prompt.
     """
 
     step: float
@@ -35,10 +35,10 @@ class Host(NamedTuple):
 
 
 class Client(NamedTuple):
-    """Who asks: ``concurrency`` requests at a time, or, if that is 0, each when it arrives.
+    """The clients: ``concurrency`` requests at a time, or, if that is 0, each when it arrives.
 
-    The client sees its first token when ``first_chunk`` tokens have been made, or, where
-    ``iterations`` is 1, after as many iterations, of which each may make several. The engine
+    The client sees its first token when ``first_chunk`` tokens have been generated, or, if
+    ``iterations`` is 1, after as many iterations, of which each may generate several. The engine
     looks for new requests every ``poll`` iterations of decodes, after prompts, and whenever nothing
     runs.
     """
@@ -50,9 +50,9 @@ class Client(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Workers that are alike, in instances of ``width`` data-parallel ranks that step together.
+    """Equal workers, in instances of ``width`` data-parallel ranks that step together.
 
-    ``copy`` is what a token of a cache takes from host memory (s).
+    ``copy`` is the time to copy a token of a cache from host memory (s).
     """
 
     workers: int
@@ -64,10 +64,10 @@ class Pool(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """Pools: the first reads prompts, and decodes where the second has no workers.
+    """Pools: the first reads prompts, and decodes if the second has no workers.
 
-    ``router`` is a number of :data:`ROUTERS`; caches of prompts go to the worker of the second pool
-    with the least load.
+    ``router`` is a number of :data:`ROUTERS`; caches of prompts are sent to the worker of the
+    second pool with the least load.
     """
 
     first: Pool
@@ -76,19 +76,19 @@ class Fleet(NamedTuple):
 
     @property
     def surfaces(self) -> "Surfaces":
-        """How long iterations of either pool take."""
+        """Iteration times of either pool."""
         return Surfaces(self.first.surface, self.second.surface)
 
 
 class Surfaces(NamedTuple):
-    """How long iterations take, by pool."""
+    """Iteration times by pool."""
 
     first: IterationSurface
     second: IterationSurface
 
 
 class Iteration(NamedTuple):
-    """An iteration: begin and end (s), tokens of the rank with the most, chunks of prompts."""
+    """An iteration: start and end (s), tokens of the rank with the most, chunks of prompts."""
 
     instance: int
     begin: float
@@ -101,19 +101,19 @@ LOG = numbers_of(Iteration)
 FLEET, CLIENT = numbers_of(Fleet), numbers_of(Client)
 PoolRecord = Annotated[Pool, numbers_of(Pool)]
 HostRecord = Annotated[Host, numbers_of(Host)]
-"""The numbers of each, without surfaces: to the compiler one address, where a call would hand over
-three hundred values."""
+"""The numbers of each, without surfaces: to the compiler one address, instead of three hundred
+values per call."""
 
 SUMS = records(
     "coming done turn sends switched",
     "now iterations preemptions decode_time prefill_time computed_tokens peak_blocks end"
     " decoded_tokens stuck restarted loaded_tokens",
 )
-"""Of a run: the request that comes next, how many are served, the router's turn, how many caches
-are to be sent, and the outages that have begun or ended; the time (s), and sums: counts, times (s)
-of iterations without and with chunks of prompts, tokens, blocks, the end of the run (s), whether a
-request could never be scheduled, how many lost what they had computed with their instance, and
-tokens copied from host memory."""
+"""Of a run: the next request to arrive, number of served ones, the router's turn, number of caches
+to send, and of outages begun or ended; the time (s), and sums: counts, times (s) of iterations
+without and with chunks of prompts, tokens, blocks, the end of the run (s), whether a request could
+never be scheduled, how many lost their computation with their instance, and tokens copied from host
+memory."""
 INSTANCE = records("", "begun ends")
 OUTAGE = records("instance down", "time")
 
@@ -130,11 +130,11 @@ class Caches(NamedTuple):
 
 
 class RunState(NamedTuple):
-    """All that changes while requests are served, and what does not: ``fleet`` and ``client``.
+    """State while requests are served, and the constant ``fleet`` and ``client``.
 
     These and ``sums`` (:data:`SUMS`) are arrays of one record. ``running`` and ``counters`` have a
-    row by worker, ``instances`` the times (s) of each one's iteration, which ends never where it
-    has none. ``homes`` is the worker of each session. ``sends`` are requests whose cache is to be
+    row by worker, ``instances`` the times (s) of each one's iteration, whose end is infinite if it
+    has none. ``homes`` is the worker of each session. ``sends`` are requests whose cache must be
     sent, ``gaps`` counts the times between two tokens of a request, in bins of
     :mod:`simulator.serving.state`. ``outages`` are times (s), ascending, the instance of the first
     pool, and whether it then goes down (1) or comes back (0). ``log`` has the first iterations
@@ -211,7 +211,7 @@ def _caches(count: int, pool: Pool, prefixes: Prefixes | None) -> Caches:
     names = int(prefixes.units.max(initial=-1)) + 1
     nodes = np.zeros((pool.workers, names + count + 1), NODE)
     nodes["references"] = ABSENT
-    # The end of a ring is its own neighbour while there is nothing in it.
+    # The end of an empty ring is its own neighbour.
     for neighbour in ("before", "after", "earlier", "later"):
         nodes[neighbour] = names + count
     return Caches(prefixes.offset, entries, nodes)

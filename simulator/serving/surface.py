@@ -1,10 +1,10 @@
-"""How long an iteration of an instance takes, as a surface that a compiled loop reads.
+"""Iteration times of an instance, as a surface that a compiled loop reads.
 
-The time of a pass is a sum of four parts: what depends on the number of tokens alone (products,
-norms, experts, exchanges), what depends on the number of sequences (the head), attention of decodes
-(how many, and their mean context), and attention of chunks of prompts (how many, and the length of
-the causal square with as many pairs of tokens). Each is a table over a grid, linear between points
-in logarithms of the sizes.
+The time of a pass is a sum of four parts: one that depends only on the number of tokens (products,
+norms, experts, exchanges), one on the number of sequences (the head), attention of decodes (by
+their number and mean context), and attention of chunks of prompts (by their number and the length
+of the causal square with as many pairs of tokens). Each is a table over a grid, linear between
+points in logarithms of the sizes.
 """
 
 import math
@@ -16,22 +16,22 @@ from simulator.support.arrays import Floats, Matrix
 from simulator.support.compiled import hot_loop
 
 STEPS = 2
-"""Points of the grids for each doubling of a size."""
+"""Grid points per doubling of a size."""
 
 
 class IterationSurface(NamedTuple):
     """Times (s) of the parts of an iteration.
 
-    ``tokens[n]`` is of ``n`` tokens as the engine pads them in a batch of decodes alone,
-    ``eager[n]`` as in one with chunks of prompts; ``sequences[m]`` of a head for ``m``. ``decodes``
-    and ``chunks`` are over ``STEPS`` points for each doubling, from 1: of their number in the
-    rows, of the mean context or length in the columns. ``beside`` is of decodes in a batch that has
-    chunks, too, and ``windowed`` of chunks in layers with a window, whose columns are tokens of a
-    chunk.
+    ``tokens[n]`` is that of ``n`` tokens as the engine pads them in a batch of decodes alone,
+    ``eager[n]`` in one with chunks of prompts; ``sequences[m]`` that of a head for ``m``.
+    ``decodes`` and ``chunks`` have ``STEPS`` points for each doubling, from 1: of their number in
+    the rows, of the mean context or length in the columns. ``beside`` is that of decodes in a batch
+    with chunks, and ``windowed`` that of chunks in layers with a window, whose columns are tokens
+    of a chunk.
 
-    ``shared[n]`` and ``shared_eager[n]`` are the parts of ``tokens`` and ``eager`` that
-    data-parallel ranks do together, experts and their exchanges, where each rank has ``n`` tokens;
-    empty where there is one rank.
+    ``shared[n]`` and ``shared_eager[n]`` are the parts of ``tokens`` and ``eager`` that are
+    data-parallel ranks' joint work, experts and their exchanges, if each rank has ``n`` tokens;
+    empty for one rank.
     """
 
     tokens: Floats
@@ -46,9 +46,9 @@ class IterationSurface(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What an iteration computes: sums over its decodes and its chunks of prompts.
+    """Work of an iteration: sums over its decodes and its chunks of prompts.
 
-    A decode computes ``width`` tokens: its own, and those that were drafted.
+    A decode computes ``width`` tokens: its own, and the drafts.
     """
 
     width: int
@@ -70,14 +70,14 @@ def grid_value(table: Matrix, row: float, column: float) -> float:
     y = math.log2(max(column, 1.0)) * STEPS
     beyond = 1.0
     if y > last_column:
-        # As the last interval grows: attention of long contexts is proportional to its work.
+        # Extrapolate the last interval: attention of long contexts is proportional to its work.
         before, last = table[last_row, last_column - 1], table[last_row, last_column]
         if before > 0.0:
             beyond = (last / before) ** (y - last_column)
         y = float(last_column)
     i, j = min(int(x), last_row - 1), min(int(y), last_column - 1)
     u, v = x - i, y - j
-    # Linear in sizes within a cell, so that a table that is linear in them is met exactly.
+    # Linear in sizes within a cell, so that a linear table is reproduced exactly.
     u = (2.0 ** (u / STEPS) - 1.0) / (2.0 ** (1.0 / STEPS) - 1.0)
     v = (2.0 ** (v / STEPS) - 1.0) / (2.0 ** (1.0 / STEPS) - 1.0)
     low = table[i, j] * (1.0 - v) + table[i, j + 1] * v
@@ -87,11 +87,11 @@ def grid_value(table: Matrix, row: float, column: float) -> float:
 
 @hot_loop
 def iteration_time(surface: IterationSurface, batch: Batch) -> float:
-    """Time of an iteration on the device (s)."""
+    """Return the time of an iteration on the device (s)."""
     new_tokens = int(batch.decodes * batch.width + batch.chunk_tokens)
     table = surface.eager if batch.chunks else surface.tokens
     index = min(new_tokens, table.shape[0] - 1)
-    # Beyond the table time is proportional: products of that size are bound by arithmetic.
+    # Beyond the table time is proportional: products of that size are compute-bound.
     time = table[index] * max(1.0, new_tokens / index)
     sequences = min(batch.decodes * batch.width + batch.chunks, surface.sequences.shape[0] - 1)
     time += surface.sequences[sequences]
@@ -109,11 +109,12 @@ def iteration_time(surface: IterationSurface, batch: Batch) -> float:
 def with_drafts(
     surface: IterationSurface, draft: IterationSurface, drafts: int
 ) -> IterationSurface:
-    """Return a surface with the passes of a model that drafts (Leviathan et al., ICML 2023).
+    """Return a surface with the passes of a draft model (Leviathan et al., ICML 2023).
 
-    Before each iteration it makes ``drafts`` tokens for each decode, one pass each. It reads chunks
-    of prompts, too; in such an iteration its passes after the first are taken to be of one token,
-    which reads its weights: how many decodes are beside the chunks no table of tokens tells.
+    Before each iteration it generates ``drafts`` tokens for each decode, one pass each. It also
+    reads chunks of prompts; in such an iteration its passes after the first are assumed to have one
+    token, which reads its weights: the number of decodes beside the chunks is in no table of
+    tokens.
     """
     decodes = np.arange(len(surface.tokens)) / (1 + drafts)
     one_pass = draft.tokens[np.minimum(np.ceil(decodes).astype(np.intp), len(draft.tokens) - 1)]
@@ -131,7 +132,7 @@ def with_drafts(
 
 @hot_loop
 def shared_time(surface: IterationSurface, tokens: float, chunks: int) -> float:
-    """Time of what data-parallel ranks do together (s), of so many tokens a rank in the mean."""
+    """Return the time of data-parallel ranks' joint work (s); ``tokens`` are the mean per rank."""
     table = surface.shared_eager if chunks else surface.shared
     if table.shape[0] == 0:
         return 0.0

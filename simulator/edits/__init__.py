@@ -1,1 +1,1 @@
-"""Functions from a workload to a changed one: ops, overlap, replicas, several jobs."""
+"""Edits: functions from a workload to a changed one: ops, overlap, replicas, several jobs."""

@@ -1,9 +1,9 @@
 """Several jobs on one machine: moved to their ranks, merged into one workload, and folded.
 
-Folding takes all jobs at once, and keeps some ranks of each. Components of the network are alike
-where the same job does the same; ranks of different jobs never stand for each other, as each job
-repeats its step at its own pace. Like ranks of one job begin every step at the same time, so what
-holds of one step (:mod:`simulator.folding.fold`) holds of all.
+Folding treats all jobs at once, and keeps some ranks of each. Components of the network are
+equivalent if the same job does the same there; ranks of different jobs never represent each other,
+as each job repeats its step at its own pace. Equivalent ranks of one job begin every step at the
+same time, so what holds of one step (:mod:`simulator.folding.fold`) holds of all.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,22 +29,22 @@ def moved(workload: Workload, ranks: Longs, job_ranks: int) -> Workload:
     Parameters
     ----------
     workload
-        All of whose copies are written out.
+        A workload without copies: all ranks are written out.
     ranks
         The new number of each rank of the job, all different, shape ``(workload.job_ranks,)``.
     job_ranks
-        How many ranks there are to be in all; those that are nobody's do nothing.
+        Total number of ranks of the machine; those of no job do nothing.
 
     Returns
     -------
     Workload
-        Of as many ops, in the same order.
+        The same number of ops, in the same order.
 
     Raises
     ------
     WorkloadError
         If there is not one number for each rank, two are the same or one is out of range; or the
-        workload says of ranks only that they are copies of others.
+        workload has copies of ranks.
 
     Examples
     --------
@@ -77,7 +77,7 @@ _OF_CALLS = ("kind", "sequence", "size", "transfer", "factor", "late", "eager")
 
 
 def merged(workloads: Sequence[Workload]) -> Workload:
-    """Put jobs together that run on different ranks of one machine.
+    """Merge jobs that run on different ranks of one machine.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def _check(workloads: Sequence[Workload]) -> None:
 def _tables(
     tables: Sequence[tuple[str, ...]], columns: Sequence[Ints]
 ) -> tuple[tuple[str, ...], Ints]:
-    """Join tables of text, each text once, and the columns that point into them (-1: nowhere)."""
+    """Concatenate tables of text without duplicates, and the columns that index them (-1: none)."""
     number: dict[str, int] = {}
     parts = []
     for table, column in zip(tables, columns, strict=True):
@@ -219,9 +219,9 @@ def _shares(parts: Sequence[Calls]) -> tuple[Shares | None, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoldedJobs:
-    """The ranks of each job that stand for all of its ranks; ``text`` says how many.
+    """The kept ranks of each job, which represent all of its ranks; ``text`` describes how many.
 
-    ``stands_for`` says for how many ranks each stands, shape ``(job_ranks,)``; 0 of those left out.
+    ``stands_for`` is the number of ranks that each represents, shape ``(job_ranks,)``, or 0.
     """
 
     workloads: tuple[Workload, ...]
@@ -237,24 +237,24 @@ def fold_jobs(
     pays: float = 0.0,
     part: NDArray[np.integer] | None = None,
 ) -> FoldedJobs:
-    """Keep of each job as few ranks as tell the times of all, beside the other jobs.
+    """Keep of each job as few ranks as determine the times of all, beside the other jobs.
 
     Parameters
     ----------
     workloads
         Steps of jobs on different ranks of the network of ``costs``.
     costs
-        What calls of all jobs put on its links.
+        Loads of all jobs' calls on its links.
     seen
-        What their planner sees of a group's label.
+        The part of a group's label that their planner distinguishes.
     pays, part
-        Fold only where at a glance there are so many parts of the network for each that differs;
+        Fold only if a quick estimate gives at least ``pays`` equal parts of the network per class;
         ``part`` is that of each rank, shape ``(ranks,)``, its own number if not given.
 
     Returns
     -------
     FoldedJobs
-        Steps of the jobs in their order; whole where nothing is folded.
+        Steps of the jobs in their order; unchanged if nothing is folded.
     """
     marked, marks = _marked(workloads)
     each = np.ones(marked.job_ranks)
@@ -272,7 +272,7 @@ def fold_jobs(
 
 
 def _marked(workloads: Sequence[Workload]) -> tuple[Workload, tuple[str, ...]]:
-    """Merge jobs, each with a call of its own that costs nothing, by which their ranks differ."""
+    """Merge jobs, each with a free call of its own that distinguishes its ranks."""
     marks = tuple(f"ranks of job {number}" for number in range(len(workloads)))
     return merged([_with_mark(*pair) for pair in zip(workloads, marks, strict=True)]), marks
 
@@ -313,7 +313,7 @@ def _with_mark(workload: Workload, mark: str) -> Workload:
 
 
 def _of_job(folded: Folded, job: Workload, marks: Sequence[str]) -> Workload:
-    """Cut a job out of what was kept, without the call that marked it."""
+    """Extract a job from the kept ranks, without the call that marked it."""
     whole = folded.workload
     of_job = np.zeros(whole.job_ranks, dtype=np.bool_)
     of_job[list(job.ranks)] = True

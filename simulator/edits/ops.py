@@ -1,9 +1,9 @@
 """Edits: the same step with ops scaled, dropped or fused, or without stragglers.
 
 Each returns another workload. A dropped or fused op stays in its place with no duration, so that
-what waited for it still waits for what it waited for. What goes with it is its launch: the edge
-from the host, and the host op, if launching is all it was for: its other followers are the next op
-of its own thread and other ops that are not launched any more.
+its successors still wait for its predecessors. Its launch goes with it: the edge from the host, and
+the host op, if that only launches: its other successors are the next op of its own thread and other
+ops that are not launched any more.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from simulator.workload import Edges, What, Workload
 
 
 def durations_scaled(workload: Workload, ops: Mask, factor: float | Floats) -> Workload:
-    """Multiply the durations of ops; of an op of a call, only its draining (none as a rule).
+    """Multiply the durations of ops; of an op of a call, only its drain time (none as a rule).
 
     Examples
     --------
@@ -51,11 +51,11 @@ def dropped(workload: Workload, ops: Mask) -> Workload:
     workload = workload.lasting(duration)
     edges = workload.edges
     gap = ops[edges.target] & (workload.what[edges.source] != What.HOST)
-    return _never_launched(lags_scaled(workload, gap, 0.0), ops)
+    return _without_launches(lags_scaled(workload, gap, 0.0), ops)
 
 
 def calls_dropped(workload: Workload, calls: Mask) -> Workload:
-    """Let calls not happen: nothing moves, nobody launches them, and nobody waits for members."""
+    """Drop calls: they transfer nothing, are not launched, and members wait for no others."""
     gone = np.isin(workload.call, np.flatnonzero(calls))
     left = np.flatnonzero(~calls)
     number = np.full(len(calls) + 1, -1, dtype=np.int32)
@@ -76,26 +76,26 @@ class Fused:
 
 
 def fused(workload: Workload, ops: Mask, factor: float = 1.0) -> Fused:
-    """Make one launch of each run of ``ops`` that follow each other on a stream.
+    """Fuse each run of ``ops`` that follow each other on a stream into one launch.
 
-    A run goes on as long as a kernel waits for nothing but its launch and the kernel before it,
-    and nothing but that kernel waits for the one before: else what is in between would wait for
-    itself. The one launch lasts the sum of the run times ``factor``; the gaps inside are gone,
+    A run continues as long as a kernel waits for nothing but its launch and the kernel before it,
+    and nothing but that kernel waits for the one before: otherwise an op in between would wait for
+    itself. The one launch takes the sum of the run's times ``factor``; the gaps inside are removed,
     and so are the launches of all but the first.
 
     Parameters
     ----------
     workload
-        Stays as it is.
+        Not modified.
     ops
-        Which may be fused, shape ``(ops,)``.
+        Mask of the ops that may be fused, shape ``(ops,)``.
     factor
-        Time of the fused kernel over the sum of those it is made of.
+        Time of the fused kernel over the sum of its parts'.
 
     Returns
     -------
     Fused
-        The workload, and which ops were fused into how many.
+        The workload, and the numbers of fused ops and of the resulting launches.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def fused(workload: Workload, ops: Mask, factor: float = 1.0) -> Fused:
     >>> fused(builder.build(), np.array([True, True])).workload.duration.tolist()
     [0.004, 0.0]
     """
-    before = _continued(workload, ops)
+    before = _fused_with(workload, ops)
     first = np.arange(len(workload))
     later = np.flatnonzero(before >= 0)
     first[later] = before[later]
@@ -130,7 +130,7 @@ def fused(workload: Workload, ops: Mask, factor: float = 1.0) -> Fused:
     inside = np.zeros(len(workload), dtype=bool)
     inside[later] = True
     gone = dropped(workload, inside)
-    # The host ops that only launched the later ones have no duration in ``gone``.
+    # The host ops that only launched later kernels have no duration in ``gone``.
     duration = np.where(member, duration, gone.duration)
     result = replace(
         gone,
@@ -141,8 +141,8 @@ def fused(workload: Workload, ops: Mask, factor: float = 1.0) -> Fused:
     return Fused(result, member, len(heads))
 
 
-def _continued(workload: Workload, ops: Mask) -> Longs:
-    """Find the kernel that each continues the run of, -1 where it begins one."""
+def _fused_with(workload: Workload, ops: Mask) -> Longs:
+    """Return the previous kernel of each kernel's run, -1 for the first of a run."""
     edges = workload.edges
     source, target = edges.source, edges.target
     waited = workload.what[source] != What.HOST
@@ -161,8 +161,8 @@ def _continued(workload: Workload, ops: Mask) -> Longs:
     return before
 
 
-def _never_launched(workload: Workload, ops: Mask) -> Workload:
-    """Take away the launches of ops, and the time of host ops that were for nothing else."""
+def _without_launches(workload: Workload, ops: Mask) -> Workload:
+    """Remove the launches of ops, and the time of host ops that only launch them."""
     edges = workload.edges
     source, target = edges.source, edges.target
     is_host = workload.what == What.HOST
@@ -183,7 +183,7 @@ def _never_launched(workload: Workload, ops: Mask) -> Workload:
 class Evened:
     """A workload without stragglers: ``ops`` were compared over ``ranks``.
 
-    ``latest`` is how much later than the first the last rank started (s).
+    ``latest`` is the delay of the last rank's start after the first's (s).
     """
 
     workload: Workload
@@ -193,24 +193,24 @@ class Evened:
 
 
 def evened(workload: Workload) -> Evened:
-    """Give like ops of all ranks their median duration, and let all ranks start with the first.
+    """Give matching ops of all ranks their median duration, and start all ranks with the first.
 
-    Like are ops of one name that occur equally often on every rank: the n-th of each. Ops that
-    only some ranks have (stages of a pipeline, a rank that logs) keep their duration.
+    Ops match if they have one name that occurs equally often on every rank: the n-th of each. Ops
+    that only some ranks have (stages of a pipeline, a rank that logs) keep their duration.
     """
     ranks = len(workload.ranks)
-    like = _like_ops(workload)
+    like = _matching_ops(workload)
     duration = workload.duration.copy()
     table = duration[like]
     duration[like] = np.median(table, axis=1, keepdims=True) if len(like) else table
-    late = _late(workload)
+    late = _start_delays(workload)
     ready = np.maximum(0.0, workload.ready - late[np.searchsorted(workload.ranks, workload.rank)])
     result = replace(workload, duration=duration, ready=ready)
     return Evened(result, int(like.size), ranks, float(late.max(initial=0.0)))
 
 
-def _like_ops(workload: Workload) -> Longs:
-    """Rows of like ops, one column per rank, shape ``(likes, ranks)``."""
+def _matching_ops(workload: Workload) -> Longs:
+    """Return rows of matching ops, one column per rank, shape ``(rows, ranks)``."""
     ranks = len(workload.ranks)
     ops = np.flatnonzero(workload.what < What.COLLECTIVE)
     kind = workload.name[ops].astype(np.int64) * len(What) + workload.what[ops]
@@ -221,13 +221,13 @@ def _like_ops(workload: Workload) -> Longs:
     counts = np.bincount(which * ranks + rank, minlength=len(kinds) * ranks).reshape(-1, ranks)
     common = (counts == counts[:, :1]).all(axis=1) & (counts[:, 0] > 0)
     ops, rank = ops[common[which]], rank[common[which]]
-    # In order of kind, then index, and each rank has as many of each kind: the n-th is the n-th.
+    # Sorted by kind, then index, and ranks have equal counts of each kind: the n-th ones match.
     columns = [ops[rank == number] for number in range(ranks)]
     return np.stack(columns, axis=1) if columns else np.empty((0, 0), dtype=np.int64)
 
 
-def _late(workload: Workload) -> Floats:
-    """How much later than the first rank each begins: its earliest op that waits for nobody (s)."""
+def _start_delays(workload: Workload) -> Floats:
+    """Return each rank's delay after the first one: of its earliest op without predecessors (s)."""
     begins = np.full(len(workload.ranks), np.inf)
     first = np.flatnonzero(workload.predecessors == 0)
     rank = np.searchsorted(workload.ranks, workload.rank[first])

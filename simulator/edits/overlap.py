@@ -1,10 +1,10 @@
-"""Overlap as a what-if: none of it, all that could be, or one call under way per rank.
+"""Overlap as a what-if: none, full, or one call in flight per rank.
 
-One call under way per rank is how ASTRA-sim's workload layer issues communication. A rank that has
-nothing under way issues, of its collectives and sends that are ready, the one that comes first in
-the program (in a Chakra file that with the lowest id), and no other until that has ended. Receives
-are excepted. Which order this makes depends on how long calls take; it is found by playing the rule
-through, and added to the step as dependencies.
+One call in flight per rank is how ASTRA-sim's workload layer issues communication. An idle rank
+issues, of its ready collectives and sends, the first in program order (in a Chakra file the one
+with the lowest id), and no other until that has ended. Receives are excepted. The resulting order
+depends on the durations of calls; it is computed by simulating the rule, and added to the step as
+dependencies.
 """
 
 from dataclasses import replace
@@ -22,18 +22,17 @@ from simulator.workload import Edges, What, Workload, depths
 def without_overlap(workload: Workload) -> Workload:
     """Let every rank compute nothing while it is in a call, from its arrival to the call's end.
 
-    Each call is put in line with the kernels and copies of its rank, behind those that have fewer
-    ops before them (on the longest path through the graph; calls first among equals). That is the
-    order of the program where all ranks run the same one, it is one order for all ranks, and no
-    edge contradicts it: no cycle can come of it. Calls with nothing to compute between them
-    may still overlap, and the host runs on.
+    Each call is serialised with the kernels and copies of its rank, after those of smaller depth
+    (longest path through the graph; calls first among equals). That is program order if all ranks
+    run the same program, it is one order for all ranks, and no edge contradicts it: it cannot cause
+    a cycle. Calls without computation between them may still overlap, and the host runs ahead.
     """
-    line = _line(workload)
+    line = _device_order(workload)
     rank, is_call = workload.rank[line], workload.call[line] >= 0
     turns = np.flatnonzero((np.diff(rank) != 0) | np.diff(is_call)) + 1
     begins = np.concatenate([[0], turns])[: len(line)]
     stretch = np.repeat(np.arange(len(begins)), np.diff([*begins, len(line)]))
-    # Between a rank's kernels and the calls after them, and these and the kernels after: a joint.
+    # A joint separates a rank's kernels from the calls after them, and calls from later kernels.
     meets = np.diff(rank[begins]) == 0
     joint = len(workload) + np.cumsum(meets) - 1
     leads, follows = (np.concatenate(parts) for parts in ((meets, [False]), ([False], meets)))
@@ -51,11 +50,11 @@ def without_overlap(workload: Workload) -> Workload:
     return _with_joints(workload, like, np.zeros(len(like)), ordered)
 
 
-def _line(workload: Workload) -> Longs:
-    """Device ops by rank, each rank's in an order that no edge and no call contradicts."""
+def _device_order(workload: Workload) -> Longs:
+    """Return device ops by rank, each rank's in an order consistent with all edges and calls."""
     node = np.arange(len(workload), dtype=np.int64)
     calls = np.flatnonzero(workload.call >= 0)
-    # All members of a call count as one: who waits for one of them waits for all. But a receiver
+    # All members of a call are one node: waiting for one means waiting for all. But a receiver
     # that its message does not wait for comes after it.
     first = np.full(len(workload.calls), len(workload), dtype=np.int64)
     met = calls[~workload.unawaited[calls]]
@@ -75,11 +74,11 @@ def _line(workload: Workload) -> Longs:
 
 
 def with_full_overlap(workload: Workload) -> Workload:
-    """Let nothing but calls wait for a call: a bound on what overlapping could gain.
+    """Let nothing but calls wait for a call: an upper bound on the gain from overlap.
 
-    Data that a call brings are taken to be there; no program could do better. Calls wait for what
-    they waited for, and the step ends when the last of them has. In place of every call's op, an
-    op without a duration holds together what came before it on its rank and what comes after.
+    Data that a call brings are assumed to be there; no program could do better. Calls keep their
+    dependencies, and the step ends when the last of them has. Every call's op is replaced by an op
+    without a duration that links its predecessors and successors on its rank.
     """
     calls = np.flatnonzero(workload.call >= 0)
     ops = len(workload)
@@ -98,7 +97,7 @@ def with_full_overlap(workload: Workload) -> Workload:
 
 
 def _with_joints(workload: Workload, like: Longs, ready: Floats, edges: Edges) -> Workload:
-    """Add ops without a duration at the end, named and placed as the ops they are ``like``."""
+    """Append ops without a duration, with the names and places of the ops ``like``."""
     extra = len(like)
     unknown = np.full(extra, np.nan)
 
@@ -125,14 +124,14 @@ def _with_joints(workload: Workload, like: Longs, ready: Floats, edges: Edges) -
 
 
 def one_call_per_rank(workload: Workload, call_time: Floats) -> Workload:
-    """Let every rank have one call under way.
+    """Let every rank have one call in flight.
 
     Parameters
     ----------
     workload
-        The step; its ops stand in the order of the program.
+        The step; its ops are in program order.
     call_time
-        How long each call moves (s), shape ``(calls,)``: it decides what is ready first.
+        Transfer time of each call (s), shape ``(calls,)``: it determines which is ready first.
 
     Returns
     -------
@@ -142,7 +141,7 @@ def one_call_per_rank(workload: Workload, call_time: Floats) -> Workload:
     Raises
     ------
     DeadlockError
-        If ranks then wait for each other, each in another call.
+        If ranks then wait for each other in different calls.
     """
     line = _Ranks(workload, call_time).issue()
     follows = workload.rank[line[1:]] == workload.rank[line[:-1]]
@@ -157,19 +156,19 @@ def one_call_per_rank(workload: Workload, call_time: Floats) -> Workload:
 
 
 _ENDS, _READY, _ISSUES = range(3)
-"""What happens at one instant, in this order: an op ends, an op is ready, a rank issues a call."""
+"""Order of events at one instant: an op ends, an op is ready, a rank issues a call."""
 
 _SHOWN = 4
-"""Calls that wait for ever, and that a message names."""
+"""Most deadlocked calls to name in a message."""
 
 
 class _Ranks:
-    """The ranks at work while calls take the times given; made, run and thrown away.
+    """Simulates the ranks with the given durations of calls; used once.
 
-    ``_waits`` counts the predecessors of each op that have not ended, ``_available`` is the
-    greatest end of the others (s). ``_ready`` holds, by rank, what it may issue, ``_under_way``
-    what it has issued. ``_missing`` counts the members of a call that have not arrived,
-    ``_present`` are those that have.
+    ``_waits`` counts the predecessors of each op that have not ended, ``_available`` is the latest
+    end of the others (s). ``_ready`` holds, by rank, what it may issue, ``_under_way`` what it has
+    issued. ``_missing`` counts the members of a call that have not arrived, ``_present`` are those
+    that have.
     """
 
     def __init__(self, workload: Workload, call_time: Floats) -> None:
@@ -195,7 +194,7 @@ class _Ranks:
         self._events: list[tuple[float, int, int]] = []
 
     def issue(self) -> Longs:
-        """Return the ops that ranks issue, each rank's in order, rank after rank."""
+        """Return the ops that ranks issue, each rank's in order, rank by rank."""
         happens = {_ENDS: self._ends, _READY: self._is_ready, _ISSUES: self._issues}
         for op in np.flatnonzero(self._workload.predecessors == 0).tolist():
             heappush(self._events, (self._available[op], _READY, op))
@@ -203,7 +202,7 @@ class _Ranks:
             time, what, number = heappop(self._events)
             happens[what](number, time)
         if len(self._issued) < sum(self._issued_by_rank):
-            raise DeadlockError(self._who_waits())
+            raise DeadlockError(self._describe_deadlock())
         issued = np.array(self._issued, dtype=np.int64)
         return issued[np.argsort(self._workload.rank[issued], kind="stable")]
 
@@ -218,14 +217,14 @@ class _Ranks:
             heappush(self._events, (time + self._duration[op], _ENDS, op))
 
     def _issues(self, rank: int, time: float) -> None:
-        """Issue the first call of the program that is ready, if the rank is free."""
+        """Issue the first ready call in program order, if the rank is idle."""
         if self._under_way[rank] is None and self._ready[rank]:
             self._under_way[rank] = op = heappop(self._ready[rank])
             self._issued.append(op)
             self._arrives(op, time)
 
     def _arrives(self, op: int, time: float) -> None:
-        """Join a call; with the last member that it waits for it begins, and its end is known."""
+        """Join a call; when its last awaited member joins, it begins and its end is known."""
         call = self._call[op]
         end = self._end[call]
         if end is not None:
@@ -251,8 +250,8 @@ class _Ranks:
             if not self._waits[follower]:
                 heappush(self._events, (start, _READY, follower))
 
-    def _who_waits(self) -> str:
-        """Name ranks, what each has issued, and the ranks that are not there."""
+    def _describe_deadlock(self) -> str:
+        """Name ranks, the call that each has issued, and the ranks that have not arrived."""
         waiting = [(rank, op) for rank, op in self._under_way.items() if op is not None]
         waits = []
         for rank, op in waiting[:_SHOWN]:

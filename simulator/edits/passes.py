@@ -1,10 +1,10 @@
-"""The passes of micro-batches in a recorded pipeline: which ops of a rank are which pass.
+"""The passes of micro-batches in a recorded pipeline: which ops of a rank form which pass.
 
-What a rank launches is cut at its messages. A schedule, GPipe's or 1F1B, says which passes lie
-between two of them, forward or backward; the recorded messages have to be in its order, and what
-lies between them has to be as long as so many passes. So each stage has a forward and a backward
-pass of each micro-batch. Where several lie between the same messages, as on the last stage under
-1F1B, they are divided as those of the other stages are.
+A rank's launched ops are cut at its messages. A schedule, GPipe's or 1F1B, determines the passes
+between two of them, forward or backward; the recorded messages must be in its order, and the work
+between them must be as long as so many passes. So each stage has a forward and a backward pass of
+each micro-batch. Several passes between the same messages, as on the last stage under 1F1B, are
+divided in proportion to those of the other stages.
 """
 
 import itertools
@@ -23,19 +23,20 @@ from simulator.workload import What, Workload
 
 _MESSAGE = KINDS.index("send_receive")
 _ALL = 1.0 - 1e-12
-"""Share of a pass from which on it is all of it: shares are sums of fractions."""
+"""Fraction of a pass above which it is complete: fractions are rounded sums."""
 _TIE = 1e-9
-"""Share of a pass, shorter than any kernel: what lies between two goes with one of them."""
+"""Fraction of a pass, shorter than any kernel: assigns ops between two kernels to one of them."""
 _MOST_LONGER = 1.1
-"""What is by more than this longer than its passes has something else before or behind them."""
+"""A segment longer than its passes by more than this factor contains other work at an end."""
 _MOST_UNEXPLAINED = 0.5
-"""Share of the work between messages that a schedule may leave unexplained: stages differ."""
+"""Largest fraction of work between messages that a schedule may leave unexplained."""
 _FORWARD_SHARE = 1 / 3
-"""Of both passes, where no stage shows one alone: the backward pass has twice the products."""
+"""Fraction of both passes, if no stage shows one alone: the backward pass has twice the products.
+"""
 
 
 class Pass(NamedTuple):
-    """A micro-batch's way through a stage: forward, or backward."""
+    """A pass of a micro-batch through a stage: forward, or backward."""
 
     is_forward: bool
     micro_batch: int
@@ -46,7 +47,7 @@ Order = Callable[[int, int, int], Sequence[Pass]]
 
 
 class Direction(NamedTuple):
-    """Which way a message goes, on which side of it a rank is."""
+    """Direction of a message, and the side on which a rank is."""
 
     is_forward: bool
     sends: bool
@@ -56,7 +57,7 @@ class Direction(NamedTuple):
 class Pipeline:
     """The recorded pipeline: ``ranks[s, c]`` is the rank of stage ``s`` in column ``c``.
 
-    ``stride`` is by how much the ranks of neighbouring stages differ.
+    ``stride`` is the difference of the ranks of neighbouring stages.
     """
 
     ranks: Longs
@@ -65,21 +66,21 @@ class Pipeline:
 
     @property
     def stages(self) -> int:
-        """How many there are."""
+        """Number of stages."""
         return len(self.ranks)
 
     def behind(self, stage: int) -> set[int]:
-        """Return the ranks of the stage behind one."""
+        """Return the ranks of the next stage."""
         return set(self.ranks[stage + 1].tolist()) if stage + 1 < self.stages else set()
 
     def rank(self, stage: int, column: int, stages: int) -> int:
-        """Return the rank that a column's stage has in a pipeline of so many stages."""
+        """Return the rank of a column's stage in a pipeline of ``stages`` stages."""
         outer, inner = divmod(int(self.ranks[0, column]), self.stride * self.stages)
         return outer * self.stride * stages + stage * self.stride + inner
 
 
 def pipeline_of(workload: Workload, programs: Sequence[Program]) -> Pipeline:
-    """Find the stages of a pipeline by who sends messages to whom.
+    """Infer the stages of a pipeline from the senders and receivers of messages.
 
     Raises
     ------
@@ -122,7 +123,7 @@ def pipeline_of(workload: Workload, programs: Sequence[Program]) -> Pipeline:
 
 
 def messages_among(workload: Workload, ops: Iterable[int]) -> list[int]:
-    """Return which ops send or receive a message, in their order."""
+    """Return those of ops that send or receive a message, in their order."""
     call, kind = workload.call, workload.calls.kind
     return [int(op) for op in ops if call[op] >= 0 and kind[call[op]] == _MESSAGE]
 
@@ -148,9 +149,9 @@ def _column(rank: int, neighbours: Mapping[int, set[int]]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """In which order stages pass micro-batches on.
+    """Order in which stages pass micro-batches on.
 
-    ``early``: what a pass begins with is asked for before the pass before it, not behind that.
+    ``early``: the message that a pass needs is received before the previous pass, not after it.
     """
 
     name: str
@@ -179,11 +180,11 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What a rank does between two messages: ops in order, and the passes that they are.
+    """Work of a rank between two messages: ops in order, and their passes.
 
-    ``weight`` of an op is what it adds to the length of the segment (s). ``message`` is the op that
-    ends it, -1 at the end of the step. ``opaque``: no kernels are seen, only the host's time.
-    ``follows``: ops of no weight that belong to the kernel before them, not to the one behind.
+    ``weight`` of an op is its contribution to the length of the segment (s). ``message`` is the op
+    that ends it, -1 at the end of the step. ``opaque``: no kernels were recorded, only the host's
+    time. ``follows``: ops of no weight that belong to the kernel before them, not to the next.
     """
 
     passes: tuple[Pass, ...]
@@ -195,18 +196,18 @@ class Segment:
 
     @property
     def length(self) -> float:
-        """How long what it does takes, apart from waiting (s)."""
+        """Duration of its work, without waiting (s)."""
         return float(self.weight.sum())
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many forward and how many backward passes there are."""
+        """Numbers of forward and of backward passes."""
         forward = sum(passing.is_forward for passing in self.passes)
         return forward, len(self.passes) - forward
 
 
 class Piece(NamedTuple):
-    """Ops of one rank in order, and the part of each one's duration that is meant."""
+    """Ops of one rank in order, and the fraction of each one's duration that is included."""
 
     ops: Longs
     part: Floats
@@ -217,13 +218,13 @@ class Piece(NamedTuple):
         return Piece(np.empty(0, dtype=np.int64), np.empty(0))
 
     def and_then(self, later: "Piece") -> "Piece":
-        """Return this piece, and another behind it."""
+        """Return this piece, followed by another."""
         return Piece(np.append(self.ops, later.ops), np.append(self.part, later.part))
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is between two messages, of which a pass is the part from ``begin`` to ``end``.
+    """The ops between two messages, of which a pass is the part from ``begin`` to ``end``.
 
     ``opaque`` is time of which only the length is known: it may be cut anywhere.
     """
@@ -236,7 +237,7 @@ class Content:
     end: float = 1.0
 
     def piece(self, low: float, high: float) -> Piece:
-        """Return the ops from one share of its length to another."""
+        """Return the ops between two fractions of its length."""
         low, high = (self.begin + share * (self.end - self.begin) for share in (low, high))
         total = float(self.weight.sum()) or 1.0
         ends = np.cumsum(self.weight) / total
@@ -254,7 +255,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRank:
-    """What a rank of the recorded pipeline does: its passes, and what is before and behind them."""
+    """A rank of the recorded pipeline: its passes, and its work before and after them."""
 
     passes: Mapping[Pass, Content]
     before: Piece
@@ -264,9 +265,9 @@ class RecordedRank:
 def recognised(
     workload: Workload, programs: Sequence[Program], pipeline: Pipeline, orders: Mapping[str, Order]
 ) -> tuple[Schedule, dict[int, list[Segment]]]:
-    """Find the schedule that the messages follow, and cut what each rank does at them.
+    """Identify the schedule that the messages follow, and cut each rank's work at them.
 
-    Of several the one is taken whose passes explain best how long ranks work between messages.
+    Of several it is the one whose passes best explain the lengths of work between messages.
 
     Raises
     ------
@@ -287,7 +288,7 @@ def recognised(
             behind = pipeline.behind(stage)
             for rank in ranks:
                 messages = messages_among(workload, by_rank[rank].ops)
-                if _agree([direction_of(workload, op, behind) for op in messages], tokens):
+                if _matches([direction_of(workload, op, behind) for op in messages], tokens):
                     segments[rank] = _segments(
                         workload, by_rank[rank], messages, tokens, behind_kernel
                     )
@@ -302,23 +303,23 @@ def recognised(
 
 
 def _misfit(segments: Mapping[int, Sequence[Segment]]) -> float:
-    """Return what a schedule leaves unexplained of the work between messages, as a share of it.
+    """Return the fraction of the work between messages that a schedule leaves unexplained.
 
-    It explains what is between two messages by the passes that it has there, if forward passes are
-    equally long on all stages, and backward passes. Before and behind all passes is other work.
+    Work between two messages is explained by the passes there, if forward passes are equally long
+    on all stages, and backward passes. Before and after all passes is other work.
     """
     every = [part for parts in segments.values() for part in parts]
     is_end = np.array([n in (0, len(p) - 1) for p in segments.values() for n in range(len(p))])
     counts = np.array([part.counts for part in every], dtype=np.float64)
     length = np.array([part.length for part in every])
-    lasting, *_ = np.linalg.lstsq(counts[~is_end], length[~is_end], rcond=None)
-    missing = counts @ lasting - length
+    pass_length, *_ = np.linalg.lstsq(counts[~is_end], length[~is_end], rcond=None)
+    missing = counts @ pass_length - length
     unexplained = np.where(is_end, np.maximum(0.0, missing), np.abs(missing))
     return float(unexplained.sum()) / (float(length.sum()) or 1.0)
 
 
-def _agree(messages: Sequence[Direction], tokens: Sequence[Pass | Direction]) -> bool:
-    """Whether messages go as a schedule has them: between two passes, in any order."""
+def _matches(messages: Sequence[Direction], tokens: Sequence[Pass | Direction]) -> bool:
+    """Whether messages are in a schedule's order: between two passes, in any order."""
     position = 0
     for is_pass, group in itertools.groupby(tokens, lambda token: isinstance(token, Pass)):
         if is_pass:
@@ -331,7 +332,7 @@ def _agree(messages: Sequence[Direction], tokens: Sequence[Pass | Direction]) ->
 
 
 def direction_of(workload: Workload, op: int, behind: set[int]) -> Direction:
-    """Return which way a message goes; ``behind`` are the ranks of the stage behind."""
+    """Return the direction of a message; ``behind`` are the ranks of the next stage."""
     sender, receiver = workload.groups[workload.calls.group[workload.call[op]]].ranks
     sends = bool(workload.what[op] == What.SEND)
     return Direction(receiver in behind if sends else sender not in behind, sends)
@@ -344,7 +345,7 @@ def _segments(
     tokens: Sequence[Pass | Direction],
     behind_kernel: Mask,
 ) -> list[Segment]:
-    """Cut what a rank launches at its messages."""
+    """Cut a rank's launched ops at its messages."""
     between: list[list[Pass]] = [[]]
     for token in tokens:
         if isinstance(token, Direction):
@@ -363,7 +364,7 @@ def _segments(
         end = len(program.hosts) if is_last else int(program.position[at[number]])
         hosts = program.hosts[position:end]
         kernels = program.ops[between_messages]
-        # A launched op comes behind the host op that launches it.
+        # A launched op comes after the host op that launches it.
         keys = np.concatenate(
             [np.arange(position, end) + 0.5, program.position[between_messages].astype(float)]
         )
@@ -377,7 +378,7 @@ def _segments(
 
 
 def _follows(workload: Workload, ops: Longs, behind_kernel: Mask) -> Mask:
-    """Which ops go with the kernel before them: calls that wait for it, and what launches those."""
+    """Mark ops that belong to the kernel before them: calls that wait for it, their launches."""
     follows = behind_kernel[ops] & (workload.call[ops] >= 0)
     host = workload.what[ops] == What.HOST
     launched = np.flatnonzero(~host)
@@ -394,24 +395,24 @@ def _sees_kernels(workload: Workload, program: Program) -> bool:
 def passes_of_ranks(
     workload: Workload, pipeline: Pipeline, recorded: Mapping[int, Sequence[Segment]]
 ) -> dict[int, RecordedRank]:
-    """Find the passes of each rank by how long those alone between two messages are."""
+    """Return the passes of each rank, by the lengths of those alone between two messages."""
     segments = {
         rank: parts
         for stage in pipeline.ranks.tolist()
-        for rank, parts in zip(stage, _alike(workload, [recorded[r] for r in stage]), strict=True)
+        for rank, parts in zip(stage, _mean(workload, [recorded[r] for r in stage]), strict=True)
     }
     spans = _spans_stages(workload, pipeline)
     alone = {rank: (_alone(parts, 0), _alone(parts, 1)) for rank, parts in segments.items()}
     shares = [f / (f + b) for f, b in alone.values() if f is not None and b is not None and f + b]
     share = median(shares) if shares else _FORWARD_SHARE
     return {
-        rank: _of_rank(parts, _lasting(parts, alone[rank], share), spans)
+        rank: _divide(parts, _pass_lengths(parts, alone[rank], share), spans)
         for rank, parts in segments.items()
     }
 
 
-def _alike(workload: Workload, columns: Sequence[Sequence[Segment]]) -> list[list[Segment]]:
-    """Give what ranks of a stage do alike the mean of its weights: all are cut at the same ops."""
+def _mean(workload: Workload, columns: Sequence[Sequence[Segment]]) -> list[list[Segment]]:
+    """Give equal ops of a stage's ranks their mean weight, so that all are cut at the same ops."""
     result = []
     for parts in zip(*columns, strict=True):
         kinds = {tuple(workload.what[part.ops].tolist()) for part in parts}
@@ -424,7 +425,7 @@ def _alike(workload: Workload, columns: Sequence[Sequence[Segment]]) -> list[lis
 
 
 def _spans_stages(workload: Workload, pipeline: Pipeline) -> Mask:
-    """Which ops are of calls, not messages, among ranks of several stages."""
+    """Mark the ops of calls, not messages, among ranks of several stages."""
     stage_of = {rank: s for s, ranks in enumerate(pipeline.ranks.tolist()) for rank in ranks}
     several = np.array([len({stage_of[r] for r in g.ranks}) > 1 for g in workload.groups], bool)
     calls = workload.calls
@@ -433,22 +434,22 @@ def _spans_stages(workload: Workload, pipeline: Pipeline) -> Mask:
     return joins
 
 
-def _alone(parts: Sequence[Segment], way: int) -> float | None:
-    """Return how long passes are, of those alone between messages: 0 forward, 1 backward."""
+def _alone(parts: Sequence[Segment], direction: int) -> float | None:
+    """Return the length of passes that are alone between messages: 0 forward, 1 backward."""
     lengths: tuple[list[float], list[float]] = [], []
     for number, part in enumerate(parts):
-        if part.counts[way] == 1 and not part.counts[1 - way]:
+        if part.counts[direction] == 1 and not part.counts[1 - direction]:
             lengths[number in (0, len(parts) - 1)].append(part.length)
     inner, ends = lengths
     return median(inner or ends) if inner or ends else None
 
 
-def _lasting(
+def _pass_lengths(
     parts: Sequence[Segment], alone: tuple[float | None, float | None], share: float
 ) -> tuple[float, float]:
-    """Return how long a rank's passes are, forward and backward.
+    """Return the lengths of a rank's passes, forward and backward.
 
-    Where neither is alone between messages, forward passes have a ``share`` of both.
+    If neither is alone between messages, forward passes have a ``share`` of both.
     """
     forward, backward = alone
     inner = [part for part in parts[1:-1] if part.passes] or [part for part in parts if part.passes]
@@ -458,25 +459,25 @@ def _lasting(
         )
         return share * both, (1 - share) * both
     if forward is None:
-        forward = _other(parts, 0, backward or 0.0)
+        forward = _remaining_length(parts, 0, backward or 0.0)
     if backward is None:
-        backward = _other(parts, 1, forward)
+        backward = _remaining_length(parts, 1, forward)
     return forward, backward
 
 
-def _other(parts: Sequence[Segment], way: int, length_of_others: float) -> float:
-    """Return how long the passes of one way are, if those of the other are known."""
-    having = [part for part in parts[1:-1] if part.counts[way]]
+def _remaining_length(parts: Sequence[Segment], direction: int, length_of_others: float) -> float:
+    """Return the length of passes in one direction, given that of the other."""
+    having = [part for part in parts[1:-1] if part.counts[direction]]
     lengths = [
-        (part.length - part.counts[1 - way] * length_of_others) / part.counts[way]
+        (part.length - part.counts[1 - direction] * length_of_others) / part.counts[direction]
         for part in having or parts
-        if part.counts[way]
+        if part.counts[direction]
     ]
     return max(0.0, median(lengths)) if lengths else 0.0
 
 
-def _of_rank(parts: Sequence[Segment], lengths: tuple[float, float], spans: Mask) -> RecordedRank:
-    """Divide what is between messages into passes, what comes before them and what behind.
+def _divide(parts: Sequence[Segment], lengths: tuple[float, float], spans: Mask) -> RecordedRank:
+    """Divide the work between messages into passes, and the work before and after them.
 
     Raises
     ------
@@ -507,8 +508,8 @@ def _of_rank(parts: Sequence[Segment], lengths: tuple[float, float], spans: Mask
         begin = 1.0 - share if number == 0 else 0.0
         before = before.and_then(content.piece(0.0, begin)) if begin else before
         behind = content.piece(share, 1.0).and_then(behind) if begin + share < 1 else behind
-        for passing, lasting in zip(part.passes, expected, strict=True):
-            end = begin + share * lasting / (total or 1.0)
+        for passing, pass_length in zip(part.passes, expected, strict=True):
+            end = begin + share * pass_length / (total or 1.0)
             passes[passing] = replace(content, begin=begin, end=end)
             begin = end
     return RecordedRank(passes, before, behind)

@@ -1,10 +1,10 @@
-"""More repetitions of what a step repeats: layers, or micro-batches of a pipeline.
+"""More repetitions of a step's repeating units: layers, or micro-batches of a pipeline.
 
-What a rank launches, kernel by kernel and call by call in the order of its program, repeats unit by
-unit where layers or micro-batches do. Units are put in behind one in the middle of a run of units:
-each is a copy of it that lasts as long as the median of them. An edge from a unit to one behind it
-leads from every unit to the one as far behind; calls are matched anew, the n-th of a group on each
-rank. What does not repeat stays as it is.
+A rank's launches, kernel by kernel and call by call in program order, repeat unit by unit if layers
+or micro-batches do. Units are inserted after one in the middle of a run of units: each is a copy of
+it with the median durations of the units. An edge between two units of a run is repeated between
+all units at that distance; calls are matched anew, the n-th of a group on each rank. Ops that do
+not repeat are unchanged.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,10 +21,10 @@ from simulator.workload import Edges, What, Workload
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Units that follow each other on a rank and launch the same.
+    """Successive units of a rank that launch the same.
 
     ``launched[u]`` are the ops that unit ``u`` launches, in order, and ``hosts[u]`` the host ops
-    behind those of the unit before, up to its own last launch.
+    after those of the previous unit, up to its own last launch.
     """
 
     rank: int
@@ -37,18 +37,18 @@ class Run:
 
     @property
     def period(self) -> int:
-        """How many ops a unit launches."""
+        """Number of ops that a unit launches."""
         return len(self.launched[0])
 
     @property
     def end(self) -> int:
-        """Where it ends among the launches of its rank, of which it begins with the ``first``."""
+        """Its end among the launches of its rank, of which it begins with the ``first``."""
         return self.first + len(self) * self.period
 
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """``copies`` of a unit of a run behind it; ``like`` are the units whose median they last."""
+    """``copies`` of a unit of a run after it; their durations are the medians of units ``like``."""
 
     run: Run
     unit: int
@@ -58,7 +58,7 @@ class Insertion:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a rank launches, in order: ``ops``, what each looks like, and where its launch is.
+    """A rank's launches, in order: ``ops``, their signatures, and the position of each launch.
 
     ``position[i]`` counts the host ops up to the launch of ``ops[i]``; ``hosts`` are these, in
     order.
@@ -71,7 +71,7 @@ class Program:
     hosts: Longs
 
     def runs(self, least: int) -> Iterator[Run]:
-        """Yield the longest runs of each period that have so many whole units, or more."""
+        """Yield the longest runs of each period that have at least ``least`` whole units."""
         count = len(self.looks)
         for period in range(1, count // max(least, 2) + 1):
             same = self.looks[period:] == self.looks[:-period]
@@ -82,7 +82,7 @@ class Program:
                     yield self._run(begin, period, units)
 
     def beside(self, run: Run, others: Sequence[Run]) -> Run | None:
-        """Return the longest part of a run that is in none of others; None of less than a unit."""
+        """Return the longest part of a run outside of others; None if shorter than a unit."""
         bounds = [run.first, run.end]
         parts = ((max(part.first, run.first), min(part.end, run.end)) for part in others)
         free, begin = (0, 0), bounds[0]
@@ -106,9 +106,9 @@ class Program:
 
 
 def programs(workload: Workload, start: Floats) -> list[Program]:
-    """Return what each rank launches, in the order of its host's launches.
+    """Return the launches of each rank, in the order of its host's launches.
 
-    Ops that no host op of the rank launches come where they started: at ``start`` (s), shape
+    Ops that no host op of the rank launches are placed by their start: ``start`` (s), shape
     ``(ops,)``, recorded or simulated.
     """
     source, target = workload.edges.source, workload.edges.target
@@ -116,7 +116,7 @@ def programs(workload: Workload, start: Floats) -> list[Program]:
     launches = host[source] & ~host[target] & (workload.rank[source] == workload.rank[target])
     order = np.zeros(len(workload), dtype=np.int64)
     launched_at = np.full(len(workload), -1, dtype=np.int64)
-    looks = _looks(workload)
+    looks = _signatures(workload)
     by_rank = []
     for rank in workload.ranks:
         ops = workload.ops_of(rank)
@@ -138,8 +138,8 @@ def programs(workload: Workload, start: Floats) -> list[Program]:
     return result
 
 
-def _looks(workload: Workload) -> Longs:
-    """Return numbers that alike ops share: of one name, or in calls of one kind, group and size."""
+def _signatures(workload: Workload) -> Longs:
+    """Return equal numbers for ops of one name, or in calls of one kind, group and size."""
     calls, call = workload.calls, workload.call
     in_call = call >= 0
     size = np.full(len(workload), -1.0)
@@ -154,7 +154,7 @@ def _looks(workload: Workload) -> Longs:
 
 
 def repeated(workload: Workload, insertions: Sequence[Insertion]) -> Workload:
-    """Return the step with copies of units put in.
+    """Return the step with copies of units inserted.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def repeated(workload: Workload, insertions: Sequence[Insertion]) -> Workload:
     WorkloadError
         If ranks of a group would make different calls, or wait for themselves.
     """
-    step = _Longer(workload, insertions)
+    step = _Extended(workload, insertions)
     template = np.concatenate([np.arange(len(workload)), *step.templates]).astype(np.int64)
     calls, call = step.calls()
     unknown = np.full(len(template) - len(workload), np.nan)
@@ -197,8 +197,8 @@ def repeated(workload: Workload, insertions: Sequence[Insertion]) -> Workload:
 
 
 @dataclass(eq=False)
-class _Longer:
-    """A step with units put in: where each copy of an op is, and what it waits for."""
+class _Extended:
+    """A step with inserted units: the index of each copy of an op, and its predecessors."""
 
     workload: Workload
     insertions: Sequence[Insertion]
@@ -207,11 +207,11 @@ class _Longer:
 
     def __post_init__(self) -> None:
         ops = len(self.workload)
-        self._first: list[int] = []  # of an insertion, its first copy's first op
+        self._first: list[int] = []  # per insertion: first op of its first copy
         self._of: dict[int, tuple[int, int]] = {}  # op -> insertion, position in its unit
-        self._run = np.full(ops, -1, dtype=np.int64)  # of an op, its run; -1: it does not repeat
-        self._unit = np.zeros(ops, dtype=np.int64)  # of an op, its unit of the run
-        self._passed = np.zeros(ops, dtype=np.int64)  # and how many insertions are before that
+        self._run = np.full(ops, -1, dtype=np.int64)  # per op: its run; -1: it does not repeat
+        self._unit = np.zeros(ops, dtype=np.int64)  # per op: its unit of the run
+        self._passed = np.zeros(ops, dtype=np.int64)  # number of insertions before that unit
         cuts: dict[int, list[int]] = {}
         for number, insertion in enumerate(self.insertions):
             cuts.setdefault(id(insertion.run), []).append(number)
@@ -229,7 +229,7 @@ class _Longer:
             self._number_units(number, insertions)
 
     def _number_units(self, number: int, insertions: Sequence[int]) -> None:
-        """Note of the ops of a run which unit they are of."""
+        """Record the unit of each op of a run."""
         run = self.insertions[insertions[0]].run
         units = [self.insertions[insertion].unit for insertion in insertions]
         for unit in range(len(run)):
@@ -246,7 +246,7 @@ class _Longer:
         return self._first[insertion] + (number - 1) * size + position
 
     def edges(self, ops: int) -> Edges:
-        """Return the edges: those inside units once more, those between them as far as before."""
+        """Return the edges: those inside units repeated, those between units at their distance."""
         old = self.workload.edges
         source, target = old.source, old.target
         same = (self._run[source] >= 0) & (self._run[source] == self._run[target])
@@ -258,7 +258,7 @@ class _Longer:
         for edge in np.flatnonzero(crossing | copied).tolist():
             first, second, lag = int(source[edge]), int(target[edge]), float(old.lag[edge])
             if crossing[edge]:
-                rows.append((self._over(first, second), second, lag))
+                rows.append((self._across(first, second), second, lag))
             if copied[edge]:
                 rows += self._copied(first, second, lag)
         added = list(zip(*rows, strict=True)) or [(), (), ()]
@@ -270,8 +270,8 @@ class _Longer:
             np.append(old.lag[kept], np.array(added[2], dtype=np.float64)),
         )
 
-    def _over(self, source: int, target: int) -> int:
-        """Return what an op waits for behind an insertion that its edge leads over."""
+    def _across(self, source: int, target: int) -> int:
+        """Return the new predecessor of an op whose edge crosses an insertion."""
         units = sorted((self._unit[source], self._unit[target]))
         cut = next(
             cut
@@ -280,10 +280,10 @@ class _Longer:
         )
         number = int(self._unit[target]) - self.insertions[cut].unit
         number += self.insertions[cut].copies * (number > 0)
-        return self._as_far(source, target, cut, number)
+        return self._at_distance(source, target, cut, number)
 
     def _copied(self, source: int, target: int, lag: float) -> Iterator[tuple[int, int, float]]:
-        """Yield an edge once more for each copy of its ends."""
+        """Yield an edge again for each copy of its ends."""
         if target in self._of:
             insertion = self._of[target][0]
             for number in range(1, self.insertions[insertion].copies + 1):
@@ -294,18 +294,18 @@ class _Longer:
                 yield self._copy(source, number), target, lag
 
     def _source(self, source: int, target: int, insertion: int, number: int) -> int:
-        """Return what the copy of an op waits for where the op waits for ``source``."""
+        """Return the predecessor of an op's copy that corresponds to ``source``."""
         if self._run[source] == self._run[target]:
-            return self._as_far(source, target, insertion, number)
+            return self._at_distance(source, target, insertion, number)
         if source in self._of and number <= self.insertions[self._of[source][0]].copies:
             return self._copy(source, number)
         return source
 
-    def _as_far(self, source: int, target: int, cut: int, number: int) -> int:
-        """Return what a unit waits for as far from it as ``source`` is from ``target``.
+    def _at_distance(self, source: int, target: int, cut: int, number: int) -> int:
+        """Return the op as many units before a unit as ``source`` is before ``target``.
 
         Units are numbered from the one that is copied, which is 0; its copies come next, then the
-        units behind it. ``number`` is that of the unit that waits.
+        units after it. ``number`` is that of the waiting unit.
         """
         insertion = self.insertions[cut]
         unit = int(self._unit[source])
@@ -316,7 +316,7 @@ class _Longer:
         return self._copy(op, at) if 0 < at <= copies else op
 
     def calls(self) -> tuple[Calls, Ints]:
-        """Match calls anew: the n-th of a group on each rank is one."""
+        """Match calls anew: the n-th of a group on each rank form one call."""
         workload, calls = self.workload, self.workload.calls
         call = np.full(len(workload) + sum(map(len, self.templates)), -1, dtype=np.int32)
         members = np.flatnonzero(workload.call >= 0)
@@ -338,7 +338,7 @@ class _Longer:
         return replace(taken, sequence=np.array(sequences, dtype=np.int64)), call
 
     def _with_copies(self, ops: Sequence[int]) -> list[tuple[int, int]]:
-        """Put the copies of a rank's ops of a group in, each with the call that it is like."""
+        """Insert the copies of a rank's ops of a group, each with the call that it copies."""
         result: list[tuple[int, int]] = []
         waiting: list[int] = []
         for op, following in pairwise([*ops, -1]):
@@ -370,7 +370,7 @@ class _Longer:
 
 
 def _median_durations(workload: Workload, insertion: Insertion) -> Floats:
-    """Return how long the ops of a copy last: launched ones, and host ops in all, as the median."""
+    """Return the durations of a copy's ops: medians of launched ones, and of host ops in total."""
     run, like = insertion.run, insertion.like
     hosts = workload.duration[run.hosts[insertion.unit]]
     sums = [float(workload.duration[run.hosts[unit]].sum()) for unit in like]
@@ -381,7 +381,7 @@ def _median_durations(workload: Workload, insertion: Insertion) -> Floats:
 
 
 def _counterpart(workload: Workload, run: Run, op: int, unit: int, wanted: int) -> int:
-    """Return the op of another unit that is as an op of a unit: by its place, from the end."""
+    """Return the op in another unit that corresponds to one of a unit: by position from the end."""
     if unit == wanted:
         return op
     launched = run.launched[unit].tolist()

@@ -1,20 +1,19 @@
 """Another number of replicas: the same step on a job whose data-parallel groups differ in size.
 
-A job of ``W`` ranks is blocks of ``block`` ranks in a row, such that every data-parallel group lies
-inside one: with the order that Megatron-LM, torchtitan and DeepSpeed give ranks (data between
-tensor and pipeline) a block is a pipeline stage, with the whole job as the block the replicas are
-outermost. Each block gets ``grown`` ranks: one after the other those that were recorded, and again
-from the first on. What is one above another is a copy, with the durations, the starts and the
-jitter of its original.
+A job of ``W`` ranks is blocks of ``block`` consecutive ranks, such that every data-parallel group
+is in one block: with the rank order of Megatron-LM, torchtitan and DeepSpeed (data between tensor
+and pipeline) a block is a pipeline stage; if the whole job is the block, replicas are outermost.
+Each block grows to ``grown`` ranks: the recorded ones in order, then again from the first on. These
+repetitions are copies, with the durations, the starts and the jitter of their original.
 
-Groups that grow join all copies of their members. All others are there once for each copy, with as
-many members as before. What a call moves follows from what its kind means (``size`` is S of
-nccl-tests, the larger of a rank's input and output):
+Groups that grow join all copies of their members. All others are repeated for each copy, with as
+many members as before. The size of a call depends on its kind (``size`` is S of nccl-tests, the
+larger of a rank's input and output):
 
-* reduced, broadcast, scattered by a reduction, gathered from shards: gradients and weights are as
+* all-reduce, broadcast, reduce-scatter, all-gather of shards: gradients and weights are as
   large as before, so S stays. With F times the ranks the shard of each is 1/F (ZeRO, arXiv
   1910.02054, section 5; FSDP, arXiv 2304.11277, section 3.2).
-* exchanged all to all: what a rank sends together stays, to F times as many.
+* all-to-all: the total that a rank sends stays, to F times as many.
 * ``gather`` and ``scatter``: the part of each rank stays, so S is F times as large.
 * Messages stay between the copies of their sender and their receiver.
 """
@@ -31,17 +30,17 @@ from simulator.workload import Copies, Edges, Workload
 
 _MESSAGE = KINDS.index("send_receive")
 _PER_RANK = tuple(KINDS.index(kind) for kind in ("gather", "scatter"))
-"""Kinds whose S is what every rank has, together, and each rank has as much as before."""
+"""Kinds whose S is the total of all ranks' parts, each of which stays as large as before."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLayout:
-    """Where the ranks of a job go: blocks of ``block`` ranks get ``grown`` ranks each.
+    """Layout of a job's ranks: blocks of ``block`` ranks grow to ``grown`` ranks each.
 
     Parameters
     ----------
     ranks
-        Of the job before.
+        Number of ranks of the job before.
     block, grown
         Ranks of a block before and after; ``block`` divides ``ranks``.
 
@@ -72,22 +71,22 @@ class ReplicaLayout:
 
     @property
     def job_ranks(self) -> int:
-        """Ranks of the job after."""
+        """Number of ranks of the job after."""
         return self.ranks // self.block * self.grown
 
     @property
     def copies(self) -> int:
-        """How often a rank is there, at most."""
+        """Largest number of copies of a rank, the original included."""
         return -(-self.grown // self.block)
 
     def of_copy(self, ranks: Longs, copy: int) -> Longs:
-        """Return the ranks that copy number ``copy`` of some is; copy 0 is the original."""
+        """Return the ranks of copy number ``copy`` of ranks; copy 0 is the original."""
         outer, inner = ranks // self.block, ranks % self.block
         copies: Longs = outer * self.grown + copy * self.block + inner
         return copies
 
     def exists(self, ranks: Longs, copy: int) -> Mask:
-        """Which of the ranks have a copy of that number."""
+        """Mark the ranks that have a copy of that number."""
         exists: Mask = copy * self.block + ranks % self.block < self.grown
         return exists
 
@@ -104,7 +103,7 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
     Parameters
     ----------
     workload
-        All of whose copies are written out.
+        A workload without copies: all ranks are written out.
     grows
         Which groups join all copies of their members, shape ``(groups,)``.
     layout
@@ -113,7 +112,7 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
     Returns
     -------
     Workload
-        With ``copies`` that say what the ranks do that are not written out.
+        With ``copies`` for the ranks that are not written out.
 
     Raises
     ------
@@ -135,7 +134,7 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
     >>> larger.job_ranks, larger.groups[0].ranks, larger.copies.stand_in.tolist()
     (8, (0, 1, 2, 3, 4, 5, 6, 7), [0, 1, 0, 1, 0, 1, 0, 1])
     """
-    workload, grows = _messages_apart(workload, grows)
+    workload, grows = _with_message_groups(workload, grows)
     rows = [
         _grown(group, layout) if grow else _copied(group, layout)
         for group, grow in zip(workload.groups, grows.tolist(), strict=True)
@@ -145,7 +144,7 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
     remaining = list(itertools.compress(rows, left))
     before = [len(group.ranks) for group in part.groups]
     more = np.array([row.shape[1] for row in remaining]) / np.array(before)
-    # Refuse to invent what ranks that do not exist yet would send to whom.
+    # Sizes between ranks that do not exist yet are unknown.
     for index in np.flatnonzero((part.calls.spread >= 0) & (more[part.calls.group] != 1)).tolist():
         raise WorkloadError(
             f"{part.call_view(index)} has a size for every pair of its ranks: the trace does not "
@@ -156,7 +155,7 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
         for row, group in zip(remaining, part.groups, strict=True)
     )
     stand_in = layout.stand_in() if layout.copies > 1 else None
-    # S grows with the members where each rank has a part of its own
+    # S grows with the members if each rank has a part of its own
     per_rank = np.isin(part.calls.kind, _PER_RANK)
     return replace(
         part,
@@ -171,8 +170,8 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
     )
 
 
-def _messages_apart(workload: Workload, grows: Mask) -> tuple[Workload, Mask]:
-    """Give messages between members of groups that grow groups of their own, which do not."""
+def _with_message_groups(workload: Workload, grows: Mask) -> tuple[Workload, Mask]:
+    """Give messages between members of growing groups their own groups, which do not grow."""
     calls = workload.calls
     messages = (calls.kind == _MESSAGE) & grows[calls.group]
     if not messages.any():
@@ -186,7 +185,7 @@ def _messages_apart(workload: Workload, grows: Mask) -> tuple[Workload, Mask]:
 
 
 def _grown(group: Group, layout: ReplicaLayout) -> Longs:
-    """Return the one group that all copies of the members are in, as a row; none without any."""
+    """Return the group of all copies of the members, as a row; no row without any."""
     ranks = np.array(group.ranks, dtype=np.int64)
     copies = range(layout.copies)
     members = np.concatenate(
@@ -211,7 +210,7 @@ def _copied(group: Group, layout: ReplicaLayout) -> Longs:
 
 
 def cut(workload: Workload, ops: Mask, groups: Mask) -> Workload:
-    """Return the workload without the other ops, and the calls of the other groups."""
+    """Return the workload with only these ops, and the calls of these groups."""
     if ops.all() and groups.all():
         return workload
     table, edges = workload.calls, workload.edges

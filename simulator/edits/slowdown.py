@@ -1,13 +1,13 @@
 """Kernels slow down beside communication.
 
-A collective takes memory bandwidth and multiprocessors from the kernels beside it. A kernel's
-duration is taken to grow linearly with the part of it that lies beside a call of its rank that
-moves (from the last member's arrival on)::
+A collective takes memory bandwidth and multiprocessors from concurrent kernels. A kernel's
+duration is assumed to grow linearly with the fraction of it during which a call of its rank
+transfers (from the last member's arrival on)::
 
     duration = alone * (1 + slope * fraction beside)
 
-How long a kernel takes then depends on when it runs, and that on how long kernels take: the two are
-simulated in turn until they agree.
+The duration of a kernel then depends on when it runs, and that on the durations of kernels:
+simulations are iterated to a fixed point.
 """
 
 from collections.abc import Callable
@@ -22,17 +22,17 @@ from simulator.timeline import Measured, RunTimes, Timeline
 from simulator.workload import STEP_BEFORE, What, Workload
 
 _ROUNDS = 30
-"""Simulations at most."""
+"""Most simulations."""
 _PLAIN = 5
-"""After so many, each goes half the way only: kernels that swap places do not settle otherwise."""
+"""Iterations before damping: later ones take half a step, or kernels that swap places oscillate."""
 _SETTLED = 1e-5
-"""Durations have settled when together they change by less than this share of them."""
+"""Converged if the total change of durations is below this fraction of their sum."""
 
 
 def recorded(workload: Workload) -> RunTimes:
-    """Take the times of the recording: a call moves for its transfer, until its first end.
+    """Return the recorded times: a call transfers for its ``transfer`` time, until its first end.
 
-    NaN where that is not known.
+    NaN if not known.
     """
     joined = np.flatnonzero(workload.call >= 0)
     end = np.full(len(workload.calls), np.inf)
@@ -43,14 +43,14 @@ def recorded(workload: Workload) -> RunTimes:
 
 
 def kernels(workload: Workload) -> Mask:
-    """Which ops can slow down: kernels of the step, parts of kernels like their whole."""
+    """Mark the ops that can slow down: kernels of the step, and parts of kernels."""
     before = np.array([name == STEP_BEFORE for name in workload.names], dtype=bool)
     earlier = before[workload.name] if len(before) else np.zeros(len(workload), dtype=bool)
     return np.asarray((workload.what == What.COMPUTE) & ~earlier)
 
 
 def overlapped(workload: Workload, times: RunTimes, *, collectives_only: bool = False) -> Floats:
-    """Fraction of each kernel that lies beside a call of its rank that moves; 0 for other ops."""
+    """Return the fraction of each kernel beside a transfer of its rank's calls; 0 for others."""
     fraction = np.zeros(len(workload))
     called = workload.call >= 0
     if collectives_only:
@@ -71,7 +71,7 @@ def _by_rank(workload: Workload, ops: Longs) -> dict[int, Longs]:
 
 
 def moving(workload: Workload, times: RunTimes, rank: int) -> Intervals:
-    """When a call of a rank moves."""
+    """Return the intervals in which a call of a rank transfers."""
     return _moving(times, workload.call[(workload.call >= 0) & (workload.rank == rank)])
 
 
@@ -81,21 +81,21 @@ def _moving(times: RunTimes, calls: NDArray[np.integer[Any]]) -> Intervals:
 
 
 def covered(intervals: Intervals, start: Floats, end: Floats) -> Floats:
-    """Fraction of each span that intervals cover."""
+    """Return the fraction of each span that intervals cover."""
     return np.asarray(np.clip(cover(intervals, start, end) / (end - start), 0.0, 1.0))
 
 
 def kernels_alone(workload: Workload, slope: float) -> Workload:
-    """Return a recorded workload whose kernels last as long as they would have alone.
+    """Return a recorded workload whose kernels have the durations they would have alone.
 
-    What was not recorded is taken to have run alone.
+    Unrecorded kernels are assumed to have run alone.
     """
     slower = 1 + slope * overlapped(workload, recorded(workload))
     return workload.lasting(workload.duration / slower)
 
 
 def settled(run: Callable[[Workload], Timeline], workload: Workload, slope: float) -> Timeline:
-    """Simulate a workload of kernels alone, slowed down by what they turn out to run beside."""
+    """Simulate a workload of kernels alone, slowed down by the calls they run beside."""
     timeline = run(workload)
     duration = workload.duration
     for number in range(_ROUNDS):

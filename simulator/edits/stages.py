@@ -2,11 +2,10 @@
 
 The stages of the new pipeline cover the same layers: stage ``t`` of ``Q`` those from ``t / Q`` to
 ``(t + 1) / Q`` of the model, where the recorded stages cover ``1 / P`` each. Its passes are these
-parts of the recorded passes (:mod:`simulator.edits.passes`), in their order: kernels and calls as
-they are, whole ones; where only messages were recorded, parts of the host's time between them.
-Passes follow each other in the same schedule's order for ``Q`` stages, which sets how many
-micro-batches are under way (Huang et al., GPipe, arXiv 1811.06965; Narayanan et al., arXiv
-2104.04473, section 2.2).
+parts of the recorded passes (:mod:`simulator.edits.passes`), in their order: kernels and calls are
+not split; if only messages were recorded, the host's time between them is. Passes are in the order
+of the same schedule for ``Q`` stages, which determines the number of micro-batches in flight (Huang
+et al., GPipe, arXiv 1811.06965; Narayanan et al., arXiv 2104.04473, section 2.2).
 """
 
 import math
@@ -53,28 +52,28 @@ def restaged(
     Parameters
     ----------
     workload, programs, pipeline
-        The recorded step, what its ranks launch, and its stages.
+        The recorded step, the launches of its ranks, and its stages.
     orders
-        Schedules by name, of which the step must follow one: that which explains it best.
+        Schedules by name, of which the step must follow one; the one that explains it best is used.
     stages
-        How many the pipeline is to have.
+        New number of stages.
 
     Raises
     ------
     WorkloadError
         If messages are in no schedule's order, a pass has too few kernels to be divided, or a group
-        has members in some stages that others do not correspond to.
+        has members in some stages without counterparts in others.
     """
     schedule, segments = recognised(workload, programs, pipeline, orders)
-    return _Job(workload, pipeline, stages, segments, schedule).build(), schedule.name
+    return _NewJob(workload, pipeline, stages, segments, schedule).build(), schedule.name
 
 
-class _Style(NamedTuple):
-    """How messages of one direction are made: as ``op`` is, launched by the host and awaited by it.
+class _MessageStyle(NamedTuple):
+    """Form of messages in one direction: as ``op``, launched by the host and maybe awaited by it.
 
-    ``host`` is what the host does before one that follows another message (s), ``lag`` from its
-    launch to its begin (s), ``size`` in bytes. ``lanes`` are the streams whose work one that is
-    sent waits for, or waits for one that is received.
+    ``host`` is the host's time before one that follows another message (s), ``lag`` that from its
+    launch to its start (s), ``size`` in bytes. ``lanes`` are the streams whose work a sent message
+    waits for, or whose work waits for a received one.
     """
 
     op: int
@@ -86,8 +85,8 @@ class _Style(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Job:
-    """The new job while it is put together."""
+class _NewJob:
+    """The new job under construction."""
 
     workload: Workload
     pipeline: Pipeline
@@ -97,7 +96,7 @@ class _Job:
     calls: dict[tuple[int, int, str], int] = field(default_factory=dict)
     calls_made: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
     recorded_op: dict[int, int] = field(default_factory=dict)
-    """The recorded op that an op is a part of; messages, and waits for them, are of none."""
+    """The recorded op that an op is a part of; none for messages and waits for them."""
 
     def __post_init__(self) -> None:
         ranks = self.pipeline.ranks
@@ -113,7 +112,7 @@ class _Job:
         self.host_lanes = {self.workload.lanes[lane] for lane in hosts.tolist()}
 
     def build(self) -> Workload:
-        """Write all ranks out.
+        """Write all ranks.
 
         Raises
         ------
@@ -122,7 +121,7 @@ class _Job:
         """
         for stage in range(self.stages):
             for column in range(self.pipeline.ranks.shape[1]):
-                _Rank(self, stage, column).write()
+                _NewRank(self, stage, column).write()
         built = self.builder.build()
         for call in np.flatnonzero(
             built.members != [len(built.groups[g].ranks) for g in built.calls.group]
@@ -138,7 +137,7 @@ class _Job:
         )
 
     def recorded(self, stage: int, column: int) -> RecordedRank:
-        """Return what a recorded stage does."""
+        """Return the passes of a recorded stage, and its work before and after them."""
         return self.contents[int(self.pipeline.ranks[stage, column])]
 
     def main_lane(self, stage: int, column: int) -> str:
@@ -149,7 +148,7 @@ class _Job:
         hosts = ops[workload.what[ops] == What.HOST]
         return workload.lanes[workload.lane[hosts[0]]] if len(hosts) else ""
 
-    def _message_styles(self) -> dict[Direction, _Style]:
+    def _message_styles(self) -> dict[Direction, _MessageStyle]:
         workload, edges = self.workload, self.workload.edges
         host = workload.what == What.HOST
         source, target = edges.source, edges.target
@@ -168,7 +167,7 @@ class _Job:
                     hosts = segment.ops[host[segment.ops]]
                     between[direction].append(float(workload.duration[hosts].sum()))
         return {
-            direction: _Style(
+            direction: _MessageStyle(
                 op=ops[0],
                 host=median(between[direction] or [0.0]),
                 lag=float(np.median(lag[ops])),
@@ -194,7 +193,7 @@ class _Job:
         return mask
 
     def group(self, group: Group, stage: int) -> tuple[int, ...] | None:
-        """Return the ranks that a group has with its members on a stage; None if it has none."""
+        """Return the ranks of a group's members on a stage; None if it has none there."""
         by_stage: dict[int, list[int]] = defaultdict(list)
         for rank in group.ranks:
             by_stage[self.stage_of[rank]].append(self.column_of[rank])
@@ -214,11 +213,11 @@ class _Job:
         return tuple(sorted(number(s, c, self.stages) for s, row in members.items() for c in row))
 
     def is_of_one_stage(self, group: Group) -> bool:
-        """Whether all ranks of a group are of one stage."""
+        """Whether all ranks of a group are on one stage."""
         return len({self.stage_of[rank] for rank in group.ranks}) == 1
 
     def call(self, rank: int, ranks: tuple[int, ...], row: CallRow, label: str) -> int:
-        """Return the call that a rank makes next in a group, the same for all of its members."""
+        """Return the next call of a rank in a group, the same for all of its members."""
         group = self.builder.group(ranks, label)
         number = self.calls_made[group, rank]
         self.calls_made[group, rank] += 1
@@ -229,10 +228,10 @@ class _Job:
 
 
 @dataclass(eq=False)
-class _Rank:
-    """A rank of the new job while its ops are written, in the order of its program."""
+class _NewRank:
+    """A rank of the new job, whose ops are written in program order."""
 
-    job: _Job
+    job: _NewJob
     stage: int
     column: int
 
@@ -241,13 +240,13 @@ class _Rank:
         self._like = self._recorded_stage()
         self._main = self.job.main_lane(self._like, self.column)
         self._last: dict[tuple[str, What | None], int] = {}  # the last op of a lane
-        self._waits_for: list[int] = []  # what the next piece waits for
-        self._posted: dict[bool, list[int]] = {True: [], False: []}  # what is to be received
-        self._arrived: dict[str, int] = {}  # what the next op on a stream waits for
+        self._waits_for: list[int] = []  # predecessors of the next piece
+        self._posted: dict[bool, list[int]] = {True: [], False: []}  # pending receives
+        self._arrived: dict[str, int] = {}  # message that a stream's next op waits for
         self._sent: list[int] = []
 
     def _recorded_stage(self) -> int:
-        """Return the recorded stage that begins and ends its step as this one does."""
+        """Return the recorded stage whose work before and after its passes this one has."""
         parts, stages = self.job.pipeline.stages, self.job.stages
         if self.stage + 1 == stages:
             return parts - 1
@@ -268,7 +267,7 @@ class _Rank:
         self._piece(recorded.behind, self._main, share=job.pipeline.stages / stages)
 
     def _pass(self, recorded_pass: Pass) -> None:
-        """Write the parts of recorded passes that the layers of the stage are."""
+        """Write the parts of recorded passes that belong to the stage's layers."""
         parts, stages = self.job.pipeline.stages, self.job.stages
         low, high = self.stage * parts / stages, (self.stage + 1) * parts / stages
         numbers = range(int(low + 1e-9), min(parts, int(np.ceil(high - 1e-9))))
@@ -291,15 +290,15 @@ class _Rank:
                 " stages"
             )
 
-    def _receive(self, message: int, style: _Style) -> None:
-        """Let a pass begin behind the message that it begins with."""
+    def _receive(self, message: int, style: _MessageStyle) -> None:
+        """Let a pass begin after the message that it needs."""
         if style.is_awaited:
             self._wait([message])
         else:
             self._arrived = dict.fromkeys(style.lanes, message)
 
     def _piece(self, piece: Piece, main: str, share: float | None = None) -> None:
-        """Write ops and the edges among them; what updates weights takes ``share`` of its time."""
+        """Write ops and the edges among them; weight updates take ``share`` of their time."""
         workload, builder = self.job.workload, self.job.builder
         copies: dict[int, int] = {}
         has_kernels = self._has_kernels(piece)
@@ -347,12 +346,12 @@ class _Rank:
             for before in self._waits_for:
                 builder.edge(before, begin)
         if copies:
-            # Other threads of the host, such as autograd's, end before the main one goes on
+            # Other threads of the host, such as autograd's, end before the main one continues
             hosts = (self._last.get((lane, None)) for lane in self.job.host_lanes - {self._main})
             self._waits_for = [op for op in hosts if op in set(copies.values())]
 
     def _call(self, op: int, share: float | None) -> int | None:
-        """Return the call that the copy of an op is part of: -1: none, None: it is not made."""
+        """Return the call that the copy of an op is part of; -1: none, None: it is dropped."""
         workload, call = self.job.workload, int(self.job.workload.call[op])
         if call < 0:
             return -1
@@ -374,7 +373,7 @@ class _Rank:
         return self.job.call(self.rank, ranks, row, view.group.label)
 
     def _message(self, direction: Direction) -> None:
-        """Write a message to or from a neighbour, as those of its direction are."""
+        """Write a message to or from a neighbour, in the form of its direction."""
         job, builder, style = self.job, self.job.builder, self.job.styles[direction]
         workload = job.workload
         view = workload.call_view(int(workload.call[style.op]))

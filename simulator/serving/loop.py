@@ -534,7 +534,7 @@ _serve_alone = serve_requests.without("PREFIXES", "FLEETS")
 
 
 def serving_loop(fleet: Fleet, *, outages: bool) -> HotLoop[[RunState, Surfaces, float, int], int]:
-    """Return the loop that serves: for one worker and no prefixes one that compiles in half."""
+    """Return the serving loop; for one worker and no prefixes one with half the compile time."""
     workers = fleet.first.workers + fleet.second.workers
     alone = workers == 1 and not fleet.first.rules.unit and not outages
     return _serve_alone if alone else serve_requests

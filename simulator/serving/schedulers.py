@@ -478,7 +478,7 @@ def _seats_taken(worker: Worker) -> int:
 
 @hot_loop
 def _cached_tokens(rules: RuleRecord, units: int, sequence: int) -> int:
-    """Tokens that cached units spare: all but a last block, of which one token must be computed."""
+    """Return the tokens that cached units spare: full blocks; the last token must be computed."""
     return min(units * rules.unit, (sequence - 1) // rules.block * rules.block)
 
 

@@ -1,8 +1,8 @@
 """The workload card of a CCL-Bench package (arXiv 2605.06544), template version 1, as typed data.
 
-A card says what a trace does not: the model, the data, the hardware, the parallelism, the software.
-Every field may be blank (``null``, ``N/A``); a key that the template does not have is kept. What
-is there must have its type: the error names file and key. Bandwidths are in Gb/s in the file.
+A card has what a trace lacks: the model, the data, the hardware, the parallelism, the software.
+Every field may be blank (``null``, ``N/A``); a key that the template does not have is kept. A value
+must have its type: the error names file and key. Bandwidths are in Gb/s in the file.
 """
 
 import math
@@ -31,22 +31,22 @@ from simulator.support.input_files import read_bytes, reason_of
 from simulator.support.yaml_text import parse_yaml
 
 _BLANK = frozenset({"", "n/a", "na", "none", "null", "unknown", "tbd", "-"})
-"""What contributors write for what they do not know, or what does not apply."""
+"""Values that contributors write for unknown or inapplicable fields."""
 _MOST = 10**18
 
 
 def _none_if_blank(value: object) -> object:
-    """None for a blank."""
+    """Return None for a blank."""
     return None if isinstance(value, str) and value.strip().lower() in _BLANK else value
 
 
 def _as_text(value: object) -> object:
-    """Return a number as text: a version ``2.27`` is one to YAML."""
+    """Return a number as text: to YAML a version ``2.27`` is a number."""
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
 def _as_list(value: object) -> object:
-    """One value where a list belongs is a list of one."""
+    """Return a single value as a list of one."""
     if value is None:
         return ()
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
@@ -64,7 +64,7 @@ Positive = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False, strict=Tru
 Gigabits = Annotated[
     tuple[Annotated[Positive | None, Blank], ...], Field(max_length=8), BeforeValidator(_as_list)
 ]
-"""Gb/s, as the template has it: scale-out, then scale-up."""
+"""Bandwidths in Gb/s, as in the template: scale-out, then scale-up."""
 TextList = Annotated[tuple[Text, ...], Field(max_length=64), BeforeValidator(_as_list)]
 
 
@@ -90,9 +90,9 @@ class Section(BaseModel):
 
 TEMPLATE_VERSION = 1
 LONGEST = 1 << 18
-"""Bytes of a file; a card has three thousand."""
+"""Most bytes of a file; a card has three thousand."""
 _SECTIONS = re.compile(r"^['\"]?(?:workload|Model-executor)['\"]?[ \t]*:", re.MULTILINE)
-"""What a card has at its top level, and hardly another YAML file."""
+"""Top-level keys of a card, which hardly any other YAML file has."""
 _GIGABIT = 1e9 / 8
 
 
@@ -106,7 +106,7 @@ class Bandwidths:
 
 
 class ArchitectureSection(Section):
-    """``workload.model.model_arch``: what FLOPs are counted from."""
+    """``workload.model.model_arch``: the numbers behind FLOPs."""
 
     num_params: Count = None
     num_params_embedding: Natural = None
@@ -205,7 +205,7 @@ class ParallelismSection(Section):
     def ranks(self) -> int | None:
         """Ranks of the job: data by tensor by pipeline by context; None if nothing is recorded.
 
-        Expert parallelism reuses ranks of the others. What is not recorded counts as 1.
+        Expert parallelism reuses ranks of the others. Unrecorded degrees count as 1.
         """
         degrees = [self.dp, self.tp, self.pp, self.cp]
         return None if set(degrees) == {None} else math.prod(degree or 1 for degree in degrees)
@@ -231,14 +231,14 @@ class ExecutorSection(Section):
 
 
 class SourcesSection(Section):
-    """``metric_source``: which traces there are."""
+    """``metric_source``: the available traces."""
 
     traces: TextList = ()
     metrics_specific_trace: TextList = ()
 
 
 class WorkloadCard(Section):
-    """A workload card: what a trace does not say of its job.
+    """A workload card: facts about a job that its trace lacks.
 
     Every field may be blank (None, or ()). ``workload`` has model, data and hardware, ``executor``
     framework, parallelism and communication library, ``metric_source`` the traces there are.
@@ -262,7 +262,7 @@ class WorkloadCard(Section):
 
     @property
     def parallelism(self) -> ParallelismSection:
-        """How many ranks each kind of parallelism has."""
+        """Ranks of each kind of parallelism."""
         return self.executor.model_plan_parallelization
 
     @property
@@ -271,11 +271,11 @@ class WorkloadCard(Section):
         return self.workload.hardware.xpu_spec
 
     def bandwidths(self) -> Bandwidths:
-        """Return the two bandwidths, distinguished."""
+        """Return the scale-out and scale-up bandwidths."""
         return _bandwidths(self)
 
     def notes(self) -> list[str]:
-        """Say what of the card is out of the ordinary, and not used."""
+        """Return notes on unusual fields of the card, which are not used."""
         notes = []
         if self.version != TEMPLATE_VERSION:
             version = "no version" if self.version is None else f"version {self.version}"
@@ -307,7 +307,7 @@ def read_card(path: Path) -> WorkloadCard | None:
         key.
     """
     data = read_bytes(path, most=LONGEST + 1)
-    try:  # of a file that is cut here the last character may be half
+    try:  # the last character may be cut in half here
         text = data.decode("utf-8-sig", "strict" if len(data) <= LONGEST else "replace")
     except UnicodeError as error:
         raise TraceError(
@@ -322,7 +322,7 @@ def read_card(path: Path) -> WorkloadCard | None:
 
 
 def parse_card(text: str, source: Path | str) -> WorkloadCard:
-    """Turn YAML text into a card.
+    """Parse a card from YAML text.
 
     Raises
     ------
@@ -348,7 +348,7 @@ def parse_card(text: str, source: Path | str) -> WorkloadCard:
 
 
 def write_card(card: WorkloadCard) -> str:
-    """Return the card as YAML text, every key of the template in it; blank ones are null."""
+    """Return the card as YAML text, with every key of the template; blank ones are null."""
     return yaml.dump(
         card.model_dump(by_alias=True),
         Dumper=_Dumper,
@@ -359,14 +359,14 @@ def write_card(card: WorkloadCard) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes a value again where PyYAML would refer to the first, which no card may."""
+    """Writes equal values in full; PyYAML would write aliases, which no card may have."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
 
 
 def _bandwidths(card: WorkloadCard) -> Bandwidths:
-    """Distinguish scale-out and scale-up by the template's order, or by what else the card says."""
+    """Distinguish scale-out and scale-up by the template's order, or by the card's other fields."""
     where = "card: workload.hardware.network_topo.bandwidth_gbps"
     values = [
         None if gigabits is None else gigabits * _GIGABIT
@@ -391,7 +391,7 @@ def _bandwidths(card: WorkloadCard) -> Bandwidths:
 
 
 def _complaint(detail: ErrorDetails) -> str:
-    key = ".".join(str(part) for part in detail["loc"] if not _internal(part))
+    key = ".".join(str(part) for part in detail["loc"] if not _is_pydantics(part))
     text = repr(detail["input"])
     text = text if len(text) <= 60 else f"{text[:57]}..."
     message = detail["msg"].removeprefix("Value error, ")
@@ -400,6 +400,6 @@ def _complaint(detail: ErrorDetails) -> str:
     return f"{key}: {text}: {message[0].lower()}{message[1:]}"
 
 
-def _internal(part: int | str) -> bool:
-    """Whether a part of a location is pydantic's own word for a choice of types."""
+def _is_pydantics(part: int | str) -> bool:
+    """Whether a part of a location is pydantic's own name for a union's member."""
     return isinstance(part, str) and (part in ("int", "float") or "[" in part)

@@ -1,8 +1,8 @@
 """A CCL-Bench package: a directory with a workload card, traces and launch scripts.
 
-The card is the one YAML file of the directory that has a card's sections, whatever its name. The
-traces lie beside it, or in one sub-directory. Groups that the traces leave without a name get one
-from the parallelism on the card.
+The card is the directory's only YAML file with a card's sections, whatever its name. The traces are
+beside it, or in one sub-directory. Groups without a name in the traces get one from the parallelism
+on the card.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A workload card, the file it is from, and where the traces are."""
+    """A workload card, its file, and the path of the traces."""
 
     card: "WorkloadCard"
     file: Path
@@ -73,7 +73,7 @@ def load_package(
 
 
 def input_files(path: Path, ranks: Sequence[int] = ()) -> list[Path]:
-    """List the files that reading a trace or a package, or some ranks of it, looks into."""
+    """Return the files that are read for a trace or a package, or for some of its ranks."""
     package = find_package(path)
     if package is None:
         return trace_input_files(path, ranks)
@@ -113,7 +113,7 @@ def _read(name: str, package: Package, read: OpenTrace, step: str) -> Loaded:
 
 
 def find_package(path: Path | str) -> Package | None:
-    """Find the card and the traces of a package.
+    """Return the card and the traces of a package.
 
     Parameters
     ----------
@@ -152,14 +152,14 @@ def find_package(path: Path | str) -> Package | None:
 
 
 def trace_files(path: Path) -> list[Path]:
-    """List the files of a directory that some format recognises by content; a file is its own."""
+    """Return the files of a directory that some format recognises by content; a file itself."""
     if not path.is_dir():
         return [path]
     return [file for file in _files(path) if format_of(file) is not None]
 
 
 def files_read(path: Path) -> list[Path]:
-    """List every file that may be read of a path: a directory's, a package's, what a plan names."""
+    """Return every file that a path may read: of a directory, a package, or named in a plan."""
     if path.is_file():
         return trace_input_files(path)
     package = find_package(path)
@@ -175,7 +175,7 @@ def _cards(files: Sequence[Path]) -> list[tuple[Path, "WorkloadCard"]]:
 
 
 def _traces(folder: Path) -> Path:
-    """Find a package's traces: beside the card, else in the one sub-directory that has some."""
+    """Return a package's traces: beside the card, else in the only sub-directory that has some."""
     if trace_files(folder):
         return folder
     inner = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not _hidden(entry))
@@ -190,7 +190,7 @@ def _traces(folder: Path) -> Path:
 
 _YAML = (".yaml", ".yml")
 _MOST_FILES = 10_000
-"""A directory with more is not a package, and is not searched for one."""
+"""A directory with more files is not a package, and is not searched."""
 
 
 def _files(folder: Path) -> list[Path]:
@@ -216,9 +216,9 @@ def _hidden(file: Path) -> bool:
 def labelled(workload: Workload, plan: "ParallelismSection") -> tuple[Workload, tuple[str, ...]]:
     """Name the nameless groups that are groups of exactly one kind of the card's parallelism.
 
-    Ranks are numbered with tensor parallelism fastest, then context, data and pipeline, as
-    Megatron-LM and TorchTitan do: a group of a kind has its size, and ranks that far apart. Says
-    which groups were named.
+    Ranks are numbered with tensor parallelism fastest, then context, data and pipeline, as in
+    Megatron-LM and TorchTitan: a group of a kind has its size, and ranks at that stride. A note
+    names these groups.
     """
     shapes = _shapes(plan)
     groups = tuple(_named(group, shapes) for group in workload.groups)
@@ -233,7 +233,7 @@ def labelled(workload: Workload, plan: "ParallelismSection") -> tuple[Workload, 
 
 
 def _shapes(plan: "ParallelismSection") -> dict[tuple[int, int], list[str]]:
-    """Kinds with more than one rank, by size and distance of their ranks."""
+    """Return the kinds with more than one rank, by size and stride of their ranks."""
     shapes: dict[tuple[int, int], list[str]] = {}
     spread = 1
     for kind, size in (("tp", plan.tp), ("cp", plan.cp), ("dp", plan.dp), ("pp", plan.pp)):
@@ -244,7 +244,7 @@ def _shapes(plan: "ParallelismSection") -> dict[tuple[int, int], list[str]]:
 
 
 _NAMELESS = ("", "undefined", "default_pg")
-"""What PyTorch and older traces call a group without a description."""
+"""Labels of groups without a description in PyTorch and in older traces."""
 
 
 def _named(group: Group, shapes: dict[tuple[int, int], list[str]]) -> Group:

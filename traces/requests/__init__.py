@@ -1,1 +1,1 @@
-"""Requests of serving: one table of them, readers of others' traces, and seeded generators."""
+"""Requests of serving: a table of them, readers of published traces, and seeded generators."""

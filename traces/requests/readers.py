@@ -2,7 +2,7 @@
 
 Formats are recognised by their columns; ``hash_ids`` (with ``hash_tokens``, 512 in Mooncake's),
 ``session_id``, ``priority`` and ``model`` (``Model`` in BurstGPT's) are read from all. Arrivals
-ascend, but for lines of a log, and count from the first. Lines of BurstGPT that have no token are
+must ascend, except in logs, and count from the first. Lines of BurstGPT without tokens are
 failures, and left out.
 """
 
@@ -28,9 +28,9 @@ from traces.requests.table import Hashes, Requests
 class Format:
     """Columns of a format: of time, prompt and output, and the seconds of a unit of time.
 
-    Lines of a format that is not ``ordered`` may stand in any order: a log has them as they end.
-    Without a unit times are dates. ``hashed`` are the tokens of a block of ``hash_ids``, where the
-    format does not say itself (``hash_tokens``). ``fails``: a line without a token is a failure.
+    Lines of a format that is not ``ordered`` may be in any order: a log has them as they end.
+    Without a unit times are dates. ``hashed`` is the number of tokens per block of ``hash_ids``,
+    unless the file gives it (``hash_tokens``). ``fails``: a line without a token is a failure.
     """
 
     name: str
@@ -55,8 +55,8 @@ FORMATS = (
 """Formats by their columns: AzurePublicDataset, microsoft/vidur, HPMLL/BurstGPT, kvcache-ai/
 Mooncake, casys-kaist/LLMServingSim and its logs of vLLM, and this project's own."""
 
-_FARTHEST = 2**53
-"""Of a number in lists: what a float still counts by ones."""
+_LARGEST = 2**53
+"""Largest number in a list: beyond it a float no longer counts by ones."""
 
 
 def read_requests(path: Path | str) -> Requests:
@@ -65,8 +65,8 @@ def read_requests(path: Path | str) -> Requests:
     Raises
     ------
     TraceError
-        If the file cannot be read, is of no columns format, or a line has no number where one is
-        needed; names file, line and field.
+        If the file cannot be read, its columns are of no format, or a line lacks a number; names
+        file, line and field.
     """
     file = Path(path)
     try:
@@ -80,7 +80,7 @@ def read_requests(path: Path | str) -> Requests:
         return whole
     is_json = text.lstrip().startswith("{")
     rows = json_rows(text, file) if is_json else csv_table(text, file)[1]
-    records = list(_asked(rows, file))
+    records = list(_parsed(rows, file))
     if not records:
         raise TraceError(f"{file}: no request asks for a token")
     if not records[0].ordered:
@@ -127,8 +127,8 @@ def read_logged(path: Path | str) -> tuple[Requests, Floats, Floats]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A line: a request, and how many tokens each of its hashes stands for."""
+class _ParsedRequest:
+    """A line: a request, and the number of tokens per hash."""
 
     arrival: float
     prompt: int
@@ -141,11 +141,11 @@ class _Asked:
     ordered: bool
     where: str
 
-    def __lt__(self, other: "_Asked") -> bool:
+    def __lt__(self, other: "_ParsedRequest") -> bool:
         return self.arrival < other.arrival
 
 
-def _asked(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterator[_Asked]:
+def _parsed(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterator[_ParsedRequest]:
     chosen: Format | None = None
     hashed = 0
     for line, row in rows:
@@ -160,7 +160,7 @@ def _asked(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterato
             hashes = _hashes(row, where) if hashed else ()
             session, priority = row.get("session_id"), row.get("priority")
             model = row.get("model", row.get("Model"))
-            yield _Asked(
+            yield _ParsedRequest(
                 arrival,
                 prompt,
                 output,
@@ -199,13 +199,13 @@ def _hashes(row: Mapping[str, Any], where: str) -> Sequence[Any]:
 def _joined(hashes: Sequence[Sequence[Any]], tokens: int) -> Hashes | None:
     if not tokens:
         return None
-    numbers: dict[Any, int] = {}  # names may be numbers or text; only which are alike counts
+    numbers: dict[Any, int] = {}  # names may be numbers or text; only equality matters
     ids = [numbers.setdefault(name, len(numbers)) for row in hashes for name in row]
     return Hashes(tokens, offsets([len(row) for row in hashes]), np.array(ids, dtype=np.int64))
 
 
 def _numbered(names: Sequence[Any]) -> tuple[Longs | None, tuple[str, ...]]:
-    """Return the number of each line's name, -1 where it has none, and the names."""
+    """Return the number of each line's name, -1 without one, and the names."""
     numbers: dict[str, int] = {}
     known = [
         -1 if name in (None, "") else numbers.setdefault(str(name), len(numbers)) for name in names
@@ -213,8 +213,8 @@ def _numbered(names: Sequence[Any]) -> tuple[Longs | None, tuple[str, ...]]:
     return (np.array(known, dtype=np.int64) if numbers else None), tuple(numbers)
 
 
-def _priorities(records: Sequence[_Asked]) -> Longs | None:
-    """Return the priorities of requests, 0 where a line has none; None where no line has one."""
+def _priorities(records: Sequence[_ParsedRequest]) -> Longs | None:
+    """Return the priorities of requests, 0 for a line without one; None if no line has one."""
     if all(each.priority in (None, "") for each in records):
         return None
     numbers = []
@@ -240,7 +240,7 @@ def _time(row: Mapping[str, Any], columns: Format, where: str) -> float:
     value = row.get(columns.arrival)
     if columns.unit is None:
         try:
-            # Azure writes seven digits of a second; microseconds are what Python keeps.
+            # Azure writes seven digits of a second; Python keeps microseconds.
             return datetime.fromisoformat(str(value)[:26]).timestamp()
         except (ValueError, OverflowError):
             raise TraceError(f"{where}: {columns.arrival} {shown(value)} is not a time") from None
@@ -280,11 +280,11 @@ def _benchmark(text: str, source: str) -> Requests | None:
 
 
 def _numbers(data: Mapping[str, Any], name: str, source: str, *, whole: bool = True) -> Floats:
-    """Return a list of numbers none of which is beyond what a table may have."""
+    """Return a list of numbers within the limits of a table."""
     kinds = (int,) if whole else (int, float)
     values = data[name]
     if not isinstance(values, list) or not all(
-        type(value) in kinds and abs(value) <= _FARTHEST for value in values
+        type(value) in kinds and abs(value) <= _LARGEST for value in values
     ):
         what = "whole numbers" if whole else "numbers"
         raise TraceError(f"{source}: {name} is not a list of {what}")

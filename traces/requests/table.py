@@ -1,4 +1,4 @@
-"""Requests as columns: when each arrives, its tokens and those it asks for; or drawn by a seed."""
+"""Requests as columns: arrival times, tokens of prompts and outputs; read or randomly generated."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,17 +12,17 @@ from simulator.support.names import one_of
 from simulator.support.quantities import CENTURY, number_of
 
 MOST_TOKENS = 2**28
-"""Of a prompt or an output: a hundred times the longest context there is."""
-_AT_ONCE = 1e-9
-"""Seconds: what arrives within less arrives together."""
-_MOST = 10_000_000
-"""Requests of a table: ten million take 240 MB."""
+"""Most tokens of a prompt or an output: a hundred times the longest existing context."""
+_SIMULTANEOUS = 1e-9
+"""Arrivals within fewer seconds are simultaneous."""
+_MOST_REQUESTS = 10_000_000
+"""Most requests of a table: ten million take 240 MB."""
 
 
 class Hashes(NamedTuple):
-    """Hashes of the blocks of prompts, CSR by request: each stands for its tokens and all before.
+    """Hashes of the blocks of prompts, CSR by request: each identifies its tokens and all before.
 
-    ``tokens`` are those of a block; the last of a prompt may be partly filled.
+    ``tokens`` is the number of tokens of a block; the last of a prompt may be partly filled.
     """
 
     tokens: int
@@ -37,25 +37,25 @@ class Requests:
     Parameters
     ----------
     arrival
-        When each arrives (s), from 0 on, ascending.
+        Arrival times (s), from 0 on, ascending.
     prompt, output
-        Tokens of each prompt, and tokens that it asks for.
+        Tokens of each prompt, and of its output.
     source
-        What messages call the table.
+        Name of the table in messages.
     hashes
-        Of the blocks of prompts; None: no prompt begins as another.
+        Of the blocks of prompts; None: no two prompts share a prefix.
     session
-        A number of the conversation that each belongs to, -1 of one alone; None: of all.
+        Number of each request's conversation, -1 for a single one; None: all are single.
     priority
-        The lower, the more urgent; None: all are alike.
+        The lower, the more urgent; None: all are equal.
     model, models
-        Which of the names ``models`` each asks for, by its number; None: it does not say.
+        Index of each request's model in the names ``models``; None: not recorded.
 
     Raises
     ------
     TraceError
-        If there is none, or a column has another length, a time that falls or is not a number, or a
-        count that is not positive, or a prompt has fewer hashes than full blocks.
+        If there is no request, or a column has another length, a time that falls or is not a
+        number, or a count that is not positive, or a prompt has fewer hashes than full blocks.
 
     Examples
     --------
@@ -78,8 +78,8 @@ class Requests:
         count = len(self.arrival)
         if not count:
             raise TraceError(f"{self.source}: there is no request")
-        if count > _MOST:
-            raise TraceError(f"{self.source}: {count} requests; the limit is {_MOST}")
+        if count > _MOST_REQUESTS:
+            raise TraceError(f"{self.source}: {count} requests; the limit is {_MOST_REQUESTS}")
         if not ((self.arrival >= 0) & (self.arrival <= CENTURY)).all():
             raise TraceError(
                 f"{self.source}: arrival: a time is not a number, negative, or beyond a century"
@@ -117,22 +117,22 @@ class Requests:
 
     @property
     def rate(self) -> float:
-        """Requests per second, the first left out; infinite where all arrive within 1 ns."""
+        """Requests per second, without the first; infinite if all arrive within 1 ns."""
         span = float(self.arrival[-1] - self.arrival[0])
-        return (len(self) - 1) / span if span >= _AT_ONCE else float("inf")
+        return (len(self) - 1) / span if span >= _SIMULTANEOUS else float("inf")
 
     @property
     def models_asked(self) -> list[str]:
-        """Names of the models that its requests ask for."""
+        """Names of the models of its requests."""
         numbers = () if self.model is None else np.unique(self.model).tolist()
         return [self.models[number] for number in numbers if number >= 0]
 
     def faster(self, factor: float) -> "Requests":
-        """Return the same requests arriving ``factor`` times as fast."""
+        """Return the same requests at ``factor`` times the rate."""
         return replace(self, arrival=self.arrival / factor)
 
     def rows(self, chosen: Longs) -> "Requests":
-        """Return the requests of these numbers, which ascend; they arrive when they did."""
+        """Return the requests of these ascending numbers, with unchanged arrival times."""
         hashes = self.hashes
         if hashes is not None:
             counts = np.diff(hashes.offset)[chosen]
@@ -199,19 +199,19 @@ def generate_requests(  # noqa: PLR0913 - what describes a load
     Parameters
     ----------
     count
-        How many.
+        Number of requests.
     rate
-        Requests per second in the mean.
+        Mean requests per second.
     prompt, output
         Tokens; with ``spread`` the most.
     seed
-        Of all that is random.
+        Of the random generator.
     arrivals
         Name of :data:`ARRIVALS`.
     burstiness
         Shape of ``gamma``: 1 is Poisson's, less is burstier.
     spread
-        Least length over the most: lengths are uniform between; 1: all alike.
+        Least length over the most: lengths are uniform between; 1: all are equal.
 
     Raises
     ------
@@ -232,8 +232,8 @@ def generate_requests(  # noqa: PLR0913 - what describes a load
     ):
         if not 1e-9 <= value <= 1e9:
             raise TraceError(f"{name} {value:g} is not 1e-9 to 1e9")
-    if count > _MOST:
-        raise TraceError(f"{count} requests; the limit is {_MOST}")
+    if count > _MOST_REQUESTS:
+        raise TraceError(f"{count} requests; the limit is {_MOST_REQUESTS}")
     generator = np.random.default_rng(seed)
     gaps = ARRIVALS[arrivals](generator, count, burstiness) / rate
     gaps[0] = 0.0
@@ -246,7 +246,7 @@ def generate_requests(  # noqa: PLR0913 - what describes a load
 
 
 def parse_rate(text: str) -> float:
-    """Read requests per second: ``10/s``, ``90/min``, or a number alone.
+    """Parse requests per second: ``10/s``, ``90/min``, or a number alone.
 
     Raises
     ------

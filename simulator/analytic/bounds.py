@@ -1,32 +1,31 @@
 """Lower bounds on a step in which calls share links, without simulating it.
 
-Under sharing no rate is above the one on idle links, and nothing starts before what it waits for
-ends: so each transfer of a call counts with its time alone, from the end of the longest chain of
-transfers before it, and is followed by the longest chain after it (:func:`least_calls`). That
-bounds
+Under sharing, no rate exceeds that on idle links, and nothing starts before its predecessors end.
+So each transfer of a call counts with its time alone, between the longest chain of transfers before
+it and the longest chain after it (:func:`least_calls`). That bounds
 
-* the call: it is no shorter than the longest chain, nor than what any of its links has to move;
-* each of its links: none of the call's bytes are on it *before* so long after the call's start,
-  they keep it *busy* for their number over its bandwidth, and so much of the call comes *after*.
+* the call: it takes at least its longest chain, and the time any of its links is busy;
+* each of its links: none of the call's bytes are on it for *before* after the call's start, they
+  keep it *busy* for their number over its bandwidth, and *after* of the call remains.
 
-Whatever shares what, and however fairly, no step is shorter than
+Whatever shares the links, and however fairly, a step takes at least
 
-* its longest path with every call at the least that it can take: a call starts when the last of its
-  members has arrived, and all of them go on when it has ended, so a step is a longest path through
-  its calls and ops, and grows with each of them;
-* what any link has to move: not before the longest path to the first of its calls, at no more than
-  its bandwidth, and the longest path from its calls comes after (:func:`least_of_links`). A step
-  that repeats may begin before the one before it has ended: its period is no shorter than a link is
-  busy with the calls of one step.
+* its longest path with every call at its least time: a call starts when the last of its members has
+  arrived, and all of them continue when it has ended, so a step is a longest path through its calls
+  and ops, and grows with each of them;
+* the time of any link: it starts no earlier than the longest path to the first of its calls, moves
+  bytes at its bandwidth at most, and the longest path from its calls follows
+  (:func:`least_of_links`). A step that repeats may begin before the one before it has ended: its
+  period is at least the time that a link is busy with the calls of one step.
 
 The period of a step that repeats is the end of the second less that of the first, and so is its
-longest path. That is a bound where calls of the first step wait for each other no longer than those
-of the second; of 1,500 random jobs three broke it, by at most 0.2 %.
+longest path. That is a bound if calls of the first step wait for each other no longer than those of
+the second; of 1,500 random jobs three violated it, by at most 0.2 %.
 
-Which algorithm carries out a call does not depend on what else goes on, and is taken as chosen.
-Nothing is said of other steps: a better network may make a step longer where links are shared
-(Graham, Bounds on multiprocessing timing anomalies, 1969), so the bound on each network is found on
-that network. What a call costs may be anything; neither convexity nor monotony is assumed.
+The algorithm of a call does not depend on other calls, and is given. Nothing follows for other
+steps: a better network may make a step longer where links are shared (Graham, Bounds on
+multiprocessing timing anomalies, 1969), so the bound for each network is computed on that network.
+Costs of calls may be anything; neither convexity nor monotony is assumed.
 """
 
 from collections.abc import Sequence
@@ -63,16 +62,16 @@ from simulator.workload import Workload
 Indices = NDArray[np.integer]
 
 _ROUNDING = 1e-12
-"""Times that differ by less than this fraction are the same, but for rounding."""
+"""Relative difference below which times are equal except for rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkWork:
-    """What calls make of each link, at the least; a row for each call and link it uses.
+    """Least work of calls on links; a row for each link and call that uses it.
 
-    Rows ``offset[i]:offset[i + 1]`` are of one link: the ``call`` is under way for ``before`` (s)
-    until its first byte can be there, its bytes keep the link ``busy`` (s), and ``after`` (s) of
-    the call comes after the last of them. Links of which all that is the same stand once.
+    Rows ``offset[i]:offset[i + 1]`` are of one link. ``call`` runs for at least ``before`` (s)
+    until its first byte can be on the link, its bytes keep the link ``busy`` (s), and ``after`` (s)
+    of the call follows the last of them. Links with equal rows are listed once.
     """
 
     offset: Longs
@@ -84,9 +83,9 @@ class LinkWork:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LeastCalls:
-    """Of every call of a workload the least time (s), shape ``(calls,)``, and its work on links.
+    """Least time of every call of a workload (s), shape ``(calls,)``, and its work on links.
 
-    A call that nobody takes part in takes 0.
+    A call without members takes 0.
     """
 
     time: Floats
@@ -94,7 +93,7 @@ class LeastCalls:
 
 
 class _Least(NamedTuple):
-    """A call's least time (s), and of each of its links what :class:`LinkWork` has."""
+    """A call's least time (s), and the columns of :class:`LinkWork` for each of its links."""
 
     time: float
     link: Indices
@@ -103,12 +102,12 @@ class _Least(NamedTuple):
     after: Floats
 
 
-_Judged = dict[tuple[int, ...], tuple[Carried, _Least]]
-"""What was judged of calls that lie alike; a call is kept as long as it is known by addresses."""
+_Cache = dict[tuple[int, ...], tuple[Carried, _Least]]
+"""Results by plan and loads, known by address; the call is kept so that addresses stay valid."""
 
 
 def least_calls(workload: Workload, costs: Costs, engine: str) -> LeastCalls:
-    """Return the least that the calls of a workload take, and make of links, under an engine.
+    """Return the least times of the calls of a workload, and their work on links, under an engine.
 
     Raises
     ------
@@ -116,34 +115,34 @@ def least_calls(workload: Workload, costs: Costs, engine: str) -> LeastCalls:
         If a transfer has no path.
     """
     first, row = distinct_calls(workload)
-    judged: _Judged = {}
-    least = [_of_call(workload.call_view(index), costs, engine, judged) for index in first]
+    judged: _Cache = {}
+    least = [_least_of_call(workload.call_view(index), costs, engine, judged) for index in first]
     time = np.array([*(call.time for call in least), 0.0])[row] * workload.calls.factor
-    return LeastCalls(time, _by_link(least, row, workload.calls.factor))
+    return LeastCalls(time, _link_work(least, row, workload.calls.factor))
 
 
-def _of_call(call: Call, costs: Costs, engine: str, judged: _Judged) -> _Least:
-    """Judge a call, or move what is known of one that lies alike to the links of this one.
+def _least_of_call(call: Call, costs: Costs, engine: str, judged: _Cache) -> _Least:
+    """Return the least of a call, mapped from an equivalent one to the links of this one if known.
 
-    Loads of calls that lie alike share their weights, link by link in the same order
+    Loads of calls of equivalent groups share their weights, link by link in the same order
     (:class:`simulator.costing.call_costs.Costs`).
     """
     carried = costs.carried(call)
     link = np.concatenate([load.link for load in carried.loads])
     key = id(carried.plan), *(id(load.weight) for load in carried.loads)
     if key not in judged:
-        least = _judged(call, carried, costs.topology, engine)
+        least = _compute_least(call, carried, costs.topology, engine)
         used, first = np.unique(link, return_index=True)
         judged[key] = carried, least._replace(link=first[np.searchsorted(used, least.link)])
     least = judged[key][1]
     return least._replace(link=link[least.link])
 
 
-def _judged(call: Call, carried: Carried, network: Topology, engine: str) -> _Least:
+def _compute_least(call: Call, carried: Carried, network: Topology, engine: str) -> _Least:
     plan, loads = carried
     ahead = has_transfers if engine == "simpy" else runs_ahead
     if plan is None or not plan.schedule.steps or not ahead(plan):
-        # Judge a call that is one flow after the other, each on all its links.
+        # The call is a sequence of flows, each on all its links at once.
         time = np.cumsum([0.0, *(load.time for load in loads)])
         parts = []
         for number, load in enumerate(loads):
@@ -152,10 +151,10 @@ def _judged(call: Call, carried: Carried, network: Topology, engine: str) -> _Le
             after = np.full(len(busy), time[-1] - time[number + 1])
             parts.append((load.link, np.full(len(busy), begin), busy, after))
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        return _of_uses(float(time[-1]), *columns)
+        return _merge_uses(float(time[-1]), *columns)
     positions = np.array(call.group.ranks, dtype=np.int32)
     least, alone = (
-        _by_transfers(write(plan, positions, call.size, network), plan, network),
+        _least_by_transfers(write(plan, positions, call.size, network), plan, network),
         cost(loads),
     )
     if least.time < alone * (1 - _ROUNDING) and has_slowest_chain(
@@ -166,7 +165,7 @@ def _judged(call: Call, carried: Carried, network: Topology, engine: str) -> _Le
 
 
 def _first_byte(load: Load) -> float:
-    """How long a load waits for its first bytes, the least of taking its steps one by one (s)."""
+    """Return the shortest time until a load's first bytes, by any grouping of its steps (s)."""
     waits = 0.0
     for repeats, latency, amount in load.runs:
         if amount:
@@ -175,8 +174,8 @@ def _first_byte(load: Load) -> float:
     return load.latency
 
 
-def _by_transfers(written: Program, plan: Plan, network: Topology) -> _Least:
-    """Judge a call whose ranks go their own ways, by the chains of transfers in it."""
+def _least_by_transfers(written: Program, plan: Plan, network: Topology) -> _Least:
+    """Return the least of a call whose ranks run ahead, by its chains of transfers."""
     of = row_of_entries(written.offset)
     busy = written.weight * written.amount[of] / network.bandwidth[written.link]
     lasts = np.zeros(len(written.source))
@@ -185,7 +184,7 @@ def _by_transfers(written: Program, plan: Plan, network: Topology) -> _Least:
     chains = _Chains.longest_of(written, lasts)
     repeats = np.repeat(written.repeats, np.diff(written.flows_of_runs))
     begin = plan.overhead + chains.before + written.latency
-    return _of_uses(
+    return _merge_uses(
         plan.overhead + chains.longest,
         written.link,
         begin[of],
@@ -194,8 +193,8 @@ def _by_transfers(written: Program, plan: Plan, network: Topology) -> _Least:
     )
 
 
-def _of_uses(time: float, link: Indices, before: Floats, busy: Floats, after: Floats) -> _Least:
-    """Put what a call does on each link together: the earliest, all, and what is left at last."""
+def _merge_uses(time: float, link: Indices, before: Floats, busy: Floats, after: Floats) -> _Least:
+    """Merge uses of each link: the least before, all busy time, and the least after."""
     used = np.flatnonzero(busy)
     links, row = np.unique(link[used], return_inverse=True)
     row = row.ravel()
@@ -208,9 +207,9 @@ def _of_uses(time: float, link: Indices, before: Floats, busy: Floats, after: Fl
 
 
 class _Chains(NamedTuple):
-    """Longest chains of transfers that wait for each other, each alone on its path (s).
+    """Longest chains of transfers that depend on each other, each alone on its path (s).
 
-    Of every flow, shape ``(flows,)``: what is ``before`` its first repetition, and what comes
+    For every flow, shape ``(flows,)``: the chain ``before`` its first repetition, and the chain
     ``after`` its last one; and the ``longest`` of all.
     """
 
@@ -226,23 +225,23 @@ class _Chains(NamedTuple):
             for run, repeats in enumerate(written.repeats.tolist())
         ]
         if (written.stride > 1).any():
-            # Like steps are taken several at a time, and how many depends on what the call meets:
-            # nothing is passed on then, for certain, between the repetitions of one run.
+            # The loop simulates several equal steps at a time, as many as contention allows. So no
+            # dependence between ranks is certain across the repetitions of one run.
             lasts = lasts * np.repeat(written.repeats, np.diff(flows))
             runs = [(flow_range, 1) for flow_range, _ in runs]
-        before, longest = _passed(written, lasts, runs)
-        after, _ = _passed(written, lasts, runs[::-1])
+        before, longest = _forward_pass(written, lasts, runs)
+        after, _ = _forward_pass(written, lasts, runs[::-1])
         return _Chains(before, after, longest)
 
 
-def _passed(
+def _forward_pass(
     written: Program, lasts: Floats, runs: Sequence[tuple[slice, int]]
 ) -> tuple[Floats, float]:
-    """Start of each flow in the first repetition of its run, and the end of all (s).
+    """Return the start of each flow in the first repetition of its run, and the end of all (s).
 
-    A transfer starts when both its ends have ended all that they send and receive before. Turned
-    round, that is what comes after it. Once a repetition makes all its ranks later by the same, so
-    does every further one: starts are maxima of sums.
+    A transfer starts when both its ends have ended all that they send and receive before. With runs
+    in reverse this gives the chains after it. Once a repetition delays all its ranks equally, every
+    further one does so by the same time, since starts are maxima of sums.
     """
     start = np.zeros(len(lasts))
     free = np.zeros(written.ranks)
@@ -263,8 +262,8 @@ def _passed(
     return start, float(free.max(initial=0.0))
 
 
-def _by_link(least: Sequence[_Least], row: NDArray[np.intp], factor: Floats) -> LinkWork:
-    """Write down link by link what distinct calls do there, like links once, and then all calls."""
+def _link_work(least: Sequence[_Least], row: NDArray[np.intp], factor: Floats) -> LinkWork:
+    """Return the work of distinct calls by link, equal links once, expanded to all calls."""
     link, before, busy, after = (
         np.concatenate([np.empty(0), *(getattr(call_least, name) for call_least in least)])
         for name in ("link", "before", "busy", "after")
@@ -289,22 +288,22 @@ def _by_link(least: Sequence[_Least], row: NDArray[np.intp], factor: Floats) -> 
 
 
 def least_steps(graph: Contracted, points: Points, links: Sequence[LinkWork | None] = ()) -> Floats:
-    """Lower bound on the step of each scenario (s), shape ``(S,)``.
+    """Return a lower bound on the step of each scenario (s), shape ``(S,)``.
 
     Parameters
     ----------
     graph
         The step, contracted.
     points
-        The scenarios, with each call at the least that it can take.
+        The scenarios, with each call at its least time.
     links
-        What the calls make of the links in each scenario; None for one in which they share none,
-        as ``analytic`` has it. Nothing: in all of them.
+        Work of the calls on links in each scenario; None for one in which they share none, as in
+        ``analytic``. If empty, in none of them.
     """
     if not any(links):
         return makespans(graph, points)
     if graph.repeats:
-        busy = [0.0 if work is None else _busiest(work) for work in links]
+        busy = [0.0 if work is None else _busiest_link(work) for work in links]
         return np.maximum(makespans(graph, points), busy)
     head, tail = starts(graph, points), starts(_reversed(graph), points)[::-1]
     least: Floats = head[-1].copy()
@@ -319,30 +318,30 @@ def least_steps(graph: Contracted, points: Points, links: Sequence[LinkWork | No
     return least
 
 
-def _busiest(work: LinkWork) -> float:
-    """How long the calls of a step keep a link busy, the most of any (s)."""
+def _busiest_link(work: LinkWork) -> float:
+    """Return the longest time that the calls of a step keep a link busy (s)."""
     nowhere = np.zeros(len(work.busy))
     return least_of_links(replace(work, before=nowhere, after=nowhere), nowhere, nowhere)
 
 
 def least_of_links(work: LinkWork, head: Floats, tail: Floats) -> float:
-    """Lower bound on a step from what each link has to move (s), the greatest.
+    """Return a lower bound on a step from the work of each link (s), the greatest.
 
     Parameters
     ----------
     work
-        What calls make of the links, one row after the other.
+        Work of calls on links, row by row.
     head, tail
-        Of the call of every row, shape ``(rows,)``: the least time from the begin of the step to
+        For the call of each row, shape ``(rows,)``: the least time from the start of the step to
         its start, and from its end to the end of the step (s).
 
     Returns
     -------
     float
         A call ``i`` keeps a link busy for ``busy[i]``, not before ``head[i] + before[i]`` after the
-        step's begin, and ``after[i] + tail[i]`` of the step comes after that. However the link is
-        shared, the step is no shorter than if it always served, of the calls that are there, the
-        one with the longest tail: the preemptive schedule of one machine (J. R. Jackson, 1955; J.
+        start of the step, and ``after[i] + tail[i]`` of the step follows. However the link is
+        shared, the step is no shorter than if the link always served, of the calls present, the one
+        with the longest tail: the preemptive schedule of one machine (J. R. Jackson, 1955; J.
         Carlier, The one-machine sequencing problem, European Journal of Operational Research 11,
         1982, section 3).
 
@@ -357,23 +356,23 @@ def least_of_links(work: LinkWork, head: Floats, tail: Floats) -> float:
     of = row_of_entries(work.offset)
     order = np.lexsort((release, of))
     columns = release[order], work.busy[order], left[order]
-    return _one_machine(work.offset, *columns, np.empty(len(order)), room(len(order)))
+    return _longest_schedule(work.offset, *columns, np.empty(len(order)), room(len(order)))
 
 
 @hot_loop
-def _one_machine(
+def _longest_schedule(
     offset: Longs, release: Floats, busy: Floats, tail: Floats, left: Floats, heap: Heap
 ) -> float:
-    """Longest of the preemptive schedules of links; rows of each come in order of release.
+    """Return the longest preemptive schedule of any link; rows of each are sorted by release.
 
-    ``left`` (s) and ``heap`` are scratch for as many rows.
+    ``left`` (s) and ``heap`` are scratch, with a slot per row.
     """
     least = 0.0
     for link in range(len(offset) - 1):
         size = 0
         for row in range(offset[link], offset[link + 1]):
             upto = release[row + 1] if row + 1 < offset[link + 1] else np.inf
-            now = release[row]  # all there was before is done, or waits
+            now = release[row]  # rows released before have ended, or wait in the heap
             left[row] = busy[row]
             size = push(heap, size, -tail[row], row)
             while size > 0 and now < upto:
@@ -389,7 +388,7 @@ def _one_machine(
 
 
 def _reversed(graph: Contracted) -> Contracted:
-    """Turn every edge round: the start of a call is then what comes after its end."""
+    """Reverse every edge: the start of a call is then the longest path after its end."""
     last = len(graph) - 1
     ends = row_of_entries(graph.offset)
     order = np.argsort(last - graph.source, kind="stable")

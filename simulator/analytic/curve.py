@@ -1,15 +1,15 @@
-"""A curve of step time over how good a resource is, to a stated gap, by evaluating it at points.
+"""Curve of step time over the quality of a resource, to a given gap, by evaluating points.
 
-``x`` is what a resource costs: 1/bandwidth, latency, or time per unit of work, so a factor ``f`` on
-the resource is ``x = 1/f``. Without contention the step never falls with ``x``, so between two
-points it lies between theirs. Where it is convex as well (every call has one schedule, whatever the
-numbers), it lies below the chord of two points and above the chords of their neighbours carried on,
-and far fewer points do. The interval with the largest gap is halved until none is larger than
-asked.
+``x`` is the cost of a resource: 1/bandwidth, latency, or time per unit of work, so a factor ``f``
+on the resource is ``x = 1/f``. Without contention the step never falls with ``x``, so between two
+points it lies between their steps. If it is convex as well (every call has one schedule for all
+numbers), it lies below the chord of two points and above the extended chords of their neighbours,
+and far fewer points suffice. The interval with the largest gap is halved until no gap is larger
+than asked.
 
-Where links are shared neither law holds: more bandwidth may make a step longer.
-:func:`sample_curve` simulates points and halves intervals where halfway the step is off the line.
-That is no bound.
+Where links are shared neither property holds: more bandwidth may make a step longer.
+:func:`sample_curve` simulates points, and halves intervals whose midpoint is off the line. That is
+no bound.
 """
 
 from collections.abc import Callable
@@ -20,27 +20,27 @@ import numpy as np
 from simulator.support.arrays import Floats
 
 Evaluate = Callable[[Floats], Floats]
-"""Steps (s) at some ``x``, all at once."""
+"""Function that returns the steps (s) at several ``x``."""
 
 _NARROW = 1e-9
-"""An interval of ``x`` is not halved below this fraction: there the step jumps."""
+"""Relative width below which an interval of ``x`` is not halved: there the step jumps."""
 _ROUNDING = 1e-12
-_AT_ONCE = 5
+_FIRST_POINTS = 5
 """Points to begin with."""
-_SAMPLED_FIRST = 9
-"""Points to begin with where no law is known."""
-_FINE, _ZOOMS = 1024, 2
-"""Points of a grid on which a break-even is looked for, and how often it is looked at closer."""
+_FIRST_SAMPLES = 9
+"""Points to begin with where neither property holds."""
+_GRID, _ZOOMS = 1024, 2
+"""Points of the grid on which a break-even is searched, and how often the grid is refined."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """Points in ascending order of ``x``, and how far off (s) straight lines between them are.
+    """Points in ascending order of ``x``, and the error of straight lines between them (s).
 
-    ``gap[i]`` bounds the distance of the step from the line between points ``i`` and ``i + 1``,
-    if it never falls with ``x`` and, where ``convex`` says so, is convex. ``fell`` says that it
-    was seen to fall, so that the bound need not hold. Of a sampled curve it is no bound; ``cut``
-    says that not all points of one could be evaluated.
+    ``gap[i]`` bounds the distance of the step from the line between points ``i`` and ``i + 1``, if
+    it never falls with ``x`` and, if ``convex``, is convex. ``fell``: it was seen to fall, so the
+    bound may not hold. For a sampled curve ``gap`` is no bound; ``cut``: some of its points could
+    not be evaluated.
     """
 
     x: Floats
@@ -51,7 +51,7 @@ class Curve:
     cut: bool = False
 
     def at(self, x: Floats) -> Floats:
-        """Step on the lines between the points (s)."""
+        """Return the step on the lines between the points (s)."""
         step: Floats = np.interp(x, self.x, self.step)
         return step
 
@@ -59,32 +59,32 @@ class Curve:
 def trace_curve(
     evaluate: Evaluate, first: float, last: float, *, gap: float, convex: bool, most: int = 20_000
 ) -> Curve:
-    """Trace the curve until no gap exceeds what was asked.
+    """Trace the curve until no gap exceeds the given one.
 
-    Half of the gap is for the points, the other half for leaving out those near a line between
-    others. Intervals that are too narrow to halve are left; the gaps that are left say so.
+    Half of the gap is for the points, the other half for dropping those near a line between others.
+    Intervals too narrow to halve are left, with their gaps.
 
     Parameters
     ----------
     evaluate
-        The step at some ``x``.
+        The step at several ``x``.
     first, last
         Ends of ``x``, greater than 0, in ascending order.
     gap
-        How far the step may be off the lines (s).
+        Largest error of the lines (s).
     convex
         Whether the step is convex in ``x``, not only monotone.
     most
-        Points at which it ends early.
+        Number of points at which it ends early.
     """
-    x = np.geomspace(first, last, _AT_ONCE)
+    x = np.geomspace(first, last, _FIRST_POINTS)
     step = evaluate(x)
     while True:
         gaps = _convex_gaps(x, step) if convex else np.abs(np.diff(step))
         wide = (gaps > gap / 2) & (np.diff(x) > _NARROW * x[1:])
         room = most - len(x)
         if not wide.any() or room <= 0:
-            return _thinned(x, step, gaps, tolerance=gap / 2, convex=convex)
+            return _simplify(x, step, gaps, tolerance=gap / 2, convex=convex)
         chosen = np.flatnonzero(wide)[np.argsort(-gaps[wide], kind="stable")[:room]]
         chosen.sort()
         middle = np.sqrt(x[chosen] * x[chosen + 1])
@@ -95,22 +95,21 @@ def trace_curve(
 def sample_curve(
     evaluate: Evaluate, first: float, last: float, *, gap: float, most: int = 100
 ) -> Curve:
-    """Sample a curve of which no law is known, from ``first`` to ``last``.
+    """Sample a curve without known properties, from ``first`` to ``last``.
 
-    Each interval is looked at halfway, on a scale of factors; where the step is more than ``gap``
-    (s) off the line there, its halves are looked at, too. ``gap`` of the curve is how far off
-    the step was halfway before that point became one of the curve, or, where ``most`` points did
-    not suffice, how far the ends are apart. Elsewhere in an interval it may be more: of a convex
-    step up to about twice as much, of one that falls and rises between two looks anything.
+    Each interval is evaluated at its midpoint, on a logarithmic scale; if the step is more than
+    ``gap`` (s) off the line there, its halves are evaluated, too. ``gap`` of the curve is the error
+    at the midpoint before that became a point of the curve, or, if ``most`` points did not suffice,
+    the difference of the ends. Elsewhere in an interval the error may be larger: up to about twice
+    for a convex step, anything for one that falls and rises between two points.
 
-    Where ``evaluate`` returns fewer steps than it was asked for, the first of them are the last:
-    the curve ends there.
+    If ``evaluate`` returns fewer steps than asked for, the curve ends with the last of them.
     """
-    x = np.geomspace(first, last, _SAMPLED_FIRST)
+    x = np.geomspace(first, last, _FIRST_SAMPLES)
     step = evaluate(x)
     complete = len(step) == len(x)
     x = x[: len(step)]
-    gaps = np.full(len(x) - 1, np.inf)  # of intervals that are not looked at yet
+    gaps = np.full(len(x) - 1, np.inf)  # inf: interval not evaluated yet
     while complete and (open_ := np.flatnonzero(np.isinf(gaps))).size and len(x) < most:
         open_ = open_[: most - len(x)]
         halfway = evaluate(np.sqrt(x[open_] * x[open_ + 1]))
@@ -127,11 +126,11 @@ def sample_curve(
     return Curve(x, step, gaps, convex=False, fell=bool(fell), cut=not complete)
 
 
-def _thinned(x: Floats, step: Floats, gaps: Floats, *, tolerance: float, convex: bool) -> Curve:
-    """Leave out points that lie within ``tolerance`` of a line between two that stay.
+def _simplify(x: Floats, step: Floats, gaps: Floats, *, tolerance: float, convex: bool) -> Curve:
+    """Drop points within ``tolerance`` of a line between two points that stay.
 
-    From a point that stays, the slopes of lines that pass all points since closely enough are a
-    range; the line ends at the last point whose own slope is within it.
+    From a point that stays, the lines that pass all later points closely enough have a range of
+    slopes; the line ends at the last point whose own slope is within it.
     """
     chosen, lowest, highest = [0], -np.inf, np.inf
     for point in range(1, len(x)):
@@ -151,10 +150,10 @@ def _thinned(x: Floats, step: Floats, gaps: Floats, *, tolerance: float, convex:
 
 
 def _convex_gaps(x: Floats, step: Floats) -> Floats:
-    """Greatest distance of the chord from what convexity allows below it, for each interval.
+    """Return the greatest distance of each chord from the lower bound by convexity.
 
-    Below is the higher of the neighbours' chords carried on, and the step at the left: at the
-    first and last interval, where a neighbour is missing, the line is level or rises from there.
+    The lower bound is the higher of the neighbours' extended chords, and at least the step at the
+    left. In the first interval the left chord is level; the last one has no right chord.
     """
     slope = np.diff(step) / np.diff(x)
     before = np.concatenate([[0.0], np.maximum(slope[:-1], 0.0)])
@@ -174,15 +173,15 @@ def _convex_gaps(x: Floats, step: Floats) -> Floats:
 def break_even(
     evaluate: Evaluate, first: float, last: float, *, factor: float, least: float
 ) -> float | None:
-    """Greatest ``x`` from which on, towards ``first``, ``factor`` times as good never buys much.
+    """Return the greatest ``x`` below which a resource ``factor`` times as good never gains much.
 
-    Much is ``least``, a fraction of the step; judged at ``x`` whose better part is on the curve.
-    ``last`` if it buys as much nowhere, None if it still does at the first. A stretch of ``x`` of
-    less than the step of a grid of a thousand may be overlooked.
+    Much is ``least``, a fraction of the step, checked where the better ``x`` is on the curve.
+    Returns ``last`` if it never gains as much, None if it does so already at the first. A range of
+    ``x`` smaller than a step of a grid of a thousand may be missed.
     """
     left, right = first * factor, last
     for _ in range(_ZOOMS):
-        x = np.geomspace(left, right, _FINE)
+        x = np.geomspace(left, right, _GRID)
         now, better = np.split(evaluate(np.concatenate([x, x / factor])), 2)
         much = (now - better >= least * now) & (now > 0)
         if not much.any():

@@ -1,11 +1,11 @@
 """Engine ``analytic``: every call has its links to itself, so no clock is needed.
 
-What a call costs does not depend on what else goes on, and one pass over the ops in the order in
-which they are released says when everything happens.
+The cost of a call does not depend on other calls. One pass over the ops in topological order gives
+all times.
 
-If no two calls that share a link overlap at these times, they are the times of an engine that
-shares links, too: up to the first overlap nothing is shared, and there is none. If some do, only
-the event loop can say what becomes of the step.
+If no two calls that share a link overlap at these times, they are also the times of an engine with
+sharing: up to the first overlap nothing is shared, and there is none. Otherwise only the event loop
+can compute the step.
 """
 
 from typing import NamedTuple
@@ -24,14 +24,14 @@ from simulator.workload import Workload
 
 
 def time_alone(simulation: Simulation) -> None:
-    """Time all ops and calls, where time goes, and the bytes of every link."""
+    """Compute the times of all ops and calls, time by resource, and the bytes of every link."""
     workload, topology = simulation.workload, simulation.topology
     first, row = distinct_calls(workload)
-    joined = row >= 0  # somebody takes part
+    joined = row >= 0  # calls with members
     factor = np.where(joined, workload.calls.factor, np.nan)
     factors = np.bincount(row[joined], workload.calls.factor[joined], len(first))
     time = np.zeros(len(first))
-    spent = np.zeros((len(first) + 1, simulation.spent.shape[1]))  # the last: of calls not made
+    spent = np.zeros((len(first) + 1, simulation.spent.shape[1]))  # last row: calls not made
     simulation.link_bytes = np.zeros(len(topology))
     for number, call in enumerate(first):
         loads = simulation.costs.loads(workload.call_view(call))
@@ -45,7 +45,7 @@ def time_alone(simulation: Simulation) -> None:
 
 
 class _Spans(NamedTuple):
-    """Of every call: start and end (s), and which of the distinct calls it is."""
+    """For every call: start and end (s), and the index of its distinct call."""
 
     start: Floats
     end: Floats
@@ -53,14 +53,14 @@ class _Spans(NamedTuple):
 
 
 class _Links(NamedTuple):
-    """Distinct call ``d`` is on ``link[offset[d]:offset[d + 1]]``."""
+    """Distinct call ``d`` uses ``link[offset[d]:offset[d + 1]]``."""
 
     offset: Longs
     link: NDArray[np.int32]
 
 
 def meeting(timeline: Timeline, costs: Costs) -> Mask:
-    """Mark the calls that are on a link while another call is.
+    """Mark the calls that use a link while another call does.
 
     Returns
     -------
@@ -76,22 +76,22 @@ def meeting(timeline: Timeline, costs: Costs) -> Mask:
     >>> meeting(simulate_on(WorkloadBuilder(job_ranks=1).build(), costs), costs).any()
     np.False_
     """
-    return _marks(timeline.workload, costs, timeline.call_start, timeline.call_end)
+    return _overlaps(timeline.workload, costs, timeline.call_start, timeline.call_end)
 
 
 def any_overlap(workload: Workload, costs: Costs, start: Floats, end: Floats) -> bool:
-    """Whether calls of a workload that start and end then (s) meet on a link; NaN: never made."""
-    return bool(_marks(workload, costs, start, end).any())
+    """Return whether calls with these starts and ends (s) overlap on a link; NaN: call not made."""
+    return bool(_overlaps(workload, costs, start, end).any())
 
 
-def _marks(workload: Workload, costs: Costs, start: Floats, end: Floats) -> Mask:
+def _overlaps(workload: Workload, costs: Costs, start: Floats, end: Floats) -> Mask:
     first, row = distinct_calls(workload)
     used = [_links_of(costs, workload.call_view(call)) for call in first]
     offset = offsets(map(len, used))
     links = np.concatenate([np.empty(0, dtype=np.int32), *used])
     joined = np.flatnonzero(~np.isnan(end) & (row >= 0))
     meets = np.zeros(len(row), dtype=np.bool_)
-    _mark(
+    _mark_overlaps(
         joined[np.argsort(start[joined], kind="stable")],
         _Spans(start, end, row.astype(np.int64)),
         _Links(offset, links),
@@ -103,19 +103,19 @@ def _marks(workload: Workload, costs: Costs, start: Floats, end: Floats) -> Mask
 
 
 def _links_of(costs: Costs, call: Call) -> NDArray[np.int32]:
-    """All links that a call uses at some time."""
+    """Return all links that a call uses, sorted."""
     links = [load.link for load in costs.loads(call)]
     return np.unique(np.concatenate([np.empty(0, dtype=np.int32), *links]))
 
 
 @hot_loop
-def _mark(
+def _mark_overlaps(
     order: Longs, spans: _Spans, used: _Links, until: Floats, holder: Longs, meets: Mask
 ) -> None:
-    """Mark calls that meet, in the order in which they start.
+    """Mark calls that overlap on a link, in the order of their starts.
 
-    ``until`` is when the last call on each link ends, ``holder`` which that is. A call that met
-    somebody other than the holder met the holder, too, or was the holder before: it is marked.
+    ``until`` is the latest end of a call on each link so far, ``holder`` that call. An earlier call
+    other than the holder that a call overlaps has overlapped the holder, and been marked.
     """
     for call in order:
         row = spans.row[call]

@@ -1,13 +1,13 @@
 """Jobs that share a network, each repeating its step.
 
-A step of a job begins on all its ranks when the one before has ended on the last of them, as the
-step time that every other answer gives counts it: what a step is alone, it is again and again. Jobs
-do not wait for each other. Their calls meet on links as those of one job do, in one event loop
-(:mod:`simulator.engine.flow`); nothing is known beforehand of how many steps a job gets
-done, so a step is set up when it begins, and whoever asks says when he has seen enough.
+A step of a job begins on all its ranks when the one before has ended on the last of them, as every
+other answer counts the step time: alone, each step takes the time of the first. Jobs do not wait
+for each other. Their calls contend for links like those of one job, in one event loop
+(:mod:`simulator.engine.flow`). The number of steps of a job is not known beforehand, so a step is
+set up when it begins, and the caller decides when to stop.
 
-What a call loses is how much longer it takes, from its last member's arrival on, than on an idle
-network. It counts for each of its members: what a job loses is the mean over its ranks.
+The loss of a call is its time from its last member's arrival on, less that on an idle network. It
+counts for each of its members: the loss of a job is the mean over its ranks.
 """
 
 from collections import deque
@@ -46,23 +46,23 @@ class RepeatedJob:
     Parameters
     ----------
     name
-        What messages call it.
+        Its name in messages.
     workload
         Its step; its ranks are those of the topology on which it runs.
     costs
-        What its calls put on the links of that topology.
+        Costs of its calls on that topology.
     begins
         When its first step begins (s).
     steps
-        How many steps it does at most.
+        Most steps to run.
     stands_for
-        Ranks of the job that each of its ranks stands for, those that do the same, shape
+        Number of ranks of the job that each of its ranks represents, which are equivalent, shape
         ``(workload.job_ranks,)``; one if not given.
 
     Raises
     ------
     WorkloadError
-        If it begins before 0 or never, or does less than a step.
+        If it begins before 0 or never, or has less than one step.
     """
 
     name: str
@@ -81,7 +81,7 @@ class RepeatedJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepTimes:
-    """When the ops and calls of one step ran, counted from ``begin`` (s); NaN: call not made."""
+    """Times of the ops and calls of one step, counted from ``begin`` (s); NaN: call not made."""
 
     begin: float
     start: Floats
@@ -92,20 +92,20 @@ class StepTimes:
 
 @dataclass(slots=True, eq=False)
 class JobSteps:
-    """What a job has done so far.
+    """Steps of a job so far.
 
     Attributes
     ----------
     begin
-        When each step began (s), that under way too.
+        Start of each step (s), including the current one.
     length
-        How long each step took that is over (s).
+        Duration of each completed step (s).
     lost
-        What the calls of each such step lost to others, those of the job itself among them: the
-        mean over its ranks (s), by :func:`distinct calls
+        Time that the calls of each completed step lost to others, including those of the job
+        itself: the mean over its ranks (s), by :func:`distinct calls
         <simulator.costing.call_costs.distinct_calls>`, shape ``(distinct calls,)``.
     kept
-        The times of the last steps, as many as were asked for.
+        Times of the last steps, as many as were asked for.
     """
 
     begin: list[float] = field(default_factory=list)
@@ -116,14 +116,14 @@ class JobSteps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Together:
-    """What jobs did together: their steps, and the bytes (B) on each link, shape ``(links,)``."""
+    """Result for jobs: their steps, and the bytes (B) on each link, shape ``(links,)``."""
 
     jobs: tuple[JobSteps, ...]
     link_bytes: Floats
 
 
 Enough = Callable[[Sequence[JobSteps]], bool]
-"""Asked whenever a step has ended: whether to stop."""
+"""Called whenever a step has ended; returns whether to stop."""
 
 
 def repeat_together(
@@ -133,25 +133,25 @@ def repeat_together(
     *,
     keep: int = 0,
 ) -> Together:
-    """Let jobs repeat their steps on one network until ``enough``, or all have done their steps.
+    """Let jobs repeat their steps on one network until ``enough``, or all have run all steps.
 
     Parameters
     ----------
     jobs
-        On different ranks of the topology; none is there twice.
+        On disjoint ranks of the topology.
     topology
-        What they share.
+        The network they share.
     enough
-        Asked whenever a step has ended, with what the jobs have done in their order.
+        Called whenever a step has ended, with the steps of all jobs, in their order.
     keep
-        Of how many steps of each job, the last ones, to keep the times of all ops.
+        Number of last steps of each job whose times of all ops are kept.
 
     Raises
     ------
     DeadlockError
         If a step cannot end.
     WorkloadError
-        If two jobs have ops on one rank, or a step takes no time and would be repeated for ever.
+        If two jobs have ops on one rank, or a step takes no time and would repeat for ever.
     """
     owner: dict[int, str] = {}
     for job in jobs:
@@ -167,11 +167,11 @@ def repeat_together(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Waits:
-    """By how much calls take longer than on an idle network, as the mean over a job's ranks.
+class _Delays:
+    """Delay of calls over an idle network, as the mean over a job's ranks.
 
-    ``idle`` is how long each takes there (s), ``share`` the part of the ranks that takes part in
-    it, ``row`` which of the distinct calls it is; of calls that are ``made``.
+    For the calls that are ``made``: ``idle`` is the time on an idle network (s), ``share`` the
+    fraction of the ranks that are members, ``row`` the index of the distinct call.
     """
 
     made: NDArray[np.intp]
@@ -180,31 +180,30 @@ class _Waits:
     row: NDArray[np.intp]
 
     @staticmethod
-    def of(job: RepeatedJob) -> "_Waits":
-        """Take a job's calls that somebody takes part in."""
+    def of(job: RepeatedJob) -> "_Delays":
+        """Return the delays of a job's calls with members."""
         workload = job.workload
         ranks = job.stands_for if job.stands_for is not None else np.ones(workload.job_ranks)
         joined = np.flatnonzero(workload.call >= 0)
         of_each = ranks[workload.rank[joined]]
         members = np.bincount(workload.call[joined], of_each, len(workload.calls))
-        everyone = ranks[list(workload.ranks)].sum()
+        all_ranks = ranks[list(workload.ranks)].sum()
         row = distinct_calls(workload)[1]
         made = np.flatnonzero(row >= 0)
         idle = job.costs.idle_times(workload) * workload.calls.factor
-        return _Waits(made, idle[made], members[made] / everyone, row[made])
+        return _Delays(made, idle[made], members[made] / all_ranks, row[made])
 
     def lost(self, start: Floats, end: Floats) -> Floats:
-        """Return what calls that started and ended then lost, by distinct calls (s)."""
+        """Return the time lost by calls with these starts and ends, by distinct call (s)."""
         longer = end[self.made] - start[self.made] - self.idle
         return np.bincount(self.row, self.share * longer).astype(np.float64)
 
 
 @dataclass(slots=True, eq=False)
-class _Part:
-    """A job under way: where its ops and calls stand among those of all jobs.
+class _JobState:
+    """State of a job: the ranges of its ops and calls among those of all jobs.
 
-    ``ends`` is when its step ends (s), as soon as that is known; before the first step, and between
-    steps, nothing is left to do.
+    ``ends`` is when its step ends (s), once known; inf before the first step and until then.
     """
 
     job: RepeatedJob
@@ -212,30 +211,30 @@ class _Part:
     ops: slice
     calls: slice
     before: LocalTimes
-    waits: _Waits
+    waits: _Delays
     ends: float = inf
 
     @property
-    def goes_on(self) -> bool:
+    def has_steps_left(self) -> bool:
         return len(self.done.length) < self.job.steps
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Jobs side by side in one event loop; an alarm rings whenever a step begins or ends.
+    """Jobs in one event loop; an alarm rings whenever a step begins or ends.
 
-    ``columns`` are the ops and calls of all jobs, numbered one job after the other.
+    ``columns`` are the ops and calls of all jobs, numbered job by job.
     """
 
     loop: Loop
     columns: Columns
-    parts: list[_Part]
+    parts: list[_JobState]
 
     @staticmethod
     def of(jobs: Sequence[RepeatedJob], topology: Topology, keep: int) -> "_Run":
-        """Set out, with an alarm for the begin of each job."""
+        """Set up the loop, with an alarm for the start of each job."""
         works, distinct, rows = Works(topology), list[Work](), list[NDArray[np.intp]]()
-        parts: list[_Part] = []
+        parts: list[_JobState] = []
         first_op = first_call = 0
         for job in jobs:
             work, row = works.distinct(job.workload, job.costs)
@@ -246,8 +245,8 @@ class _Run:
             first_op, first_call = ops.stop, calls.stop
             steps = JobSteps(kept=deque(maxlen=keep))
             before = LocalTimes.of(job.workload)
-            parts.append(_Part(job, steps, ops, calls, before, _Waits.of(job)))
-        columns = _side_by_side(parts)
+            parts.append(_JobState(job, steps, ops, calls, before, _Delays.of(job)))
+        columns = _join_columns(parts)
         factor = np.concatenate([job.workload.calls.factor for job in jobs])
         spent = np.zeros((first_call, len(topology.resources) + 1))
         loop = Loop.of(topology, distinct, np.concatenate(rows), LoopStep(columns, factor, spent))
@@ -259,10 +258,10 @@ class _Run:
         return run
 
     def until(self, enough: Enough) -> None:
-        """Go on until somebody has seen enough, or all jobs have done their steps."""
+        """Simulate until ``enough`` returns True, or all jobs have run all steps."""
         done = [part.done for part in self.parts]
         while True:
-            # How many calls end, at the least, before the step of some job is over
+            # Fewest calls that must still end before a step can: the loop need not return sooner.
             end = self.columns.calls.end
             left = [
                 int(np.isnan(end[part.calls][part.waits.made]).sum())
@@ -273,18 +272,18 @@ class _Run:
             if reason == RANG:
                 part = self.parts[int(self.loop.world.control.tally[LACKING])]
                 if part.done.begin:
-                    self._end(part)
-                    if enough(done) or not any(each.goes_on for each in self.parts):
+                    self._record_step(part)
+                    if enough(done) or not any(each.has_steps_left for each in self.parts):
                         return
-                if part.goes_on:
-                    self._reset(part)
+                if part.has_steps_left:
+                    self._begin_step(part)
             for number, part in enumerate(self.parts):
-                self._look(number, part)
+                self._set_end_alarm(number, part)
             if reason == DONE and not self.loop.world.control.tally[QUEUED]:
                 return
 
-    def _reset(self, part: _Part) -> None:
-        """Set the ops and calls of a job to before its step, and begin it now."""
+    def _begin_step(self, part: _JobState) -> None:
+        """Reset the ops and calls of a job to before its step, and begin the step now."""
         now = float(self.loop.world.control.clock[0])
         part.done.begin.append(now)
         part.ends = inf
@@ -298,28 +297,28 @@ class _Run:
         self.columns.queue[: len(roots)] = roots + part.ops.start
         schedule_roots(self.loop.world.control, self.columns, len(roots))
 
-    def _look(self, number: int, part: _Part) -> None:
-        """Set the alarm for the end of a job's step where no call of it is left.
+    def _set_end_alarm(self, number: int, part: _JobState) -> None:
+        """Set the alarm for the end of a job's step once all its calls have ended.
 
-        Without a call under way and with some left it stands still.
+        If no call runs but some remain, the job is deadlocked.
         """
         if not part.done.begin or part.ends < inf:
             return
         calls = self.columns.calls
         start, end = calls.start[part.calls], calls.end[part.calls]
         if (~np.isnan(start) & np.isnan(end)).any():
-            return  # a call is under way
+            return  # a call is running
         ends = self.columns.ops.end[part.ops]
         if np.isnan(ends).any() or np.isnan(end[part.waits.made]).any():
-            raise DeadlockError(f"{part.job.name}: {self._explained(part)}")
+            raise DeadlockError(f"{part.job.name}: {self._explain(part)}")
         part.ends = float(ends.max(initial=0.0))
         if not part.ends > part.done.begin[-1]:
             message = f"{part.job.name}: its step takes no time: nothing to repeat"
             raise WorkloadError(message)
         set_alarm(self.loop.world.control, part.ends, number)
 
-    def _end(self, part: _Part) -> None:
-        """Note what a step did that is over."""
+    def _record_step(self, part: _JobState) -> None:
+        """Record a step that has ended."""
         ops, calls, begin = self.columns.ops, self.columns.calls, part.done.begin[-1]
         times = StepTimes(
             begin,
@@ -333,7 +332,7 @@ class _Run:
         if part.done.kept.maxlen:
             part.done.kept.append(times)
 
-    def _explained(self, part: _Part) -> str:
+    def _explain(self, part: _JobState) -> str:
         times = LocalTimes.of(part.job.workload)
         begin = part.done.begin[-1]
         times.ops.start[:] = self.columns.ops.start[part.ops] - begin
@@ -341,8 +340,8 @@ class _Run:
         return explain_deadlock(part.job.workload, times)
 
 
-def _side_by_side(parts: Sequence[_Part]) -> Columns:
-    """Join the ops and calls of jobs, numbered one job after the other, before they begin."""
+def _join_columns(parts: Sequence[_JobState]) -> Columns:
+    """Concatenate the initial ops and calls of jobs, numbered job by job."""
     every = [part.before.columns for part in parts]
     ops_before = [part.ops.start for part in parts]
     calls_before = [part.calls.start for part in parts]

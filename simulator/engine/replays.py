@@ -1,9 +1,9 @@
-"""One step simulated again and again, with other numbers: what its points have in common stays.
+"""One step simulated repeatedly with other numbers: points share what they have in common.
 
-A what-if on a bandwidth, a latency or a part of the time changes neither which calls there are, nor
-which links their transfers pass, nor who waits for whom. The event loop
-(:mod:`simulator.engine.flow`) keeps the calls that it has written out, each in its place; a
-further point gives them their numbers, and costs its events.
+A what-if on a bandwidth, a latency or a part of the time changes neither the calls, nor the links
+of their transfers, nor any dependence. The event loop (:mod:`simulator.engine.flow`) keeps the
+calls that it has written out, each in its place; a further point sets their numbers, and costs only
+its events.
 """
 
 from dataclasses import dataclass, field
@@ -20,21 +20,21 @@ from simulator.support.errors import DeadlockError, TopologyError
 from simulator.timeline import Timeline
 from simulator.workload import Workload
 
-_MOST_KEPT = 4
-"""Steps and graphs of which what was written is kept."""
+_MOST_CACHED = 4
+"""Most pairs of step and graph whose prepared loops are cached."""
 
 
 @dataclass(slots=True, eq=False)
-class _Kept:
-    """What was set up for a step with these calls on a graph; ``works`` are those of the last."""
+class _Prepared:
+    """A loop prepared for the calls of a step on a graph; ``works`` are those of the last point."""
 
     workload: Workload
     works: Works
     row: NDArray[np.intp]
     loop: Loop
 
-    def renewed(self, simulation: Simulation) -> bool:
-        """Set out anew with other numbers; say whether that can be."""
+    def renew(self, simulation: Simulation) -> bool:
+        """Reset the loop to other numbers; return False if it does not fit them."""
         if not _same_calls(self.workload, simulation.workload):
             return False
         again = self.works.again(simulation.costs)
@@ -46,51 +46,49 @@ class _Kept:
 
 @dataclass(slots=True, eq=False)
 class Replays:
-    """Simulates points; of the last few steps and graphs what was set up is kept.
+    """Simulates points, and caches the loops of the last few steps and graphs.
 
-    Each point comes with its own workload and costs. It is looked up what is the same as of a point
-    before: the calls, the graph of links with its routes, and the transfers of each call.
+    Each point has its own workload and costs. Parts equal to those of an earlier point are reused:
+    the calls, the graph of links with its routes, and the transfers of each call.
     """
 
-    _kept: list[_Kept] = field(default_factory=list)
+    _kept: list[_Prepared] = field(default_factory=list)
 
     def timeline(
         self, workload: Workload, costs: Costs, progress: Progress | None = None
     ) -> Timeline:
         """Simulate a point as engine ``flow`` does."""
-        return self._simulated(workload, costs, progress).timeline("flow")
+        return self._simulate(workload, costs, progress).timeline("flow")
 
     def makespan(self, workload: Workload, costs: Costs) -> float:
-        """Simulate a point, and say no more than how long it takes (s)."""
-        simulation = self._simulated(workload, costs, None)
+        """Simulate a point, and return only its duration (s)."""
+        simulation = self._simulate(workload, costs, None)
         ends = simulation.local.ops.end
         if np.isnan(ends).any():
             raise DeadlockError(explain_deadlock(workload, simulation.local))
         return float(ends.max(initial=0.0))
 
-    def _simulated(self, workload: Workload, costs: Costs, progress: Progress | None) -> Simulation:
+    def _simulate(self, workload: Workload, costs: Costs, progress: Progress | None) -> Simulation:
         if workload.job_ranks > costs.topology.ranks:
             raise TopologyError(
                 f"the job has {workload.job_ranks} ranks, {costs.topology.name} has "
                 f"{costs.topology.ranks}"
             )
         simulation = Simulation(workload, costs.topology, costs, progress)
-        replay = next(
-            (replay for replay in reversed(self._kept) if replay.renewed(simulation)), None
-        )
+        replay = next((replay for replay in reversed(self._kept) if replay.renew(simulation)), None)
         if replay is None and not closed_form(simulation):
             works = Works(simulation.topology)
             distinct, row = works.distinct(simulation.workload, simulation.costs)
             loop = Loop.of(simulation.topology, distinct, row, Step.of(simulation))
-            replay = _Kept(simulation.workload, works, row, loop)
-            self._kept[:] = [*self._kept[1 - _MOST_KEPT :], replay]
+            replay = _Prepared(simulation.workload, works, row, loop)
+            self._kept[:] = [*self._kept[1 - _MOST_CACHED :], replay]
         if replay is not None:
             replay.loop.answer(simulation)
         return simulation
 
 
 def _same_calls(first: Workload, second: Workload) -> bool:
-    """Whether two steps have the same calls of the same groups, joined by as many ops."""
+    """Whether two steps have the same calls of the same groups, with as many members."""
     if first.calls is not second.calls:
         columns = ("kind", "group", "size", "dtype", "transfer", "spread", "shares")
         calls, other_calls = first.calls, second.calls

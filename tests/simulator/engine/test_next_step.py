@@ -20,7 +20,7 @@ from simulator.analytic.contraction import contract
 from simulator.analytic.longest_path import Points
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
-from simulator.engine.next_step import _joined, begins, joints, with_advance, without_backlog
+from simulator.engine.next_step import _lane_edges, begins, joints, with_advance, without_backlog
 from simulator.support.errors import WorkloadError
 from simulator.workload import STEP_BEFORE, Repeats, What, Workload
 from tests.helpers.strategies import workloads
@@ -59,7 +59,7 @@ def test_the_first_ops_of_a_lane_wait_for_all_its_last_ones(ops, order):
     first = [op for op, (_, ends) in enumerate(ops) if not ends]
     order.shuffle(last)
     lag = np.arange(len(ops)) / 8
-    edges = _joined(lane, np.array(last, dtype=int), np.array(first, dtype=int), lag)
+    edges = _lane_edges(lane, np.array(last, dtype=int), np.array(first, dtype=int), lag)
     pairs = sorted(zip(edges.source.tolist(), edges.target.tolist(), strict=True))
     assert pairs == sorted((a, b) for a in last for b in first if lane[a] == lane[b])
     assert np.array_equal(edges[2], lag[edges.target])

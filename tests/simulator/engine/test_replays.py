@@ -108,7 +108,7 @@ def test_points_of_one_graph_are_set_up_once(family):
 
 
 def test_steps_and_graphs_in_turn_do_not_get_in_each_others_way(monkeypatch):
-    monkeypatch.setattr(module, "_MOST_KEPT", 2)
+    monkeypatch.setattr(module, "_MOST_CACHED", 2)
     replays = Replays()
     cases = [wide_case(family, number) for family in ("rail", "torus") for number in (1, 3)]
     for found in [*cases, *cases[::-1]]:

@@ -291,11 +291,11 @@ class Baseline:
 def by_engine(base: Baseline, engine: str) -> Baseline:
     """Return a baseline by another engine; it shares no state that simulating would change."""
 
-    def anew(scenario: Scenario) -> Scenario:
+    def fresh(scenario: Scenario) -> Scenario:
         return replace(scenario, engine=engine, _site=None)
 
-    recorded = anew(base.recorded)
-    scenario = recorded if base.scenario is base.recorded else anew(base.scenario)
+    recorded = fresh(base.recorded)
+    scenario = recorded if base.scenario is base.recorded else fresh(base.scenario)
     replay = recorded.run()
     return replace(
         base,
@@ -327,20 +327,19 @@ class NetworkPriorAnswer(TypedDict):
 
 
 class BaselineAnswer(TypedDict):
-    """The replay an answer is made from: its error (%), and what of the trace it covers.
+    """The replay an answer is based on: its error (%), and what of the trace it covers.
 
-    ``assumptions`` are what the what-ifs take for granted of what no trace has shown.
+    ``assumptions`` are what the what-ifs assume without evidence in a trace.
 
-    Times are in seconds. Where a trace shows how steps follow each other, a step is its period: by
-    how much it ends later than the one before; ``latency_s`` is from its begin to its end. Else
-    ``latency_s`` is null, and the step is that. ``step_interval_pct`` is half the width of the 95 %
-    interval of the step itself (% of it), null where nothing like it was measured.
-    ``measured_step_s`` and ``baseline_error_pct`` are null where nothing was measured,
-    ``changed_step_s`` where no what-if changed the step. Where it was given how long the step takes
-    unprofiled, that is the measured step, and ``unprofiled`` says which stalls were removed.
-    ``communication_error_pct`` is the signed median of ``communication_error``. ``pinned_pct`` is
-    what remains of the step that is asked about when every resource is a million times as good, in
-    % of it.
+    Times are in seconds. If a trace shows how steps follow each other, a step is its period: from
+    the end of the one before to its own end; ``latency_s`` is from its begin to its end. Else
+    ``latency_s`` is null, and the step is from its begin to its end. ``step_interval_pct`` is half
+    the width of the 95 % interval of the step itself (% of it), null if nothing similar was
+    measured. ``measured_step_s`` and ``baseline_error_pct`` are null if nothing was measured,
+    ``changed_step_s`` if no what-if changed the step. If an unprofiled step time was given, that is
+    the measured step, and ``unprofiled`` lists the removed stalls. ``communication_error_pct`` is
+    the signed median of ``communication_error``. ``pinned_pct`` is what remains of the step in
+    question if every resource is a million times as good, in % of it.
     """
 
     trace: str

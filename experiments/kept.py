@@ -125,9 +125,9 @@ class CacheFile(ABC):
             size = self._bytes()
             if size <= most:
                 return 0
-            gone = self._evict(size, most)
+            evicted = self._evict(size, most)
             self._base.execute("VACUUM")
-            return gone
+            return evicted
 
     @abstractmethod
     def _make_tables(self) -> None:

@@ -80,10 +80,10 @@ class Question:
 
     def _is_input(self, path: str) -> bool:
         """Whether an opened file is an input that the key does not cover."""
-        ours = (str(self._folder), f"{tempfile.gettempdir()}/twofold-", "/proc", "/dev", "/sys")
+        excluded = (str(self._folder), f"{tempfile.gettempdir()}/twofold-", "/proc", "/dev", "/sys")
         packages = Path(__file__).parents[1]
         return not path.startswith(
-            (*ours, *_libraries(), *(f"{packages}/{root}" for root in _ROOTS))
+            (*excluded, *_libraries(), *(f"{packages}/{root}" for root in _ROOTS))
         )
 
     def _are_older(self, files: dict[str, str]) -> bool:

@@ -218,13 +218,13 @@ def _explanation(call: "ComparedCall") -> str:
 
 
 def _cause_of_errors(report: "CollectiveCompareReport") -> str:
-    far = [call for call in report.calls if abs(call.error_pct) > NEAR_PCT]
-    if not far:
+    poor = [call for call in report.calls if abs(call.error_pct) > NEAR_PCT]
+    if not poor:
         return f"No call is off by more than {NEAR_PCT:.0f} %."
-    explained = sum(bool(call.explanation) for call in far)
-    counts = Counter(call.limited_by for call in far if not call.explanation)
-    are = "is" if len(far) == 1 else "are"
-    cause = f"{plural(len(far), 'call')} {are} off by more than {NEAR_PCT:.0f} %"
+    explained = sum(bool(call.explanation) for call in poor)
+    counts = Counter(call.limited_by for call in poor if not call.explanation)
+    are = "is" if len(poor) == 1 else "are"
+    cause = f"{plural(len(poor), 'call')} {are} off by more than {NEAR_PCT:.0f} %"
     if explained:
         cause += f"; another choice or setting of the library explains {explained:,} of them"
     if counts:

@@ -223,7 +223,7 @@ def _links_by_kind(links: "Sequence[MetLink]") -> "list[list[MetLink]]":
     for link in links:
         shares = tuple((part["job"], f"{part['utilisation']:.4g}") for part in link.jobs)
         kinds.setdefault((link.resource, link.bandwidth, shares), []).append(link)
-    return sorted(kinds.values(), key=lambda alike: -sum(link.lost_s for link in alike))
+    return sorted(kinds.values(), key=lambda group: -sum(link.lost_s for link in group))
 
 
 def _links(report: "ShareReport") -> Section:

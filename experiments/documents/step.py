@@ -178,7 +178,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
         )
     yield from _placement_doubts(base)
     yield from _length_doubts(base)
-    recorded = coverage.step != GENERATED  # representatives of a plan stand for all ranks
+    recorded = coverage.step != GENERATED  # representatives of a plan represent all ranks
     is_part = recorded and len(coverage.ranks) < coverage.ranks_in_job
     if is_part and not base.settings.reading.copies:
         yield Doubt(

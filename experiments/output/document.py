@@ -272,7 +272,7 @@ class Document:
     headline, cause
         The answer in a sentence, and the reason in another.
     trust
-        How far to trust it; None where nothing was simulated.
+        How far to trust it; None if nothing was simulated.
     sections
         Tables, bars, charts, timelines, networks and texts.
     facts

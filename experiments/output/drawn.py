@@ -66,7 +66,7 @@ def packed(columns: Columns) -> dict[str, Any]:
     ValueError
         If columns are not of equal length.
     """
-    lengths = {len(one.values) for one in columns.values()}
+    lengths = {len(column.values) for column in columns.values()}
     if len(lengths) > 1:
         raise ValueError(f"columns must have equal length, not {sorted(lengths)}")
     parts: list[bytes] = []

@@ -136,9 +136,9 @@ def fragment(document: Document) -> tuple[str, list[dict[str, Any]]]:
 def _shown_sections(sections: Sequence[Section]) -> list[Section]:
     """Return the sections of a page for the templates."""
     return [
-        replace(one, blocks=[_shown(block) for block in one.blocks if not _is_hidden(block)])
-        for one in sections
-        if one.page
+        replace(part, blocks=[_shown(block) for block in part.blocks if not _is_hidden(block)])
+        for part in sections
+        if part.page
     ]
 
 

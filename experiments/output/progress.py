@@ -62,7 +62,7 @@ def bar(unit: str = "calls") -> "Iterator[Watch]":
         TimeRemainingColumn,
     )
 
-    begun = time.monotonic()
+    started = time.monotonic()
     shown = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
@@ -73,20 +73,20 @@ def bar(unit: str = "calls") -> "Iterator[Watch]":
         transient=True,
     )
     try:
-        yield lambda what: _reporter(shown, f"simulating {what}", begun)
+        yield lambda what: _reporter(shown, f"simulating {what}", started)
     finally:
         if shown.live.is_started:
             shown.stop()
 
 
-def _reporter(bar: "Progress", what: str, begun: float) -> "Report":
+def _reporter(bar: "Progress", what: str, started: float) -> "Report":
     task: TaskID | None = None
-    shown = begun
+    shown = started
 
     def report(done: int, total: int) -> None:
         nonlocal task, shown
         now = time.monotonic()
-        if now - begun < _PATIENCE or (now - shown < _EVERY and done < total):
+        if now - started < _PATIENCE or (now - shown < _EVERY and done < total):
             return
         shown = now
         if not bar.live.is_started:

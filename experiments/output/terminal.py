@@ -208,8 +208,8 @@ def print_text(console: Console, text: str, *, style: str = "") -> None:
 
 def print_facts(console: Console, facts: Facts) -> None:
     """Print names with their text in two columns; empty ones are left out."""
-    for name, said in facts.items():
-        text = said if isinstance(said, str) else _dotted(said, console.width - FACT_NAME)
+    for name, fact in facts.items():
+        text = fact if isinstance(fact, str) else _dotted(fact, console.width - FACT_NAME)
         _print_named(console, name, text, FACT_NAME)
 
 

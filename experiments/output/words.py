@@ -158,7 +158,7 @@ def better(resource: str, factor: float, *, begins: bool = True, devices: str = 
     resource
         A name such as ``scale_up.bandwidth``.
     factor
-        How many times as good it is: 2 is half of a latency.
+        The factor by which it is better: 2 is half of a latency.
     begins
         Whether the sentence begins with it.
     devices

@@ -104,7 +104,7 @@ def compare(
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says; ClusterError for a topology or cluster that
+        As :func:`experiments.baseline.baseline`; ClusterError for a topology or cluster that
         cannot be built.
     """
     if not clusters:

@@ -114,7 +114,7 @@ def sweep(
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says; WhatIfError for a factor or resource that the
+        As :func:`experiments.baseline.baseline`; WhatIfError for a factor or resource that the
         cluster cannot be asked for.
     """
     factors = [float(factor) for factor in factors]  # NumPy's floats print differently
@@ -247,14 +247,14 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
         The first and the last factor, the last at least twice the first; or text, which may also
         hold values: ``0.25..16`` or ``1 GB/s..400 GB/s``.
     gap
-        How far interpolation between points may be off, as a fraction of the step.
+        Largest error of interpolation between points, as a fraction of the step.
     threshold
         The saving by doubling that counts as little, in percent of the step.
 
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says; WhatIfError for a resource that changes
+        As :func:`experiments.baseline.baseline`; WhatIfError for a resource that changes
         which links there are, or factors and gaps that cannot be.
     """
     resource = check_resource(resource)

@@ -125,7 +125,7 @@ def utility(  # noqa: PLR0913 - the options of the command
     trace, cluster
         As :func:`experiments.baseline.baseline` takes them.
     factor
-        How many times as good each resource is; 2 halves a latency.
+        The factor by which each resource is better; 2 halves a latency.
     resources
         The resources to ask about; by default all.
     per
@@ -139,7 +139,7 @@ def utility(  # noqa: PLR0913 - the options of the command
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says, and for an unknown resource or a factor that
+        As :func:`experiments.baseline.baseline`, and for an unknown resource or a factor that
         is not positive, or if ``per`` is neither, or ``failures`` cannot be read.
     """
     if per and per not in PER:

@@ -105,7 +105,7 @@ def what_ifs(  # noqa: PLR0913 - the options of the command
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says; WhatIfError for a text that is no change, and
+        As :func:`experiments.baseline.baseline`; WhatIfError for a text that is no change, and
         for draws if no change is random, before any is simulated. If none of the changes can be
         made, the error of the first: WhatIfError if it matches nothing in the step,
         DisconnectedError if it disconnects ranks, or does so in every draw.

@@ -271,15 +271,15 @@ class _Run:
         counts = {**often, **dict.fromkeys(endless, 0)}
         for _ in range(_ROUNDS if endless else 0):
             timeline = self.simulated(counts)
-            over = max(timeline.call_end[self.of_call(timeline, at)].max() for at in often)
-            more = {at: max(counts[at], _starts_until(self.calls[at], over)) for at in endless}
+            until = max(timeline.call_end[self.of_call(timeline, at)].max() for at in often)
+            more = {at: max(counts[at], _starts_until(self.calls[at], until)) for at in endless}
             if all(more[at] == counts[at] for at in endless):
                 break
             counts |= more
             _check_count(counts, self.calls)
         for at in endless:  # delayed by earlier ones, some repetitions start after the others' end
             started = timeline.call_start[self.of_call(timeline, at)]
-            counts[at] = max(1, int((started < over).sum()))
+            counts[at] = max(1, int((started < until).sum()))
         return {at: counts[at] for at in sorted(counts)}
 
     def simulated(self, repetitions: Mapping[int, int]) -> Timeline:
@@ -416,9 +416,9 @@ def _size(call: TimedCall) -> tuple[float, Shares | None]:
     return largest(call.size, shares), shares
 
 
-def _starts_until(call: TimedCall, over: float) -> int:
+def _starts_until(call: TimedCall, until: float) -> int:
     """Return how many repetitions of a call start by schedule before the others have ended."""
-    return max(0, math.ceil((over - call.start) / (call.every or math.inf)))
+    return max(0, math.ceil((until - call.start) / (call.every or math.inf)))
 
 
 def _check_count(repetitions: Mapping[int, int], calls: Sequence[TimedCall]) -> None:

@@ -256,11 +256,11 @@ class _Curve:
 
     def compared(self) -> Iterator[ComparedCall]:
         """Compare each call with the model, and explain the difference."""
-        off = np.array([_error_pct(answer.call, answer.time) for answer in self.calls])
-        setting, with_setting = "", off
-        if len(off) >= _FEWEST and np.median(np.abs(off)) > NEAR_PCT:
-            setting, with_setting = self._setting(off)
-        choices = self._choices(off)
+        errors_pct = np.array([_error_pct(answer.call, answer.time) for answer in self.calls])
+        setting, with_setting = "", errors_pct
+        if len(errors_pct) >= _FEWEST and np.median(np.abs(errors_pct)) > NEAR_PCT:
+            setting, with_setting = self._setting(errors_pct)
+        choices = self._choices(errors_pct)
         for row, answer in enumerate(self.calls):
             call, explanation, explained = answer.call, "", None
             if setting:
@@ -281,7 +281,7 @@ class _Curve:
                 size_bytes=call.size,
                 measured_s=call.time,
                 modelled_s=answer.time,
-                error_pct=float(off[row]),
+                error_pct=float(errors_pct[row]),
                 measured_busbw_GBps=speeds[0],
                 modelled_busbw_GBps=speeds[1],
                 algorithm=answer.algorithm,
@@ -293,12 +293,12 @@ class _Curve:
                 location=call.location,
             )
 
-    def _setting(self, off: Floats) -> tuple[str, Floats]:
+    def _setting(self, errors_pct: Floats) -> tuple[str, Floats]:
         """Return the setting that explains the curve, and errors with it; "" if none does.
 
         It is chosen on every second row, and must hold on the others.
         """
-        best, chosen, least = "", off, float(np.median(np.abs(off[::2])))
+        best, chosen, least = "", errors_pct, float(np.median(np.abs(errors_pct[::2])))
         for text in self._settings():
             try:
                 changed = changed_network(self.cluster, [text], self.calls[0].call.ranks, None)
@@ -306,12 +306,12 @@ class _Curve:
                 times, _ = modelled(calls, cluster_of(changed) or self.cluster, self.watch)
             except TwofoldError:  # the cluster does not have this setting
                 continue
-            with_it = np.array([_error_pct(answer.call, answer.time) for answer in times])
-            median = float(np.median(np.abs(with_it[::2])))
-            if len(with_it) == len(off) and median < least:
-                best, chosen, least = text, with_it, median
-        apart = [float(np.median(np.abs(errors[1::2]))) for errors in (off, chosen)]
-        return (best, chosen) if best and apart[1] <= _HALF * apart[0] else ("", off)
+            changed_errors = np.array([_error_pct(answer.call, answer.time) for answer in times])
+            median = float(np.median(np.abs(changed_errors[::2])))
+            if len(changed_errors) == len(errors_pct) and median < least:
+                best, chosen, least = text, changed_errors, median
+        held_out = [float(np.median(np.abs(errors[1::2]))) for errors in (errors_pct, chosen)]
+        return (best, chosen) if best and held_out[1] <= _HALF * held_out[0] else ("", errors_pct)
 
     def _settings(self) -> Iterator[str]:
         """Yield the library's settings that may concern these calls."""
@@ -324,21 +324,21 @@ class _Curve:
             yield "library.pxn = 0"
         yield from (f"p2p {level}" for level in get_args(P2pLevel))
 
-    def _choices(self, off: Floats) -> list[dict[str, float]]:
+    def _choices(self, errors_pct: Floats) -> list[dict[str, float]]:
         """Return by row the choices that explain it and the next size, with their errors."""
         site = site_of(self.calls[0].call, self.cluster)
         machine, costs = site.machine(), site.costs()
         halved: list[dict[str, float]] = []
         for row, answer in enumerate(self.calls):
             halved.append({})
-            if abs(off[row]) <= NEAR_PCT:
+            if abs(errors_pct[row]) <= NEAR_PCT:
                 continue
             call = call_of(answer.call, costs)
             positions = np.array(call.group.ranks, dtype=np.int32)
             for plan in ways(call, costs.topology, machine):
                 time = cost(lay(plan, positions, call.size, costs.topology))
                 error = _error_pct(answer.call, time)
-                if abs(error) <= _HALF * abs(off[row]):
+                if abs(error) <= _HALF * abs(errors_pct[row]):
                     halved[-1][f"{plan.schedule.algorithm} {plan.protocol}".strip()] = error
         sizes = sorted({answer.call.size for answer in self.calls})
         explained: dict[float, set[str]] = {size: set() for size in sizes}

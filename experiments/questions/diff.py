@@ -246,7 +246,7 @@ def diff(  # noqa: PLR0913 - two steps, each with its trace and cluster
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says; TraceError if nothing was measured and no
+        As :func:`experiments.baseline.baseline`; TraceError if nothing was measured and no
         cluster is named, SettingsError if A and B are the same step of one trace.
     """
     settings = settings or Settings()
@@ -260,9 +260,9 @@ def diff(  # noqa: PLR0913 - two steps, each with its trace and cluster
     runs = [(MEASURED, a.measured, b.measured), (SIMULATED, a.simulated, b.simulated)]
     parts = [
         part
-        for run, run_a, theirs in runs
-        if run_a is not None and theirs is not None
-        for part in [_part(run, row, run_a.step) for row in compared(run_a, theirs)]
+        for run, run_a, run_b in runs
+        if run_a is not None and run_b is not None
+        for part in [_part(run, row, run_a.step) for row in compared(run_a, run_b)]
     ]
     if not parts:
         without = [side.loaded.trace for side in (a, b) if side.measured is None]
@@ -356,9 +356,9 @@ def _changes(a: Side, b: Side, watch: Watch) -> tuple[tuple[ChangeOfA, ...], Cha
 
 def _same_runs(a: Baseline, b: Baseline) -> tuple[Recorded, Recorded]:
     """Return both as measured, or else both as simulated."""
-    of_a, theirs = (measured(base.loaded.workload) for base in (a, b))
-    if of_a is not None and theirs is not None:
-        return Recorded(of_a, _alone(a, of_a)), Recorded(theirs, _alone(b, theirs))
+    run_a, run_b = (measured(base.loaded.workload) for base in (a, b))
+    if run_a is not None and run_b is not None:
+        return Recorded(run_a, _alone(a, run_a)), Recorded(run_b, _alone(b, run_b))
     return (
         Recorded(a.timeline, call_costs(a.scenario)),
         Recorded(b.timeline, call_costs(b.scenario)),

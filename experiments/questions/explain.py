@@ -103,7 +103,7 @@ def replay(
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says.
+        As :func:`experiments.baseline.baseline`.
     """
     base = baseline(trace, cluster, as_recorded(settings), watch)
     ends = base.loaded.measured_end
@@ -281,7 +281,7 @@ def explain(
         A resource, such as ``scale_out.bandwidth``: the saving by ``factor`` times of it is broken
         down by cause, module and rank; "" for none.
     factor
-        How many times as good: 2 is twice a bandwidth and half of a latency.
+        The factor by which it is better: 2 is twice a bandwidth and half of a latency.
     settings, watch
         As for every question.
 
@@ -292,7 +292,7 @@ def explain(
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says; WhatIfError for an unknown resource, one that
+        As :func:`experiments.baseline.baseline`; WhatIfError for an unknown resource, one that
         this step does not use, or an engine whose calls do not end together.
     """
     resource = check_resource(utility) if utility else ""

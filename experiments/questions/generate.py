@@ -492,7 +492,7 @@ def memory(plan: GenerationPlan) -> MemoryReport:
     Returns
     -------
     MemoryReport
-        Bytes of each part for every pipeline stage; whether they fit (None where the plan does not
+        Bytes of each part for every pipeline stage; whether they fit (None if the plan does not
         give the memory); and what would fit if they do not.
 
     Examples
@@ -591,7 +591,7 @@ def nccl_environment(
     ------
     WhatIfError
         If the library has no such variables, a what-if changes the machine or the step, or a rule
-        is for some sizes or groups only, which NCCL_ALGO cannot say.
+        is for some sizes or groups only, which NCCL_ALGO cannot express.
 
     Examples
     --------

@@ -300,7 +300,7 @@ def metrics(
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says; if there are no windows.
+        As :func:`experiments.baseline.baseline`; if there are no windows.
     """
     if windows < 1:
         raise WhatIfError(f"{windows} windows: write 1 or more")

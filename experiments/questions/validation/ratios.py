@@ -216,7 +216,7 @@ def validate_ratios(
     Raises
     ------
     TraceError
-        As :func:`read_ratios` says.
+        As :func:`read_ratios`.
     WhatIfError
         If there are no tables, or predictions and several.
 

@@ -217,9 +217,9 @@ def validate(  # noqa: PLR0913 - the options of the command
         If a trace has no cluster, or there is nothing to validate.
     TraceError
         As :func:`experiments.validation.predicted_points.read_points` and
-        :func:`collectives.files.benchmark_logs.read_logs` say.
+        :func:`collectives.files.benchmark_logs.read_logs`.
     ClusterError
-        As :func:`topologies.load_cluster` says.
+        As :func:`topologies.load_cluster`.
     """
     settings = settings or _EVERY_STEP
     if predictions is not None and len(against) != 1:

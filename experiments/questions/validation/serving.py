@@ -163,7 +163,7 @@ def validate_serving(
     Raises
     ------
     TraceError
-        As :func:`experiments.validation.serving_rows.read_serving` says.
+        As :func:`experiments.validation.serving_rows.read_serving`.
     WhatIfError
         If there are no tables.
     """
@@ -250,7 +250,7 @@ _FILES = ("meta.json", "requests.jsonl")
 class ServingLog:
     """Requests in the order of their arrival; times count from the first arrival (s).
 
-    ``first`` and ``last`` are NaN where nothing was measured.
+    ``first`` and ``last`` are NaN if nothing was measured.
     """
 
     ids: tuple[str, ...]

@@ -193,7 +193,7 @@ def validate_steps(
     Raises
     ------
     TraceError
-        As :func:`experiments.validation.measured_steps.read_steps` says.
+        As :func:`experiments.validation.measured_steps.read_steps`.
     WhatIfError
         If there are no tables or no workers.
 

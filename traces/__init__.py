@@ -1,1 +1,1 @@
-"""Files of other tools to a workload, and back."""
+"""Readers of other tools' files into workloads, and writers of them."""

@@ -1,8 +1,8 @@
 """GOAL schedules (LogGOPSim), read and written: calcs are compute ops, messages are calls.
 
-What LogGOPSim decides while it runs is decided here while reading, and noted: which send a receive
-from any source gets, and in which order a cpu runs what is free. An eager message, up to
-LogGOPSim's ``S``, does not hold up what requires its send: that waits for the send's start only.
+LogGOPSim's decisions at run time are taken here when reading, and noted: the send for a receive
+from any source, and the order in which a cpu runs ready ops. An eager message, up to LogGOPSim's
+``S``, does not delay ops that require its send: they wait for the send's start only.
 
 The text is LogGOPSim's dialect of the Group Operation Assembly Language, by the grammar of its
 ``txt2bin.re``::
@@ -18,9 +18,9 @@ The text is LogGOPSim's dialect of the Group Operation Assembly Language, by the
 A ``calc`` counts nanoseconds, as LogGOPSim's own times do. ``l2 irequires l1``: l2 may start once
 l1 has started.
 
-GOAL has no collectives: one that is written is its schedule of transfers. Lags and earliest starts
-are calcs, on a cpu of their own. Names, dtypes, and what a call was measured to take have no place
-in GOAL, nor has an edge between ranks: that is refused.
+GOAL has no collectives: each is written as its schedule of transfers. Lags and earliest starts are
+calcs, on a cpu of their own. GOAL has no names, dtypes or measured times of calls, and these are
+dropped; edges between ranks cannot be written, and are refused.
 """
 
 import math
@@ -44,9 +44,9 @@ from traces.core.loaded import Coverage, Loaded
 from traces.matching.lane_order import one_at_a_time
 
 ANY = -1
-"""Any source, any tag."""
+"""Any source or any tag."""
 EXACT = "// twofold: a send ends when it has arrived, and requires tells all order there is"
-"""A line of files written here: no eager messages, no order on a cpu that is not written."""
+"""Line of files written here: no eager messages, and all orders on a cpu are explicit."""
 _MOST_RANKS = 10**7
 _MOST = 2**64
 _RANKS = re.compile(r"num_ranks\s+(\d{1,19})")
@@ -77,7 +77,7 @@ class GoalOp:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """``op`` requires ``other``, or its ``start`` only; both are places in the rank."""
+    """``op`` requires ``other``, or its ``start`` only; both are indices within the rank."""
 
     op: int
     other: int
@@ -86,7 +86,7 @@ class Need:
 
 @dataclass(slots=True)
 class GoalRank:
-    """One rank: its statements, and what they require."""
+    """One rank: its statements and their dependencies."""
 
     rank: int
     ops: list[GoalOp] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Goal:
 
 
 def parse_goal(path: Path, text: str) -> Goal:
-    """Read a schedule."""
+    """Parse a schedule."""
     lines = _lines(text)
     number, first = next(lines, (1, ""))
     ranks = _RANKS.fullmatch(first)
@@ -127,7 +127,7 @@ def parse_goal(path: Path, text: str) -> Goal:
 
 
 def goal_lines(goal: Goal) -> Iterator[str]:
-    """Write a schedule, line by line."""
+    """Yield the lines of a schedule."""
     yield f"num_ranks {goal.num_ranks}"
     if goal.exact:
         yield EXACT
@@ -152,7 +152,7 @@ def _statement(op: GoalOp) -> str:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines that say something, with their numbers; a brace may share one with a statement."""
+    """Yield the lines with statements, numbered; a brace may share a line with a statement."""
     bare = GOAL_COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)
     for number, line in enumerate(bare.splitlines(), 1):
         for piece in re.split(r"(?<=\{)|(?=\})", line):
@@ -222,7 +222,7 @@ def _op(path: Path, number: int, line: str, num_ranks: int) -> GoalOp:
 
 
 OpPlace = tuple[int, int]
-"""A rank and the place of a statement in it."""
+"""A rank and the index of a statement in it."""
 
 
 def load_goal(path: Path, step: str = "all") -> Loaded:
@@ -231,7 +231,7 @@ def load_goal(path: Path, step: str = "all") -> Loaded:
     Raises
     ------
     TraceError
-        If it cannot be read, a message has no other end, or what is required makes a cycle.
+        If it cannot be read, a message has only one end, or the dependencies have a cycle.
     """
     if step not in ("median", "all"):
         raise TraceError(f"{path}: no step {step}: a GOAL schedule has no steps")
@@ -268,8 +268,8 @@ def load_goal(path: Path, step: str = "all") -> Loaded:
 
 
 @dataclass(slots=True)
-class _GoalBuild:
-    """A workload while it is put together: the op of each statement, and which run alone."""
+class _Build:
+    """A workload under construction: the call of each statement, and which ops are exclusive."""
 
     builder: WorkloadBuilder
     exact: bool
@@ -279,7 +279,7 @@ class _GoalBuild:
 
 def _workload(path: Path, goal: Goal, notes: Counter[str]) -> Workload:
     builder = WorkloadBuilder(job_ranks=goal.num_ranks)
-    build = _GoalBuild(builder, goal.exact, _calls(path, goal, builder, notes))
+    build = _Build(builder, goal.exact, _calls(path, goal, builder, notes))
     for rank in sorted(goal.ranks):
         _add_rank(build, goal.ranks[rank], notes)
     workload = builder.build()
@@ -291,7 +291,7 @@ def _workload(path: Path, goal: Goal, notes: Counter[str]) -> Workload:
 def _calls(
     path: Path, goal: Goal, builder: WorkloadBuilder, notes: Counter[str]
 ) -> dict[OpPlace, int]:
-    """Make a call of each pair of a send and a receive."""
+    """Add a call for each pair of a send and a receive; return them by statement."""
     call_of: dict[OpPlace, int] = {}
     sequence: Counter[tuple[int, int]] = Counter()
     for (sender, sent), (receiver, received) in pair_messages(path, goal, notes):
@@ -308,7 +308,7 @@ _NANO = 1e-9
 _WHAT = {"calc": What.COMPUTE, "send": What.SEND, "recv": What.RECEIVE}
 
 
-def _add_rank(build: _GoalBuild, rank_ops: GoalRank, notes: Counter[str]) -> None:
+def _add_rank(build: _Build, rank_ops: GoalRank, notes: Counter[str]) -> None:
     builder = build.builder
     starts = {need.other for need in rank_ops.needs if _start_only(build, rank_ops, need)}
     eager = sum(_start_only(build, rank_ops, need) and not need.start for need in rank_ops.needs)
@@ -342,14 +342,14 @@ def _add_rank(build: _GoalBuild, rank_ops: GoalRank, notes: Counter[str]) -> Non
         builder.edge(waits[need.other], start_of.get(need.op, op_of[need.op]))
 
 
-def _start_only(build: _GoalBuild, rank_ops: GoalRank, need: Need) -> bool:
-    """Whether what requires an op waits for its start only."""
+def _start_only(build: _Build, rank_ops: GoalRank, need: Need) -> bool:
+    """Whether an op with a dependency waits for the start of the other op only."""
     op = rank_ops.ops[need.other]
     return need.start or ((op.what == "send" and op.amount <= EAGER) and not build.exact)
 
 
 EAGER = 65535
-"""Bytes up to which a message is eager: the default of ``S`` (LogGOPSim's ``simulator.ggo``)."""
+"""Largest eager message (B): the default of ``S`` (LogGOPSim's ``simulator.ggo``)."""
 
 
 Statement = tuple[OpPlace, GoalOp]
@@ -358,13 +358,13 @@ Statement = tuple[OpPlace, GoalOp]
 def pair_messages(path: Path, goal: Goal, notes: Counter[str]) -> list[tuple[Statement, Statement]]:
     """Pair sends and receives, each in the order of the file for its source, target and tag.
 
-    Receives from any source, or with any tag, get what the others leave, in the order of the file:
-    LogGOPSim gives them what arrives first. They are counted.
+    Receives from any source, or with any tag, take the remaining sends, in the order of the file;
+    LogGOPSim assigns them by arrival. They are counted.
 
     Raises
     ------
     TraceError
-        If a message has no other end, or goes to its own rank.
+        If a message has only one end, or is sent to its own rank.
     """
     mailbox = _Mailbox()
     for sent in _statements(goal, "send"):
@@ -400,7 +400,7 @@ def _statements(goal: Goal, what: str) -> list[Statement]:
 
 @dataclass(slots=True)
 class _Mailbox:
-    """Sends that are not received yet, in a queue for each way a receive may ask for them."""
+    """Sends not received yet, in a queue for each combination that a receive may ask for."""
 
     queues: dict[tuple[int, int, int], deque[Statement]] = field(
         default_factory=lambda: defaultdict(deque)
@@ -432,7 +432,7 @@ ScheduleOf = Callable[[Call], Schedule]
 _MOST_CPUS = 255
 """LogGOPSim numbers cpus with 8 bits."""
 _DIGITS = 6
-"""Digits of a byte behind which a message that is not a whole number of them is rounding."""
+"""Digits of a byte beyond which a fractional size is due to rounding."""
 
 
 def write_goal(workload: Workload, path: Path, schedule_of: ScheduleOf | None = None) -> None:
@@ -441,12 +441,12 @@ def write_goal(workload: Workload, path: Path, schedule_of: ScheduleOf | None = 
     Parameters
     ----------
     workload
-        What is written; its dependencies must lie within ranks.
+        The workload; its dependencies must be within ranks.
     path
         The file.
     schedule_of
-        How a collective is carried out: from a call to its schedule of transfers. None where there
-        are no collectives.
+        Function from a call to the schedule of transfers of its collective. None if there are no
+        collectives.
 
     Raises
     ------
@@ -473,7 +473,7 @@ def write_goal(workload: Workload, path: Path, schedule_of: ScheduleOf | None = 
 
 @dataclass(slots=True)
 class _RankWriter:
-    """One rank while it is written: which statements each op begins and ends with."""
+    """One rank while it is written: the first and last statements of each op."""
 
     path: Path
     workload: Workload
@@ -522,7 +522,7 @@ class _RankWriter:
             self.ends[op] = draining
 
     def _need(self, after: list[int], before: list[int]) -> None:
-        """Let statements require others, through one calc where that takes fewer lines."""
+        """Add dependencies between statements, through one calc if that takes fewer lines."""
         if min(len(after), len(before)) > 2:
             joint = [self._calc(0.0, "")]
             self._need(joint, before)
@@ -542,7 +542,7 @@ class _RankWriter:
         return list(range(first, len(self.result.ops)))
 
     def _rounds(self, call: Call) -> Iterator[list[GoalOp]]:
-        """List sends and receives of this rank, one list for each step in which it has some."""
+        """List this rank's sends and receives, one list per step that has any."""
         ranks = call.group.ranks
         if len(ranks) == 1:
             return
@@ -567,7 +567,7 @@ class _RankWriter:
                     yield ops
 
     def _transfers(self, part: tuple[Schedule, Step], call: Call) -> Iterator[GoalOp]:
-        """List what this rank sends and receives in a step, one message for each peer."""
+        """List this rank's sends and receives in a step, one message per peer."""
         (schedule, step), ranks = part, call.group.ranks
         units, unit = schedule.units(step), call.size / schedule.parts
         position = ranks.index(self.rank)

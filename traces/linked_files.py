@@ -1,9 +1,9 @@
 """Large jobs: files are read by several processes, and only the columns of steps are kept.
 
-A profile takes many times the memory of what a replay needs of it. So of a large directory each
-file is a task: it is read, the steps that are likely to be asked about are linked, and only their
-columns are kept. In memory are the files under way and the linked steps. A step that was not
-expected has the files read once more.
+A profile takes many times the memory that a replay of it needs. So for a large directory each file
+is a task: it is read, the steps that are likely to be requested are linked, and only their columns
+are kept. Memory holds the files being read and the linked steps. A request for another step reads
+the files again.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,15 +32,15 @@ from traces.profiler.window import choose_step
 
 @dataclass(frozen=True, eq=False)
 class LinkedFileRank(ReadRank):
-    """A rank of a file, and the steps of it that were linked, or what makes that impossible."""
+    """A rank of a file, with its linked steps, or the error that prevents linking."""
 
     steps: dict[str, RankStep | TraceError]
 
 
 class LinkedFiles:
-    """The files of a directory, ``workers`` of them at a time: from a step to a workload.
+    """The files of a directory, read ``workers`` at a time: links a step to a workload.
 
-    ``completed`` adds to the job what files say that are of no rank.
+    ``completed`` adds to the job the records of files that belong to no rank.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class LinkedFiles:
         self._completed = completed
         self._ranks: list[LinkedFileRank] = []
         self.job: JobHead | None = None
-        """What was read; None before a step was asked for."""
+        """The job that was read; None before the first request."""
 
     def link(self, step: str) -> Loaded:
-        """Make a workload of a step, as :func:`traces.profiler.link.link_job` does."""
+        """Link a step to a workload, as :func:`traces.profiler.link.link_job` does."""
         job = self._read(step) if self.job is None else self.job
         chosen = choose_step(job.ranks, step)
         lacking = {rank.head.file for rank in self._ranks if chosen not in rank.steps}
@@ -75,7 +75,7 @@ class LinkedFiles:
 
     def _read(self, step: str) -> JobHead:
         chosen = files_of_ranks(self._path, self._options.ranks)
-        reads = self._apart(chosen.files, step)
+        reads = self._read_all(chosen.files, step)
         self._ranks, skipped = ranks_of(self._path, reads, chosen)
         sample = self._options.copies
         job = job_of(self._path, self._ranks, skipped, sample=sample, chosen=chosen)
@@ -83,7 +83,7 @@ class LinkedFiles:
         return self.job
 
     def _read_again(self, files: Sequence[Path], step: str) -> None:
-        reads = self._apart(files, step)
+        reads = self._read_all(files, step)
         again = {
             (rank.head.file, rank.head.rank): rank
             for ranks in reads
@@ -97,11 +97,11 @@ class LinkedFiles:
                     raise TraceError(f"{rank.head.file}: was changed while it was read: ask again")
                 rank.steps.update(newer.steps)
 
-    def _apart(self, files: Sequence[Path], step: str) -> list[list[LinkedFileRank] | Skipped]:
+    def _read_all(self, files: Sequence[Path], step: str) -> list[list[LinkedFileRank] | Skipped]:
         task = partial(_read_and_link, step=step, kernels=kernel_rules(self._options))
         if self._workers == 1 or len(files) < 2:
             return [task(file) for file in files]
-        from simulator.support.workers import ask_all  # one process does without
+        from simulator.support.workers import ask_all  # not needed for one process
 
         for file in files:
             allow_for(file.stat().st_size)  # the columns of its steps
@@ -109,7 +109,7 @@ class LinkedFiles:
 
 
 def _read_and_link(file: Path, step: str, kernels: KernelRules) -> list[LinkedFileRank] | Skipped:
-    """Read a file, and link the steps that a question about a step of the job may come to."""
+    """Read a file, and link the steps that questions about a step of the job may need."""
     traces = read_file(file)
     if isinstance(traces, Skipped):
         return traces
@@ -132,10 +132,10 @@ def _linked(trace: RankTrace, step: str, kernels: KernelRules) -> RankStep | Tra
 
 
 def _expected(rank: RankHead, step: str) -> list[str]:
-    """List the steps of a rank to link when a step of its job is asked for, which it may not have.
+    """List the steps of a rank to link for a step of its job, which it may lack.
 
-    The step in the middle is known when all ranks are; those beside it are asked for, too, to make
-    it typical, to calibrate, and for intervals.
+    The middle step is known only when all ranks are; its neighbours are linked too, because the
+    typical step, calibration and intervals use them.
     """
     numbers = [profiled.number for profiled in rank.steps]
     if step == ALL or not numbers:

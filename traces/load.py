@@ -1,9 +1,9 @@
-"""Load a trace: from a path to a workload, whatever tool wrote the files.
+"""Load a trace: from a path to a workload, for files of any supported tool.
 
-A format is recognised by the content of a file (sniffing), never by its name. The readers see
-:mod:`traces.core` and not one another; what is put together from several rooms is put together
-here: a profiler's reader returns a :class:`~traces.core.events.Job`, to which Execution Traces may
-add what they know before it is linked to a workload.
+A format is recognised by the content of a file (sniffing), never by its name. The readers import
+:mod:`traces.core` and not one another; combinations of several readers are made here: a profiler's
+reader returns a :class:`~traces.core.events.Job`, to which Execution Traces may add records before
+it is linked to a workload.
 """
 
 from collections import Counter, defaultdict
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from traces.generate.kernel_times.own import Recognised
 
 OpenTrace = Callable[[str], Loaded]
-"""A trace that was read: from a step (a number, or a word as for :func:`load`) to a workload."""
+"""An open trace: a function from a step (a number, or a word as for :func:`load`) to a workload."""
 
 
 def load(
@@ -58,18 +58,18 @@ def load(
     name
         A format of :data:`FORMATS`; None to recognise it by the content.
     options
-        How profiler traces are read; other formats take none.
+        Options for profiler traces; other formats take none.
 
     Returns
     -------
     Loaded
-        The workload of the step (times in s, sizes in B), what was measured of it, and what of the
-        trace it covers.
+        The workload of the step (times in s, sizes in B), its measured times, and its coverage
+        of the trace.
 
     Raises
     ------
     TraceError
-        If a file cannot be read or used; names file, event and field, and says what to do.
+        If a file cannot be read or used; names file, event, field and the remedy.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def load(
 def open_trace(
     path: Path | str, *, name: str | None = None, options: Options | None = None
 ) -> OpenTrace:
-    """Read a trace once, for several of its steps."""
+    """Open a trace once, for several of its steps."""
     path, options = Path(path), options or Options()
     name = recognised(path) if name is None else name
     form = format_named(name)
@@ -92,11 +92,11 @@ def open_trace(
         raise TraceError(
             f"{path}: --kernels, --replicate and --ranks are for {profilers}; this is {name}"
         )
-    return _with_typical(form.open(path, options), form)
+    return _with_typical_step(form.open(path, options), form)
 
 
 def format_named(name: str) -> "Format":
-    """Find a format by its name: one of :data:`FORMATS`, else one that a distribution adds.
+    """Return a format by its name: one of :data:`FORMATS`, else one that a distribution adds.
 
     Raises
     ------
@@ -114,20 +114,20 @@ def format_named(name: str) -> "Format":
 
 
 def format_names() -> tuple[str, ...]:
-    """Names of all formats, those that distributions add last."""
+    """Return the names of all formats, with those that distributions add last."""
     return (*FORMATS, *names_added(TRACE_FORMATS, tuple(FORMATS)))
 
 
 def as_format(value: object) -> "Format":
-    """Refuse what is not a format."""
+    """Return a plug-in's object if it is a format; raise otherwise."""
     if not isinstance(value, Format):
         raise TypeError(f"write a traces.load.Format, not a {type(value).__name__}")
     return value
 
 
-def _with_typical(read: OpenTrace, form: "Format") -> OpenTrace:
-    """Answer for the typical step, too: where one reading serves for all steps."""
-    # Intervals and calibration look at the steps of which one is made typical, too.
+def _with_typical_step(read: OpenTrace, form: "Format") -> OpenTrace:
+    """Add the typical step to an open trace, for formats that are read once for all steps."""
+    # Intervals and calibration also use the steps from which the typical one is chosen.
     remembered = lru_cache(maxsize=MOST_STEPS)(read) if form.profiler else read
 
     def read_or_settle(step: str) -> Loaded:
@@ -141,7 +141,7 @@ def _with_typical(read: OpenTrace, form: "Format") -> OpenTrace:
 
 
 def recognised(path: Path | str) -> str:
-    """Name the format of a file, or of most files of a directory: with times if any has.
+    """Return the format of a file, or of most files of a directory: one with times if any has.
 
     Errors as :func:`load`.
     """
@@ -152,7 +152,7 @@ def recognised(path: Path | str) -> str:
 
 
 def format_of(file: Path) -> str | None:
-    """Name the format of a file; None if no format does, as when its beginning is damaged."""
+    """Return the format of a file; None if unknown, such as for a damaged beginning."""
     try:
         head = head_of(file)
     except TraceError:
@@ -165,11 +165,11 @@ def format_of(file: Path) -> str | None:
 
 
 def input_files(path: Path, ranks: Sequence[int] = ()) -> list[Path]:
-    """List the files that reading a trace looks into: it, those of its directory, what it names.
+    """List the files that reading a trace uses: itself, its directory's, and those that it names.
 
-    In a directory these are the files that some format recognises, JSON besides, which may hold a
-    table of groups, and Parquet, which may be a table of an export. Of some ``ranks`` it is their
-    files.
+    In a directory these are the files that some format recognises, JSON besides, which may be a
+    table of groups, and Parquet, which may be a table of an export. With ``ranks`` only their files
+    are listed.
     """
     if path.is_dir():
         listed = files_of(path)
@@ -186,9 +186,9 @@ _BESIDE = (".json", ".parquet")
 
 
 def files_of(path: Path) -> list[Path]:
-    """List the files that may be of the trace.
+    """List the files that may belong to the trace.
 
-    JAX's are in a folder of the given directory, tables of Nsight Systems in one for each report.
+    JAX writes them into a sub-directory, and Nsight Systems' tables are in one per report.
     """
     if not path.is_dir():
         return [path]
@@ -203,8 +203,8 @@ def _open_kineto(path: Path, options: Options) -> OpenTrace:
     from traces.kineto.directory import is_large
 
     if not is_large(path, options.ranks):
-        return _open_whole(path, options)
-    from traces.linked_files import LinkedFiles  # and what it needs of many processes
+        return _open_all_events(path, options)
+    from traces.linked_files import LinkedFiles  # imports what several processes need
 
     files = LinkedFiles(path, options, options.workers or cores(), _with_dumps)
     whole: list[OpenTrace] = []
@@ -214,19 +214,19 @@ def _open_kineto(path: Path, options: Options) -> OpenTrace:
             try:
                 loaded = files.link(step)
                 if files.job is None or not (
-                    files.job.has_execution_traces and (options.executions or _lacks(loaded))
+                    files.job.has_execution_traces and (options.executions or _lacking(loaded))
                 ):
                     return loaded
             except TraceError:
                 if files.job is None or not files.job.has_execution_traces:
                     raise
-            whole.append(_open_whole(path, options))
+            whole.append(_open_all_events(path, options))
         return whole[0](step)
 
     return link
 
 
-def _open_whole(path: Path, options: Options) -> OpenTrace:
+def _open_all_events(path: Path, options: Options) -> OpenTrace:
     """Read a job with all of its events, of which any step can be linked."""
     from traces.kineto.directory import read_job
 
@@ -239,7 +239,7 @@ _Job = TypeVar("_Job", bound="JobHead")
 
 
 def _with_dumps(job: _Job) -> _Job:
-    """Add what dumps of the flight recorder beside the files of a job know of it."""
+    """Add to a job the records of flight-recorder dumps beside its files."""
     dumps = [skip.file for skip in job.skipped if format_of(skip.file) == "flight_recorder"]
     if not dumps:
         return job
@@ -251,7 +251,7 @@ def _with_dumps(job: _Job) -> _Job:
 def _open_nsys(path: Path, options: Options) -> OpenTrace:
     from traces.nsys import read_exports
 
-    return _open_job(path, _of_ranks(path, read_exports(path), options.ranks), options)
+    return _open_job(path, _with_ranks(path, read_exports(path), options.ranks), options)
 
 
 def _is_sqlite_or_parquet(head: bytes) -> bool:
@@ -259,7 +259,7 @@ def _is_sqlite_or_parquet(head: bytes) -> bool:
 
 
 def _is_nsys(file: Path) -> bool:
-    """Whether a database or a table is of Nsight Systems; of an export's tables that of kernels."""
+    """Whether a database or table is of Nsight Systems; of its tables, only that of kernels."""
     if not is_parquet(head_of(file)):
         return True
     from traces.core.gpu_exports.database import is_kernel_table
@@ -270,11 +270,11 @@ def _is_nsys(file: Path) -> bool:
 def _open_rocm(path: Path, options: Options) -> OpenTrace:
     from traces.rocm.reader import read_rocm
 
-    return _open_job(path, _of_ranks(path, read_rocm(path), options.ranks), options)
+    return _open_job(path, _with_ranks(path, read_rocm(path), options.ranks), options)
 
 
-def _of_ranks(path: Path, job: "Job", ranks: Sequence[int]) -> "Job":
-    """Leave of a job the ranks that are wanted, all if none are named; a file may have several."""
+def _with_ranks(path: Path, job: "Job", ranks: Sequence[int]) -> "Job":
+    """Keep the requested ranks of a job, all if there are none; a file may have several."""
     recorded = [trace.rank for trace in job.ranks]
     if missing := set(ranks) - set(recorded):
         raise TraceError(
@@ -289,10 +289,10 @@ def _of_ranks(path: Path, job: "Job", ranks: Sequence[int]) -> "Job":
 
 
 def _open_job(path: Path, job: "Job", options: Options) -> OpenTrace:
-    """Link any step of a job.
+    """Return a function that links any step of a job.
 
-    Execution Traces beside the files are read if these lack something that they may know, or if
-    ``options.executions`` asks for it: they take as long to read as all the rest.
+    Execution Traces beside the files are read if the files lack something that these may have, or
+    if ``options.executions`` requests it: they take as long to read as everything else.
     """
     from traces.profiler.link import link_job
     from traces.pytorch_et.join import with_execution_traces
@@ -308,7 +308,7 @@ def _open_job(path: Path, job: "Job", options: Options) -> OpenTrace:
         except TraceError:
             if not job.has_execution_traces:
                 raise
-        if loaded is None or (_lacks(loaded) and job.has_execution_traces):
+        if loaded is None or (_lacking(loaded) and job.has_execution_traces):
             job = with_execution_traces(job)
             loaded = link_job(path, job, step, options)
         return loaded
@@ -316,8 +316,8 @@ def _open_job(path: Path, job: "Job", options: Options) -> OpenTrace:
     return link
 
 
-def _lacks(loaded: Loaded) -> bool:
-    """Whether the files do not record the size or the group of a collective."""
+def _lacking(loaded: Loaded) -> bool:
+    """Whether the files lack the size or the group of some collective."""
     coverage = loaded.coverage
     return coverage.bytes_known < 1 or coverage.collectives_matched < coverage.collectives
 
@@ -377,7 +377,7 @@ def _open_chakra(path: Path, _: Options) -> OpenTrace:
 
 
 def _is_chakra(head: bytes) -> bool:
-    from traces.chakra.files import is_chakra  # its first messages have to be decoded
+    from traces.chakra.files import is_chakra  # must decode the first messages
 
     return is_chakra(head)
 
@@ -408,10 +408,10 @@ def _open_goal(path: Path, _: Options) -> OpenTrace:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: ``begins`` is true of the first 64 KiB of its files, ``open`` reads them.
+    """A format: ``begins`` recognises the first 64 KiB of its files, ``open`` reads them.
 
-    ``is_file`` decides where the first bytes do not. Formats of ``profiler`` traces take
-    :class:`~traces.core.loaded.Options`. ``beside`` lists what else is read with a single file.
+    ``is_file`` decides if the first bytes do not suffice. Formats of ``profiler`` traces take
+    :class:`~traces.core.loaded.Options`. ``beside`` lists the other files read with a single file.
     """
 
     begins: Callable[[bytes], bool]
@@ -421,7 +421,7 @@ class Format:
     beside: Callable[[Path], Sequence[Path]] = lambda _: ()
 
     def recognises(self, head: bytes, file: Path) -> bool:
-        """Whether a file, which begins so, is of the format."""
+        """Whether a file with these first bytes is of the format."""
         return self.begins(head) and (self.is_file is None or self.is_file(file))
 
 
@@ -446,22 +446,22 @@ format that recognises a file has it; the first format refuses what none recogni
 """
 
 _WITHOUT_TIMES = ("pytorch_et", "flight_recorder", "plan")
-"""Formats whose files may lie beside a trace: what a profiler recorded is what is meant."""
+"""Formats whose files may be beside a trace; a profiler's recording takes precedence."""
 
 
 def own_kernels(path: Path) -> "OwnKernels":
-    """Read the times of kernels on one's own machine.
+    """Read kernel times of the user's machine.
 
     Parameters
     ----------
     path
-        A table (``.csv``, :func:`traces.generate.kernel_times.own.read_own`), a file of the
-        PyTorch profiler recorded with ``record_shapes=True``, or a folder of such files.
+        A table (``.csv``, :func:`traces.generate.kernel_times.own.read_own`), a file of the PyTorch
+        profiler recorded with ``record_shapes=True``, or a folder of such files.
 
     Raises
     ------
     TraceError
-        If there is nothing to learn; the message names file, line and field.
+        If there are no usable times; the message names file, line and field.
     """
     if path.suffix.lower() == ".csv":
         from traces.generate.kernel_times.own import read_own
@@ -480,8 +480,7 @@ def recognised_kernels(path: Path) -> "Recognised":
 def kernel_shapes(path: Path) -> "dict[tuple[str, int], Shape]":
     """Return the shapes of a profile's kernels, by name and duration (ns).
 
-    Kernels of one name that take equally long, to a nanosecond, have one shape: the one most of
-    them have.
+    Kernels with one name and duration, to a nanosecond, get one shape: the most frequent.
     """
     from traces.generate.kernel_times.own import shape_of
 

@@ -1,17 +1,17 @@
 """Ranks that were not recorded, as copies of those that were (SPMD).
 
-Traces of one rank of many are common. Without the others' traffic a network looks emptier than it
+Often a trace has one rank of many. Without the others' traffic a network seems less loaded than it
 is: here each missing rank runs the program of the recorded rank with its role, and takes part in
-the calls of its own groups. It has no measured times, by which a copy differs from the original.
+the calls of its own groups. Unlike the original, a copy has no measured times.
 
 Groups that divide a job in the same way are a family: all tensor-parallel groups, all data-parallel
-ones. The files of some ranks name the groups of those; those of the others follow from the lists,
-or from the pattern where it is regular: ranks that are ``stride`` apart, in blocks that fill the
-job. Anything else is refused.
+ones. The files of some ranks name the groups of these ranks; those of the others follow from lists,
+or from the pattern if it is regular: ranks at distance ``stride``, in blocks that fill the job. Any
+other case is refused.
 
-A sample of ranks will do where the others do the same in the same time. It is worth its while only
-where the ranks that it leaves out were seen to be like those in it: here each is held against the
-one whose copy would stand in for it.
+A sample of ranks suffices if the others run the same program in the same time. It is recommended
+only if the ranks that it leaves out were seen to be equivalent: each is compared with the recorded
+rank whose copy would represent it.
 """
 
 import re
@@ -32,8 +32,8 @@ from simulator.workload import What, Workload
 from traces.core.events import JobHead
 
 _PIPELINE = re.compile(r"(^|[^a-z])(pp|pipe|pipeline)", re.IGNORECASE)
-_NAMELESS = ("", "undefined")
-"""Labels of groups that the program gave none; the second is PyTorch's word for it."""
+_NO_LABEL = ("", "undefined")
+"""Labels of groups without a name in the program; the second is PyTorch's."""
 
 
 def listed_groups(job: JobHead) -> tuple[Group, ...]:
@@ -49,13 +49,13 @@ def listed_groups(job: JobHead) -> tuple[Group, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Places of ranks in the families of a job; ``listed`` are the groups that are recorded."""
+    """Positions of ranks in the families of a job; ``listed`` are the recorded groups."""
 
     job_ranks: int
     listed: tuple[Group, ...]
 
     def counterpart(self, group: Group, member: int, rank: int) -> Group:
-        """Find the group of the same family as one of ``member`` to which ``rank`` belongs.
+        """Return the group of ``rank`` in the family of one of ``member``'s groups.
 
         Raises
         ------
@@ -70,7 +70,7 @@ class Roles:
         fitting = {
             listed.ranks
             for listed in self.listed
-            if self._akin(listed, group, stride) and rank in listed.ranks
+            if self._same_family(listed, group, stride) and rank in listed.ranks
         }
         if len(fitting) == 1:
             return Group(fitting.pop(), group.label)
@@ -85,11 +85,11 @@ class Roles:
             "not replicate"
         )
 
-    def _akin(self, listed: Group, group: Group, stride: int | None) -> bool:
-        """Whether two groups are of one family: by label, or by pattern where they have none."""
+    def _same_family(self, listed: Group, group: Group, stride: int | None) -> bool:
+        """Whether two groups are of one family: by label, or by pattern if they have none."""
         if listed.label != group.label or len(listed.ranks) != len(group.ranks):
             return False
-        return group.label not in _NAMELESS or _stride(listed.ranks) == stride
+        return group.label not in _NO_LABEL or _stride(listed.ranks) == stride
 
     def _next_block(self, group: Group, stride: int, rank: int) -> Group:
         size = len(group.ranks)
@@ -103,7 +103,7 @@ class Roles:
                 f"of {size} ranks, {stride} apart, do not fill a job of {self.job_ranks} ranks"
             )
         for listed in self.listed:
-            same = listed.label == group.label and group.label not in _NAMELESS
+            same = listed.label == group.label and group.label not in _NO_LABEL
             shared = set(listed.ranks) & set(ranks)
             if same and shared and set(listed.ranks) != set(ranks):
                 raise TraceError(
@@ -113,12 +113,12 @@ class Roles:
         return Group(ranks, group.label)
 
     def pipeline(self, ends: Group) -> Group:
-        """Find the smallest group to which both ends of a message belong.
+        """Return the smallest group that contains both ends of a message.
 
         Raises
         ------
         TraceError
-            If there is none, or none but the whole job, and that is not called a pipeline.
+            If there is none, or only the whole job, which is not labelled as a pipeline.
         """
         around = [listed for listed in self.listed if set(ends.ranks) <= set(listed.ranks)]
         smallest = min(around, key=lambda listed: len(listed.ranks), default=None)
@@ -133,7 +133,7 @@ class Roles:
         return smallest
 
     def counterpart_of_message(self, group: Group, member: int, rank: int) -> Group:
-        """Find the sender and receiver that have the places in the pipeline of ``rank``."""
+        """Return sender and receiver at the same positions in the pipeline of ``rank``."""
         pipeline = self.pipeline(group)
         peer = self.counterpart(pipeline, member, rank)
         ends = tuple(peer.ranks[pipeline.ranks.index(end)] for end in group.ranks)
@@ -145,8 +145,8 @@ class Roles:
         """Choose the recorded rank of which ``rank`` is a copy.
 
         ``groups`` are those of each recorded rank, ``stages`` those with messages between members:
-        there, and in groups labelled as pipelines, the place must be the same. Of several the one
-        that has most other places in common, then the lowest.
+        there, and in groups labelled as pipelines, the position must be equal. Among several the
+        rank with most other positions in common is chosen, then the lowest.
         """
         best: tuple[int, int] | None = None
         for member, role_members in groups.items():
@@ -171,7 +171,7 @@ class Roles:
 
 
 def _stride(ranks: tuple[int, ...]) -> int | None:
-    """How far apart ascending ranks are, if all are alike; None otherwise."""
+    """Distance between successive ascending ranks if it is constant, else None."""
     distances = {after - before for before, after in pairwise(ranks)}
     return distances.pop() if len(distances) == 1 and min(distances) > 0 else None
 
@@ -184,21 +184,21 @@ def _shown(ranks: Sequence[int]) -> str:
 Ints = NDArray[np.int64]
 
 _MESSAGE = KINDS.index("send_receive")
-_UNEVEN = KINDS.index("all_to_all")
+_ALL_TO_ALL = KINDS.index("all_to_all")
 """Kind of the calls whose size may differ from rank to rank."""
 
 
 def replicate(workload: Workload, listed: Sequence[Group] = ()) -> Workload:
-    """Give every rank of the job a program: to those that were not recorded a copy of one that was.
+    """Give every rank of the job a program: each missing rank gets a copy of a recorded rank's.
 
     ``listed`` are groups of the job that are known besides those of the calls; ``notes`` of the
-    result say how many ranks are copies of which.
+    result count the copies of each rank.
 
     Raises
     ------
     TraceError
-        If the role of a missing rank or a group of it is unknown, or if its copy would make
-        other calls on a group than those that are there.
+        If the role of a missing rank or one of its groups is unknown, or if its copy's calls on a
+        group would differ from the recorded ones.
     """
     present = workload.ranks
     missing = sorted(set(range(workload.job_ranks)) - set(present))
@@ -222,9 +222,9 @@ def replicate(workload: Workload, listed: Sequence[Group] = ()) -> Workload:
 def models(
     workload: Workload, listed: Sequence[Group] = (), sample: frozenset[int] = frozenset()
 ) -> dict[int, int]:
-    """Choose for each rank that was not recorded the one whose program it runs.
+    """Choose for each missing rank the recorded one whose program it runs.
 
-    With a ``sample`` of ranks it is as if no others had been recorded.
+    With a ``sample`` of ranks, only these count as recorded.
 
     Raises
     ------
@@ -252,7 +252,7 @@ def models(
 
 
 def _known_groups(workload: Workload, listed: Sequence[Group]) -> tuple[Group, ...]:
-    """Collect the groups of several ranks that the traces record: those listed, those of calls."""
+    """Collect the recorded groups of several ranks: listed ones, and those of calls."""
     messages = set(np.unique(_groups_of_messages(workload)).tolist())
     called = (group for index, group in enumerate(workload.groups) if index not in messages)
     every = dict.fromkeys((*listed, *called))
@@ -273,9 +273,9 @@ def _program(workload: Workload, rank: int) -> RankProgram:
 
 @dataclass(slots=True, eq=False)
 class _CallTable:
-    """Calls by their groups, in the order in which each group makes them; grows with new groups.
+    """Calls by group, in the order in which each group makes them; new groups are added.
 
-    ``made_as`` has for each group the recorded calls that its own are, or are copies of.
+    ``made_as`` maps a group to the recorded calls that its own calls are, or are copies of.
     """
 
     workload: Workload
@@ -287,19 +287,18 @@ class _CallTable:
 
     @staticmethod
     def of(workload: Workload) -> "_CallTable":
-        """Take the calls that are there."""
+        """Make the table of the recorded calls."""
         groups = {group: index for index, group in enumerate(workload.groups)}
         order = np.argsort(workload.calls.group, kind="stable")
         group_order = workload.calls.group[order]
-        # A stable sort by group keeps the calls of a group in their order; cut where the group
-        # changes.
+        # A stable sort by group keeps the order of a group's calls; split where the group changes.
         parts = np.split(order, np.flatnonzero(np.diff(group_order)) + 1) if len(order) else []
         of_group = {int(workload.calls.group[part[0]]): part for part in parts}
         return _CallTable(workload, groups, of_group, dict(of_group), length=len(workload.calls))
 
     def joined_by(self, part: RankProgram, model: int, rank: int, roles: Roles) -> Ints:
         """Return the calls that a copy of a model's program joins, op by op."""
-        # By the model's call, the one that the copy joins in its place; the last is that of none.
+        # By index of the model's call, the copy's call; the last entry is for ops without a call.
         joins = np.full(len(self.workload.calls) + 1, -1, dtype=np.int64)
         for index in part.groups:
             joins[self.of_group[index]] = self._counterpart(index, model, rank, roles)
@@ -333,7 +332,7 @@ class _CallTable:
             )
         calls = self.workload.calls
         same = (calls.size[model_calls] == calls.size[theirs]) | (
-            calls.kind[model_calls] == _UNEVEN
+            calls.kind[model_calls] == _ALL_TO_ALL
         )
         same |= np.isnan(calls.size[model_calls]) | np.isnan(calls.size[theirs])
         wrong = np.flatnonzero((calls.kind[model_calls] != calls.kind[theirs]) | ~same)
@@ -345,7 +344,7 @@ class _CallTable:
 
 
 def _notes(copies: Mapping[int, int]) -> list[str]:
-    """Say how many ranks are copies of which; models of as many are named together."""
+    """Describe which ranks are copies of which; models with equally many copies are grouped."""
     copies_of: dict[int, list[int]] = defaultdict(list)
     for model, count in sorted(Counter(copies.values()).items()):
         copies_of[count].append(model)
@@ -364,25 +363,25 @@ def _notes(copies: Mapping[int, int]) -> list[str]:
     return notes
 
 
-_ALIKE = 0.01
-"""Ranks whose work differs by less than this part of the step do the same in the same time: replays
-are off by more."""
-_FEWEST = 16
-"""Ranks of the smallest job for which advice is of use: fewer are read in seconds."""
-_MOST = 64
-"""Ranks of the largest sample that is tried: each is held against all others."""
+_EQUAL_WORK = 0.01
+"""Ranks whose work differs by less than this share of the step count as equivalent: errors of
+replays are larger."""
+_SMALLEST_JOB = 16
+"""Ranks of the smallest job for which advice is useful: fewer are read in seconds."""
+_LARGEST_SAMPLE = 64
+"""Ranks of the largest sample that is tried: all other ranks are compared with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Ranks that will do, and by how much the work of others differs, as a part of the step."""
+    """Ranks that suffice, and the largest difference of others' work as a share of the step."""
 
     ranks: tuple[int, ...]
     job_ranks: int
     off: float
 
     def sentence(self) -> str:
-        """Say it as advice."""
+        """Return it as advice."""
         ranks = format_ranks(self.ranks)
         which = f"rank {ranks}" if len(self.ranks) == 1 else f"one of ranks {ranks}"
         return (
@@ -393,29 +392,29 @@ class Sample:
 
 
 def sample_of(workload: Workload, step: float) -> Sample | None:
-    """Find the fewest of the first ranks of a job that stand for all; None where they do not."""
+    """Return the fewest first ranks of a job that represent all; None if there are none."""
     is_whole = workload.ranks == tuple(range(workload.job_ranks))
-    if not is_whole or workload.job_ranks < _FEWEST or not step > 0:
+    if not is_whole or workload.job_ranks < _SMALLEST_JOB or not step > 0:
         return None
     work, programs = _work(workload), list(_programs(workload))
     size = 1
-    while 2 * size <= workload.job_ranks and size <= _MOST:
+    while 2 * size <= workload.job_ranks and size <= _LARGEST_SAMPLE:
         ranks = frozenset(range(size))
         try:
             copies = models(workload, sample=ranks)
-        except TraceError:  # the groups of these ranks do not say what the others do
+        except TraceError:  # the groups of these ranks do not determine the others' roles
             copies = {}
         if copies and all(programs[rank] == programs[model] for rank, model in copies.items()):
             difference = work[list(copies)] - work[list(copies.values())]
             off = float(np.abs(difference).max() / step)
-            if off < _ALIKE:
+            if off < _EQUAL_WORK:
                 return Sample(tuple(sorted(ranks)), workload.job_ranks, off)
         size *= 2
     return None
 
 
 def _work(workload: Workload) -> Floats:
-    """How long each rank works at each kind of op, and pauses after ops (s)."""
+    """Return each rank's time at each kind of op, and in lags after ops (s)."""
     ranks, kinds = workload.job_ranks, len(What)
     work = np.zeros((ranks, kinds + 1))
     row = workload.rank.astype(np.int64) * kinds + workload.part
@@ -427,7 +426,7 @@ def _work(workload: Workload) -> Floats:
 
 
 def _programs(workload: Workload) -> Iterator[tuple[bytes, ...]]:
-    """Yield what each rank does, in the order of its ops, and what its calls are."""
+    """Yield the ops of each rank in order, with its calls, as comparable bytes."""
     order = np.argsort(workload.rank, kind="stable")
     bounds = np.searchsorted(workload.rank[order], np.arange(workload.job_ranks + 1))
     for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):

@@ -1,21 +1,21 @@
-"""The reader of NDTimeline: a step of the pipeline that a table holds, as a workload.
+"""The reader of NDTimeline: one pipeline step of a table, as a workload.
 
 A row per operation (ByteDance-Seed/StragglerAnalysis, its readme): ``dp_rank`` and ``stage`` of the
 worker and its ``rank``, ``step``, ``optype``, ``start_ts`` since the step's begin and ``duration``
 (s), ``seq_id`` among those of its type, ``mc`` the model chunk of the stage (-1 for none).
 
-What waits for what, and who joins a call, is as the authors of NDTimeline model it ("Understanding
+Dependencies and members of calls follow the model of NDTimeline's authors ("Understanding
 Stragglers in Large Model Training Using What-if Analysis", OSDI 2025, section 3, and its artifact):
-computation in order; each kind of message on a stream of its own; a receive is posted after the
-computation before the one that it is for, and that computation waits for it; a send waits for its
-computation; a rank's last computation, the collection of garbage, the gradients of layer norms and
-of embeddings, those of the replicas, the norm of all gradients and the optimiser are a chain. A
-message or collective ends on its members when the last has come and its transfer is done. What an
-operation waited beyond these is a delay of its own; of the members of a call the last one's, since
-the others' held nothing up.
+computations run in order; each kind of message has a stream of its own; a receive is posted after
+the computation before its own, and its computation waits for it; a send waits for its computation;
+a rank's last computation, garbage collection, the gradients of layer norms and of embeddings, those
+of the replicas, the norm of all gradients and the optimiser are a chain. A message or collective
+ends on all members when the last has arrived and the transfer has ended. An operation's wait beyond
+these is a delay of its own; among the members of a call only the last one's counts, because the
+others delayed nothing.
 
-Besides, a message that begins just behind a computation of either kind was posted by it: schedules
-that send and receive at once do so, and what the authors take for a delay is none.
+In addition, a message that begins just after a computation of either kind was posted by it:
+schedules that send and receive at once do so, and the authors' delay in this case is none.
 """
 
 import math
@@ -56,7 +56,7 @@ TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of a worker; times since the begin of the step (s)."""
+    """One operation of a worker; times since the start of the step (s)."""
 
     kind: str
     start: float
@@ -67,7 +67,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Worker:
-    """A worker in one step: its replica, its stage, its rank, and its operations by their type."""
+    """A worker in one step: its replica, its stage, its rank, and its operations by type."""
 
     replica: int
     stage: int
@@ -89,7 +89,7 @@ def read_table(path: Path) -> dict[int, tuple[Worker, ...]]:
     Raises
     ------
     TraceError
-        If the table is damaged, or a row has a value that it cannot have; names row and column.
+        If the table is damaged, or a row has an impossible value; names row and column.
     """
     columns = parquet_columns(str(path), unpack(path), COLUMNS, ("optype",))
     steps: dict[int, dict[tuple[int, int], list[tuple[int, Operation]]]] = {}
@@ -164,7 +164,7 @@ def load_ndtimeline(path: Path, step: str) -> Loaded:
     """Read a table, or the one in a directory, and make a workload of one step."""
     file = _file(path)
     steps = read_table(file)
-    number = _chosen(file, steps, step)
+    number = _choose_step(file, steps, step)
     workers = steps[number]
     workload = pipeline_step(file, workers)
     begin = min(float(workload.measured_start.min()), 0.0)
@@ -192,8 +192,8 @@ def _file(path: Path) -> Path:
     return files[0]
 
 
-def _chosen(file: Path, steps: Mapping[int, Sequence[Worker]], step: str) -> int:
-    lengths = {number: _length(workers) for number, workers in steps.items()}
+def _choose_step(file: Path, steps: Mapping[int, Sequence[Worker]], step: str) -> int:
+    lengths = {number: _step_time(workers) for number, workers in steps.items()}
     if step == MEDIAN:
         middle = median_low(lengths.values())
         return min(number for number, length in lengths.items() if length == middle)
@@ -205,7 +205,7 @@ def _chosen(file: Path, steps: Mapping[int, Sequence[Worker]], step: str) -> int
     raise TraceError(f"{file}: no step {step}: {why}; name one, or {MEDIAN}")
 
 
-def _length(workers: Sequence[Worker]) -> float:
+def _step_time(workers: Sequence[Worker]) -> float:
     return max(op.end for worker in workers for ops in worker.operations.values() for op in ops)
 
 
@@ -244,19 +244,19 @@ _KINDS = {
     _SCATTER: "reduce_scatter",
     **dict.fromkeys((_SEPARATE, _NORM, _EMBEDDING, _CLIP), "all_reduce"),
 }
-"""Collectives, and what they are."""
-_AFTER = ("gc", _NORM, _EMBEDDING, _SCATTER, _SEPARATE, _CLIP, "optimizer")
-"""What follows the last computation of a worker, in order."""
+"""Kinds of the collectives."""
+_FINAL_CHAIN = ("gc", _NORM, _EMBEDDING, _SCATTER, _SEPARATE, _CLIP, "optimizer")
+"""Operations after the last computation of a worker, in order."""
 
-_POSTED = 1e-3
-"""A message is posted behind the computation that ended at most this long before (s): ten times
-what a launch takes, and a tenth of a short computation of a pipeline."""
-_STAMPS = 1e-6
+_POST_DELAY = 1e-3
+"""Longest delay from the end of a computation to a message that it posts (s): ten times a launch,
+and a tenth of a short computation of a pipeline."""
+_STAMP_ERROR = 1e-6
 """Stamps of one instant differ by less (s): they are single-precision floats of some seconds."""
-_OVERLAP = 1e-4
-"""Computations of a worker overlap by this at most (s); in the published job by 3.7e-6."""
+_MOST_OVERLAP = 1e-4
+"""Largest overlap of a worker's computations (s); 3.7e-6 in the published job."""
 Position = tuple[int, int]
-"""A worker: its replica and its stage."""
+"""A worker, by its replica and its stage."""
 
 
 def pipeline_step(file: Path, workers: Sequence[Worker]) -> Workload:
@@ -265,7 +265,7 @@ def pipeline_step(file: Path, workers: Sequence[Worker]) -> Workload:
     Raises
     ------
     TraceError
-        If a stage has several model chunks, or other numbers of messages than of computations.
+        If a stage has several model chunks, or the numbers of messages and computations differ.
     """
     return _Pipeline(file, workers).workload()
 
@@ -299,7 +299,7 @@ class _Pipeline:
         for source, target in self._waits():
             waits[target].append(source)
         calls = self._calls(builder)
-        late = self._late(calls)
+        late = self._last_arrivals(calls)
         for number, (worker, operation) in enumerate(self._rows):
             call = calls.get(number, -1)
             what = What.HOST if operation.kind == "gc" else What.COMPUTE
@@ -338,7 +338,7 @@ class _Pipeline:
                     f"this one has {', '.join(worker.operations)}"
                 )
             for before, after in pairwise(sorted((*forward, *backward), key=lambda op: op.start)):
-                if before.end - after.start > _OVERLAP:
+                if before.end - after.start > _MOST_OVERLAP:
                     raise TraceError(
                         f"{where}: start_ts: {after.kind} begins at {after.start:g} s, before"
                         f" {before.kind} ends at {before.end:g} s: a worker computes in order"
@@ -353,7 +353,7 @@ class _Pipeline:
                     )
 
     def _has_peer(self, position: Position, kind: str) -> bool:
-        return 0 <= position[1] + _towards(kind) < self._stages
+        return 0 <= position[1] + _peer_offset(kind) < self._stages
 
     def _of(self, position: Position, kind: str) -> list[int]:
         return self._ops.get((position, kind), [])
@@ -362,7 +362,7 @@ class _Pipeline:
         return self._rows[number][1].start
 
     def _waits(self) -> Iterator[tuple[int, int]]:
-        """Yield what is waited for, and what waits."""
+        """Yield pairs of an operation and one that waits for it."""
         for position in self._workers:
             computed = sorted(
                 (*self._of(position, _FORWARD), *self._of(position, _BACKWARD)), key=self._start
@@ -371,11 +371,11 @@ class _Pipeline:
             for kind in MESSAGES:
                 yield from pairwise(self._of(position, kind))
                 yield from self._message_waits(position, kind)
-                yield from self._posted_behind(computed, self._of(position, kind))
-            yield from self._posted_first(position, computed)
+                yield from self._posted_after(computed, self._of(position, kind))
+            yield from self._first_backward_waits(position, computed)
             for gather in self._of(position, _GATHER):
                 yield gather, self._of(position, _FORWARD)[0]
-            chain = [number for kind in _AFTER for number in self._of(position, kind)]
+            chain = [number for kind in _FINAL_CHAIN for number in self._of(position, kind)]
             yield from pairwise([computed[-1], *chain])
 
     def _message_waits(self, position: Position, kind: str) -> Iterator[tuple[int, int]]:
@@ -387,17 +387,17 @@ class _Pipeline:
             yield from zip(messages, computed, strict=False)
             yield from zip(computed, messages[1:], strict=False)
 
-    def _posted_behind(
+    def _posted_after(
         self, computed: Sequence[int], messages: Sequence[int]
     ) -> Iterator[tuple[int, int]]:
-        """Yield the computation of any kind that a message began just behind."""
+        """Yield the computation of any kind just after which a message began."""
         ends = [self._rows[number][1].end for number in computed]
         for message in messages:
-            before = bisect_right(ends, self._start(message) + _STAMPS) - 1
-            if before >= 0 and self._start(message) - ends[before] < _POSTED:
+            before = bisect_right(ends, self._start(message) + _STAMP_ERROR) - 1
+            if before >= 0 and self._start(message) - ends[before] < _POST_DELAY:
                 yield computed[before], message
 
-    def _posted_first(
+    def _first_backward_waits(
         self, position: Position, computed: Sequence[int]
     ) -> Iterator[tuple[int, int]]:
         """Yield what the first backward messages wait for: two before the first backward."""
@@ -408,10 +408,10 @@ class _Pipeline:
                     yield computed[first - 2], message
 
     def _calls(self, builder: WorkloadBuilder) -> dict[int, int]:
-        """Add the calls; return the one that each operation is part of."""
+        """Add the calls; return that of each operation."""
         calls: dict[int, int] = {}
         numbers: dict[int, int] = defaultdict(int)
-        for kind, label, members in self._meetings():
+        for kind, label, members in self._joined_calls():
             group = builder.group(tuple(self._rows[m][0].rank for m in members), label)
             begin = max(self._start(member) for member in members)
             end = max(self._rows[member][1].end for member in members)
@@ -420,8 +420,8 @@ class _Pipeline:
             calls.update(dict.fromkeys(members, builder.call(row)))
         return calls
 
-    def _late(self, calls: Mapping[int, int]) -> set[int]:
-        """Return the operations that no other member of their call came after."""
+    def _last_arrivals(self, calls: Mapping[int, int]) -> set[int]:
+        """Return the operations after which no other member of their call arrived."""
         last: dict[int, float] = defaultdict(float)
         for number, call in calls.items():
             last[call] = max(last[call], self._start(number))
@@ -431,11 +431,11 @@ class _Pipeline:
             if number not in calls or self._start(number) >= last[calls[number]]
         }
 
-    def _meetings(self) -> Iterator[tuple[str, str, list[int]]]:
-        """Yield the kind of each call, its group's label, and the operations that meet in it."""
+    def _joined_calls(self) -> Iterator[tuple[str, str, list[int]]]:
+        """Yield the kind of each call, its group's label, and its member operations."""
         for position in self._workers:
             for kind in (MESSAGES[0], MESSAGES[2]):
-                peer = position[0], position[1] + _towards(kind)
+                peer = position[0], position[1] + _peer_offset(kind)
                 received = self._of(peer, kind.replace("send", "recv"))
                 for pair in zip(self._of(position, kind), received, strict=True):
                     yield "send_receive", kind.partition("-")[0], list(pair)
@@ -448,7 +448,7 @@ class _Pipeline:
                 yield _KINDS[kind], label, list(members)
 
     def _groups(self) -> Iterator[tuple[str, str, list[Position]]]:
-        """Yield which workers meet in collectives of a type."""
+        """Yield the workers of each group for a type of collective."""
         by_stage: Mapping[int, list[Position]] = {
             stage: [position for position in self._workers if position[1] == stage]
             for stage in range(self._stages)
@@ -466,6 +466,6 @@ class _Pipeline:
         yield _CLIP, "all", list(self._workers)
 
 
-def _towards(kind: str) -> int:
-    """How many stages further the other end of a message is."""
+def _peer_offset(kind: str) -> int:
+    """Return the offset in stages to the other end of a message."""
     return 1 if kind in ("forward-send", "backward-recv") else -1

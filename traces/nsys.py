@@ -6,18 +6,18 @@ process on a GPU is a rank (:mod:`traces.core.gpu_exports`). After that all is s
 PyTorch profiler's files: windows, launches, streams, waits and matching
 (:func:`traces.profiler.link.link_job`).
 
-The tables that a replay needs become columns, field by field as NVIDIA's "SQLite Export Schema
-Reference" has them; columns that came or went between versions are optional. A process is
+The tables that a replay needs become columns, field by field as documented in NVIDIA's "SQLite
+Export Schema Reference"; columns that differ between versions are optional. A process is
 ``globalPid`` without its last 24 bits, a thread ``globalTid``. Times are nanoseconds of the file's
 own clock.
 
-Of a call of NCCL a kernel's name gives only the kind. NCCL marks each call (``ncclAllReduce``) and,
+A kernel's name gives only the kind of an NCCL call. NCCL marks each call (``ncclAllReduce``) and,
 from 2.15 on, attaches a payload: the communicator's id, the bytes of one message, root or peer;
-``ncclCommInitRank`` has the communicator's size and this rank's place in it (NVIDIA/nccl,
+``ncclCommInitRank`` has the communicator's size and this rank's position in it (NVIDIA/nccl,
 ``src/include/nvtx_payload_schemas.h``). An export has the payloads if it was made with
-``--include-blobs=true``: 32 bytes of header, in them the schema's number at byte 8 and the
-payload's length at byte 16, then the fields where the table ``NVTX_PAYLOAD_SCHEMA_ENTRIES`` says.
-Calls between ``ncclGroupStart`` and ``ncclGroupEnd`` are launched by the latter, together.
+``--include-blobs=true``: 32 bytes of header, with the schema's number at byte 8 and the payload's
+length at byte 16, then the fields at the offsets in table ``NVTX_PAYLOAD_SCHEMA_ENTRIES``. Calls
+between ``ncclGroupStart`` and ``ncclGroupEnd`` are launched by the latter, together.
 """
 
 import re
@@ -45,7 +45,7 @@ def read_exports(path: Path) -> Job:
 
 
 def _is_directory(path: Path) -> bool:
-    # Its name says what a table that is damaged was: the export is then refused, not passed over.
+    # A damaged table is recognised by its name: the export is refused, not skipped.
     tables = tables_in(path)
     return any(table.stem.startswith(_PREFIX) or is_kernel_table(table) for table in tables)
 
@@ -58,8 +58,8 @@ def _file(path: Path) -> ExportFile:
         return ExportFile(path, export, nccl_calls(database, export))
 
 
-def _lacking(files: Sequence[ExportFile], traces: Sequence[RankTrace]) -> Iterator[str]:
-    """Say what these exports lack, and how to record it."""
+def _missing_notes(files: Sequence[ExportFile], traces: Sequence[RankTrace]) -> Iterator[str]:
+    """Describe what these exports lack, and how to record it."""
     for file in files:
         if not len(file.export.runtime):
             yield (
@@ -80,7 +80,7 @@ def _lacking(files: Sequence[ExportFile], traces: Sequence[RankTrace]) -> Iterat
         )
 
 
-_READER = ExportReader("Nsight Systems export", is_sqlite, _file, _lacking, _is_directory)
+_READER = ExportReader("Nsight Systems export", is_sqlite, _file, _missing_notes, _is_directory)
 
 
 _CALL = re.compile(r"p?nccl[A-Z]\w*$")
@@ -134,7 +134,7 @@ def _payloads(database: Database, wanted: set[int], unused: Counter[str]) -> dic
 
 
 def _payload(data: object, schemas: dict[int, Schema]) -> Payload | None:
-    """Read a payload; None where it is not of the form that is known."""
+    """Read a payload; None if its form is unknown."""
     if not isinstance(data, bytes | str):
         return None
     try:
@@ -158,19 +158,19 @@ _COPIES = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: 
 _COPIES |= {9: "HtoH", 10: "PtoP"}
 """``CUpti_ActivityMemcpyKind``; named as the PyTorch profiler names its copies."""
 _MEMORY = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device", "Managed", "Unknown")
-"""Kinds of memory as Nsight Systems counts them, where ``ENUM_CUDA_MEM_KIND`` is missing."""
-_VERSION = re.compile(r"(_ptsz|_ptds)?_v\d{4,}$")
-"""What CUPTI appends to the name of a function: the version of CUDA that brought it."""
-_EMITTED = re.compile(r", (seq|op_id|sizes|input_op_ids) = .*$", re.DOTALL)
-"""What ``torch.autograd.profiler.emit_nvtx`` appends to the name of an operator."""
+"""Kinds of memory as Nsight Systems counts them, if ``ENUM_CUDA_MEM_KIND`` is missing."""
+_VERSION_SUFFIX = re.compile(r"(_ptsz|_ptds)?_v\d{4,}$")
+"""Suffix that CUPTI appends to the name of a function: the version of CUDA that added it."""
+_EMIT_SUFFIX = re.compile(r", (seq|op_id|sizes|input_op_ids) = .*$", re.DOTALL)
+"""Suffix that ``torch.autograd.profiler.emit_nvtx`` appends to the name of an operator."""
 _PUSH_POP, _START_END = (59, 70), (60, 71)
 GRAPH_ROWS = "CUDA graphs recorded as one op each"
 _USED = {f"{_PREFIX}{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME")}
 _USED |= {f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT", "NVTX_EVENTS", "StringIds"}
 _SAMPLES, _SAMPLED = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 _USED |= {_SAMPLES}
-_LINK = "NVLink"
-"""NVLink's counters begin so: ``NVLink TX Responses User Data [Throughput %]``."""
+_NVLINK_PREFIX = "NVLink"
+"""Beginning of NVLink's counters: ``NVLink TX Responses User Data [Throughput %]``."""
 _GRID = ("gridX", "gridY", "gridZ")
 _ABOUT = re.compile(r"(ENUM_|META_|TARGET_|ANALYSIS_|NVTX_PAYLOAD|NVTX_SCOPES|EXPORT_|sqlite_)")
 _LISTS = ("PROCESSES", "ThreadNames", "ProcessStreams", "MODULES", "UnwindMethodType")
@@ -193,9 +193,9 @@ def read_export(database: Database) -> Export:
         if not _ABOUT.match(table) and database.count(table):
             unused[table] += database.count(table)
     named = {str(name) for (name,) in database.values("TARGET_INFO_GPU", ("name",)) if name}
-    # The machine's name, "" where the export does not have it.
+    # The machine's name, "" if the export lacks it.
     environment = database.values("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
-    # When the file's clock showed 0: the session's start in UTC less the clock then.
+    # UTC time of the clock's zero: the session's start in UTC minus the clock then.
     epochs = database.numbers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
     begun = database.numbers("ANALYSIS_DETAILS", (), ("startTime",))["startTime"]
     return Export(
@@ -254,10 +254,10 @@ def _device(
     }
     columns["name"] = np.concatenate([name for _, name, _ in named])
     columns["copy"] = np.concatenate([np.full(len(table), code) for table, _, code in named])
-    columns["bytes"] = _where(copies, copies["bytes"], named)
-    # A kernel's thread blocks; -1 where its grid is not recorded
+    columns["bytes"] = _aligned(copies, copies["bytes"], named)
+    # A kernel's thread blocks; -1 if its grid is not recorded
     sides = np.stack([kernels[side] for side in _GRID])
-    columns["blocks"] = _where(
+    columns["blocks"] = _aligned(
         kernels, np.where((sides > 0).all(axis=0), sides.prod(axis=0), -1), named
     )
     columns["process"] = _processes(database, columns.pop("globalPid"), runtime)
@@ -270,14 +270,14 @@ Named = tuple[IntColumns, Longs, int]
 """A table of device events, the index of each one's name, and whether they are copies."""
 
 
-def _where(columns: IntColumns, values: Longs, tables: Iterable[Named]) -> Longs:
-    """Lay a table's column beside the others', which do not have it: -1."""
+def _aligned(columns: IntColumns, values: Longs, tables: Iterable[Named]) -> Longs:
+    """Return a table's column aligned with those of other tables, which get -1."""
     parts = [values if table is columns else np.full(len(table), -1) for table, _, _ in tables]
     return np.concatenate(parts).astype(np.int64)
 
 
 def _processors(database: Database) -> dict[int, int]:
-    """Read how many multiprocessors each device has."""
+    """Read the number of multiprocessors of each device."""
     for table, device, count in (
         ("TARGET_INFO_CUDA_DEVICE", "cudaId", "numMultiprocessors"),
         ("TARGET_INFO_CUDA_DEVICE", "gpuId", "numMultiprocessors"),
@@ -297,7 +297,7 @@ def _links(database: Database) -> dict[int, list[tuple[str, Longs, Longs]]]:
     Reference", ``GPU_METRICS``).
     """
     named = database.values(_SAMPLED, ("metricId", "metricName"))
-    names = {number: str(name) for number, name in named if str(name).startswith(_LINK)}
+    names = {number: str(name) for number, name in named if str(name).startswith(_NVLINK_PREFIX)}
     if not names:
         return {}
     rows = database.numbers(_SAMPLES, ("timestamp", "typeId", "metricId", "value"))
@@ -313,7 +313,7 @@ def _links(database: Database) -> dict[int, list[tuple[str, Longs, Longs]]]:
 
 
 def _processes(database: Database, recorded: Longs, runtime: IntColumns) -> Longs:
-    """Return the processes of device events; where the export does not, it must be of one."""
+    """Return the processes of device events; an export without them must be of one process."""
     if not len(recorded) or recorded.min() >= 0:
         return recorded >> 24
     only = np.unique(runtime["thread"] >> 24)
@@ -354,11 +354,11 @@ def _ranges(database: Database, names: ValueIndex[str], unused: Counter[str]) ->
     emitted = np.zeros(len(read), dtype=np.bool_)
     for row, (text,) in enumerate(database.values(table, ("text",))):
         if text is not None:
-            texts[row], emitted[row] = _named(names, str(text))
+            texts[row], emitted[row] = _operator_name(names, str(text))
     rest = (texts < 0) & (read["textId"] >= 0)
     ids, which = np.unique(read["textId"][rest], return_inverse=True)
     strings = database.strings(ids)
-    pairs = [_named(names, strings[number]) for number in ids.tolist()]
+    pairs = [_operator_name(names, strings[number]) for number in ids.tolist()]
     both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     texts[rest], emitted[rest] = both[which, 0], both[which, 1]
     nested = np.isin(kind, _PUSH_POP)
@@ -377,9 +377,9 @@ def _ranges(database: Database, names: ValueIndex[str], unused: Counter[str]) ->
     return ranges.only(keep)
 
 
-def _named(names: ValueIndex[str], text: str) -> tuple[int, bool]:
-    """Return the name without what ``emit_nvtx`` appends, and whether it did so."""
-    plain = _EMITTED.sub("", text)
+def _operator_name(names: ValueIndex[str], text: str) -> tuple[int, bool]:
+    """Return the name without the suffix of ``emit_nvtx``, and whether it had one."""
+    plain = _EMIT_SUFFIX.sub("", text)
     return names(plain), len(plain) < len(text)
 
 
@@ -387,7 +387,7 @@ def _strings(database: Database, names: ValueIndex[str], ids: Longs) -> Longs:
     """Map ids of strings to indices of names."""
     unique, which = np.unique(ids, return_inverse=True)
     strings = database.strings(unique)
-    index = [names(_VERSION.sub("", strings[number])) for number in unique.tolist()]
+    index = [names(_VERSION_SUFFIX.sub("", strings[number])) for number in unique.tolist()]
     return np.array(index, dtype=np.int64)[which] if index else np.empty(0, dtype=np.int64)
 
 

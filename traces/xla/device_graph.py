@@ -1,8 +1,8 @@
-"""A device's ops of a step to a rank's part of the graph.
+"""A rank's part of the graph, from a device's ops of a step.
 
-An op waits for those before it on its lane, for asynchronous ops whose ``done`` came before it,
-for the ops its HLO names as operands where lanes run side by side, and for its launch. What
-explains a start is counted as for other traces (:mod:`traces.profiler.streams`).
+An op waits for those before it on its lane, for asynchronous ops whose ``done`` came before it, for
+the producers of its HLO operands if lanes run concurrently, and for its launch. Causes of starts
+are counted as for other traces (:mod:`traces.profiler.streams`).
 """
 
 import math
@@ -23,16 +23,16 @@ from traces.xla.planes import XlaOp
 from traces.xla.steps import StepOps
 
 Made = dict[int, list[int]]
-"""Ops of the graph by the row of the profile's op they were made of."""
+"""Ops of the graph by the row of the profile's op from which they were made."""
 
 
 @dataclass(slots=True, eq=False)
 class _GraphBuild:
-    """A graph while it is built.
+    """A graph under construction.
 
     ``ops_of_row`` maps a row of the step's ops to its ops of the graph, ``beside`` a lane to
-    messages of its last op that the next one waits for too; ``unstarted`` counts waits whose start
-    is missing.
+    messages of its last op for which the next one also waits; ``unstarted`` counts waits without a
+    start.
     """
 
     part: StepOps
@@ -48,11 +48,11 @@ class _GraphBuild:
 
 
 def device_graph(part: StepOps, file: str, job_ranks: int) -> RankGraph:
-    """Build the ops of a rank's step and all edges between them."""
+    """Add the ops of a rank's step and all edges between them."""
     graph = RankGraph(rank=part.device.rank, start=part.start)
     build = _GraphBuild(part, file, job_ranks, graph, DeviceOps(graph))
     pending: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
-    least = _least_transfers(part.ops)
+    least = _shortest_transfers(part.ops)
     for row, op in enumerate(part.ops):
         if op.phase == "start":
             issued = _add(build, row, What.COMPUTE, op.lane, (op.start, op.end))
@@ -85,7 +85,7 @@ def device_graph(part: StepOps, file: str, job_ranks: int) -> RankGraph:
 
 
 def _add(build: _GraphBuild, row: int, what: What, lane: str, span: tuple[float, float]) -> int:
-    """Add an op that runs on a lane; ``row`` is the op of the profile it comes from."""
+    """Add an op of a lane; ``row`` is the profile's op from which it is made."""
     op = _add_local(build, row, what, lane, span)
     stream = build.streams.setdefault(lane, len(build.streams))
     _register(build, op, stream)
@@ -97,7 +97,7 @@ def _add(build: _GraphBuild, row: int, what: What, lane: str, span: tuple[float,
 def _add_local(
     build: _GraphBuild, row: int, what: What, lane: str, span: tuple[float, float]
 ) -> int:
-    """Add an op; copies between device and host say so in their names, as profilers' do."""
+    """Add an op; the names of copies between device and host say so, as in profilers."""
     source = build.part.ops[row]
     scope, crosses = (source.hlo.scope, source.hlo.host_copy) if source.hlo else ("", "")
     name = f"{source.name} {crosses}" if crosses and what == What.COPY else source.name
@@ -115,15 +115,15 @@ def _register(build: _GraphBuild, op: int, stream: int) -> None:
 
 
 def _add_beside(build: _GraphBuild, row: int, what: What, span: tuple[float, float]) -> int:
-    """Add an op on a stream of its own: no other waits for it by order."""
+    """Add an op on a stream of its own, so that no other op waits for it by order."""
     op = _add_local(build, row, what, f"async {build.part.ops[row].lane}", span)
     _register(build, op, -2 - op)
     build.ops_of_row.setdefault(row, []).append(op)
     return op
 
 
-_WAITED = 1e-7
-"""A ``done`` that takes longer than this (s) waited; one that finds its op finished, a few ns."""
+_LEAST_WAIT = 1e-7
+"""A ``done`` longer than this (s) waited; if its op had ended, it takes a few ns."""
 
 
 def _add_done(
@@ -132,7 +132,7 @@ def _add_done(
     pending: dict[tuple[int, str], list[tuple[int, int]]],
     least: dict[tuple[str, float], float],
 ) -> None:
-    """Add what an asynchronous op did between its start and here, and the wait for it."""
+    """Add an asynchronous op from its start to its ``done``, and the wait for it."""
     done = build.part.ops[row]
     started = pending.get((done.run, _started_by(done)))
     if not started:
@@ -141,7 +141,7 @@ def _add_done(
         return
     begun, issued = started.pop(0)
     start = build.graph.ops[issued].end
-    if done.end - done.start > _WAITED:
+    if done.end - done.start > _LEAST_WAIT:
         end = done.end
     else:
         end = min(done.start, start + least.get(_gap_key(build.part.ops[begun]), math.inf))
@@ -154,7 +154,7 @@ def _add_done(
 
 
 def _add_op(build: _GraphBuild, row: int, span: tuple[float, float], lane: str) -> list[int]:
-    """Add an op as what it is: compute, copy, a collective or messages; lane "" is beside all."""
+    """Add an op by kind: compute, copy, collective or messages; lane "" is a stream of its own."""
     source = build.part.ops[row]
     calls = _calls(build, row) if source.kind else []
     if not calls:
@@ -173,12 +173,12 @@ def _add_op(build: _GraphBuild, row: int, span: tuple[float, float], lane: str) 
         build.graph.collectives[op] = call
         numbers.append(op)
     if lane and len(numbers) > 1:
-        _follow(build, numbers, lane)
+        _order_messages(build, numbers, lane)
     return numbers
 
 
-def _follow(build: _GraphBuild, numbers: list[int], lane: str) -> None:
-    """Let several messages of one op start after what came before on its lane, and hold it up."""
+def _order_messages(build: _GraphBuild, numbers: list[int], lane: str) -> None:
+    """Let several messages of an op start after the op before on its lane, and delay the next."""
     order = build.ops.on_stream[build.streams[lane]]
     for op in numbers[1:]:
         build.waits[op].update(order[-2:-1])
@@ -186,7 +186,7 @@ def _follow(build: _GraphBuild, numbers: list[int], lane: str) -> None:
 
 
 def _calls(build: _GraphBuild, row: int) -> list[LocalCall]:
-    """Which calls a rank's op is part of: one, or a message for each pair of a permute.
+    """Return the calls of a rank's op: one, or a message for each pair of a permute.
 
     The text of a fusion that communicates has neither size nor group.
     """
@@ -213,7 +213,7 @@ def _calls(build: _GraphBuild, row: int) -> list[LocalCall]:
 def _call(
     op: XlaOp, kind: str, size: float, ranks: tuple[int, ...] | None, where: str, alone: int = 0
 ) -> LocalCall:
-    """One rank's part of a call; without ``ranks`` no other joins it, and it costs what it took."""
+    """Return a rank's part of a call; without ``ranks`` it has no peers, and its measured time."""
     return LocalCall(
         kind=kind if ranks is not None or kind != "send_receive" else UNKNOWN,
         size=size,
@@ -228,11 +228,11 @@ def _call(
     )
 
 
-def _least_transfers(ops: list[XlaOp]) -> dict[tuple[str, float], float]:
-    """Least time of asynchronous ops of one kind and size that something waited for (s).
+def _shortest_transfers(ops: list[XlaOp]) -> dict[tuple[str, float], float]:
+    """Return the shortest time of waited-for asynchronous ops, by kind and size (s).
 
-    One whose ``done`` found it finished has ended before that: how long before, only like ones
-    tell.
+    If a ``done`` found its op finished, the op's end is earlier by an unknown time, which is
+    estimated from equal ops.
     """
     started: dict[tuple[int, str], list[XlaOp]] = defaultdict(list)
     least: dict[tuple[str, float], float] = {}
@@ -241,14 +241,14 @@ def _least_transfers(ops: list[XlaOp]) -> dict[tuple[str, float], float]:
             started[op.run, op.name].append(op)
         elif op.phase == "done" and started.get((op.run, _started_by(op))):
             begun = started[op.run, _started_by(op)].pop(0)
-            if op.end - op.start > _WAITED:
+            if op.end - op.start > _LEAST_WAIT:
                 key = _gap_key(begun)
                 least[key] = min(least.get(key, math.inf), op.end - begun.end)
     return least
 
 
 def _started_by(done: XlaOp) -> str:
-    """Name the start that a ``done`` waits for."""
+    """Return the name of the start that a ``done`` waits for."""
     named = done.hlo.operands[:1] if done.hlo is not None else ()
     return named[0] if named else done.name.replace("-done", "-start")
 
@@ -260,10 +260,10 @@ def _gap_key(op: XlaOp) -> tuple[str, float]:
 
 
 def wait_for_transfers(ops: DeviceOps, rows: list[XlaOp], ops_of_row: Made, waits: Waits) -> None:
-    """Let transfers on streams of their own wait for what was launched before, and be waited for.
+    """Add the waits of transfers on streams of their own, and of ops for them.
 
-    The stream of a transfer waits for what the program had launched when it was issued. The first
-    op launched after the transfer's ``done``, by the schedule of the program, waits for it.
+    A transfer waits for the ops that the program had launched when it was issued. The first op
+    launched after the transfer's ``done``, by the schedule of the program, waits for it.
     """
     order = [row for row, op in enumerate(rows) if op.launch is not None and row in ops_of_row]
     order.sort(key=lambda row: (rows[row].launch, row))
@@ -287,7 +287,7 @@ def wait_for_transfers(ops: DeviceOps, rows: list[XlaOp], ops_of_row: Made, wait
 def _after_done(
     rows: list[XlaOp], later: list[int], op: XlaOp, done: tuple[int, int] | None
 ) -> int | None:
-    """Find the first op launched after the done of a transfer, in the same pass of its loop."""
+    """Return the first op launched after the done of a transfer, in the same loop iteration."""
     if done is None or op.module is None:
         return None
     for row in later:
@@ -306,7 +306,7 @@ def _after_done(
 
 
 def _dones(module: HloModule) -> dict[str, tuple[int, int]]:
-    """Where in the schedule each asynchronous op is waited for, by its name and what it wraps."""
+    """Return the schedule positions of each asynchronous op's done, by its name and wrapped op."""
     done_at: dict[str, tuple[int, int]] = {}
     for op in module.ops.values():
         if op.phase == "done" and op.operands and op.name in module.order:
@@ -319,7 +319,7 @@ def _dones(module: HloModule) -> dict[str, tuple[int, int]]:
 
 
 def wait_for_operands(ops: DeviceOps, rows: list[XlaOp], ops_of_row: Made, waits: Waits) -> None:
-    """Let an op wait for those that made its operands, where a device has several lanes."""
+    """Let ops wait for the producers of their operands, if a device has several lanes."""
     if len({op.lane for op in rows}) < 2 or any(op.transfer for op in rows):
         return
     operands = Operands(rows)
@@ -335,7 +335,7 @@ def wait_for_operands(ops: DeviceOps, rows: list[XlaOp], ops_of_row: Made, waits
 
 
 class Operands:
-    """From which ops with events of their own the operands of each op come."""
+    """The ops with events of their own that produce the operands of each op."""
 
     def __init__(self, ops: Iterable[XlaOp]) -> None:
         self._events: dict[str, set[str]] = defaultdict(set)
@@ -344,7 +344,7 @@ class Operands:
             self._events[op.program].add(op.name)
 
     def of(self, op: XlaOp) -> set[str]:
-        """Names of the ops that made the operands; empty where the program is not known."""
+        """Return the names of the operands' producers; empty if the program is unknown."""
         if op.module is None:
             return set()
         key = (id(op.module), op.name)
@@ -354,7 +354,7 @@ class Operands:
 
 
 def _producers(module: HloModule, name: str, events: set[str]) -> set[str]:
-    """Find the ops with events of their own that a named op's operands come from."""
+    """Return the ops with events of their own that produce a named op's operands."""
     producers: set[str] = set()
     seen: set[str] = set()
     pending = list(module.ops[name].operands) if name in module.ops else []

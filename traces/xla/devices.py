@@ -1,12 +1,12 @@
-"""Planes of a profile to a recording: its devices, and their numbers in the job.
+"""Recordings from the planes of a profile: devices, and their numbers in the job.
 
 A GPU has a plane (``/device:GPU:0``) with a line per stream: an event is a kernel or a copy, with
-the HLO op it carries out and the number of its launch. Lines that a tool derived from the streams
-(``XLA Ops``, ``Framework Ops``) say the same again.
+its HLO op and the number of its launch. Lines that a tool derived from the streams (``XLA Ops``,
+``Framework Ops``) are duplicates.
 
-Devices of JAX on CPUs are threads of the host, several in one process. Such a device has no line:
-its ops are on whatever threads of a pool ran them, distinguished by ``device_ordinal``; executions
-of a program by ``run_id``. TPUs have a module of their own, :mod:`traces.xla.tpu`.
+JAX's CPU devices are threads of the host, several in one process. Such a device has no line: its
+ops are on any threads of a pool, distinguished by ``device_ordinal``; executions of a program by
+``run_id``. TPUs have a module of their own, :mod:`traces.xla.tpu`.
 """
 
 import re
@@ -35,18 +35,18 @@ from traces.xla.tpu import PLANE as TPU
 from traces.xla.tpu import global_numbers, tpu_devices
 
 GPU = re.compile(r"/device:GPU:(\d{1,18})$")
-_WHOSE = re.compile(r"(.*?)\s*(/(?:device|host):.*)", re.DOTALL)
-"""A plane's name with whose it is before it: ``worker-3 /device:GPU:0``, as tools write that put
-the profiles of several hosts into one, or ``/job:worker/replica:0/task:3/device:GPU:0``."""
+_HOST_PREFIX = re.compile(r"(.*?)\s*(/(?:device|host):.*)", re.DOTALL)
+"""A plane's name with its owner's as prefix: ``worker-3 /device:GPU:0``, as tools write that merge
+the profiles of several hosts, or ``/job:worker/replica:0/task:3/device:GPU:0``."""
 
 
 def recordings_of(
     file: Path, planes: Sequence[Plane], modules: Mapping[str, HloModule], epoch: int
 ) -> list[XlaRecording]:
-    """Make a recording of each host whose planes are in a file, as if it had a file of its own.
+    """Make a recording for each host with planes in a file, as if it had a file of its own.
 
-    Planes of several hosts are distinguished by what stands before their names; and as no host has
-    two devices of one name, the second plane of a name is another's.
+    Hosts are distinguished by the prefixes of their planes' names; as no host has two devices of
+    one name, a second plane of a name belongs to another host.
     """
     every = [_recording(file, host_planes, modules, epoch) for host_planes in _by_host(planes)]
     with_chips = [each for each in every if any(_chip(device.name) for device in each.devices)]
@@ -63,12 +63,12 @@ def recordings_of(
 
 
 def _by_host(planes: Sequence[Plane]) -> list[list[Plane]]:
-    """Planes of each host; those of threads of no host are every host's."""
+    """Group planes by host; those of threads without a host belong to all hosts."""
     devices: dict[tuple[str, int], list[Plane]] = {}
     others: dict[str, list[Plane]] = {}
     often: Counter[tuple[str, str]] = Counter()
     for plane in planes:
-        named = _WHOSE.fullmatch(plane.name)
+        named = _HOST_PREFIX.fullmatch(plane.name)
         whose, name = (named[1], named[2]) if named else ("", plane.name)
         renamed = replace(plane, name=name)
         if TPU.match(name) or GPU.match(name):
@@ -86,7 +86,7 @@ def _by_host(planes: Sequence[Plane]) -> list[list[Plane]]:
 def _recording(
     file: Path, planes: Sequence[Plane], modules: Mapping[str, HloModule], epoch: int
 ) -> XlaRecording:
-    """Make devices of planes; CPU devices count only where there is no accelerator."""
+    """Make devices of planes; CPU devices count only if there is no accelerator."""
     unused: Counter[str] = Counter()
     host, programs = host_events(planes, unused), Programs(modules)
     devices = tpu_devices(planes, host, programs, unused)
@@ -118,7 +118,7 @@ def _recording(
 
 
 def _chip(plane: str) -> tuple[str, str] | None:
-    """Kind and number of the accelerator that a plane is of, or one of its cores; else None."""
+    """Kind and number of the accelerator, or core of one, that a plane represents; else None."""
     for kind, pattern in (("GPU", GPU), ("TPU", TPU)):
         if (match := pattern.match(plane)) is not None:
             return kind, match[1]
@@ -126,7 +126,7 @@ def _chip(plane: str) -> tuple[str, str] | None:
 
 
 def number_ranks(recordings: Sequence[XlaRecording]) -> None:
-    """Give the devices of several files ranks: each file's after those before, if they collide."""
+    """Assign ranks to the devices of several files: files follow each other if numbers collide."""
     seen: set[int] = set()
     for each in recordings:
         ranks = {device.rank for device in each.devices}
@@ -141,7 +141,7 @@ def number_ranks(recordings: Sequence[XlaRecording]) -> None:
 
 
 def _renumber(result: XlaRecording, numbers: Mapping[int, int]) -> None:
-    """Take the numbers of the whole job, where the profile has but a part of it."""
+    """Use the numbers of the whole job if the profile has only a part of it."""
     ranks = {device.rank for device in result.devices}
     if not ranks <= set(numbers) or _largest_group(result.devices) < len(ranks):
         return
@@ -153,7 +153,7 @@ def _renumber(result: XlaRecording, numbers: Mapping[int, int]) -> None:
 
 
 def _largest_group(devices: Sequence[XlaDevice]) -> int:
-    """Find the highest number in any replica group."""
+    """Return the highest number in any replica group."""
     highest = -1
     for device in devices:
         hlos = {id(op.hlo): op.hlo for op in device.ops if op.kind and op.hlo is not None}
@@ -164,8 +164,8 @@ def _largest_group(devices: Sequence[XlaDevice]) -> int:
 
 
 _STREAM = re.compile(r"Stream\b")
-_DERIVED = ("XLA Ops", "TensorFlow Ops", "Framework Ops")
-"""Lines that say once more what the streams do; all there is where a tool left the streams out."""
+_DERIVED_LINES = ("XLA Ops", "TensorFlow Ops", "Framework Ops")
+"""Lines derived from the streams; used only if a tool left the streams out."""
 
 
 def gpu_devices(
@@ -178,16 +178,16 @@ def gpu_devices(
         if gpu is None:
             continue
         device = XlaDevice(int(gpu[1]), plane.name, [])
-        # Lines of a GPU that are read: its streams, else the first of those made of them.
+        # Lines of a GPU that are read: its streams, else the first of the derived lines.
         streams = [line for line in plane.lines if _STREAM.match(line.name) and line.events]
-        derived = (line for name in _DERIVED for line in plane.lines if line.name == name)
+        derived = (line for name in _DERIVED_LINES for line in plane.lines if line.name == name)
         lines = streams or [line for line in derived if line.events][:1]
         for line in plane.lines:
             if not any(line is used for used in lines):
                 unused[f"{line.name} of GPUs"] += len(line.events)
                 continue
             lane = line.name.split("(")[0]
-            events = leaves(line.events) if line.name in _DERIVED else line.events
+            events = leaves(line.events) if line.name in _DERIVED_LINES else line.events
             device.ops += [_gpu_op(event, lane, host, programs) for event in events]
         device.ops.sort(key=lambda op: (op.start, op.end))
         _number_gpu_runs(device, host)
@@ -223,7 +223,7 @@ def _gpu_op(event: PlaneEvent, lane: str, host: XlaHostEvents, programs: Program
 
 
 def _number_gpu_runs(device: XlaDevice, host: XlaHostEvents) -> None:
-    """Distinguish runs: another program, or another step, is another run."""
+    """Distinguish runs: a change of program or of step begins another run."""
     run, last = -1, None
     for op in device.ops:
         time = op.start if op.launch is None else op.launch[0]
@@ -238,7 +238,7 @@ def _number_gpu_runs(device: XlaDevice, host: XlaHostEvents) -> None:
 
 
 def cpu_devices(host: XlaHostEvents, programs: Programs) -> list[XlaDevice]:
-    """Make a device of each ordinal; lanes are threads, numbered as the device used them."""
+    """Make a device of each ordinal; lanes are threads, in order of first use."""
     devices: dict[int, XlaDevice] = {}
     late: dict[int, float] = {}
     for line in host.ops:
@@ -252,12 +252,12 @@ def cpu_devices(host: XlaHostEvents, programs: Programs) -> list[XlaDevice]:
             for event in leaves(events):
                 op = _cpu_op(event, line.name, programs)
                 device.ops.append(op)
-                _remember_end(late, op, event, host)
+                _record_end(late, op, event, host)
     runs: dict[tuple[str, int], int] = {}
     begun = {event.flow("run_id"): event.start for event in host.produced.values()}
     for device in devices.values():
         device.ops.sort(key=lambda op: (op.start, op.end))
-        _work_on(device.ops, late)
+        _extend_ends(device.ops, late)
         _name_lanes(device)
         _add_launches(device, host)
         device.begun = {op.run: begun[op.run] for op in device.ops if op.run in begun}
@@ -289,20 +289,18 @@ def _cpu_op(event: PlaneEvent, thread: str, programs: Programs) -> XlaOp:
     )
 
 
-def _remember_end(
-    late: dict[int, float], op: XlaOp, event: PlaneEvent, host: XlaHostEvents
-) -> None:
-    """Note when an op was reported done, where that is after its own event."""
+def _record_end(late: dict[int, float], op: XlaOp, event: PlaneEvent, host: XlaHostEvents) -> None:
+    """Record an op's reported end if that is after its own event."""
     ends = host.ended.get(event.flow("_p") or 0, [])
     ended = ends[bisect_left(ends, event.start) :][:1]
     if ended and ended[0] > event.end + EXPLAINED:
         late[id(op)] = ended[0]
 
 
-def _work_on(ops: list[XlaOp], late: dict[int, float]) -> None:
-    """Let an op that goes on in other threads end when the first op that uses its result begins.
+def _extend_ends(ops: list[XlaOp], late: dict[int, float]) -> None:
+    """Extend an op that continues in other threads to the start of the first op that uses it.
 
-    When it was reported done is a bound only: that is noted when a thread comes to it.
+    Its reported end is only an upper bound: it is recorded when a thread processes it.
     """
     operands = Operands(ops)
     latest: dict[tuple[int, str], XlaOp] = {}
@@ -321,7 +319,7 @@ def _name_lanes(device: XlaDevice) -> None:
 
 
 def _add_launches(device: XlaDevice, host: XlaHostEvents) -> None:
-    """Give the first op of each run the call that began it on this device."""
+    """Set the launch of the first op of each run: the call that began it on this device."""
     calls = {
         event.flow("_c"): (event.start, event.end)
         for event in host.executed
@@ -335,7 +333,7 @@ def _add_launches(device: XlaDevice, host: XlaHostEvents) -> None:
 
 
 def _number_cpu_runs(device: XlaDevice, runs: dict[tuple[str, int], int]) -> None:
-    """Count the runs from 0: identifiers are large and say nothing."""
+    """Count the runs from 0, because their identifiers are large and arbitrary."""
     begun = dict(device.begun)
     device.begun = {}
     for op in device.ops:

@@ -1,7 +1,8 @@
-"""What XLA's HLO says of an op: opcode, bytes, replica groups, whom it waits for.
+"""HLO of an op: opcode, bytes, replica groups, operands.
 
-Two sources say it: the serialized module (``xla/service/hlo.proto``), as JAX puts it into its
-traces, and the text of an instruction, as profilers of TPUs record it. Both make a :class:`HloOp`.
+It has two sources: the serialized module (``xla/service/hlo.proto``), as JAX puts it into its
+traces, and the text of an instruction, as profilers of TPUs record it. Both become a
+:class:`HloOp`.
 
 ::
 
@@ -33,7 +34,7 @@ COLLECTIVES = {
     "collective-broadcast": "broadcast",
     "collective-permute": "send_receive",
 }
-"""HLO's names of what this project calls by the words of :data:`simulator.calls.KINDS`."""
+"""HLO's names of the kinds of :data:`simulator.calls.KINDS`."""
 
 TYPE_BITS = {
     **dict.fromkeys(("pred", "s8", "u8"), 8),
@@ -53,12 +54,12 @@ TYPE_BITS = {
 """Bits of an element, by HLO's name of the type (``xla_data.proto``, ``PrimitiveType``)."""
 
 _MOST_RANKS = 1 << 20
-"""A list of more devices than this is damage, not a machine."""
+"""Longest valid list of devices; a longer one is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class HloArray:
-    """One array of a shape: its type, its bytes (NaN for an unknown type), and where it lies."""
+    """One array of a shape: its type, its bytes (NaN for an unknown type), and its memory space."""
 
     dtype: str
     size: float
@@ -70,11 +71,11 @@ class HloOp:
     """One instruction.
 
     ``opcode`` is without ``-start`` and ``-done``, which ``phase`` has. ``inputs`` are the arrays
-    of the operands, None where not recorded; ``output`` the top level of the result.
-    ``groups`` are replica groups: () is one group of all, None is unknown. ``pairs`` are those of
-    a collective-permute. ``wrapped`` names the op that an asynchronous ``start`` runs. A ``done``
-    waits for the op named by its first operand. ``scope`` is where the program made it, as the
-    framework names it without the primitive: ``jit(step)/layer_0/attention``.
+    of the operands, None if not recorded; ``output`` the top level of the result. ``groups`` are
+    replica groups: () is one group of all, None is unknown. ``pairs`` are those of a
+    collective-permute. ``wrapped`` names the op that an asynchronous ``start`` runs. A ``done``
+    waits for the op named by its first operand. ``scope`` is its place in the program, the
+    framework's name without the primitive: ``jit(step)/layer_0/attention``.
     """
 
     name: str
@@ -99,7 +100,7 @@ class HloOp:
     def host_copy(self) -> str:
         """``HtoD`` or ``DtoH`` for a copy between the device and its host's memory, else "".
 
-        A start returns where it copies to, where it copies from, and a context.
+        A start returns destination, source, and a context.
         """
         if self.opcode != "copy" or self.phase == "done" or not self.output or not self.output[0]:
             return ""
@@ -110,7 +111,7 @@ class HloOp:
 
     @property
     def dtype(self) -> str:
-        """Type of the largest array that goes in, or else comes out."""
+        """Type of the largest input array, or of the largest output without inputs."""
         parts = [*(self.inputs or ()), *(part for parts in self.output for part in parts)]
         sized = [part for part in parts if not math.isnan(part.size)]
         return max(sized, key=lambda part: part.size).dtype if sized else ""
@@ -118,11 +119,11 @@ class HloOp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HloModule:
-    """A compiled program: its ops by name, and where they stand in the schedule.
+    """A compiled program: its ops by name, and their positions in the schedule.
 
-    ``order`` has a computation and a place in it for each scheduled op. ``devices`` maps a logical
-    number (replica times partitions, plus partition) to a device; empty: the numbers are the
-    devices. ``replicas`` is None where unknown.
+    ``order`` maps each scheduled op to a computation and a position in it. ``devices`` maps a
+    logical number (replica times partitions, plus partition) to a device; if empty, the numbers are
+    the devices. ``replicas`` is None if unknown.
     """
 
     name: str
@@ -133,7 +134,7 @@ class HloModule:
 
 
 def scope_of(op_name: str) -> str:
-    """Return the scope of an op by the name its framework gave it, whose end is the primitive.
+    """Return the scope of an op from its framework's name, which ends with the primitive.
 
     Examples
     --------
@@ -144,7 +145,7 @@ def scope_of(op_name: str) -> str:
 
 
 def split_phase(opcode: str) -> tuple[str, str]:
-    """Split an opcode into what it is and ``start``, ``done``, ``update`` or "".
+    """Split an opcode into the operation and its phase: ``start``, ``done``, ``update`` or "".
 
     Examples
     --------
@@ -156,18 +157,18 @@ def split_phase(opcode: str) -> tuple[str, str]:
 
 
 def base_name(name: str) -> str:
-    """Return an op's name without its number: ``all-reduce.12`` is called ``all-reduce``."""
+    """Return an op's name without its number: ``all-reduce`` for ``all-reduce.12``."""
     return name.lstrip("%").split(".")[0]
 
 
 def call_size(op: HloOp, members: int | None) -> float:
-    """S of nccl-tests (B): the larger of a rank's input and output; NaN where not recorded.
+    """S of nccl-tests (B): the larger of a rank's input and output; NaN if not recorded.
 
     ``members`` is the size of the group. A ``start`` returns its operands as well as its result:
     the result is the second part.
     """
     sent = math.nan if op.inputs is None else sum(part.size for part in op.inputs)
-    # Bytes of what an op returns, without the operands that a ``start`` hands through.
+    # Bytes of an op's result, without the operands that a ``start`` passes through.
     parts = op.output
     handed_through = op.phase == "start" and op.kind != "all_reduce" and len(parts) > 1
     if handed_through:
@@ -184,12 +185,12 @@ def call_size(op: HloOp, members: int | None) -> float:
 
 
 def replica_group_of(op: HloOp, rank: int, module: HloModule | None) -> tuple[int, ...] | None:
-    """Ranks that take part in a rank's instance of the op: () all, None where not recorded.
+    """Ranks that take part in a rank's instance of the op: () all, None if not recorded.
 
     With ``use_global_device_ids`` the numbers count all devices of the program, without a channel
     they count replicas; all-to-all and permutes with a channel count partitions. A program of one
-    replica, as JAX makes them, has one device for each number in every case but one: a channel
-    and groups of replica 0 alone, which means all partitions.
+    replica, as JAX makes them, has one device for each number in every case but one: a channel and
+    groups of replica 0 alone, which means all partitions.
     """
     if op.groups is None or op.groups == ():
         return op.groups
@@ -205,7 +206,7 @@ def replica_group_of(op: HloOp, rank: int, module: HloModule | None) -> tuple[in
 
 
 def peers_of(op: HloOp, rank: int, module: HloModule | None) -> tuple[list[int], list[int]]:
-    """Ranks a collective-permute sends to, and receives from, on a rank."""
+    """Return the ranks that a rank sends to, and receives from, in a collective-permute."""
     devices = module.devices if module is not None else ()
     pairs = [(_device(devices, a), _device(devices, b)) for a, b in op.pairs]
     return [b for a, b in pairs if a == rank], [a for a, b in pairs if b == rank]
@@ -214,7 +215,7 @@ def peers_of(op: HloOp, rank: int, module: HloModule | None) -> tuple[list[int],
 def iota_groups(
     shape: Sequence[int], reshape: Sequence[int], transpose: Sequence[int] | None
 ) -> Groups:
-    """Write out ``[groups,members]<=[reshape]T(transpose)``.
+    """Expand ``[groups,members]<=[reshape]T(transpose)``.
 
     Examples
     --------
@@ -234,7 +235,7 @@ def iota_groups(
 def mesh_groups(
     sizes: Sequence[int], axes: Sequence[int], devices: Sequence[int] | None = None
 ) -> Groups:
-    """Write out groups along some axes of a mesh: ranks that differ in these axes only.
+    """Expand groups along some axes of a mesh: ranks that differ in these axes only.
 
     Examples
     --------
@@ -256,7 +257,7 @@ def mesh_groups(
 
 
 def kind_by_name(category: str) -> str:
-    """Kind of call that a category or a name gives: ``all-reduce fusion``; "" for none.
+    """Return the kind of call of a category or name, such as ``all-reduce fusion``; "" for none.
 
     Examples
     --------
@@ -270,7 +271,7 @@ def kind_by_name(category: str) -> str:
 
 
 def _larger(first: float, second: float) -> float:
-    """Take the larger of two sizes; the known one if the other is not."""
+    """Return the larger of two sizes, or the known one."""
     return float(np.fmax(first, second))
 
 
@@ -281,7 +282,7 @@ def _device(devices: tuple[int, ...], number: int) -> int:
 _NAME = re.compile(r"\s*(?:ROOT\s+)?%?([\w.\-]+)\s+=\s+")
 _TOKEN = re.compile(r"/\*.*?\*/|([a-z][a-z0-9]*)\[([^\]]*)\](\{[^{}]*\})?|[(),]|\s+")
 HOST_MEMORY = 5
-"""The memory space of arrays that lie in the host's memory (XLA ``Layout::kHostMemorySpace``)."""
+"""The memory space of arrays in the host's memory (XLA ``Layout::kHostMemorySpace``)."""
 _OPCODE = re.compile(r"\s*([a-z][a-z0-9\-]*)\(")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _LISTED = re.compile(r"replica_groups=\{((?:\{[\d, ]*\}|[, ])*)\}")
@@ -315,7 +316,7 @@ def parse_instruction(text: str) -> HloOp | None:
     inputs = tuple(part for match in _TOKEN.finditer(operands) for part in _part(match))
     what, phase = split_phase(opcode[1])
     listed = _PAIRS.search(attributes)
-    # ``metadata={op_name="..."}`` says where the program made an instruction.
+    # ``metadata={op_name="..."}`` is the instruction's place in the program.
     match = _MADE_BY.search(attributes)
     return HloOp(
         name=name[1],
@@ -333,7 +334,7 @@ def parse_instruction(text: str) -> HloOp | None:
 
 
 def _shape(text: str, at: int) -> tuple[tuple[tuple[HloArray, ...], ...], int]:
-    """Read a shape: the arrays of each top-level element of a tuple, and where it ends."""
+    """Parse a shape: the arrays of each top-level element of a tuple, and the end position."""
     depth, tops = 0, list[list[HloArray]]()
     while (match := _TOKEN.match(text, at)) is not None:
         token, at = match[0], match.end()
@@ -368,7 +369,7 @@ def _part(match: re.Match[str]) -> list[HloArray]:
 
 
 def _closing(text: str, at: int) -> int:
-    """Where the parenthesis that was opened before ``place`` is closed."""
+    """Return the position of the parenthesis that closes the one opened before ``place``."""
     depth = 1
     for match in re.compile(r"[()]").finditer(text, at):
         depth += 1 if match[0] == "(" else -1
@@ -466,12 +467,12 @@ _TYPES = (
     *("f6e3m2fn", "f6e2m3fn"),
 )
 """Names of ``PrimitiveType`` by number, as HLO text writes them."""
-_DEEPEST = 64
-"""Tuples of a shape are nested no deeper than this: a few levels at most in a real program."""
+_MOST_NESTED = 64
+"""Deepest nesting of a shape's tuples; a real program has a few levels."""
 
 
 def parse_module(data: bytes, where: str) -> HloModule:
-    """Read a module; ``where`` says in messages what is being read.
+    """Parse a module; ``where`` names it in messages.
 
     Of a scheduled module only the scheduled ops are kept: those inside fusions never run alone.
     """
@@ -511,7 +512,7 @@ def parse_module(data: bytes, where: str) -> HloModule:
 
 
 def _op(instruction: Any, names: dict[int, Any], roots: dict[int, Any]) -> HloOp:
-    """Read an instruction; the shapes only of those that move data, few of tens of thousands."""
+    """Parse an instruction; shapes only for those that move data, few of tens of thousands."""
     opcode, phase = split_phase(instruction.opcode)
     source = instruction
     if opcode == "async":
@@ -523,8 +524,8 @@ def _op(instruction: Any, names: dict[int, Any], roots: dict[int, Any]) -> HloOp
         name=instruction.name,
         opcode=opcode,
         phase=phase,
-        inputs=tuple(_parts([operand.shape for operand in operands])) if moves else None,
-        output=_tops(instruction.shape) if moves else (),
+        inputs=tuple(_top_shapes([operand.shape for operand in operands])) if moves else None,
+        output=_top_arrays(instruction.shape) if moves else (),
         groups=_groups_of_proto(source),
         pairs=tuple((pair.source, pair.target) for pair in source.pairs),
         channel=source.channel_id > 0,
@@ -536,8 +537,8 @@ def _op(instruction: Any, names: dict[int, Any], roots: dict[int, Any]) -> HloOp
 
 
 def _wrapped(instruction: Any, names: dict[int, Any], roots: dict[int, Any]) -> Any | None:
-    """Find the op that an ``async-start`` or ``async-done`` runs."""
-    for _ in range(_DEEPEST):
+    """Return the op that an ``async-start`` or ``async-done`` runs."""
+    for _ in range(_MOST_NESTED):
         if instruction.called_ids:
             return roots.get(instruction.called_ids[0])
         if not instruction.operand_ids or instruction.operand_ids[0] not in names:
@@ -564,7 +565,7 @@ def _groups_of_proto(instruction: Any) -> Groups | None:
 
 
 def _mesh(used_axes: Any) -> Groups | None:
-    """Write out groups along axes of a mesh; an axis may be used in part."""
+    """Expand groups along axes of a mesh; an axis may be used in part."""
     sizes = [axis.size for axis in used_axes.mesh.axes]
     devices = list(used_axes.mesh.device_ids)
     if used_axes.mesh.HasField("iota"):
@@ -588,16 +589,16 @@ def _mesh(used_axes: Any) -> Groups | None:
     return mesh_groups(fine, used, devices)
 
 
-def _tops(shape: Any) -> tuple[tuple[HloArray, ...], ...]:
+def _top_arrays(shape: Any) -> tuple[tuple[HloArray, ...], ...]:
     parts = list(shape.parts) if shape.parts else [shape]
-    return tuple(tuple(_parts([part])) for part in parts)
+    return tuple(tuple(_top_shapes([part])) for part in parts)
 
 
-def _parts(shapes: Sequence[Any]) -> Iterator[HloArray]:
+def _top_shapes(shapes: Sequence[Any]) -> Iterator[HloArray]:
     pending = [(shape, 0) for shape in reversed(shapes)]
     while pending:
         part_shape, depth = pending.pop()
-        if part_shape.parts and depth < _DEEPEST:
+        if part_shape.parts and depth < _MOST_NESTED:
             pending += [(part, depth + 1) for part in reversed(part_shape.parts)]
             continue
         known_type = 0 <= part_shape.element_type < len(_TYPES)
@@ -611,7 +612,7 @@ def _parts(shapes: Sequence[Any]) -> Iterator[HloArray]:
 
 
 def _devices(assigned: Any) -> tuple[int, ...]:
-    """Devices by logical number: replica after replica, each with its partitions."""
+    """Return devices by logical number: replica after replica, each with its partitions."""
     columns = [tuple(computation.ids) for computation in assigned.computations]
     if not columns or len({len(column) for column in columns}) != 1:
         return ()

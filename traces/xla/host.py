@@ -1,9 +1,9 @@
-"""The host of a profile: steps, launches, ops of CPU devices, and what it waits for on a device.
+"""The host of a profile: steps, launches, ops of CPU devices, and its waits for a device.
 
 A rank's host is one lane from launch to launch. A profile records when the program blocks until a
-result is ready (``block_until_ready``), and no other wait. Two things show: a program launched only
-when the device had run dry was held back by something that waited for it (a result that was
-fetched), and a launch with the device's queue full went on when an op ended and freed a place.
+result is ready (``block_until_ready``), and no other wait. Two are inferred: a program launched
+only when the device was idle was delayed by a wait for it (a result that was fetched), and a launch
+with a full device queue continued when an op ended and freed a slot.
 """
 
 import math
@@ -26,21 +26,21 @@ from traces.xla.steps import StepOps
 
 HOST = re.compile(r"/host:CPU|/host:.*:CPU|/host:python")
 _END = "end: "
-_BLOCKS = re.compile(r"block_?(?:host_?)?until_?ready|Buffer::Await", re.IGNORECASE)
+_BLOCKING_CALLS = re.compile(r"block_?(?:host_?)?until_?ready|Buffer::Await", re.IGNORECASE)
 """JAX's Python (``$array.py:610 block_until_ready``) and PjRt (``TfrtCpuBuffer::Await``)."""
 _EXECUTE = re.compile(r"^\[\d+\] .*Execute")
 
 
 @dataclass(slots=True)
 class XlaHostEvents:
-    """Events of the host, sorted out.
+    """Events of the host by use.
 
-    ``steps`` are annotated steps by number. ``produced`` maps a flow's number to the event it
-    leaves from, ``correlated`` the number of a GPU's launch to its call. ``executed`` are calls
-    that run a program on one device, by the flow they come from. ``waits`` are the calls in which
-    the host blocks until a device has a result ready. ``ops`` are ops of CPU devices
-    with the name of their thread, ``ended`` when the op a flow leaves from had done its work: an
-    op may go on in other threads after its own event.
+    ``steps`` are annotated steps by number. ``produced`` maps a flow's number to the event at its
+    start, ``correlated`` the number of a GPU's launch to its call. ``executed`` are calls that run
+    a program on one device, by the flow from which they come. ``waits`` are the calls in which the
+    host blocks until a device has a result ready. ``ops`` are ops of CPU devices with the name of
+    their thread, ``ended`` the end of the work of the op at a flow's start: an op may continue in
+    other threads after its own event.
     """
 
     steps: dict[int, Span] = field(default_factory=dict)
@@ -52,23 +52,23 @@ class XlaHostEvents:
     waits: list[Span] = field(default_factory=list)
 
     def launch_of(self, module: PlaneEvent) -> Span | None:
-        """Find the host's call that launched a program: the flow that ends in it."""
+        """Return the host's call that launched a program: the flow that ends in it."""
         flow = module.flow("_c")
         event = self.produced.get(flow) if flow is not None else None
         return None if event is None else (event.start, event.end)
 
 
 def host_events(planes: Sequence[Plane], unused: Counter[str]) -> XlaHostEvents:
-    """Sort out the events of all threads of the host."""
+    """Classify the events of all threads of the host."""
     events = XlaHostEvents()
     annotations: dict[str, dict[int, Span]] = defaultdict(dict)
     for plane in planes:
         if HOST.match(plane.name) is None:
             continue
         for line in plane.lines:
-            blocking = [event for event in line.events if _BLOCKS.search(event.name)]
+            blocking = [event for event in line.events if _BLOCKING_CALLS.search(event.name)]
             events.waits += [(event.start, event.end) for event in blocking]
-            ops = [event for event in line.events if _sort(events, annotations, event, unused)]
+            ops = [event for event in line.events if _classify(events, annotations, event, unused)]
             if ops:
                 events.ops.append(PlaneLine(line.name, ops))
     if annotations:
@@ -76,13 +76,13 @@ def host_events(planes: Sequence[Plane], unused: Counter[str]) -> XlaHostEvents:
     return events
 
 
-def _sort(
+def _classify(
     sorted_out: XlaHostEvents,
     annotations: dict[str, dict[int, Span]],
     event: PlaneEvent,
     unused: Counter[str],
 ) -> bool:
-    """Put an event where it belongs; returns whether it is an op of a CPU device."""
+    """Add an event to its use; return whether it is an op of a CPU device."""
     stats = event.stats
     if "hlo_op" in stats and "device_ordinal" in stats:
         return not event.name.startswith(_END)
@@ -112,19 +112,19 @@ def _sort(
 
 
 _QUEUE_FULL = 900
-"""So many launches ahead of the device, a launch waits for a place: CUDA's queue holds 1,024, of
-which events and waits take some (971 to 1,021 kernels were seen)."""
-_DEEP, _AGAIN = 8, 8
-"""So many programs under way, found by so many launches, mean that the device's queue was full."""
+"""With this many launches ahead of the device, a launch waits for a slot: CUDA's queue has 1,024,
+of which events and waits take some (971 to 1,021 kernels were seen)."""
+_LEAST_DEPTH, _LEAST_LAUNCHES = 8, 8
+"""Programs in flight, found by at least so many launches, from which the queue counts as full."""
 _LANE = "host"
 
 
 @dataclass(slots=True, eq=False)
 class _HostLane:
-    """The lane while it is laid: ``ended`` are the ops launched so far, sorted by their end.
+    """The host's lane under construction: ``ended`` are the ops launched so far, sorted by end.
 
-    What lasts longer than ``silent`` (s) is more than the interpreter takes from one launch to the
-    next (:mod:`traces.core.rank_graph`), and nothing in the profile says what it was.
+    Time of an op beyond ``silent`` (s) is more than the interpreter takes from one launch to the
+    next (:mod:`traces.core.rank_graph`), and nothing in the profile explains it.
     """
 
     graph: RankGraph
@@ -135,7 +135,7 @@ class _HostLane:
     begun: list[float] = field(default_factory=list)
 
     def add(self, name: str, start: float, end: float, sources: list[int]) -> int:
-        """Add an op; what is silent of it is one by itself, in front."""
+        """Add an op; its unexplained time becomes an op of its own before it."""
         if end - start > self.silent:
             self._chain(UNEXPLAINED_HOST, start, end, sources)
             start, sources = end, []
@@ -149,16 +149,16 @@ class _HostLane:
         self.last, self.at = op, end
         return op
 
-    def go_on(self, name: str, end: float, freed: float, source: int) -> int:
-        """Add a launch that waited for room, which an op made; it had ended at ``freed``.
+    def add_delayed_launch(self, name: str, end: float, freed: float, source: int) -> int:
+        """Add a launch that waited for a slot, which an op freed when it ended, at ``freed``.
 
-        Clocks of chips are not exact, so that a delay of some length says nothing of the host.
+        Clocks of chips are not exact, so a delay of some length is no evidence about the host.
         """
         begun = max(self.at, freed)
         return self._chain(name, begun if end - begun <= self.silent else end, end, [source])
 
     def wait_until_ready(self, wait: Span, last_ops: set[int]) -> None:
-        """Wait for the op that ended while the host was blocked, the last of a run if one did."""
+        """Wait for the op that ended while the host was blocked, preferably the last of a run."""
         begin, end = wait
         first, after = (bisect_right(self.ended, (time, 1 << 62)) for time in wait)
         ended = self.ended[first:after]
@@ -176,10 +176,10 @@ class _HostLane:
 def add_host(
     ops: DeviceOps, part: StepOps, ops_of_row: dict[int, list[int]]
 ) -> tuple[dict[int, int], float, int]:
-    """Lay the host's lane; returns the host op whose end is each op's launch, and the latency.
+    """Add the host's lane; return the host op that launches each op, the latency, and a count.
 
-    The latency is the usual time from a launch to the start of its op on an idle device (s). Last
-    is the number of launches that are not in the profile, but guessed from a gap.
+    The latency is the usual time from a launch to the start of its op on an idle device (s). The
+    count is that of launches that are not in the profile, but inferred from a gap.
     """
     rows = sorted(
         (op.launch, ops_of_row[row][0], row)
@@ -188,12 +188,12 @@ def add_host(
     )
     follow = _without_launch(part, ops_of_row)
     launched = np.array([span for span, _, _ in rows]).reshape(-1, 2)
-    silent = _silence(launched)
+    silent = _silence_threshold(launched)
     host = _HostLane(ops.graph, part.start, silent)
     ends = _ends_of_runs(ops, part, ops_of_row)
     last_ops = {op for _, op in ends.values()}
     waits = sorted(part.device.waits, reverse=True)
-    made_room = _made_room(ends, [part.ops[row].run for _, _, row in rows], launched)
+    made_room = _waits_for_room(ends, [part.ops[row].run for _, _, row in rows], launched)
     lane_op: dict[int, int] = {}
     run: int | None = None
     delays: list[float] = []
@@ -206,7 +206,7 @@ def add_host(
         full = number - bisect_right(host.begun, start) >= _QUEUE_FULL
         new_run, run = source.run != run, source.run
         if room := made_room.get(number):
-            lane_op[op] = host.go_on(source.program, end, *room)
+            lane_op[op] = host.add_delayed_launch(source.program, end, *room)
         else:
             lane_op[op] = _launch(host, source, (start, end), full=full, fresh=new_run)
         ops.launched[op] = end if full else start
@@ -214,13 +214,13 @@ def add_host(
         for made_op in [*ops_of_row[row], *follow.pop(source.run, [])]:
             insort(host.ended, (ops.ends[made_op], made_op))
         insort(host.begun, ops.starts[op])
-    guessed = _gaps(ops, part, ops_of_row, silent)
+    guessed = _guess_launches(ops, part, ops_of_row, silent)
     recorded = [delay for delay in delays if delay >= 0]
     return lane_op | guessed, median(recorded) if recorded else EXPLAINED, len(guessed)
 
 
 def _without_launch(part: StepOps, ops_of_row: dict[int, list[int]]) -> dict[int, list[int]]:
-    """Collect, by run, the ops that no launch of their own is recorded of."""
+    """Collect, by run, the ops without a recorded launch of their own."""
     follow: dict[int, list[int]] = defaultdict(list)
     for row, source in enumerate(part.ops):
         if source.launch is None:
@@ -228,8 +228,8 @@ def _without_launch(part: StepOps, ops_of_row: dict[int, list[int]]) -> dict[int
     return follow
 
 
-def _silence(launched: Floats) -> float:
-    """Return what is too long to be the interpreter's from one launch to the next (s)."""
+def _silence_threshold(launched: Floats) -> float:
+    """Return the time from one launch to the next (s) that is too long for the interpreter."""
     pauses = np.stack([launched[:-1, 1], launched[1:, 0]], axis=1)
     return shortest_silence({0: pauses[pauses[:, 1] > pauses[:, 0]]})
 
@@ -237,7 +237,7 @@ def _silence(launched: Floats) -> float:
 def _ends_of_runs(
     ops: DeviceOps, part: StepOps, ops_of_row: dict[int, list[int]]
 ) -> dict[int, tuple[float, int]]:
-    """Find when each run ends, and the op that ends then: what one that waits for it awaits."""
+    """Return each run's end and the op that ends then, for which a wait for the run waits."""
     last: dict[int, tuple[float, int]] = {}
     for row, made_ops in ops_of_row.items():
         run = part.ops[row].run
@@ -245,19 +245,19 @@ def _ends_of_runs(
     return last
 
 
-def _made_room(
+def _waits_for_room(
     ends: dict[int, tuple[float, int]], runs: list[int], launched: Floats
 ) -> dict[int, tuple[float, int]]:
-    """Find, for launches of whole programs that waited for room, when an op ended that made it.
+    """Return, for launches of whole programs that waited for a slot, the op that freed it.
 
-    A TPU's client lets so many programs be under way (32 with PjRt). That launches waited for room
-    shows in their always finding as many before them, and none ever finding more. Of CUDA's queue
-    of kernels the depth is known (:data:`_QUEUE_FULL`).
+    A TPU's client limits the programs in flight (32 with PjRt). The limit is inferred if many
+    launches find the same number of programs before them, and none finds more. The depth of CUDA's
+    queue of kernels is known (:data:`_QUEUE_FULL`).
 
     Parameters
     ----------
     ends
-        When each run ends, and the op that ends then.
+        Each run's end, and the op that ends then.
     runs
         The run of each launch.
     launched
@@ -269,9 +269,9 @@ def _made_room(
     ahead = np.arange(len(runs)) - np.searchsorted(ended, launched[:, 0], side="right")
     depth = int(ahead.max(initial=0))
     full = np.flatnonzero(ahead == depth).tolist()
-    if depth < _DEEP or len(full) < _AGAIN:
+    if depth < _LEAST_DEPTH or len(full) < _LEAST_LAUNCHES:
         return {}
-    # As many are under way as are ahead, so the one before these has ended.
+    # The programs in flight are those ahead, so the one before these has ended.
     return {number: ends[runs[number - depth - 1]] for number in full if number > depth}
 
 
@@ -288,13 +288,13 @@ def _launch(host: _HostLane, source: XlaOp, span: Span, *, full: bool, fresh: bo
     return host.add(source.program or "host", begun, max(start, begun), sources)
 
 
-def _gaps(
+def _guess_launches(
     ops: DeviceOps, part: StepOps, ops_of_row: dict[int, list[int]], silent: float
 ) -> dict[int, int]:
-    """Give a program whose launch is not in the profile a host op as long as the gap before it.
+    """Give a program without a recorded launch a host op as long as the gap before it.
 
-    It counts as not explained: that the gap was the host's is all that is known. One longer than
-    ``silent`` (s) is taken for no host's work either.
+    It counts as unexplained: only the gap is evidence that the host was the cause. If it is longer
+    than ``silent`` (s), it is not attributed to the host's work either.
     """
     guessed: dict[int, int] = {}
     graph, last, run, ended = ops.graph, None, None, -math.inf

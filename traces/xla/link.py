@@ -22,7 +22,7 @@ def link_recordings(
     step: str,
     skipped: Sequence[tuple[str, str]] = (),
 ) -> Loaded:
-    """Make a workload of one step of recordings that have been read."""
+    """Link one step of recordings to a workload."""
     _check(path, recordings)
     choice = choose_xla_step(recordings, step)
     files = {d.rank: recording for recording in recordings for d in recording.devices}
@@ -71,7 +71,7 @@ def _check(path: Path, recordings: Sequence[XlaRecording]) -> None:
 
 
 def _job_ranks(recordings: Sequence[XlaRecording], choice: StepChoice) -> int:
-    """Ranks of the job: the most that a recording or a list of replica groups has."""
+    """Return the ranks of the job: the most of any recording or list of replica groups."""
     most = max(recording.ranks for recording in recordings)
     for part in choice.parts:
         most = max(most, part.device.rank + 1)

@@ -1,9 +1,9 @@
 """Bundles of ``nsys-jax`` (NVIDIA's JAX-Toolbox): a zip archive per process.
 
 The table of NVTX ranges, projected to the GPU, has for each thunk (an HLO op, launched) when the
-host launched it and when the device ran it; the dump has the compiled programs, and so what each
-op is, whom it communicates with, and where an asynchronous one is waited for. Tables are Parquet,
-programs serialized HLO.
+host launched it and when the device ran it; the dump has the compiled programs, and so each op's
+kind, communication peers, and the place of an asynchronous op's wait. Tables are Parquet, programs
+serialized HLO.
 """
 
 import re
@@ -35,7 +35,7 @@ def is_bundle(path: Path) -> bool:
 
 
 def load_bundles(path: Path, step: str) -> Loaded:
-    """Read a bundle, or a directory with one per process, and make a workload of one step."""
+    """Read a bundle, or a directory with one per process, and link one step to a workload."""
     files, skipped = bundle_files(path, is_bundle)
     modules: dict[bytes, HloModule] = {}
     recordings = [_read(file, modules) for file in files]
@@ -52,7 +52,7 @@ def _read(file: Path, modules: dict[bytes, HloModule]) -> XlaRecording:
         programs = {n: bundle.module(members[n], modules) for n in needed if n in members}
     unused: Counter[str] = Counter()
     notes: list[str] = []
-    devices = _of_devices(file, _devices(ranges, programs, unused), len(numbers), notes)
+    devices = _device_threads(file, _devices(ranges, programs, unused), len(numbers), notes)
     recording = XlaRecording(file, devices, 0, accelerator, one_clock=True, unused=dict(unused))
     recording.notes += notes
     if len(numbers) == len(devices):
@@ -68,7 +68,7 @@ def _read(file: Path, modules: dict[bytes, HloModule]) -> XlaRecording:
 _DEVICES = "device-metadata.parquet"
 _DUMP = re.compile(r"dump/module_(\d{1,18})\..*after_optimizations\.hlo\.pb(\.xz)?$")
 _NAME = "Name"
-"""The column of texts: the same ones again and again, kept once."""
+"""The column of texts, which repeat and are stored once."""
 
 
 class Bundle:
@@ -86,17 +86,17 @@ class Bundle:
         self._zip.close()
 
     def has(self, name: str) -> bool:
-        """Whether a member is so called, in whatever folder of the archive."""
+        """Whether a member has this name, in any folder of the archive."""
         return any(member == name or member.endswith(f"/{name}") for member in self._members)
 
     def table(self, name: str, columns: Sequence[str]) -> dict[str, list[Any]]:
-        """Read columns of a table; a column it lacks is an error."""
+        """Read columns of a table; raise if one is missing."""
         member = self._find(name)
         repeated = [_NAME] if _NAME in columns else []
         return parquet_columns(f"{self.file}: {member}", self._read(member), columns, repeated)
 
     def devices(self) -> tuple[list[int], str]:
-        """Numbers of the process's devices in the job, and what they are; empty if not recorded."""
+        """Numbers of the process's devices in the job, and their kinds; empty if not recorded."""
         if not self.has(_DEVICES):
             return [], ""
         named = "('TARGET_INFO_NVTX_CUDA_DEVICE', 'name')"
@@ -106,12 +106,12 @@ class Bundle:
         return sorted(int(number[1]) for number in numbers if number), kinds[0] if kinds else ""
 
     def programs(self) -> dict[int, str]:
-        """Members that hold compiled programs, by the program's number."""
+        """Members with compiled programs, by the program's number."""
         dumped = ((_DUMP.search(name), name) for name in self._members)
         return {int(match[1]): name for match, name in dumped if match is not None}
 
     def module(self, member: str, modules: dict[bytes, HloModule]) -> HloModule:
-        """Read a program; ``modules`` has those that other processes' bundles held already."""
+        """Read a program; ``modules`` caches those of other processes' bundles."""
         data = self._read(member)
         if member.endswith(".xz"):
             data = unpack_xz(f"{self.file}: {member}", data)
@@ -140,12 +140,12 @@ _COLUMNS = (
     "ParentId",
 )
 _LONGEST = 1e17
-"""Stamps (ns) beyond three years are damage."""
+"""Stamps (ns) beyond three years are damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """A row of the table (ns): when the GPU was busy with it, and when the host was."""
+    """A row of the table (ns): its spans on the GPU and on the host."""
 
     name: str
     start: float
@@ -185,7 +185,7 @@ _MODULE = re.compile(
 
 
 def _program(name: str) -> tuple[str, int] | None:
-    """Name and number of the program a range executes; those of the autotuner have no number."""
+    """Name and number of the program that a range executes; autotuner programs have no number."""
     parsed = _MODULE.match(name)
     return (parsed[1], int(parsed[2])) if parsed is not None else None
 
@@ -196,7 +196,7 @@ _THUNK = re.compile(r"TSL:Thunk:#(?:.*,)?hlo_op=([^,#]+)#$", re.DOTALL)
 def _devices(
     ranges: list[_Range], programs: dict[int, HloModule], unused: Counter[str]
 ) -> list[XlaDevice]:
-    """Make a device of each thread that launches: JAX has one for each GPU of a process."""
+    """Make a device of each launching thread: JAX has one for each GPU of a process."""
     by_number = {nvtx_range.number: nvtx_range for nvtx_range in ranges}
     thunks: list[tuple[_Range, _Range]] = []
     parents: set[int] = set()
@@ -227,17 +227,17 @@ def _devices(
     return in_order
 
 
-def _of_devices(
+def _device_threads(
     file: Path, threads: list[XlaDevice], device_count: int, notes: list[str]
 ) -> list[XlaDevice]:
     """Return the devices of a process with ``device_count`` of them (0: not recorded).
 
     JAX launches a program of several devices from a thread of each, and a program of a single
-    device from the thread that calls it, so that the main thread may stand beside those of the
-    devices. The devices' threads are those that launch the program that takes most of the time;
-    where the programs of other threads ran is not recorded. A process with one device runs the
-    programs of all its threads on it. Where the number of devices is not recorded, it is taken to
-    be that of the threads that launch that program.
+    device from the calling thread, so that the main thread may appear beside those of the devices.
+    The devices' threads are those that launch the program that takes most of the time; where the
+    programs of other threads ran is not recorded. A process with one device runs the programs of
+    all its threads on it. If the number of devices is not recorded, it is assumed to be the number
+    of threads that launch that program.
     """
     if len(threads) <= max(device_count, 1):
         return threads
@@ -250,7 +250,7 @@ def _of_devices(
             f"{device_count}, the number of threads that launch {main}"
         )
     if device_count == 1:
-        # Put what several threads launched on the one device they have.
+        # Assign the ops that several threads launched to their single device.
         ops = [op for thread in threads for op in thread.ops]
         begun = {run: time for thread in threads for run, time in thread.begun.items()}
         ops.sort(key=lambda op: (op.start, op.end))
@@ -276,7 +276,7 @@ def _of_devices(
 
 
 def _longest_program(threads: list[XlaDevice]) -> str:
-    """Name the program that takes most of the time, the last by name of several."""
+    """Return the program that takes most of the time, the last by name if several do."""
     time: Counter[str] = Counter()
     for thread in threads:
         for op in thread.ops:
@@ -285,7 +285,7 @@ def _longest_program(threads: list[XlaDevice]) -> str:
 
 
 def _run_of(thunk: _Range, by_number: dict[int, _Range], parents: set[int]) -> _Range | None:
-    """Find the execution of a program that a thunk is part of; marks thunks that contain it."""
+    """Return the program execution that contains a thunk; mark thunks that contain it."""
     above = thunk.parent
     for _ in range(len(by_number)):
         outer = by_number.get(above) if above is not None else None

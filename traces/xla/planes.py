@@ -1,7 +1,7 @@
-"""What an XLA profile holds, typed: planes of lines of events, and ops of devices made of them.
+"""The contents of an XLA profile, typed: planes of lines of events, and the ops of devices.
 
-A profile is one file, or those of a directory, read within bounds. Readers of the formats fill
-these (xplane, trace JSON, nsys-jax); :mod:`traces.xla.device_graph` makes a rank's graph of them.
+A profile is one file, or those of a directory, read with size limits. Readers of the formats fill
+these types (xplane, trace JSON, nsys-jax); :mod:`traces.xla.device_graph` makes a rank's graph.
 Times are seconds since ``XlaRecording.epoch``.
 """
 
@@ -25,17 +25,17 @@ USED_STATS = frozenset(
         "profile_start_time",
     }
 )
-"""Statistics that are read; all others describe what no replay needs."""
+"""Statistics that are read; a replay needs no others."""
 
-_OWN_TIME = 1e-6
-"""An op that contains others is charged for stretches between them longer than this (s)."""
+_LEAST_OWN_TIME = 1e-6
+"""Intervals between contained ops longer than this (s) are charged to the containing op."""
 _ROUNDING = 1e-10
-"""Ops that overlap by less than this (s) follow one another: chips count in 1.25 ns."""
+"""Ops that overlap by less than this (s) are sequential: chips count in 1.25 ns."""
 
 
 @dataclass(slots=True)
 class PlaneEvent:
-    """An event of a line (s). ``text`` is the HLO instruction where the profile has it."""
+    """An event of a line (s). ``text`` is the HLO instruction if the profile has it."""
 
     name: str
     start: float
@@ -52,7 +52,7 @@ class PlaneEvent:
             return None
 
     def flow(self, stat: str) -> int | None:
-        """Return the number of a flow or run: some events have it with a sign, some without.
+        """Return the number of a flow or run, unsigned: some events have it with a sign.
 
         Examples
         --------
@@ -88,7 +88,7 @@ class Programs:
         self._texts: dict[str, HloOp | None] = {}
 
     def module(self, event: PlaneEvent) -> HloModule | None:
-        """Find the program an event belongs to, by its number if it has one, else by name."""
+        """Return an event's program, by its number if it has one, else by name."""
         name, number = event.stats.get("hlo_module"), event.stats.get("program_id")
         for key in (f"{name}({number})", f"({number})", str(name)):
             if key in self._modules:
@@ -96,7 +96,7 @@ class Programs:
         return None
 
     def op(self, event: PlaneEvent, module: HloModule | None) -> HloOp | None:
-        """Find the instruction an event executes."""
+        """Return the instruction that an event executes."""
         if event.text:
             if event.text not in self._texts:
                 self._texts[event.text] = parse_instruction(event.text)
@@ -106,7 +106,7 @@ class Programs:
 
 
 def event_kind(event: PlaneEvent, hlo: HloOp | None) -> str:
-    """Kind of call an event is, "" for none: by its HLO, else by its category or name."""
+    """Return an event's kind of call, "" for none: by its HLO, else by category or name."""
     if hlo is not None and hlo.kind:
         return hlo.kind
     named = kind_by_name(str(event.stats.get("hlo_category", "")))
@@ -116,9 +116,9 @@ def event_kind(event: PlaneEvent, hlo: HloOp | None) -> str:
 
 
 def leaves(events: Iterable[PlaneEvent]) -> Iterator[PlaneEvent]:
-    """Charge every moment of a line to the innermost event, so that nothing counts twice.
+    """Charge every moment of a line to the innermost event, so that no time counts twice.
 
-    A loop or a call spans the ops of its body; of it only the stretches between them are left.
+    A loop or a call spans the ops of its body; only the intervals between them remain its own.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def leaves(events: Iterable[PlaneEvent]) -> Iterator[PlaneEvent]:
 
 
 class _Nest:
-    """Events that are open at a moment, each within the one before; ``done`` are the leaves."""
+    """Open events, each within the one before; ``done`` are the leaves."""
 
     def __init__(self) -> None:
         self.done: list[PlaneEvent] = []
@@ -149,7 +149,7 @@ class _Nest:
         self._open.append([event, event.start, False])
 
     def close(self, until: float, end: float) -> None:
-        """End the open events that are over at ``until``, or end before ``end``."""
+        """End the open events that have ended by ``until``, or end before ``end``."""
         while self._open:
             event, _, parent = self._open[-1]
             if event.end - until > _ROUNDING and end <= event.end + _ROUNDING:
@@ -164,12 +164,12 @@ class _Nest:
 
     def _charge(self, until: float) -> None:
         event, at, _ = self._open[-1]
-        if until - at > _OWN_TIME:
+        if until - at > _LEAST_OWN_TIME:
             self.done.append(_stretch(event, at, until))
 
 
 def _stretch(event: PlaneEvent, start: float, end: float) -> PlaneEvent:
-    """Part of an op that contains others: its own time, which is never a call."""
+    """Return an interval of an op that contains others: its own time, which is never a call."""
     stats = {k: v for k, v in event.stats.items() if k not in ("hlo_category", "hlo_op")}
     return PlaneEvent(
         event.name.split(" = ")[0].lstrip("%"), start, end, "", {**stats, "own": True}
@@ -182,10 +182,10 @@ SkippedFiles = list[tuple[str, str]]
 def profile_files(
     path: Path, suffix: str, recognise: Callable[[bytes], bool]
 ) -> tuple[list[Path], SkippedFiles]:
-    """Find the files to read: ``path``, or what in it is of the format, and why not the others.
+    """Return the files to read: ``path``, or its files of the format; and why others are skipped.
 
-    JAX writes into ``plugins/profile/<time>`` below the directory it is given; that is looked into
-    where it holds one recording.
+    JAX writes into ``plugins/profile/<time>`` below the given directory; that folder is used if it
+    has one recording.
     """
     if not path.is_dir():
         return [path], []
@@ -194,7 +194,7 @@ def profile_files(
         raise TraceError(f"{path}: {len(below)} recordings in plugins/profile; name one of them")
     files, skipped = list[Path](), SkippedFiles()
     for file in sorted((below[0] if below else path).iterdir()):
-        reason = _reason(file, suffix, recognise)
+        reason = _skip_reason(file, suffix, recognise)
         if reason:
             skipped.append((str(file), reason))
         else:
@@ -205,7 +205,7 @@ def profile_files(
 
 
 def bundle_files(path: Path, recognise: Callable[[Path], bool]) -> tuple[list[Path], SkippedFiles]:
-    """Find the bundles to read: ``path``, or those in it, and why not the other files."""
+    """Return the bundles to read: ``path``, or those in it; and why other files are skipped."""
     if not path.is_dir():
         return [path], []
     inside = sorted(path.iterdir())
@@ -223,8 +223,8 @@ def unpacked(path: Path) -> bytes:
     return data
 
 
-def _reason(file: Path, suffix: str, recognise: Callable[[bytes], bool]) -> str:
-    """Why a file is not read; "" for one that is."""
+def _skip_reason(file: Path, suffix: str, recognise: Callable[[bytes], bool]) -> str:
+    """Return why a file is not read; "" for one that is."""
     if not file.is_file():
         return "not a file; sub-directories are not searched"
     named = file.name.removesuffix(".gz").endswith(suffix)
@@ -244,11 +244,11 @@ NO_STEP = -1
 class XlaOp:
     """One execution of an op on a device.
 
-    ``run`` numbers the executions of programs on a device, in order. ``transfer`` says that the
-    event of an asynchronous start is the transfer itself (a kernel on a stream of its own); on
-    TPUs the start only issues it. ``launch`` is the host's call that launched the op; where a
-    program is launched as a whole, that of its first op. ``copy`` moves data on one device or
-    between it and its host.
+    ``run`` numbers the executions of programs on a device, in order. ``transfer``: the event of an
+    asynchronous start is the transfer itself (a kernel on a stream of its own); on TPUs the start
+    only issues it. ``launch`` is the host's call that launched the op; if the program is launched
+    as a whole, only its first op has it. ``copy``: it moves data on one device or between device
+    and host.
     """
 
     name: str
@@ -267,7 +267,7 @@ class XlaOp:
 
     @property
     def phase(self) -> str:
-        """``start`` or ``done`` of an asynchronous op whose transfer no event shows, else ""."""
+        """``start`` or ``done`` of an asynchronous op whose transfer has no event, else ""."""
         return "" if self.hlo is None or self.transfer else self.hlo.phase
 
 
@@ -275,9 +275,9 @@ class XlaOp:
 class XlaDevice:
     """A rank: its ops, leaves only, sorted by start.
 
-    ``steps`` maps annotated steps to when the host began them; ``begun`` (s) is when the host
-    began a program run, where that is known apart from the launch of its first op. ``waits`` are
-    the spans in which the host was blocked until a result was ready, on the clock of the ops.
+    ``steps`` maps annotated steps to their start on the host; ``begun`` (s) is the host's start of
+    a program run, if known separately from the launch of its first op. ``waits`` are the spans in
+    which the host was blocked until a result was ready, on the clock of the ops.
     """
 
     rank: int
@@ -290,7 +290,7 @@ class XlaDevice:
 
 @dataclass(slots=True)
 class XlaRecording:
-    """What one file holds. ``epoch`` (ns) is when its times begin; ``unused`` counts events.
+    """Contents of one file. ``epoch`` (ns) is the zero of its times; ``unused`` counts events.
 
     ``one_clock``: all its devices are stamped by the clock of one host.
     """

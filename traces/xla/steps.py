@@ -1,10 +1,10 @@
-"""Which part of a device's ops is the step.
+"""The choice of the step: which of a device's ops belong to it.
 
-Steps are what the program annotated (``StepTraceAnnotation``). Without annotations a step is a run
-of the program that takes most of the device's time, with all that runs before the next one, if
-that program communicates or nothing does. Else no step stands for the whole, and the answer to
-``median`` is ``all``; a run can still be chosen by its number. Without annotations ``all`` is all
-that was recorded, what came before the first run included.
+Steps are those that the program annotated (``StepTraceAnnotation``). Without annotations a step is
+a run of the program that takes most of the device's time, with all ops before the next run,
+provided that program communicates or no program does. Otherwise no step represents the whole, and
+``median`` returns ``all``; a run can still be chosen by its number. Without annotations ``all`` is
+the whole recording, including ops before the first run.
 """
 
 import math
@@ -24,7 +24,7 @@ from traces.xla.planes import NO_STEP, XlaDevice, XlaOp, XlaRecording
 class StepOps:
     """A device's ops of the step, which began on it at ``start`` (s).
 
-    ``busy``: the device still had to do something for the step before, and began this one then.
+    ``busy``: the device still had ops of the step before, and began this one after them.
     """
 
     device: XlaDevice
@@ -35,7 +35,7 @@ class StepOps:
 
 @dataclass(frozen=True, slots=True)
 class StepChoice:
-    """The step that was chosen, what there was to choose from, and each device's part of it."""
+    """The chosen step, the available steps, and each device's part of it."""
 
     step: str
     steps: tuple[int, ...]
@@ -76,7 +76,7 @@ def choose_xla_step(recordings: Sequence[XlaRecording], step: str) -> StepChoice
     whole = step == ALL and not annotated
     wanted = set(numbers) if step == ALL else {int(step)}
     parts = tuple(
-        _part(device, device.ops if whole else [op for op in device.ops if op.step in wanted])
+        _step_ops(device, device.ops if whole else [op for op in device.ops if op.step in wanted])
         for device in devices
     )
     if not any(part.ops for part in parts):
@@ -87,7 +87,7 @@ def choose_xla_step(recordings: Sequence[XlaRecording], step: str) -> StepChoice
 
 
 def _number_runs(devices: Sequence[XlaDevice], notes: list[str]) -> bool:
-    """Count the main program's runs from 1; returns whether such a run stands for the whole."""
+    """Count the main program's runs from 1; return whether such a run represents the whole."""
     time: dict[str, float] = defaultdict(float)
     talks: set[str] = set()
     for device in devices:
@@ -100,7 +100,7 @@ def _number_runs(devices: Sequence[XlaDevice], notes: list[str]) -> bool:
     main = max((program for program in time if program), key=lambda program: time[program])
     for device in devices:
         _number(device, main)
-    _line_up(devices, main, notes)
+    _align_runs(devices, main, notes)
     if talks and main not in talks:
         notes.append(
             f"{main} takes most of the time but does not communicate, as {min(talks)} does: the "
@@ -122,8 +122,8 @@ def _number(device: XlaDevice, main: str) -> None:
             op.step = NO_STEP
 
 
-def _line_up(devices: Sequence[XlaDevice], main: str, notes: list[str]) -> None:
-    """Let runs that began together have one number, where devices recorded more or fewer."""
+def _align_runs(devices: Sequence[XlaDevice], main: str, notes: list[str]) -> None:
+    """Give runs that began together one number, if devices recorded more or fewer."""
     begun = [_run_starts(device) for device in devices]
     fewest = min(begun, key=len)
     if len(fewest) == len(max(begun, key=len)) or not fewest:
@@ -143,7 +143,7 @@ def _line_up(devices: Sequence[XlaDevice], main: str, notes: list[str]) -> None:
 
 
 def _run_starts(device: XlaDevice) -> list[float]:
-    """When each numbered run began (s)."""
+    """Return the start of each numbered run (s)."""
     starts: dict[int, float] = {}
     for op in device.ops:
         if op.step != NO_STEP:
@@ -160,15 +160,15 @@ def _median(devices: Sequence[XlaDevice], numbers: list[int]) -> str:
         for op in device.ops:
             ops[op.step].append(op)
         for number in numbers:
-            part = _part(device, ops[number])
+            part = _step_ops(device, ops[number])
             span = max(op.end for op in part.ops) - part.start
             longest[number] = max(longest[number], span)
     by_time = sorted(numbers, key=lambda number: (longest[number], number))
     return str(by_time[len(by_time) // 2])
 
 
-def _part(device: XlaDevice, ops: list[XlaOp]) -> StepOps:
-    """Take a device's step to begin when the host began it and the step before had ended."""
+def _step_ops(device: XlaDevice, ops: list[XlaOp]) -> StepOps:
+    """Return a device's step; it starts when the host began it and the step before had ended."""
     if not ops:
         return StepOps(device, ops, 0.0)
     first = ops[0].start

@@ -1,9 +1,8 @@
 """Planes of TPUs: a plane per chip (``/device:TPU:0``), with one line of ops.
 
-The line's stamps are the chip's clock carried over to the host's, which jumps by a tenth of a
-second now and then; ``device_offset_ps`` and ``device_duration_ps`` are the chip's clock itself,
-and are what counts. The host's launches and the modules keep the distance to the chip's ops that
-the host's clock gives them.
+The line's stamps are the chip's clock converted to the host's, which jumps by a tenth of a second
+now and then; ``device_offset_ps`` and ``device_duration_ps`` are the chip's clock itself, and are
+used. The host's launches and the modules keep their distance to the chip's ops on the host's clock.
 """
 
 import math
@@ -38,7 +37,7 @@ _STEPS = ("Steps", "Sparse Core Steps")
 _BARRIER = "barrier-cores"
 """Event of a chip that waits for the others before a program that communicates."""
 _LATEST = 10**20
-"""Stamps (ps) beyond three years are damage."""
+"""Stamps (ps) beyond three years are damaged."""
 _CORE = {
     "CoreDetails": [
         (1, "hostname", "string"),
@@ -52,7 +51,7 @@ _CORE = {
 def tpu_devices(
     planes: Sequence[Plane], host: XlaHostEvents, programs: Programs, unused: Counter[str]
 ) -> list[XlaDevice]:
-    """Make a device of each chip's planes, numbered as the host counts them."""
+    """Make a device of each chip's planes, numbered like the host's."""
     devices: dict[int, XlaDevice] = {}
     for plane in planes:
         chip = PLANE.match(plane.name)
@@ -69,7 +68,7 @@ def tpu_devices(
 
 
 def global_numbers(planes: Sequence[Plane]) -> dict[int, int]:
-    """Numbers of the chips in the whole job, by their number on the host; {} if not recorded."""
+    """Numbers of the chips in the job, by their number on the host; {} if not recorded."""
     chips, cores = dict[int, int](), dict[int, int]()
     details = message_class(_CORE, "CoreDetails")
     for plane in planes:
@@ -101,7 +100,7 @@ def _ops(
     events = lines[_OPS[0]].events if _OPS[0] in lines else []
     modules = sorted(_events(lines, _MODULES[0]), key=lambda event: event.start)
     runs = _Runs(modules, _events(lines, _STEPS[0]), host)
-    own_clock = all(_stamped(event) for event in events)
+    own_clock = all(_has_chip_stamp(event) for event in events)
     ops: list[XlaOp] = []
     shifts: dict[int, float] = {}
     for event in leaves([_on_chip(event) for event in events] if own_clock else events):
@@ -123,15 +122,15 @@ def _ops(
             shifts[run] = event.start - at
             op.launch = runs.launch(run)
         ops.append(op)
-    _carry_launches_over(ops, shifts)
+    _launches_on_chip_clock(ops, shifts)
     return _with_barriers(ops, _events(lines, "XLA TraceMe"), runs, shifts, unused)
 
 
-def _carry_launches_over(ops: list[XlaOp], shifts: dict[int, float]) -> None:
-    """Put launches on the chip's clock; none comes before that of the program before it.
+def _launches_on_chip_clock(ops: list[XlaOp], shifts: dict[int, float]) -> None:
+    """Convert launches to the chip's clock; none precedes that of the program before it.
 
-    Where the carried-over clock has jumped ahead, a launch long before its program would come out
-    earlier than it was.
+    If the converted clock has jumped ahead, a launch long before its program would otherwise come
+    out too early.
     """
     latest = -math.inf
     for op in ops:
@@ -145,14 +144,14 @@ def _events(lines: dict[str, PlaneLine], role: str) -> list[PlaneEvent]:
     return lines[role].events if role in lines else []
 
 
-def _stamped(event: PlaneEvent) -> bool:
-    """Whether the chip's own clock stamped an event, and soundly."""
+def _has_chip_stamp(event: PlaneEvent) -> bool:
+    """Whether the chip's own clock stamped an event, with valid values."""
     offset, lasted = event.number("device_offset_ps"), event.number("device_duration_ps")
     return offset is not None and 0 <= offset < _LATEST and 0 <= (lasted or 0) < _LATEST
 
 
 def _on_chip(event: PlaneEvent) -> PlaneEvent:
-    """Put an event on the chip's clock; remembers when the host's clock says it began."""
+    """Convert an event to the chip's clock, and keep its start on the host's clock."""
     start = (event.number("device_offset_ps") or 0) * 1e-12
     lasted = event.number("device_duration_ps")
     span = lasted * 1e-12 if lasted is not None else event.end - event.start
@@ -167,7 +166,7 @@ def _name(event: PlaneEvent) -> str:
 
 
 class _Runs:
-    """Executions of programs on a chip, by when the host's clock says they began."""
+    """Executions of programs on a chip, by their start on the host's clock."""
 
     def __init__(
         self, modules: list[PlaneEvent], steps: list[PlaneEvent], host: XlaHostEvents
@@ -192,7 +191,7 @@ class _Runs:
         return self._host.launch_of(self._modules[run]) if run >= 0 else None
 
     def step(self, run: int, time: float) -> int:
-        """Step of a run: by the chip's line of steps, else by when the host launched it."""
+        """Return the step of a run: by the chip's line of steps, else by its launch on the host."""
         if self._steps:
             begun = self._starts[run] if run >= 0 else time
             return _within(self._steps, begun)
@@ -211,7 +210,7 @@ def _with_barriers(
     shifts: dict[int, float],
     unused: Counter[str],
 ) -> list[XlaOp]:
-    """Put the wait for other chips before the program that waits; it takes over its launch."""
+    """Put the wait for other chips before the program that waits, with that program's launch."""
     first: dict[int, XlaOp] = {}
     for op in ops:
         first.setdefault(op.run, op)

@@ -1,9 +1,9 @@
 """XLA's own profile, as JAX writes it: one file per host, with all its devices.
 
-``.xplane.pb`` is ``XSpace`` of ``tsl/profiler/protobuf/xplane.proto``; no TensorFlow is needed.
-Chrome trace JSON (``.trace.json.gz``) beside it is the same profile with less in it: at most a
-million events, no flows from launches to programs, and no HLO modules, so that outside TPUs (whose
-events carry their HLO text) neither the sizes nor the groups of collectives are known.
+``.xplane.pb`` is ``XSpace`` of ``tsl/profiler/protobuf/xplane.proto``; TensorFlow is not required.
+Chrome trace JSON (``.trace.json.gz``) beside it is the same profile with fewer data: at most a
+million events, no flows from launches to programs, and no HLO modules, so that, except on TPUs
+(whose events carry their HLO text), neither the sizes nor the groups of collectives are known.
 """
 
 from collections import defaultdict
@@ -68,12 +68,12 @@ _MESSAGES = {
     "XStatMetadata": [(2, "name", "bytes")],
 }
 _LONGEST = 1e8
-"""A profile of more than three years (s) is damaged."""
+"""Profiles of more than three years (s) are damaged."""
 _PROTO = "Hlo Proto"
 
 
 def load_xplane(path: Path, step: str) -> Loaded:
-    """Read a profile, or a directory with one per host, and make a workload of one step."""
+    """Read a profile, or a directory with one per host, and link one step to a workload."""
     return _linked(path, step, profile_files(path, ".xplane.pb", is_xplane), _read)
 
 
@@ -83,7 +83,7 @@ def _linked(
     profiles: tuple[list[Path], SkippedFiles],
     read: Callable[[Path], Iterable[XlaRecording]],
 ) -> Loaded:
-    """Read profiles, and make one workload of them; the others are told as skipped."""
+    """Read profiles, and link them to one workload; the other files are reported as skipped."""
     files, skipped = profiles
     recordings = [recording for file in files for recording in read(file)]
     number_ranks(recordings)
@@ -159,7 +159,7 @@ class _PlaneReader:
             yield PlaneEvent(name, start, end, text, {**shared, **stats} if stats else shared)
 
     def _described(self, number: int) -> tuple[str, str, Stats]:
-        """Name, HLO text and statistics that all events of one kind share."""
+        """Return name, HLO text and statistics common to all events of one kind."""
         if number not in self._known:
             metadata = self._metadata.get(number)
             if metadata is None:
@@ -183,12 +183,12 @@ class _PlaneReader:
 
 
 def _text(data: bytes) -> str:
-    """Names may hold any bytes: the profiler does not check them."""
+    """Decode a name, which may have any bytes: the profiler does not check them."""
     return data.decode("utf-8", "replace")
 
 
 _LONGEST_US = 1e14
-"""Stamps (us) beyond three years are damage."""
+"""Stamps (us) beyond three years are damaged."""
 
 
 class _JsonEvent(msgspec.Struct):
@@ -209,7 +209,7 @@ class _TraceJson(msgspec.Struct):
 
 
 def load_trace_json(path: Path, step: str) -> Loaded:
-    """Read a profile, or a directory with one per host, and make a workload of one step."""
+    """Read a profile, or a directory with one per host, and link one step to a workload."""
     return _linked(path, step, profile_files(path, ".trace.json", is_xla_json), _read_json)
 
 

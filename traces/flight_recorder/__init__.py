@@ -1,1 +1,1 @@
-"""Dumps of PyTorch's flight recorder: calls of all ranks that had not ended, and who is missing."""
+"""Dumps of PyTorch's flight recorder: pending calls of all ranks, and the missing ranks."""

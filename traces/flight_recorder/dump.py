@@ -1,12 +1,11 @@
 """One rank's dump of PyTorch's flight recorder, as pickle or JSON, typed.
 
 ``TORCH_NCCL_TRACE_BUFFER_SIZE`` keeps the last calls of every process group in a ring; on a timeout
-(``TORCH_NCCL_DUMP_ON_TIMEOUT``) each rank writes them. Fields as PyTorch documents them ("Flight
-Recorder for Debugging Stuck Jobs") and ``FlightRecorder.hpp`` names them, versions 2.x.
+(``TORCH_NCCL_DUMP_ON_TIMEOUT``) each rank writes them. Fields are those in PyTorch's documentation
+("Flight Recorder for Debugging Stuck Jobs") and in ``FlightRecorder.hpp``, versions 2.x.
 
-Where a few ranks are profiled and all are dumped, dumps list the groups of ranks that were not
-profiled, which makes copies of them possible where their pattern is irregular, and how many ranks
-there are.
+If a few ranks are profiled and all are dumped, the dumps list the groups of unprofiled ranks, so
+that copies of them are possible even if their pattern is irregular, and the number of ranks.
 """
 
 import re
@@ -27,7 +26,7 @@ from traces.core.rank_graph import kind_of
 from traces.flight_recorder.plain_pickle import read_plain_pickle
 
 PENDING = ("scheduled", "started")
-"""States of a call that had not ended; the third is ``completed``."""
+"""States of a pending call; the third state is ``completed``."""
 _MESSAGE = re.compile(r"(?:nccl:)?(send|recv) ([0-9]{1,9})\s*(?:->|<-)\s*([0-9]{1,9})$")
 
 
@@ -75,10 +74,10 @@ class RecordedCall:
     """A call that a rank has enqueued.
 
     ``group`` is the key of its group, ``sequence`` its number among the collectives of the group,
-    or among the messages. ``kind`` is "" where the word is unknown; of a message ``peer`` is the
-    other rank of the job and ``sends`` the direction. ``size`` is of the larger of what goes in and
-    what comes out (B), None where a type is unknown. ``state`` is ``scheduled``, ``started`` or
-    ``completed``, ``created`` when the host enqueued it (ns since 1970).
+    or among the messages. ``kind`` is "" if the name is unknown; for a message ``peer`` is the
+    other rank of the job and ``sends`` the direction. ``size`` is that of the larger of input and
+    output (B), None if a type is unknown. ``state`` is ``scheduled``, ``started`` or ``completed``,
+    ``created`` when the host enqueued it (ns since 1970).
     """
 
     group: str
@@ -100,7 +99,7 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The numbers of the last call of a group that a rank had enqueued, and that had ended."""
+    """Numbers of a group's last calls that a rank had enqueued, and that had ended."""
 
     enqueued: int
     completed: int
@@ -108,10 +107,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dump:
-    """What a rank dumped.
+    """The dump of a rank.
 
-    ``groups`` are those it is in, by their keys; ``progress`` has how far it came in those where
-    that can be told; ``calls`` are in the order in which it enqueued them.
+    ``groups`` are those it is in, by their keys; ``progress`` is its progress in those where that
+    is known; ``calls`` are in the order in which it enqueued them.
     """
 
     file: Path
@@ -130,7 +129,7 @@ def read_dump(path: Path) -> Dump:
     Raises
     ------
     TraceError
-        If it is not such a dump, is damaged, holds objects, or does not tell its rank.
+        If it is not such a dump, is damaged, contains objects, or its rank is unknown.
     LimitError
         If it unpacks to more than the limits allow.
     """
@@ -143,9 +142,9 @@ def read_dump(path: Path) -> Dump:
     groups = {key: _process_group(path, key, group) for key, group in document.groups.items()}
     rank, source = _rank_of(path, groups)
     entries = sorted(document.entries, key=lambda entry: entry.record)
-    # ``pg_status`` counts groups as they were made; PyTorch names groups by a counter, too, so that
-    # both stand in the same order. Where their numbers differ, or an entry contradicts, only groups
-    # that an entry names are known.
+    # ``pg_status`` numbers groups in order of creation, and so do their names in PyTorch: both are
+    # in the same order. If their numbers differ, or an entry contradicts, only groups named by an
+    # entry are known.
     status = {key: state for key, state in document.status.items() if whole_of(key) is not None}
     names = [name for name in document.groups if whole_of(name) is not None]
     named = {str(entry.group_id): entry.group[0] for entry in document.entries}
@@ -201,7 +200,7 @@ def _process_group(path: Path, key: str, group: _Group) -> ProcessGroup:
 
 
 def _rank_of(path: Path, groups: Mapping[str, ProcessGroup]) -> tuple[int, str]:
-    """Return the one rank that is in all groups; where several are, the number in the name."""
+    """Return the only rank that is in all groups; if there are several, the number in the name."""
     lists = [set(group.ranks) for group in groups.values() if group.ranks]
     common = set.intersection(*lists) if lists else set()
     if lists and not common:
@@ -262,7 +261,7 @@ def _call(
 
 
 def _peer(path: Path, number: int, message: re.Match[str], group: ProcessGroup) -> int:
-    """Return the other rank; PyTorch writes positions in the group, its own first."""
+    """Return the other rank; PyTorch writes positions in the group, the rank's own first."""
     position = int(message[3])
     if group.ranks is None or position >= len(group.ranks):
         raise TraceError(
@@ -273,7 +272,7 @@ def _peer(path: Path, number: int, message: re.Match[str], group: ProcessGroup) 
 
 
 def _bytes(sizes: Sequence[Sequence[int]], types: Sequence[str]) -> int | None:
-    """Count the bytes of tensors; None where a type is unknown or missing."""
+    """Return the bytes of tensors; None if a type is unknown or missing."""
     if len(sizes) != len(types) or any(extent < 0 for size in sizes for extent in size):
         return None
     try:
@@ -288,9 +287,9 @@ _Job = TypeVar("_Job", bound=JobHead)
 
 
 def with_dumps(job: _Job, files: Sequence[Path]) -> _Job:
-    """Give a job the groups that dumps beside its files list.
+    """Add to a job the groups listed in dumps beside its files.
 
-    A dump that is damaged or of another job does no harm: it stays skipped, with the reason.
+    A dump that is damaged or of another job is harmless: it stays skipped, with the reason.
     """
     dumps: list[Dump] = []
     refused: dict[Path, str] = {}
@@ -325,7 +324,7 @@ def _listed(dumps: Sequence[Dump]) -> list[ProcessGroup]:
 
 
 def _check_same_job(job: JobHead, dump: Dump) -> None:
-    """Refuse a dump whose groups contradict what the rank's own file lists."""
+    """Refuse a dump whose groups contradict those in the rank's own file."""
     trace = next((trace for trace in job.ranks if trace.rank == dump.rank), None)
     for key, group in dump.groups.items():
         profiled = None if trace is None else trace.groups.get(key)

@@ -1,9 +1,9 @@
-"""Why a job hangs: of each call that had not ended who has made it, and who has not.
+"""Why a job hangs: for each pending call, the ranks that have made it, and those that have not.
 
 A collective is the same call on every member of its group by its number there. Messages are
-numbered by rank and not by pair: the first message that has not ended on the one end is the first
-on the other. A rank that has no entry of a call may have ended it and forgotten it, since the
-recorder keeps the last calls only: the group's status tells, where there is one.
+numbered by rank and not by pair: the first pending message at one end is the first at the other. A
+rank without an entry of a call may have completed and dropped it, since the recorder keeps only the
+last calls: the group's status determines that, if there is one.
 """
 
 from collections import defaultdict
@@ -19,18 +19,18 @@ from traces.core.files import is_flight_recorder
 from traces.core.loaded import Loaded
 from traces.flight_recorder.dump import Dump, RecordedCall, read_dump
 
-_VARIED = ("scatter", "gather", "broadcast", "reduce", "all_to_all")
-"""Kinds whose members may give and get different numbers of bytes."""
+_UNEVEN_KINDS = ("scatter", "gather", "broadcast", "reduce", "all_to_all")
+"""Kinds whose members may have different numbers of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class StuckCall:
     """A call that had not ended on all ranks.
 
-    ``joined`` have enqueued it and not ended it, ``missing`` have not enqueued it, ``unknown`` have
-    no dump or too short a one; ranks of the job. ``started`` of those that joined had its kernel
-    running. ``since`` is when the first enqueued it (ns since 1970). ``kinds`` are the words of
-    those that joined, several where they disagree, and so ``sizes`` (B, None: unknown).
+    ``joined`` have enqueued it and not completed it, ``missing`` have not enqueued it, ``unknown``
+    have no dump or too short a one; ranks of the job. ``started`` are those of ``joined`` whose
+    kernel was running. ``since`` is when the first enqueued it (ns since 1970). ``kinds`` are the
+    kinds of those that joined, several if they disagree, and so are ``sizes`` (B, None: unknown).
     """
 
     group: str
@@ -47,17 +47,17 @@ class StuckCall:
 
     @property
     def disagrees(self) -> bool:
-        """Whether ranks make different calls of what ought to be one."""
+        """Whether ranks make different calls instead of the same one."""
         return len(self.kinds) > 1 or len(self.sizes) > 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hang:
-    """What the dumps of a job tell about where it stands.
+    """The state of a hung job, from its dumps.
 
-    ``calls`` had not ended, the oldest first. ``culprits`` are missing from a call and wait in none
-    for another rank; ``circle`` is a circle of ranks of which each waits for the next, () where
-    there is none. ``not_dumped`` are ranks of the job without a dump.
+    ``calls`` are pending, the oldest first. ``culprits`` are missing from a call and wait in none
+    for another rank; ``circle`` is a cycle of ranks of which each waits for the next, () without
+    one. ``not_dumped`` are ranks of the job without a dump.
     """
 
     dumps: tuple[Dump, ...]
@@ -70,12 +70,12 @@ class Hang:
 
     @property
     def waited_for(self) -> tuple[StuckCall, ...]:
-        """The calls that some rank has not made."""
+        """Calls that some rank has not made."""
         return tuple(call for call in self.calls if call.missing)
 
     @property
     def disagreements(self) -> tuple[StuckCall, ...]:
-        """The calls of which ranks make different ones."""
+        """Calls on which ranks disagree."""
         return tuple(call for call in self.calls if call.disagrees)
 
 
@@ -106,7 +106,7 @@ def read_dumps(path: Path) -> tuple[tuple[Dump, ...], tuple[Skipped, ...]]:
 
 
 def _check_one_job(dumps: Sequence[Dump]) -> None:
-    """Refuse groups of one name and other ranks."""
+    """Refuse groups of one name with different ranks."""
     first: dict[str, Dump] = {}
     for dump in dumps:
         for key, group in dump.groups.items():
@@ -119,7 +119,7 @@ def _check_one_job(dumps: Sequence[Dump]) -> None:
 
 
 def refuse_to_replay(path: Path, step: str) -> Loaded:
-    """Say what dumps are good for, and what is needed to simulate a step."""
+    """Refuse to simulate dumps: name their use, and what a simulation needs."""
     raise TraceError(
         f"{path}: flight-recorder dumps hold only calls, so there is no step to simulate. "
         f"'twofold inspect {path}' shows who waits for whom; to simulate, add torch.profiler "
@@ -128,7 +128,7 @@ def refuse_to_replay(path: Path, step: str) -> Loaded:
 
 
 def diagnose(dumps: Sequence[Dump], skipped: Sequence[Skipped] = ()) -> Hang:
-    """Join the dumps of a job call by call."""
+    """Match the calls in the dumps of a job."""
     by_rank = {dump.rank: dump for dump in dumps}
     members = {
         rank for dump in dumps for group in dump.groups.values() for rank in group.ranks or ()
@@ -146,7 +146,7 @@ def diagnose(dumps: Sequence[Dump], skipped: Sequence[Skipped] = ()) -> Hang:
         job_ranks=job_ranks,
         calls=tuple(calls),
         culprits=tuple(sorted(rank for rank in lacking if not waits.get(rank))),
-        circle=_circle(waits),
+        circle=_cycle(waits),
         not_dumped=tuple(rank for rank in range(job_ranks) if rank not in by_rank),
         skipped=tuple(skipped),
     )
@@ -165,7 +165,7 @@ def _collectives(by_rank: Mapping[int, Dump]) -> Iterator[StuckCall]:
         group = by_rank[next(iter(joined))].groups[key]
         ranks = group.ranks or tuple(sorted(joined))
         came = {
-            rank: _came_to(by_rank.get(rank), key, sequence)
+            rank: _has_made(by_rank.get(rank), key, sequence)
             for rank in ranks
             if rank not in by_member
         }
@@ -174,8 +174,8 @@ def _collectives(by_rank: Mapping[int, Dump]) -> Iterator[StuckCall]:
         yield _stuck(group.label or key, ranks, sequence, joined, (missing, unknown))
 
 
-def _came_to(dump: Dump | None, key: str, sequence: int) -> bool | None:
-    """Whether a rank without an entry of a call has made it; None where that is not recorded."""
+def _has_made(dump: Dump | None, key: str, sequence: int) -> bool | None:
+    """Whether a rank without an entry of a call has made it; None if that is not recorded."""
     if dump is None:
         return None
     later = [call.sequence for call in dump.calls if call.group == key and call.peer is None]
@@ -183,7 +183,7 @@ def _came_to(dump: Dump | None, key: str, sequence: int) -> bool | None:
         return True
     messages = any(call.group == key and call.peer is not None for call in dump.calls)
     progress = dump.progress.get(key)
-    if progress is None or messages:  # the status counts whichever came last
+    if progress is None or messages:  # the status has whichever came last
         return None if not later else False
     return progress.enqueued >= sequence
 
@@ -219,7 +219,7 @@ def _stuck(
     words = ["message" if message else call.kind or call.word for call in calls]
     sizes = [call.size for call in calls]
     kinds = tuple(dict.fromkeys(words))
-    if len(kinds) == 1 and kinds[0] in _VARIED:
+    if len(kinds) == 1 and kinds[0] in _UNEVEN_KINDS:
         sizes = [max((size for size in sizes if size is not None), default=None)]
     return StuckCall(
         group=label,
@@ -236,8 +236,8 @@ def _stuck(
     )
 
 
-def _circle(waits: Mapping[int, Iterable[int]]) -> tuple[int, ...]:
-    """Find ranks of which each waits for the next and the last for the first."""
+def _cycle(waits: Mapping[int, Iterable[int]]) -> tuple[int, ...]:
+    """Return a cycle of ranks of which each waits for the next."""
     done: set[int] = set()
     for start in sorted(waits):
         path: list[int] = []

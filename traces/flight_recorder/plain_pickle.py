@@ -1,6 +1,6 @@
-"""Pickles of plain containers, text and numbers, read without making anything else.
+"""Pickles of plain containers, text and numbers, read without creating any other object.
 
-``pickle.load`` calls whatever a file names, which in a file of a stranger is his code. Here the
+``pickle.load`` calls whatever a file names, which runs the code of an untrusted author. Here the
 opcodes of lists, tuples, dicts, text, numbers, true, false and none are interpreted, as PyTorch's
 own pickler writes them (protocol 2) and Python's up to protocol 5; any other opcode is refused,
 among them all that name a class or call one.
@@ -41,16 +41,16 @@ def read_plain_pickle(data: bytes, path: Path) -> Any:
     Raises
     ------
     TraceError
-        If it holds anything else, or is damaged or cut short; names the byte.
+        If it has anything else, or is damaged or cut short; names the byte.
     LimitError
-        If it holds the same container so often that it stands for far more than the file has room
-        for (the limit ``ratio``).
+        If it repeats containers so often that it expands to far more than the size of the file (the
+        limit ``ratio``).
     """
     return _Machine(data, path).run()
 
 
 class _Machine:
-    """The stack machine that a pickle is a program of."""
+    """The stack machine whose program is a pickle."""
 
     def __init__(self, data: bytes, path: Path) -> None:
         self._data, self._path, self._at = data, path, 0
@@ -78,7 +78,7 @@ class _Machine:
         return self._stack[0]
 
     def _check_size(self, value: Any) -> None:
-        """Refuse containers in containers: another of one costs two bytes, and who reads it all."""
+        """Refuse exponential nesting: a reference takes two bytes, but readers visit all."""
         room = limits().ratio * len(self._data) + HEAD
         for number, _ in enumerate(_contents(value)):
             if number > room:
@@ -109,7 +109,7 @@ class _Machine:
         self._stack.append(value)
 
     def popped(self, count: int) -> list[Any]:
-        """Take the last values off the stack."""
+        """Pop the last values off the stack."""
         if count > len(self._stack) - (self._marks[-1] if self._marks else 0):
             raise IndexError
         values = self._stack[len(self._stack) - count :]
@@ -117,7 +117,7 @@ class _Machine:
         return values
 
     def to_mark(self) -> list[Any]:
-        """Take what was pushed since the last mark off the stack, and the mark."""
+        """Pop the values since the last mark, and the mark."""
         mark = self._marks.pop()
         values = self._stack[mark:]
         del self._stack[mark:]
@@ -151,7 +151,7 @@ class _Machine:
 
 
 def _contents(value: Any) -> Iterator[Any]:
-    """Yield all that a container holds, as often as it does: without end where it holds itself."""
+    """Yield all contents of a container, repeated ones as well: infinite if it contains itself."""
     rest = [value]
     while rest:
         item = rest.pop()
@@ -167,7 +167,7 @@ def _pairs(values: list[Any]) -> dict[Any, Any]:
 
 
 def _text(machine: _Machine, size: int) -> str:
-    # As Python pickles it: half a surrogate pair, which a path may hold, is not refused.
+    # As in Python's pickles: a lone surrogate, which a path may contain, is accepted.
     return machine.take(size).decode("utf-8", "surrogatepass")
 
 
@@ -210,4 +210,4 @@ _ACTIONS: dict[bytes, Callable[[_Machine], object]] = {
     b"h": lambda m: m.recall(m.number(_BYTE)),
     b"j": lambda m: m.recall(m.number(_UINT)),
 }
-"""What each opcode of plain data does (Python, ``pickletools``)."""
+"""Action of each opcode of plain data (Python, ``pickletools``)."""

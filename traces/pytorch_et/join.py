@@ -1,10 +1,10 @@
-"""Execution Traces and the profiler's traces of the same ranks, joined.
+"""Execution Traces joined with the profiler's traces of the same ranks.
 
-Both record the same operators in the same order, the one what they are given, the other when they
-ran and what they launched. The profiler's ``External id`` counts operators as the Execution
-Trace's ``rf_id`` does, but from another start, and skips what only one of them records: so a node
-is the event of its name at the distance that most nodes agree on. A kernel belongs to the innermost
-such operator around its launch.
+Both record the same operators in the same order: one records their arguments, the other when they
+ran and what they launched. The profiler's ``External id`` counts operators as the Execution Trace's
+``rf_id`` does, but with another offset, and skips operators that only one of them records: so a
+node matches the event of its name at the offset on which most nodes agree. A kernel belongs to the
+innermost matched operator around its launch.
 """
 
 from collections import Counter
@@ -35,9 +35,9 @@ from traces.pytorch_et.reader import ExecutionTrace, parse_execution_trace
 
 @dataclass(frozen=True, slots=True)
 class CommLinks:
-    """What became of the ``record_param_comms`` of a rank: the parts add up to ``records``.
+    """Outcomes of a rank's ``record_param_comms``: the parts add up to ``records``.
 
-    ``with_kernel`` launched at least one of NCCL's; ``host_only`` did not, by their own word
+    ``with_kernel`` launched at least one of NCCL's; ``host_only`` did not, by their own name
     (``wait``, ``barrier``, ``init``); ``unlinked`` have no event in the profiler's trace.
     """
 
@@ -49,10 +49,10 @@ class CommLinks:
 
 @dataclass(frozen=True, eq=False)
 class JoinedRank:
-    """How the Execution Trace and the profiler's trace of a rank go together.
+    """The match between the Execution Trace and the profiler's trace of a rank.
 
-    ``host_node`` and ``device_node`` are, by host and device event, the row of its node, -1 where
-    it has none; ``unlinked_kernels`` counts those by name.
+    ``host_node`` and ``device_node`` are the row of the node of each host and device event, -1
+    without one; ``unlinked_kernels`` counts those by name.
     """
 
     execution: ExecutionTrace
@@ -68,11 +68,11 @@ class JoinedRank:
 
 
 def with_execution_traces(job: Job) -> Job:
-    """Let Execution Traces beside the profiler's files add to their ranks what they know.
+    """Add to a job's ranks the facts in Execution Traces beside the profiler's files.
 
-    A file's rank is the number in its name, or the only one there is. A file that is damaged, of
-    another run or of a rank that is not there does no harm: it stays skipped, with the reason.
-    Groups are taken only where every rank has a file.
+    A file's rank is the number in its name, or the only rank. A file that is damaged, of another
+    run or of an unknown rank is harmless: it stays skipped, with the reason. Groups are used only
+    if every rank has a file.
     """
     files = [skip.file for skip in job.skipped if skip.reason == EXECUTION_TRACE]
     if not files:
@@ -96,7 +96,7 @@ def with_execution_traces(job: Job) -> Job:
 def _joined_ranks(
     ranks: Sequence[RankTrace], files: Sequence[Path]
 ) -> tuple[list[JoinedRank], dict[Path, str]]:
-    """Join files with their ranks; return also why which file was not used."""
+    """Join files with their ranks; return also the reasons for unused files."""
     by_number = {rank.rank: rank for rank in ranks}
     refused: dict[Path, str] = {}
     joined: list[JoinedRank] = []
@@ -127,7 +127,7 @@ def _rank(file: Path, ranks: Mapping[int, RankTrace], done: set[int]) -> int:
 
 
 def _note(joined: Sequence[JoinedRank]) -> str:
-    """Say how well they fit, in numbers that add up."""
+    """Describe the match, in numbers that add up."""
     kernels = sum(pair.kernels for pair in joined)
     linked = sum(pair.kernels_linked for pair in joined)
     comms = [pair.comms for pair in joined]
@@ -143,8 +143,8 @@ def _note(joined: Sequence[JoinedRank]) -> str:
     return note + (f"; not linked: {', '.join(name[:40] for name in names[:5])}" if names else "")
 
 
-_LEAST = 0.5
-"""Fewer nodes with an event than this share: not the same rank, or not the same run."""
+_LEAST_LINKED = 0.5
+"""Least fraction of nodes with an event: below, it is another rank or another run."""
 
 
 def join_traces(execution: ExecutionTrace, rank: RankTrace) -> JoinedRank:
@@ -158,7 +158,7 @@ def join_traces(execution: ExecutionTrace, rank: RankTrace) -> JoinedRank:
     host_node = _host_nodes(execution, rank)
     nodes = int((execution.record > 0).sum())
     linked = int((host_node >= 0).sum())
-    if linked < _LEAST * nodes or not linked:
+    if linked < _LEAST_LINKED * nodes or not linked:
         raise TraceError(
             f"{execution.file}: {linked} of {nodes} operators are also in {rank.file}: "
             "they are not of one rank and one run"
@@ -190,10 +190,10 @@ def join_traces(execution: ExecutionTrace, rank: RankTrace) -> JoinedRank:
 
 
 def enriched(joined: JoinedRank, *, groups: bool = True) -> RankTrace:
-    """Return the rank with what the Execution Trace adds: groups, sizes, dtypes.
+    """Return the rank with the Execution Trace's groups, sizes and dtypes.
 
-    Nothing that the profiler recorded is changed. Without ``groups`` they are left as they are:
-    ranks of which only some name a group would not be matched.
+    Nothing that the profiler recorded is changed. Without ``groups`` its groups stay as they are:
+    if only some ranks had them, calls could not be matched.
     """
     execution, rank = joined.execution, joined.rank
     record_of = {comm.row: comm.record for comm in execution.comms}
@@ -219,13 +219,13 @@ def enriched(joined: JoinedRank, *, groups: bool = True) -> RankTrace:
 
 
 def _filled(recorded: CommRecord, record: CommRecord) -> CommRecord:
-    """Fill in what the profiler's record leaves open; elements only of the same dtype."""
+    """Fill in what the profiler's record lacks; element counts only if dtypes agree."""
     if recorded.dtype and record.dtype and recorded.dtype != record.dtype:
         record = replace(record, in_elements=None, out_elements=None)
     if not recorded.group_ranks and record.group_ranks:
         recorded = replace(
             recorded, group_key=""
-        )  # a pointer, where the Execution Trace has a name
+        )  # a pointer, whereas the Execution Trace has a name
     return merged_record([recorded, record])
 
 
@@ -238,7 +238,7 @@ def _with_ranks(record: CommRecord, execution: ExecutionTrace) -> CommRecord:
 
 
 def _host_nodes(execution: ExecutionTrace, rank: RankTrace) -> Longs:
-    """Find the node of each host event: same name, and ids apart as most are."""
+    """Return the node of each host event: of the same name, at a frequent offset of ids."""
     host = rank.host
     rows = np.flatnonzero((host.kind != HostKind.RUNTIME) & (host.external >= 0))
     node_of = np.full(len(host), -1, dtype=np.int64)
@@ -249,11 +249,11 @@ def _host_nodes(execution: ExecutionTrace, rank: RankTrace) -> Longs:
     rows = rows[order]
     ids = host.external[rows]
     free = np.ones(len(nodes), dtype=np.bool_)
-    for distance in _distances(execution, nodes, ids, names[host.name[rows]]):
+    for offset in _id_offsets(execution, nodes, ids, names[host.name[rows]]):
         if not free.any() or not len(rows):
             break
-        wanted = execution.record[nodes] + distance
-        # Each node that is still free looks for the event whose id is its own plus the distance.
+        wanted = execution.record[nodes] + offset
+        # Match each free node with the event whose id is the node's plus the offset.
         at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
         row = rows[at]
         fits = free & (ids[at] == wanted) & (names[host.name[row]] == execution.name[nodes])
@@ -263,14 +263,14 @@ def _host_nodes(execution: ExecutionTrace, rank: RankTrace) -> Longs:
     return node_of
 
 
-_DISTANCES = 64
-"""Most distances between the two counts that are tried; each time one skips something is one."""
+_MOST_OFFSETS = 64
+"""Most offsets between the two counts to try; each operator that one skips adds one."""
 
 
-def _distances(execution: ExecutionTrace, nodes: Longs, ids: Longs, names: Longs) -> list[int]:
-    """List how far apart the two counts are, the most frequent first.
+def _id_offsets(execution: ExecutionTrace, nodes: Longs, ids: Longs, names: Longs) -> list[int]:
+    """Return the offsets between the two counts, the most frequent first.
 
-    Read from the n-th node of a name and the n-th event of that name.
+    They are those between the n-th node of a name and the n-th event of that name.
     """
     votes: Counter[int] = Counter()
     order = np.argsort(execution.record[nodes], kind="stable")
@@ -279,18 +279,18 @@ def _distances(execution: ExecutionTrace, nodes: Longs, ids: Longs, names: Longs
         nodes_of_name = execution.record[nodes[execution.name[nodes] == name]]
         theirs = ids[names == name]
         both = min(len(nodes_of_name), len(theirs))
-        # From either end: what only one recorded is at one of them as a rule.
+        # From either end: operators that only one recorded are usually at one of them.
         for differences in (
             theirs[:both] - nodes_of_name[:both],
             theirs[-both:] - nodes_of_name[-both:],
         ):
             values, counts = np.unique(differences, return_counts=True)
             votes.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
-    return [distance for distance, _ in votes.most_common(_DISTANCES)]
+    return [offset for offset, _ in votes.most_common(_MOST_OFFSETS)]
 
 
 def _innermost(rank: RankTrace, host_node: Longs) -> Longs:
-    """Find, for each host event, the node of the innermost linked event around its start."""
+    """Return, for each host event, the node of the innermost linked event around its start."""
     host = rank.host
     node_of = np.full(len(host), -1, dtype=np.int64)
     open_events: dict[int, list[tuple[float, int]]] = {}

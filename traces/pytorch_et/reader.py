@@ -1,18 +1,18 @@
-"""PyTorch Execution Traces: what the host's program is, without times, and a summary of it.
+"""PyTorch Execution Traces: the host's program, without times, and a summary of it.
 
-``torch.profiler.ExecutionTraceObserver`` writes one JSON per rank: a node per operator, with what
-it was called by, the tensors it read and wrote, and of a communication call its group and sizes.
-Schemas 1.0.1 (fields on the node) to 1.1.1-chakra.0.0.4 (fields in ``attrs``) are read; plain, gzip
-or in a ``.tgz``. Nodes are numbered in the order in which they began.
+``torch.profiler.ExecutionTraceObserver`` writes one JSON per rank: a node per operator, with its
+caller, the tensors it read and wrote, and for a communication call its group and sizes. Schemas
+1.0.1 (fields on the node) to 1.1.1-chakra.0.0.4 (fields in ``attrs``) are read; plain, gzip or in a
+``.tgz``. Nodes are numbered in the order of their start.
 
-They become one form: 1.0.1 writes ``parent``, ``rf_id``, ``inputs``, ``input_shapes``, ... on the
-node; 1.0.2 and later write ``ctrl_deps`` for the parent, ``{"values", "shapes", "types"}`` for
-inputs and outputs, and the rest as a list of ``{"name", "type", "value"}``.
+They are converted to one form: 1.0.1 writes ``parent``, ``rf_id``, ``inputs``, ``input_shapes``,
+... on the node; 1.0.2 and later write ``ctrl_deps`` for the parent, ``{"values", "shapes",
+"types"}`` for inputs and outputs, and the rest as a list of ``{"name", "type", "value"}``.
 
-Of a communication call ``record_param_comms`` has, after its tensors: sequence number, group, rank,
-name, splits in and out, and last the group's size. The sequence may be a pair (number, is it a
-message), the group a number, a pointer or a pair (name, description). Newer traces say the same in
-attributes besides. ``## process_group:init ##`` lists the groups as JSON text.
+For a communication call ``record_param_comms`` has, after its tensors: sequence number, group,
+rank, name, splits in and out, and last the group's size. The sequence may be a pair (number, is it
+a message), the group a number, a pointer or a pair (name, description). Newer traces repeat this in
+attributes. ``## process_group:init ##`` lists the groups as JSON text.
 """
 
 import math
@@ -50,7 +50,7 @@ class EtAttribute(Struct):
 
 
 class EtNode(Struct):
-    """A node as it is in the file."""
+    """A node as in the file."""
 
     id: int
     name: str
@@ -71,11 +71,11 @@ class EtNode(Struct):
 
     @property
     def calls_from(self) -> int:
-        """The id of the caller, 0 where there is none."""
+        """The id of the caller, 0 without one."""
         return self.ctrl_deps if self.ctrl_deps is not None else self.parent or 0
 
     def attribute(self, name: str) -> Any:
-        """Return a value of ``attrs``, None where there is none."""
+        """Return a value of ``attrs``, None if missing."""
         return next((attribute.value for attribute in self.attrs if attribute.name == name), None)
 
     def field(self, name: str) -> int:
@@ -93,7 +93,7 @@ class EtNode(Struct):
         return _values(self.inputs, self.input_shapes, self.input_types, "inputs")
 
     def output_values(self) -> list[EtArgument]:
-        """Return what it returned."""
+        """Return the results."""
         return _values(self.outputs, self.output_shapes, self.output_types, "outputs")
 
 
@@ -166,28 +166,28 @@ class Tensors:
 
 
 class TensorRows:
-    """Tensors as they are read."""
+    """Tensors while they are read."""
 
     def __init__(self) -> None:
         self._flat = array("q")
 
     def add(self, row: int, values: list[EtArgument]) -> None:
-        """Take in the tensors among a node's values."""
+        """Add the tensors among a node's values."""
         for value, _, kind in values:
             if "Tensor" in kind:
                 for tensor in tensors_in(value):
                     self._flat.extend((row, *tensor))
 
     def columns(self) -> Tensors:
-        """Make the columns."""
+        """Return the columns."""
         flat = np.array(self._flat, dtype=np.int64).reshape(-1, 1 + _NUMBERS)
         return Tensors(*(np.ascontiguousarray(column) for column in flat.T))
 
 
 def tensors_in(value: Any) -> Iterator[tuple[int, ...]]:
-    """Find the tensors in a value: one, or lists of them, of any depth."""
+    """Return the tensors in a value: one, or lists of them, of any depth."""
     if not isinstance(value, list):
-        return  # "<None>", an optional tensor that is not there
+        return  # "<None>", an absent optional tensor
     if len(value) > _NUMBERS and isinstance(value[_NUMBERS], str):
         numbers = value[:_NUMBERS]
         if any(type(number) is not int for number in numbers):
@@ -199,10 +199,10 @@ def tensors_in(value: Any) -> Iterator[tuple[int, ...]]:
 
 
 def data_edges(inputs: Tensors, outputs: Tensors, parent: Longs) -> tuple[Longs, Longs]:
-    """Pair each node that reads a storage with the last that wrote it before: producer, consumer.
+    """Pair each node that reads a storage with its last writer before: producer, consumer.
 
-    A node that is still open, because it called the reader, is passed over for what wrote before
-    it. Each pair is given once, in order of the consumer.
+    Writers that are still open, because they called the reader, are skipped in favour of earlier
+    ones. Each pair is given once, in order of the consumer.
     """
     writers: dict[int, list[int]] = {}
     for node, storage in zip(outputs.node.tolist(), outputs.storage.tolist(), strict=True):
@@ -210,7 +210,7 @@ def data_edges(inputs: Tensors, outputs: Tensors, parent: Longs) -> tuple[Longs,
         if not tensor_writers or tensor_writers[-1] != node:
             tensor_writers.append(node)
     above = _Ancestors(parent)
-    # Nodes come in order, so that the place among a storage's writers only moves on: linear in all.
+    # Nodes are in order, so the position among a storage's writers only advances: linear time.
     places: dict[int, int] = dict.fromkeys(writers, 0)
     pairs: dict[tuple[int, int], None] = {}
     for node, storage in zip(inputs.node.tolist(), inputs.storage.tolist(), strict=True):
@@ -234,7 +234,7 @@ def data_edges(inputs: Tensors, outputs: Tensors, parent: Longs) -> tuple[Longs,
 
 
 class _Ancestors:
-    """The callers of a node, and theirs; kept for the node asked last."""
+    """The callers of a node, transitively; memoised for the latest node."""
 
     def __init__(self, parent: Longs) -> None:
         self._parent = parent.tolist()
@@ -259,13 +259,13 @@ _MOST_RANKS = 10**6
 
 @dataclass(frozen=True, slots=True)
 class EtComm:
-    """One ``record_param_comms``: its row, and what it says."""
+    """One ``record_param_comms``: its row, and its fields."""
 
     row: int
     record: CommRecord
 
     def with_key(self, names: Mapping[str, str]) -> "EtComm":
-        """Name the group as ``process_group:init`` does where the call gives its pointer."""
+        """Return it with the key in ``process_group:init`` if the call gives a pointer."""
         key = names.get(self.record.group_key)
         return self if key is None else replace(self, record=replace(self.record, group_key=key))
 
@@ -290,7 +290,7 @@ def communication(row: int, node: EtNode) -> EtComm | None:
     inputs = node.input_values()
     record = _by_position(inputs, node.output_values())
     if node.attribute("collective_name") is not None:
-        # Take what the attributes say before what stands at a position.
+        # Attributes take precedence over positional arguments.
         size = _whole(node.attribute("pg_size"))
         sent, received = (_whole(node.attribute(f"{side}_msg_nelems")) for side in ("in", "out"))
         name, label = node.attribute("pg_name"), node.attribute("pg_desc")
@@ -309,9 +309,9 @@ def communication(row: int, node: EtNode) -> EtComm | None:
 
 
 def process_groups(node: EtNode) -> list[tuple[ProcessGroup, str]]:
-    """Read the groups that a node lists, each with the pointer that calls may name it by.
+    """Return the groups that a node lists, each with the pointer that calls may use for it.
 
-    A group without ranks is of all of them.
+    A group without ranks has all ranks.
     """
     groups = []
     for value, _, _ in node.input_values()[:1]:
@@ -353,7 +353,7 @@ def _by_position(inputs: Sequence[EtArgument], outputs: Sequence[EtArgument]) ->
 
 
 def _spaced(node: EtNode, size: int | None) -> tuple[int, ...] | None:
-    """Return a group's ranks where they are evenly spaced: first rank and stride."""
+    """Return a group's ranks if they are evenly spaced: first rank and stride."""
     first, stride = (
         _whole(node.attribute(f"global_rank_{field}")) for field in ("start", "stride")
     )
@@ -371,13 +371,13 @@ def _group(value: Any) -> tuple[str, str]:
 
 
 def _elements(values: Sequence[EtArgument]) -> int | None:
-    """Count the elements of all tensors in values; None where there is none."""
+    """Count the elements of all tensors in values; None without any."""
     tensors = [tensor for value, _, _ in values for tensor in tensors_in(value)]
     return sum(tensor[3] for tensor in tensors) if tensors else None
 
 
 def _listed(values: Sequence[EtArgument]) -> tuple[int, ...]:
-    """Count the elements of each of several tensors: ``all_to_all`` of a list has one per rank."""
+    """Count the elements of each tensor: ``all_to_all`` of a list has one per rank."""
     tensors = [tensor for value, _, _ in values for tensor in tensors_in(value)]
     return tuple(tensor[3] for tensor in tensors) if len(tensors) > 1 else ()
 
@@ -398,12 +398,12 @@ def _splits(value: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class ExecutionTrace:
-    """One rank's program; columns ``(nodes,)`` in order of ``id``, which is that of their begin.
+    """One rank's program; columns ``(nodes,)`` in order of ``id``, that is, of start.
 
-    ``parent`` and ``forward_parent`` are rows, -1 where there is none. ``record`` is ``rf_id``,
-    which the profiler has too, 0 where the node is not an operator. ``thread`` counts threads as
-    PyTorch does, ``scope`` is its ``RecordScope``. ``comms`` are the ``record_param_comms``.
-    ``unused`` counts what could not be used and why, broken links among them.
+    ``parent`` and ``forward_parent`` are rows, -1 without one. ``record`` is ``rf_id``, which the
+    profiler has as well, 0 if the node is not an operator. ``thread`` is PyTorch's number of the
+    thread, ``scope`` its ``RecordScope``. ``comms`` are the ``record_param_comms``. ``unused``
+    counts unusable records by reason, broken links among them.
     """
 
     file: Path
@@ -452,7 +452,7 @@ def read_execution_traces(path: Path) -> tuple[ExecutionTrace, ...]:
 
 
 def refuse_to_replay(path: Path, step: str) -> Loaded:
-    """Refuse to replay what has no times, and say what is there."""
+    """Refuse to replay a trace without times, and describe its contents."""
     traces = read_execution_traces(path)
     nodes, records = sum(len(trace) for trace in traces), sum(len(trace.comms) for trace in traces)
     raise TraceError(
@@ -463,7 +463,7 @@ def refuse_to_replay(path: Path, step: str) -> Loaded:
 
 
 def parse_execution_trace(path: Path, data: bytes) -> ExecutionTrace:
-    """Do what :func:`read_execution_trace` does, with a file that is in memory and unpacked."""
+    """Parse an unpacked file in memory, as :func:`read_execution_trace` does from disk."""
     header = decode_document(path, data)
     nodes = sorted(header.nodes, key=lambda node: node.id)
     reading = _NodeReading(path)
@@ -476,7 +476,7 @@ _FIELDS = ("fw_parent", "rf_id", "tid", "scope")
 
 
 class _NodeReading:
-    """What the nodes of one file fill; made, filled and thrown away."""
+    """Accumulates the nodes of one file; used once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -490,7 +490,7 @@ class _NodeReading:
         self._unused: Counter[str] = Counter()
 
     def add(self, row: int, node: EtNode) -> None:
-        """Take in one node, or raise a :class:`TraceError` that names it."""
+        """Add one node, or raise a :class:`TraceError` that names it."""
         try:
             self._name.append(self._names(node.name))
             self._told.append([node.field(name) for name in _FIELDS])
@@ -508,7 +508,7 @@ class _NodeReading:
             raise TraceError(f"{self._path}: node {node.id} {node.name[:60]!r}: {error}") from error
 
     def finish(self, header: EtDocument, nodes: list[EtNode]) -> ExecutionTrace:
-        """Make the columns."""
+        """Return the trace."""
         try:
             ids = np.array([node.id for node in nodes], dtype=np.int64)
             parents = np.array([node.calls_from for node in nodes], dtype=np.int64)
@@ -540,7 +540,7 @@ class _NodeReading:
         )
 
     def _rows(self, ids: Longs, wanted: Longs, lost: str) -> Longs:
-        """Map ids to rows; what is missing, or began after the node itself, is counted."""
+        """Map ids to rows; ids that are missing, or began after the node itself, are counted."""
         if not len(ids):
             return ids
         at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
@@ -553,7 +553,7 @@ class _NodeReading:
 
 @dataclass(frozen=True, slots=True)
 class EtCalls:
-    """Communication records of one word, group, size (B, NaN if not recorded) and dtype."""
+    """Communication records of one name, group, size (B, NaN if not recorded) and dtype."""
 
     collective: str
     group: str
@@ -565,7 +565,7 @@ class EtCalls:
 
 @dataclass(frozen=True, slots=True)
 class EtSummary:
-    """One rank's program in numbers; ``operators`` are the names, the most frequent first."""
+    """Counts of one rank's program; ``operators`` are the names, the most frequent first."""
 
     file: str
     schema: str
@@ -579,12 +579,12 @@ class EtSummary:
 
     @property
     def records(self) -> int:
-        """Communication records in all."""
+        """Total number of communication records."""
         return sum(call.count for call in self.calls)
 
 
 def execution_summary(trace: ExecutionTrace) -> EtSummary:
-    """Count what a trace holds."""
+    """Summarise a trace."""
     names = Counter(trace.names[name] for name in trace.name[trace.record > 0].tolist())
     calls = Counter(_call(trace, index) for index in range(len(trace.comms)))
     return EtSummary(
@@ -604,7 +604,7 @@ def execution_summary(trace: ExecutionTrace) -> EtSummary:
 
 
 def _call(trace: ExecutionTrace, index: int) -> tuple[str, str, int | None, float, str]:
-    """Key of a call; a size of -1 is unknown, because NaN equals nothing."""
+    """Return the key of a call; a size of -1 is unknown, because NaN equals nothing."""
     record = trace.comms[index].record
     elements = max(record.in_elements or 0, record.out_elements or 0)
     sized = record.in_elements is not None or record.out_elements is not None

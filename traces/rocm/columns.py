@@ -1,7 +1,7 @@
-"""From what AMD's profilers record to the columns that all exports share.
+"""Conversion of AMD profilers' records to the columns that all exports share.
 
-Copies are named as the PyTorch profiler names them, so that what is said of copies holds of these.
-Calls of the host are those of HIP; HSA's below them, and a profiler's own, are counted as unused.
+Copies are named as in the PyTorch profiler, so that all rules for copies apply to them. Calls of
+the host are those of HIP; lower-level HSA calls, and a profiler's own, are counted as unused.
 """
 
 from collections import Counter
@@ -33,17 +33,17 @@ _PROCESS_BITS, _THREADS = 24, 1 << 24
 
 
 def thread_number(process: Longs, thread: Longs) -> Longs:
-    """Put a process and a thread into one number, as exports do."""
+    """Combine a process and a thread into one number, as exports do."""
     return (process << _PROCESS_BITS) | (thread % _THREADS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
-    """What a file says: ``device``, ``runtime`` and ``marks`` by the columns of an export.
+    """Contents of a file: ``device``, ``runtime`` and ``marks`` by the columns of an export.
 
     Device events have ``start``, ``end`` (ns), ``deviceId``, ``streamId``, ``correlationId``,
     ``process``, ``name``, ``copy``, ``bytes`` and ``blocks``; calls and marks ``start``, ``end``,
-    ``thread`` and ``name``, calls ``correlationId`` besides. ``processors`` counts the compute
+    ``thread`` and ``name``, calls also ``correlationId``. ``processors`` is the number of compute
     units of each device.
     """
 
@@ -57,7 +57,7 @@ class Recording:
 
 
 def exported(path: Path, recording: Recording) -> Export:
-    """Make an export of what a file says."""
+    """Return an export of a file's contents."""
     device, runtime, marks = recording.device, recording.runtime, recording.marks
     if not len(device["start"]):
         raise TraceError(
@@ -75,7 +75,7 @@ def exported(path: Path, recording: Recording) -> Export:
             )
     none = IntColumns(dict.fromkeys(_NO_SYNCS, NOTHING))
     return Export(
-        utc=0,  # clocks since the machine's start: of use among the ranks of one machine only
+        utc=0,  # clocks since boot: comparable only among the ranks of one machine
         names=tuple(recording.names.index),
         device=IntColumns(dict(device)),
         runtime=IntColumns(dict(runtime)),
@@ -102,12 +102,12 @@ def _ranges(marks: Mapping[str, Longs]) -> Ranges:
 
 
 def joined(tables: Sequence[Mapping[str, Longs]]) -> dict[str, Longs]:
-    """Lay tables with the same columns one behind the other."""
+    """Concatenate tables with the same columns."""
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
 
 def blocks_of(grid: Sequence[Longs], group: Sequence[Longs]) -> Longs:
-    """Count a kernel's workgroups, of its grid in work items; -1 where that is not recorded."""
+    """Return a kernel's number of workgroups, from its grid in work items; -1 if not recorded."""
     sides = [
         np.where((work > 0) & (size > 0), -(-work // np.maximum(size, 1)), -1)
         for work, size in zip(grid, group, strict=True)

@@ -1,7 +1,7 @@
-"""The reader of AMD's profilers: what a file is, its content tells.
+"""The reader of AMD's profilers: a file's format is recognised by its content.
 
-Kernels, copies and calls become the columns that exports of Nsight Systems have, and then ranks as
-those do (:mod:`traces.core.gpu_exports`).
+Kernels, copies and calls are converted to the columns of Nsight Systems' exports, and then to ranks
+as those are (:mod:`traces.core.gpu_exports`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from traces.rocm.rocprofv3 import read_rocprofv3
 
 
 def read_rocm(path: Path) -> Job:
-    """Read the ranks of a recording, or of those in a directory, not of sub-directories."""
+    """Read the ranks of a recording, or of those in a directory, without sub-directories."""
     return read_exported_job(path, _READER)
 
 
@@ -43,7 +43,7 @@ def _export(path: Path) -> Export:
 
 
 def _lacking(files: Sequence[ExportFile], traces: Sequence[RankTrace]) -> Iterator[str]:
-    """Say what these recordings lack, and how to record it."""
+    """Describe what these recordings lack, and how to record it."""
     for file in files:
         if not len(file.export.runtime):
             yield (

@@ -1,14 +1,14 @@
-"""Databases of AMD's profilers: rocpd, and RPD that came before it.
+"""Databases of AMD's profilers: rocpd, and its predecessor RPD.
 
-rocpd is rocprofv3's (ROCprofiler-SDK, schema 3). Every table ends in the id of the process that
-wrote it, so that several may be put into one file. An event's ``stack_id`` is what rocprofiler
-calls the internal correlation id: that of a kernel is that of the call that launched it
+rocpd is rocprofv3's (ROCprofiler-SDK, schema 3). The name of every table ends in the id of the
+process that wrote it, so that several can share a file. An event's ``stack_id`` is rocprofiler's
+internal correlation id: that of a kernel is that of the call that launched it
 (``source/lib/output/generateRocpd.cpp``).
 
-RPD (ROCm/rocmProfileData, schema 2) has ``rocpd_op``, ``rocpd_api`` and what joins them. An op is a
+RPD (ROCm/rocmProfileData, schema 2) has ``rocpd_op``, ``rocpd_api`` and a join table. An op is a
 kernel, a copy, a fill, or a task of a graph; an api is a call of HIP, or a mark of the user
 (``UserMarker``), in which ``rpd.autograd`` has PyTorch's operators. ``rocpd_api_ops`` joins an op
-to the call that launched it. A queue is the lane on which ops follow one another.
+to the call that launched it. A queue is the lane on which ops run in order.
 """
 
 import re
@@ -37,12 +37,12 @@ _SIDES = ("x", "y", "z")
 _COPY = "MEMORY_COPY_"
 _UNUSED = ("rocpd_pmc_event", "rocpd_memory_allocate", "rocpd_sample")
 _CALLS, _MARKS = "HIP_", "MARKER_"
-"""How the categories of HIP's calls and of marks (ROCTX) begin."""
+"""Prefixes of the categories of HIP's calls and of marks (ROCTX)."""
 _TIMED = (*("start", "end", "pid", "tid"), "event_id")
 
 
 def read_rocpd(database: Database) -> Export:
-    """Read all of a file."""
+    """Read a whole file."""
     names: ValueIndex[str] = ValueIndex()
     unused: Counter[str] = Counter()
     endings = [match[1] for table in database.tables if (match := _DISPATCH.match(table))]
@@ -80,7 +80,7 @@ def read_rocpd(database: Database) -> Export:
 
 
 def _agents(database: Database, ending: str, products: set[str]) -> dict[int, int]:
-    """Return the number of each GPU among those of its node, by the id of its agent."""
+    """Return the index of each GPU on its node, by the id of its agent."""
     rows = database.values(
         f"rocpd_info_agent{ending}", ("id", "type", "type_index", "product_name", "name")
     )
@@ -98,7 +98,7 @@ def _devices(agents: dict[int, int], agent: Longs) -> Longs:
 
 
 def _lane(queue: Longs, stream: Longs) -> Longs:
-    """Return the stream of HIP, or the queue where there is none."""
+    """Return the stream of HIP, or the queue if there is none."""
     return np.where(stream >= 0, stream, queue)
 
 
@@ -219,7 +219,7 @@ _MARK = "UserMarker"
 
 
 def read_rpd(database: Database) -> Export:
-    """Read all of a file."""
+    """Read a whole file."""
     names: ValueIndex[str] = ValueIndex()
     unused: Counter[str] = Counter()
     calls = database.numbers(
@@ -273,7 +273,7 @@ def _device(
     call = looked_up(launches["op_id"], launches["api_id"], ops["id"])
     process = looked_up(calls["id"], calls["pid"], call)
     processes = np.unique(calls["pid"])
-    if len(processes) == 1:  # ops whose call was not recorded are of the only process there is
+    if len(processes) == 1:  # ops without a recorded call are of the only process
         process = np.where(process < 0, processes[0], process)
     copies = database.numbers("rocpd_copyapi", ("api_ptr_id",), ("size",))
     copied = np.isin(kinds, list(_COPIES))
@@ -296,7 +296,7 @@ def _device(
 
 
 def _texts(database: Database, ids: Longs) -> NDArray[np.object_]:
-    """Read the texts of ids, one for each."""
+    """Return the text of each id."""
     unique, which = np.unique(ids, return_inverse=True)
     strings = database.strings(unique, "rocpd_string", "string")
     texts = np.array([strings[number] for number in unique.tolist()], dtype=object)

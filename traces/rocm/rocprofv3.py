@@ -1,9 +1,9 @@
 """rocprofv3's JSON (``--output-format json``): kernels, copies, calls of HIP and marks (ROCTX).
 
-``kind`` and ``operation`` of a record are places in ``strings.buffer_records``; a kernel's name is
-that of its symbol; the internal correlation id of a kernel is that of the call that launched it. A
-mark's text stands in ``strings.marker_api`` under its correlation id
-(ROCprofiler-SDK, ``source/lib/output/generateJSON.cpp``).
+``kind`` and ``operation`` of a record are indices into ``strings.buffer_records``; a kernel's name
+is that of its symbol; the internal correlation id of a kernel is that of the call that launched it.
+A mark's text is in ``strings.marker_api`` under its correlation id (ROCprofiler-SDK,
+``source/lib/output/generateJSON.cpp``).
 """
 
 from collections import Counter
@@ -140,7 +140,7 @@ class _Document(Struct):
 
 @uncollected()
 def read_rocprofv3(path: Path) -> Export:
-    """Read all of a file."""
+    """Read a whole file."""
     try:
         document = msgspec.json.decode(unpack(path), type=_Document)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
@@ -181,7 +181,7 @@ class _Part:
         return [agent for agent in self.gpus if agent.id.handle in handles]
 
     def count_unused(self, unused: Counter[str]) -> None:
-        """Count what is there and not read."""
+        """Count the records that are not read."""
         records = self._records
         for name, rows in (
             ("calls of HSA", records.hsa),

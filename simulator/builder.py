@@ -1,4 +1,4 @@
-"""Put a workload together op by op: for readers, tests and small graphs written by hand."""
+"""Builder of a workload, op by op: for readers, tests and small graphs written by hand."""
 
 import math
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ _UNKNOWN = (math.nan, math.nan)
 
 @dataclass(slots=True)
 class WorkloadBuilder:
-    """Collects ops, edges and calls; :meth:`build` checks them and makes the columns.
+    """Collects ops, edges and calls; :meth:`build` checks them and returns the workload.
 
     Parameters
     ----------
     job_ranks
         Size of the job; the workload may hold only some of its ranks.
     notes
-        What the reader of a trace has to say of it.
+        Notes of the reader of a trace.
 
     Examples
     --------
@@ -44,11 +44,11 @@ class WorkloadBuilder:
     _lanes: dict[str, int] = field(default_factory=dict)
 
     def group(self, ranks: tuple[int, ...], label: str = "") -> int:
-        """Return the index of the group of these ranks in this order, which is added if new."""
+        """Return the index of the group of these ranks in this order; added if it is new."""
         return self._groups.setdefault(Group(ranks, label), len(self._groups))
 
     def call(self, row: CallRow) -> int:
-        """Add a call; returns its index."""
+        """Add a call; return its index."""
         self._calls.append(row)
         return len(self._calls) - 1
 
@@ -65,7 +65,7 @@ class WorkloadBuilder:
         measured: tuple[float, float] = _UNKNOWN,
         work: tuple[float, float] = _UNKNOWN,
     ) -> int:
-        """Add an op; returns its index.
+        """Add an op; return its index.
 
         Parameters
         ----------
@@ -74,7 +74,7 @@ class WorkloadBuilder:
         rank, lane, name
             Where it runs (``stream 7``) and what it is called.
         duration
-            How long it takes of itself (s); of an op of a call, what its rank needs after it.
+            Its own time (s); for an op of a call, the time its rank needs after the call.
         call
             Index of the call it is part of; -1 for none.
         ready
@@ -96,7 +96,7 @@ class WorkloadBuilder:
         self._edges.append((source, target, lag))
 
     def build(self) -> Workload:
-        """Make the workload.
+        """Check what was added, and return the workload.
 
         Returns
         -------

@@ -1,8 +1,8 @@
 """A collective written out for n ranks, as data: steps of transfers.
 
-A schedule says which chunk goes where in which order; it knows no network and no time.
-``collectives`` builds schedules and proves them, :mod:`simulator.costing.link_load` lays them on a
-topology.
+A schedule says which chunk goes where, in which order; it has no network and no times.
+``collectives`` builds schedules and proves them; :mod:`simulator.costing.link_load` computes their
+loads on a topology.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ from simulator.support.errors import ScheduleError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """Transfers that go on at the same time, repeated ``repeats`` times as a run of like steps.
+    """Simultaneous transfers, repeated ``repeats`` times as a run of similar steps.
 
     A step begins, for the whole group, when the one before has ended. In repetition
-    ``k`` the first chunk is moved by ``k * shift`` within its block of ``cycle`` chunks::
+    ``k`` the first chunk is shifted by ``k * shift`` within its block of ``cycle`` chunks::
 
         chunk // cycle * cycle + (chunk % cycle + k * shift) % cycle
 
@@ -32,9 +32,9 @@ class Step:
     chunk, count
         Rank ``source`` sends chunks ``chunk … chunk + count - 1``, shape ``(transfers,)``.
     reduce
-        The target adds what arrives to what it has; else it replaces it.
+        Whether the target adds received data to its own, or replaces its own.
     repeats, shift, cycle
-        A run of like steps, as above.
+        A run of similar steps, as above.
     in_network
         The switches add and copy on the way (NVLS, SHARP): on every link the transfers of a chunk
         to one target, if they reduce, or from one source, if not, count once.
@@ -58,7 +58,7 @@ class Step:
     in_network: bool = False
 
     def chunks_at(self, repetition: int) -> Ints:
-        """First chunk of each transfer in the given repetition (0 is the first)."""
+        """Return the first chunk of each transfer in a repetition (0 is the first)."""
         block, offset = np.divmod(self.chunk, self.cycle)
         moved = block * self.cycle + (offset + repetition * self.shift) % self.cycle
         return np.asarray(moved, dtype=np.int32)
@@ -69,22 +69,22 @@ class Step:
         return len(self.source)
 
     def relabelled(self, order: Ints) -> "Step":
-        """Return the step with rank ``order[i]`` in place of ``i``; chunks keep their numbers."""
+        """Return the step with rank ``order[i]`` in place of ``i``; chunk numbers stay."""
         return replace(self, source=order[self.source], target=order[self.target])
 
 
 class Exchange(Step):
     """A step in which every rank sends one chunk to every other, without a list of the pairs.
 
-    On 4,096 ranks that are 16.8 million transfers, in order of the sender, then of the receiver.
-    The columns of :class:`Step` are made anew whenever they are asked for.
+    On 4,096 ranks these are 16.8 million transfers, in order of the sender, then of the receiver.
+    The columns of :class:`Step` are computed on each access.
 
     Parameters
     ----------
     members
-        Ranks that take part, each once, shape ``(members,)``: two at least.
+        Ranks that take part, each once, shape ``(members,)``: at least two.
     reduce
-        As a step has it.
+        As for a step.
     by_source, by_target
         Member ``i`` sends member ``j`` chunk ``i * by_source + j * by_target``.
 
@@ -115,7 +115,7 @@ class Exchange(Step):
             object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Send it to another process as what it is made of."""
+        """Pickle the parameters only."""
         build = partial(Exchange, reduce=self.reduce, by_source=self.by_source)
         return partial(build, by_target=self.by_target), (self.members,)
 
@@ -166,30 +166,30 @@ class Exchange(Step):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """How ``ranks`` ranks carry out a collective of ``kind``.
+    """Steps by which ``ranks`` ranks carry out a collective of ``kind``.
 
     Parameters
     ----------
     kind, algorithm
-        What is carried out (a key of :data:`collectives.COLLECTIVES`), and how.
+        The collective (a key of :data:`collectives.COLLECTIVES`), and its algorithm.
     ranks
         Size of the group.
     chunks
-        Distinct chunks of the whole group: more than ``parts`` in an all-to-all, where every
-        rank's buffer is another one.
+        Distinct chunks of the whole group: more than ``parts`` in an all-to-all, where every rank's
+        buffer has other chunks.
     parts
-        The buffer of ``size`` bytes (S of nccl-tests) is cut into so many chunks.
+        Number of chunks that a buffer of ``size`` bytes (S of nccl-tests) is cut into.
     steps
-        What happens, one after the other.
+        Steps in sequence.
     lengths
-        Of each chunk, where they differ, in units of ``size / parts``, shape ``(chunks,)``; None:
-        each is one unit.
+        Length of each chunk, if they differ, in units of ``size / parts``, shape ``(chunks,)``;
+        None: each is one unit.
 
     Raises
     ------
     ScheduleError
         If a transfer names a rank or chunk that does not exist, or goes from a rank to itself, or
-        chunks that differ are moved by a run of like steps, or are empty.
+        chunks of different length are moved by a run of steps, or are empty.
 
     Examples
     --------
@@ -215,7 +215,7 @@ class Schedule:
             self._check_lengths(self.lengths)
 
     def units(self, step: Step) -> Floats:
-        """Return what each transfer of a step moves, in units of ``size / parts``; a new array.
+        """Return the amount of each transfer of a step in units of ``size / parts``; a new array.
 
         Examples
         --------
@@ -234,7 +234,7 @@ class Schedule:
         return moved
 
     def __str__(self) -> str:
-        """Name it: ``ring all_reduce (n=8)``."""
+        """Return a name such as ``ring all_reduce (n=8)``."""
         return f"{self.algorithm} {self.kind} (n={self.ranks})"
 
     def _check_lengths(self, lengths: Floats) -> None:
@@ -283,31 +283,31 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """How a library carries out one call: a schedule and what the software adds to the wire.
+    """How a library carries out one call: a schedule, and what the software adds to it.
 
     Parameters
     ----------
     schedule
         The steps.
     overhead
-        Paid once per call before anything moves (s).
+        Time once per call, before the first transfer (s).
     step_latency
-        Paid once per step on top of the links' latency (s).
+        Time once per step, in addition to the links' latency (s).
     efficiency
-        Fraction of each link's bandwidth that carries payload under the protocol (NCCL's LL
-        carries 4 B in 8: 0.5).
+        Fraction of each link's bandwidth that carries payload under the protocol (NCCL's LL carries
+        4 B in 8: 0.5).
     protocol
-        What the library calls it; "" where there is none.
+        The library's name for it; "" if there is none.
     pipelined
-        The message is cut into slices and nobody waits for the group: all steps are under way at
-        once, so their bytes are on the links together, and each costs the mean latency of its
-        transfers. What it takes to fill the pipeline belongs into ``overhead``.
+        The message is cut into slices and ranks do not wait for the group: all steps run at once,
+        so their bytes are on the links together, and each step costs the mean latency of its
+        transfers. The time to fill the pipeline belongs to ``overhead``.
     latencies
-        One-way latencies of the links that a step costs: 2 where a receiver must say first that it
-        is ready, as gloo's does.
+        One-way latencies of the links per step: 2 where a receiver must first signal that it is
+        ready, as gloo's does.
     latency_factor, bandwidth_factor
-        By resource, what the topology says of its links is multiplied by for this call: what was
-        measured of the library there (1 where nothing is said).
+        Factors by resource on the latency and bandwidth of the topology's links for this call, as
+        measured for the library (1 if not given).
 
     Raises
     ------

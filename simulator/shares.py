@@ -1,12 +1,12 @@
-"""Uneven all-to-alls: how their bytes are spread over the pairs of ranks.
+"""Uneven all-to-alls: the distribution of their bytes over the pairs of ranks.
 
 ``all_to_all_single`` with split sizes, the dispatch and combine of a mixture of experts, and
-``MPI_Alltoallv`` send every pair another number of bytes. A table of shares says in which
-proportion; the size of the call says how many bytes that is. Calls of every size that are spread
-alike share one table.
+``MPI_Alltoallv`` send different numbers of bytes between different pairs. A table of shares gives
+the proportions; the size of the call gives the number of bytes. Calls of all sizes with equal
+proportions share one table.
 
 The size S of such a call is that of nccl-tests doc/PERFORMANCE.md, the larger of a rank's input and
-output, of the rank where that is the most: what a rank keeps for itself counts, as it does there.
+output, for the rank where that is largest. What a rank keeps for itself counts, as it does there.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ from simulator.support.errors import WorkloadError
 
 
 class Shares:
-    """A table of weights: what each rank of a group has for each, senders in rows.
+    """A table of weights: the amount from each rank of a group to each other, senders in rows.
 
-    Two tables that spread bytes alike are equal, and have one hash: weights are kept over the
-    largest sum of a row or column, so that a size times a weight is bytes.
+    Tables with equal proportions are equal, and have one hash: weights are divided by the largest
+    sum of a row or column, so that size times weight is bytes.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Shares:
         table = table / largest_sum(table)
         table.flags.writeable = False
         self.share = table
-        # 40 bits: what is left of equal tables after dividing by sums differs in the last few.
+        # 40 bits: after division by sums, equal tables differ in the last bits only.
         digits, exponent = np.frexp(table)
         rounded = np.ldexp(np.round(np.ldexp(digits, 40)), exponent - 40)
         self._key = blake2b(rounded.tobytes(), digest_size=16).digest()
@@ -72,22 +72,22 @@ class Shares:
         return len(self.share)
 
     def __repr__(self) -> str:
-        """Say it in one line."""
+        """Return one line."""
         return f"<Shares of {len(self)} ranks: busiest port {self.imbalance:.3g} x the mean>"
 
     @property
     def key(self) -> bytes:
-        """What equal tables have alike and others do not."""
+        """Hashable key, the same for all equal tables."""
         return self._key
 
     @property
     def uniform(self) -> bool:
-        """Whether all pairs have the same: then a table says nothing."""
+        """Whether all pairs have equal shares, so that no table is needed."""
         return self == Shares(np.ones_like(self.share))
 
     @cached_property
     def crossing(self) -> Floats:
-        """The same without what ranks keep for themselves: what is on the wire."""
+        """The same table without what ranks keep for themselves: the bytes on the network."""
         moved = self.share.copy()
         np.fill_diagonal(moved, 0.0)
         moved.flags.writeable = False
@@ -95,17 +95,17 @@ class Shares:
 
     @property
     def port(self) -> float:
-        """Bytes that the busiest port carries in one direction, as a share of S."""
+        """Bytes over the busiest port in one direction, as a share of S."""
         return largest_sum(self.crossing)
 
     @property
     def imbalance(self) -> float:
-        """Bytes of the busiest port over the mean of all ports; 1 where nothing moves."""
+        """Bytes of the busiest port over the mean of all ports; 1 if nothing moves."""
         mean = float(self.crossing.sum()) / len(self)
         return self.port / mean if mean else 1.0
 
     def busiest(self) -> tuple[int, str]:
-        """Return the rank of the busiest port, by its place in the group, and which way.
+        """Return the rank of the busiest port, as its position in the group, and the direction.
 
         Examples
         --------
@@ -119,16 +119,16 @@ class Shares:
         return out, "sends"
 
     def bytes(self, size: float) -> Floats:
-        """Bytes of each pair of a call of ``size`` (B), shape ``(n, n)``."""
+        """Return the bytes of each pair in a call of ``size`` (B), shape ``(n, n)``."""
         return self.share * size
 
     def transposed(self) -> "Shares":
-        """Return the way back: what came is sent where it came from."""
+        """Return the table of the reverse call: each rank sends back what it received."""
         return Shares(self.share.T)
 
 
 def of_bytes(table: ArrayLike) -> tuple[float, Shares | None]:
-    """Return S of a table of bytes (B), and its shares; None of them where all pairs have the same.
+    """Return S of a table of bytes (B), and its shares: None if all pairs have the same bytes.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def of_bytes(table: ArrayLike) -> tuple[float, Shares | None]:
 
 
 def inputs(size: float, shares: Shares | None) -> float:
-    """Return what a rank has to send in the mean, of a call of a size S (B).
+    """Return the mean number of bytes that a rank sends in a call of size S (B).
 
     Examples
     --------
@@ -162,7 +162,7 @@ def inputs(size: float, shares: Shares | None) -> float:
 
 
 def largest(mean: float, shares: Shares | None) -> float:
-    """Return S of a call in which a rank has ``mean`` bytes to send in the mean (B).
+    """Return S of a call in which a rank sends ``mean`` bytes on average (B).
 
     Examples
     --------
@@ -173,7 +173,7 @@ def largest(mean: float, shares: Shares | None) -> float:
 
 
 def numbered(tables: Sequence[Shares | None]) -> Longs:
-    """Give numbers to tables in the order in which they appear; -1 for none.
+    """Return numbers of tables, in the order of first appearance; -1 for none.
 
     Examples
     --------
@@ -188,7 +188,7 @@ def numbered(tables: Sequence[Shares | None]) -> Longs:
 
 
 def largest_sum(table: Floats) -> float:
-    """Most that a rank sends or receives."""
+    """Return the most that any rank sends or receives."""
     return float(max(table.sum(axis=0).max(), table.sum(axis=1).max()))
 
 

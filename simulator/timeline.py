@@ -1,7 +1,7 @@
-"""The result of a simulation, or a measurement in the same form: when ops and calls ran.
+"""Results of a simulation, or a measurement in the same form: times of ops and calls.
 
-A simulated :class:`Timeline` and what was :func:`measured` of a workload are both
-:class:`RunTimes`, which the functions of :mod:`simulator.analysis.metrics` read: a number is
+A simulated :class:`Timeline` and the measured times of a workload (:func:`measured`) are both
+:class:`RunTimes`, which the functions of :mod:`simulator.analysis.metrics` read: each quantity is
 defined once, for either.
 """
 
@@ -26,10 +26,10 @@ class Timeline:
     Parameters
     ----------
     workload, topology, engine
-        What was simulated, on what, and how.
+        What was simulated, on which network, by which engine.
     start, end
-        Of each op (s), shape ``(ops,)``. An op of a call starts when its rank arrives and ends
-        when the call has, and its rank has drained.
+        Of each op (s), shape ``(ops,)``. An op of a call starts when its rank arrives and ends when
+        the call has ended and its rank has drained.
     released_by
         The op whose end let each op start (-1: its own ``ready``), shape ``(ops,)``.
     call_start, call_end
@@ -42,10 +42,10 @@ class Timeline:
     link_bytes
         Bytes that crossed each link (B), shape ``(links,)``.
     plans
-        How each call was carried out: algorithm, protocol, overheads; None of a call whose size is
-        unknown, or in which nobody took part.
+        Plan of each call: algorithm, protocol, overheads; None for a call of unknown size or
+        without members.
     folded
-        Which ranks were simulated for all, or why all were; "" where that was not asked for
+        Which ranks were simulated for all, or why all were; "" if folding was not asked for
         (:mod:`simulator.folding.fold`).
 
     Examples
@@ -76,26 +76,26 @@ class Timeline:
     folded: str = ""
 
     def __repr__(self) -> str:
-        """Say it in one line: columns of a million ops are no description."""
+        """Return one line, instead of columns of a million ops."""
         step = format_quantity(self.makespan, "s")
         return f"<Timeline {self.workload!r} on {self.topology.name}: {step}, {self.engine}>"
 
     @property
     def makespan(self) -> float:
-        """When the last op of any rank ends (s): of a step alone, since its earliest start.
+        """End of the last op of any rank (s); for a single step, counted from its earliest start.
 
-        This is what every table calls the step time: the slowest rank's end, never a mean. Of a
-        step that repeats it is the period: time 0 is when the step before has ended on all ranks.
+        Every table calls this the step time: the slowest rank's end, never a mean. For a step that
+        repeats it is the period: time 0 is when the step before has ended on all ranks.
         """
         return float(self.end.max()) if len(self.end) else 0.0
 
     @property
     def latency(self) -> float:
-        """From the first start of an op of the step to its last end (s)."""
+        """Time from the first start of an op of the step to its last end (s)."""
         return float(self.end.max() - self.start.min()) if len(self.end) else 0.0
 
     def resource_bytes(self) -> dict[str, float]:
-        """Bytes that crossed the links of each resource, every link on the way counted."""
+        """Return the bytes over the links of each resource; every link of a path counts."""
         totals = np.bincount(
             self.topology.resource, weights=self.link_bytes, minlength=len(self.topology.resources)
         )
@@ -104,7 +104,7 @@ class Timeline:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Measured:
-    """What was measured of a workload; made by :func:`measured`."""
+    """Measured times of a workload; made by :func:`measured`."""
 
     workload: Workload
     start: Floats
@@ -113,15 +113,14 @@ class Measured:
     call_end: Floats
 
     def __repr__(self) -> str:
-        """Say it in one line, as a timeline does."""
+        """Return one line, as a timeline does."""
         return f"<Measured {self.workload!r}>"
 
 
 def step_before_ended(workload: Workload) -> float:
-    """When, on the clock of what was measured, a step begins to count (s).
+    """Return when the step before had ended on all ranks, on the clock of the measurement (s).
 
-    The step before has ended on all ranks, its period before the last end of this one. 0 of a step
-    that does not repeat: it counts from its first begin on.
+    That is one period before the last end of this step; 0 for a step that does not repeat.
     """
     if workload.repeats is None or np.isnan(workload.measured_end).all():
         return 0.0
@@ -131,14 +130,14 @@ def step_before_ended(workload: Workload) -> float:
 def measured(workload: Workload) -> Measured | None:
     """Return the step as it was measured; None if any of its ops was not.
 
-    Of a step that repeats, time 0 is its period before the last op of any rank ends, as it is of a
+    For a step that repeats, time 0 is one period before the last op of any rank ends, as for a
     simulated one.
 
-    A call starts to move when the last of its members in the workload has arrived, and is over
-    when the first of them ends: what the others need after that is their own. Members that were
-    not recorded cannot be seen to arrive, so waiting for them counts as moving. An eager message
-    moves from its sender's arrival on: until its receiver ends, if that had come when the sender
-    ended, else until then.
+    A call starts to move when the last of its members in the workload has arrived, and ends when
+    the first of them ends: time that others need after that is their own. The arrival of members
+    that were not recorded is unknown, so waiting for them counts as moving. An eager message moves
+    from its sender's arrival until its receiver ends, if the receiver had arrived before the sender
+    ended; else until the sender ends.
     """
     start, end = workload.measured_start, workload.measured_end
     origin = step_before_ended(workload)
@@ -159,15 +158,15 @@ def measured(workload: Workload) -> Measured | None:
 
 
 def group_sizes(workload: Workload) -> Longs:
-    """How many ranks each group has, shape ``(groups,)``."""
+    """Return the number of ranks of each group, shape ``(groups,)``."""
     return np.array([len(group.ranks) for group in workload.groups], dtype=np.int64)
 
 
 def comparable(workload: Workload) -> Mask:
-    """Which calls' transfers were measured and can be modelled, shape ``(calls,)``.
+    """Mark the calls whose transfers were measured and can be modelled, shape ``(calls,)``.
 
-    A call of which a member was not recorded began to move nobody knows when. One whose first
-    member ends before the last has come was not measured either: clocks are off, or it needs no
+    If a member of a call was not recorded, its start of moving is unknown. A call whose first
+    member ends before the last has arrived was not measured either: clocks are off, or it needs no
     rendezvous.
     """
     calls, members = workload.calls, group_sizes(workload)[workload.calls.group]
@@ -179,9 +178,9 @@ def comparable(workload: Workload) -> Mask:
 
 
 def first_start(run: "RunTimes") -> float:
-    """When the first op of a step starts (s), 0 at the latest.
+    """Return when the first op of a step starts (s), at most 0.
 
-    Less than 0 where a rank begins a step before the one before it has ended on all ranks.
+    Below 0 if a rank begins a step before the one before it has ended on all ranks.
     """
     return float(run.start.min(initial=0.0))
 
@@ -191,25 +190,25 @@ class RunTimes(Protocol):
 
     @property
     def workload(self) -> Workload:
-        """What ran."""
+        """The workload that ran."""
         ...
 
     @property
     def start(self) -> Floats:
-        """When each op started: a call's, when its rank arrived."""
+        """Start of each op: for a call's, the arrival of its rank."""
         ...
 
     @property
     def end(self) -> Floats:
-        """When each op ended."""
+        """End of each op."""
         ...
 
     @property
     def call_start(self) -> Floats:
-        """When each call's last member arrived."""
+        """Arrival of each call's last member."""
         ...
 
     @property
     def call_end(self) -> Floats:
-        """When each call was over."""
+        """End of each call."""
         ...

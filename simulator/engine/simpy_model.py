@@ -1,18 +1,18 @@
-"""The model in SimPy's own words: what engine ``flow`` is held to.
+"""The model in SimPy's terms, the reference for engine ``flow``.
 
 A step is a few kinds of processes under one clock:
 
-* an **op** (:meth:`Job.op`) begins when all that it waits for has ended. Host code, kernels and
-  copies then last as long as they were recorded; a member of a call waits for the call;
-* a **call** (:meth:`Job.call`) begins when its last member has arrived. Each of its ranks takes the
+* an **op** (:meth:`Job.op`) starts when all its predecessors have ended. Host code, kernels and
+  copies then take their recorded durations; a member of a call waits for the call;
+* a **call** (:meth:`Job.call`) starts when its last member has arrived. Each of its ranks takes the
   steps of the schedule in order (:meth:`Collective.rank`), and a **transfer** of a step
-  (:meth:`Collective.transfer`) begins when both of its ranks have got there: a receiver that is
-  late holds its sender back;
-* the **network** (:meth:`Network.share`) moves the bytes of all transfers under way. Those on one
-  link share it max-min fairly: whenever bytes come or have arrived, all rates are found again.
+  (:meth:`Collective.transfer`) starts when both of its ranks have reached it: a late receiver
+  delays its sender;
+* the **network** (:meth:`Network.share`) moves the bytes of all current transfers. Those on one
+  link share it max-min fairly: whenever a flow starts or ends, all rates are recomputed.
 
 This is written to be read, and for small steps: every transfer is a process, nothing is folded and
-nothing is compiled. Engine ``flow`` (:mod:`simulator.engine.flow`) says the same of a million
+nothing is compiled. Engine ``flow`` (:mod:`simulator.engine.flow`) simulates the same for a million
 transfers in a second or two, and is tested against this.
 
 Times are in seconds, amounts in bytes, rates in bytes per second.
@@ -40,32 +40,32 @@ Process = Generator[simpy.Event, Any, Any]
 Links = NDArray[np.int32]
 
 RESOLUTION = 1e-12
-"""Bytes that would arrive within a picosecond have arrived, or within this fraction of the clock.
+"""Flows that would end within a picosecond, or within this fraction of the clock, have ended.
 
-Two arrivals that differ by rounding only are one event by that. The fraction is 4,500 times the
-spacing of floats around the clock; a picosecond is more than that spacing of any clock below
-1,000 s, so that every delay that is waited for moves the clock.
+So two arrivals that differ by rounding only are one event. The fraction is 4,500 times the spacing
+of floats around the clock; a picosecond is more than that spacing of any clock below 1,000 s, so
+that every delay moves the clock.
 """
 
 
 def simulate_with_simpy(simulation: Simulation) -> None:
-    """Run all ops of a workload; what cannot happen is left without a time (NaN)."""
+    """Simulate all ops of a workload; the times of ops that cannot run stay NaN."""
     env = simpy.Environment()
     network = Network(env, simulation.topology)
     Job(env, network, simulation).begin()
-    env.run()  # until nothing can happen any more, whether or not all has happened
+    env.run()  # until no event is left, even if ops are pending
     simulation.link_bytes = network.link_bytes
 
 
 class At(float):
-    """A time of the clock, to be given to SimPy as a delay.
+    """An absolute time, passed to SimPy as a delay.
 
     SimPy adds a delay to its clock, and rounds: the event may come a last bit before or after
-    others of the same instant. The sum of a clock and this is the time itself.
+    others of the same instant. The sum of the clock and an ``At`` is exactly its time.
     """
 
     def __radd__(self, now: float) -> float:
-        """Return the time, or what the clock says if that is later."""
+        """Return the time, or the clock if that is later."""
         return max(now, float(self))
 
 
@@ -74,12 +74,12 @@ class At(float):
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """Bytes under way at one ``rate`` on all of its links.
+    """Bytes that move at one ``rate`` over all of its links.
 
     A flow at rate ``x`` puts ``weight[i] * x`` on ``link[i]``: 1 on a plain path, less on each of
-    several parallel paths, more where a library does not reach what the link has. ``end`` is when
-    the last of them arrives at this rate, ``bottleneck`` the link that holds it to that, ``spent``
-    how long each resource has done so.
+    several parallel paths, more where a library does not reach the link's bandwidth. ``end`` is
+    when its last byte arrives at this rate, ``bottleneck`` the link that limits the rate, ``spent``
+    the time for which links of each resource did so.
     """
 
     link: Links
@@ -93,20 +93,20 @@ class Flow:
 
 
 class Network:
-    """Links that flows share; ``link_bytes`` is what each has been given to carry."""
+    """Links shared by flows; ``link_bytes`` is the bytes sent over each."""
 
     def __init__(self, env: simpy.Environment, topology: Topology):
         self.env, self.topology = env, topology
         self.link_bytes = np.zeros(len(topology))
         self.flows: list[Flow] = []
         self.moved_until = 0.0
-        self.joined = env.event()  # that a flow has come since the rates were found
+        self.joined = env.event()  # a flow has started since the rates were computed
         env.process(self.share())
 
     def carry(self, link: Links, weight: Floats, amount: float, spent: Floats) -> simpy.Event:
-        """Put bytes on links; return the event of their arrival. ``spent`` is added to."""
+        """Start a flow; return the event of its end. Its time by resource is added to ``spent``."""
         np.add.at(self.link_bytes, link, weight * amount)
-        self.move()  # up to now the others had the links without this flow
+        self.move()  # advance the other flows without this one
         flow = Flow(link, weight, amount, spent, self.env.event())
         self.flows.append(flow)
         if not self.joined.triggered:
@@ -114,7 +114,7 @@ class Network:
         return flow.arrived
 
     def share(self) -> Process:
-        """Sleep until bytes come or have arrived, then find all rates; for ever."""
+        """Sleep until a flow starts or ends, then recompute all rates; for ever."""
         while True:
             earliest = min((flow.end for flow in self.flows), default=inf)
             wake_up: simpy.Event = self.joined
@@ -132,7 +132,7 @@ class Network:
             self.find_rates()
 
     def move(self) -> None:
-        """Move bytes for the time since this was last done, at the rates of that time."""
+        """Advance all flows to now, at their current rates."""
         passed = self.env.now - self.moved_until
         self.moved_until = self.env.now
         for flow in self.flows if passed else ():
@@ -149,7 +149,7 @@ class Network:
             )
             for flow, rate, link in zip(self.flows, rates.tolist(), bottlenecks, strict=True):
                 flow.bottleneck = int(link)
-                if rate != flow.rate:  # else its end stays what it is, to the last bit
+                if rate != flow.rate:  # an unchanged rate must not change its end by rounding
                     flow.rate, flow.end = rate, self.env.now + flow.remaining / rate
 
 
@@ -158,10 +158,10 @@ class Network:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transfer:
-    """What is sent at once: it waits a latency, then moves bytes.
+    """What is sent as one: it waits a latency, then moves bytes.
 
-    ``latency_of`` splits the latency by resource, the last for software, shape
-    ``(resources + 1,)``. ``source`` and ``target`` are ranks, as positions in the group.
+    ``latency_of`` splits the latency by resource, the last for software, shape ``(resources +
+    1,)``. ``source`` and ``target`` are ranks, as positions in the group.
     """
 
     latency_of: Floats
@@ -173,15 +173,15 @@ class Transfer:
 
 
 StepOfRanks = list[list[Transfer]]
-"""What each rank of a group sends and receives in a step; every transfer stands there twice."""
+"""Transfers that each rank of a group sends or receives in a step; each is in two lists."""
 
 
 @dataclass(slots=True, eq=False)
 class Collective:
-    """A call under way.
+    """A call while it runs.
 
-    ``factor`` multiplies latencies and amounts: 1 is the model as it is. ``meeting`` has the
-    transfers of which one end is there and the other is not, by the number of the step.
+    ``factor`` multiplies latencies and amounts: 1 is the model unchanged. ``meeting`` has the
+    transfers that one end has reached and the other has not, by the number of the step.
     """
 
     env: simpy.Environment
@@ -190,20 +190,20 @@ class Collective:
     meeting: dict[tuple[int, Transfer], simpy.Event] = field(default_factory=dict)
 
     def together(self, loads: Sequence[Load], spent: Floats) -> Process:
-        """Carry out a call whose group moves as one; return where its time went.
+        """Carry out a call whose group advances in step; return its time by resource.
 
-        Either nobody knows its transfers, or no rank takes any by itself: the switches add up, or
-        all steps are under way at once.
+        Either its transfers are unknown, or no rank takes any by itself: the switches add, or all
+        steps run at once.
         """
         for transfer in steps_of_group(loads):
             spent = yield from self.transfer(transfer, spent)
         return spent
 
     def by_ranks(self, plan: Plan, steps: Sequence[StepOfRanks], spent: Floats) -> Process:
-        """Carry out a call of which each rank goes its own way; return where its time went (s).
+        """Carry out a call whose ranks advance independently; return its time by resource (s).
 
-        That is where the time of the last transfer went, of the one that released it, and so on
-        back to the begin: it adds up to the time of the call.
+        That is the time of the last transfer, of the one that released it, and so on back to the
+        start: it sums to the time of the call.
         """
         repeats = [step.repeats for step in plan.schedule.steps]
         all_steps = [
@@ -214,25 +214,25 @@ class Collective:
         return (yield from self.last_of(ways, spent))
 
     def rank(self, rank: int, steps: Sequence[StepOfRanks], spent: Floats) -> Process:
-        """Take a rank through all steps: to the next when its transfers of this one have ended."""
+        """Take a rank through all steps; each ends when the rank's transfers in it have ended."""
         for number, step in enumerate(steps):
             ends = [self.meet(number, transfer, spent) for transfer in step[rank]]
             spent = yield from self.last_of(ends, spent)
         return spent
 
     def last_of(self, ends: Sequence[simpy.Event], spent: Floats) -> Process:
-        """Wait for all of some events; return where the time went up to the last of them."""
+        """Wait for all of some events; return the time by resource up to the last of them."""
         for end in ends:
             before = self.env.now
             went = yield end
-            if self.env.now > before:  # else it had happened, and what was waited for came later
+            if self.env.now > before:  # else it had ended before another one that we waited for
                 spent = went
         return spent
 
     def meet(self, number: int, transfer: Transfer, spent: Floats) -> simpy.Event:
-        """Bring one end of a transfer to a step, the second begins it; return the event of its end.
+        """Let one end reach a transfer; the second end starts it. Return the event of its end.
 
-        The time before it went where that of the second end did.
+        Its time by resource continues that of the second end.
         """
         ended = self.meeting.pop((number, transfer), None)
         if ended is None:
@@ -242,11 +242,11 @@ class Collective:
         return ended
 
     def send(self, transfer: Transfer, spent: Floats, ended: simpy.Event) -> Process:
-        """Carry out a transfer of two ranks, and let both know."""
+        """Carry out a transfer of two ranks, and trigger the event of its end."""
         ended.succeed((yield from self.transfer(transfer, spent)))
 
     def transfer(self, transfer: Transfer, spent: Floats) -> Process:
-        """Wait the latency, then move the bytes; return where the time went by then."""
+        """Wait the latency, then move the bytes; return the time by resource at the end."""
         latency_of = transfer.latency_of * self.factor
         spent = spent + latency_of
         if latency := float(latency_of.sum()):
@@ -257,7 +257,7 @@ class Collective:
 
 
 def steps_of_group(loads: Sequence[Load]) -> Iterator[Transfer]:
-    """List what a group that moves as one does, step by step."""
+    """Iterate over the transfers of a group that advances in step."""
     for load in loads:
         for run in load.runs or (Run(1, load.latency, load.amount),):
             part = run.latency / load.latency if load.latency else 0.0
@@ -266,7 +266,7 @@ def steps_of_group(loads: Sequence[Load]) -> Iterator[Transfer]:
                 yield step
 
 
-def _of_ranks(
+def _transfers_of_ranks(
     step: Step, plan: Plan, positions: NDArray[np.int32], where: tuple[float, Topology]
 ) -> StepOfRanks:
     latency_of, amount, hops, link, weight = transfers(step, plan, positions, where)
@@ -291,10 +291,10 @@ def _of_ranks(
 
 
 class Job:
-    """A workload under way: ops that wait for each other and for calls.
+    """A workload while it runs: ops that wait for each other and for calls.
 
-    What happens is written to ``simulation``: when ops and calls start and end, and which op was
-    the last that let another start.
+    Results are written to ``simulation``: starts and ends of ops and calls, and the op that
+    released each op.
     """
 
     def __init__(self, env: simpy.Environment, network: Network, simulation: Simulation):
@@ -305,19 +305,19 @@ class Job:
         self.ops, self.calls = simulation.local.ops, simulation.local.calls
         self.arrived = [env.event() for _ in range(len(workload.calls))]  # the last member
         self.ended = [env.event() for _ in range(len(workload.calls))]
-        self.laid: dict[Any, list[StepOfRanks]] = {}
+        self.written: dict[Any, list[StepOfRanks]] = {}
         self.calls_ended = 0
 
     def begin(self) -> None:
-        """Begin the calls, which wait for their members, and the ops that wait for nothing."""
+        """Start the calls, which wait for their members, and the ops without predecessors."""
         for call in np.flatnonzero(self.workload.members).tolist():
             self.env.process(self.call(call))
         for op in np.flatnonzero(self.ops.waits == 0).tolist():
             self.env.process(self.op(op))
 
     def op(self, op: int) -> Process:
-        """Run an op of which all predecessors have ended, then tell its successors."""
-        start = self.ops.available[op]  # what lets it start may do so some time later: a lag
+        """Run an op whose predecessors have all ended, then release its successors."""
+        start = self.ops.available[op]  # ends of predecessors plus lags
         yield self.env.timeout(At(start))
         self.ops.start[op] = start
         call = int(self.workload.call[op])
@@ -331,9 +331,9 @@ class Job:
         self.release_successors(op, end)
 
     def release_successors(self, op: int, end: float) -> None:
-        """Begin the ops that waited for this one and now wait for nothing.
+        """Start the successors of an op that have no other predecessor left.
 
-        Among predecessors that allow the same start the one of the lowest index released it.
+        Of predecessors that allow the same start, the one with the lowest index released it.
         """
         edges, ops = self.workload.edges, self.ops
         for edge in range(edges.offset[op], edges.offset[op + 1]):
@@ -347,7 +347,7 @@ class Job:
                 self.env.process(self.op(int(successor)))
 
     def arrive(self, op: int, call: int) -> None:
-        """Count a member of a call in; of those that come last the lowest index is named."""
+        """Count an arrival of a call; among the last members the lowest index is recorded."""
         calls, now = self.calls, self.env.now
         last = calls.last_member[call]
         if last == NOBODY or now > calls.last_arrival[call] or op < last:
@@ -357,7 +357,7 @@ class Job:
             self.arrived[call].succeed()
 
     def call(self, call: int) -> Process:
-        """Wait for all members of a call, carry it out, and let them go on."""
+        """Wait for all members of a call, carry it out, and release them."""
         yield self.arrived[call]
         start = self.env.now + self.workload.calls.late[call]
         yield self.env.timeout(At(start))
@@ -371,16 +371,16 @@ class Job:
             spent = yield from collective.together(loads, spent)
         else:
             key = id(plan), view.group.ranks, view.size
-            if key not in self.laid:
+            if key not in self.written:
                 positions = np.array(view.group.ranks, dtype=np.int32)
-                self.laid[key] = [
-                    _of_ranks(step, plan, positions, (view.size, self.network.topology))
+                self.written[key] = [
+                    _transfers_of_ranks(step, plan, positions, (view.size, self.network.topology))
                     for step in plan.schedule.steps
                 ]
             overhead = plan.overhead * factor
             spent[-1] = overhead
             yield self.env.timeout(overhead)
-            spent = yield from collective.by_ranks(plan, self.laid[key], spent)
+            spent = yield from collective.by_ranks(plan, self.written[key], spent)
         self.simulation.spent[call] = spent
         self.calls.end[call] = self.env.now
         self.ended[call].succeed()
@@ -389,8 +389,8 @@ class Job:
             self.simulation.progress(self.calls_ended, len(self.workload.calls))
 
 
-_SAME = 1e-12
-"""Links whose levels differ by less than this fraction saturate together."""
+_EQUAL = 1e-12
+"""Relative difference of levels below which links saturate together."""
 
 
 def max_min_rates(
@@ -398,16 +398,16 @@ def max_min_rates(
     weights: Sequence[NDArray[np.float64]],
     bandwidth: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Rates of loads that share links max-min fairly, flow by flow.
+    """Return the rates of loads that share links max-min fairly, flow by flow.
 
-    Load ``i`` at rate ``x`` puts ``weights[i][k] * x`` on link ``links[i][k]``: the flows of a
-    load advance together, and each flow counts the same at a link (Bertsekas and Gallager, Data
+    Load ``i`` at rate ``x`` puts ``weights[i][k] * x`` on link ``links[i][k]``: the flows of a load
+    advance together, and all flows count equally at a link (Bertsekas and Gallager, Data
     Networks, 1992, section 6.5.2, progressive filling).
 
     Parameters
     ----------
     links, weights
-        By load: the links it uses, and what it puts on each per unit of its rate.
+        For each load: its links, and its rate on each of them per unit of its own rate.
     bandwidth
         Of every link (B/s), shape ``(links,)``.
 
@@ -445,7 +445,7 @@ def max_min_rates(
         level = np.full(len(used), np.inf)
         np.divide(np.maximum(capacity - taken, 0.0), demand, out=level, where=demand > 0)
         lowest = level.min()
-        full = level <= lowest * (1 + _SAME)
+        full = level <= lowest * (1 + _EQUAL)
         at_full = active & full[link]
         stopped = np.unique(owner[at_full])
         rates[stopped] = lowest

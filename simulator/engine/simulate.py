@@ -1,7 +1,7 @@
 """``simulate``: one signature for every engine.
 
-``flow`` answers, ``simpy`` states the same model in SimPy's own words, ``analytic`` knows no
-contention. An engine has no options for questions: a what-if is a function on its inputs.
+``flow`` gives the answers, ``simpy`` states the same model in SimPy's terms, ``analytic`` has no
+contention. An engine has no options for questions: a what-if is a function of its inputs.
 """
 
 from collections.abc import Callable
@@ -25,16 +25,16 @@ def simulate(
     engine: str = "flow",
     progress: Progress | None = None,
 ) -> Timeline:
-    """Run a workload on a topology; rank ``r`` sits on node ``r``.
+    """Simulate a workload on a topology; rank ``r`` is on node ``r``.
 
     Raises
     ------
     DeadlockError
-        If nothing can happen any more and ops are pending; names who waits for whom.
+        If no event is left and ops are pending; names the ranks that wait, and for which.
     TopologyError
         If the job has more ranks than the topology.
     WorkloadError
-        If the engine has no such name.
+        If no engine has this name.
     """
     return simulate_on(workload, Costs(topology, planner), engine=engine, progress=progress)
 
@@ -42,9 +42,9 @@ def simulate(
 def simulate_on(
     workload: Workload, costs: Costs, *, engine: str = "flow", progress: Progress | None = None
 ) -> Timeline:
-    """Run a workload where it is known what calls put on the links: :func:`simulate`, going on.
+    """Simulate a workload, given the costs of calls, as :func:`simulate` does.
 
-    ``costs`` remembers: the next workload on the same topology plans only what it has besides.
+    ``costs`` caches: for another workload on the same topology only its new calls are planned.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Which call a Chakra communication node is: kind, size, group, peer.
+"""The call of a Chakra communication node: kind, size, group, peer.
 
-``comm_size`` is the bytes a rank puts in: Chakra's converter takes them from the inputs of the
-kernel, and ASTRA-sim's all-gather grows them by the number of ranks. S of nccl-tests, which is what
-a workload has, is that times the ranks of the group for an all-gather and a gather.
+``comm_size`` is the bytes of a rank's input: Chakra's converter takes them from the inputs of the
+kernel, and ASTRA-sim's all-gather multiplies them by the number of ranks. S of nccl-tests, which a
+workload has, is that times the ranks of the group for an all-gather and a gather.
 """
 
 import math
@@ -29,7 +29,7 @@ from traces.matching.match import RankCalls
 JobGroups = tuple[Sequence[GroupTable], tuple[int, ...]]
 """Tables of groups, and all ranks of the job."""
 
-_GROWS = ("all_gather", "gather")
+_GATHERING = ("all_gather", "gather")
 """Kinds whose output, on some rank, is the inputs of all ranks."""
 _SPELLED = {kind.upper(): number for kind, number in COLLECTIVES.items()}
 _TENSOR = re.compile(r"Tensor\(([^()]*(?:\([^()]*\))?)\)")
@@ -44,30 +44,30 @@ NAMED_KIND = "calls without comm_type: the kind is taken from the name"
 
 
 def rank_calls(ranked: RankNodes, moment: Floats, job: JobGroups, notes: Counter[str]) -> RankCalls:
-    """Make a call of each communication node; count what is missing.
+    """Make a call of each communication node; count missing fields.
 
-    Nodes that are alike share one, which names the first of them; :func:`with_own_places` lets each
-    name its own.
+    Equal nodes share one call, which names the first of them; :func:`with_own_places` makes each
+    call name its own node.
 
     Parameters
     ----------
     ranked
         The nodes of a rank.
     moment
-        What orders nodes in time: when they started, or their place in an order.
+        Sort key of nodes in time: their starts, or their indices in an order.
     job
         Tables of groups, and all ranks.
     notes
-        Counts what calls lack.
+        Counts missing fields of calls.
 
     Raises
     ------
     TraceError
-        If a rank has a call on a group to which it does not belong, or a number is not a number.
+        If a rank has a call on a group to which it does not belong, or a field is not a number.
     """
     are_calls = np.array([form.is_call for form in ranked.forms], dtype=np.bool_)
     places = np.flatnonzero(are_calls[ranked.form])
-    which, first = _alike_calls(ranked, places)
+    which, first = _equal_calls(ranked, places)
     uses = np.bincount(which, minlength=len(first)).tolist()
     different = []
     for position, count in zip(first, uses, strict=True):
@@ -79,7 +79,7 @@ def rank_calls(ranked: RankNodes, moment: Floats, job: JobGroups, notes: Counter
     return RankCalls(ranked.rank, different, which[order], places, moment[places])
 
 
-def _alike_calls(ranked: RankNodes, places: Index) -> tuple[Index, list[int]]:
+def _equal_calls(ranked: RankNodes, places: Index) -> tuple[Index, list[int]]:
     """Group equal nodes, with the place of the first of each, in order of appearance."""
     form = ranked.form[places]
     if ranked.trace.columns.have_inputs(places):
@@ -90,7 +90,7 @@ def _alike_calls(ranked: RankNodes, places: Index) -> tuple[Index, list[int]]:
 
 
 def call_of(ranked: RankNodes, position: int, job: JobGroups) -> tuple[LocalCall, Counter[str]]:
-    """Make the call of a node, and count what it lacks."""
+    """Make the call of a node, and count its missing fields."""
     missing: Counter[str] = Counter()
     if ranked.of(position).type == COLL:
         return _collective(ranked, position, job, missing), missing
@@ -98,7 +98,7 @@ def call_of(ranked: RankNodes, position: int, job: JobGroups) -> tuple[LocalCall
 
 
 def with_own_places(ranked: RankNodes, calls: RankCalls) -> RankCalls:
-    """Let each call name its own node, as messages do."""
+    """Make each call name its own node, as messages do."""
     positions = zip(calls.which.tolist(), calls.op.tolist(), strict=True)
     return replace(
         calls,
@@ -111,7 +111,7 @@ def with_own_places(ranked: RankNodes, calls: RankCalls) -> RankCalls:
 
 
 def highest_rank(ranked: RankNodes) -> int:
-    """Find the highest rank that messages name."""
+    """Return the highest rank that messages name."""
     are_messages = [form.what in (What.SEND, What.RECEIVE) for form in ranked.forms]
     _, firsts = np.unique(ranked.form, return_index=True)
     messages = [first for first in firsts.tolist() if are_messages[ranked.form[first]]]
@@ -123,7 +123,7 @@ def _collective(ranked: RankNodes, position: int, job: JobGroups, notes: Counter
     kind = _kind(ranked, position, notes)
     if kind == UNKNOWN:
         notes[f"collectives {NO_KIND}"] += 1
-        return _alone(ranked, position, UNKNOWN)
+        return _unmatched(ranked, position, UNKNOWN)
     tables, everyone = job
     group = _group(values, tables, notes)
     ranks = group.ranks if group else None
@@ -136,9 +136,9 @@ def _collective(ranked: RankNodes, position: int, job: JobGroups, notes: Counter
         )
     if ranks in (None, (ranked.rank,)) and len(everyone) == 1:
         notes[NO_OTHERS] += 1
-        return _alone(ranked, position, kind)
+        return _unmatched(ranked, position, kind)
     members = len(everyone if ranks is None else ranks)
-    size = _size(ranked, position) * (members if kind in _GROWS else 1)
+    size = _size(ranked, position) * (members if kind in _GATHERING else 1)
     return LocalCall(
         kind=kind,
         size=0.0 if kind == "barrier" else size,
@@ -154,7 +154,7 @@ def _collective(ranked: RankNodes, position: int, job: JobGroups, notes: Counter
 
 
 def _kind(ranked: RankNodes, position: int, notes: Counter[str]) -> str:
-    """Kind by ``comm_type``; by the name, of a kernel or where there is a size; else unknown."""
+    """Return the kind by ``comm_type``, else by name for kernels and sized nodes, or unknown."""
     form, values = ranked.of(position), ranked.of(position).values
     written = values.get("comm_type")
     if isinstance(written, str):
@@ -183,7 +183,7 @@ def _message(
         peer = others[0] if len(others) == 1 else None
     if peer is None or peer == ranked.rank:
         notes[NO_PEER] += 1
-        return _alone(ranked, position, UNKNOWN)
+        return _unmatched(ranked, position, UNKNOWN)
     tag = values.get("comm_tag")
     return LocalCall(
         kind="send_receive",
@@ -201,8 +201,8 @@ def _message(
     )
 
 
-def _alone(ranked: RankNodes, position: int, kind: str) -> LocalCall:
-    """Make a call without known other members, which costs what was measured."""
+def _unmatched(ranked: RankNodes, position: int, kind: str) -> LocalCall:
+    """Make a call without known other members, which costs its measured time."""
     return LocalCall(
         kind=kind,
         size=math.nan,
@@ -218,7 +218,7 @@ def _alone(ranked: RankNodes, position: int, kind: str) -> LocalCall:
 
 
 def _peer(ranked: RankNodes, position: int) -> int | None:
-    """Rank at the other end; the node must be on the side its type says."""
+    """Return the rank at the other end; the node must be on the side given by its type."""
     form, values = ranked.of(position), ranked.of(position).values
     own_end, other_end = ("comm_src", "comm_dst") if form.type == SEND else ("comm_dst", "comm_src")
     recorded = values.get(own_end)
@@ -237,7 +237,7 @@ def _peer(ranked: RankNodes, position: int) -> int | None:
 def _group(
     values: AttributeValues, tables: Sequence[GroupTable], notes: Counter[str]
 ) -> NamedGroup | None:
-    """Group of a collective; None where it is not recorded, which the matching counts."""
+    """Return the group of a collective; None if not recorded, which the matching counts."""
     name = _name(values)
     if name or "pg_name" in values:
         return find(name, tables)
@@ -264,7 +264,7 @@ def _size(ranked: RankNodes, position: int) -> float:
 
 
 def _dtype(node: ChakraNode) -> str:
-    """Return the dtype of the inputs, where they have one that is known."""
+    """Return the dtype of the inputs, if they have one that is known."""
     dtypes = set(_TENSOR.findall(node.inputs.types[:4096]))
     if len(dtypes) != 1:
         return ""

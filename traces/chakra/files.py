@@ -22,20 +22,20 @@ from traces.core.rank_graph import kind_of
 GroupTable = dict[str, "NamedGroup"]
 
 MOST_RANKS = 10**6
-"""A file that names a higher rank is damaged."""
+"""Highest valid rank; a file that names a higher one is damaged."""
 _PARAM_COMMS = re.compile(
     r"\[(?:\d+, (?P<message>True|False)|[^\]]*)\], "
     r"\['(?P<name>[^']*)', '(?P<label>[^']*)'\], (?P<rank>\d{1,7}), '(?P<call>[^']*)', "
     r"\[[^\]]*\], \[[^\]]*\], (?P<first>\d{1,7}), (?P<stride>-?\d{1,7}), (?P<size>\d{1,7})\]$"
 )
-"""The end of the inputs of ``record_param_comms`` (PyTorch, ParamCommsUtils.cpp)."""
-_TAIL = 4000
-"""Characters in which that end is looked for: the lists of splits grow with the group."""
+"""Last inputs of ``record_param_comms`` (PyTorch, ParamCommsUtils.cpp)."""
+_TAIL_LENGTH = 4000
+"""Characters in which these are searched: the lists of splits grow with the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedGroup:
-    """Ranks of a group; None stands for the whole job."""
+    """Ranks of a group; None means the whole job."""
 
     ranks: tuple[int, ...] | None
     label: str = ""
@@ -43,7 +43,7 @@ class NamedGroup:
 
 @dataclass(slots=True)
 class FileGroups:
-    """What the nodes of one file record: its groups, and the ranks it may be of."""
+    """Records of the nodes of one file: its groups, and its possible ranks."""
 
     groups: GroupTable = field(default_factory=dict)
     ranks: set[int] = field(default_factory=set)
@@ -56,7 +56,7 @@ class _Configured(msgspec.Struct):
 
 
 def describes_groups(node: NodeKind) -> bool:
-    """Whether :func:`groups_in` looks at what goes into a node."""
+    """Whether :func:`groups_in` reads the inputs of a node."""
     named = node.name == "record_param_comms" or "process_group:init" in node.name
     return named or node.type == METADATA
 
@@ -73,7 +73,7 @@ def comm_groups(data: bytes) -> GroupTable | None:
 
 
 def own_groups(written: object) -> GroupTable:
-    """Read the groups this project wrote into the metadata; empty if there are none."""
+    """Read the groups that this project wrote into the metadata; empty if there are none."""
     if not isinstance(written, str):
         return {}
     try:
@@ -85,7 +85,7 @@ def own_groups(written: object) -> GroupTable:
 
 
 def find(name: str, tables: Sequence[Mapping[str, NamedGroup]]) -> NamedGroup | None:
-    """Look a ``pg_name`` up; without a name, or ``0``, it is the whole job, as in ASTRA-sim."""
+    """Return the group of a ``pg_name``; "" and ``0`` are the whole job, as in ASTRA-sim."""
     for table in tables:
         if name in table:
             return table[name]
@@ -101,7 +101,7 @@ def _in_range(ranks: Sequence[int]) -> bool:
 
 
 def _read_param_comms(values: str, into: FileGroups) -> None:
-    params = _PARAM_COMMS.search(values[-_TAIL:])
+    params = _PARAM_COMMS.search(values[-_TAIL_LENGTH:])
     if params is None:
         return
     first, stride, size = (int(params[name]) for name in ("first", "stride", "size"))
@@ -133,18 +133,18 @@ def _read_configured(values: str, into: FileGroups) -> None:
         return
 
 
-_NUMBER = re.compile(r"(?<!\d)(\d{1,6})(?!\d)")
-"""A number of more digits was written by a clock and is not a rank."""
+_MOST_DIGITS = re.compile(r"(?<!\d)(\d{1,6})(?!\d)")
+"""A number with more digits is a time stamp, not a rank."""
 _SUFFIXES = re.compile(r"(\.(et|json|gz))*$", re.IGNORECASE)
 _TABLE = re.compile(rb'\s*\{\s*("\d+"\s*:|\})')
-"""How a table of groups begins: with the number of a group, if it has any."""
+"""Beginning of a table of groups: the number of a group, if it has any."""
 _GLANCE = 256
 _ASSUMED = "assumed: the only file"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankFile:
-    """One rank's file; ``own`` are the attributes this project wrote into its metadata."""
+    """One rank's file; ``own`` are the attributes that this project wrote into its metadata."""
 
     rank: int
     rank_source: str
@@ -164,7 +164,7 @@ class ChakraFiles:
 
     @property
     def whole(self) -> bool:
-        """Whether these are all the files of a workload that was written here."""
+        """Whether these are all the files of a workload written by this project."""
         present = [file.rank for file in self.ranks]
         return all(
             file.own.get("ranks") == present and "all_ops" in file.own for file in self.ranks
@@ -172,7 +172,7 @@ class ChakraFiles:
 
 
 def is_chakra(head: bytes) -> bool:
-    """Whether the first bytes of a file, unpacked, are a Chakra trace: ``.et``, or its JSON."""
+    """Whether a file with these unpacked first bytes is a Chakra trace: ``.et``, or its JSON."""
     return _is_json(head) or is_stream(head)
 
 
@@ -189,13 +189,13 @@ def read_messages(path: Path) -> ChakraTrace:
 def _is_json(head: bytes) -> bool:
     if not head.lstrip().startswith(b"{"):
         return False
-    from traces.chakra.stream import is_json  # protobuf's JSON takes long to import
+    from traces.chakra.stream import is_json  # protobuf's JSON is slow to import
 
     return is_json(head)
 
 
 def read_files(path: Path) -> ChakraFiles:
-    """Read a rank's file, or the files of a directory, and the groups that lie beside them."""
+    """Read a rank's file, or the files of a directory, and the tables of groups beside them."""
     if not path.is_dir():
         rank = _rank_file(path, alone=True)
         tables, _ = _tables(_listed(path.parent), (path,))
@@ -231,7 +231,7 @@ def _rank(file: RankFile) -> int:
 
 
 def group_tables(path: Path) -> tuple[Path, ...]:
-    """Name the tables of groups that lie beside a rank's file."""
+    """Return the tables of groups beside a rank's file."""
     tables, _ = _tables(_listed(path.parent), (path,))
     return tuple(path.parent / name for name in tables)
 
@@ -247,7 +247,7 @@ def _listed(folder: Path) -> list[Path]:
 def _tables(
     files: Sequence[Path], chosen: Sequence[Path]
 ) -> tuple[dict[str, GroupTable], tuple[tuple[str, str], ...]]:
-    """Find tables of groups among files, by their content; what else there is, and why not."""
+    """Find tables of groups among files, by content; also the other files, and why not."""
     tables: dict[str, GroupTable] = {}
     skipped = []
     for file in files:
@@ -272,7 +272,7 @@ def _rank_file(path: Path, *, alone: bool) -> RankFile:
         for attribute in trace.metadata.attr
         if attribute.name.startswith(OWN)
     }
-    # What the nodes of a file record of groups and of its rank.
+    # Records of a file's nodes about groups and its rank.
     file_groups = FileGroups()
     for node in (trace.nodes[at] for at in trace.columns.positions(describes_groups)):
         if node.name == "record_param_comms":
@@ -287,13 +287,13 @@ def _rank_file(path: Path, *, alone: bool) -> RankFile:
 def _rank_of(
     path: Path, attributes: dict[str, object], file_groups: FileGroups, *, alone: bool
 ) -> tuple[int, str]:
-    """Which rank a file is of: what it says, else the last number of its name."""
+    """Return the rank of a file: as recorded, else the last number of its name."""
     written = attributes.get("rank")
     if isinstance(written, int) and 0 <= written < MOST_RANKS:
         return written, "metadata"
     if len(file_groups.ranks) == 1:
         return next(iter(file_groups.ranks)), "record_param_comms"
-    numbers = _NUMBER.findall(_SUFFIXES.sub("", path.name))
+    numbers = _MOST_DIGITS.findall(_SUFFIXES.sub("", path.name))
     if numbers and int(numbers[-1]) < MOST_RANKS:
         return int(numbers[-1]), "file name"
     if alone:
@@ -304,7 +304,7 @@ def _rank_of(
 
 
 def _check_ranks(path: Path, ranks: Sequence[RankFile]) -> None:
-    """Refuse two files of one rank, and a rank that is missing where most are there."""
+    """Refuse two files of one rank, and a missing rank if most are present."""
     for earlier, later in pairwise(ranks):
         if earlier.rank == later.rank:
             raise TraceError(
@@ -313,7 +313,7 @@ def _check_ranks(path: Path, ranks: Sequence[RankFile]) -> None:
             )
     present = [file.rank for file in ranks]
     if all(file.own.get("ranks") == present for file in ranks):
-        return  # all that were written
+        return  # all written groups
     if len(present) > 1 and len(present) <= present[-1] < 2 * len(present) - 1:
         gaps = sorted(set(range(present[-1])) - set(present))
         raise TraceError(

@@ -1,4 +1,4 @@
-"""One rank's Chakra nodes: their attributes as values, who waits for whom, and where they run."""
+"""One rank's Chakra nodes: attributes as values, dependencies, and lanes."""
 
 import math
 import re
@@ -33,21 +33,21 @@ _COPIES = (MEM_LOAD, MEM_STORE, STORAGE)
 CALLS = {SEND: What.SEND, RECV: What.RECEIVE, COLL: What.COLLECTIVE}
 _MICRO = 1e-6
 _MODELLED = (COMP, SEND, RECV, COLL, *_COPIES)
-_OWN_COMPUTE = (What.HOST, What.COMPUTE, What.COPY)
-"""What a COMP_NODE that this project wrote may be; one of a call is of its call's kind."""
-_MOVES = re.compile(r"Mem(cpy|set)\b")
-"""Names that PyTorch's profiler gives to what copy engines do; such nodes are typed COMP_NODE."""
+_OWN_COMPUTE_KINDS = (What.HOST, What.COMPUTE, What.COPY)
+"""Kinds of a COMP_NODE written by this project; one of a call has its call's kind."""
+_COPY_NAMES = re.compile(r"Mem(cpy|set)\b")
+"""PyTorch profiler's names of ops of copy engines; their nodes are typed COMP_NODE."""
 COMMUNICATION = "communication"
-"""Lane of calls of which no stream is recorded: those may overlap."""
+"""Lane of calls without a recorded stream: those may overlap."""
 
 Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeForm:
-    """What nodes may have alike: all but id, start, dependencies, and what goes in and out.
+    """Fields that nodes may share: all but id, start, dependencies, inputs and outputs.
 
-    ``duration`` (s) is exact where this project wrote it, else whole microseconds. ``on_host`` says
+    ``duration`` (s) is exact if this project wrote it, else whole microseconds. ``on_host``:
     whether it runs on a host thread, which its type does not determine.
     """
 
@@ -69,10 +69,10 @@ class NodeForm:
 class RankNodes:
     """The nodes of one rank as columns, in the order of the file.
 
-    ``trace`` is the file they are of, ``form`` which of ``forms`` each node is of. Node
-    ``target[e]`` waits for node ``source[e]``; both are places in the file, and an edge may stand
-    twice. ``order`` has the nodes so that each comes after those it waits for. ``start`` is in
-    seconds since ``epoch`` (us), NaN where the file has none.
+    ``trace`` is their file, ``form`` the index of each node's form in ``forms``. Node ``target[e]``
+    waits for node ``source[e]``; both are indices in the file, and an edge may occur twice.
+    ``order`` is a topological order of the nodes. ``start`` is in seconds since ``epoch`` (us), NaN
+    if the file has none.
     """
 
     rank: int
@@ -95,20 +95,20 @@ class RankNodes:
         return not bool(np.isnan(self.start).all())
 
     def of(self, position: int) -> NodeForm:
-        """Return what a node is."""
+        """Return the form of a node."""
         return self.forms[int(self.form[position])]
 
     def where(self, position: int) -> str:
-        """Name file and node, as messages do."""
+        """Return file and node for messages."""
         node = self.trace.nodes[position]
         return f"{self.trace.file}: node {node.id} {node.name!r}"
 
     def durations(self) -> Floats:
-        """Return how long each node takes (s)."""
+        """Return the duration of each node (s)."""
         return np.array([form.duration for form in self.forms], dtype=np.float64)[self.form]
 
     def waits(self) -> list[list[int]]:
-        """Return what each node waits for, ascending, each once."""
+        """Return the dependencies of each node, ascending and unique."""
         count = len(self)
         target, source = np.divmod(np.unique(self.target * count + self.source), max(count, 1))
         ends = np.searchsorted(target, np.arange(count + 1)).tolist()
@@ -117,12 +117,12 @@ class RankNodes:
 
 
 def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
-    """Make sense of one rank's nodes.
+    """Read one rank's nodes into columns.
 
     Raises
     ------
     TraceError
-        If an id occurs twice, or the data dependencies make a cycle.
+        If an id occurs twice, or the data dependencies have a cycle.
     """
     columns, unused = trace.columns, Counter(trace.unused)
     by_id = _ById.of(trace)
@@ -164,10 +164,10 @@ def often(forms: Sequence[NodeForm], form: Index) -> list[int]:
 
 
 def lanes_of(ranked: RankNodes) -> list[str]:
-    """Name the lane of each form: its host thread, its stream, else what kind of work it is.
+    """Return the lane of each form: its host thread, its stream, else its kind of work.
 
-    Older converters give a kernel's stream as its ``tid``; newer ones give its host thread there
-    and the stream besides.
+    Older converters write a kernel's stream as its ``tid``; newer ones write its host thread there
+    and the stream in addition.
     """
     threads = {form.values.get("tid") for form in ranked.forms if form.on_host}
     return [
@@ -194,7 +194,7 @@ def _forms(columns: NodeColumns) -> tuple[Index, list[NodeForm]]:
 
 
 def form_of(kind: int, name: str, micros: int, values: AttributeValues) -> NodeForm:
-    """Say what nodes of a type, with a name, a duration (us) and attributes, are."""
+    """Return the form of nodes with a type, a name, a duration (us) and attributes."""
     what = _what_of(kind, name, values)
     says_host = values.get("is_cpu_op")
     on_host = bool(says_host) if says_host is not None else what == What.HOST
@@ -206,9 +206,9 @@ def form_of(kind: int, name: str, micros: int, values: AttributeValues) -> NodeF
 
 
 def _what_of(kind: int, name: str, values: AttributeValues) -> What:
-    """Return what a node is in a workload; calls are of their type."""
+    """Return the kind of op of a node; calls are of their type."""
     written = values.get(f"{OWN}what")
-    if kind == COMP and written in _OWN_COMPUTE:
+    if kind == COMP and written in _OWN_COMPUTE_KINDS:
         return What(written)
     if kind in CALLS and not _issues_call(values):
         return CALLS[kind]
@@ -216,7 +216,7 @@ def _what_of(kind: int, name: str, values: AttributeValues) -> What:
         return What.COPY
     if kind != COMP or values.get("is_cpu_op"):
         return What.HOST
-    return What.COPY if _MOVES.match(name) else What.COMPUTE
+    return What.COPY if _COPY_NAMES.match(name) else What.COMPUTE
 
 
 _OF_CALLS = ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name", "comm_group")
@@ -225,8 +225,8 @@ _OF_CALLS = ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_n
 def _issues_call(values: AttributeValues) -> bool:
     """Whether a communication node is the host op that issues a call: ``c10d::allreduce_``.
 
-    Converters up to 0.0.4 type these as they type NCCL's kernels, which they issue; only the kernel
-    says what is communicated. A call that the host itself carries out (gloo) says so, too.
+    Converters up to 0.0.4 type these like NCCL's kernels, which they issue; only the kernel
+    identifies the communication. A call that the host itself carries out (gloo) does so, too.
     """
     written_here = f"{OWN}call" in values or f"{OWN}what" in values
     return (
@@ -235,7 +235,7 @@ def _issues_call(values: AttributeValues) -> bool:
 
 
 class _Edges(NamedTuple):
-    """Who waits for whom, by place in the file."""
+    """Dependencies, by index in the file."""
 
     source: Index
     target: Index
@@ -243,14 +243,14 @@ class _Edges(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ById:
-    """Nodes by id: those in ``order`` have ``ids``, ascending."""
+    """Nodes by id: ``ids`` are ascending, ``order`` the nodes that have them."""
 
     ids: Index
     order: Index
 
     @staticmethod
     def of(trace: ChakraTrace) -> "_ById":
-        """Sort a file's nodes by their ids, of which none may stand twice."""
+        """Sort a file's nodes by their ids, which must be unique."""
         ids = trace.columns.per_node.id
         order = np.argsort(ids, kind="stable")
         ordered = ids[order]
@@ -266,7 +266,7 @@ class _ById:
         return _ById(ordered, order)
 
     def edges(self, deps: Dependencies, which: str, unused: Counter[str]) -> _Edges:
-        """Find the nodes that are waited for; those that are not there are counted."""
+        """Find the nodes that are dependencies; those that are missing are counted."""
         if not len(self.ids):
             return _Edges(deps.ids, deps.waiting)
         row = np.minimum(np.searchsorted(self.ids, deps.ids), len(self.ids) - 1)
@@ -279,10 +279,10 @@ class _ById:
 
 
 def _starts(start: NDArray[np.uint64]) -> tuple[Floats, int]:
-    """Return starts (s) since the first of them (us), NaN where the file has none.
+    """Return starts (s) since the first of them (us), NaN if the file has none.
 
-    A start of 0 is also what a file holds that has no starts: it is one only where the other starts
-    are as near to it as to each other.
+    Files without starts may also have 0 as start: it counts only if the other starts are as near to
+    it as to each other.
     """
     recorded = start[start > 0]
     if not len(recorded):
@@ -290,15 +290,15 @@ def _starts(start: NDArray[np.uint64]) -> tuple[Floats, int]:
     least, most = int(recorded.min()), int(recorded.max())
     zero_is_start = least <= most - least or len(recorded) == 1
     epoch = 0 if zero_is_start and len(recorded) < len(start) else least
-    # Whole numbers are subtracted first: microseconds since 1970 as floats would lose fractions.
+    # Integers are subtracted first: microseconds since 1970 as floats would lose fractions.
     seconds = (start - np.uint64(epoch)).astype(np.float64) * _MICRO
     return np.where(start > 0, seconds, 0.0 if zero_is_start else np.nan), epoch
 
 
 def _order(count: int, edges: _Edges) -> Index:
-    """Sort so that each comes after those it waits for, else in the order of the file.
+    """Return a topological order that otherwise keeps the order of the file.
 
-    Shorter than ``count`` if those make a cycle (Kahn 1962).
+    Shorter than ``count`` if there is a cycle (Kahn 1962).
     """
     if (edges.source < edges.target).all():
         return np.arange(count)
@@ -309,7 +309,7 @@ def _order(count: int, edges: _Edges) -> Index:
     free = [position for position, waits in enumerate(missing) if waits == 0]
     order = []
     while free:
-        # The heap keeps those that are free at once in the order of the file.
+        # The heap keeps ready nodes in the order of the file.
         position = heappop(free)
         order.append(position)
         for follower in followers[ends[position] : ends[position + 1]]:
@@ -320,7 +320,7 @@ def _order(count: int, edges: _Edges) -> Index:
 
 
 def _cycle(trace: ChakraTrace, edges: _Edges, order: Index) -> str:
-    """Name a cycle: going back from a node that is never free, one comes round to it."""
+    """Describe a cycle, found by following dependencies back from a node that is never ready."""
     blocked = np.ones(len(trace.columns), dtype=np.bool_)
     blocked[order] = False
     blocked_by: dict[int, int] = {}

@@ -4,9 +4,9 @@ One ``.et`` file per rank, or its JSON, gzip or not, becomes one workload: calls
 ranks, and starts are as measured where the files have them. See :mod:`traces.chakra.write` for the
 way back.
 
-Where the files have starts, the op that was last to allow a start carries the rest of the delay as
-lag, and a start that nothing precedes is when the op was ready: a replay then begins every op when
-it was measured to. A start long after all that allows it is counted as not explained.
+If the files have starts, the last dependency of an op gets the rest of the delay as lag, and a
+start without dependencies is the op's ready time: so a replay begins every op at its measured time.
+A start long after all its dependencies counts as unexplained.
 """
 
 import math
@@ -48,7 +48,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChakraJob:
-    """The ranks' nodes and calls, and how often what is lacking."""
+    """The ranks' nodes and calls, and counts of missing fields."""
 
     ranked: list[RankNodes]
     calls: Matching
@@ -59,8 +59,8 @@ class ChakraJob:
 def chakra_coverage(
     files: ChakraFiles, job: ChakraJob, on_times: Sequence[str] = (), last: Sequence[str] = ()
 ) -> Coverage:
-    """Return what was read; ``on_times`` are notes on times, ``last`` those that come last."""
-    kernels = [_nodes_with(ranked, _is_kernel) for ranked in job.ranked]
+    """Return the coverage; ``on_times`` are notes on times, ``last`` the last notes."""
+    kernels = [_nodes_of_forms(ranked, _is_kernel) for ranked in job.ranked]
     notes = [*(f"{count} {what}" for what, count in job.notes.items()), *on_times]
     if job.calls.assumed_groups:
         notes.append(
@@ -78,8 +78,8 @@ def chakra_coverage(
         kernels=sum(int(is_kernel.sum()) for is_kernel in kernels),
         launches_paired=sum(map(_launched, job.ranked, kernels)),
         collectives=len(job.calls),
-        collectives_matched=_complete(job),
-        sizes_known=_sized(job),
+        collectives_matched=_count_complete(job),
+        sizes_known=_count_sized(job),
         unused=dict(sum((ranked.unused for ranked in job.ranked), Counter[str]())),
         skipped=files.skipped,
         notes=(*files.notes, *notes, *job.calls.notes, *last),
@@ -87,7 +87,7 @@ def chakra_coverage(
 
 
 def waited(job: ChakraJob, durations: Floats) -> Iterator[str]:
-    """Say how long ranks waited in a collective, which durations need not explain."""
+    """Note how long ranks waited in a collective, which durations need not explain."""
     if not len(job.calls):
         return
     begin = job.calls.offset[:-1]
@@ -101,13 +101,13 @@ def waited(job: ChakraJob, durations: Floats) -> Iterator[str]:
 
 
 def _forms_of_members(job: ChakraJob) -> NDArray[np.int64]:
-    """Which form, of those of all ranks, each member of a call has."""
+    """Return the form, among those of all ranks, of each member of a call."""
     first = np.cumsum([0, *(len(ranked) for ranked in job.ranked)])
     return forms_of(job.ranked)[1][first[job.calls.rank_index] + job.calls.op]
 
 
 def _is_kernel(form: NodeForm) -> bool:
-    """Whether it is what a device does, and no copy engine."""
+    """Whether it is a device op other than a copy."""
     return not form.values.get("is_cpu_op") and (form.is_call or form.what == What.COMPUTE)
 
 
@@ -115,21 +115,21 @@ def _is_host(form: NodeForm) -> bool:
     return form.what == What.HOST
 
 
-def _nodes_with(ranked: RankNodes, is_so: Callable[[NodeForm], bool]) -> Mask:
-    """Mark the nodes of a rank whose forms are so."""
+def _nodes_of_forms(ranked: RankNodes, is_so: Callable[[NodeForm], bool]) -> Mask:
+    """Mark the nodes of a rank whose forms satisfy a condition."""
     return np.array([is_so(form) for form in ranked.forms], dtype=np.bool_)[ranked.form]
 
 
 def _launched(ranked: RankNodes, kernel: Mask) -> int:
     """Count the kernels that wait for the host."""
-    host = _nodes_with(ranked, _is_host)
+    host = _nodes_of_forms(ranked, _is_host)
     waits = np.zeros(len(ranked), dtype=np.bool_)
     waits[ranked.target[host[ranked.source]]] = True
     return int((waits & kernel).sum())
 
 
-def _complete(job: ChakraJob) -> int:
-    """Count the calls of a known group of which all ranks that are there take part."""
+def _count_complete(job: ChakraJob) -> int:
+    """Count the calls of a known group in which all present ranks take part."""
     recorded = {ranked.rank for ranked in job.ranked}
     expected = [
         -1 if label == UNKNOWN_GROUP else len(recorded.intersection(ranks))
@@ -139,8 +139,8 @@ def _complete(job: ChakraJob) -> int:
     return int((members == np.array(expected, dtype=np.int64)[job.calls.group]).sum())
 
 
-def _sized(job: ChakraJob) -> int:
-    """Count the calls whose size is recorded, of use or not: it is of none without the group."""
+def _count_sized(job: ChakraJob) -> int:
+    """Count the calls with a recorded size, even if it is useless without the group."""
     if not len(job.calls):
         return 0
     forms, _ = forms_of(job.ranked)
@@ -165,7 +165,7 @@ def load_chakra(path: Path, step: str = "all") -> Loaded:
         raise TraceError(f"{path}: no step {step}: a Chakra trace has no steps")
     files = read_files(path)
     if files.whole:
-        from traces.chakra.round_trip import load_own  # others' files do without
+        from traces.chakra.round_trip import load_own  # not needed for others' files
 
         return load_own(path, files)
     try:
@@ -180,7 +180,7 @@ def load_files(path: Path, files: ChakraFiles) -> Loaded:
     Raises
     ------
     TraceError
-        If dependencies make a cycle, or ranks disagree on their calls.
+        If dependencies have a cycle, or ranks disagree on their calls.
     """
     ranked = [rank_nodes(file.trace, file.rank) for file in files.ranks]
     timed = all(nodes.timed for nodes in ranked)
@@ -203,23 +203,23 @@ def load_files(path: Path, files: ChakraFiles) -> Loaded:
     try:
         matching = match(calls, job_ranks)
     except TraceError:
-        # Calls that are alike name the first of them: a message is to name the very node.
+        # Equal calls name the first of them, but messages must name their own node.
         matching = match(list(map(with_own_places, ranked, calls)), job_ranks)
     for file in files.ranks:
-        file.trace.release()  # forms and edges have all that the workload needs of it
+        file.trace.release()  # the workload needs only its forms and edges
     job = ChakraJob(ranked, matching, job_ranks, notes)
     return _measured(path, files, job, spans) if timed else _unmeasured(path, files, job)
 
 
 def _places_in_order(ranked: RankNodes) -> Floats:
-    """Return the place of each node in an order that respects dependencies."""
+    """Return the index of each node in a topological order."""
     position = np.empty(len(ranked), dtype=np.float64)
     position[ranked.order] = np.arange(len(ranked))
     return position
 
 
 def _job_ranks(files: ChakraFiles, ranked: Sequence[RankNodes]) -> int:
-    """Count the ranks of the job: the highest that a file, a group or a message names."""
+    """Return the number of ranks of the job: from the highest in a file, a group or a message."""
     highest = max(nodes.rank for nodes in ranked)
     tables = [files.groups, *(file.groups.groups for file in files.ranks)]
     for table in tables:
@@ -231,7 +231,7 @@ def _job_ranks(files: ChakraFiles, ranked: Sequence[RankNodes]) -> int:
 def _measured(
     path: Path, files: ChakraFiles, job: ChakraJob, spans: Sequence[tuple[Floats, Floats]]
 ) -> Loaded:
-    """Put what was measured on one clock, as every trace that has starts."""
+    """Align measured times on one clock, as for all traces with starts."""
     from traces.matching.assemble import align, assemble  # most Chakra files have no starts
 
     graphs = [
@@ -263,7 +263,7 @@ def _measured(
 
 
 def _unmeasured(path: Path, files: ChakraFiles, job: ChakraJob) -> Loaded:
-    """Order what only has durations, as an execution would; no step was measured."""
+    """Schedule files that have only durations, as an execution would; no step was measured."""
     durations = np.array([form.duration for form in forms_of(job.ranked)[0]])[
         _forms_of_members(job)
     ]
@@ -286,9 +286,9 @@ def _unmeasured(path: Path, files: ChakraFiles, job: ChakraJob) -> Loaded:
 
 
 def _transfers(job: ChakraJob, durations: Floats) -> Floats:
-    """Take the least duration of any member (s): the last to arrive did not wait.
+    """Return the least duration of any member (s): the last to arrive did not wait.
 
-    NaN where none is recorded; a call that has no size either then costs nothing, which is noted.
+    NaN if none is recorded; a call that also lacks a size then costs nothing, which is noted.
     """
     if not len(job.calls):
         return np.zeros(0)
@@ -310,10 +310,10 @@ def _some_timed(job: ChakraJob) -> Iterator[str]:
 def workload_of_columns(
     ranked: Sequence[RankNodes], calls: Matching, job_ranks: int, transfers: Floats
 ) -> Workload:
-    """Make a workload of files without starts: each lane runs what becomes ready first.
+    """Make a workload of files without starts: each lane runs the first ready op.
 
-    Calls without a stream may overlap; all other lanes run one op at a time. ``transfers`` are how
-    long calls took (s).
+    Calls without a stream may overlap; all other lanes run one op at a time. ``transfers`` are the
+    times of calls (s).
     """
     counts = [len(nodes) for nodes in ranked]
     first = np.cumsum([0, *counts])
@@ -365,7 +365,7 @@ def workload_of_columns(
 
 
 def forms_of(ranked: Sequence[RankNodes]) -> tuple[list[NodeForm], Index]:
-    """Forms of all ranks, and which every node is of, one rank after the other."""
+    """Return the forms of all ranks, and the form of every node, one rank after the other."""
     base = np.cumsum([0, *(len(nodes.forms) for nodes in ranked)])
     numbers = [nodes.form + begin for nodes, begin in zip(ranked, base, strict=False)]
     return [form for nodes in ranked for form in nodes.forms], np.concatenate(numbers)
@@ -390,7 +390,7 @@ def _calls(calls: Matching, transfers: Floats) -> tuple[tuple[Group, ...], Calls
 
 
 def _edges(ranked: Sequence[RankNodes], first: Index) -> Edges:
-    """Put the edges of all ranks together; the nodes of a rank begin at its ``first``."""
+    """Join the edges of all ranks; the nodes of a rank begin at its ``first``."""
     begins = first[:-1].tolist()
     source = np.concatenate([nodes.source + b for nodes, b in zip(ranked, begins, strict=True)])
     target = np.concatenate([nodes.target + b for nodes, b in zip(ranked, begins, strict=True)])
@@ -410,14 +410,14 @@ def node_spans(ranked: RankNodes) -> tuple[Floats, Floats]:
 
 
 def measured_graph(ranked: RankNodes, starts: Floats, ends: Floats) -> RankGraph:
-    """Make a rank's graph of nodes whose starts and ends (s) are known."""
+    """Make a rank's graph of nodes with known starts and ends (s)."""
     graph = RankGraph(ranked.rank, 0.0)
     lanes = lanes_of(ranked)
     times = zip(ranked.form.tolist(), starts.tolist(), ends.tolist(), strict=True)
     for form, start, end in times:
         node = ranked.forms[form]
         graph.add(LocalOp(node.what, lanes[form], node.name, start, end))
-    # Give the ops of a graph that was measured their edges, lags and earliest starts.
+    # Set the edges, lags and earliest starts of a measured graph's ops.
     before = _lane_before(graph)
     contradicted = 0
     waits = ranked.waits()
@@ -437,7 +437,7 @@ def measured_graph(ranked: RankNodes, starts: Floats, ends: Floats) -> RankGraph
 
 
 def _lane_before(graph: RankGraph) -> dict[int, list[int]]:
-    """Find the op before each on its lane, where the one had ended when the other started."""
+    """Return the op before each on its lane, if that had ended when this one started."""
     lanes: dict[str, list[int]] = {}
     for position in sorted(range(len(graph.ops)), key=lambda op: (graph.ops[op].start, op)):
         if graph.ops[position].lane != COMMUNICATION:
@@ -462,12 +462,12 @@ def _explain(graph: RankGraph, position: int, allowed: dict[int, float]) -> None
         lag = max(0.0, op.start - end) if source == last else 0.0
         graph.edges.append((source, position, lag))
     if op.what in _DEVICE:
-        reason = _reason(op, graph.ops[last] if last is not None else None)
+        reason = _start_cause(op, graph.ops[last] if last is not None else None)
         graph.explained[reason] = graph.explained.get(reason, 0) + 1
 
 
-def _reason(op: LocalOp, last: LocalOp | None) -> str:
-    """Name what explains a device op's start, in the words of the coverage line."""
+def _start_cause(op: LocalOp, last: LocalOp | None) -> str:
+    """Return the cause of a device op's start, in the words of the coverage line."""
     if last is None or op.start - last.end > EXPLAINED:
         return "unexplained"
     if last.what == What.HOST:

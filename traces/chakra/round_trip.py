@@ -1,4 +1,4 @@
-"""Chakra files that this project wrote, back to the very workload they were written from."""
+"""Chakra files written by this project, back to the identical workload."""
 
 import json
 import math
@@ -21,12 +21,12 @@ from traces.chakra.schema import OWN, AttributeValues
 from traces.core.columns import ValueIndex
 from traces.core.loaded import Coverage, Loaded
 
-_SHARED = ("job_ranks", "all_ops", "ranks", "notes", "lanes", "groups", "library", "shares")
-"""Attributes of the metadata that all files of one workload have alike."""
+_PER_WORKLOAD = ("job_ranks", "all_ops", "ranks", "notes", "lanes", "groups", "library", "shares")
+"""Attributes of the metadata that are equal in all files of one workload."""
 
 
-_ALIKE = tuple(f"{OWN}{name}" for name in ("kind", "group", "size", "spread"))
-"""Attributes of a call that all its members have alike."""
+_PER_CALL = tuple(f"{OWN}{name}" for name in ("kind", "group", "size", "spread"))
+"""Attributes of a call that are equal for all its members."""
 _CALL, _LAGS, _FAR, _FAR_LAGS = (
     f"{OWN}{name}" for name in ("call", "lags", "far_deps", "far_lags")
 )
@@ -53,7 +53,7 @@ def load_own(path: Path, files: ChakraFiles) -> Loaded:
 
 @dataclass(slots=True)
 class _OpRows:
-    """Ops of all files in the order of their index, and calls of theirs."""
+    """Ops of all files, sorted by index, and their calls."""
 
     rank: list[int] = field(default_factory=list)
     id: list[int] = field(default_factory=list)
@@ -63,7 +63,7 @@ class _OpRows:
     calls: dict[int, AttributeValues] = field(default_factory=dict)
 
     def sort(self) -> None:
-        """Put the ops into their order; none may be missing, nor stand twice."""
+        """Sort the ops; none may be missing, nor occur twice."""
         order = np.argsort(self.id, kind="stable").tolist()
         for name in ("rank", "id", "name", "deps", "values"):
             column = getattr(self, name)
@@ -83,7 +83,7 @@ def _workload(files: ChakraFiles) -> Workload:
     lanes = _texts(shared["lanes"])
     what = _column(rows, "what", np.uint8)
     for code in np.unique(what).tolist():
-        What(code)  # which raises ValueError if there is no such
+        What(code)  # raises ValueError if invalid
     names = ValueIndex[str]()
     return Workload(
         what=what,
@@ -112,7 +112,7 @@ def _workload(files: ChakraFiles) -> Workload:
 
 def _read(file: RankFile, shared: Mapping[str, object], rows: _OpRows) -> None:
     where = file.trace.file
-    for name in _SHARED:
+    for name in _PER_WORKLOAD:
         if file.own.get(name) != shared.get(name):
             raise TraceError(f"{where}: {OWN}{name} differs from that of the other files")
     columns = file.trace.columns
@@ -130,12 +130,12 @@ def _read(file: RankFile, shared: Mapping[str, object], rows: _OpRows) -> None:
         if _CALL not in attributes:
             continue
         call = rows.calls.setdefault(attributes[_CALL], attributes)
-        if call is not attributes and any(call.get(n) != attributes.get(n) for n in _ALIKE):
+        if call is not attributes and any(call.get(n) != attributes.get(n) for n in _PER_CALL):
             raise TraceError(f"{where}: node {node_id}: ranks disagree on call {attributes[_CALL]}")
 
 
 def _check_whole(files: ChakraFiles, rows: _OpRows, ops: int) -> None:
-    """Refuse files of which one has an op that another has, or that none has."""
+    """Refuse files with an op in several files, or with one in none."""
     if rows.id == list(range(ops)):
         return
     seen: set[int] = set()
@@ -151,7 +151,7 @@ _NOT_GIVEN = object()
 
 
 def _column(rows: _OpRows, name: str, dtype: Any, usual: object = _NOT_GIVEN) -> NDArray[Any]:
-    """Collect an attribute of every op; one that has no usual value must be there."""
+    """Collect an attribute of every op; without a usual value it is required."""
     key = f"{OWN}{name}"
     if usual is _NOT_GIVEN:
         return np.array([attributes[key] for attributes in rows.values], dtype=dtype)
@@ -159,7 +159,7 @@ def _column(rows: _OpRows, name: str, dtype: Any, usual: object = _NOT_GIVEN) ->
 
 
 def _column_or_none(rows: _OpRows, name: str) -> NDArray[np.float64] | None:
-    """Collect an attribute that is known of some ops; None if of none."""
+    """Collect an attribute that is known for some ops; None if for none."""
     column = _column(rows, name, np.float64, math.nan)
     return None if np.isnan(column).all() else column
 
@@ -192,7 +192,7 @@ def _calls(calls: Sequence[AttributeValues], tables: Sequence[Shares]) -> Calls:
 
 
 def _edges(rows: _OpRows) -> Edges:
-    """Collect what each op waits for on its own rank, and on others."""
+    """Collect the dependencies of each op on its own rank, and on others."""
     sources: list[int] = []
     lags: list[float] = []
     counts = []

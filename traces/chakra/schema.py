@@ -2,8 +2,8 @@
 
 Field numbers are those of mlcommons/chakra ``schema/protobuf/et_def.proto``. The first message of a
 file was once ``GlobalMetadata {attr = 1}`` and is ``{version = 1, attr = 2}`` now. Attributes of
-nodes are left encoded until :class:`Attributes` makes values of them: what nodes have alike is
-decoded once.
+nodes are left encoded until :class:`Attributes` decodes them: equal attributes are decoded
+once.
 """
 
 from collections.abc import Sequence
@@ -54,8 +54,9 @@ _SCALARS = (
     *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64"),
     *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes"),
 )
-_FIRST_VALUE = 3
-"""The number of the first field of ``AttributeProto.value``; one and a list of each type follow."""
+_FIRST_VALUE_FIELD = 3
+"""The number of the first field of ``AttributeProto.value``; a scalar and a list per type follow.
+"""
 
 
 class ChakraAttribute(Protocol):
@@ -64,7 +65,7 @@ class ChakraAttribute(Protocol):
     name: str
 
     def WhichOneof(self, group: str) -> str | None:  # noqa: N802 - protobuf's own name
-        """Name the field that holds the value."""
+        """Return the field that has the value."""
 
 
 class ChakraMetadata(Protocol):
@@ -142,7 +143,7 @@ def _list_name(scalar: str) -> str:
 
 def _add_attribute(file: FileDescriptorProto) -> None:
     fields = [(1, "name", "string", "one"), (2, "doc_string", "string", "one")]
-    number = _FIRST_VALUE
+    number = _FIRST_VALUE_FIELD
     for scalar in _SCALARS:
         fields.append((number, f"{scalar}_val", scalar, "one"))
         fields.append((number + 1, f"{scalar}_list", _list_name(scalar), "one"))
@@ -150,7 +151,7 @@ def _add_attribute(file: FileDescriptorProto) -> None:
     message = _add(file, "AttributeProto", *fields)
     message.oneof_decl.add(name="value")
     for value in message.field:
-        if value.number >= _FIRST_VALUE:
+        if value.number >= _FIRST_VALUE_FIELD:
             value.oneof_index = 0
 
 
@@ -188,16 +189,16 @@ def _classes() -> dict[str, Any]:
 _CLASSES = _classes()
 NodeMessage = _CLASSES["Node"]
 PackedMessage = _CLASSES["PackedNode"]
-"""A node whose attributes are left encoded; the bytes of both are the same."""
+"""A node whose attributes are left encoded; both have the same bytes."""
 ManyMessage = _CLASSES["PackedNodes"]
-"""Nodes as one message, each of which would be field 1."""
+"""Nodes as one message, with each node as field 1."""
 AttributeMessage = _CLASSES["AttributeProto"]
 MetadataMessage = _CLASSES["GlobalMetadata"]
 OldMetadataMessage = _CLASSES["OldMetadata"]
 
 
 OWN = "twofold_"
-"""What the names of our own attributes begin with."""
+"""Prefix of the names of our own attributes."""
 _READ = frozenset(
     (
         *("is_cpu_op", "stream", "tid", "num_ops", "tensor_size", "comm_type", "comm_size"),
@@ -213,14 +214,14 @@ class Attributes:
     """Decodes the attributes of the nodes of a file.
 
     Kernels of a model's layers repeat, so that most nodes have the bytes of another: those get the
-    very same values, which makes it cheap to see that two nodes are equal.
+    same value objects, which makes comparisons of nodes cheap.
     """
 
     _all: dict[tuple[bytes, ...], AttributeValues] = field(default_factory=dict)
     _one: dict[bytes, tuple[str, Any]] = field(default_factory=dict)
 
     def values(self, attributes: Sequence[bytes]) -> AttributeValues:
-        """Attributes that are read, by name; of two with one name the first, as in ASTRA-sim.
+        """Return the attributes that are read, by name; of duplicates the first, as in ASTRA-sim.
 
         Raises
         ------
@@ -245,7 +246,7 @@ class Attributes:
 
 
 def attribute_value(attribute: Any) -> Any:
-    """Take the value of an attribute, whichever field it stands in; None if in none."""
+    """Return the value of an attribute, from any of its fields; None if there is none."""
     which = attribute.WhichOneof("value")
     if which is None:
         return None

@@ -1,12 +1,12 @@
 """A Chakra file: messages one after another, each preceded by its length as a varint, or JSON.
 
-Nodes become columns. What differs from node to node is read by a hot loop
-(:mod:`traces.chakra.wire`); what nodes share, a *kind* of node each, is decoded by the protobuf
-library once. Messages that are not encoded as encoders of protobuf do it are decoded one by one,
-which shows what is wrong with them, and encoded anew.
+Nodes become columns. The fields that differ from node to node are read by a hot loop
+(:mod:`traces.chakra.wire`); those that nodes share, a *kind* of node each, are decoded by the
+protobuf library once. Messages that are not encoded in protobuf's usual way are decoded one by one,
+which reveals errors in them, and encoded anew.
 
-JSON is read in both forms that are about. mlcommons' ``chakra_jsonizer`` writes the messages of a
-``.et`` file as one JSON object after another, in protobuf's JSON mapping. Chakra's feeder reads
+Both existing JSON forms are read. mlcommons' ``chakra_jsonizer`` writes the messages of a ``.et``
+file as one JSON object after another, in protobuf's JSON mapping. Chakra's feeder reads
 ``{"workload_graph": [...]}``, which has ids, names, types, data dependencies, durations and the
 attributes of communication, and no more.
 """
@@ -42,20 +42,20 @@ from traces.chakra.wire import Columns, Forms, Lists, count, read
 Index = NDArray[np.int64]
 
 _MOST_VARINT = 10
-"""A varint of 64 bits has at most so many bytes."""
-_WHOLE = 1 << 12
-"""Fewer first bytes of a file than this are all of it."""
-_MORE = 0x80
-"""A byte of a varint from which on another follows."""
-_NEWER = frozenset({11})
-"""Fields of ``ChakraNode`` that are known and not read: ``storage``."""
+"""Most bytes of a varint of 64 bits."""
+_HEAD_LENGTH = 1 << 12
+"""If a file's head has fewer bytes than this, it is the whole file."""
+_CONTINUES = 0x80
+"""Smallest byte of a varint that is followed by another."""
+_NEWER_FIELDS = frozenset({11})
+"""Known fields of ``ChakraNode`` that are not read: ``storage``."""
 _TEXTS = ("values", "shapes", "types")
 """Fields of a node's inputs and outputs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dependencies:
-    """Ids that nodes wait for: node ``waiting[i]`` waits for the node of id ``ids[i]``.
+    """Ids of dependencies: node ``waiting[i]`` waits for the node with id ``ids[i]``.
 
     Ids are the bits of unsigned numbers.
     """
@@ -65,7 +65,7 @@ class Dependencies:
 
     @staticmethod
     def of(lists: Lists) -> "Dependencies":
-        """Take them from lists of all nodes."""
+        """Make them from the lists of all nodes."""
         nodes = np.arange(len(lists.offset) - 1)
         return Dependencies(
             np.repeat(nodes, np.diff(lists.offset)), lists.item[: lists.offset[-1]].copy()
@@ -73,7 +73,7 @@ class Dependencies:
 
 
 class NodeKind(NamedTuple):
-    """What nodes of one kind share, besides their attributes."""
+    """Fields that nodes of one kind share, besides their attributes."""
 
     type: int
     name: str
@@ -84,7 +84,7 @@ class NodeColumns:
     """The nodes of a file; node ``n`` is of ``kinds[per_node.form[n]]``.
 
     ``values`` are the attributes of each kind. ``per_node`` has ids and durations (us), the bits of
-    unsigned numbers, and where in ``data`` each node stands.
+    unsigned numbers, and the position in ``data`` of each node.
     """
 
     data: bytes
@@ -103,7 +103,7 @@ class NodeColumns:
         return self.per_node.id.view(np.uint64)
 
     def have_inputs(self, nodes: Index) -> bool:
-        """Whether any of some nodes has inputs."""
+        """Return whether any of some nodes has inputs."""
         return bool((self.per_node.after_inputs[nodes] > self.per_node.inputs[nodes]).any())
 
     def inputs(self, nodes: Index) -> list[bytes]:
@@ -120,7 +120,7 @@ class NodeColumns:
 
 
 class EncodedNodes(Sequence[ChakraNode]):
-    """Nodes that are decoded one by one, when they are asked for."""
+    """Nodes that are decoded one by one, on demand."""
 
     def __init__(self, columns: NodeColumns):
         self._columns = columns
@@ -136,7 +136,7 @@ class EncodedNodes(Sequence[ChakraNode]):
 
 @dataclass(slots=True, eq=False)
 class ChakraTrace:
-    """The messages of one file; ``unused`` counts what in them is not of the schema."""
+    """The messages of one file; ``unused`` counts fields that are not of the schema."""
 
     file: Path
     metadata: ChakraMetadata
@@ -146,24 +146,24 @@ class ChakraTrace:
 
     @property
     def values(self) -> list[AttributeValues]:
-        """Attributes of every node; nodes that have the same share them."""
+        """Attributes of every node; nodes with equal attributes share them."""
         values = self.columns.values
         return [values[kind] for kind in self.columns.per_node.form.tolist()]
 
     def release(self) -> None:
-        """Free the nodes and the bytes of the file: half of what reading takes at its peak."""
+        """Free the nodes and the bytes of the file: half of the peak memory of reading."""
         self.columns, self.nodes = NO_NODES, ()
 
 
 def decode_stream(path: Path, data: bytes) -> ChakraTrace:
-    """Read the messages of a ``.et`` file that is in memory, unpacked."""
+    """Read the messages of an unpacked ``.et`` file in memory."""
     begun = _length(data, 0)
     first = begun and _metadata(data[begun[1] : sum(begun)])
     if begun and first:
         columns = _read_columns(data, sum(begun))
         if columns is not None:
             return ChakraTrace(path, first, {}, columns, EncodedNodes(columns))
-    pieces = _pieces(path, data)
+    pieces = _split_messages(path, data)
     if not pieces:
         raise TraceError(f"{path}: the file is empty; make the trace again")
     metadata = _metadata(pieces[0])
@@ -181,17 +181,17 @@ def of_messages(
     nodes: Iterable[ChakraNode],
     unused: dict[str, int] | None = None,
 ) -> ChakraTrace:
-    """Make a trace of nodes that are decoded, be their attributes too or not."""
+    """Make a trace of decoded nodes, whether their attributes are decoded or not."""
     nodes = [PackedMessage.FromString(node.SerializeToString()) for node in nodes]
-    data = b"".join(_framed(_plain_bytes(node)) for node in nodes)
+    data = b"".join(_framed(_normalised(node)) for node in nodes)
     columns = _read_columns(data, 0)
     if columns is None:
         raise TraceError(f"{path}: its nodes cannot be read: one is larger than 256 MiB")
     return ChakraTrace(path, metadata, unused or {}, columns, nodes)
 
 
-def _plain_bytes(node: ChakraNode) -> bytes:
-    """Encode a node in the fields and characters that the hot loop reads."""
+def _normalised(node: ChakraNode) -> bytes:
+    """Encode a node with the fields and characters that the hot loop reads."""
     copy: Any = PackedMessage.FromString(node.SerializeToString())
     copy.DiscardUnknownFields()
     for texts in (copy.inputs, copy.outputs):
@@ -204,15 +204,15 @@ def _plain_bytes(node: ChakraNode) -> bytes:
 
 
 def _read_columns(data: bytes, at: int) -> NodeColumns | None:
-    """Read the nodes from a place on; None if they are not encoded as encoders do it."""
-    if at > len(data):  # a damaged length may be more than the loop's integers hold
+    """Read the nodes from a position on; None if their encoding is unusual."""
+    if at > len(data):  # a damaged length may overflow the loop's integers
         return None
     content = np.frombuffer(data, dtype=np.uint8)
     nodes = count(content, at)
     if nodes < 0:
         return None
     per_node = _rows(nodes)
-    # As many items as there are bytes are room enough: none takes less than a byte.
+    # There are at most as many items as bytes: each takes at least one.
     data_deps, control_deps = (
         Lists(_zeros(nodes + 1), np.empty(len(data), dtype=np.int64)) for _ in range(2)
     )
@@ -252,7 +252,7 @@ NO_NODES = NodeColumns(
 def _decoded_kinds(
     forms: Forms, different: int
 ) -> tuple[tuple[NodeKind, ...], tuple[AttributeValues, ...]] | None:
-    """Decode the kinds of nodes; None if one cannot be."""
+    """Decode the kinds of nodes; None if one is invalid."""
     ends = forms.offset[: different + 1].tolist()
     content = forms.content[: ends[-1]].tobytes()
     values_of = Attributes().values
@@ -268,7 +268,7 @@ def _decoded_kinds(
 
 
 def _decoded(path: Path, bodies: Sequence[bytes]) -> list[ChakraNode]:
-    """Decode nodes, and try their attributes; an error names the message."""
+    """Decode nodes, and check their attributes; an error names the message."""
     values_of = Attributes().values
     nodes: list[ChakraNode] = []
     for body in bodies:
@@ -285,7 +285,7 @@ def _decoded(path: Path, bodies: Sequence[bytes]) -> list[ChakraNode]:
 
 
 def encode_stream(metadata: ChakraMetadata, nodes: Iterable[ChakraNode]) -> bytes:
-    """Write the messages as the content of a ``.et`` file."""
+    """Return the messages as the content of a ``.et`` file."""
     messages: tuple[ChakraMetadata | ChakraNode, ...] = (metadata, *nodes)
     return b"".join(_framed(message.SerializeToString()) for message in messages)
 
@@ -295,13 +295,13 @@ def _framed(body: bytes) -> bytes:
 
 
 def is_stream(head: bytes) -> bool:
-    """Whether the first bytes of a file are metadata and nodes, as far as they go."""
+    """Whether the first bytes of a file are metadata and nodes, as far as they reach."""
     begun = _length(head, 0)
     if begun is None:
         return False
     size, at = begun
     if at + size >= len(head):
-        return len(head) >= _WHOLE and _begins_metadata(head[at:])
+        return len(head) >= _HEAD_LENGTH and _begins_metadata(head[at:])
     metadata = _metadata(head[at : at + size])
     if metadata is None or len(UnknownFieldSet(cast("Message", metadata))):
         return False
@@ -317,14 +317,14 @@ def is_stream(head: bytes) -> bool:
     )
 
 
-def _pieces(path: Path, data: bytes) -> list[bytes]:
-    """Cut a file into its messages."""
+def _split_messages(path: Path, data: bytes) -> list[bytes]:
+    """Split a file into its messages."""
     pieces: list[bytes] = []
     at, end = 0, len(data)
     while at < end:
         size = data[at]
         begin = at + 1
-        if size >= _MORE:
+        if size >= _CONTINUES:
             length = _length(data, at)
             if length is None:
                 raise TraceError(
@@ -343,7 +343,7 @@ def _pieces(path: Path, data: bytes) -> list[bytes]:
 
 
 def _length(data: bytes, at: int) -> tuple[int, int] | None:
-    """Read the varint at a place: its value and where it ends; None if there is none."""
+    """Read the varint at a position: its value and its end; None if there is none."""
     size = 0
     for digit, byte in enumerate(data[at : at + _MOST_VARINT]):
         size |= (byte & 0x7F) << (7 * digit)
@@ -362,17 +362,17 @@ def _varint(number: int) -> bytes:
 
 
 def _metadata(piece: bytes) -> ChakraMetadata | None:
-    """Decode the first message, whichever schema it is of; None if it is of neither.
+    """Decode the first message, in either schema; None if it is in neither.
 
-    An attribute of the old schema stands where the new one has the version, and begins with the
-    tag of its name, a line feed, which no version does.
+    An attribute of the old schema is in the field of the new one's version, and begins with the tag
+    of its name, a line feed, which no version does.
     """
     try:
         metadata: ChakraMetadata = MetadataMessage.FromString(piece)
         if not metadata.version.startswith("\n"):
             return metadata
     except DecodeError:
-        pass  # not of the new schema: the old one is tried next
+        pass  # not the new schema: try the old one
     try:
         old = OldMetadataMessage.FromString(piece)
     except DecodeError:
@@ -389,7 +389,7 @@ def _metadata(piece: bytes) -> ChakraMetadata | None:
 
 def _is_newer(node: ChakraNode) -> bool:
     unknown = UnknownFieldSet(cast("Message", node))
-    return any(unknown[index].field_number not in _NEWER for index in range(len(unknown)))
+    return any(unknown[index].field_number not in _NEWER_FIELDS for index in range(len(unknown)))
 
 
 def _is_node(piece: bytes, *, lenient: bool) -> bool:
@@ -401,7 +401,7 @@ def _is_node(piece: bytes, *, lenient: bool) -> bool:
 
 
 def _begins_metadata(piece: bytes) -> bool:
-    """Whether a message that is longer than what was read begins with an attribute or a version."""
+    """Whether a truncated message begins with an attribute or a version."""
     length = _length(piece, 1)
     if piece[:1] not in (b"\x0a", b"\x12") or length is None:
         return False
@@ -411,8 +411,8 @@ def _begins_metadata(piece: bytes) -> bool:
 
 _GRAPH = re.compile(rb'\s*\{\s*"workload_graph"\s*:')
 _METADATA = frozenset({"version", "attr"})
-_PASSED_OVER = frozenset({"storage"})
-"""Fields of a node that are known and not read, as in a ``.et`` file."""
+_IGNORED_FIELDS = frozenset({"storage"})
+"""Known fields of a node that are not read, as in a ``.et`` file."""
 _SPACE = re.compile(r"\s*")
 _NUMBERS = (
     "tensor_size",
@@ -449,7 +449,7 @@ class _FeederGraph(msgspec.Struct):
 
 
 def is_json(head: bytes) -> bool:
-    """Whether a file begins as one of the two forms does."""
+    """Whether a file begins like one of the two forms."""
     if _GRAPH.match(head):
         return True
     if not head.lstrip().startswith(b"{"):
@@ -476,7 +476,7 @@ def decode_json(path: Path, data: bytes) -> ChakraTrace:
             if not isinstance(written, dict):
                 raise TraceError(f"{path}: node {len(nodes)}: is not a JSON object")
             try:
-                fields = {key: written[key] for key in written if key not in _PASSED_OVER}
+                fields = {key: written[key] for key in written if key not in _IGNORED_FIELDS}
                 nodes.append(ParseDict(fields, NodeMessage()))
             except ParseError as error:
                 raise TraceError(f"{path}: node {len(nodes)}: {_line(error)}") from error
@@ -488,7 +488,7 @@ def decode_json(path: Path, data: bytes) -> ChakraTrace:
 
 
 def _line(error: Exception) -> str:
-    """Take the first line of a message: protobuf lists all fields in the second."""
+    """Return the first line of a message: protobuf lists all fields in the second."""
     return str(error).partition("\n")[0]
 
 

@@ -1,9 +1,8 @@
 """The wire format of Chakra's nodes as columns: a hot loop over the bytes of a file.
 
-Few nodes of a trace differ in more than their id, times and dependencies. Those are read here; what
-is left of a node, its *form*, is compared byte by byte and left to the protobuf library, once for
-each that is different. The pass understands what encoders of protobuf write; of anything else it
-says no more than that it does not.
+Few nodes of a trace differ in more than their id, times and dependencies. Those are read here; the
+rest of a node, its *form*, is compared byte by byte and left to the protobuf library, once for each
+distinct form. The pass supports the usual encoding of protobuf; otherwise it only reports failure.
 """
 
 # ruff: noqa: C901, PLR0912, PLR0913, PLR0915  kernel: a call per field costs more than its work
@@ -17,7 +16,7 @@ from simulator.support.compiled import READ_ONLY, hot_loop
 
 Bytes = NDArray[np.uint8]
 Content = Annotated[Bytes, READ_ONLY]
-"""Of a file."""
+"""Bytes of a file."""
 Numbers = NDArray[np.int64]
 
 _VARINT, _LENGTH = 0, 2
@@ -25,22 +24,22 @@ _ID, _NAME, _TYPE, _CONTROL, _DATA, _START, _MICROS, _INPUTS, _OUTPUTS, _ATTRIBU
 _FIELDS_OF_IO = 3
 _ASCII = 128
 _MOST_BYTES = 10
-"""Of a varint."""
+"""Most bytes of a varint."""
 _MOST_OF_LENGTH = 4
-"""Bytes of the length of a message: those of longer ones do not occur."""
-_PROBES = 64
-"""Forms that one is compared with; they are so many only if made to collide."""
+"""Most bytes of a message's length: longer messages do not occur."""
+_MOST_PROBES = 64
+"""Most forms with which one is compared; reached only by deliberate collisions."""
 
 
-_ODD = np.uint64(0x9E3779B97F4A7C15)
-"""The golden ratio: what digests are multiplied by."""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""The golden ratio: digests are multiplied by it."""
 
 
 class Columns(NamedTuple):
-    """One row per node; unsigned numbers stand in these as signed ones.
+    """One row per node; unsigned numbers are stored as signed ones.
 
-    ``begin`` and ``end`` are where it stands, ``inputs`` and ``after_inputs`` where the message of
-    its inputs does.
+    ``begin`` and ``end`` delimit the node, ``inputs`` and ``after_inputs`` the message of its
+    inputs.
     """
 
     begin: Numbers
@@ -54,7 +53,7 @@ class Columns(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """Those of node ``i`` are ``item[offset[i]:offset[i + 1]]``."""
+    """Lists of node ``i`` are ``item[offset[i]:offset[i + 1]]``."""
 
     offset: Numbers
     item: Numbers
@@ -74,7 +73,7 @@ class Forms(NamedTuple):
 
 @hot_loop
 def count(data: Content, at: int) -> int:
-    """Count the messages from a place on; -1 if they do not end with the data."""
+    """Count the messages from a position on; -1 if they do not end with the data."""
     messages, end = 0, len(data)
     while at < end:
         # Lengths are bounded before they are added: a damaged one must not overflow the place.
@@ -91,11 +90,10 @@ def count(data: Content, at: int) -> int:
 
 @hot_loop
 def read(data: Content, at: int, nodes: Columns, deps: Lists, control: Lists, forms: Forms) -> int:
-    """Fill the columns with all messages from a place on; return how many forms there are.
+    """Fill the columns with all messages from a position on; return the number of forms.
 
-    Returns -1 where anything is not as encoders write it, or inputs or outputs are not ASCII.
-    ``deps.item``, ``control.item`` and ``forms.content`` have room for as
-    many items as there are bytes.
+    Returns -1 if the encoding is unusual, or inputs or outputs are not ASCII. ``deps.item``,
+    ``control.item`` and ``forms.content`` have room for as many items as there are bytes.
     """
     different = 0
     for node in range(len(nodes.id)):
@@ -107,7 +105,7 @@ def read(data: Content, at: int, nodes: Columns, deps: Lists, control: Lists, fo
         if at < 0:
             return -1
         size = at
-        # The form lies behind those found already. If it is new it stays there, and the next is
+        # The form is stored after those found. If it is new it stays there, and the next is
         # written behind it; else the next overwrites it.
         form = _form(forms, different, size)
         if form == different:
@@ -130,7 +128,7 @@ def _node(
     forms: Forms,
     forms_found: int,
 ) -> int:
-    """Read a node and put its form behind those found; return the length of that, -1 if none."""
+    """Read a node and append its form to those found; return the form's length, -1 if none."""
     nodes.id[node] = nodes.start[node] = nodes.micros[node] = 0
     nodes.inputs[node] = nodes.after_inputs[node] = 0
     first, second = deps.offset[node], control.offset[node]
@@ -159,7 +157,7 @@ def _node(
         filled = _copy(data, copied_to, begin, forms.content, filled)
         copied_to = after
         if field in (_DATA, _CONTROL):
-            # One that is not packed stands where the value of its field does.
+            # An unpacked one is at the position of its field's value.
             stop = after
             if wire == _VARINT:
                 content = begin + 1
@@ -192,7 +190,7 @@ def _node(
 
 @hot_loop
 def _after_varint(data: Content, at: int, end: int) -> int:
-    """Return where a varint ends; -1 if it does not, or is of more than 64 bits."""
+    """Return the end of a varint; -1 if it does not end, or has more than 64 bits."""
     # 64 bits are 9 bytes of 7 bits and one more, whose value can only be 0 or 1.
     stop = min(end, at + _MOST_BYTES)
     for byte in range(at, stop):
@@ -213,7 +211,7 @@ def _varint(data: Content, at: int, end: int) -> int:
 
 @hot_loop
 def _unpack(data: Content, at: int, end: int, items: Numbers, filled: int) -> int:
-    """Add varints to items; return how many there are then, -1 if they end elsewhere."""
+    """Append varints to items; return the number of items, -1 if they end elsewhere."""
     while at < end:
         after = _after_varint(data, at, end)
         if after < 0:
@@ -258,13 +256,13 @@ def _copy(data: Content, begin: int, end: int, into: Bytes, filled: int) -> int:
 
 @hot_loop
 def _form(forms: Forms, forms_found: int, size: int) -> int:
-    """Find the form whose content stands behind those found; it is the next if there is none."""
+    """Return the form equal to the content after those found; the next number if there is none."""
     begin = forms.offset[forms_found]
     digest = _digest(forms.content[begin : begin + size])
     # Open addressing with linear probing; the mask is a modulo since the length is a power of two,
     # and the table is at most half full.
     mask = np.uint64(len(forms.slot) - 1)
-    for probe in range(_PROBES):
+    for probe in range(_MOST_PROBES):
         slot = np.int64((digest + np.uint64(probe)) & mask)
         form = forms.slot[slot]
         if form < 0:
@@ -278,17 +276,17 @@ def _form(forms: Forms, forms_found: int, size: int) -> int:
 
 @hot_loop
 def _digest(content: Bytes) -> np.uint64:
-    """Multiply and shift words of eight bytes; what stands first in a word matters to all of it."""
-    # Only speed hangs on the digest: equal digests are compared byte by byte.
+    """Multiply and shift words of eight bytes; their first bytes affect the whole digest."""
+    # The digest affects only speed: equal digests are compared byte by byte.
     digest, words = np.uint64(len(content)), len(content) // 8
     for word in range(words):
         value = np.uint64(0)
         for byte in range(8):
             value |= np.uint64(content[8 * word + byte]) << np.uint64(8 * byte)
-        digest = (digest ^ value) * _ODD
+        digest = (digest ^ value) * _GOLDEN
         digest ^= digest >> np.uint64(32)
     for byte in range(8 * words, len(content)):
-        digest = (digest ^ np.uint64(content[byte])) * _ODD
+        digest = (digest ^ np.uint64(content[byte])) * _GOLDEN
     return np.uint64(digest ^ (digest >> np.uint64(29)))
 
 

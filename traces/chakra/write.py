@@ -7,7 +7,7 @@ call of unknown size, which costs its measured time on any network, are COMP_NOD
 earliest starts and dependencies between ranks have no place in Chakra: ASTRA-sim does without them,
 and runs one compute op at a time.
 
-What Chakra has no word for stands in attributes named ``twofold_...``: exact times (s), lane,
+What Chakra cannot express is in attributes named ``twofold_...``: exact times (s), lane,
 lags, S of nccl-tests, the table of calls. Reading the files again gives the workload back.
 """
 
@@ -41,8 +41,8 @@ from traces.core.loaded import Loaded
 
 COMM_GROUPS = "comm_group.json"
 _VERSION = "0.0.4"
-_SHARDS = ("all_gather", "gather")
-"""Kinds of which a rank puts in an n-th of S."""
+_SHARD_INPUTS = ("all_gather", "gather")
+"""Kinds for which a rank's input is 1/n of S."""
 
 
 def write_chakra(workload: Workload, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:
@@ -81,18 +81,18 @@ def write_chakra(workload: Workload, directory: Path, prefix: str = "trace") -> 
 
 
 def save_chakra(loaded: Loaded, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:
-    """Write what was loaded; files and errors as :func:`~traces.chakra.write.write_chakra`."""
+    """Write a loaded trace; files and errors as :func:`~traces.chakra.write.write_chakra`."""
     return write_chakra(loaded.workload, directory, prefix)
 
 
 def _group_name(number: int) -> str:
-    """Name a group: a number, and not 0, which is every rank in ASTRA-sim."""
+    """Return a group's name: a number other than 0, which is all ranks in ASTRA-sim."""
     return str(number + 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Context:
-    """The workload, and what nodes of different ranks must agree on."""
+    """The workload, and all on which nodes of different ranks must agree."""
 
     workload: Workload
     calls: list[Call]
@@ -171,13 +171,13 @@ def _node(context: _Context, op: int) -> ChakraNode:
     if view.call is not None:
         call = context.calls[view.call]
         _add_call(context, message, call, view.rank)
-        duration = _spent(workload, op, call, message.type)
+        duration = _call_duration(workload, op, call, message.type)
     message.duration_micros = round(duration * 1e6)
     _set(message, "what", "int64", int(view.what))
     _set(message, "lane", "string", view.lane)
     _set(message, "duration", "double", view.duration)
     _add_times(workload, message, op)
-    # Write FLOPs and bytes as whole numbers, by the names that ASTRA-sim's roofline reads.
+    # Write FLOPs and bytes as integers, under the names that ASTRA-sim's roofline reads.
     for name, column, theirs in (
         ("flops", workload.flops, "num_ops"),
         ("traffic", workload.traffic, "tensor_size"),
@@ -190,11 +190,11 @@ def _node(context: _Context, op: int) -> ChakraNode:
     return node
 
 
-def _spent(workload: Workload, op: int, call: Call, kind: int) -> float:
-    """Time a rank is in a call (s): as measured, waiting and all, as Chakra's converter has it.
+def _call_duration(workload: Workload, op: int, call: Call, kind: int) -> float:
+    """Return a rank's time in a call (s): as measured, with waiting, as Chakra's converter does.
 
-    Where that is not known, and for what ASTRA-sim is to replay without its other members, it is
-    the call's own time and what the rank needs after it.
+    If that is unknown, and for calls that ASTRA-sim replays without their other members, it is the
+    call's own time plus the rank's time after it.
     """
     measured = float(workload.measured_end[op] - workload.measured_start[op])
     if kind != COMP and measured >= 0:
@@ -272,5 +272,5 @@ def _type(call: Call, rank: int) -> int:
 
 
 def _comm_size(call: Call) -> int:
-    """Bytes that a rank puts in, whole ones."""
-    return math.ceil(call.size / (len(call.group.ranks) if call.kind in _SHARDS else 1))
+    """Return the whole number of bytes of a rank's input."""
+    return math.ceil(call.size / (len(call.group.ranks) if call.kind in _SHARD_INPUTS else 1))

@@ -199,6 +199,7 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
         )
     ]
     most = max(1, _MOST_ROWS // len(tables))
+    # Stratified: informative kernels and the others are resampled separately.
     sides = [_resampled(side, random, most) if len(side[0]) > most else side for side in sides]
     slope = _slope(_rejoined(sides))
     slopes = []

@@ -312,6 +312,7 @@ def _similar_ops(steps: list[Workload]) -> Iterator[tuple[Longs, float]]:
     layer = _common_codes([(_of_any_layer(names), index) for names, index in map(_modules, steps)])
     is_first, kind = step == 0, _codes(what, name, module)
 
+    # The same op in other steps: the n-th of its kind on its lane, in steps with as many of these.
     on_lane = _codes(rank, lane, kind)
     in_step = _codes(on_lane, step)
     count = np.bincount(in_step)[in_step]
@@ -320,6 +321,7 @@ def _similar_ops(steps: list[Workload]) -> Iterator[tuple[Longs, float]]:
     same_work = count == in_first[on_lane]
     yield np.where(same_work, _codes(on_lane, _ordinal(in_step)), -1), _FAR_IN_STEPS
 
+    # The same op on other ranks: the n-th of its kind, if all ranks launch equally many of these.
     of_rank = _codes(kind, rank, step)
     kinds, ranks = int(kind.max(initial=-1)) + 1, len(steps[0].ranks)
     count = np.bincount(of_rank)[of_rank]
@@ -328,6 +330,7 @@ def _similar_ops(steps: list[Workload]) -> Iterator[tuple[Longs, float]]:
     all_alike = np.bincount(kind[is_first], minlength=kinds) == ranks * most
     yield np.where(is_first & all_alike[kind], _codes(kind, _ordinal(of_rank)), -1), _FAR
 
+    # Ops of the step with the same name, in the same module of any layer.
     yield np.where(is_first, _codes(what, name, layer), -1), _FAR
 
 
@@ -336,7 +339,7 @@ def _medians(like: Longs, values: Floats) -> tuple[Floats, Floats, Longs]:
     median, deviation = np.full((2, len(values)), np.nan)
     count = np.zeros(len(values), dtype=np.int64)
     order = np.argsort(like, kind="stable")
-    order = order[np.searchsorted(like[order], 0) :]
+    order = order[np.searchsorted(like[order], 0) :]  # negative numbers are in no group
     for members in np.split(order, np.flatnonzero(np.diff(like[order])) + 1):
         if len(members) >= _FEWEST:
             median[members] = np.median(values[members])

@@ -474,9 +474,8 @@ def _cables(
     network, use = timeline.topology, utilisation(timeline)
     drawn = np.array([at[figure_node(node)] for node in network.nodes], np.int64)
     ends = np.sort(np.stack([drawn[network.source], drawn[network.target]], axis=1), axis=1)
-    between_nodes = np.flatnonzero(
-        ends[:, 0] != ends[:, 1]
-    )  # no line between the two sides of a NIC
+    # No line between the two sides of a NIC, which are drawn as one node.
+    between_nodes = np.flatnonzero(ends[:, 0] != ends[:, 1])
     unique, first, inverse = np.unique(
         ends[between_nodes], axis=0, return_index=True, return_inverse=True
     )

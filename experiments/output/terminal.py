@@ -325,6 +325,7 @@ class _Grid:
 
     def _fitted(self, band: Sequence[int], widths: Sequence[int], gap: int) -> list[int]:
         """Narrow columns until they fit: wrappable ones first, and the widest first."""
+        # One character at a time, off the widest column that may be wrapped, else off the widest.
         wide = [widths[column] for column in band]
         while sum(wide) + gap * (len(wide) - 1) > self.width and max(wide) > 1:
             texts = [

@@ -269,6 +269,7 @@ class _Run:
         _check_count(often, self.calls)
         endless = [at for at in range(len(self.calls)) if at not in often]
         counts = {**often, **dict.fromkeys(endless, 0)}
+        # More repetitions of endless calls delay the others, whose later end allows more of them.
         for _ in range(_ROUNDS if endless else 0):
             timeline = self.simulated(counts)
             until = max(timeline.call_end[self.of_call(timeline, at)].max() for at in often)

@@ -298,6 +298,7 @@ class _Curve:
 
         It is chosen on every second row, and must hold on the others.
         """
+        # Rows 0, 2, 4 … choose the setting, rows 1, 3, 5 … check it.
         best, chosen, least = "", errors_pct, float(np.median(np.abs(errors_pct[::2])))
         for text in self._settings():
             try:

@@ -199,16 +199,16 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
     check_runs(instances.tokens_of(load), _RUNS_PER_RATE * wanted * (len(names) + 2))
     tables = [load] if isinstance(load, Requests) else [load(seed) for seed in range(seeds)]
     _check(instances, tables)
-    goal = _Target(tables, slo, Before(instances))
+    target = _Target(tables, slo, Before(instances))
     progress = watch(f"{len(names) + 2} points")
-    saturation = _saturation(instances, goal)
-    rates = _rates(instances, goal, saturation)
+    saturation = _saturation(instances, target)
+    rates = _rates(instances, target, saturation)
     if progress is not None:
         progress(1, len(names) + 2)
-    curve = _curve(instances, goal, saturation)
+    curve = _curve(instances, target, saturation)
     utilities = []
     for number, resource in enumerate(names):
-        utilities.append(_utility(instances, goal, resource, factor, rates))
+        utilities.append(_utility(instances, target, resource, factor, rates))
         if progress is not None:
             progress(number + 3, len(names) + 2)
     return ServingRateReport(
@@ -238,13 +238,13 @@ def load_curve(
         If all requests of a table arrive at once.
     """
     _check(instances, tables)
-    goal = _Target(tables, slo, before)
-    return _curve(instances, goal, _saturation(instances, goal))
+    target = _Target(tables, slo, before)
+    return _curve(instances, target, _saturation(instances, target))
 
 
-def _curve(instances: Instances, goal: _Target, saturation: float) -> LoadCurve:
+def _curve(instances: Instances, target: _Target, saturation: float) -> LoadCurve:
     return LoadCurve(
-        saturation, tuple(_at_load(instances, goal, share * saturation) for share in _CURVE)
+        saturation, tuple(_at_load(instances, target, share * saturation) for share in _CURVE)
     )
 
 
@@ -258,10 +258,10 @@ def _check(instances: Instances, tables: Sequence[Requests]) -> None:
 
 
 def _at(
-    instances: Instances, table: Requests, rate: float, goal: _Target, host: float
+    instances: Instances, table: Requests, rate: float, target: _Target, host: float
 ) -> InstanceRun:
     """Serve a table at another rate."""
-    before = goal.before
+    before = target.before
     run = serve(
         instances, table.faster(rate / table.rate), base=before.instances, host=before.host * host
     )
@@ -270,18 +270,20 @@ def _at(
     return run
 
 
-def _saturation(instances: Instances, goal: _Target) -> float:
+def _saturation(instances: Instances, target: _Target) -> float:
     """Return the requests per second that are served if all arrive at once."""
-    runs = [_at(instances, table, table.rate * 1e12, goal, 1.0) for table in goal.tables]
+    runs = [_at(instances, table, table.rate * 1e12, target, 1.0) for table in target.tables]
     return float(np.mean([len(run.ttft) / float(run.totals["end"]) for run in runs]))
 
 
-def _rates(instances: Instances, goal: _Target, guess: float, host: float = 1.0) -> Floats:
+def _rates(instances: Instances, target: _Target, guess: float, host: float = 1.0) -> Floats:
     """Return rates at the SLO, one per seed; requests of a seed are the same at every rate."""
-    return np.array([_rate(instances, table, goal, guess, host) for table in goal.tables])
+    return np.array([_rate(instances, table, target, guess, host) for table in target.tables])
 
 
-def _rate(instances: Instances, table: Requests, goal: _Target, guess: float, host: float) -> float:
+def _rate(
+    instances: Instances, table: Requests, target: _Target, guess: float, host: float
+) -> float:
     """Bracket a rate by factors of 2 around a guess, then bisect in logarithms.
 
     Raises
@@ -291,8 +293,8 @@ def _rate(instances: Instances, table: Requests, goal: _Target, guess: float, ho
     """
 
     def met(rate: float) -> bool:
-        run = _at(instances, table, rate, goal, host)
-        return float(requests_that_meet(run, goal.slo).mean()) >= ATTAINED
+        run = _at(instances, table, rate, target, host)
+        return float(requests_that_meet(run, target.slo).mean()) >= ATTAINED
 
     low, high = guess / 2, guess
     if met(high):
@@ -308,7 +310,7 @@ def _rate(instances: Instances, table: Requests, goal: _Target, guess: float, ho
         while not met(low):
             low, high = low / 2, low
             if low < guess * _SLOWEST:
-                raise WhatIfError(_never(_at(instances, table, low, goal, host), goal.slo))
+                raise WhatIfError(_never(_at(instances, table, low, target, host), target.slo))
     while high / low > 1 + _TOLERANCE:
         middle = float(np.sqrt(low * high))
         low, high = (middle, high) if met(middle) else (low, middle)
@@ -325,8 +327,8 @@ def _never(run: InstanceRun, slo: Slo) -> str:
     return f"the SLO is never met, even of requests that wait for nobody: {'; '.join(missed)}"
 
 
-def _at_load(instances: Instances, goal: _Target, rate: float) -> RatePoint:
-    runs = [_at(instances, table, rate, goal, 1.0) for table in goal.tables]
+def _at_load(instances: Instances, target: _Target, rate: float) -> RatePoint:
+    runs = [_at(instances, table, rate, target, 1.0) for table in target.tables]
 
     def mean(figure: Callable[[InstanceRun], float]) -> float:
         return float(np.mean([figure(run) for run in runs]))
@@ -339,17 +341,17 @@ def _at_load(instances: Instances, goal: _Target, rate: float) -> RatePoint:
         mean(lambda run: float(np.quantile(run.tpot, 0.99))),
         mean(lambda run: float(run.end_to_end.mean())),
         mean(lambda run: len(run.ttft) / float(run.totals["end"])),
-        mean(lambda run: float(requests_that_meet(run, goal.slo).mean())),
+        mean(lambda run: float(requests_that_meet(run, target.slo).mean())),
     )
 
 
 def _utility(
-    instances: Instances, goal: _Target, resource: str, factor: float, before: Floats
+    instances: Instances, target: _Target, resource: str, factor: float, before: Floats
 ) -> RateUtility:
     try:
         better = with_more_of(instances, resource, factor)
         host = factor if resource == HOST else 1.0
-        after = _rates(better, goal, float(before.mean()), host)
+        after = _rates(better, target, float(before.mean()), host)
     except TwofoldError as error:
         return RateUtility(resource, None, " ".join(str(error).split()))
     return RateUtility(resource, gain_of(after / before - 1))

@@ -164,7 +164,7 @@ class Schedule:
         passes = self.order(stage, stages, self.micro_batches)
         first, last = stage == 0, stage + 1 == stages
         tokens: list[Pass | Direction] = []
-        awaited = 0  # for what so many passes begin with
+        awaited = 0  # number of passes whose receives are listed
         for number, passing in enumerate(passes):
             tokens += [
                 Direction(ahead.is_forward, sends=False)

@@ -242,7 +242,7 @@ def _start(run: RunState, surfaces: Surfaces, instance: int) -> None:
         sums.loaded_tokens += worker.counters[LOADED]
         worker.counters[LOADED] = 0
         if batch.decodes + batch.chunks:
-            # What read prompts looks for more at once (SGLang, managers/scheduler_recv_skipper.py).
+            # After prompts it polls again at once (SGLang, managers/scheduler_recv_skipper.py).
             worker.counters[ITERATIONS] += run.client[0].poll if batch.chunks else 1
             computed = batch.decodes * batch.width + batch.chunk_tokens
             # Joint work of ranks depends on the tokens of all, the rest on those of the slowest.

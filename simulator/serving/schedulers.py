@@ -189,7 +189,7 @@ def join_queue(worker: Worker) -> None:
     while counters[COMES]:
         request = pop_first(worker, COMES)
         if states[request].state == MOVING:
-            # Its blocks and its seat were held before its cache was sent.
+            # Its blocks and its seat were taken before its cache was sent.
             counters[EXPECTED] -= 1
             _run(worker, request)
         else:

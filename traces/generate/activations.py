@@ -97,7 +97,7 @@ def layer_activations(batch: MicroBatch, layer: int, run: Training) -> BlockActi
     repeated = sum(tensor.size for tensor in tensors) - kept_bytes
     if run.recompute == "op":
         # Bytes of outputs that `op` keeps, though autograd would not save them. Of the seventh
-        # product, where there are as many; and of both reduce-scatters, which torchtitan names
+        # product, if there are as many; and of both reduce-scatters, which torchtitan names
         # beside products and attention.
         outputs = batch.tokens if batch.model.gated else 0.0
         if is_pytorch(batch) and batch.parallelism.sequence_shards > 1:

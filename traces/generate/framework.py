@@ -103,7 +103,7 @@ _KNOWN = (
     ),
     Framework(
         name="deepspeed",
-        launch=52e-6,  # fitted, with the next, to vTrain's steps on one node
+        launch=52e-6,  # fitted together with the next to vTrain's steps on one node
         exchange=45e-6,
         overlaps_gradients=False,
         overlaps_input_gradients=False,

@@ -450,7 +450,7 @@ def _t5(config: _Config) -> Fields:
 
 
 def _bert(config: _Config) -> Fields:
-    segments = config.number("type_vocab_size", 0)  # whose table lies beside that of positions
+    segments = config.number("type_vocab_size", 0)  # their table is added to that of positions
     return _decoder(config, config.count("intermediate_size"), tied=True) | {
         "encoder_layers": config.count("num_hidden_layers"),
         "positions": config.count("max_position_embeddings") + segments,

@@ -95,7 +95,7 @@ class Adapters:
                 f"{self.count} adapters of rank {self.rank}: both are 1 to {_MOST_ADAPTERS}"
             )
 
-    def asked(self, tokens: float) -> float:
+    def used(self, tokens: float) -> float:
         """Return the mean number of distinct adapters in a batch whose tokens choose at random."""
         return float(self.count * (1 - (1 - 1 / self.count) ** tokens))
 
@@ -442,10 +442,10 @@ def _experts(batch: InferencePass, experts: Experts) -> tuple[LayerPart, ...]:
     routed = (_kernel("experts", grouped),)
     if p.dp == 1:
         return (_part("experts", (*kernels, *routed), after=_summed(batch)),)
-    there, back = _dispatched(batch, experts)
+    dispatch, combine = _dispatched(batch, experts)
     return (
         _part("shared", kernels, after=_summed(batch) if experts.shared else ()),
-        _part("experts", routed, before=(there,), after=(back,)),
+        _part("experts", routed, before=(dispatch,), after=(combine,)),
     )
 
 
@@ -480,17 +480,17 @@ def _adapted(
 ) -> tuple[Kernel, ...]:
     """Add the adapters' kernels beside a product: shrink its input to their rank, expand (Punica).
 
-    Both kernels read what they multiply once for each adapter that is asked for, and their sums go
-    through memory in 32 bits (vLLM, ``vllm/lora/ops``); their products take less than that. A
-    product of several projections has as many adapters.
+    Both kernels read each used adapter's matrix once, and intermediate sums go through memory in
+    32 bits (vLLM, ``vllm/lora/ops``), which takes longer than the arithmetic. A product of several
+    projections has as many adapters.
     """
     if batch.adapters is None:
         return ()
     tokens, rank = batch.tokens, batch.adapters.rank * projections
-    asked = batch.adapters.asked(tokens)
+    used = batch.adapters.used(tokens)
     shrunk = 4.0 * tokens * rank
-    down = _HALF * (asked * rank * inner + tokens * inner) + shrunk
-    up = _HALF * (asked * batch.adapters.rank * columns + 2 * tokens * columns) + shrunk
+    down = _HALF * (used * rank * inner + tokens * inner) + shrunk
+    up = _HALF * (used * batch.adapters.rank * columns + 2 * tokens * columns) + shrunk
     return _streamed("shrink", down), _streamed("expand", up)
 
 

@@ -66,7 +66,7 @@ def launch_file(job: Job, launcher: str) -> str:
     launcher
         ``megatron`` (a shell script that each node runs), ``torchtitan`` (TOML), ``nemo``
         (a Python program), ``deepspeed`` (JSON) or ``slurm`` (a batch script that runs the command
-        behind it with one task for each GPU).
+        after it with one task for each GPU).
 
     Raises
     ------
@@ -276,7 +276,7 @@ def _megatron(job: Job) -> str:
         "enable_cuda_graph": bool(run.cuda_graphs),
         **_megatron_sharding(job),
         **_overlaps(job),
-        # The tokenizer adds a token of its own, the end of a document.
+        # The tokenizer adds an end-of-document token.
         "tokenizer_type": "NullTokenizer",
         "vocab_size": plan.model.vocabulary - 1,
         "mock_data": True,

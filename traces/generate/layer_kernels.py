@@ -93,13 +93,13 @@ def linear(
     products, the sum of a bias's gradient, and that of the weights' gradient into the step's.
     Frozen weights have no gradient, and an adapter beside them two products and a sum (LoRA, arXiv
     2106.09685); what tensor ranks exchange of its inner numbers is left out, and the gradient of a
-    layer's input is computed in all layers, as autograd does behind the first adapter.
+    layer's input is computed in all layers, as autograd does after the first adapter.
     """
     if not batch.lora_rank:
         return _trained(
             batch, name, shape, weight_matrices=weight_matrices, reads_input=reads_input
         )
-    # Multiply by weights that have no gradient.
+    # The product with frozen weights.
     kernels = _trained(batch, name, shape, weight_matrices=weight_matrices, reads_input=False)
     frozen = tuple(
         replace(kernel, weight_gradient=NO_WORK)

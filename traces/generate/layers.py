@@ -196,7 +196,7 @@ def _head(batch: MicroBatch) -> ModelBlock:
     model, p = batch.model, batch.parallelism
     tokens = batch.sequences * batch.logit_tokens / (p.cp if batch.phase == "training" else 1)
     columns = model.vocabulary / p.tp
-    # Turn logits into probabilities.
+    # From logits to probabilities.
     forward, backward = (2.0, 2.0)
     if batch.framework != NONE and batch.phase == "training":
         forward, backward = _LOSS_PASSES[batch.fused]

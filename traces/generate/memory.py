@@ -150,7 +150,7 @@ def memory_of(plan: GenerationPlan) -> tuple[StageMemory, ...]:
         for stage in range(count)
     )
     with_reserve = [replace(stage, reserve=reserve) for stage in stages]
-    if plan.memory is not None and plan.memory.rematerialises:  # XLA's, which is not PyTorch
+    if plan.memory is not None and plan.memory.rematerialises:  # XLA's allocator, not PyTorch's
         return tuple(replace(stage, cached=0.0) for stage in with_reserve)
     return tuple(with_reserve)
 
@@ -319,9 +319,9 @@ def _peak(
 
 
 def _chunk_bytes(batch: MicroBatch, run: Training, chunk: Sequence[_NumberedBlock]) -> _ChunkBytes:
-    blocks = [_activations(batch, run, one) for one in chunk]
+    blocks = [_activations(batch, run, numbered) for numbered in chunk]
     parameters = [parameters_on_rank(numbered.block.held, batch).total for numbered in chunk]
-    trained = [parameters_on_rank(one.block.trained, batch).total for one in chunk]
+    trained = [parameters_on_rank(numbered.block.trained, batch).total for numbered in chunk]
     # Gradients to be added to those of other micro-batches are in the precision of the weights.
     is_whole = batch.parallelism.zero == 3 and batch.parallelism.pp > 1
     fresh = _trained_bytes(batch) if is_whole else 0

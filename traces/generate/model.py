@@ -142,7 +142,7 @@ class Model(CardTable):
         Whether queries, keys and values have biases, and nothing else (Qwen2).
     norms
         Norms of a layer: 1 where attention and network are parallel, 4 where they have one before
-        and one behind (Gemma 2).
+        and one after (Gemma 2).
     qk_norm
         Whether queries and keys are normalised, head by head (Qwen3).
     qk_norm_across

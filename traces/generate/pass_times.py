@@ -232,24 +232,24 @@ def _attention(
     """Return times of attention's scores over all layers, or those with (without) a window (s)."""
     # Distinct kinds of attention, those with (without) a window, and the number of layers of each.
     first: dict[tuple[object, ...], int] = {}
-    alike: Counter[int] = Counter()
+    numbers: Counter[int] = Counter()
     for index in range(batch.model.layers):
         kind = (batch.model.window_at(index), batch.model.delta_at(index))
         if windowed is None or windowed == (kind != (None, None)):
-            alike[first.setdefault(kind, index)] += 1
-    layers = list(alike.items())
+            numbers[first.setdefault(kind, index)] += 1
+    layers = list(numbers.items())
     cells: list[list[tuple[LayerPart, int]]] = []
     for count in counts:
         for size in sizes:
             part = segment(float(count), float(size))
             given = replace(batch, segments=(part,), tokens=part.sequences * part.new_tokens)
-            cells.append([(attention_part(given, layer), alike) for layer, alike in layers])
+            cells.append([(attention_part(given, layer), number) for layer, number in layers])
     clock.look_up(
         replace(part, kernels=tuple(kernel for kernel in part.kernels if kernel.name == SCORES))
         for cell in cells
         for part, _ in cell
     )
-    times = [sum(alike * clock.part(part, scores=True) for part, alike in cell) for cell in cells]
+    times = [sum(number * clock.part(part, scores=True) for part, number in cell) for cell in cells]
     return np.ascontiguousarray(np.reshape(np.array(times, dtype=float), (len(counts), len(sizes))))
 
 

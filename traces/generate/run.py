@@ -158,13 +158,13 @@ class Training:
 
     def __str__(self) -> str:
         """Describe the run."""
-        said = [
+        words = [
             f"micro-batch {self.micro_batch:,}",
             f"global batch {self.global_batch:,}",
             f"sequence {self.sequence:,}",
             self.precision,
             f"{self.gradient} gradients",
-            _SAID_SCHEDULES.get(self.schedule, self.schedule),
+            _SCHEDULE_NAMES.get(self.schedule, self.schedule),
             "Adam" if self.optimizer == "adam" else self.optimizer,
             f"bucket {self.bucket / 2**20:.4g} MiB",
             ("no recomputation" if self.recompute == "none" else f"{self.recompute} recomputation"),
@@ -174,8 +174,8 @@ class Training:
             "dropout" if self.dropout else "no dropout",
         ]
         if self.lora_rank:
-            said.append(f"LoRA of rank {self.lora_rank} on {', '.join(self.lora_targets)}")
-        return "training: " + ", ".join(said + _kernels_text(self))
+            words.append(f"LoRA of rank {self.lora_rank} on {', '.join(self.lora_targets)}")
+        return "training: " + ", ".join(words + _kernels_text(self))
 
     def micro_batches(self, parallelism: Parallelism) -> int:
         """Return the number of micro-batches of each replica."""
@@ -236,7 +236,7 @@ class Serving:
 
     def __str__(self) -> str:
         """Describe the run."""
-        said = [
+        words = [
             f"batch {self.batch:,} per replica",
             f"context {self.context:,}",
             self.precision,
@@ -244,8 +244,8 @@ class Serving:
             f"{self.attention} attention",
         ]
         if self.micro_batches > 1:
-            said.append(f"in {self.micro_batches:,} micro-batches")
-        return f"{self.phase}: " + ", ".join(said + _kernels_text(self))
+            words.append(f"in {self.micro_batches:,} micro-batches")
+        return f"{self.phase}: " + ", ".join(words + _kernels_text(self))
 
     def __post_init__(self) -> None:
         _check_kernels(self)
@@ -259,17 +259,17 @@ class Serving:
             )
 
 
-_SAID_SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B"}
+_SCHEDULE_NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B"}
 
 
 def _kernels_text(run: Training | Serving) -> list[str]:
     """Return the framework, and choices that differ from its defaults."""
-    said = [] if run.framework == NONE else [f"framework {run.framework}"]
+    words = [] if run.framework == NONE else [f"framework {run.framework}"]
     if run.fused is not None:
-        said.append("fused kernels" if run.fused else "unfused kernels")
+        words.append("fused kernels" if run.fused else "unfused kernels")
     if run.cuda_graphs is not None:
-        said.append("CUDA graphs" if run.cuda_graphs else "no CUDA graphs")
-    return said
+        words.append("CUDA graphs" if run.cuda_graphs else "no CUDA graphs")
+    return words
 
 
 def micro_batches(parallelism: Parallelism, run: Training | Serving) -> int:

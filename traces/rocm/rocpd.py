@@ -175,7 +175,7 @@ def _regions(
     rows = database.numbers(
         f"rocpd_region{ending}", ("start", "end", "pid", "tid", "name_id"), ("event_id",)
     )
-    ended = rows["end"] != -1  # NULL, where the process was killed
+    ended = rows["end"] != -1  # NULL if the process was killed
     if not ended.all():
         unused["regions without an end"] += int((~ended).sum())
     rows = rows.only(ended)
@@ -230,7 +230,7 @@ def read_rpd(database: Database) -> Export:
     is_mark = np.array([name == _MARK for name in called], dtype=np.bool_)
     for name in called[~is_call & ~is_mark].tolist():
         unused[f"{name} (of the profiler)"] += 1
-    marks = calls.only(is_mark & (calls["end"] != -1))  # NULL, where the process was killed
+    marks = calls.only(is_mark & (calls["end"] != -1))  # NULL if the process was killed
     if len(marks["end"]) < is_mark.sum():
         unused[f"{_MARK} without an end"] += int(is_mark.sum()) - len(marks["end"])
     thread = thread_number(calls["pid"], calls["tid"])

@@ -226,7 +226,7 @@ class KernelTimes:
             points = np.array([term.point for _, term in rows])
             weights = np.array([term.weight for _, term in rows])
             times, inside = source.table(key).at(points)
-            # A shape asks each table for one point.
+            # A shape looks up one point per table.
             logarithms[numbers] += weights * np.log(times)
             among[numbers] &= inside
         # The last bits of a result depend on how many are evaluated together.

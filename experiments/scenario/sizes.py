@@ -238,7 +238,7 @@ def _layer_runs(workload: Workload, program: Program, layers: int) -> list[Run]:
     for run in _largest_first(program.runs(max(layers - 1, 2))):
         if _has_messages(workload, run):
             continue
-        part = program.beside(run, chosen)
+        part = program.outside(run, chosen)
         if part is not None and len(part) > 1 and _units_per_layer(len(part), layers):
             chosen.append(part)
         elif _units_per_layer(len(run), layers) and any(
@@ -356,7 +356,7 @@ def _check_rest(workload: Workload, program: Program, runs: Sequence[Run]) -> No
     duration = workload.duration
     total = float(duration[program.ops].sum()) or 1.0
     for whole in _largest_first(program.runs(_FEWEST)):
-        run = program.beside(whole, runs)
+        run = program.outside(whole, runs)
         if run is None or len(run) < _FEWEST:
             continue
         share = float(duration[np.concatenate(run.launched)].sum()) / total

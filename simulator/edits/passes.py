@@ -69,7 +69,7 @@ class Pipeline:
         """Number of stages."""
         return len(self.ranks)
 
-    def behind(self, stage: int) -> set[int]:
+    def next_ranks(self, stage: int) -> set[int]:
         """Return the ranks of the next stage."""
         return set(self.ranks[stage + 1].tolist()) if stage + 1 < self.stages else set()
 
@@ -259,7 +259,7 @@ class RecordedRank:
 
     passes: Mapping[Pass, Content]
     before: Piece
-    behind: Piece
+    after: Piece
 
 
 def recognised(
@@ -277,20 +277,20 @@ def recognised(
     by_rank = {program.rank: program for program in programs}
     edges = workload.edges
     is_kernel = (workload.what == What.COMPUTE) | (workload.what == What.COPY)
-    behind_kernel = np.zeros(len(workload), dtype=np.bool_)
-    behind_kernel[edges.target[is_kernel[edges.source]]] = True
+    after_kernel = np.zeros(len(workload), dtype=np.bool_)
+    after_kernel[edges.target[is_kernel[edges.source]]] = True
     least, nearest = _MOST_UNEXPLAINED, None
     for (name, order), early in itertools.product(orders.items(), (False, True)):
         schedule = Schedule(name, order, early, pipeline.micro_batches)
         segments: dict[int, list[Segment]] = {}
         for stage, ranks in enumerate(pipeline.ranks.tolist()):
             tokens = schedule.tokens(stage, pipeline.stages)
-            behind = pipeline.behind(stage)
+            next_ranks = pipeline.next_ranks(stage)
             for rank in ranks:
                 messages = messages_among(workload, by_rank[rank].ops)
-                if _matches([direction_of(workload, op, behind) for op in messages], tokens):
+                if _matches([direction_of(workload, op, next_ranks) for op in messages], tokens):
                     segments[rank] = _segments(
-                        workload, by_rank[rank], messages, tokens, behind_kernel
+                        workload, by_rank[rank], messages, tokens, after_kernel
                     )
         if len(segments) == pipeline.ranks.size and (misfit := _misfit(segments)) < least:
             least, nearest = misfit, (schedule, segments)
@@ -331,11 +331,11 @@ def _matches(messages: Sequence[Direction], tokens: Sequence[Pass | Direction]) 
     return position == len(messages)
 
 
-def direction_of(workload: Workload, op: int, behind: set[int]) -> Direction:
-    """Return the direction of a message; ``behind`` are the ranks of the next stage."""
+def direction_of(workload: Workload, op: int, next_ranks: set[int]) -> Direction:
+    """Return the direction of a message; ``next_ranks`` are those of the next stage."""
     sender, receiver = workload.groups[workload.calls.group[workload.call[op]]].ranks
     sends = bool(workload.what[op] == What.SEND)
-    return Direction(receiver in behind if sends else sender not in behind, sends)
+    return Direction(receiver in next_ranks if sends else sender not in next_ranks, sends)
 
 
 def _segments(
@@ -343,7 +343,7 @@ def _segments(
     program: Program,
     messages: Sequence[int],
     tokens: Sequence[Pass | Direction],
-    behind_kernel: Mask,
+    after_kernel: Mask,
 ) -> list[Segment]:
     """Cut a rank's launched ops at its messages."""
     between: list[list[Pass]] = [[]]
@@ -371,15 +371,15 @@ def _segments(
         ops = np.concatenate([hosts, kernels])[np.argsort(keys, kind="stable")]
         counted = (workload.what[ops] == What.HOST) ^ sees_kernels
         weight = np.where(counted & (workload.call[ops] < 0), workload.duration[ops], 0.0)
-        follows = _follows(workload, ops, behind_kernel)
+        follows = _follows(workload, ops, after_kernel)
         segments.append(Segment(tuple(inside), ops, weight, follows, end_op, not sees_kernels))
         position = end
     return segments
 
 
-def _follows(workload: Workload, ops: Longs, behind_kernel: Mask) -> Mask:
+def _follows(workload: Workload, ops: Longs, after_kernel: Mask) -> Mask:
     """Mark ops that belong to the kernel before them: calls that wait for it, their launches."""
-    follows = behind_kernel[ops] & (workload.call[ops] >= 0)
+    follows = after_kernel[ops] & (workload.call[ops] >= 0)
     host = workload.what[ops] == What.HOST
     launched = np.flatnonzero(~host)
     following = np.searchsorted(launched, np.flatnonzero(host))
@@ -485,7 +485,7 @@ def _divide(parts: Sequence[Segment], lengths: tuple[float, float], spans: Mask)
         If a call among several stages (``spans``) is between passes.
     """
     passes: dict[Pass, Content] = {}
-    before, behind = Piece.nothing(), Piece.nothing()
+    before, after = Piece.nothing(), Piece.nothing()
     last = len(parts) - 1
     for number, part in enumerate(parts):
         ops, weight, follows = part.ops, part.weight, part.follows
@@ -495,7 +495,7 @@ def _divide(parts: Sequence[Segment], lengths: tuple[float, float], spans: Mask)
             at = int(wide[0]) if number == last else int(wide[-1]) + 1
             pieces = Piece(ops[:at], np.ones(at)), Piece(ops[at:], np.ones(len(ops) - at))
             if number == last:
-                (ops, _), behind = pieces
+                (ops, _), after = pieces
                 weight, follows = weight[:at], follows[:at]
             else:
                 before, (ops, _) = pieces
@@ -507,9 +507,9 @@ def _divide(parts: Sequence[Segment], lengths: tuple[float, float], spans: Mask)
         share = total / length if is_longer else 1.0
         begin = 1.0 - share if number == 0 else 0.0
         before = before.and_then(content.piece(0.0, begin)) if begin else before
-        behind = content.piece(share, 1.0).and_then(behind) if begin + share < 1 else behind
+        after = content.piece(share, 1.0).and_then(after) if begin + share < 1 else after
         for passing, pass_length in zip(part.passes, expected, strict=True):
             end = begin + share * pass_length / (total or 1.0)
             passes[passing] = replace(content, begin=begin, end=end)
             begin = end
-    return RecordedRank(passes, before, behind)
+    return RecordedRank(passes, before, after)

@@ -81,7 +81,7 @@ class Program:
                 if units >= least:
                     yield self._run(begin, period, units)
 
-    def beside(self, run: Run, others: Sequence[Run]) -> Run | None:
+    def outside(self, run: Run, others: Sequence[Run]) -> Run | None:
         """Return the longest part of a run outside of others; None if shorter than a unit."""
         bounds = [run.first, run.end]
         parts = ((max(part.first, run.first), min(part.end, run.end)) for part in others)

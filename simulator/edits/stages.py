@@ -161,7 +161,7 @@ class _NewJob:
         for rank, segments in self.segments.items():
             stage = self.stage_of[rank]
             for number, segment in enumerate(segments[:-1]):
-                direction = direction_of(workload, segment.message, self.pipeline.behind(stage))
+                direction = direction_of(workload, segment.message, self.pipeline.next_ranks(stage))
                 messages[direction].append(segment.message)
                 if number and not segment.passes:
                     hosts = segment.ops[host[segment.ops]]
@@ -237,8 +237,8 @@ class _NewRank:
 
     def __post_init__(self) -> None:
         self.rank = self.job.pipeline.rank(self.stage, self.column, self.job.stages)
-        self._like = self._recorded_stage()
-        self._main = self.job.main_lane(self._like, self.column)
+        self._template = self._recorded_stage()
+        self._main = self.job.main_lane(self._template, self.column)
         self._last: dict[tuple[str, What | None], int] = {}  # the last op of a lane
         self._waits_for: list[int] = []  # predecessors of the next piece
         self._posted: dict[bool, list[int]] = {True: [], False: []}  # pending receives
@@ -255,7 +255,7 @@ class _NewRank:
     def write(self) -> None:
         """Write the rank's step."""
         job, stages = self.job, self.job.stages
-        recorded = job.recorded(self._like, self.column)
+        recorded = job.recorded(self._template, self.column)
         self._piece(recorded.before, self._main)
         for token in job.schedule.tokens(self.stage, stages):
             if isinstance(token, Direction):
@@ -264,7 +264,7 @@ class _NewRank:
                 self._pass(token)
         if any(job.styles[d].is_awaited for d in job.styles if d.sends):
             self._wait(self._sent)
-        self._piece(recorded.behind, self._main, share=job.pipeline.stages / stages)
+        self._piece(recorded.after, self._main, share=job.pipeline.stages / stages)
 
     def _pass(self, recorded_pass: Pass) -> None:
         """Write the parts of recorded passes that belong to the stage's layers."""
@@ -377,8 +377,8 @@ class _NewRank:
         job, builder, style = self.job, self.job.builder, self.job.styles[direction]
         workload = job.workload
         view = workload.call_view(int(workload.call[style.op]))
-        next_to = self.stage + (1 if direction.is_forward is direction.sends else -1)
-        neighbour = job.pipeline.rank(next_to, self.column, job.stages)
+        neighbour_stage = self.stage + (1 if direction.is_forward is direction.sends else -1)
+        neighbour = job.pipeline.rank(neighbour_stage, self.column, job.stages)
         ranks = (self.rank, neighbour) if direction.sends else (neighbour, self.rank)
         row = CallRow(view.kind, 0, 0, size=style.size, dtype=view.dtype, eager=view.eager)
         if not direction.sends and style.host and self._last:

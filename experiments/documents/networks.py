@@ -207,7 +207,7 @@ def _compared_curve(caption: str, calls: "Sequence[ComparedCall]") -> Table:
 
 
 def _explanation(call: "ComparedCall") -> str:
-    """Return what explains a row's error, or else which part of the time would have to grow."""
+    """Return what explains a row's error, or else the factor on a part of the time that would."""
     if call.explanation:
         return f"{call.explanation} ({percent(call.explained_error_pct or 0.0, signed=True)})"
     if abs(call.error_pct) <= NEAR_PCT:

@@ -197,7 +197,7 @@ def _attributed(report: "ServingReport") -> Table:
 _DRAWN = 1000
 """Approximate number of requests that a distribution is drawn of."""
 _BARS = 400
-"""Number of iterations that are drawn, the first ones."""
+"""Number of iterations that are drawn, the first of all instances."""
 
 
 def _iterations(report: "ServingReport") -> Chart:

@@ -66,7 +66,7 @@ def draw_on(axes: "Axes", network: Topology) -> None:
     _draw_nodes(axes, graph, where)
     if len(network.resources) > 1:
         handles = [
-            Line2D([], [], color=_colours(network)[name], label=name, linewidth=2)
+            Line2D([], [], color=colours[name], label=name, linewidth=2)
             for name in network.resources
         ]
         axes.legend(handles=handles, fontsize=8, loc="upper right", frameon=False)

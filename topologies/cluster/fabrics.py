@@ -297,13 +297,13 @@ class PlanedFabric(_Routed):
 
 
 class SwitchFabric(_Nics):
-    """A fabric that never blocks, drawn as one switch."""
+    """A non-blocking fabric, modelled as one switch."""
 
     topology: Literal["switch"]
 
 
 class LeafSpineFabric(PlanedFabric):
-    """Leaves of ``nodes_per_leaf`` nodes with all their NICs, each joined to every spine.
+    """Leaves of ``nodes_per_leaf`` nodes with all their NICs, each connected to all spines.
 
     ``oversubscription`` is a leaf's bandwidth down over its bandwidth up.
     """
@@ -318,13 +318,13 @@ class LeafSpineFabric(PlanedFabric):
 
 
 class RailFabric(PlanedFabric):
-    """Rail-optimised: NIC ``i`` of every node of a pod is plugged into rail switch ``i`` of it.
+    """Rail-optimised: NIC ``i`` of every node of a pod is plugged into the pod's rail switch ``i``.
 
-    Every rail switch is joined to every spine, so that a message crosses a spine only between
-    rails or between pods. Where a node's scale-up domain reaches a rank on the wanted rail, the
-    message goes through that rank instead (NCCL calls it PXN). With 0 ``spines`` it has to:
-    rail-only (W. Wang et al., "Rail-only: A Low-Cost High-Performance Network for Training LLMs
-    with Trillion Parameters", arXiv 2307.12169), one pod whose rails have no way to each other.
+    Every rail switch is connected to every spine, so that a message crosses a spine only between
+    rails or between pods. If a node's scale-up domain reaches a rank on the receiver's rail, the
+    message goes through that rank instead (NCCL calls it PXN). With 0 ``spines`` it must: rail-only
+    (W. Wang et al., "Rail-only: A Low-Cost High-Performance Network for Training LLMs with Trillion
+    Parameters", arXiv 2307.12169), one pod whose rails are not connected.
     """
 
     topology: Literal["rail"]
@@ -342,7 +342,7 @@ class RailFabric(PlanedFabric):
 
 
 class FatTreeFabric(PlanedFabric):
-    """Three levels of switches of ``ports`` ports (k), with room for ``k**3 / 4`` NICs.
+    """Three levels of switches of ``ports`` ports (k), for up to ``k**3 / 4`` NICs.
 
     NICs fill the edge switches in order. ``oversubscription`` divides the bandwidth of the cables
     above the edge switches.
@@ -381,12 +381,12 @@ class TorusFabric(_Routed):
 
 
 class DragonflyFabric(_Routed):
-    """Groups of routers; nodes fill a group in order, and its routers in order, whole nodes each.
+    """Groups of routers; nodes fill groups, and the routers of a group, in order, whole nodes each.
 
-    A cable has a NIC's bandwidth by default. Dragonflies route adaptively unless told
-    otherwise: without detours one cable between two groups limits whatever they send each other
-    (J. Kim et al., ISCA 2008). Only the groups that a job uses are built, so detours over others
-    are not seen: for small jobs give what these make of the cables between two routers.
+    A cable has a NIC's bandwidth by default. By default dragonflies route adaptively: without
+    detours one cable between two groups limits all traffic between them (J. Kim et al., ISCA 2008).
+    Only the groups that a job uses are built, so detours over others are not modelled: for small
+    jobs add their capacity to the cables between two routers.
     """
 
     topology: Literal["dragonfly"]
@@ -440,13 +440,13 @@ OTHER_TOPOLOGIES = ({"const": GRAPH}, _TABLE, _TEXT)
 class Graph(ClusterPart):
     """A graph that is the fabric of a tier: a ``file``, or the ``spec`` of a topology.
 
-    ``bandwidth`` and ``latency`` are those of each cable, one direction: of a file's edges that
-    give none of their own, of every cable of a spec. Without them edges of a file take those of the
-    tier, and a spec divides the tier's bandwidth of a rank (a NIC, a node) over its cables.
-    ``ranks`` says, in the scale-out tier, what the ranks of the graph are; where it is not given
-    their number tells it. ``sha256`` is that of the file; one that was changed since is refused.
-    ``routing`` is the policy of a ``file`` that is the whole network, as behind the ``@`` of a
-    spec; a fabric between nodes has its own field for it.
+    ``bandwidth`` and ``latency`` are those of each cable, one direction: for a file's edges without
+    their own, for every cable of a spec. Without them edges of a file take those of the tier, and a
+    spec divides the tier's bandwidth of a rank (a NIC, a node) over its cables. In the scale-out
+    tier ``ranks`` is what the ranks of the graph are; by default their number determines it.
+    ``sha256`` is that of the file, which is refused if it has changed. ``routing`` is the policy of
+    a ``file`` that is the whole network, as behind the ``@`` of a spec; a fabric between nodes has
+    its own field.
     """
 
     file: str | None = None
@@ -534,11 +534,11 @@ def sha256_of(file: str | Path) -> str:
 
 
 class GraphFabric(_Routed):
-    """A graph of one's own, or the spec of any topology (:mod:`topologies.cluster.graphs`).
+    """A user's graph, or the spec of any topology (:mod:`topologies.cluster.graphs`).
 
-    Its ranks are where NICs, or all NICs of a node, are plugged in. Edges of a file that give no
-    bandwidth have a NIC's, and no latency ``hop_latency``; a spec divides the bandwidth of a NIC
-    (of a node) over the cables of a rank.
+    NICs, or all NICs of a node, are plugged in at its ranks. Edges of a file default to a NIC's
+    bandwidth and the latency ``hop_latency``; a spec divides the bandwidth of a NIC (of a node)
+    over the cables of a rank.
     """
 
     topology: Annotated[Literal["graph"], WithJsonSchema({"anyOf": [*OTHER_TOPOLOGIES]})]
@@ -588,7 +588,7 @@ _Error = Annotated[float, Field(ge=0, lt=1000, allow_inf_nan=False, strict=True)
 
 
 class CallErrors(ClusterPart):
-    """How many times longer or shorter calls took than modelled, less 1: 0.2 is 20 %.
+    """Relative error of the modelled duration of calls: 0.2 is 20 %.
 
     ``median`` and ``p90`` (the 90th percentile) are over calls that the model had not seen.
     """
@@ -612,8 +612,8 @@ def _known_kind(kind: str) -> str:
 class TierErrors(ClusterPart):
     """Errors of calls of less than 1 MiB (``small``), and of 1 MiB and more (``large``).
 
-    ``kinds`` are those that were measured, all if there is none; ``others`` is how the rest is
-    known.
+    ``kinds`` are those that were measured, empty if all were; ``others`` is the provenance of the
+    rest.
     """
 
     small: CallErrors
@@ -623,7 +623,7 @@ class TierErrors(ClusterPart):
 
 
 class HowKnown(ClusterPart):
-    """How the figures of the tiers are known; ``errors`` belong to a tier that was measured.
+    """Provenance of the figures of the tiers; ``errors`` belong to a tier that was measured.
 
     The port between a rank and its NICs (``pcie``) is known as ``scale_out`` is.
 

@@ -121,14 +121,14 @@ PeakType = Annotated[str, AfterValidator(_peak_type)]
 
 
 class AcceleratorTable(ClusterPart):
-    """What computes: peak rates by data type, and the bandwidth and size of its memory.
+    """Peak rates by data type, and the bandwidth and size of the memory.
 
-    In a file it may be a name alone, or ``like`` a name and what differs: the rest is that of the
-    accelerator's data sheet (:mod:`simulator.accelerators`), its sources too.
+    In a file it may be a name alone, or ``like`` a name and the differences: other fields and their
+    sources are those of the accelerator's data sheet (:mod:`simulator.accelerators`).
 
     ``generation`` is the architecture by which a communication library chooses its constants.
-    ``memory`` is what its driver reports; generated steps must fit into it. ``sustained`` is the
-    part of its clock that it holds under load, of what its generation does: of one at less power.
+    ``memory`` is the size that the driver reports; generated steps must fit into it. ``sustained``
+    is the clock under load relative to its generation's, for an accelerator at less power.
     """
 
     name: str
@@ -214,21 +214,21 @@ def from_data_sheet(named: str | dict[str, Any]) -> tuple[dict[str, Any], dict[s
 
 
 class ScaleUp(ClusterPart):
-    """The fabric inside a scale-up domain: NVLink, xGMI, ICI, or PCIe where there is nothing else.
+    """The fabric inside a scale-up domain: NVLink, xGMI, ICI, or PCIe if there is no other.
 
-    ``bandwidth`` is that of one rank in one direction, all its links together. A switch gives it
-    to one link; a full mesh of ``size`` ranks divides it by ``size - 1``, a ring by 2, a torus or
-    mesh by 2 per dimension. A link at the end of an open row is no faster for having no partner.
-    Of a ``wired`` fabric it is that of the rank with the most; so it is of a ``graph`` whose file
-    gives bandwidths, where it need not be given, as need neither ``latency`` nor ``size``.
-    ``efficiency`` is the part of the wire that carries payload; ``latency`` is what one step of a
-    collective costs between two neighbours, hardware and protocol together.
+    ``bandwidth`` is that of one rank in one direction, over all its links. With a switch it is that
+    of one link; a full mesh of ``size`` ranks divides it by ``size - 1``, a ring by 2, a torus or
+    mesh by 2 per dimension. A link at the end of an open row is no faster for lacking a neighbour.
+    For a ``wired`` fabric it is that of the rank with the most, and so for a ``graph`` whose file
+    gives bandwidths, where it may be omitted, as may ``latency`` and ``size``. ``efficiency`` is
+    the share of the wire that carries payload; ``latency`` is the cost of one step of a collective
+    between two neighbours, hardware and protocol together.
 
-    ``link`` names the technology; ``in_network_reduction`` says that the switch can add (NVLS).
+    ``link`` is the technology; ``in_network_reduction`` is whether the switch can add (NVLS).
     ``wrap_multiple`` is for a torus whose wrap-around is switched (TPU v4, v5p): a slice all of
-    whose lengths are multiples of it closes in every dimension, and no other slice in any. Without
-    it a slice closes in the dimensions where it spans the torus. With ``twisted`` the switches
-    twist slices of lengths ``k`` and ``2k`` that they close, such as 4x4x8 (``twisted_torus`` of
+    whose lengths are multiples of it closes in every dimension, any other slice in none. Without it
+    a slice closes in the dimensions where it spans the torus. With ``twisted`` the switches twist
+    slices of lengths ``k`` and ``2k`` that they close, such as 4x4x8 (``twisted_torus`` of
     :mod:`topologies.families.grid`).
     """
 
@@ -278,13 +278,13 @@ class ScaleUp(ClusterPart):
 
 
 class PciePaths(ClusterPart):
-    """What GPUs move to each other over PCIe, by class of path.
+    """Throughput of messages between GPUs over PCIe, by class of path.
 
     Below one PCIe ``switch``, through the ``host_bridge`` of a processor, from ``socket`` to
-    socket: parts of the wire that a GPU's kernels move by peer access (P2P). ``shared_memory`` is
-    the part that they move through a buffer in host memory, which is what NCCL does where peer
-    access is off or the path is longer than ``library.p2p`` allows; ``memory`` is what all such
-    messages move through the buffers of one processor together.
+    socket: shares of the wire that a GPU's kernels achieve by peer access (P2P). ``shared_memory``
+    is the share through a buffer in host memory, which NCCL uses if peer access is off or the path
+    is longer than ``library.p2p`` allows; ``memory`` is the throughput of all such messages through
+    the buffers of one processor together.
     """
 
     switch: Fraction
@@ -297,10 +297,10 @@ class PciePaths(ClusterPart):
 class Pcie(ClusterPart):
     """The port between a rank and its NICs, one direction.
 
-    Where a node holds several scale-up domains, their ranks reach each other over a PCIe switch,
-    each with such a port; ``latency`` is that of a step on this path, by default that
-    of the scale-up fabric. ``efficiency`` is the part of the wire that carries payload. ``paths``
-    are those of a ``wired`` node whose scale-up fabric is PCIe.
+    If a node has several scale-up domains, their ranks reach each other over a PCIe switch, each
+    with such a port; ``latency`` is that of a step on this path, by default that of the scale-up
+    fabric. ``efficiency`` is the share of the wire that carries payload. ``paths`` are those of a
+    ``wired`` node whose scale-up fabric is PCIe.
     """
 
     bandwidth: Bandwidth
@@ -310,22 +310,22 @@ class Pcie(ClusterPart):
 
 
 class Host(ClusterPart):
-    """The processor a node is built round: a library's network overhead depends on it."""
+    """The processor of a node, on which a library's network overhead depends."""
 
     cpu: Literal["amd", "intel", "grace", "power"]
 
 
 class Library(ClusterPart):
-    """The communication library that is usual on the machine.
+    """The usual communication library of the machine.
 
-    ``none``, and no library, stand for the ideal algorithms of :mod:`collectives.select`, unless a
-    trace says which library its calls were carried out by. ``pxn`` false: a rank sends by its own
-    NIC only, not by that of a neighbour on the receiver's rail (NCCL_PXN_DISABLE=1). ``p2p`` is the
-    longest path over which GPUs access each other's memory (NCCL_P2P_LEVEL): ``PXB``, over PCIe
-    switches, by default; with ``LOC`` never (NCCL_P2P_DISABLE=1), NVLink included, so that all that
-    a node moves goes through host memory (:func:`topologies.cluster.wiring.without_peer_access`).
-    ``sharp``: the switches between nodes add, and NCCL may use it (NCCL_COLLNET_ENABLE=1 with the
-    SHARP plugin; off by default).
+    ``none``, or no library, means the ideal algorithms of :mod:`collectives.select`, unless a trace
+    records the library of its calls. ``pxn`` false: a rank sends by its own NIC only, not by that
+    of a neighbour on the receiver's rail (NCCL_PXN_DISABLE=1). ``p2p`` is the longest path over
+    which GPUs access each other's memory (NCCL_P2P_LEVEL): ``PXB``, over PCIe switches, by default;
+    with ``LOC`` never (NCCL_P2P_DISABLE=1), NVLink included, so that all traffic inside a node goes
+    through host memory (:func:`topologies.cluster.wiring.without_peer_access`). ``sharp``: the
+    switches between nodes can add, and NCCL may use it (NCCL_COLLNET_ENABLE=1 with the SHARP
+    plugin; off by default).
     """
 
     name: Literal["nccl", "rccl", "xla", "gloo", "none"]
@@ -336,7 +336,7 @@ class Library(ClusterPart):
 
 
 class NodeNics(ClusterPart):
-    """NICs of a kind of node, where they differ from those that the fabric is built for."""
+    """NICs of a kind of node, if they differ from those that the fabric is built for."""
 
     nics_per_node: Count | None = None
     bandwidth: Bandwidth | None = None
@@ -347,11 +347,11 @@ class NodeNics(ClusterPart):
 
 
 class NodeKind(ClusterPart):
-    """Some of a cluster's nodes, and in what they differ from what the cluster says of all.
+    """Some of a cluster's nodes, and their differences from the cluster's own fields.
 
-    What is left out is as the cluster's own fields say. ``pcie: null`` is none. ``like`` is a
-    cluster of the catalogue, or a YAML file, whose nodes and NICs these are by default
-    else; it is written out when the file is read (:func:`topologies.cluster.kinds.like_others`).
+    Omitted fields are the cluster's. ``pcie: null`` means no PCIe. ``like`` is a cluster of the
+    catalogue, or a YAML file, that gives the defaults of nodes and NICs instead; it is expanded
+    when the file is read (:func:`topologies.cluster.kinds.like_others`).
     """
 
     like: str | None = None
@@ -365,10 +365,10 @@ class NodeKind(ClusterPart):
 
 
 class TimeMultiples(ClusterPart):
-    """How much longer calls of some ranks in some domains take than modelled, by size.
+    """Ratio of the real to the modelled duration of calls of some ranks and domains, by size.
 
-    ``sizes`` (S of nccl-tests) ascend, with a multiple of the whole time each; between two sizes it
-    is interpolated over the logarithm, beyond the first and the last it is theirs.
+    ``sizes`` (S of nccl-tests) ascend, with a multiple of the whole duration each. Between two
+    sizes it is interpolated over the logarithm; below the first and above the last it is constant.
     """
 
     ranks: Count
@@ -388,9 +388,9 @@ class TimeMultiples(ClusterPart):
 
 
 class LinkFactors(ClusterPart):
-    """By what the links of one resource are multiplied, after everything else in the file.
+    """Factors of the links of one resource, applied after all other fields of the file.
 
-    A what-if writes it of links whose numbers are a graph's.
+    What-ifs write them for links whose values are a graph's.
     """
 
     bandwidth: PositiveMultiple = 1.0
@@ -398,12 +398,12 @@ class LinkFactors(ClusterPart):
 
 
 class FittedSteps(ClusterPart):
-    """What measured steps showed of those that are generated for this cluster.
+    """Results of measured steps for steps that are generated for this cluster.
 
-    ``kernel_time`` and ``host_time`` are how many times as long kernels, and the host's part of
-    launching them, take as tables and frameworks say. ``runs`` is how many steps were measured;
-    ``median_pct``, ``p90_pct`` and ``signed_pct`` are by how much such a step is off that was left
-    out: median and 90th percentile without sign, and median with it; None of fewer than three.
+    ``kernel_time`` and ``host_time`` are the factors by which kernels, and the host's part of
+    launching them, take longer than tables and frameworks give. ``runs`` is the number of measured
+    steps; ``median_pct``, ``p90_pct`` and ``signed_pct`` are the error of a step that was left out:
+    median and 90th percentile without sign, and median with it; None for fewer than three.
     """
 
     kernel_time: PositiveMultiple = 1.0
@@ -415,13 +415,13 @@ class FittedSteps(ClusterPart):
 
 
 class Calibrated(ClusterPart):
-    """What was measured of one kind of collective, as multiples of what the file says elsewhere.
+    """Measurements of one kind of collective, as multiples of the file's other values.
 
-    ``overhead`` multiplies what the library's software adds to a call, ``latency`` and
-    ``bandwidth`` those of the links of a tier (``scale_up``, ``scale_out``, ``pcie``) when this
-    kind uses them. What the trace or log did not show is left out, and stays as it is.
-    ``by_size`` is what a benchmark's log shows besides: where the library does better or worse
-    than its model, software and links alike.
+    ``overhead`` multiplies the library's software overhead of a call, ``latency`` and ``bandwidth``
+    those of the links of a tier (``scale_up``, ``scale_out``, ``pcie``) when this kind uses them.
+    Values that the trace or log did not show are omitted, and stay unchanged. ``by_size`` is from a
+    benchmark's log: where the library does better or worse than its model, software and links
+    together.
     """
 
     overhead: Multiple = 1.0

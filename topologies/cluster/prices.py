@@ -57,7 +57,7 @@ def _with_text(data: Any, *names: str) -> Any:
 
 
 class Price(ClusterPart):
-    """What one piece costs (USD), and the fraction by which that may be more or less.
+    """Price of one piece (USD), and its relative uncertainty.
 
     ``15 kUSD`` alone is a price without a spread.
     """
@@ -72,7 +72,7 @@ class Price(ClusterPart):
 
 
 class Draw(ClusterPart):
-    """What one piece draws (W) while it waits and while it works; ``20 W`` alone is both."""
+    """Power of one piece (W), idle and active; ``20 W`` alone is both."""
 
     idle: Watts
     active: Watts
@@ -91,7 +91,7 @@ class Draw(ClusterPart):
 
 
 class Prices(ClusterPart):
-    """Prices of a cluster's parts that are known better than what is usual.
+    """Prices of a cluster's parts that are known better than the usual ones.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class Prices(ClusterPart):
 
 
 class PowerDraws(ClusterPart):
-    """What a cluster's parts draw, where that is known better than what is usual.
+    """Power of a cluster's parts, if it is known better than the usual figures.
 
     ``overhead`` is the power of the whole site over that of the parts (PUE).
     """

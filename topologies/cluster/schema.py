@@ -44,21 +44,21 @@ class Cluster(ClusterPart):
     """Accelerators, the fabric of a scale-up domain, the fabric between domains.
 
     Made by :func:`topologies.load_cluster` or :func:`topologies.parse_cluster`. Quantities are in
-    base units (s, B/s, FLOP/s) however the file writes them. A domain may span nodes (GB200 NVL72)
-    and a node may hold several domains, but a node lies in whole domains or a domain in whole
-    nodes.
+    base units (s, B/s, FLOP/s) whatever the units of the file. A domain may span nodes (GB200
+    NVL72) and a node may have several domains, but either nodes consist of whole domains or domains
+    of whole nodes.
 
     Parameters
     ----------
     name, description
-        What tables call the machine, and a line about it.
+        Name of the machine in tables, and a line about it.
     accelerator
         Peak rates and memory bandwidth.
     ranks_per_node, nodes
         Size of a node and of the machine; a job takes as many nodes as it needs.
     node_kinds
-        Where nodes differ: kinds of them by name, in the order in which a job fills them. Their
-        counts are ``nodes`` together; :mod:`topologies.cluster.kinds` says what each is.
+        Kinds of node by name, if nodes differ, in the order in which a job fills them. Their
+        counts add up to ``nodes`` (:mod:`topologies.cluster.kinds`).
     scale_up
         The fabric inside a domain.
     scale_out
@@ -66,24 +66,24 @@ class Cluster(ClusterPart):
     pcie
         The port between a rank and its NICs; without it nothing limits a rank before its NIC.
     wiring
-        The cables inside a node, where ``scale_up.topology`` is ``wired``.
+        The cables inside a node, if ``scale_up.topology`` is ``wired``.
     host, library
-        What decides a library's overheads.
+        Processor and library, which determine a library's overheads.
     collective_overhead
-        Paid once per call of a collective (s).
+        Overhead of each call of a collective (s).
     calibration
-        What a trace showed, by kind of collective.
+        Measurements from a trace, by kind of collective.
     steps
-        What measured steps showed of those that are generated.
+        Measurements of steps that correct generated ones.
     link_factors
-        What a what-if multiplied, by resource, of links that a graph draws.
+        Factors of what-ifs for links of a graph, by resource.
     known
-        How the network's figures are known; a data sheet by default.
+        Provenance of the network's figures; a data sheet by default.
     prices, power
-        What its parts cost and draw, where that is known better than what is usual
+        Prices and power of its parts, if they are known better than the usual ones
         (:mod:`topologies.cluster.prices`).
     sources
-        For a field, named with dots, where its number is from.
+        Source of each number, by the dotted path of its field.
 
     Raises
     ------

@@ -60,12 +60,12 @@ def nic_number(vertex: str) -> int | None:
 
 
 class Cable(ClusterPart):
-    """A cable between two vertices of a node, both directions alike.
+    """A cable between two vertices of a node, equal in both directions.
 
-    ``tier`` is whose bandwidth it has: ``scale_up`` or ``pcie``. ``width`` is in any unit that is
-    the same for all cables of the tier: a number of NVLinks, GB/s of PCIe. The GPU whose cables of
-    a tier are the widest together has the tier's bandwidth with them; where no GPU has a cable of
-    it (PCIe that is the scale-up fabric itself), the NIC with the widest has.
+    ``tier`` is the tier whose bandwidth it shares: ``scale_up`` or ``pcie``. ``width`` is in any
+    unit that all cables of the tier share: a number of NVLinks, GB/s of PCIe. The GPU with the
+    largest total width in a tier has the tier's bandwidth over these cables. If no GPU has a cable
+    of the tier (PCIe that is the scale-up fabric itself), the NIC with the largest has it.
     """
 
     source: str
@@ -80,9 +80,9 @@ class Cable(ClusterPart):
 
 
 class Wiring(ClusterPart):
-    """Every cable inside a node; all nodes are wired alike.
+    """All cables inside a node; all nodes have the same wiring.
 
-    Every GPU reaches every other and every NIC; a NIC hangs on one cable.
+    Every GPU reaches every other and every NIC; a NIC has one cable.
     """
 
     cables: tuple[Cable, ...]

@@ -96,7 +96,7 @@ class RailShape:
 
     def __post_init__(self) -> None:
         if min(self.nodes, self.rails) < 1 or self.spines < 0:
-            raise TopologyError(f"{self}: leaves, spines and ranks per leaf must be at least 1")
+            raise TopologyError(f"{self}: nodes and rails must be at least 1, spines at least 0")
 
 
 def rail(shape: RailShape, *, oversubscription: float = 1.0, **cable: Unpack[Cable]) -> Topology:

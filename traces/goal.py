@@ -147,8 +147,8 @@ def _statement(op: GoalOp) -> str:
     nic = f" nic {op.nic}" if op.nic else ""
     if op.what == "calc":
         return f"calc {op.amount}{where}"
-    way = "to" if op.what == "send" else "from"
-    return f"{op.what} {op.amount}b {way} {op.peer} tag {op.tag}{where}{nic}"
+    preposition = "to" if op.what == "send" else "from"
+    return f"{op.what} {op.amount}b {preposition} {op.peer} tag {op.tag}{where}{nic}"
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -198,7 +198,7 @@ def spread(schedule: Schedule, shares: Shares | None) -> Schedule:
     n, parts = schedule.ranks, schedule.parts
     if schedule.kind != "all_to_all" or len(shares) != n or parts % n:
         raise ScheduleError(f"{schedule} cannot carry shares of {len(shares)} ranks")
-    # A pair's bytes, share * S, lie in parts / n chunks: share * n of the unit S / parts each.
+    # A pair's bytes, share * S, are in parts / n chunks: share * n of the unit S / parts each.
     lengths = np.repeat(shares.share.ravel() * n, parts // n)
     uneven = replace(schedule, steps=(), lengths=lengths)
     steps = [_not_empty(uneven, single) for step in schedule.steps for single in _unrolled(step)]
@@ -217,9 +217,9 @@ def _unrolled(step: Step) -> list[Step]:
 
 def _not_empty(schedule: Schedule, step: Step) -> Step:
     """Leave out the transfers of a step that move nothing."""
-    some = schedule.units(step) > 0
-    if some.all():
+    moves = schedule.units(step) > 0
+    if moves.all():
         return step
     columns = (step.source, step.target, step.chunk, step.count)
-    source, target, chunk, count = (column[some] for column in columns)
+    source, target, chunk, count = (column[moves] for column in columns)
     return Step(source, target, chunk, count, reduce=step.reduce, in_network=step.in_network)

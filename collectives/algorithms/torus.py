@@ -269,7 +269,7 @@ def _torus_links(shape: tuple[int, ...]) -> NDArray[np.int64]:
     # Numbers in C order; rolled by one along an axis, each place holds a neighbour's number.
     grid = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
     axes = range(grid.ndim)
-    turned = [np.roll(grid, way, axis) for axis in axes for way in (-1, 1)]
+    turned = [np.roll(grid, shift, axis) for axis in axes for shift in (-1, 1)]
     return np.unique([grid * grid.size + neighbour for neighbour in turned])
 
 

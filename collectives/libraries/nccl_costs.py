@@ -538,11 +538,11 @@ def _ll_fraction(case: Case, transfer: Number) -> Number:
     """LL's share of the wire: half, or less if limited by llMaxBws."""
     half = case.link.fractions["LL"]
     moved = least_bytes(case.kind, size=case.size, n=case.n)
-    some = (moved > 0) & (transfer > 0)
-    carried = np.where(some, moved, 1.0) / np.where(some, transfer, 1.0)
+    moves = (moved > 0) & (transfer > 0)
+    carried = np.where(moves, moved, 1.0) / np.where(moves, transfer, 1.0)
     caps = tables.LL_CAP_NET.get(case.machine.cpu, tables.LL_CAP_NET[""])
     cap = case.tuning.ll_cap if case.domains == 1 else caps[min(case.domains, 3) - 2]
-    return np.where(some, np.minimum(half, cap / carried), half)
+    return np.where(moves, np.minimum(half, cap / carried), half)
 
 
 def _base(case: Case, name: str) -> Number:

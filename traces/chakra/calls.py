@@ -124,20 +124,20 @@ def _collective(ranked: RankNodes, position: int, job: JobGroups, notes: Counter
     if kind == UNKNOWN:
         notes[f"collectives {NO_KIND}"] += 1
         return _unmatched(ranked, position, UNKNOWN)
-    tables, everyone = job
+    tables, all_ranks = job
     group = _group(values, tables, notes)
     ranks = group.ranks if group else None
     if group is not None and ranks is None:
-        ranks = everyone
+        ranks = all_ranks
     if ranks is not None and ranked.rank not in ranks:
         raise TraceError(
             f"{ranked.where(position)}: pg_name {_name(values)!r} is ranks {_shown(ranks)}, "
             f"and this is rank {ranked.rank}"
         )
-    if ranks in (None, (ranked.rank,)) and len(everyone) == 1:
+    if ranks in (None, (ranked.rank,)) and len(all_ranks) == 1:
         notes[NO_OTHERS] += 1
         return _unmatched(ranked, position, kind)
-    members = len(everyone if ranks is None else ranks)
+    members = len(all_ranks if ranks is None else ranks)
     size = _size(ranked, position) * (members if kind in _GATHERING else 1)
     return LocalCall(
         kind=kind,

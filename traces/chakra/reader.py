@@ -187,7 +187,7 @@ def load_files(path: Path, files: ChakraFiles) -> Loaded:
     job_ranks = _job_ranks(files, ranked)
     spans = [node_spans(nodes) for nodes in ranked] if timed else []
     moments = [start for start, _ in spans] if timed else [_places_in_order(n) for n in ranked]
-    everyone = tuple(range(job_ranks))
+    all_ranks = tuple(range(job_ranks))
     notes: Counter[str] = Counter()
     calls = []
     for file, nodes, moment in zip(files.ranks, ranked, moments, strict=True):
@@ -199,7 +199,7 @@ def load_files(path: Path, files: ChakraFiles) -> Loaded:
             if form.type in (MEM_LOAD, MEM_STORE):
                 notes["memory nodes without a duration: taken as 0 s"] += count
         tables = (file.groups.groups, files.groups)
-        calls.append(rank_calls(nodes, moment, (tables, everyone), notes))
+        calls.append(rank_calls(nodes, moment, (tables, all_ranks), notes))
     try:
         matching = match(calls, job_ranks)
     except TraceError:

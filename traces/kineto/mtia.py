@@ -121,11 +121,11 @@ class MtiaEvents:
     def _add(
         self,
         kind: str,
-        told: tuple[KinetoEvent, Raw],
+        written: tuple[KinetoEvent, Raw],
         lanes: tuple[Lane, Lane],
         numbers: tuple[int, int],
     ) -> None:
-        event, raw = told
+        event, raw = written
         start = nanoseconds(event.ts, raw, "ts")
         lasted = nanoseconds(event.dur, raw, "dur")
         if lasted < 0:

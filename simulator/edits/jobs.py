@@ -82,8 +82,8 @@ def merged(workloads: Sequence[Workload]) -> Workload:
     Parameters
     ----------
     workloads
-        Of as many ``job_ranks``, those of the machine, on different ones
-        (:func:`simulator.edits.jobs.moved`), without copies; one or more.
+        One or more, on different ranks (:func:`simulator.edits.jobs.moved`) of one machine with the
+        same ``job_ranks``, without copies.
 
     Returns
     -------

@@ -161,7 +161,7 @@ def repeated(workload: Workload, insertions: Sequence[Insertion]) -> Workload:
     workload
         Without copies of ranks (:attr:`Workload.copies`).
     insertions
-        Of different units; those of all ranks of a group make as many calls of it more.
+        Of different units; on all ranks of a group they must add equally many of its calls.
 
     Raises
     ------

@@ -105,9 +105,9 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
     workload
         A workload without copies: all ranks are written out.
     grows
-        Which groups join all copies of their members, shape ``(groups,)``.
+        Mask of the groups that join all copies of their members, shape ``(groups,)``.
     layout
-        Of a job of as many ranks.
+        Layout of a job with the workload's number of ranks.
 
     Returns
     -------

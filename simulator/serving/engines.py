@@ -85,7 +85,7 @@ def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
     Parameters
     ----------
     name
-        Of :func:`engine_names`.
+        One of :func:`engine_names`.
     version
         ``0.19.0``; "": the newest.
     memory

@@ -46,11 +46,11 @@ class CallVolume:
     Parameters
     ----------
     label
-        Of the groups: ``tp``, ``dp``, ``pp``, …
+        Label of the groups: ``tp``, ``dp``, ``pp``, …
     kind
-        Of the calls: ``all_reduce``, ``send_receive``, …
+        Kind of the calls: ``all_reduce``, ``send_receive``, …
     calls
-        How many there are.
+        Number of calls.
     size_bytes
         Sum of their sizes (B). A call's size is S of nccl-tests: the larger of a rank's input and
         output.

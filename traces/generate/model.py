@@ -127,7 +127,7 @@ class Model(CardTable):
     attention
         :class:`GroupedAttention` (MHA, GQA, MQA) or :class:`LatentAttention` (MLA).
     ffn
-        Width of a dense layer's feed-forward network; None where every layer has experts.
+        Width of a dense layer's feed-forward network; None if every layer has experts.
     gated
         Whether a feed-forward network has three matrices (SwiGLU, arXiv 2002.05202), not two.
     experts
@@ -135,41 +135,41 @@ class Model(CardTable):
     tied_embeddings
         Whether embedding and output matrix are one.
     positions
-        Length of the table of learned positions; None where there is none.
+        Length of the table of learned positions; None without one.
     biases
         Whether linear layers and norms have biases.
     qkv_biases
         Whether queries, keys and values have biases, and nothing else (Qwen2).
     norms
-        Norms of a layer: 1 where attention and network are parallel, 4 where they have one before
-        and one after (Gemma 2).
+        Norms per layer: 1 if attention and network run in parallel, 4 if each has one before and
+        one after (Gemma 2).
     qk_norm
-        Whether queries and keys are normalised, head by head (Qwen3).
+        Whether queries and keys are normalised per head (Qwen3).
     qk_norm_across
-        Whether they are normalised over all heads together, for which tensor ranks sum squares
+        Whether they are normalised over all heads, for which tensor ranks all-reduce squares
         (MiniMax-M2).
     window, global_every
-        How many tokens back a token sees, and which layers see all: every n-th, none if that
-        is left out (Gemma 2: 2).
+        Sliding window in tokens, and the period of layers without one: every n-th; None: no layer
+        (Gemma 2: 2).
     delta, gated_attention
-        Gated delta nets in place of attention in most layers, and whether what attention results in
-        is multiplied by a gate as wide as the queries.
+        Gated delta nets in place of attention in most layers, and whether attention's output is
+        multiplied by a gate as wide as the queries.
     encoder_layers
-        How many of the layers, the first ones, are an encoder's. All: there is no decoder (BERT,
-        ViT). Some: the others are a decoder's and have cross-attention besides (T5).
+        Number of encoder layers, which come first. All: there is no decoder (BERT, ViT). Some: the
+        others are a decoder's and also have cross-attention (T5).
     patch
-        Numbers of a patch, which a matrix projects instead of looking tokens up (ViT).
+        Elements of a patch, which a matrix projects, instead of a token embedding (ViT).
     pooled
         Whether the head reads one token of each sequence, not all (ViT).
     modulations
         Matrices of a layer, ``hidden`` by ``hidden``, by which a vector of each sequence is
         multiplied to scale and shift norms (DiT, arXiv 2212.09748: 6).
     longest
-        Tokens of the longest sequence that it takes; None where that is not known.
+        Maximum sequence length (tokens); None if not known.
     left_out
-        What of the published model the card does not have: generated steps say so.
+        Parts of the published model that the card omits; reported with generated steps.
     sources
-        Where a number is from, by the path of its field with dots.
+        Source of each number, by the dotted path of its field.
 
     Raises
     ------

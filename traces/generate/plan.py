@@ -6,7 +6,7 @@ accelerator that times the kernels; every command reads it as if it were a trace
     model: llama-3.1-8b parallelism: {tp: 4, dp: 2} training: {micro_batch: 1, global_batch: 8,
     sequence: 4096} accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s} launch: 5 us
 
-``imbalance: zipf:1.2`` (or a factor, or the file of a histogram) says how unevenly tokens choose
+``imbalance: zipf:1.2`` (or a factor, or the file of a histogram) is how unevenly tokens choose
 experts.
 """
 

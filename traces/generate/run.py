@@ -197,7 +197,7 @@ class Serving:
     Parameters
     ----------
     phase
-        ``prefill`` reads prompts of ``context`` tokens; ``decode`` makes one token for each
+        ``prefill`` reads prompts of ``context`` tokens; ``decode`` generates one token per
         sequence, whose ``context`` earlier tokens are in the KV cache.
     batch
         Sequences of each replica.
@@ -206,9 +206,9 @@ class Serving:
     precision
         Of weights, activations and cache, as a dtype's name.
     scores
-        How much of the matrix of attention scores is computed in prefill: ``full`` or ``causal``.
+        Fraction of attention scores computed in prefill: ``full`` or ``causal``.
     micro_batches
-        Parts that the batch is divided into, for pipeline stages to overlap.
+        Number of parts of the batch, which pipeline stages overlap.
     framework, attention, fused, cuda_graphs
         As :class:`Training` has them.
 

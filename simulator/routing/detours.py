@@ -18,9 +18,9 @@ import numpy as np
 from simulator.routing.graph import UNKNOWN, CsrRows, Ends, Graph, LinkColumns, filled, grouped, put
 from simulator.routing.tree import (
     Field,
-    Ground,
     Passing,
     Rule,
+    Space,
     forward_waiting,
     settle,
     slowest,
@@ -308,7 +308,7 @@ class Detours:
         graph = self._graph_with_goals
         links = len(graph.start)
         return Field(
-            ground=Ground(graph, self._passable, even=False),
+            space=Space(graph, self._passable, even=False),
             rule=self._rule,
             latency=np.zeros(links),
             tree=tree(graph),
@@ -336,7 +336,7 @@ def _in_order_of_pairs(
 def _search_paths(goal: int, field: Field) -> None:
     """Compute the paths from all routers to a router, or to a group's goal."""
     settle(
-        goal, 1, UNKNOWN, field.ground, field.tree.state
+        goal, 1, UNKNOWN, field.space, field.tree.state
     )  # no node is wanted: the search ends when all are reached
     survey_paths(goal, field)
 
@@ -388,7 +388,7 @@ def _with_load(load: Floats, field: Field) -> Field:
     """Return the field with another array of loads."""
     _, links, listing, watched, hit = field.passing
     passing = Passing(load, links, listing, watched, hit)
-    return Field(field.ground, field.rule, field.latency, field.tree, passing, field.slowest)
+    return Field(field.space, field.rule, field.latency, field.tree, passing, field.slowest)
 
 
 @hot_loop

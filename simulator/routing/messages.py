@@ -44,17 +44,17 @@ from simulator.routing.tree import (
     ALIKE,
     SAME,
     Field,
-    Ground,
     Passing,
     Port,
     Slowest,
+    Space,
     carry,
     exit_port,
     forward_waiting,
-    note,
+    pass_link,
+    record,
     settle,
     survey_paths,
-    take,
 )
 from simulator.support.arrays import Floats, Ints, Longs, Mask, offsets
 from simulator.support.compiled import hot_loop
@@ -298,7 +298,7 @@ def inside(
         missing = _mark_wanted_in_cell(target, sent, cells, field.tree.state.wanted)
         if missing == 0:
             continue
-        settle(target, missing, UNKNOWN, field.ground, field.tree.state)
+        settle(target, missing, UNKNOWN, field.space, field.tree.state)
         if not measuring:
             survey_paths(target, field)
         if not _send_inside(target, sent, field, measuring):
@@ -373,7 +373,7 @@ def _record(
         sent.first[message], sent.head[message], sent.tail[message] = links
         sent.length[message] = passing.links.used[0] - links[0]
     else:
-        note(latency, sent.number[message], passing.hit[0], slowest)
+        record(latency, sent.number[message], passing.hit[0], slowest)
 
 
 @hot_loop
@@ -381,7 +381,7 @@ def choose_hubs(sent: Messages, hubs: Hubs, edge: Edge, field: Field) -> None:
     """Choose the last hub of each message whose path is shorter through hubs."""
     state = field.tree.state
     for row in hubs.order:
-        if _search_from(row, sent, hubs, edge, field.ground, state):
+        if _search_from(row, sent, hubs, edge, field.space, state):
             _compare(row, sent, hubs, edge.to_last, state.metric, field.rule.seed)
     edge.chosen[0] = True
 
@@ -397,7 +397,7 @@ def across(
     offset, behind = hubs.beyond.offset, hubs.beyond.item
     for step in range(begin, len(hubs.order)):
         row = hubs.order[step]
-        if not _search_from(row, sent, hubs, edge, field.ground, field.tree.state):
+        if not _search_from(row, sent, hubs, edge, field.space, field.tree.state):
             continue
         last = int(np.int64(behind[offset[row]]))
         survey_paths(last, field)
@@ -421,13 +421,13 @@ def across(
 
 @hot_loop
 def _search_from(
-    row: int, sent: Messages, hubs: Hubs, edge: Edge, ground: Ground, state: SearchState
+    row: int, sent: Messages, hubs: Hubs, edge: Edge, space: Space, state: SearchState
 ) -> bool:
     """Search backwards from a hub as far as a message needs; return whether any needs it."""
     missing = _mark_wanted(row, sent, hubs, edge, state.wanted)
     if missing > 0:
         last = hubs.beyond.item[hubs.beyond.offset[row]]
-        settle(last, missing, edge.limit[0], ground, state)
+        settle(last, missing, edge.limit[0], space, state)
         state.wanted[:] = False
         edge.to_last[:] = -1  # of no node computed yet
     return missing > 0
@@ -503,7 +503,7 @@ def _send_behind(  # noqa: C901, PLR0912, PLR0915  a hot loop: a call per messag
     In sums, messages with a single path in, or out, are carried over it together.
     """
     (hubs, edge), (offset, item), passing = fringe, sent.to, field.passing
-    links, hit, back = passing.links, passing.hit, reverse(field.ground.graph)
+    links, hit, back = passing.links, passing.hit, reverse(field.space.graph)
     # Most links of a message: the longest path, and if divided every link of the network once.
     most = len(edge.entry) + (len(field.latency) if field.rule.choice >= ALIKE else 0)
     ends = Ends(target, target, field.rule.seed)
@@ -576,7 +576,7 @@ def _walk_out(ends: Ends, last: int, amount: float, back: Graph, edge: Edge, fie
     while node != last:
         edge.sole[0] = edge.sole[0] and count_nearer(node, edge.from_last, back) == 1
         link = choose_link(node, ends, edge.from_last, back)
-        take(link, amount, field.passing)
+        pass_link(link, amount, field.passing)
         edge.took[0] += field.latency[link]
         node = back.stop[link]
 
@@ -584,7 +584,7 @@ def _walk_out(ends: Ends, last: int, amount: float, back: Graph, edge: Edge, fie
 @hot_loop
 def _walk_in(ends: Ends, amount: float, hubs: Hubs, edge: Edge, field: Field) -> int:
     """Send a message to its first hub, by least metric to the last hub; return the first hub."""
-    graph, metric = field.ground.graph, field.tree.state.metric
+    graph, metric = field.space.graph, field.tree.state.metric
     offset, item = graph.out
     node, edge.took[0], edge.sole[0] = ends.source, 0.0, True
     _set_metric_to_last(node, hubs.after, metric, edge.to_last)
@@ -593,7 +593,7 @@ def _walk_in(ends: Ends, amount: float, hubs: Hubs, edge: Edge, field: Field) ->
             _set_metric_to_last(graph.stop[item[index]], hubs.after, metric, edge.to_last)
         edge.sole[0] = edge.sole[0] and count_nearer(node, edge.to_last, graph) == 1
         link = choose_link(node, ends, edge.to_last, graph)
-        take(link, amount, field.passing)
+        pass_link(link, amount, field.passing)
         edge.took[0] += field.latency[link]
         node = graph.stop[link]
     return int(node)

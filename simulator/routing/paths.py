@@ -44,13 +44,13 @@ from simulator.routing.tree import (
     HASH,
     TABLE,
     Field,
-    Ground,
     Passing,
     Rule,
     Slowest,
-    ground,
+    Space,
     listing,
     slowest,
+    space,
     tree,
 )
 from simulator.support.arrays import Floats, Ints, Longs, Mask, entries_of, offsets, row_of_entries
@@ -100,14 +100,14 @@ class Survey:
         return hubs(self.graph, self.hub)
 
     @cached_property
-    def domains(self) -> Ground:
+    def domains(self) -> Space:
         """Where a search for paths without hubs leads."""
-        return ground(self.graph, self.cells.outside)
+        return space(self.graph, self.cells.outside)
 
     @cached_property
-    def fabric(self) -> Ground:
+    def fabric(self) -> Space:
         """Where a search from hub to hub leads."""
-        return ground(self.graph, self.hubs.inner)
+        return space(self.graph, self.hubs.inner)
 
     @cached_property
     def rule(self) -> Rule:
@@ -409,8 +409,8 @@ def sum_between(sent: Messages, survey: Survey, rule: Rule, total: tuple[Passing
     """Add the loads of messages from hub to hub, or between any nodes if there are no hubs."""
     field = _field(survey, rule, *total)
     if survey.hub.any():
-        field = field._replace(ground=survey.fabric, rule=rule)
-    inner = field.ground.inner
+        field = field._replace(space=survey.fabric, rule=rule)
+    inner = field.space.inner
     anywhere = Cells(inner, np.zeros(len(inner), dtype=np.int64))
     done = inside(0, sent, anywhere, field, False)  # noqa: FBT003  no keywords here
     return done == len(inner) and not ((sent.metric == UNKNOWN) & (sent.amount != 0)).any()
@@ -420,7 +420,7 @@ def _field(survey: Survey, rule: Rule, passing: Passing, noted: Slowest | None =
     """Return the field for messages without hubs; a policy of the fabric does not apply there."""
     inner_rule = rule._replace(choice=HASH) if survey.network.routing.resource else rule
     return Field(
-        ground=survey.domains,
+        space=survey.domains,
         rule=inner_rule,
         latency=survey.network.latency,
         tree=tree(survey.graph),
@@ -438,7 +438,7 @@ def _carry_all(
         inside(0, sent, survey.cells, field, True)  # noqa: FBT003  no keywords here
         if (sent.metric >= survey.least_by_hub).any():
             hubs, ways = survey.hubs, edge(len(survey.hub))
-            fabric = field._replace(ground=survey.fabric, rule=rule)
+            fabric = field._replace(space=survey.fabric, rule=rule)
             choose_hubs(sent, hubs, ways, fabric)
             is_last = np.zeros(len(survey.hub), dtype=np.bool_)
             is_last[sent.by[sent.by >= 0]] = True

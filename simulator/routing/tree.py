@@ -4,7 +4,7 @@ One search serves sums and lists: all messages to one goal share a search backwa
 (:func:`settle`), of which :func:`survey_paths` makes a tree: which links of a node lead nearer to
 the goal, and the part of a divided message on each. Messages are then carried over it one by one
 (:func:`carry`) by a :class:`Rule`, a routing policy (:mod:`simulator.topology`) compiled for a
-graph. A link that is passed is either appended to a list, or its load is added to (:func:`take`).
+graph. A link that is passed is appended to a list, or its load is added to (:func:`pass_link`).
 
 Lists and sums differ where the rest of the path no longer depends on the message: from a node with
 a single path on, or where everything is divided in the same way. There a sum leaves bytes waiting
@@ -120,7 +120,7 @@ class Slowest(NamedTuple):
     took: Floats
 
 
-class Ground(NamedTuple):
+class Space(NamedTuple):
     """Where a search leads: through ``inner`` nodes; ``even``: all links there have one metric."""
 
     graph: Graph
@@ -131,7 +131,7 @@ class Ground(NamedTuple):
 class Field(NamedTuple):
     """All that carrying a message reads and writes; ``latency`` is that of each link (s)."""
 
-    ground: Ground
+    space: Space
     rule: Rule
     latency: Floats
     tree: Tree
@@ -180,20 +180,20 @@ def slowest(messages: int = 0) -> Slowest:
     return Slowest(np.full(1, -1.0), np.full(1, -1), passing, np.zeros(messages))
 
 
-def ground(graph: Graph, inner: Mask) -> Ground:
+def space(graph: Graph, inner: Mask) -> Space:
     """Return where a search leads, checking whether links between inner nodes have one metric."""
     metric = graph.metric[inner[graph.start] & inner[graph.stop]]
-    return Ground(graph, inner, even=not len(metric) or bool((metric == metric[0]).all()))
+    return Space(graph, inner, even=not len(metric) or bool((metric == metric[0]).all()))
 
 
 @hot_loop
-def settle(goal: int, missing: int, limit: int, ground: Ground, state: SearchState) -> None:
+def settle(goal: int, missing: int, limit: int, space: Space, state: SearchState) -> None:
     """Compute metrics as :func:`simulator.routing.graph.search` does, or by a faster search.
 
     Where all links have one metric, breadth-first order is order of metric: a queue replaces the
     heap.
     """
-    graph, inner, even = ground
+    graph, inner, even = space
     if not even:
         search(goal, missing, limit, graph, inner, state)
         return
@@ -218,7 +218,7 @@ def settle(goal: int, missing: int, limit: int, ground: Ground, state: SearchSta
 @hot_loop
 def survey_paths(goal: int, field: Field) -> None:
     """Build the tree of the last search: links that lead nearer, their parts, latencies onward."""
-    tree, graph, watched = field.tree, field.ground.graph, field.passing.watched
+    tree, graph, watched = field.tree, field.space.graph, field.passing.watched
     metric, order, (offset, item) = tree.state.metric, tree.state.order, graph.out
     used = 0  # links written to ``near`` so far, node after node
     # Nearest first, so that a next hop is complete before the nodes that use it.
@@ -294,14 +294,14 @@ def carry(node: int, goal: int, ends: Ends, port: Port, amount: float, field: Fi
                 forward_waiting(tree.place[node], ends, field)
                 return float(latency)
         link = tree.near[tree.first[node] + number]
-        take(link, amount, passing)
+        pass_link(link, amount, passing)
         latency += field.latency[link]
-        node = field.ground.graph.stop[link]
+        node = field.space.graph.stop[link]
     return float(latency)
 
 
 @hot_loop
-def take(link: int, amount: float, passing: Passing) -> None:
+def pass_link(link: int, amount: float, passing: Passing) -> None:
     """Pass a link: append it to the list, or add the amount to its load."""
     if passing.listing:
         put(link, amount, passing.links)
@@ -363,7 +363,7 @@ def exit_port(ends: Ends, last: int, back: Graph, from_last: Longs, rule: Rule) 
 @hot_loop
 def forward_waiting(farthest: int, ends: Ends, field: Field) -> None:
     """Forward what waits at nodes to the goal, from the ``farthest``-th nearest node down."""
-    tree, stop = field.tree, field.ground.graph.stop
+    tree, stop = field.tree, field.space.graph.stop
     # Farthest first, so that a node has received everything before it forwards; 0 is the goal.
     for reached in range(farthest, 0, -1):
         node = tree.state.order[reached]
@@ -376,18 +376,18 @@ def forward_waiting(farthest: int, ends: Ends, field: Field) -> None:
             # A hash of its ends chooses. This happens only for a single message that is listed.
             hashed = ecmp_hash(ends.source, ends.target, node, ends.seed)
             link = tree.near[first + _remainder(hashed, ways)]
-            take(link, amount, field.passing)
+            pass_link(link, amount, field.passing)
             tree.waiting[stop[link]] += amount
             continue
         for index in range(first, first + ways):
             link, part = tree.near[index], amount * tree.part[index]
-            take(link, part, field.passing)
+            pass_link(link, part, field.passing)
             tree.waiting[stop[link]] += part
     tree.waiting[tree.state.order[0]] = 0.0
 
 
 @hot_loop
-def note(latency: float, number: int, hit: bool, slowest: Slowest) -> None:  # noqa: FBT001
+def record(latency: float, number: int, hit: bool, slowest: Slowest) -> None:  # noqa: FBT001
     """Record a message: its latency, if it is the slowest, and if it passes the watched link."""
     if len(slowest.took) > 0:
         slowest.took[number] = latency

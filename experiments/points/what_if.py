@@ -200,7 +200,7 @@ def _apply(base: Baseline, change: Change, draws: int, seed: int) -> _Applied:
     return _Applied(change, tuple(scenarios), change.seed(seed), draws - len(scenarios))
 
 
-HELPFUL = "faster than without this fault: messages take other ways, which here collide less"
+HELPFUL = "faster than without this fault: messages take other paths, which collide less here"
 """Note of a fault that helps: the intact network has those paths, too, but does not use them."""
 _SLIGHT_PCT = 0.1
 """Gains (%) up to this can be due to other values of a hash."""

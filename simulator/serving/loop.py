@@ -468,14 +468,14 @@ def _advance(rules: RuleRecord, worker: Worker, request: int, begun: float) -> b
     before = int(state.computed)
     state.computed += planned
     if PREFIXES and rules.unit and before < state.prompt:
-        given_up = name_units(
+        freed_copies = name_units(
             worker.cache,
             request,
             before // rules.unit,
             int(state.computed) // rules.unit,
             rules.merges,
         )
-        worker.counters[FREE] += given_up * (rules.unit // rules.block)
+        worker.counters[FREE] += freed_copies * (rules.unit // rules.block)
     if state.computed < state.prompt + state.generated:
         return False
     worker.counters[UNREAD] -= state.unread

@@ -82,7 +82,7 @@ def name_units(cache: PrefixCache, request: int, first: int, last: int, merges: 
     A copy of a cached unit stays the request's own, or, if the engine ``merges``, is freed in
     favour of that. Returns the number of freed copies.
     """
-    given_up, begin = 0, cache.offset[request]
+    freed_copies, begin = 0, cache.offset[request]
     last = min(last, cache.offset[request + 1] - begin)
     for entry in range(begin + first, begin + last):
         unit = cache.entries[entry].unit
@@ -94,8 +94,8 @@ def name_units(cache: PrefixCache, request: int, first: int, last: int, merges: 
         elif merges and cache.nodes[unit].references > 0:
             cache.nodes[unit].references += 1
             cache.entries[entry].shared = 1
-            given_up += 1
-    return given_up
+            freed_copies += 1
+    return freed_copies
 
 
 @hot_loop
@@ -110,18 +110,18 @@ def release_units(cache: PrefixCache, request: int, loose: int) -> tuple[int, in
             _unlink(cache, node)
         cache.nodes[node].loose += loose
         _append(cache, node)
-    claims, freed = 0, 0
+    released, freed = 0, 0
     for entry in range(cache.offset[request + 1] - 1, cache.offset[request] - 1, -1):
         if not cache.entries[entry].shared:
             continue
         cache.entries[entry].shared = 0
-        claims += 1
+        released += 1
         unit = cache.entries[entry].unit
         cache.nodes[unit].references -= 1
         if cache.nodes[unit].references == 0:
-            _append(cache, unit)
+            _append(cache, unit)  # last unit of the prompt first: evicted before its prefix
             freed += 1
-    return claims, freed
+    return released, freed
 
 
 @hot_loop
@@ -133,7 +133,7 @@ def evict(cache: PrefixCache, blocks: int, unit_blocks: int, hosted: int) -> int
     evicted, end, units = 0, cache.nodes.shape[0] - 1, _units(cache)
     while evicted < blocks and cache.nodes[end].after != end:
         node = cache.nodes[end].after
-        if node < units:
+        if node < units:  # a unit; beyond are the unnamed blocks of requests
             _unlink(cache, node)
             cache.nodes[node].references = ABSENT
             if hosted:

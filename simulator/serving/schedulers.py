@@ -434,7 +434,7 @@ def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
     budget = left
     if rules.scheduler != VLLM:
         left = _continue_prompts(worker, left)
-    promised = _outstanding(rules, worker)
+    outstanding = _outstanding(rules, worker)
     while counters[WAITS] > 0 and left > 0 and _seats_taken(worker) < rules.sequences:
         request = int(counters[WAITS + 1])
         sequence = int(states[request].prompt + states[request].generated)
@@ -446,7 +446,7 @@ def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
             break
         planned = min(missing, left) if rules.chunked else missing
         whole = _reserved(rules, sequence, computed + planned, states[request].output)
-        if whole - _shared_blocks(rules, worker, request, units) + promised > counters[FREE]:
+        if whole - _shared_blocks(rules, worker, request, units) + outstanding > counters[FREE]:
             break
         if PREFIXES and units:
             _take_cached(rules, worker, request, units)
@@ -454,7 +454,7 @@ def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
         if PREFIXES and hosted:
             _load(rules, worker, request, units)
         _hold(rules, worker, request, sequence if rules.reserve else computed + planned)
-        promised += max(0, whole - states[request].blocks) if rules.reserve == 2 else 0
+        outstanding += max(0, whole - states[request].blocks) if rules.reserve == 2 else 0
         _run(worker, pop_first(worker, WAITS))
         states[request].plan = planned
         left -= planned
@@ -486,8 +486,8 @@ def _cached_tokens(rules: RuleRecord, units: int, sequence: int) -> int:
 def _shared_blocks(rules: RuleRecord, worker: Worker, request: int, units: int) -> int:
     """Blocks of a prompt's first units that other requests hold, so that they need not be free."""
     if PREFIXES and units:
-        claimed = units - unheld_units(worker.cache, request, units)
-        return claimed * (rules.unit // rules.block)
+        held = units - unheld_units(worker.cache, request, units)
+        return held * (rules.unit // rules.block)
     return 0
 
 
@@ -517,8 +517,8 @@ def _load(rules: RuleRecord, worker: Worker, request: int, units: int) -> None:
     take_from_host(cache, request, units, whole)
     # It holds blocks of its own; of a unit cached by others meanwhile, their copy.
     _hold(rules, worker, request, int(state.computed))
-    given_up = name_units(cache, request, units, whole, rules.merges)
-    worker.counters[FREE] += given_up * (rules.unit // rules.block)
+    freed_copies = name_units(cache, request, units, whole, rules.merges)
+    worker.counters[FREE] += freed_copies * (rules.unit // rules.block)
     if state.generated == 0:
         state.found = state.computed
 
@@ -561,9 +561,9 @@ def _outstanding(rules: RuleRecord, worker: Worker) -> int:
     """Return the blocks that running requests may still take, if reserved for all their output."""
     if rules.reserve != 2:
         return 0
-    promised = 0
+    outstanding = 0
     for position in range(worker.counters[RUNS]):
         request = worker.running[position]
         tokens = worker.states[request].prompt + worker.states[request].output
-        promised += max(0, _needed(int(tokens), rules.block) - worker.states[request].blocks)
-    return promised
+        outstanding += max(0, _needed(int(tokens), rules.block) - worker.states[request].blocks)
+    return outstanding

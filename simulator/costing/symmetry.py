@@ -224,13 +224,13 @@ def _paths(graph: tuple[Longs, Longs, Floats], begin: Longs, nodes: int) -> Long
         last = near.copy()
         for row in near:
             np.minimum.at(row, stop, row[start] + metric)
-    on_way = (near[:, start] + metric == near[:, stop]) & np.isfinite(near[:, start])
+    on_path = (near[:, start] + metric == near[:, stop]) & np.isfinite(near[:, start])
     paths = np.zeros((len(begin), nodes), dtype=np.int64)
     while True:
         more = np.zeros_like(paths)
         more[np.arange(len(begin)), begin] = 1
-        for number, way in enumerate(on_way):
-            arriving = np.bincount(stop[way], weights=paths[number, start[way]], minlength=nodes)
+        for number, used in enumerate(on_path):
+            arriving = np.bincount(stop[used], weights=paths[number, start[used]], minlength=nodes)
             more[number] += arriving.astype(np.int64)
         more = np.minimum(more, 2)
         if np.array_equal(more, paths):

@@ -224,9 +224,9 @@ class Collective:
         """Wait for all of some events; return the time by resource up to the last of them."""
         for end in ends:
             before = self.env.now
-            went = yield end
+            spent_until = yield end
             if self.env.now > before:  # else it had ended before another one that we waited for
-                spent = went
+                spent = spent_until
         return spent
 
     def meet(self, number: int, transfer: Transfer, spent: Floats) -> simpy.Event:

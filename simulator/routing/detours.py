@@ -86,7 +86,7 @@ class Detours:
 
     @cached_property
     def _passable(self) -> Mask:
-        """Nodes that a detour may pass: routers (not the goals behind groups)."""
+        """Nodes that a detour may pass: routers, but not the goals behind groups."""
         return np.append(self.group >= 0, np.zeros(self._groups, dtype=np.bool_))
 
     @property

@@ -414,6 +414,7 @@ def across(
                 field.passing.links.used[0] = used
                 return step
         if not field.passing.listing:
+            # In sums, bytes wait at nodes of the fabric and at sources with a single path in.
             forward_waiting(field.tree.state.size[1] - 1, Ends(last, last, 0), field)
             _send_gathered(hubs, edge, field)
     return len(hubs.order)
@@ -529,6 +530,7 @@ def _send_behind(  # noqa: C901, PLR0912, PLR0915  a hot loop: a call per messag
             _find_entry(ends, hubs, edge, field)
         entry, head = edge.entry[source], edge.head[source]
         if entry >= 0:
+            # A single path in: amounts of a source are gathered, and carried over it together.
             edge.sent[source] += amount
             hit[0] = hit[0] or edge.hit[source]
         else:
@@ -545,6 +547,7 @@ def _send_behind(  # noqa: C901, PLR0912, PLR0915  a hot loop: a call per messag
             _reverse_links(end, links)  # the walk was backwards, from the target to the last hub
             tail = edge.took[0]
         if pairs.hubs > 0:
+            # Only gathered by first and last hub: the pairs are routed later, divided.
             about = (amount, head + tail, sent.number[message])
             _add_to_pair(pairs.row[entry], pairs.row[last], about, pairs)
         elif through < 0.0:

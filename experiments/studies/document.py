@@ -1,4 +1,4 @@
-"""What a study says: its front, all points to filter, what refused others, points in detail."""
+"""Document of a study's answer: its front, all points to filter, refusals, points in detail."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
     from experiments.studies.study import PointRow, StudyReport
 
 _SHOWN = 20
-"""Points of the front that are listed; the best of each objective always are."""
+"""Number of listed points of the front; the best of each objective are always among them."""
 _MUCH = 5.0
-"""Per cent by which engines differ before the answer says what that means."""
+"""Difference of engines (%) above which the answer explains it."""
 _SLICES = 12_000
-"""Slices of the timeline of a point: a page has a dozen points."""
+"""Number of slices in a point's timeline: a page has a dozen points."""
 _REASONS, _PAGE_REASONS = 8, 40
-"""Reasons why points cannot be that a table lists, and a page distinguishes; the rest are one."""
+"""Numbers of refusal reasons in a table, and on a page; the rest are combined."""
 _OTHERS = "other reasons"
 _TIMES = "x"
 """Unit of a dimension that multiplies."""
 
 
 def study(report: "StudyReport") -> Document:
-    """Say what there is to choose from."""
+    """Return the document of a study."""
     outcome, file = report.explored.found, report.study.file
     sections = [_explore(report)]
     if outcome.thresholds:
@@ -81,7 +81,7 @@ def study(report: "StudyReport") -> Document:
 
 
 def _headline(report: "StudyReport") -> str:
-    """Say what there is to choose from."""
+    """Return the headline: the range of choices."""
     goals, front, search = report.study.ways, report.front, report.study.file.search
     count = f"{len(report.explored.results):,} points"
     if report.explored.found.thresholds:
@@ -106,7 +106,7 @@ def _headline(report: "StudyReport") -> str:
 
 
 def _best(report: "StudyReport") -> Iterator[str]:
-    """Say the best of each objective."""
+    """Yield a sentence on the best point of each objective."""
     rows = {row.point: row for row in report.front}
     for name, number in report.explored.best.items():
         row = rows[number]
@@ -122,7 +122,7 @@ def _sentence(text: str) -> str:
 
 
 def say_free(report: "StudyReport") -> str:
-    """Say which dimensions cost nothing in the bill."""
+    """Return a sentence on dimensions that cost nothing in the bill."""
     return (
         f"the bill does not depend on {', '.join(report.free)}, so the front always takes the best "
         "there is of it: make it an objective, or vary cluster instead"
@@ -134,13 +134,13 @@ def _say(report: "StudyReport", name: str, row: "PointRow") -> str:
 
 
 def _value(report: "StudyReport", name: str, value: float) -> str:
-    """Say a value of a figure, a quantile of one, or a dimension."""
+    """Format a value of a figure, a quantile of one, or a dimension."""
     unit = _unit_of_figure(report, name)
     return _dimension(report, name).say(value) if unit is None else say_figure(value, unit)
 
 
 def _unit_of_figure(report: "StudyReport", name: str) -> str | None:
-    """Return the base unit of a figure, a quantile of one or a formula; None of a dimension."""
+    """Return the base unit of a figure, a quantile of one or a formula; None for a dimension."""
     if (figure := figure_of(name)) is not None:
         return figure.unit
     formula = _formula(report, name)
@@ -164,12 +164,12 @@ def _values(report: "StudyReport", values: Mapping[str, Any]) -> str:
 
 
 def _confirmed(report: "StudyReport") -> list[float]:
-    """Return by how much the engine that confirms differs (%), in order of the size."""
+    """Return the absolute differences of the confirming engine (%), in ascending order."""
     return sorted(abs(point.longer_pct) for point in report.explored.confirmed if not point.refused)
 
 
 def _trust(report: "StudyReport") -> Trust:
-    """Say how far replays are off, and how far another engine differs on the front."""
+    """Return the errors of replays, and the difference of another engine on the front."""
     if report.study.serves:
         return prior_trust(serving_prior("all"))
     errors = [workload["baseline_error_pct"] for workload in report.workloads]
@@ -295,7 +295,7 @@ def _front(report: "StudyReport") -> Section:
 
 
 def _marginal(report: "StudyReport", point: "PointRow") -> str:
-    """Say what a point changes against the next of the front: ``-1.96 ms for +300 GB/s``."""
+    """Format a point's difference to the next of the front: ``-1.96 ms for +300 GB/s``."""
     if point.marginal is None:
         return ""
     return " for ".join(
@@ -305,7 +305,7 @@ def _marginal(report: "StudyReport", point: "PointRow") -> str:
 
 
 def _chart(report: "StudyReport") -> Chart:
-    """Draw a study's feasible points over two objectives, or over their numbers, and the front."""
+    """Plot a study's feasible points over two objectives, or over their numbers, and the front."""
     results, goals = report.explored.results, report.study.goals
     columns = [(_axis(report, goal.column), results.column(goal.column)) for goal in goals[:2]]
     if len(columns) == 1:
@@ -329,7 +329,7 @@ def _axis(report: "StudyReport", name: str) -> str:
 
 
 def _listed(front: "Sequence[PointRow]") -> "list[PointRow]":
-    """Take points evenly along the front, the best of each objective among them."""
+    """Select points evenly along the front, with the best of each objective."""
     if len(front) <= _SHOWN:
         return list(front)
     step = (len(front) - 1) / (_SHOWN - 1)
@@ -344,7 +344,7 @@ def _again(point: "PointRow") -> str:
 
 
 def _chosen(report: "StudyReport") -> Section:
-    """Say which point would be chosen by each quantile of what is drawn."""
+    """List the best point for each quantile of the draws."""
     rows = [
         (
             choice.objective,
@@ -363,7 +363,7 @@ def _chosen(report: "StudyReport") -> Section:
 
 
 def _thresholds(report: "StudyReport") -> Section:
-    """Say the least value that keeps the loss, for each combination of the others."""
+    """List the least value within the tolerated loss, for each combination of the others."""
     search = report.study.file.search
     over = str(search.over)
     others = [dimension for dimension in report.study.dimensions if dimension.name != over]
@@ -393,7 +393,7 @@ def _thresholds(report: "StudyReport") -> Section:
 
 
 def _sensitivity(report: "StudyReport") -> Section:
-    """Say what share of each objective's variance a dimension explains."""
+    """List the share of each objective's variance that a dimension explains."""
     rows = [
         Row(
             (
@@ -414,7 +414,7 @@ def _sensitivity(report: "StudyReport") -> Section:
 
 
 def _refused(report: "StudyReport") -> Section:
-    """Say what refused points; a button of the page shows those that a reason refused."""
+    """List the reasons of refusals; a button of the page shows the points of each."""
     total = sum(refusal["points"] for refusal in report.refused) or 1
     rows = [
         Row(
@@ -432,7 +432,7 @@ def _refused(report: "StudyReport") -> Section:
 
 
 def _question(report: "StudyReport") -> Section:
-    """Say on a page what was asked: space, constraints, objectives, search."""
+    """List space, constraints, objectives and search, for the page."""
     file, explored, search = report.study.file, report.explored, report.study.file.search
     trials = f", {search.trials:,} trials, seed {search.seed}" if search.trials else ""
     facts: dict[str, str | Sequence[str]] = {
@@ -464,7 +464,7 @@ def _levels(dimension: "Dimension") -> str:
 
 
 def _explore(report: "StudyReport") -> Section:
-    """Draw on a page the front, parallel coordinates, filters, the table, a point in detail."""
+    """Return the page's front, parallel coordinates, filters, table, and points in detail."""
     about = (
         "Every point; those on the front are better than all others in something. Filter, drag "
         "along an axis of the parallel coordinates, choose a point for its bill, utilities and "
@@ -495,7 +495,7 @@ def _view(report: "StudyReport") -> View:
 
 
 def _point_columns(report: "StudyReport") -> dict[str, Column]:
-    """Make the columns of all points: dimensions, figures, and what refused them."""
+    """Return the columns of all points: dimensions, figures, and refusal reasons."""
     results = report.explored.results
     columns: dict[str, Column] = {}
     for index, dimension in enumerate(report.study.dimensions):
@@ -534,7 +534,7 @@ def _say_goal(goal: "Goal") -> str:
 def _column_specs(
     report: "StudyReport", columns: Mapping[str, Column]
 ) -> list[dict[str, str | bool | None]]:
-    """Say of each column what it is."""
+    """Describe each column."""
     dimensions = {dimension.name: dimension for dimension in report.study.dimensions}
     goals = report.study.ways
     specs: list[dict[str, str | bool | None]] = []
@@ -568,7 +568,7 @@ def _varies(column: Column) -> bool:
 
 
 def _details(report: "StudyReport", tables: dict[str, Columns]) -> dict[str, list[dict[str, Any]]]:
-    """Make of each point that was looked at closely what its panel shows."""
+    """Return the content of the panel of each detailed point."""
     panels: dict[str, list[dict[str, Any]]] = {}
     each = max(2000, _SLICES * 12 // max(12, len(report.details)))
     for point in report.details:
@@ -612,7 +612,7 @@ def _panel(point: PointDetails, key: str, most: int, tables: dict[str, Columns])
 
 
 def _saved(point: PointDetails) -> str:
-    """Say what a point saves of the recorded step; "" of a plan, which was not recorded."""
+    """Format the saving of a point over the recorded step; "" for a plan, which has none."""
     if point.saved_pct is None or point.interval is None:
         return ""
     saved = say_gain(point.saved_pct, point.interval.interval_pct)
@@ -620,7 +620,7 @@ def _saved(point: PointDetails) -> str:
 
 
 def _bill(point: PointDetails) -> dict[str, Any] | None:
-    """Make the lines of a point's bill, and what they add up to."""
+    """Return the lines of a point's bill, and their sum."""
     bill = point.bill
     if bill is None:
         return None
@@ -648,7 +648,7 @@ def _bill(point: PointDetails) -> dict[str, Any] | None:
 
 
 def cache(report: "CacheReport") -> Document:
-    """Say what is in the cache."""
+    """Return the document of the cache."""
     usage = report.usage
     most = format_quantity(usage.limit, "B")
     facts = {

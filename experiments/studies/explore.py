@@ -1,7 +1,7 @@
-"""A study is carried out: points are asked for, answered, judged and kept, in this order.
+"""Execution of a study: points are proposed, answered, checked and stored, in this order.
 
-An answer is looked for in the study's directory, then in the cache, and computed only where neither
-has it. Points are numbered in the order in which the search asks for them.
+An answer is looked up in the study's directory, then in the cache, and computed only if neither has
+it. Points are numbered in the order in which the search proposes them.
 """
 
 import math
@@ -44,22 +44,22 @@ if TYPE_CHECKING:
     from experiments.studies.placed import Run
 
 CHUNK = 512
-"""Points that a worker is handed at once, of the engine that asks many at once; of others one."""
+"""Points per chunk for the engine that evaluates many at once; others get one."""
 CONFIRMED = 50
-"""Points of the front that another engine simulates again, at most: evenly along it."""
+"""Most points of the front that another engine simulates again: evenly along it."""
 PARTLY = 10.0
-"""Seconds between two times that points of a block are written before it is complete."""
+"""Interval at which points of an incomplete block are written (s)."""
 _FITS = "memory fits"
-"""What holds of every plan, whether a study says it or not, unless the workload ignores it."""
-_BOUGHT = ("cost", "power")
-"""Figures that say whether a bill can be made, before anything is simulated."""
+"""Implicit constraint of every plan, unless the workload ignores it."""
+_PRICED = ("cost", "power")
+"""Figures that show whether a bill is possible, before anything is simulated."""
 _IMPOSSIBLE = 10.0
-"""Excess of a point that cannot be at all, beside constraints that are not met by a share."""
+"""Excess of an impossible point, added to those of violated constraints."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """A point of the front as another engine has it: its step (s), and how much longer (%)."""
+    """A point of the front by another engine: its step (s), and its excess over the first (%)."""
 
     point: int
     step: float
@@ -69,7 +69,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The point that is best in a quantile of a figure, and what that is there."""
+    """The point that is best in a quantile of a figure, and the value there."""
 
     objective: str
     quantile: str
@@ -79,7 +79,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Where answers came from: computed now, from the study's directory, from the cache."""
+    """Sources of answers: computed now, from the study's directory, from the cache."""
 
     computed: int
     stored: int
@@ -88,10 +88,10 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Explored:
-    """What a study found: all points, the front (numbers), and the best point per objective.
+    """Results of a study: all points, the front (numbers), and the best point per objective.
 
-    Where objectives are quantiles, ``kept`` is the share of draws in which each point of the front
-    is on the front, and ``chosen`` which point is best for each quantile.
+    If objectives are quantiles, ``kept`` is the share of draws in which each point of the front is
+    on the front, and ``chosen`` the best point for each quantile.
     """
 
     results: Results
@@ -108,9 +108,9 @@ class Explored:
 
 @dataclass(eq=False)
 class Explorer:
-    """Carries a study out; ``run`` answers chunks, ``store`` and ``cache`` keep what it answers.
+    """Executes a study; ``run`` answers chunks, ``store`` and ``cache`` keep the answers.
 
-    ``known`` are answers that are there already, where there is no store.
+    ``known`` are existing answers, if there is no store.
     """
 
     study: Declaration
@@ -150,12 +150,12 @@ class Explorer:
         )
 
     def explore(self) -> Explored:
-        """Search the space, and simulate the front again if the study says so.
+        """Search the space, and simulate the front again if the study requires it.
 
         Raises
         ------
         StudyError
-            If no point is feasible: with what refused how many.
+            If no point is feasible: with the number of points per refusal.
         TwofoldError
             If the study's directory cannot be written.
         """
@@ -177,7 +177,7 @@ class Explorer:
         return replace(explored, confirmed=confirmed, counts=Counts(**self._counts))
 
     def _searched(self) -> Found:
-        """Feed a method's batches with what they become."""
+        """Run the search method, sending it the rows of each batch."""
         method = METHODS[self.study.file.search.method](self.study)
         try:
             batch = next(method)
@@ -189,7 +189,7 @@ class Explorer:
         return outcome
 
     def _rows(self, batch: Sequence[Coordinates]) -> list[Row]:
-        """Say what a batch of points becomes, and keep it."""
+        """Evaluate a batch of points, and store it."""
         rows: list[Row] = []
         for begin in range(0, len(batch), BLOCK):
             rows += self._judged(batch[begin : begin + BLOCK])
@@ -197,7 +197,7 @@ class Explorer:
         return rows
 
     def _write(self, last: int) -> None:
-        """Write the blocks that are complete; at the end what there is."""
+        """Write the complete blocks; at the end the rest."""
         while self._written < last:
             block = min(self._written + BLOCK, last)
             if self.store is not None:
@@ -205,9 +205,9 @@ class Explorer:
             self._written = block
 
     def _write_partly(self) -> None:
-        """Write a block that is not complete now and then, so that a report can show its points.
+        """Write an incomplete block from time to time, so that a report can show its points.
 
-        When it is complete it is written anew: as if nobody had.
+        When it is complete it is overwritten, and does not depend on this.
         """
         unwritten = len(self.results) - self._written
         if self.store is None or not unwritten or time.monotonic() - self._shown < PARTLY:
@@ -224,7 +224,7 @@ class Explorer:
         rows: list[Row] = []
 
         def take() -> None:
-            """Add points, in their order, as far as all of their answers have come."""
+            """Add points, in order, as far as all of their answers have arrived."""
             while len(rows) < len(points) and wanted[len(rows)].keys() <= self._known.keys():
                 rows.append(self._row(points[len(rows)], self._known, engine))
                 self.results.add(rows[-1])
@@ -236,9 +236,9 @@ class Explorer:
         return rows
 
     def _quantiles(self, jobs: Sequence[Job] | None) -> dict[str, float]:
-        """Draw figures of a point, keep what was drawn, and return the quantiles asked for.
+        """Draw figures of a point, keep the draws, and return the quantiles asked for.
 
-        Of a point that cannot be nothing is drawn.
+        An impossible point gets NaN for all draws.
         """
         if jobs is None:
             for kept_draws in self._drawn.values():
@@ -253,14 +253,14 @@ class Explorer:
         return quantiles
 
     def _tables(self, rows: NDArray[np.intp]) -> dict[str, Floats]:
-        """Return what was drawn of each figure at some points, shape ``(points, draws)``."""
+        """Return the draws of each figure at some points, shape ``(points, draws)``."""
         return {
             name: np.frombuffer(values).reshape(-1, self._draws.count)[rows]
             for name, values in self._drawn.items()
         }
 
     def _kept(self, front: Sequence[int]) -> tuple[float, ...]:
-        """Say in what share of the draws each point of the front is on it."""
+        """Return the share of draws in which each point of the front is on it."""
         if not self._robust:
             return ()
         feasible = np.flatnonzero(self.results.feasible)
@@ -275,7 +275,7 @@ class Explorer:
         return tuple(kept(values, by_number, rows.tolist()))
 
     def _chosen(self) -> Iterator[Chosen]:
-        """Say which point is best in each quantile of a figure that is drawn."""
+        """Yield the best point for each quantile of a drawn figure."""
         feasible = np.flatnonzero(self.results.feasible)
         tables = self._tables(feasible)
         for goal in self._robust:
@@ -285,7 +285,7 @@ class Explorer:
                 yield Chosen(goal.name, name, int(feasible[at]), float(values[at]))
 
     def _placed(self, at: Coordinates) -> "_Point":
-        """Place a point's workloads, and refuse what can be refused before it is simulated."""
+        """Place a point's workloads, and refuse it if possible without a simulation."""
         values = values_at(self.study.dimensions, at)
         try:
             jobs = [
@@ -298,15 +298,15 @@ class Explorer:
             return _Point(at, (), str(error), _IMPOSSIBLE)
         try:
             refused, excess = self._judge(self._early, at, jobs)
-            self._computed(jobs, _BOUGHT)
-        except ClusterError as error:  # a part that has no price
+            self._computed(jobs, _PRICED)
+        except ClusterError as error:  # a part without a price
             return _Point(at, (), str(error), _IMPOSSIBLE)
         return _Point(at, tuple(jobs), refused, excess)
 
     def _judge(
         self, constraints: Iterable[Constraint], at: Coordinates, jobs: Sequence[Job]
     ) -> tuple[str, float]:
-        """Return the first constraint that is not met, and by how much all are not."""
+        """Return the first violated constraint, and the sum of the excess of all."""
         of_dimensions = {
             dimension.name: float(dimension.value(coordinate))
             for dimension, coordinate in zip(self.study.dimensions, at, strict=True)
@@ -331,7 +331,7 @@ class Explorer:
     def _judged_row(
         self, point: "_Point", answers: dict[bytes, Answer], engine: str
     ) -> tuple[Row, Sequence[Job] | None]:
-        """Say what became of a point, with its jobs where they were simulated."""
+        """Return the row of a point, with its jobs if they were simulated."""
         nothing = (math.nan,) * len(self.bases)
         of_dimensions = self._own(point.at)
         if point.refused:
@@ -352,7 +352,7 @@ class Explorer:
         refused, excess = self._judge(self._late, point.at, jobs)
         figures = of_dimensions | self._computed(jobs, FIGURES)
         for goal in self._formulas:
-            figures[goal.name] = value = _by_formula(goal, figures, jobs)
+            figures[goal.name] = value = _formula_value(goal, figures, jobs)
             if not math.isfinite(value):
                 why = f"{goal.name} is not a number here: it divides by 0"
                 return Row(point.at, steps, of_dimensions, why, _IMPOSSIBLE), None
@@ -368,7 +368,7 @@ class Explorer:
         }
 
     def _computed(self, jobs: Sequence[Job], names: Iterable[str]) -> dict[str, float]:
-        """Compute figures of these names; one that nobody asked for may be unknown."""
+        """Compute figures by name; one that is not asked for may be unknown."""
         values, wanted = {}, self.study.asked_names
         for name in (figure_name for figure_name in self._figures if figure_name in names):
             try:
@@ -386,7 +386,7 @@ class Explorer:
         uncertain: bool = False,
         came: Callable[[], None] = lambda: None,
     ) -> dict[bytes, Answer]:
-        """Find answers, and compute those that are nowhere; ``came`` is called as they come."""
+        """Look up answers, and compute the missing ones; ``came`` is called as they arrive."""
         missing = [key for key in placed_by_key if key not in self._known]
         self._counts["stored"] += sum(key in self._stored for key in placed_by_key)
         if missing and self.cache is not None:
@@ -413,7 +413,7 @@ class Explorer:
             self.store.keep(answers.items())
 
     def _cache(self, keys: Sequence[bytes], answers: Sequence[Answer]) -> None:
-        """Keep answers for other studies; a cache that fails is left out from then on."""
+        """Keep answers for other studies; after a failure the cache is no longer used."""
         if self.cache is None:
             return
         try:
@@ -423,14 +423,14 @@ class Explorer:
             self.cache = None
 
     def _spread(self, front: Sequence[int]) -> list[int]:
-        """Take points evenly along the front, in the order of the first objective."""
+        """Select points evenly along the front, in the order of the first objective."""
         first = self.results.column(self.study.goals[0].column)
         along = sorted(front, key=lambda number: (first[number], number))
         places = np.linspace(0, len(along) - 1, min(CONFIRMED, len(along)))
         return [along[position] for position in np.unique(places.round().astype(np.intp)).tolist()]
 
     def _nothing(self) -> str:
-        """Say why no point is left."""
+        """Return why no point is feasible."""
         counts: dict[str, int] = {}
         for why in self.results.refused:
             counts[why] = counts.get(why, 0) + 1
@@ -440,7 +440,7 @@ class Explorer:
         return f"none of {len(self.results):,} points can be: refused are {reasons}{more}"
 
     def confirmed_before(self, front: Sequence[int]) -> tuple[Confirmed, ...]:
-        """Return what the engine that confirms has answered of a front, as far as that is known."""
+        """Return the known answers of the confirming engine for a front."""
         engine = self.study.confirm
         if engine is None:
             return ()
@@ -466,8 +466,8 @@ class Explorer:
             yield Confirmed(number, step, longer, row.refused)
 
 
-def _by_formula(goal: Goal, figures: Mapping[str, float], jobs: Sequence[Job]) -> float:
-    """Compute an objective from the figures of a point; NaN where it is not a number."""
+def _formula_value(goal: Goal, figures: Mapping[str, float], jobs: Sequence[Job]) -> float:
+    """Compute an objective from the figures of a point; NaN if it is undefined."""
 
     def look(name: str) -> float:
         return figures[name] if name in figures else number_at(jobs, name)
@@ -476,22 +476,22 @@ def _by_formula(goal: Goal, figures: Mapping[str, float], jobs: Sequence[Job]) -
 
 
 def objectives_of(study: Declaration, results: Results) -> Floats:
-    """Values of all objectives at all points, less being better: shape ``(points, objectives)``."""
+    """Return all objectives at all points, less being better: shape ``(points, objectives)``."""
     columns = [goal.sign * results.column(goal.column) for goal in study.goals]
     return np.stack(columns, axis=1)
 
 
 def judged(study: Declaration, results: Results, outcome: Found, counts: Counts) -> Explored:
-    """Find the front of results, what it covers, and the best point of each objective.
+    """Compute the front of results, its hypervolume, and the best point of each objective.
 
     Parameters
     ----------
     study
-        Whose objectives there are.
+        With the objectives.
     results
-        All points, of which one at least is feasible.
+        All points, of which at least one is feasible.
     outcome, counts
-        What the search found besides, and where answers came from.
+        Other results of the search, and the sources of answers.
     """
     columns = objectives_of(study, results)
     feasible = np.flatnonzero(results.feasible)
@@ -508,7 +508,7 @@ def judged(study: Declaration, results: Results, outcome: Found, counts: Counts)
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A point before it is simulated: its workloads in place, or what refuses it."""
+    """A point before its simulation: its placed workloads, or the refusal."""
 
     at: Coordinates
     jobs: tuple[Job, ...]
@@ -516,21 +516,21 @@ class _Point:
     excess: float = 0.0
 
     def asked(self, engine: str, *, uncertain: bool = False) -> dict[bytes, Placed]:
-        """Return what has to be simulated, by key."""
+        """Return what must be simulated, by key."""
         if self.refused:
             return {}
         return {_key(job.placed, engine, uncertain=uncertain): job.placed for job in self.jobs}
 
 
 def _key(placed: Placed, engine: str, *, uncertain: bool) -> bytes:
-    """Hash what an answer depends on: the step, the engine, and whether what is open is asked."""
+    """Hash what an answer depends on: the step, the engine, and whether sources are included."""
     return bytes.fromhex(placed.key) + engine.encode() + b" and what is open" * uncertain
 
 
 def _chunks(
     missing: Sequence[bytes], placed_by_key: dict[bytes, Placed], engine: str, *, uncertain: bool
 ) -> tuple[list[Chunk], dict[int, list[bytes]]]:
-    """Put what has to be computed together by site; each chunk has a number."""
+    """Group computations by site; each chunk has a number."""
     by_site: dict[str, list[bytes]] = {}
     for key in missing:
         by_site.setdefault(placed_by_key[key].site.key, []).append(key)

@@ -1,19 +1,19 @@
-"""Figures of a point: the named numbers that objectives, constraints and columns are made of.
+"""Figures of a point: the named numbers of which objectives, constraints and columns are made.
 
-A figure is a function from the jobs of a point, one per workload, to a number in a base unit; it
-stands in :data:`FIGURES` under the name that study files use. One that is ``simulated`` needs the
-steps' times; any other is known before, and a constraint on it refuses a point unsimulated.
+A figure is a function from the jobs of a point, one per workload, to a number in a base unit,
+stored in :data:`FIGURES` under its name in study files. One that is ``simulated`` needs the steps'
+times; any other is known before, and a constraint on it refuses a point unsimulated.
 
-Below them the Pareto front: points that no other beats in everything, what it covers, and, of two
-objectives, what the next point gains for what it gives up.
+Then the Pareto front: points not dominated by any other, their hypervolume, and, for two
+objectives, the trade-off to the next point.
 
-An objective may be a quantile of what a step may be. A step is drawn :data:`DRAWS` times: its
-logarithm is moved by every source that leaves it open (:mod:`experiments.studies.answers`), each by
-a normal number of its own. All points take the same numbers for the same source (common random
-numbers: P. Glasserman, D. D. Yao, Management Science 38, 1992), so that what they share does not
-blur how they compare. Numbers of a source are one from each of as many equally likely intervals, in
-an order that depends on its name alone (M. D. McKay et al., Technometrics 21, 1979): a study has
-the same draws wherever it is computed.
+An objective may be a quantile over the uncertainty of a step. A step is drawn :data:`DRAWS` times:
+its logarithm is moved by every uncertain source (:mod:`experiments.studies.answers`), each by a
+normal number of its own. All points use the same numbers for the same source (common random
+numbers: P. Glasserman, D. D. Yao, Management Science 38, 1992), so that common errors do not blur
+their comparison. Numbers of a source are a stratified sample, one from each of equally likely
+intervals, in an order that depends on its name alone (M. D. McKay et al., Technometrics 21, 1979):
+a study has the same draws on every machine.
 """
 
 import hashlib
@@ -39,11 +39,11 @@ from topologies.cluster.bill import token_cost
 
 @dataclass(frozen=True)
 class Job:
-    """A workload at a point: where and what it is, and how long its step took (s).
+    """A workload at a point: its placement, and the time of its step (s).
 
-    ``step`` is NaN before it is simulated, and so is ``busy``, how long an accelerator works in it;
-    ``moves`` are what leaves the step open. Of a deployment ``served`` is what requests saw.
-    ``share`` is the workload's weight over the sum of all.
+    ``step`` is NaN before the simulation, and so is ``busy``, the working time of an accelerator in
+    it; ``moves`` are the effects of uncertain sources. For a deployment ``served`` has the
+    latencies of its requests. ``share`` is the workload's weight over the sum of all.
     """
 
     placed: Placed
@@ -55,7 +55,7 @@ class Job:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The cluster with all that the point changes of it."""
+        """The cluster with all changes of the point."""
         return self.placed.cluster
 
     @property
@@ -65,26 +65,26 @@ class Job:
 
     @property
     def nodes(self) -> int:
-        """Nodes that the job uses; 1 where a graph draws all of the network."""
+        """Nodes that the job uses; 1 if the whole network is one graph."""
         site = self.placed.site
         return 1 if site.cluster.is_one_graph else place(site.cluster, site.ranks, site.nodes).nodes
 
     def energy(self, step: float) -> float:
-        """Energy of a step that takes so long (J): kernels work as long, all else throughout."""
+        """Energy of a step of a given time (J): kernels work as long, all else throughout."""
         busy = {"accelerator": self.busy / step if step else 0.0}
         return self.placed.bill.energy(step, busy)
 
     @property
     def tokens(self) -> int | None:
-        """Tokens of a step of the whole job; None of a trace."""
+        """Tokens of a step of the whole job; None for a trace."""
         return self.placed.site.tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A named number of a point: its base unit ("" for counts), what it is, and how it is found.
+    """A named number of a point: its base unit ("" for counts), description, and function.
 
-    One that takes time is ``asked``: computed where a constraint or an objective names it.
+    An expensive one is ``asked``: computed only if a constraint or an objective names it.
     """
 
     unit: str
@@ -95,15 +95,15 @@ class Figure:
 
 
 def step_s(jobs: Sequence[Job]) -> float:
-    """Step time (s), the mean over workloads by their weights.
+    """Step time (s): the mean over workloads by their weights.
 
-    A weight says how many of all steps are the workload's.
+    A weight is the workload's share of all steps.
     """
     return math.fsum(job.share * job.step for job in jobs)
 
 
 def tokens_per_s(jobs: Sequence[Job]) -> float:
-    """Tokens of all steps over the time of all, each workload by its weight.
+    """Tokens of all steps over the time of all, each workload by its weight (1/s).
 
     Raises
     ------
@@ -122,12 +122,12 @@ def tokens_per_s(jobs: Sequence[Job]) -> float:
 
 
 def _seen(name: str, jobs: Sequence[Job]) -> float:
-    """Return what requests saw, the mean over deployments by their weights.
+    """Return a latency or rate of requests: the mean over deployments by their weights.
 
     Raises
     ------
     StudyError
-        If it is a step, which has no requests.
+        If a workload is a step, which has no requests.
     """
     if any(job.served is None for job in jobs):
         raise StudyError(f"{name}: no workload is a deployment")
@@ -135,13 +135,13 @@ def _seen(name: str, jobs: Sequence[Job]) -> float:
 
 
 def tokens_per_s_per_gpu(jobs: Sequence[Job]) -> float:
-    """Tokens a second over the accelerators that are held."""
+    """Token rate over the number of held accelerators (1/s)."""
     _seen("tokens", jobs)
     return math.fsum(job.share * job.served.tokens / job.served.ranks for job in jobs if job.served)
 
 
 def usd_per_million_tokens(jobs: Sequence[Job]) -> float:
-    """Return what a million tokens cost (USD), as ``twofold serving`` says it.
+    """Return the cost of a million tokens (USD), as in ``twofold serving``.
 
     Raises
     ------
@@ -162,12 +162,12 @@ def gpus(jobs: Sequence[Job]) -> float:
 
 
 def nodes(jobs: Sequence[Job]) -> float:
-    """Nodes of the job that uses the most."""
+    """Nodes of the largest job."""
     return float(max(job.nodes for job in jobs))
 
 
 def memory(jobs: Sequence[Job]) -> float:
-    """Return what the fullest rank of any plan needs (B), as :mod:`traces.generate.memory` has it.
+    """Return the memory need of the fullest rank of any plan (B): :mod:`traces.generate.memory`.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def memory(jobs: Sequence[Job]) -> float:
 
 
 def memory_room(jobs: Sequence[Job]) -> float:
-    """Memory of an accelerator (B), of the plan that has the least left; infinite if not known."""
+    """Memory of an accelerator (B), for the plan with the least left; infinite if unknown."""
     sites = [job.placed.site for job in jobs if job.placed.site.memory is not None]
     room = {site: math.inf if site.memory_room is None else site.memory_room for site in sites}
     tightest = min(sites, key=lambda site: room[site] - (site.memory or 0.0), default=None)
@@ -191,7 +191,7 @@ def memory_room(jobs: Sequence[Job]) -> float:
 
 
 def cost(jobs: Sequence[Job]) -> float:
-    """Return what nodes and network cost (USD), of the job that takes most: the bill of materials.
+    """Return the cost of nodes and network (USD) for the most expensive job: its bill of materials.
 
     Raises
     ------
@@ -202,12 +202,12 @@ def cost(jobs: Sequence[Job]) -> float:
 
 
 def power(jobs: Sequence[Job]) -> float:
-    """Return what they draw while every part works (W), with what the site takes besides.
+    """Return the power of these while every part works (W), with the overhead of the site.
 
     Raises
     ------
     ClusterError
-        If it is not known what a part draws.
+        If the power of a part is unknown.
     """
     return max(job.placed.bill.active_power for job in jobs)
 
@@ -262,7 +262,7 @@ FIGURES: dict[str, Figure] = {
         "J", "energy per token, weighted", energy_per_token, simulated=True, asked=True
     ),
 }
-"""Every figure, by the name that a study file uses."""
+"""Every figure, by its name in study files."""
 OF_STEPS = ("step_s", "tokens_per_s", "energy_per_step", "energy_per_token")
 """Figures that need the time of a step."""
 OF_REQUESTS = (
@@ -271,11 +271,11 @@ OF_REQUESTS = (
 )
 """Figures of deployments."""
 FITS: dict[str, tuple[str, str]] = {"memory": ("memory", "memory_room")}
-"""What ``NAME fits`` compares: the figure that is needed, and the one that there is room for."""
+"""The figures compared by ``NAME fits``: the need, and the capacity."""
 
 
 def figure_of(column: str) -> Figure | None:
-    """Return the figure that a column of results is of, a quantile of it too.
+    """Return the figure of a column of results, also of a quantile.
 
     Examples
     --------
@@ -286,7 +286,7 @@ def figure_of(column: str) -> Figure | None:
 
 
 def say_figure(value: float, unit: str) -> str:
-    """Say a figure with its unit, as tables do.
+    """Format a figure with its unit, as tables do.
 
     Examples
     --------
@@ -327,7 +327,7 @@ Mask = NDArray[np.bool_]
 
 
 def pareto(values: Floats) -> Mask:
-    """Say which points no other is at least as good as in all objectives and better in one.
+    """Mark the points that no other dominates: as good in all objectives and better in one.
 
     Parameters
     ----------
@@ -346,7 +346,7 @@ def pareto(values: Floats) -> Mask:
     [True, True, False, True]
     """
     on_front = np.zeros(len(values), dtype=np.bool_)
-    left = np.lexsort(values.T[::-1])  # none behind a point beats it
+    left = np.lexsort(values.T[::-1])  # no later point dominates an earlier one
     while len(left):
         best = left[0]
         on_front[best] = True
@@ -392,7 +392,7 @@ def _volume(values: Floats, reference: Floats) -> float:
 
 
 def marginal(values: Floats) -> Floats:
-    """Return what each point changes against the next one, which is worse in the first objective.
+    """Return each point's difference to the next one, which is worse in the first objective.
 
     Parameters
     ----------
@@ -413,11 +413,11 @@ def marginal(values: Floats) -> Floats:
 
 
 def knee(values: Floats, signs: Sequence[float]) -> int | None:
-    """Return the point of a front behind which less is gained for what is given up.
+    """Return the knee of a front: the point beyond which the trade-off becomes worse.
 
     It is the one farthest below the straight line between the ends, with both objectives scaled to
-    run from 0 to 1 along the front (I. Das, Structural Optimization 18, 1999; Kneedle of V.
-    Satopaa et al., ICDCS Workshops 2011).
+    run from 0 to 1 along the front (I. Das, Structural Optimization 18, 1999; Kneedle of V. Satopaa
+    et al., ICDCS Workshops 2011).
 
     Parameters
     ----------
@@ -442,31 +442,31 @@ def knee(values: Floats, signs: Sequence[float]) -> int | None:
     spans = np.ptp(costs, axis=0)
     if len(costs) < _FEWEST or not spans.all():
         return None
-    # On the line between (0, 1) and (1, 0) both add up to 1; below it to less.
+    # On the line between (0, 1) and (1, 0) the sum is 1; below it is less.
     sums = ((costs - costs.min(axis=0)) / spans).sum(axis=1)
     lowest = int(np.argmin(sums))
     return lowest if sums[lowest] < 1.0 - _ROUNDING else None
 
 
 _FEWEST = 3
-"""Points of a front that can have a knee."""
+"""Fewest points of a front that can have a knee."""
 _ROUNDING = 1e-9
-"""Below what sums of scaled objectives differ by rounding alone."""
+"""Difference of sums of scaled objectives that may be rounding."""
 
 
 DRAWS = 200
-"""Draws of all that is not known."""
+"""Number of draws of all uncertain sources."""
 CHOSEN = ("median", "p75", "p90", "p95", "worst")
-"""Quantiles for which an answer says which point would be chosen."""
+"""Quantiles for which an answer has the best point."""
 _PERCENTILE = re.compile(r"p([1-9]\d?)")
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """An objective: a figure or a dimension, which way is better, and of what is drawn which part.
+    """An objective: a figure or a dimension, its direction, and the quantile of its draws.
 
-    ``quantile`` is ``median``, ``p90`` and the like, or ``worst``; "" takes the figure as it is.
-    ``formula`` is what it is computed by, where it is not a figure and no dimension.
+    ``quantile`` is ``median``, ``p90`` and the like, or ``worst``; "" takes the figure without
+    draws. ``formula`` defines an objective that is neither a figure nor a dimension.
     """
 
     name: str
@@ -476,17 +476,17 @@ class Goal:
 
     @property
     def names(self) -> frozenset[str]:
-        """Figures and dimensions that it is made of."""
+        """Figures and dimensions in it."""
         return frozenset((self.name,)) if self.formula is None else self.formula.names
 
     @property
     def column(self) -> str:
-        """What its column in results is called."""
+        """Name of its column in results."""
         return f"{self.name} {self.quantile}" if self.quantile else self.name
 
     @property
     def sign(self) -> float:
-        """Times which less is better."""
+        """Factor that makes less better."""
         return 1.0 if self.way == "min" else -1.0
 
 
@@ -498,7 +498,7 @@ def is_quantile(text: object) -> bool:
 
 
 def check_quantile(text: object) -> str:
-    """Return a quantile's name as it was given.
+    """Return a valid name of a quantile unchanged.
 
     Raises
     ------
@@ -516,7 +516,7 @@ def check_quantile(text: object) -> str:
 
 
 def quantile(values: Floats, name: str, way: str) -> Floats:
-    """Return a quantile of draws, the last axis; the worst is the greatest of what is to be least.
+    """Return a quantile over the last axis; the worst is the maximum of what is minimised.
 
     Examples
     --------
@@ -533,7 +533,7 @@ def quantile(values: Floats, name: str, way: str) -> Floats:
 
 @dataclass(eq=False)
 class Draws:
-    """Normal numbers of every source; the same for all points of all studies."""
+    """Normal numbers of every source; equal for all points of all studies."""
 
     count: int = DRAWS
     _known: dict[str, Floats] = field(default_factory=dict)
@@ -549,7 +549,7 @@ class Draws:
         return self._known[source]
 
     def factors(self, moves: Sequence[Move]) -> Floats:
-        """By what a step is multiplied in each draw."""
+        """Return the factor on a step in each draw."""
         logs = np.zeros(self.count)
         for move in moves:
             by = self.of(move.source) / WITHIN_95
@@ -560,8 +560,8 @@ class Draws:
 def drawn(name: str, jobs: Sequence[Job], factors: Sequence[Floats]) -> Floats:
     """Return a simulated figure in each draw of the jobs' steps; kernels work as long in all.
 
-    Every such figure is made of the mean step, of tokens, which are known, and of the energy of a
-    step, which grows by as much with each second: two steps show it of all.
+    Every such figure is a function of the mean step, of tokens, which are known, and of the energy
+    of a step, which is linear in its time: two steps determine it.
 
     Raises
     ------
@@ -587,22 +587,21 @@ def drawn(name: str, jobs: Sequence[Job], factors: Sequence[Floats]) -> Floats:
 
 
 def kept(values: Floats, tables: Mapping[int, Floats], front: Sequence[int]) -> list[float]:
-    """Say in what share of the draws each point of a front is on the front.
+    """Return the share of draws in which each point of a front is on the front.
 
     Parameters
     ----------
     values
-        Of all objectives at the points that can be, less being better, shape ``(points,
-        objectives)``.
+        Of all objectives at the possible points, less being better, shape ``(points, objectives)``.
     tables
-        Of objectives that are drawn, by their number: shape ``(points, draws)``.
+        Draws of objectives, by number of the objective: shape ``(points, draws)``.
     front
         Rows of ``values``.
 
     Returns
     -------
     list of float
-        One for each of the front, 1 where nothing is drawn.
+        One for each of the front, 1 without draws.
 
     Examples
     --------

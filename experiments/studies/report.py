@@ -1,4 +1,4 @@
-"""A study as its directory has it, finished or not: read back without simulating its points."""
+"""Reports of studies from their directories, finished or not, without simulating the points."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -43,14 +43,14 @@ from simulator.timeline import Timeline
 from topologies.cluster.bill import Bill
 
 DETAILS = 12
-"""Points that a report looks at closely, beside those that are named."""
-_FOUND_BY_ORDER = ("bisect", "sensitivity")
-"""Methods that find something besides the points."""
+"""Number of points with details, beside those asked for by number."""
+_WITH_OWN_RESULTS = ("bisect", "sensitivity")
+"""Methods with results besides the points."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """What a study read when its points were computed: files with paths from its folder."""
+    """Inputs of a study when its points were computed: files with paths from its folder."""
 
     version: str = "unknown"
     source: str = ""
@@ -59,7 +59,7 @@ class _Inputs:
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """What draws told: of each point of the front how often it stays there, and who is chosen."""
+    """Results of draws: how often points stay on the front, and the best by quantile."""
 
     front: tuple[int, ...]
     kept: tuple[float, ...]
@@ -148,7 +148,7 @@ def report(
 
 
 def _with_drawn(explored: Explored, directory: Path, notes: list[str]) -> Explored:
-    """Add what draws say of the points, if it is there and of these points."""
+    """Add the results of draws, if they exist and belong to these points."""
     path = directory / DRAWN
     of_draws = _decoded(path, _Drawn) if path.is_file() else None
     if of_draws is None or of_draws.front != explored.front:
@@ -168,7 +168,7 @@ def _declared(directory: Path) -> Declaration:
 
 
 def _folder(directory: Path, folder: Path | str | None) -> Path:
-    """Return the folder from which the study takes its paths."""
+    """Return the folder to which the study's paths are relative."""
     if folder is not None:
         return Path(folder)
     origin = directory / ORIGIN
@@ -181,7 +181,7 @@ def _inputs(directory: Path) -> _Inputs:
 
 
 def _decoded(path: Path, kind: type[_Kind]) -> _Kind:
-    """Read JSON that the study wrote."""
+    """Read a JSON file of the study."""
     try:
         return msgspec.json.decode(_text(path), type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -189,21 +189,21 @@ def _decoded(path: Path, kind: type[_Kind]) -> _Kind:
 
 
 def _files(declared: Declaration, stored: _Inputs, directory: Path) -> Iterator[Path]:
-    """Yield what is read: files of the directory, and those that it names."""
+    """Yield the input files: those of the directory, and those that it names."""
     yield from (directory / name for name in (STUDY, INPUTS, ORIGIN, INDEX, DRAWN))
     yield from (directory / RESULTS).glob("*.parquet")
     yield from (declared.folder / file["path"] for file in stored.files)
 
 
 def _text(path: Path) -> str:
-    """Read a file that the study wrote."""
+    """Read a text file of the study."""
     return read_text(path, StudyError)
 
 
 def _workloads(
     declared: Declaration, stored: _Inputs, notes: list[str], watch: Watch
 ) -> tuple[list[Base], list[WorkloadAnswer]]:
-    """Read traces and plans if they are as they were; else note what is not."""
+    """Read traces and plans that are unchanged; note the others."""
     notes += _other_program(stored)
     unread = workload_answers(declared, [None] * len(declared.names))
     if changed := _changed(declared, stored):
@@ -226,7 +226,7 @@ def _other_program(stored: _Inputs) -> list[str]:
 
 
 def _changed(declared: Declaration, stored: _Inputs) -> str:
-    """Say which input is gone or other than it was; "" if none is."""
+    """Return which input is missing or has changed; "" if none."""
     if not stored.files:
         return "the study's inputs are unknown" if not (declared.folder).is_dir() else ""
     for file in stored.files:
@@ -239,9 +239,9 @@ def _changed(declared: Declaration, stored: _Inputs) -> str:
 
 
 def _outcome(declared: Declaration, results: Results, notes: list[str]) -> Found:
-    """Let a search go over its points again: what it found besides follows from them."""
+    """Replay a search over its points: its other results follow from them."""
     name = declared.file.search.method
-    if name not in _FOUND_BY_ORDER:
+    if name not in _WITH_OWN_RESULTS:
         return Found()
     method, at = METHODS[name](declared), 0
     try:
@@ -260,7 +260,7 @@ def _outcome(declared: Declaration, results: Results, notes: list[str]) -> Found
 def _confirmed(
     declared: Declaration, bases: Sequence[Base], directory: Path, explored: Explored
 ) -> tuple[Confirmed, ...]:
-    """Return what the engine that confirms has answered, as the directory has it."""
+    """Return the answers of the confirming engine in the directory."""
     if declared.confirm is None:
         return ()
     explorer = Explorer(declared, bases, run=lambda _: iter(()), known=answers_in(directory))
@@ -272,14 +272,14 @@ _TWICE = 2.0
 
 
 def chosen_points(explored: Explored, most: int, named: Sequence[int] = ()) -> tuple[int, ...]:
-    """Choose points to be looked at: those named, the best of each objective, some of the front.
+    """Select points for details: those named, the best of each objective, some of the front.
 
     Parameters
     ----------
     explored
-        What the study found.
+        The study's results.
     most
-        How many there may be beside those that are named.
+        Largest number of points beside those that are named.
     named
         Numbers of points.
 
@@ -308,20 +308,20 @@ def details_of(
     points: Sequence[int],
     watch: Watch = lambda _: None,
 ) -> Iterator[PointDetails]:
-    """Look at points closely: simulate each once more, and with twice of each resource.
+    """Compute details of points: simulate each once more, and with twice of each resource.
 
     Parameters
     ----------
     study
-        Whose points they are.
+        The study of the points.
     bases
         Its workloads.
     results
         All its points.
     points
-        Numbers of those that are looked at. Of one that cannot be simulated there is nothing.
+        Numbers of the points. One that cannot be simulated has no details.
     watch
-        Called with what is about to be done; returns where its progress goes.
+        Called with the next action; returns the callback for its progress.
 
     Yields
     ------
@@ -329,14 +329,14 @@ def details_of(
         For each point its workloads.
     """
     if bases[0].serving is not None:
-        return  # a deployment has no step; what its requests saw is in the results
+        return  # a deployment has no step; the latencies of its requests are in the results
     sites = Sites(study, bases)
     for number in counted(points, watch("points in detail")):
         for index in range(len(bases)):
             try:
                 placed = sites.placed(index, results.values(number))
                 yield _details(number, bases[index], placed, study.settings.engine)
-            except TwofoldError:  # what refuses it is said in the results
+            except TwofoldError:  # the refusal is in the results
                 continue
 
 
@@ -376,7 +376,7 @@ def _bill(placed: Placed) -> Bill | None:
 
 
 def _utilities(scenario: Scenario, timeline: Timeline) -> list[PointUtility]:
-    """Double every resource in one pass over the step, and say which cannot matter."""
+    """Double every resource in one pass over the step, and note those without effect."""
     points = DesignPoints(replace(scenario, slow_down=0.0))
     base = float(points.steps([Change()])[0])
     rows = [

@@ -1,4 +1,4 @@
-"""What became of the points of a study, as columns: where they are, figures, what refused them."""
+"""Results of a study as columns: coordinates of its points, figures, refusals."""
 
 import math
 from array import array
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from experiments.intervals.interval import Interval
 
 Coordinates = tuple[float, ...]
-"""Of a point, one for each dimension: a level's index, or a number of a continuum."""
+"""Of a point, one for each dimension: a level's index, or a number of a continuous range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of a point.
+    """Result of a point.
 
-    ``refused`` says why it cannot be, or which constraint it does not meet; "" of one that is
-    feasible. ``excess`` is by how much constraints are not met, for searches. ``steps`` are the
-    workloads' (s), NaN where they were not simulated.
+    ``refused`` is the reason why it is impossible, or the constraint that it violates; "" for a
+    feasible one. ``excess`` is the total violation of constraints, for searches. ``steps`` are the
+    workloads' (s), NaN if they were not simulated.
     """
 
     coordinates: Coordinates
@@ -77,7 +77,7 @@ class Results:
         return np.fromiter((not why for why in self.refused), dtype=np.bool_, count=len(self))
 
     def column(self, name: str) -> Floats:
-        """Return a figure, or a dimension of numbers, of all points."""
+        """Return a figure, or a numeric dimension, of all points."""
         if name in self._numbers:
             return np.array(self._numbers[name])
         index = [axis.name for axis in self.dimensions].index(name)
@@ -87,11 +87,11 @@ class Results:
         return np.array(dimension.levels, dtype=np.float64)[coordinates.astype(np.intp)]
 
     def coordinates_of(self, index: int) -> Floats:
-        """Return where all points are on a dimension, by its place."""
+        """Return the coordinates of all points in a dimension, by its index."""
         return np.array(self._coordinates[index])
 
     def coordinates(self, number: int) -> Coordinates:
-        """Return where a point is."""
+        """Return the coordinates of a point."""
         return tuple(column[number] for column in self._coordinates)
 
     def values(self, number: int) -> dict[str, Value]:
@@ -103,7 +103,7 @@ class Results:
         return tuple(column[number] for column in self._steps)
 
     def row(self, number: int) -> Row:
-        """Return a point as it was added; what searches ask of its excess is not kept."""
+        """Return a point as it was added, but without its excess."""
         figures = {name: column[number] for name, column in self._numbers.items()}
         return Row(
             self.coordinates(number),
@@ -139,10 +139,10 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class PointUtility:
-    """What twice of a resource buys at a point, by the ``analytic`` engine: without contention.
+    """Saving of twice a resource at a point, by the ``analytic`` engine: without contention.
 
-    ``utility_pct`` is in percent of the point's step, None where the resource cannot matter; then
-    ``note`` says why.
+    ``utility_pct`` is in percent of the point's step, None if the resource cannot matter, for the
+    reason in ``note``.
     """
 
     resource: str
@@ -157,10 +157,10 @@ class PointUtility:
 class PointDetails:
     """A workload at a point.
 
-    ``bill`` is None where it cannot be made. ``utilities`` are the greatest first. ``timeline`` is
-    the step by the study's engine; of a plan whose ranks are alike it has those that stand for all.
-    ``saved_pct`` is what it saves of the recorded step (% of it), and ``interval`` what is open of
-    that; None of a plan.
+    ``bill`` is None if a part is unknown. ``utilities`` are sorted, the greatest first.
+    ``timeline`` is the step by the study's engine; for a plan with equivalent ranks it has the
+    representatives. ``saved_pct`` is the saving over the recorded step (% of it), and ``interval``
+    its uncertainty; None for a plan.
     """
 
     point: int
@@ -180,14 +180,14 @@ def results_of(
     table: "pa.Table",
     drawn: Sequence[str] = (),
 ) -> Results:
-    """Read points back from the columns that :meth:`Results.table` makes.
+    """Read points back from the columns of :meth:`Results.table`.
 
     Parameters
     ----------
     dimensions, workloads
-        Of the study whose results they are.
+        Of the study.
     table
-        Of all points, in their order.
+        Of all points, in order.
     drawn
         Columns of objectives that are quantiles.
 
@@ -218,12 +218,12 @@ def _column(table: "pa.Table", name: str) -> "pa.ChunkedArray":
 
 
 def _numbers_of(column: "pa.ChunkedArray") -> Floats:
-    """Return numbers, NaN where there is none."""
+    """Return numbers, NaN for missing ones."""
     return np.asarray(column.to_numpy(), dtype=np.float64)
 
 
 def _coordinates_of(dimension: Dimension, column: "pa.ChunkedArray") -> Floats:
-    """Return where values are among a dimension's levels; of a continuum the values."""
+    """Return indices among a dimension's levels; for a continuous one the values."""
     if dimension.span is not None:
         return _numbers_of(column)
     values = _numbers_of(column) if dimension.is_number else np.array(column.to_pylist(), object)

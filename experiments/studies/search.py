@@ -1,9 +1,8 @@
-"""Ways to search a space: which points to look at next, given what became of those before.
+"""Search methods: which points to evaluate next, given the results of those before.
 
-A method is a generator: it yields batches of coordinates and is sent the rows that they became; it
-returns what it found besides. Batches do not depend on how many workers there are, so neither does
-what a method finds; run again with the same seed it asks for the same points, which is how a study
-goes on where it was interrupted.
+A method is a generator: it yields batches of coordinates and is sent their rows; it returns its
+other results. Batches do not depend on the number of workers, so neither do its results; run again
+with the same seed it proposes the same points, which is how an interrupted study is resumed.
 """
 
 import math
@@ -23,23 +22,23 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import StudyError, pip_install
 
 SLAB = 4096
-"""Points of a batch, where a method does not wait for answers."""
+"""Points of a batch, if a method does not wait for answers."""
 _POPULATION, _TPE_BATCH = 50, 10
-"""Points that nsga2 and tpe ask for at once, where nothing is said; 50 is Optuna's own."""
-_LEAST, _GENERATIONS = 8, 16
-"""Of nsga2: a population so small where that leaves time for fewer generations."""
+"""Default batch sizes of nsga2 and tpe; 50 is Optuna's own."""
+_SMALLEST, _GENERATIONS = 8, 16
+"""Smallest population of nsga2, and the generations that a default one leaves time for."""
 _NEW = 4
-"""Of a generation of nsga2 one point in so many has not been seen before."""
+"""At least one in so many points of a generation of nsga2 must be new."""
 _IDLE = 20
-"""Batches without a new point after which a search has seen what it will see."""
+"""Number of batches without a new point after which a search ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The least value of a dimension that keeps the loss, for one combination of the others.
+    """The least value of a dimension within the loss, for one combination of the others.
 
-    ``value`` is within the tolerance above the least; None where not even the best end does, which
-    a constraint or the cluster refuses. ``at_end`` says that the low end already keeps it.
+    ``value`` is within the tolerance above the least; None if the best end is refused, by a
+    constraint or the cluster. With ``at_end`` the low end is within it already.
     """
 
     others: Coordinates
@@ -51,7 +50,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """Sobol indices of an objective: what share of its variance each dimension explains.
+    """Sobol indices of an objective: the share of its variance that each dimension explains.
 
     ``first`` alone, ``total`` with all interactions (I. M. Sobol', Math. Comput. Simul. 55, 2001;
     estimators of A. Saltelli et al., Comput. Phys. Commun. 181, 2010).
@@ -65,7 +64,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a method found beside the points."""
+    """Results of a method beside the points."""
 
     thresholds: tuple[Threshold, ...] = ()
     sensitivity: tuple[Sensitivity, ...] = ()
@@ -76,7 +75,7 @@ Method = Callable[[Declaration], Batches]
 
 
 def grid(study: Declaration) -> Batches:
-    """Look at every combination, the last dimension fastest."""
+    """Propose every combination, the last dimension fastest."""
     every = product(*(range(len(dimension.levels)) for dimension in study.dimensions))
     while batch := [tuple(map(float, dimension)) for dimension in islice(every, SLAB)]:
         yield batch
@@ -84,7 +83,7 @@ def grid(study: Declaration) -> Batches:
 
 
 def random(study: Declaration) -> Batches:
-    """Look at points drawn evenly, each once."""
+    """Propose uniformly drawn points, each once."""
     rng = np.random.default_rng(study.file.search.seed)
 
     def draws() -> Iterator[Floats]:
@@ -96,7 +95,7 @@ def random(study: Declaration) -> Batches:
 
 
 def sobol(study: Declaration) -> Batches:
-    """Look at points of a scrambled Sobol' sequence (A. B. Owen, J. Complexity 14, 1998)."""
+    """Propose points of a scrambled Sobol' sequence (A. B. Owen, J. Complexity 14, 1998)."""
     qmc = _scipy().qmc
     engine = qmc.Sobol(
         len(study.dimensions), scramble=True, rng=np.random.default_rng(study.file.search.seed)
@@ -111,7 +110,7 @@ def sobol(study: Declaration) -> Batches:
 
 
 def _distinct(study: Declaration, draws: Iterator[Floats]) -> Batches:
-    """Yield batches of points that were not drawn before, as many as are asked for."""
+    """Yield batches of points that were not drawn before, up to the number of trials."""
     trials = min(_trials(study), study.points or math.inf)
     seen: set[Coordinates] = set()
     batch: list[Coordinates] = []
@@ -141,13 +140,13 @@ def _at(study: Declaration, shares: Floats) -> Coordinates:
 
 
 def nsga2(study: Declaration) -> Batches:
-    """Breed points that are better in some objective (K. Deb et al., IEEE TEC 6, 2002).
+    """Evolve a population of nondominated points (K. Deb et al., IEEE TEC 6, 2002).
 
-    Of a generation at least a quarter are points that were not seen before: where its parents give
-    fewer, the rest are drawn, so that a population that has become one point is not bred for ever.
+    At least a quarter of a generation are new points: if its parents give fewer, the rest are
+    drawn, so that a population that has become one point does not evolve for ever.
     """
     search, spaces = study.file.search, _spaces(study)
-    size = search.batch or max(_LEAST, min(_POPULATION, _trials(study) // _GENERATIONS))
+    size = search.batch or max(_SMALLEST, min(_POPULATION, _trials(study) // _GENERATIONS))
     sampler = _breeder()(spaces, population_size=size, seed=search.seed)
     rng = np.random.default_rng(search.seed)
     rows_by_point: dict[Coordinates, Row] = {}
@@ -158,7 +157,7 @@ def nsga2(study: Declaration) -> Batches:
         batch = [optuna_study.ask(spaces) for _ in range(size)]
         places = [_coordinates(trial, spaces) for trial in batch]
         new = [at for at in dict.fromkeys(places) if at not in rows_by_point]
-        for at in _strangers(study, rng, {*rows_by_point, *new}, math.ceil(size / _NEW) - len(new)):
+        for at in _unseen(study, rng, {*rows_by_point, *new}, math.ceil(size / _NEW) - len(new)):
             optuna_study.enqueue_trial(_parameters(at, spaces))
             batch.append(optuna_study.ask(spaces))
             places.append(at)
@@ -171,10 +170,10 @@ def nsga2(study: Declaration) -> Batches:
     return Found()
 
 
-def _strangers(
+def _unseen(
     study: Declaration, rng: np.random.Generator, seen: set[Coordinates], count: int
 ) -> list[Coordinates]:
-    """Draw points that were not seen; fewer where the space seems to have no more."""
+    """Draw points that were not seen; fewer if the space seems to have no more."""
     new: dict[Coordinates, None] = {}
     for _ in range(_IDLE * count):
         at = _at(study, rng.random(len(study.dimensions)))
@@ -186,7 +185,7 @@ def _strangers(
 
 
 def tpe(study: Declaration) -> Batches:
-    """Ask where good points are likelier than bad ones (J. Bergstra et al., NIPS 2011)."""
+    """Propose points where good ones are likelier than bad ones (J. Bergstra et al., NIPS 2011)."""
     search, spaces = study.file.search, _spaces(study)
     sampler = _optuna().samplers.TPESampler(seed=search.seed, constant_liar=True)
     optuna_study = _optuna().create_study(directions=_directions(study), sampler=sampler)
@@ -205,11 +204,11 @@ def tpe(study: Declaration) -> Batches:
 
 @cache
 def _breeder() -> Any:
-    """Return Optuna's NSGA-II, made to look at its parents alone.
+    """Return Optuna's NSGA-II, restricted to its parents.
 
-    Optuna goes over all trials there ever were for each new one: of 2,000 points in a space where
-    most are refused, and so are bred again and again, it took more than ten minutes to ask. Here
-    each generation is a study of its own, which begins with the parents.
+    Optuna goes over all previous trials for each new one: with 2,000 points in a space where most
+    are refused, and so are proposed again and again, that took more than ten minutes. Here each
+    generation is a study of its own, which begins with the parents.
     """
 
     class Breeder(_optuna().samplers.NSGAIISampler):  # type: ignore[misc]
@@ -260,7 +259,7 @@ def _coordinates(trial: Any, spaces: Iterable[str]) -> Coordinates:
 
 
 def _parameters(at: Coordinates, spaces: dict[str, Any]) -> dict[str, Any]:
-    """Return coordinates as Optuna has them: of a level its whole number."""
+    """Return coordinates as Optuna's parameters: integers for levels."""
     levels = _optuna().distributions.FloatDistribution
     return {
         name: value if isinstance(space, levels) else int(value)
@@ -281,7 +280,7 @@ def _tell_all(
 
 
 def _distribution(dimension: Dimension) -> Any:
-    """Say to Optuna what a dimension is: numbers in order, or names without any."""
+    """Return a dimension as a distribution of Optuna: ordered numbers, or unordered names."""
     distributions = _optuna().distributions
     if dimension.span is not None:
         span = dimension.span
@@ -292,10 +291,10 @@ def _distribution(dimension: Dimension) -> Any:
 
 
 def bisect(study: Declaration) -> Batches:
-    """Find the least value of a dimension that keeps the loss, for every combination of the others.
+    """Bisect for a dimension's least value within the loss, for all combinations of the others.
 
-    The step is taken to get shorter, or to stay, as the value grows: of a latency, or any other
-    value of which less is better, the greatest is found in the same way by its factors.
+    The step is assumed not to increase with the value: for a latency, or any other resource of
+    which less is better, the greatest is computed in the same way by its factors.
     """
     search = study.file.search
     names = [dimension.name for dimension in study.dimensions]
@@ -307,7 +306,7 @@ def bisect(study: Declaration) -> Batches:
         tuple(map(float, at))
         for at in product(*(range(len(dimension.levels)) for dimension in rest))
     ]
-    halvings = [_Halving(at, along, line, loss, tolerance) for at in others]
+    halvings = [_Bisection(at, along, line, loss, tolerance) for at in others]
     while batch := list(dict.fromkeys(at for dimension in halvings for at in dimension.asks())):
         rows = yield batch
         rows_by_point = dict(zip(batch, rows, strict=True))
@@ -318,13 +317,13 @@ def bisect(study: Declaration) -> Batches:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The dimension that is bisected: its coordinates by place, from the least value up."""
+    """The bisected dimension: its coordinates by position, in ascending order."""
 
     places: tuple[float, ...]
     values: tuple[float, ...]
 
     def middle(self, low: float, high: float, tolerance: float) -> float | None:
-        """Return the place between two; None where they are as near as is asked."""
+        """Return the position between two; None if they are within the tolerance."""
         if self.places:
             low_index, high_index = self.places.index(low), self.places.index(high)
             return (
@@ -343,8 +342,8 @@ def _line(dimension: Dimension) -> _Line:
     return _Line(tuple(map(float, order)), tuple(levels[at] for at in order))
 
 
-class _Halving:
-    """One line of points, halved until the least value that keeps the loss is known."""
+class _Bisection:
+    """One line of points, bisected until the least value within the loss is known."""
 
     def __init__(
         self, others: Coordinates, along: int, line: _Line, loss: float, tolerance: float
@@ -357,7 +356,7 @@ class _Halving:
         self._at_end = self._begun = False
 
     def asks(self) -> Iterator[Coordinates]:
-        """Yield the points to look at next; none when all is known."""
+        """Yield the next points; none when it is complete."""
         if not self._begun:
             yield self._point(self._high)
             yield self._point(self._low)
@@ -365,7 +364,7 @@ class _Halving:
             yield self._point(middle)
 
     def tell(self, rows_by_point: dict[Coordinates, Row]) -> None:
-        """Take what became of the points that were asked for."""
+        """Record the rows of the proposed points."""
         if not self._begun:
             self._begun = True
             best = rows_by_point[self._point(self._high)]
@@ -408,7 +407,7 @@ class _Halving:
 
 
 def sensitivity(study: Declaration) -> Batches:
-    """Look at the points of Saltelli's design, and compute Sobol indices of every objective."""
+    """Propose the points of Saltelli's design, and compute Sobol indices of every objective."""
     stats, search = _scipy(), study.file.search
     varied = [
         dimension
@@ -464,7 +463,7 @@ def _coordinates_at(study: Declaration, varied: Sequence[Dimension], shares: Flo
 def _indices(
     stats: Any, objective: str, varied: Sequence[Dimension], values: Sequence[float], samples: int
 ) -> Sensitivity:
-    """Compute the indices from the values of the design: of both samples, and of the crossed."""
+    """Compute the indices from the design's values: of both samples, and the crossed ones."""
     count = len(varied)
     table = np.array(values).reshape(count + 2, 1, samples)
     names = tuple(dimension.name for dimension in varied)
@@ -514,4 +513,4 @@ METHODS: dict[str, Method] = {
     "bisect": bisect,
     "sensitivity": sensitivity,
 }
-"""Every method by the name that study files use."""
+"""Every method, by its name in study files."""

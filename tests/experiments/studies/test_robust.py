@@ -88,7 +88,7 @@ def test_what_the_network_leaves_open_is_the_interval_of_other_questions():
     (found,) = moves(bases[0], site.site, design, every_number(scenario), [()])
     off = [max(math.expm1(one.longer), -math.expm1(one.shorter)) for one in found]
     sources = [Source(prior["shared"], prior) for prior in prior_of(scenario)]
-    steps = moved_steps(design, [], sources, bases[0].told)[:, :, 0]
+    steps = moved_steps(design, [], sources, bases[0].is_timed)[:, :, 0]
     expected = np.abs(steps[1:] / steps[0] - 1).max(axis=1)
     assert math.hypot(*off) == pytest.approx(math.hypot(*expected), rel=1e-6)
 
@@ -97,7 +97,7 @@ def test_what_the_network_leaves_open_of_a_change_is_that_of_the_changed_step():
     """Nothing of it hangs on the step before: on twice the bandwidth the moves are of that step."""
     declared = declare(links(steps=2, workloads=[{"trace": TRACE}]))
     (base,), _ = read_workloads(declared)
-    base = replace(base, told=None, step=None)  # no call is known, and no prediction off
+    base = replace(base, is_timed=None, step=None)  # no call is known, and no prediction off
     site = Sites(declared, [base]).placed(0, {"scale_up.bandwidth": 3e11, "scale_up.latency": 6e-7})
     scenario = scenario_at(base, site.site, "analytic")
     faster = improve(scenario, "scale_up.bandwidth", 2.0)

@@ -298,7 +298,7 @@ def least_steps(graph: Contracted, points: Points, links: Sequence[LinkWork | No
         The scenarios, with each call at its least time.
     links
         Work of the calls on links in each scenario; None for one in which they share none, as in
-        ``analytic``. If empty, in none of them.
+        ``analytic``. If empty, calls share links in no scenario.
     """
     if not any(links):
         return makespans(graph, points)

@@ -1,7 +1,7 @@
-"""From a point of the space to what is simulated: the site of each workload, and its numbers.
+"""From a point of the space to a scenario: the site of each workload, and its numbers.
 
-What changes the graph of links or of ops (cluster, topology, fields, plan, what-ifs) makes another
-*site*; what is a number of links or of ops (bandwidths, latencies, speeds) is asked of one site for
+Changes of the graph of links or of ops (cluster, topology, fields, plan, what-ifs) give another
+*site*; numbers of links or of ops (bandwidths, latencies, speeds) are evaluated on one site for
 many points at once.
 """
 
@@ -44,11 +44,11 @@ from traces.generate.run import new_tokens
 from traces.generate.what_fits import fits
 
 FORMAT = 1
-"""Of keys: counts up when the same inputs are asked otherwise."""
+"""Version of keys: increases when the same inputs are evaluated differently."""
 
 
 class Sites:
-    """Finds the sites of points; those that are alike are one object, kept for the study."""
+    """Maps points to sites; equal sites are one object, kept for the study."""
 
     def __init__(self, declaration: Declaration, bases: Sequence[Base]) -> None:
         self._study, self._bases = declaration, bases
@@ -62,7 +62,7 @@ class Sites:
         for dimension in (
             dimension for dimension in declaration.dimensions if dimension.kind == "cluster"
         ):
-            for name in dimension.levels:  # a name that is none is not a point's fault
+            for name in dimension.levels:  # an unknown name is not the point's error
                 self._loaded(str(name))
 
     def placed(self, index: int, values: Mapping[str, Value]) -> Placed:
@@ -83,7 +83,7 @@ class Sites:
         Raises
         ------
         TwofoldError
-            If the point cannot be: the plan does not fit, the cluster has no such value.
+            If the point is impossible: the plan does not fit, the cluster has no such value.
         """
         base = self._bases[index]
         structure = [
@@ -145,7 +145,7 @@ class Sites:
         )
 
     def _cluster(self, base: Base, values: Mapping[Dimension, Value]) -> Cluster:
-        """Return the cluster that a point names, the study's, or the one of the recording."""
+        """Return the cluster of a point, else the study's, else that of the recording."""
         named = next(
             (str(value) for dimension, value in values.items() if dimension.kind == "cluster"), None
         )
@@ -182,7 +182,7 @@ class Sites:
 
 
 def _number(site: Site, dimension: Dimension, value: float) -> Multiplied | Scaled:
-    """Say what a value of a dimension multiplies at a site."""
+    """Return the change of a number that a dimension's value makes at a site."""
     if dimension.kind == "factor":
         (number,) = better(dimension.name, value).split()[1]
         return number
@@ -192,7 +192,7 @@ def _number(site: Site, dimension: Dimension, value: float) -> Multiplied | Scal
 
 
 def _is_number(dimension: Dimension) -> bool:
-    """Whether a dimension is of numbers of links or of ops, of which many are asked at once."""
+    """Whether a dimension changes numbers only, so that many values are evaluated at once."""
     of_links = is_of_links(dimension.name) and "@" not in dimension.name
     return dimension.kind in ("resource", "factor") and (of_links or dimension.name in RANKS)
 
@@ -205,13 +205,13 @@ def _value_of(cluster: Cluster, resource: str) -> float:
         each = " and ".join(f"{tier}@{kind}.{number}" for kind in kinds)
         raise WhatIfError(f"kinds of node differ in {resource}: vary {each}")
     if resource not in values:
-        changed(cluster, resource, 2.0)  # says what the cluster has
+        changed(cluster, resource, 2.0)  # its error lists the resources of the cluster
         raise WhatIfError(f"{cluster.name} has no {resource}")
     return float(values[resource])
 
 
 def _resized(cluster: Cluster, dimension: Dimension, value: float) -> Cluster:
-    """Return a cluster with another number of things: of a domain's ranks, of NICs."""
+    """Return a cluster with another number of parts: of a domain's ranks, of NICs."""
     factor = value
     if dimension.kind == "resource":
         present = _value_of(cluster, dimension.name)
@@ -223,7 +223,7 @@ def _resized(cluster: Cluster, dimension: Dimension, value: float) -> Cluster:
 
 
 def _fields_of(tier: str, values: Mapping[Dimension, Value]) -> dict[str, object]:
-    """Return what a point says of a tier whose topology it changes: of the new one, not the old."""
+    """Return a point's fields for a tier whose topology it changes: they apply to the new one."""
     named = (
         (dimension.name.partition("."), value)
         for dimension, value in values.items()
@@ -240,9 +240,9 @@ def _with_topology(
     study: Declaration,
     fields: Mapping[str, object],
 ) -> Cluster:
-    """Return a cluster with another topology in a tier, with fields of its own.
+    """Return a cluster with another topology, and its fields, in a tier.
 
-    A family alone is sized for the nodes.
+    A family without parameters is sized for the nodes.
     """
     tier = name.partition(".")[0]
     if tier == "scale_out" and cluster.scale_out is None:
@@ -275,9 +275,9 @@ def _with_topology(
 def _size(
     base: Base, settings: Settings, cluster: Cluster, plan: GenerationPlan | ServingPlan | None
 ) -> tuple[int, int | None]:
-    """Ranks of a job, and over how many nodes; of a recorded one with what-ifs that make it larger.
+    """Return the ranks of a job and its number of nodes; what-ifs may add replicas.
 
-    Of a deployment those of all instances.
+    For a deployment, of all instances.
     """
     if isinstance(plan, ServingPlan):
         return instances_of(plan, cluster).ranks, None
@@ -335,7 +335,7 @@ def _serving(plan: ServingPlan | None, values: Mapping[Dimension, Value]) -> Ser
 
 
 def _serving_key(plan: ServingPlan | None) -> list[object]:
-    """Say which deployment it is, with the content of the files that it names."""
+    """Return what identifies a deployment, with the content of the files that it names."""
     if plan is None:
         return []
     named = [path for path in (plan.model, plan.requests) if path and _is_file(path)]
@@ -357,11 +357,11 @@ _READ: dict[str, Any] = {
     "launch": lambda text, study: parse_quantity(text, "s"),
     "imbalance": lambda text, study: parse_imbalance(study.path(str(text))),
 }
-"""Fields of a plan that are read as its file is."""
+"""Fields of a plan that are parsed as in its file."""
 
 
 def _at_rates_of(plan: GenerationPlan, cluster: Cluster, nodes: int | None) -> GenerationPlan:
-    """Return a plan whose kernels take the rates of a cluster's accelerator."""
+    """Return a plan whose kernels have the rates of a cluster's accelerator."""
     accelerator = plan.accelerator
     rates = accelerator_of(
         cluster,
@@ -374,9 +374,9 @@ def _at_rates_of(plan: GenerationPlan, cluster: Cluster, nodes: int | None) -> G
 
 
 def _memory(plan: GenerationPlan, base: Base) -> tuple[float, float | None]:
-    """Return what the fullest rank of a plan needs, and what there is; None: it is not checked.
+    """Return the memory need of a plan's fullest rank, and the capacity; None: not checked.
 
-    Where a compiler repeats computations until the step fits there is what is needed.
+    If a compiler recomputes until the step fits, the capacity is at least the need.
     """
     needed = fullest(memory_of(plan)).total
     sizes = [
@@ -390,7 +390,7 @@ def _memory(plan: GenerationPlan, base: Base) -> tuple[float, float | None]:
 
 
 def _plan_key(plan: GenerationPlan) -> list[str]:
-    """Say which step a plan is: memory does not change it."""
+    """Return what identifies a plan's step: memory does not change it."""
     others = tuple(replace(part, memory=None) for part in plan.others)
     without_memory = replace(plan, memory=None, others=others)
     rows = None if without_memory.kernels is None else without_memory.kernels.rows
@@ -398,7 +398,7 @@ def _plan_key(plan: GenerationPlan) -> list[str]:
 
 
 def _settings_key(settings: Settings) -> list[object]:
-    """Return what of the settings a step depends on, with the content of files that are named."""
+    """Return the settings that a step depends on, with the content of files that they name."""
     texts = [*settings.algorithms, *settings.what_ifs]
     named = sorted({word for text in texts for word in re.split(r"[\s=,'\"]+", text) if word})
     files = [[word, _sha256(Path(word))] for word in named if _is_file(word)]

@@ -1,20 +1,20 @@
-"""The directory of a study: what was asked, what was answered, and results as columns.
+"""The directory of a study: its declaration, its answers, and results as columns.
 
 ============================  ====================================================================
-``study.yaml``                the study, as it was first given
-``inputs.json``               what it reads, with SHA-256; version and source of the program
-``origin.txt``                the folder of the study's file, from which paths are taken
+``study.yaml``                the study, as first declared
+``inputs.json``               its input files, with SHA-256; version and source of the program
+``origin.txt``                the folder of the study's file, which paths are relative to
 ``index.sqlite``              ``answers``: each step's time by the hash of its inputs, committed as
-                              they come; ``points``: number, constraint that refused it, file
-``results/NNNNN.parquet``     the points, 4,096 a file, in their order: coordinates, figures, steps
-``drawn.json``                of a study with quantiles that has ended: how often points stay on
-                              the front, and which point each quantile chooses
+                              they arrive; ``points``: number, constraint that refused it, file
+``results/NNNNN.parquet``     the points, 4,096 a file, in order: coordinates, figures, steps
+``drawn.json``                of a completed study with quantiles: how often points stay on the
+                              front, and the best point of each quantile
 ============================  ====================================================================
 
-Answers are committed a few times a second, so whatever ends the process (``kill -9``, power, a full
-disk) costs at most the points under way. A result file is written whole or not at all, and depends
-on nothing but the points that it holds: it is the same to the byte however often the study was
-interrupted, whatever the number of workers. One process at a time writes; a second one waits.
+Answers are committed a few times a second, so an abrupt end of the process (``kill -9``, power, a
+full disk) costs at most the points in progress. A result file is written atomically, and depends on
+its points only: it is the same to the byte however often the study was interrupted, with any number
+of workers. One process at a time writes; a second one waits.
 """
 
 import fcntl
@@ -49,17 +49,17 @@ RESULTS = "results"
 DRAWN = "drawn.json"
 _LOCK = ".lock"
 BLOCK = 4096
-"""Points of a result file."""
-_EVERY = 0.25
-"""Seconds between two commits of answers."""
+"""Number of points in a result file."""
+_COMMIT_INTERVAL = 0.25
+"""Time between two commits of answers (s)."""
 _PATIENCE = 30.0
 _FORMAT = 4
-"""Of the index's tables; one of another format is made anew."""
+"""Version of the index's tables; one of another version is created anew."""
 ANSWER = (
     "key BLOB PRIMARY KEY, step REAL, busy REAL, refused TEXT NOT NULL, moves TEXT NOT NULL, "
     "served TEXT NOT NULL"
 )
-"""Columns of an answer; ``moves`` and ``served`` as JSON, empty where there is none."""
+"""Columns of an answer; ``moves`` and ``served`` as JSON, empty if there is none."""
 COLUMNS = "key, step, busy, refused, moves, served"
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS answers ({ANSWER}) WITHOUT ROWID;
@@ -70,14 +70,14 @@ CREATE TABLE IF NOT EXISTS points (number INTEGER PRIMARY KEY, refused_by TEXT N
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A study as its directory has it: ``content`` of the file, and the text of it."""
+    """A study as stored in its directory: ``content`` of the file, and its text."""
 
     content: Mapping[str, Any]
     text: str
 
 
 class Store:
-    """The directory of a study, held by one process; made by :func:`open_store`."""
+    """The directory of a study, locked by one process; made by :func:`open_store`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -86,23 +86,23 @@ class Store:
         self._waiting: list[tuple[bytes, Answer]] = []
         self._committed = time.monotonic()
         (folder / RESULTS).mkdir(exist_ok=True)
-        for part in (folder / RESULTS).glob(".*.part"):  # of a process that was killed
+        for part in (folder / RESULTS).glob(".*.part"):  # left by a killed process
             part.unlink()
 
     def answers(self) -> dict[bytes, Answer]:
-        """Return all answers that are there, by key."""
+        """Return all stored answers, by key."""
         with reported(self.folder):
             rows = self._base.execute(f"SELECT {COLUMNS} FROM answers")
             return {key: answer_of(*rest) for key, *rest in rows}
 
     def keep(self, answers: Iterable[tuple[bytes, Answer]]) -> None:
-        """Keep answers; they are on disk within a quarter of a second, or at :meth:`commit`."""
+        """Store answers; they are on disk within a quarter of a second, or at :meth:`commit`."""
         self._waiting += answers
-        if time.monotonic() - self._committed >= _EVERY:
+        if time.monotonic() - self._committed >= _COMMIT_INTERVAL:
             self.commit()
 
     def commit(self) -> None:
-        """Put on disk what was kept."""
+        """Write the kept answers to disk."""
         if self._waiting:
             with reported(self.folder), writing_to(self._base):
                 self._base.executemany(
@@ -126,7 +126,7 @@ class Store:
                 )
 
     def written(self, first: int) -> int:
-        """Count the points of the block that begins with ``first`` that are written."""
+        """Return the number of written points in the block that begins with ``first``."""
         with reported(self.folder):
             (count,) = self._base.execute(
                 "SELECT count(*) FROM points WHERE number >= ? AND number < ?",
@@ -135,7 +135,7 @@ class Store:
         return int(count)
 
     def finish(self, count: int) -> None:
-        """Drop what an earlier run left behind the last point: its inputs were others."""
+        """Delete points of an earlier run beyond the last one: its inputs were different."""
         with reported(self.folder):
             self.commit()
             with writing_to(self._base):
@@ -146,11 +146,11 @@ class Store:
                     path.unlink()
 
     def write_drawn(self, drawn: Mapping[str, Any]) -> None:
-        """Write what draws say of the points; it holds for no other points."""
+        """Write the results of draws; they apply to these points only."""
         self._write_text(DRAWN, json.dumps(drawn, indent=2, sort_keys=True) + "\n")
 
     def write_inputs(self, inputs: Mapping[str, Any]) -> bool:
-        """Write what the study reads; say whether that was other before."""
+        """Write the inputs of the study; return whether they were different before."""
         text = json.dumps(inputs, indent=2, sort_keys=True) + "\n"
         with reported(self.folder):
             path = self.folder / INPUTS
@@ -161,11 +161,11 @@ class Store:
         return differs
 
     def write_origin(self, origin: Path) -> None:
-        """Write from which folder paths are taken, as seen from this one, so that both may move."""
+        """Write the folder of paths relative to this one, so that both may be moved together."""
         self._write_text(ORIGIN, os.path.relpath(origin, self.folder) + "\n")
 
     def _write_text(self, name: str, text: str) -> None:
-        """Write a file of the directory if it is not there, or is another."""
+        """Write a file of the directory if it is missing or different."""
         path, data = self.folder / name, os.fsencode(text)
         with reported(self.folder):
             if not path.exists() or read_bytes(path, StudyError) != data:
@@ -178,8 +178,8 @@ class Store:
 
 
 def write_table(table: "pa.Table", path: Path) -> None:
-    """Write columns as Parquet, the same bytes for the same columns."""
-    import pyarrow.parquet as pq  # slow to load, and a study that is refused writes none
+    """Write columns as Parquet; equal columns give equal bytes."""
+    import pyarrow.parquet as pq  # slow to load, and a refused study writes none
 
     with writing(path) as stream:
         pq.write_table(table, stream, compression="zstd")
@@ -239,9 +239,9 @@ def _read_table(path: Path) -> "pa.Table":
 
 
 def answers_in(folder: Path) -> dict[bytes, Answer]:
-    """Read the answers of a study's directory, without a change to it.
+    """Read the answers of a study's directory, without modifying it.
 
-    There are none where it has no index, or one of another format.
+    There are none without an index, or with one of another format.
 
     Raises
     ------
@@ -264,32 +264,32 @@ def answers_in(folder: Path) -> dict[bytes, Answer]:
 
 @contextmanager
 def open_store(folder: Path, study: Written, wait: Callable[[str], None]) -> Iterator[Store]:
-    """Open the directory of a study, or make it; nothing of another study is touched.
+    """Open the directory of a study, or create it; nothing of another study is changed.
 
     Parameters
     ----------
     folder
         New, empty, or this study's.
     study
-        Which study.
+        The study.
     wait
-        Called with a sentence if another process works in the directory, until that is done.
+        Called with a sentence if another process works in the directory; opening waits for it.
 
     Raises
     ------
     StudyError
-        If the directory is another study's, or holds other files.
+        If the directory is another study's, or has other files.
     OutputError
         If it cannot be written.
     """
     check_folder(folder, study)
     with reported(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        # Neither waits for who writes to a pipe nor follows a link to somebody's file.
+        # Neither waits for the writer of a pipe nor follows a link to another file.
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         lock = os.fdopen(os.open(folder / _LOCK, flags, 0o666), "ab")
     with lock:
-        _wait_for(lock, folder, wait)
+        _acquire(lock, folder, wait)
         check_folder(folder, study)
         with reported(folder):
             if not (folder / STUDY).exists():
@@ -306,12 +306,12 @@ def open_store(folder: Path, study: Written, wait: Callable[[str], None]) -> Ite
 
 
 def check_folder(folder: Path, study: Written) -> None:
-    """Refuse a directory that is not this study's, before anything is written.
+    """Reject a directory that is not this study's, before anything is written.
 
     Raises
     ------
     StudyError
-        If it is another study's, or holds other files.
+        If it is another study's, or has other files.
     OutputError
         If it is not a directory, or cannot be read.
     """
@@ -342,7 +342,7 @@ def check_folder(folder: Path, study: Written) -> None:
 
 
 def _check_own(folder: Path, names: Iterable[str]) -> None:
-    """Refuse a directory of which a part is somewhere else, or is a pipe: it would be written."""
+    """Reject a directory with links or pipes in it: these would be written."""
     for name in names:
         mode = (folder / name).lstat().st_mode
         wanted = stat.S_ISDIR(mode) if name == RESULTS else stat.S_ISREG(mode)
@@ -352,7 +352,7 @@ def _check_own(folder: Path, names: Iterable[str]) -> None:
 
 
 def _difference(recorded: object, content: Mapping[str, Any]) -> str:
-    """Say in what two studies differ."""
+    """Return the fields in which two studies differ."""
     if not isinstance(recorded, dict):
         return "and no table of fields"
     if recorded.get("name") != content.get("name"):
@@ -367,8 +367,8 @@ def _difference(recorded: object, content: Mapping[str, Any]) -> str:
     return "in other words"
 
 
-def _wait_for(lock: BinaryIO, folder: Path, wait: Callable[[str], None]) -> None:
-    """Hold the directory; the lock goes with the process, however that ends."""
+def _acquire(lock: BinaryIO, folder: Path, wait: Callable[[str], None]) -> None:
+    """Lock the directory; the lock ends with the process, however that ends."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -378,7 +378,7 @@ def _wait_for(lock: BinaryIO, folder: Path, wait: Callable[[str], None]) -> None
 
 @contextmanager
 def reported(folder: Path) -> Iterator[None]:
-    """Turn what goes wrong with files into one clear line.
+    """Convert errors of files into one clear line.
 
     Raises
     ------
@@ -402,7 +402,7 @@ def _reason(error: OSError | sqlite3.Error) -> str:
 
 @contextmanager
 def writing_to(base: sqlite3.Connection) -> Iterator[None]:
-    """Write all that the context does to a database, or nothing of it."""
+    """Run the context as one transaction of a database."""
     base.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -414,7 +414,7 @@ def writing_to(base: sqlite3.Connection) -> Iterator[None]:
 
 
 def make_tables(base: sqlite3.Connection, tables: str, version: int) -> None:
-    """Make tables where there are none; those of another version of the program go first."""
+    """Create missing tables; those of another version of the program are dropped first."""
     (found_version,) = base.execute("PRAGMA user_version").fetchone()
     if found_version == version:
         return
@@ -428,12 +428,12 @@ def make_tables(base: sqlite3.Connection, tables: str, version: int) -> None:
 
 
 def answer_of(step: object, busy: object, refused: object, *texts: object) -> Answer:
-    """Return the answer that a row of a table is; SQLite has no NaN, and stores it as nothing.
+    """Return the answer in a row of a table; SQLite has no NaN, and stores it as NULL.
 
     Raises
     ------
     StudyError
-        If the row is none that this program wrote: somebody else may have changed the file.
+        If this program did not write the row: the file may have been changed.
     """
     try:
         moves, served = (json.loads(str(text)) if text else () for text in texts)
@@ -462,7 +462,7 @@ def _move(source: object, longer: object, shorter: object) -> Move:
 
 
 def row_of(answer: Answer) -> tuple[float | None, float | None, str, str, str]:
-    """Return how a row of a table has an answer."""
+    """Return an answer as a row of a table."""
     step, busy = (None if isnan(value) else value for value in (answer.step, answer.busy))
     moves = [(value.source, value.longer, value.shorter) for value in answer.moves]
     served = [None if isnan(value) else value for value in answer.served or ()]

@@ -1,9 +1,8 @@
-"""A study: design-space exploration from a file, or from Python in the same words.
+"""A study: design-space exploration from a file, or from Python with the same fields.
 
 Chunks of points are answered here, in several processes, or by a cluster of machines
-(:mod:`experiments.studies.dask_cluster`). An executor takes chunks as they are needed and yields
-``(number, answers)`` as they are done, in any order; what workloads hold is shipped once per
-worker.
+(:mod:`experiments.studies.dask_cluster`). An executor takes chunks on demand and yields ``(number,
+answers)`` as they complete, in any order; the workloads are shipped once per worker.
 """
 
 import os
@@ -46,16 +45,15 @@ from traces.generate.plan import files_named, read_plan
 
 @dataclass(frozen=True, slots=True)
 class PointRow:
-    """A point of the front: its number, and why it is there.
+    """A point of the front: its number, and the reasons for its selection.
 
     ``values`` are those of its dimensions and ``objectives`` those of the objectives, as text and
-    in base units. ``best_of`` names the objectives that no feasible point is better in.
-    ``confirmed_step_s`` is its step by the engine that confirms, ``longer_pct`` by how much longer
-    that is; both None where none does. ``kept_pct`` says in how many of 100 draws of what is not
-    known it is on the front, None where no objective is a quantile. Of two objectives ``marginal``
-    is what each is more than at the next point, which is worse in the first, and ``knee`` marks the
-    one point behind which less is gained for what is given up
-    (:func:`experiments.studies.figures.knee`).
+    in base units. ``best_of`` names the objectives in which no feasible point is better.
+    ``confirmed_step_s`` is its step by the confirming engine, ``longer_pct`` its excess over the
+    first; both None without one. ``kept_pct`` is the percentage of draws of the uncertain sources
+    in which it is on the front, None if no objective is a quantile. For two objectives ``marginal``
+    is the difference of each to the next point, which is worse in the first, and ``knee`` marks the
+    one point beyond which the trade-off becomes worse (:func:`experiments.studies.figures.knee`).
     """
 
     point: int
@@ -70,7 +68,7 @@ class PointRow:
 
 
 _CONFIRMED = ("confirmed_step_s", "longer_pct", "kept_pct")
-"""Fields of a row about the engine that confirms, and about draws."""
+"""Fields of a row about the confirming engine, and about draws."""
 
 
 class WorkloadAnswer(TypedDict):
@@ -84,14 +82,14 @@ class WorkloadAnswer(TypedDict):
 
 
 class RefusedAnswer(TypedDict):
-    """How many points a constraint refused, or a reason why they cannot be."""
+    """Number of points refused by a constraint, or impossible for a reason."""
 
     reason: str
     points: int
 
 
 class ThresholdAnswer(TypedDict):
-    """The least value of a dimension that keeps the loss; null where not even the best end does."""
+    """The least value of a dimension within the loss; null if the best end is refused."""
 
     values: dict[str, float | str]
     least: float | None
@@ -109,13 +107,13 @@ class SensitivityAnswer(TypedDict):
 
 
 class StudyAnswer(Head):
-    """A study: how many points, the front, the best of each objective, and what refused others.
+    """A study: its number of points, the front, the best of each objective, and refusals.
 
-    ``hypervolume`` is covered by the front up to ``reference``, the worst feasible value of each
-    objective. ``chosen`` says which point is best in each quantile of what is drawn, where an
-    objective is a quantile. ``free`` names dimensions of what has no price of its own, where cost
-    or power is an objective or bounded: of them the front takes the best. ``computed``, ``stored``
-    and ``cached`` say where answers came from.
+    ``hypervolume`` is that of the front up to ``reference``, the worst feasible value of each
+    objective. ``chosen`` is the best point for each quantile of the draws, if an objective is a
+    quantile. ``free`` names dimensions without a price of their own, if cost or power is an
+    objective or bounded: the front takes the best of them. ``computed``, ``stored`` and ``cached``
+    count answers by source.
     """
 
     name: str
@@ -145,11 +143,11 @@ class StudyAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StudyReport(Report):
-    """What a study found; ``explored`` has all points as columns.
+    """Results of a study; ``explored`` has all points as columns.
 
-    Read back from its directory (:func:`experiments.studies.report.report`) it has points that
-    were looked at closely (``details``), what is to be known of that (``notes``), and the files
-    that were ``read`` when points were computed.
+    Read back from its directory (:func:`experiments.studies.report.report`) it has points in detail
+    (``details``), remarks on these (``notes``), and the files that were ``read`` when points were
+    computed.
     """
 
     schema: ClassVar[str] = "twofold/study/1"
@@ -192,7 +190,7 @@ class StudyReport(Report):
         return tuple(rows if len(goals) != 2 else self._compared(rows))
 
     def _compared(self, rows: Sequence[PointRow]) -> Iterator[PointRow]:
-        """Say of each row of a front of two objectives what it gains for what it gives up."""
+        """Add to each row of a front of two objectives its trade-off to the next."""
         goals = self.study.goals
         values = np.array([[row.objectives[goal.column] for goal in goals] for row in rows])
         turn = knee(values.reshape(-1, 2), [goal.sign for goal in goals])
@@ -206,7 +204,7 @@ class StudyReport(Report):
 
     @property
     def refused(self) -> list[RefusedAnswer]:
-        """What refused points, the most first."""
+        """Reasons of refusals with numbers of points, the most first."""
         counts: dict[str, int] = {}
         for why in filter(None, self.explored.results.refused):
             counts[why] = counts.get(why, 0) + 1
@@ -215,7 +213,7 @@ class StudyReport(Report):
 
     @property
     def free(self) -> list[str]:
-        """Dimensions that no bill counts, where cost or power is an objective or bounded."""
+        """Dimensions absent from the bill, if cost or power is an objective or bounded."""
         named = {name for constraint in self.study.constraints for name in constraint.names}
         if not {"cost", "power"} & (named | set(self.study.file.objectives)):
             return []
@@ -233,7 +231,7 @@ class StudyReport(Report):
 
     @property
     def thresholds(self) -> list[ThresholdAnswer]:
-        """What ``bisect`` found, a row for each combination of the other dimensions."""
+        """Results of ``bisect``, a row for each combination of the other dimensions."""
         over = self.study.file.search.over
         others = [dimension for dimension in self.study.dimensions if dimension.name != over]
         return [
@@ -251,7 +249,7 @@ class StudyReport(Report):
         ]
 
     def headed(self) -> Head:
-        """Return what the answer begins with; inputs are those that points were computed from."""
+        """Return the head of the answer; its inputs are those the points were computed from."""
         if self.read is None:
             return self.head(None, self.study.settings)
         again = replace(self, inputs=Inputs())  # they are not read to be hashed
@@ -314,7 +312,7 @@ class StudyReport(Report):
         return kind, rows
 
     def to_arrow(self) -> Any:
-        """Return all points as a ``pyarrow.Table``, as the directory's results have them."""
+        """Return all points as a ``pyarrow.Table``, as in the directory's results."""
         return self.explored.results.table(0, len(self.explored.results))
 
 
@@ -381,7 +379,7 @@ def study(  # noqa: PLR0913 - two files, and who is to do the work and hear of i
     """
     executor = executor_of(workers, dask, note)
     declared = declare(study) if isinstance(study, Mapping) else read_study(study)
-    written = _written(declared, study)
+    written = _as_stored(declared, study)
     folder = None if directory is None else Path(directory)
     if folder is not None:
         check_folder(folder, written)
@@ -405,12 +403,12 @@ def study(  # noqa: PLR0913 - two files, and who is to do the work and hear of i
 
 
 def _check_named(declared: Declaration) -> None:
-    """Refuse traces and plans that are not there, and clusters that cannot be read.
+    """Reject missing traces and plans, and clusters that cannot be read.
 
     Raises
     ------
     StudyError
-        With the line and column that names it.
+        With its line and column.
     """
     named: list[tuple[tuple[int | str, ...], str | None]] = [(("cluster",), declared.file.cluster)]
     for index, entry in enumerate(declared.file.workloads):
@@ -433,8 +431,8 @@ def _check_named(declared: Declaration) -> None:
             raise declared.wrong(path, str(error)) from error
 
 
-def _written(declared: Declaration, content: Mapping[str, Any] | Path | str) -> Written:
-    """Return the study as its directory keeps it: of Python's words the YAML."""
+def _as_stored(declared: Declaration, content: Mapping[str, Any] | Path | str) -> Written:
+    """Return the study as stored in its directory: YAML if declared in Python."""
     import yaml
 
     if isinstance(content, Mapping):
@@ -444,7 +442,7 @@ def _written(declared: Declaration, content: Mapping[str, Any] | Path | str) -> 
 
 
 def _cache(stack: ExitStack, note: Callable[[str], None]) -> Cache | None:
-    """Open the cache; where it cannot be used, go on without and say so."""
+    """Open the cache; if it cannot be used, note that and continue without."""
     try:
         opened = open_cache()
         return None if opened is None else stack.enter_context(opened)
@@ -468,7 +466,7 @@ def read_workloads(
     Raises
     ------
     TwofoldError
-        If one cannot be read, or not be replayed where it was recorded.
+        If one cannot be read, or not be replayed on the cluster of its recording.
     """
     bases = []
     for entry, name in zip(declared.file.workloads, declared.names, strict=True):
@@ -486,7 +484,7 @@ def read_workloads(
 def workload_answers(
     declared: Declaration, replays: Iterable[Baseline | None]
 ) -> list[WorkloadAnswer]:
-    """Say what is known of workloads; of a trace that was replayed its error, too."""
+    """Describe the workloads; for a replayed trace with its error."""
     rows = []
     for name, entry, replay in zip(declared.names, declared.file.workloads, replays, strict=True):
         compared = None if replay is None or replay.error is None else replay
@@ -502,7 +500,7 @@ def workload_answers(
 
 
 def _recorded(declared: Declaration, entry: WorkloadEntry, name: str, watch: Watch) -> Base:
-    """Replay a trace where it was recorded."""
+    """Replay a trace on the cluster of its recording."""
     path = declared.path(str(entry.trace))
     where = entry.cluster or declared.file.cluster or _first_cluster(declared)
     settings = replace(declared.settings, what_ifs=(), algorithms=(), engine="analytic")
@@ -527,7 +525,7 @@ def _recorded(declared: Declaration, entry: WorkloadEntry, name: str, watch: Wat
 
 
 def _first_cluster(declared: Declaration) -> str | None:
-    """Return the first cluster of the space: where a trace was recorded, if nothing says it."""
+    """Return the first cluster of the space: the default cluster of a recording."""
     named = [dimension for dimension in declared.dimensions if dimension.kind == "cluster"]
     return str(named[0].levels[0]) if named else None
 
@@ -552,7 +550,7 @@ def _files(declared: Declaration) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
 
 
 def _inputs_of(declared: Declaration, bases: Sequence[Base]) -> dict[str, Any]:
-    """Return what a study reads, by hash: names of files without the folders above them."""
+    """Return the hashes of a study's inputs: names of files without the folders above them."""
     del bases
     traces, files = _files(declared)
     folder = Path(os.path.abspath(declared.folder))  # noqa: PTH100 - links are kept
@@ -565,16 +563,16 @@ def _inputs_of(declared: Declaration, bases: Sequence[Base]) -> dict[str, Any]:
 
 
 Executor = Callable[[Sequence[Base]], AbstractContextManager[Run]]
-"""Given workloads, what answers chunks until the context ends."""
+"""Given workloads, a context whose function answers chunks."""
 
 
 def executor_of(workers: int, dask: str | None, note: Note) -> Executor:
-    """Return what answers chunks: this process, so many of this machine, or a Dask cluster.
+    """Return the executor: this process, several of this machine, or a Dask cluster.
 
     Raises
     ------
     StudyError
-        If both workers and a cluster are given, or no worker; or Dask is not there.
+        If both workers and a cluster are given, or no worker; or Dask is not installed.
     """
     if workers < 1:
         raise StudyError(f"{workers} workers: at least 1 is needed")
@@ -592,14 +590,14 @@ def executor_of(workers: int, dask: str | None, note: Note) -> Executor:
 
 @contextmanager
 def here(bases: Sequence[Base]) -> Iterator[Run]:
-    """Answer chunks in this process, one after the other."""
+    """Answer chunks in this process, in sequence."""
     answerer = Answerer(bases)
     yield lambda chunks: ((chunk.number, answerer.answers(chunk)) for chunk in chunks)
 
 
 @contextmanager
 def processes(bases: Sequence[Base], workers: int) -> Iterator[Run]:
-    """Answer chunks in processes of this machine; they start when the first chunk comes.
+    """Answer chunks in processes of this machine; they start with the first chunk.
 
     Raises
     ------
@@ -619,7 +617,7 @@ def processes(bases: Sequence[Base], workers: int) -> Iterator[Run]:
 def _streamed(
     submit: "Callable[..., Future[list[Answer]]]", chunks: Iterator[Chunk], ahead: int
 ) -> Iterator[Done]:
-    """Keep so many chunks handed out, and yield what is done."""
+    """Keep ``ahead`` chunks submitted, and yield the completed ones."""
     number_of: dict[Future[list[Answer]], int] = {}
     for chunk in islice(chunks, ahead):
         number_of[submit(Answerer.answers, chunk)] = chunk.number

@@ -39,18 +39,18 @@ from traces.generate.plan import plan_text
 from traces.generate.run import Training
 
 STUDY, DECLARED, PLAN, ANSWER = "study", "atlas.yaml", "plan.yaml", "atlas.json"
-"""Of a site besides its pages: the study's directory, its file and plan if options declare them,
-and the answer for programs."""
+"""Files of a site besides its pages: the study's directory, its file and plan if declared by
+options, and the answer for programs."""
 _OWN = {INDEX, CELLS, PLANS, STUDY, DECLARED, PLAN, ANSWER}
 _DEGREES = (1, 8)
-"""Tensor and pipeline degrees that are tried for each cell of a grid that options declare."""
+"""Tensor and pipeline degrees to try for each cell of a grid declared by options."""
 _SEQUENCE = 4096
 _BATCH = 2
-"""Tokens of a sequence, and sequences for each accelerator of the largest job, of such a grid."""
+"""For such a grid: tokens of a sequence, and sequences per accelerator of the largest job."""
 
 
 class AtlasAnswer(Head):
-    """An atlas: its cells in the order of the grid; ``points`` counts the plans that were tried."""
+    """An atlas: its cells in the order of the grid; ``points`` is the number of plans tried."""
 
     name: str
     description: str
@@ -100,7 +100,7 @@ def atlas(
     """Make a site of a study over models, clusters and sizes, with a page for each cell.
 
     The study computes all plans of the grid. For the plan of a cell that is best in the first
-    objective, the page says what twice of each resource buys, as ``utility`` does. After an
+    objective, the page has the utility of twice each resource, as ``utility`` does. After an
     interruption the same call resumes the atlas.
 
     Parameters
@@ -141,7 +141,7 @@ def _asked(
     watch: Watch,
     note: Callable[[str], None],
 ) -> AtlasReport:
-    """Answer all cells and write their pages, but not the overview, which says how it was asked."""
+    """Answer all cells and write their pages, but not the overview, which names the options."""
     declared = declare(study_file) if isinstance(study_file, Mapping) else read_study(study_file)
     _check_grid(declared)
     folder = Path(directory)
@@ -156,7 +156,7 @@ def _asked(
 
 
 def write_overview(report: AtlasReport) -> Path:
-    """Write the overview and the answer for programs into the site; return the former's path.
+    """Write the overview and the answer for programs into the site; return the overview's path.
 
     Raises
     ------
@@ -173,12 +173,12 @@ def write_overview(report: AtlasReport) -> Path:
 
 
 def _check_grid(declared: Declaration) -> None:
-    """Refuse a study that no site of cells can be made of.
+    """Reject a study that is no grid of cells.
 
     Raises
     ------
     StudyError
-        With the field that is wrong.
+        With the invalid field.
     """
     file = declared.file
     if len(file.workloads) != 1 or file.workloads[0].plan is None:
@@ -209,12 +209,12 @@ def _check_space(declared: Declaration) -> None:
 
 
 def _prepare(folder: Path) -> None:
-    """Make the folders of a site.
+    """Create the folders of a site.
 
     Raises
     ------
     OutputError
-        If the folder holds something else, or cannot be made.
+        If the folder has other files, or cannot be created.
     """
     try:
         others = {path.name for path in folder.iterdir()} - _OWN if folder.is_dir() else set()

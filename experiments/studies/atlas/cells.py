@@ -1,6 +1,6 @@
-"""Cells of an atlas, the best plans for a model on a cluster at a size, and what pages say of them.
+"""Cells of an atlas, the best plans for a model on a cluster at a size, and their pages.
 
-A cell's numbers are those that ``twofold utility`` prints of its plan, which lies beside its page.
+A cell's numbers are those that ``twofold utility`` prints for its plan, which is beside its page.
 """
 
 import re
@@ -54,14 +54,14 @@ if TYPE_CHECKING:
     from experiments.studies.atlas.atlas import AtlasReport
 
 MODEL, CLUSTER, SIZE = "plan.model", "cluster", "plan.gpus"
-"""Dimensions that a cell is one value of each of; of all others the best is taken."""
+"""Dimensions that have one value per cell; of all others the best is taken."""
 INDEX, CELLS, PLANS = "index.html", "cells", "plans"
-"""Of a site: the overview, and the folders of pages and of plans."""
+"""Parts of a site: the overview, and the folders of pages and of plans."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A plan that was tried for a cell: what the study varies of it, its step (s), or why not."""
+    """A plan tried for a cell: its varied fields, its step (s), or the refusal."""
 
     plan: str
     step: float | None
@@ -72,8 +72,8 @@ class Tried:
 class Cell:
     """A model on a cluster at a size: the plans that were tried, and the best of them.
 
-    ``where`` is what commands call the cluster, ``tokens`` are those of a step. ``best`` is None
-    where no plan can be: then ``refused`` says why, and ``fitting`` what would fit into memory.
+    ``where`` is the cluster's name in commands, ``tokens`` are those of a step. If all plans are
+    refused ``best`` is None, ``refused`` the reason, and ``fitting`` what would fit into memory.
     """
 
     name: str
@@ -89,13 +89,13 @@ class Cell:
 
     @property
     def command(self) -> str:
-        """What reproduces the cell, in the folder of the site."""
+        """Command that reproduces the cell, in the folder of the site."""
         return shlex.join(("twofold", "utility", f"{PLANS}/{self.name}.yaml", "-c", self.where))
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What twice of a resource saves (% of the step), None where it cannot matter."""
+    """Saving of twice a resource (% of the step), None if it cannot matter."""
 
     resource: str
     saves_pct: float | None
@@ -104,10 +104,10 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class CellRow:
-    """A cell as the overview has it: its plan, step, savings (the most first) and bill.
+    """A cell in the overview: its plan, step, savings (the largest first) and bill.
 
-    ``refused`` says why there is no number, "" where there is one. ``cost_usd`` and ``power_w`` are
-    None where a part has no published price or power.
+    ``refused`` is the reason why it has no number, "" otherwise. ``cost_usd`` and ``power_w`` are
+    None if a part has no published price or power.
     """
 
     model: str
@@ -126,8 +126,8 @@ class CellRow:
     command: str = ""
 
 
-class _Kept(msgspec.Struct):
-    """A cell's row beside its page, and the hash of all that both depend on."""
+class _CachedRow(msgspec.Struct):
+    """A cell's row beside its page, and the hash of the inputs of both."""
 
     key: str
     row: CellRow
@@ -191,12 +191,12 @@ def _tried(study: Declaration, results: Results, number: int) -> Tried:
 
 
 def _refusal(sites: Sites, results: Results, numbers: Sequence[int]) -> tuple[str, tuple[str, ...]]:
-    """Say why no plan of a cell can be, and what would fit where memory is the reason."""
+    """Return why all plans of a cell are refused, and what would fit if memory is the reason."""
     tight: list[tuple[float, float, Site]] = []
     for number in numbers:
         try:
             site = sites.placed(0, results.values(number)).site
-        except TwofoldError:  # its own reason is among the results
+        except TwofoldError:  # its reason is among the results
             continue
         if site.memory is not None and site.memory_room is not None:
             tight.append((site.memory, site.memory_room, site))
@@ -211,7 +211,7 @@ def _refusal(sites: Sites, results: Results, numbers: Sequence[int]) -> tuple[st
 
 
 def answered(cell: Cell, folder: Path) -> CellRow:
-    """Answer a cell and write its page, unless a run before this one did so.
+    """Answer a cell and write its page, unless an earlier run did.
 
     Raises
     ------
@@ -229,28 +229,28 @@ def answered(cell: Cell, folder: Path) -> CellRow:
             [[entry.plan, entry.step, entry.refused] for entry in cell.tried],
         ]
     )
-    before = _kept_row(row_file, key)
+    before = _cached_row(row_file, key)
     if before is not None and row_file.with_suffix(".html").is_file():
         return before
     row, text = _made(cell, cluster, folder)
     with writing(row_file.with_suffix(".html")) as stream:
         stream.write(text.encode("utf-8", "replace"))
     with writing(row_file) as stream:
-        stream.write(msgspec.json.encode(_Kept(key, row)))
+        stream.write(msgspec.json.encode(_CachedRow(key, row)))
     return row
 
 
-def _kept_row(path: Path, key: str) -> CellRow | None:
-    """Return the row of a run before, if it was made of the same; what is broken is made anew."""
+def _cached_row(path: Path, key: str) -> CellRow | None:
+    """Return the row of an earlier run, if its inputs are equal; a broken one is made again."""
     try:
-        before = msgspec.json.decode(read_bytes(path, StudyError, "as a cell"), type=_Kept)
+        before = msgspec.json.decode(read_bytes(path, StudyError, "as a cell"), type=_CachedRow)
     except (StudyError, msgspec.DecodeError):
         return None
     return before.row if before.key == key else None
 
 
 def _made(cell: Cell, cluster: Cluster, folder: Path) -> tuple[CellRow, str]:
-    """Make a cell's row and page; of one whose plan cannot be asked, with the reason."""
+    """Make a cell's row and page; with the refusal if its plan is impossible."""
     parts = _bill(cell, cluster)
     if cell.best is None:
         return _refused(cell, cluster, parts, cell.refused)
@@ -285,7 +285,7 @@ def _made(cell: Cell, cluster: Cluster, folder: Path) -> tuple[CellRow, str]:
 
 
 def _bill(cell: Cell, cluster: Cluster) -> BillReport | None:
-    """Return the bill of the job's part of the cluster; None where the job does not fit on it."""
+    """Return the bill of the job's part of the cluster; None if the job does not fit on it."""
     try:
         return bill(cluster, ranks=cell.ranks)
     except TwofoldError:
@@ -293,7 +293,7 @@ def _bill(cell: Cell, cluster: Cluster) -> BillReport | None:
 
 
 def _row(cell: Cell, parts: BillReport | None) -> CellRow:
-    """Return what a row says of a cell before its step is known."""
+    """Return a cell's row before its step is known."""
     row = CellRow(cell.model, cell.cluster, cell.ranks, f"{CELLS}/{cell.name}.html")
     totals = parts and parts.totals()
     return (
@@ -321,13 +321,13 @@ def _refused(
     return row, page(shown, head, up=f"../{INDEX}")
 
 
-_LARGE = (Chart, Timeline, NetworkMap)
-"""What a site of many pages leaves out: its command makes a page with all of it (``--html``)."""
+_OMITTED = (Chart, Timeline, NetworkMap)
+"""Parts omitted from a site of many pages: its command makes a page with all of it (``--html``)."""
 _GRADES: tuple[Grade, ...] = ("good", "fair", "poor")
 
 
 def cell_document(cell: "Cell", report: "UtilityReport", bill: "BillReport | None") -> Document:
-    """Say what twice of each resource buys at a cell: tables, so that a site stays small."""
+    """Return a cell's utilities of twice each resource: tables, so that a site stays small."""
     whole = report.document()
     sections = [
         replace(section, blocks=[_metered(block) for block in section.blocks if _is_small(block)])
@@ -347,7 +347,7 @@ def cell_document(cell: "Cell", report: "UtilityReport", bill: "BillReport | Non
 
 
 def refused_document(cell: "Cell", reason: str, bill: "BillReport | None") -> Document:
-    """Say why a cell has no number, and what would fit."""
+    """Return the reason why a cell has no number, and what would fit."""
     sections = [*_bill_sections(bill), _tried_section(cell)]
     if cell.fitting:
         rows = [tuple(text.rsplit(": ", 1)) for text in cell.fitting]
@@ -362,11 +362,11 @@ def refused_document(cell: "Cell", reason: str, bill: "BillReport | None") -> Do
 
 
 def _is_small(block: Any) -> bool:
-    return not isinstance(block, _LARGE)
+    return not isinstance(block, _OMITTED)
 
 
 def _metered(block: Any) -> Any:
-    """Give a table with bars its bars on the page: no chart beside it has them."""
+    """Show the bars of a table on the page: no chart beside it has them."""
     has_bars = isinstance(block, Table) and any(row.bar for row in block.rows)
     return replace(block, metered=True) if has_bars else block
 
@@ -398,7 +398,7 @@ def _again(cell: "Cell") -> Section:
 
 
 def overview(report: "AtlasReport") -> Document:
-    """Say what pays most where, and show every cell."""
+    """Return the overview: the resources that save most, and every cell."""
     cells, file = report.cells, report.study.file
     answered = [row for row in cells if not row.refused]
     refused = len(cells) - len(answered)
@@ -430,7 +430,7 @@ def overview(report: "AtlasReport") -> Document:
 
 
 def best(savings: "Sequence[Saving]", *, network: bool = False) -> "Saving | None":
-    """Return what saves most, of all resources or of the network's; None where nothing does."""
+    """Return the largest saving, of all resources or of the network's; None without any."""
     possible = [
         saving
         for saving in savings
@@ -442,19 +442,19 @@ def best(savings: "Sequence[Saving]", *, network: bool = False) -> "Saving | Non
 def _headline(
     any_best: "Sequence[Saving | None]", network: "Sequence[Saving | None]", answered: int
 ) -> str:
-    first, count = _commonest(any_best)
+    first, count = _most_frequent(any_best)
     if not first:
         return "No resource saves anything in any cell."
     pays = "pay" if is_plural(first) else "pays"
     words = f"{better(first, 2.0)} {pays} most in {count:,} of {plural(answered, 'cell')}"
-    second, times = _commonest(network)
+    second, times = _most_frequent(network)
     if not second or second == first:
         return f"{words}."
     pays = "pay" if is_plural(second) else "pays"
     return f"{words}; in the network, {better(second, 2.0, begins=False)} {pays} most in {times:,}."
 
 
-def _commonest(savings: "Sequence[Saving | None]") -> tuple[str, int]:
+def _most_frequent(savings: "Sequence[Saving | None]") -> tuple[str, int]:
     counts = Counter(saving.resource for saving in savings if saving is not None)
     return counts.most_common(1)[0] if counts else ("", 0)
 
@@ -470,7 +470,7 @@ def _refused_words(refused: int, cells: int) -> str:
 
 
 def _trust(answered: "Sequence[CellRow]") -> Trust:
-    """Take the worst grade of any cell: each page says its own."""
+    """Return the worst grade of any cell: each page has its own."""
     counts = Counter(row.trust["grade"] for row in answered if row.trust is not None)
     grades = ", ".join(f"{counts[grade]:,} {grade}" for grade in _GRADES if counts[grade])
     worst: Grade = next((grade for grade in reversed(_GRADES) if counts[grade]), "good")
@@ -478,7 +478,7 @@ def _trust(answered: "Sequence[CellRow]") -> Trust:
 
 
 def _pays_most(any_best: "Sequence[Saving | None]", network: "Sequence[Saving | None]") -> Section:
-    """Count where each resource pays most, of all and of the network alone."""
+    """Count the cells in which each resource saves most, of all and of the network alone."""
     names = Counter(saving.resource for saving in (*any_best, *network) if saving is not None)
     rows = []
     for name in names:
@@ -498,7 +498,7 @@ def _pays_most(any_best: "Sequence[Saving | None]", network: "Sequence[Saving | 
 
 
 def _spec(cells: "Sequence[CellRow]") -> dict[str, Any]:
-    """Make what the script of the overview draws: every text as Python says it."""
+    """Return the data of the overview's script: all texts are formatted by Python."""
     resources = dict.fromkeys(
         saving.resource for row in cells for saving in row.savings if saving.saves_pct is not None
     )

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from experiments.points.report import Point
 
 _CAUSES = 12
-"""Causes that are listed, the largest first."""
+"""Number of causes that are listed, the largest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Slider:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of the step: seconds, and percent of it; ``use`` says how it is drawn."""
+    """A share of the step: seconds, and percent of it; ``use`` determines its colour."""
 
     what: str
     name: str
@@ -89,7 +89,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A change, and what it touched."""
+    """A change, and the resources it alters."""
 
     change: str
     note: str
@@ -138,7 +138,7 @@ class Answer:
 
 
 def slider(scenario: Scenario, state: State, resource: str) -> Slider:
-    """Say where a resource's slider is, without what twice of it would buy."""
+    """Return the state of a resource's slider, without its utility."""
     factor = state.factor(resource)
     multiple = factor if resource in RANKS else 1.0  # of ranks a value is a multiple
     value = value_of(scenario, resource, multiple)
@@ -156,7 +156,7 @@ def slider(scenario: Scenario, state: State, resource: str) -> Slider:
 
 
 def bought(bare_slider: Slider, row: "Point") -> Slider:
-    """Add to a slider what the command ``utility`` says of its resource."""
+    """Add the row of the command ``utility`` for its resource to a slider."""
     return replace(
         bare_slider,
         utility_pct=row.utility_pct,
@@ -170,13 +170,13 @@ def bought(bare_slider: Slider, row: "Point") -> Slider:
 
 
 def say_time(seconds: float | None) -> str:
-    """Write a time as tables do; "" for none."""
+    """Format a time as tables do; "" for none."""
     return "" if seconds is None else format_quantity(seconds, "s")
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Step time (s) over factors of the resource of a slider, the others as they are set."""
+    """Step time (s) over factors of a slider's resource, the others as they are set."""
 
     resource: str
     factors: tuple[float, ...]
@@ -200,7 +200,7 @@ class Offer:
 
 
 def say_price(scenario: Scenario) -> str:
-    """Say what the job's part of the cluster costs; "" where the price of a part is not known."""
+    """Return the cost of the job's part of the cluster as text; "" if a price is unknown."""
     try:
         return say_cost(cost_of(scenario))
     except TwofoldError:
@@ -219,13 +219,13 @@ def cost_of(scenario: Scenario) -> float:
 
 
 def say_cost(cost: float) -> str:
-    """Write a cost as bills do."""
+    """Format a cost as bills do."""
     return format_quantity(cost, "USD")
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """What a step is made of: its critical path by use, its largest causes, what is exposed."""
+    """Composition of a step: its critical path by use, its largest causes, exposed time."""
 
     path: tuple[Share, ...]
     causes: tuple[Share, ...]
@@ -234,7 +234,7 @@ class Composition:
 
 
 def composition(timeline: Timeline, path: Sequence[Segment]) -> Composition:
-    """Take a step apart: each share in seconds and in percent of the step."""
+    """Decompose a step: each share in seconds and in percent of the step."""
     step = timeline.makespan
     parts = path_parts(timeline, list(path))
     by_what: dict[tuple[str, str], float] = {}
@@ -269,7 +269,7 @@ def _share(what: str, name: str, seconds: float, step: float) -> Share:
 
 COMMUNICATION, DELAY = "communication", "delay"
 USES = (COMPUTE, COMMUNICATION, COPY, WAITING, HOST, LAUNCH, DELAY)
-"""What time is spent on, in the order in which it is drawn; the rest is idle."""
+"""Uses of time in the order in which they are drawn; the rest is idle."""
 _USE = {
     **{COMPUTE: COMPUTE, COPY: COPY, WAITING: WAITING, HOST: HOST, LAUNCH: LAUNCH},
     **dict.fromkeys((BEFORE, AFTER, IDLE), ""),
@@ -279,7 +279,7 @@ _USE = {
 }
 """By uses of a rank's time and of the critical path; exposed communication of all groups is one."""
 RANKS_SHOWN = 16
-"""Ranks of one screen."""
+"""Number of ranks on one screen."""
 MOST_WINDOWS, LEAST_WINDOWS = 2000, 16
 _FULL = 255
 
@@ -395,5 +395,5 @@ def _bytes(seconds: Floats, edges: Floats) -> str:
 
 
 def use_of(what: str) -> str:
-    """Return how a use of a rank's time, or of the critical path, is drawn; "" for idle time."""
+    """Return the drawn use for a use of a rank's time, or of the critical path; "" for idle."""
     return COMMUNICATION if what.startswith(EXPOSED) else _USE[what]

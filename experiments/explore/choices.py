@@ -1,4 +1,4 @@
-"""What can be chosen besides sliders: clusters, topologies, algorithms; what a budget buys."""
+"""Choices besides sliders: clusters, topologies, algorithms, and networks within a budget."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is explored: the head of the page. ``error_pct`` is None where nothing was measured."""
+    """Head of the page: the step explored. ``error_pct`` is None if nothing was measured."""
 
     title: str
     trace: str
@@ -57,7 +57,7 @@ class About:
 
 
 def about(base: Baseline, *, rests: bool, version: str) -> About:
-    """Say what is explored."""
+    """Return the head of the page."""
     from experiments.documents.step import coverage_parts
 
     loaded = base.loaded
@@ -117,7 +117,7 @@ def _fitting(
     tried: dict[str, bool],
     watch: Watch,
 ) -> tuple[str, ...]:
-    """Return the names that can be had."""
+    """Return the names that are possible."""
     fitting = []
     for name in names:
         text = f"{verb}{name}"
@@ -135,7 +135,7 @@ def _fitting(
 
 
 def _inside(size: int) -> list[str]:
-    """Specs of topologies that so many ranks of a domain could have."""
+    """Return specs of topologies for a domain of so many ranks."""
     specs = ["switch", "fully_connected", "ring"]
     width = next((divisor for divisor in range(isqrt(size), 1, -1) if size % divisor == 0), 1)
     if width > 1:
@@ -148,7 +148,7 @@ def _inside(size: int) -> list[str]:
 def _algorithms(
     scenario: Scenario, tried: dict[str, bool], watch: Watch
 ) -> dict[str, tuple[str, ...]]:
-    """Name what may be forced of the kinds of calls that the step has."""
+    """Return the algorithms that may be forced for each kind of the step's calls."""
     by_kind = {}
     for number in np.unique(scenario.workload.calls.kind).tolist():
         kind = KINDS[number] if number < len(KINDS) else ""
@@ -186,12 +186,12 @@ BANDWIDTHS = tuple(2.0**octave for octave in range(-3, 4))
 """Factors on the bandwidth between nodes that are tried."""
 _BANDWIDTH = f"{SCALE_OUT}.bandwidth"
 _MOST = 8
-"""Offers that are shown."""
+"""Number of offers that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A state with what its nodes and network cost (USD), and its step (s)."""
+    """A state with the cost of its nodes and network (USD), and its step (s)."""
 
     state: State
     cost: float
@@ -218,7 +218,7 @@ def networks(state: State, scenario: Scenario) -> Iterator[State]:
 
 
 def with_bandwidth(state: State, factor: float) -> State:
-    """Return the state with the bandwidth between nodes so many times as recorded."""
+    """Return the state with the bandwidth between nodes ``factor`` times the recorded one."""
     others = tuple(entry for entry in state.factors if entry[0] != _BANDWIDTH)
     return replace(state, factors=others if factor == 1 else (*others, (_BANDWIDTH, factor)))
 
@@ -258,7 +258,7 @@ def offers(points: Sequence[Priced], budget: float, step: float) -> tuple[Offer,
 
 
 _EQUAL = 1e-9
-"""Relative difference below which costs are the same but for rounding."""
+"""Relative difference below which costs differ only by rounding."""
 
 
 def _offer(point: Priced, step: float) -> Offer:

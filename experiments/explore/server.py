@@ -47,7 +47,7 @@ HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
 _HTTP = 80
 STEP_PAGE = "step.html"
-"""The page of a step; that of a deployment is another."""
+"""The page of a step; deployments have another."""
 _STATIC = Path(__file__).with_name("static")
 _SHARED = FOLDER / "assets"
 """The look of pages, and what draws a timeline: those of the files that ``report`` writes."""
@@ -62,9 +62,9 @@ _HEADERS = {
 }
 """The token is in the address: no other page learns it, and no other page shows this one."""
 _LOOK = 0.05
-"""Seconds between two looks whether somebody still waits for an answer."""
+"""Interval of checks whether the client still waits for an answer (s)."""
 _DONE = 499
-"""Status for who went away; nobody reads it."""
+"""Status for a client that has disconnected; it is not read."""
 
 
 def application(
@@ -120,7 +120,7 @@ async def _to_page(request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class _Guarded:
-    """Lets through who knows the token, and asks this host by its name."""
+    """Lets through requests with the token that address this host by its name."""
 
     app: ASGIApp
     token: str
@@ -144,7 +144,7 @@ class _Guarded:
         await self.app(scope, receive, with_headers)
 
     def _refused(self, scope: Scope) -> str:
-        """Say why a request is refused; "" if it is not."""
+        """Return why a request is refused; "" if it is not."""
         headers = dict(scope["headers"])
         port = (scope.get("server") or ("", None))[1]
         usual = "" if port == _HTTP else f":{port}"  # browsers leave out the port of the protocol
@@ -229,7 +229,7 @@ class _Asked:
 
 
 class _AskedOfStep(_Asked):
-    """What only the page of a step asks."""
+    """Requests of the page of a step only."""
 
     def __init__(self, session: "Session", stopping: threading.Event) -> None:
         super().__init__(session, stopping)
@@ -298,7 +298,7 @@ def _json(answer: object) -> Response:
 
 
 class _Server(uvicorn.Server):
-    """A server that has done with what it is answering when it is interrupted."""
+    """A server that cancels the answers in progress when it is interrupted."""
 
     def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
         super().__init__(config)
@@ -353,7 +353,7 @@ class Serving:
             self._socket.close()
 
     def stop(self) -> None:
-        """Let :meth:`run` end, as soon as what is being answered is."""
+        """Let :meth:`run` end after the answers in progress."""
         self._stopping.set()
         self._server.should_exit = True
 
@@ -385,11 +385,11 @@ def show_in_browser(address: str) -> None:
 
 
 class Superseded(Exception):  # noqa: N818 - no error: nobody waits for the answer any more
-    """A state that nobody asks for any more."""
+    """A state that no client waits for any more."""
 
 
 def until(stop: Callable[[], bool]) -> "Watch":
-    """Make what has done with a simulation as soon as ``stop`` says so.
+    """Return a watch that cancels a simulation as soon as ``stop`` returns true.
 
     Raises
     ------

@@ -69,12 +69,12 @@ from simulator.timeline import Timeline
 
 ANALYTIC = "analytic"
 _GROUNDS, _SIMULATED = 8, 4
-"""Networks, and simulated states, that are kept: going back to one is at once."""
+"""Numbers of cached networks and simulated states: returning to one is immediate."""
 
 FACTORS = tuple(2 ** (octave / 3) for octave in range(-9, 10))
 """Where the curve behind a slider is traced: three points an octave, as far as a slider goes."""
 _SLICES = 60_000
-"""Slices of all ops as they are drawn, about."""
+"""Approximate number of slices in a timeline of all ops."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +94,7 @@ class _Ground:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Simulated:
-    """A state as it was simulated, and what that is made of."""
+    """A simulated state, and its inputs."""
 
     scenario: Scenario
     timeline: Timeline
@@ -151,7 +151,7 @@ class Session:
         return parse_state(address)
 
     def about(self, version: str) -> About:
-        """Say what is explored."""
+        """Return the head of the page."""
         return about(self.base, rests=self.rests, version=version)
 
     @property
@@ -444,7 +444,7 @@ def annotated(
 def _doubled(
     design: DesignPoints, timeline: Timeline, number: Change, sliders: tuple[Slider, ...]
 ) -> tuple[Slider, ...]:
-    """Ask what twice of each resource would buy, of all at once."""
+    """Return the utilities of twice each resource, evaluated together."""
     open_ = [bare_slider.resource for bare_slider in sliders if not bare_slider.note]
     now, *then = design.steps([number, *(number | better(name) for name in open_)]).tolist()
     steps = dict(zip(open_, then, strict=True))
@@ -483,7 +483,7 @@ def _simulated(
 
 
 def _key(state: State) -> tuple[object, ...]:
-    """Tell states apart that are simulated apart."""
+    """Return what identifies the simulation of a state."""
     texts = state.structure()
     return without_view(state), _stamps(texts)
 

@@ -105,7 +105,7 @@ class State:
         return (*self.structure(), *(_slid(name, factor) for name, factor in self._numbers()))
 
     def without(self, resource: str) -> "State":
-        """Return the same with one slider as it was."""
+        """Return the state with one slider reset."""
         factors = tuple((name, factor) for name, factor in self.factors if name != resource)
         return replace(self, factors=factors)
 
@@ -125,7 +125,7 @@ class State:
         return tuple(_slid(name, factor) for name, factor in self._numbers())
 
     def factor(self, resource: str) -> float:
-        """Say how many times as good a resource is."""
+        """Return the factor of a resource."""
         return dict(self.factors).get(resource, 1.0)
 
     def _numbers(self) -> Iterator[tuple[str, float]]:
@@ -182,7 +182,7 @@ def parse_state(address: str) -> State:
 
 
 def without_view(state: State) -> State:
-    """Return a state without what of the timeline is shown: what is simulated."""
+    """Return a state without the choice of ranks shown: the part that is simulated."""
     return replace(state, first_rank=0)
 
 
@@ -257,12 +257,12 @@ def settings_with(settings: Settings, engine: str, changes: Sequence[str]) -> Se
 
 
 def command(trace: Path | str, cluster: Path | str | None, settings: Settings) -> str:
-    """Write the commands that answer the same, a line each."""
+    """Return the commands with the same answers, one per line."""
     return "\n".join(shlex.join(_words(name, trace, cluster, settings)) for name in _ANSWERS)
 
 
 def python(trace: Path | str, cluster: Path | str | None, settings: Settings) -> str:
-    """Write the same for Python."""
+    """Return the same in Python."""
     where = [repr(str(path)) for path in (trace, cluster) if path is not None]
     arguments = [f"    {name}={_literal(value)}," for name, value in _changed(settings)]
     lines = [f"import {_DOOR} as tf", "", "settings = tf.Settings(", *arguments, ")"]
@@ -297,7 +297,7 @@ def _words(
 
 
 def _option(field: str, value: object) -> list[str]:
-    """Write a setting as options."""
+    """Format a setting as options."""
     option = _OPTIONS.get(field, f"--{field.replace('_', '-')}")
     if isinstance(value, tuple):
         return [word for item in value for word in (option, str(item))]

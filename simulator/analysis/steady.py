@@ -116,7 +116,7 @@ def is_steady(jobs: Sequence[Steps], window: Window) -> bool:
     --------
     >>> from types import SimpleNamespace
     >>> alike = SimpleNamespace(begin=[0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0], length=[2.0] * 6)
-    >>> enough([alike, alike], Window())
+    >>> is_steady([alike, alike], Window())
     True
     """
     if not _is_long_enough(jobs, window):

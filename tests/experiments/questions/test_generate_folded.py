@@ -98,7 +98,7 @@ def test_it_is_folded_for_the_nodes_and_the_algorithms_that_are_asked_for():
 
 
 def test_a_large_step_is_folded_unless_it_is_changed_or_somebody_says_no(monkeypatch):
-    monkeypatch.setattr(module, "_LARGE", 32)
+    monkeypatch.setattr(module, "_FOLD_FROM", 32)
     large, kept = plan_of(tp=8, dp=4), []
     report = generate(large, CLUSTER, planned=kept.append)
     assert report.folded == "8 of 32 ranks stand for all"

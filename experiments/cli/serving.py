@@ -305,6 +305,9 @@ def sweep_deployment(
 
 def compare_deployments(ctx: typer.Context, file: Path, clusters: list[str]) -> None:
     """Say what requests see of a deployment on several clusters."""
+    from experiments.evaluate.serving_plan import read_serving_plan, refuse_log
+
+    refuse_log(read_serving_plan(file))
     plan, served_by = _read(ctx, file, clusters[0], ())
     show(_sweep(plan, served_by, "cluster", clusters), *_forms(ctx))
 

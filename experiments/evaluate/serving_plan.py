@@ -272,6 +272,21 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
     )
 
 
+def refuse_log(plan: ServingPlan) -> None:
+    """Refuse kernels from a log where the cluster or the deployment varies: it is of one.
+
+    Raises
+    ------
+    WorkloadError
+        With what to give instead.
+    """
+    if plan.kernels_from is not None and _log_of(Path(plan.kernels_from)) is not None:
+        raise WorkloadError(
+            f"{plan.kernels_from}: a log is of one deployment on one cluster, which vary here: give"
+            " kernels_from a table of kernels or a profile"
+        )
+
+
 def _log_of(path: Path) -> Path | None:
     """Return the requests of a log, by themselves or in their folder; None if it is none."""
     if path.is_dir() and (path / "requests.jsonl").is_file():

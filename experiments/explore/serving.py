@@ -29,6 +29,7 @@ from experiments.evaluate.serving_plan import (
     instances_of,
     load_of,
     read_serving_plan,
+    refuse_log,
     slo_of,
 )
 from experiments.explore.answers import Slider, say_time
@@ -117,6 +118,7 @@ class ServingSession:
         self._file, self._cluster = file, cluster
         plan = read_serving_plan(file)
         check_plan(plan)
+        refuse_log(plan)
         watch("requests")
         self._plan: ServingPlan = plan
         self._slo = slo_of(plan)

@@ -21,7 +21,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from experiments.baseline import Baseline, baseline
-from experiments.evaluate.serving_plan import read_serving_plan
+from experiments.evaluate.serving_plan import read_serving_plan, refuse_log
 from experiments.priors.errors import class_of, replay_error
 from experiments.provenance import Head, InputFile, Inputs, version
 from experiments.report import Report, Rows, question
@@ -472,6 +472,7 @@ def read_workloads(
     for entry, name in zip(declared.file.workloads, declared.names, strict=True):
         if entry.serving:
             deployment = read_serving_plan(declared.path(entry.serving))
+            refuse_log(deployment)
             bases.append(Base(name, entry.weight, SERVING, serving=deployment))
         elif entry.plan:
             plan, ignores = read_plan(Path(declared.path(entry.plan))), entry.ignore_memory
@@ -538,7 +539,9 @@ def _files(declared: Declaration) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     named = [path for plan in plans for path in files_named(plan)]
     for path in (Path(declared.path(entry.serving)) for entry in entries if entry.serving):
         deployment = read_serving_plan(path)
-        files = map(Path, (deployment.model, deployment.requests or ""))
+        files = map(
+            Path, (deployment.model, deployment.requests or "", deployment.kernels_from or "")
+        )
         named += [path, *(file for file in files if file.is_file())]
     clusters = [entry.levels for entry in declared.dimensions if entry.kind == "cluster"]
     where = [str(level) for levels in clusters for level in levels]

@@ -59,8 +59,10 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
     fields = FAMILIES[kind](config) | _windows(config)
     fields["left_out"] = "; ".join(left_out) or None
     _check_all_is_taken(config, fields)
-    if any(config.given(name) is not None for name in _LONGEST):
-        fields["longest"] = config.count(*_LONGEST)
+    # Several may be given and differ, as that of training and that of a longer context: the first.
+    lengths = [name for name in _LONGEST if config.given(name) is not None]
+    if lengths:
+        fields["longest"] = config.count(lengths[0])
     given = str(data.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
     described = {name: value for name, value in fields.items() if value is not None}
     return {"name": given or name, "description": f"{kind}, {source}", **described}

@@ -17,6 +17,7 @@ from experiments.evaluate.serving_plan import (
     serving_plan,
     slo_of,
 )
+from experiments.explore.serving import ServingSession
 from experiments.questions.serving import serving
 from simulator.support.errors import TwofoldError
 from topologies import changed
@@ -372,6 +373,10 @@ def test_a_log_gives_the_kernels_and_the_first_token_of_the_machine_it_is_of(tmp
         instances_of(serving_plan(model="llama-3.1-405b", tp=8, kernels_from=tmp_path), "hgx-h200")
     with pytest.raises(TwofoldError, match="no --decode"):
         instances_of(serving_plan(**fields, decode="1", kernels_from=tmp_path), "hgx-h100")
+    file = tmp_path / "deployment.yaml"
+    file.write_text("deployment: {model: llama-3.1-8b, rate: 5/s, kernels_from: requests.jsonl}")
+    with pytest.raises(TwofoldError, match="a log is of one deployment on one cluster"):
+        ServingSession(file, "hgx-h100")
 
 
 def test_the_policy_slo_goes_by_the_time_to_the_first_token():

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from simulator.support.errors import OutputError
 from simulator.support.input_files import open_file
+from traces.core.files import partial_path
 
 WRITTEN = ("target", "directory", "write", "figure", "perfetto", "parquet", "html")
 """Options of commands that name an output."""
@@ -162,7 +163,7 @@ def check_output(path: Path, endings: Sequence[str] = ()) -> None:
         if not path.is_file():
             return
     with _reported(path):
-        partial = _partial(path)
+        partial = partial_path(path)
         partial.touch(exist_ok=False)
         partial.unlink()
 
@@ -185,18 +186,13 @@ def writing(path: Path) -> Iterator[BinaryIO]:
             with os.fdopen(number, "wb") as stream:
                 yield stream
             return
-        partial = _partial(path.resolve())
+        partial = partial_path(path.resolve())
         try:
             with partial.open("xb") as stream:
                 yield stream
             partial.replace(path.resolve())
         finally:
             partial.unlink(missing_ok=True)
-
-
-def _partial(path: Path) -> Path:
-    """Name a file in the same directory, so that renaming it is atomic."""
-    return path.with_name(f".{path.name[:80]}.{os.getpid()}.part")
 
 
 @contextmanager

@@ -39,7 +39,7 @@ from simulator.schedule import Schedule, Step
 from simulator.support.errors import OutputError, TraceError, WorkloadError
 from simulator.support.input_files import unpack
 from simulator.workload import What, Workload
-from traces.core.files import GOAL_COMMENT
+from traces.core.files import GOAL_COMMENT, write_files
 from traces.core.loaded import Coverage, Loaded
 from traces.matching.lane_order import one_at_a_time
 
@@ -465,10 +465,7 @@ def write_goal(workload: Workload, path: Path, schedule_of: ScheduleOf | None = 
     goal = Goal(workload.job_ranks, exact=True)
     for rank in workload.ranks:
         goal.ranks[rank] = _RankWriter(path, workload, rank, schedule_of).written()
-    try:
-        path.write_text("\n".join(goal_lines(goal)) + "\n")
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    write_files([(path, "\n".join([*goal_lines(goal), ""]).encode())])
 
 
 @dataclass(slots=True)

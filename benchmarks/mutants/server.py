@@ -49,7 +49,10 @@ _OF_TEST_S = 6.0
 """Processor time of a test of the first pass; one that takes longer is not tried on mutants."""
 _OF_MUTANT_S = 1.5
 """Processor time of a mutant's tests: of those of its own module, the others of its area, and all
-others, each from the quickest on. What these do not notice counts as survived."""
+others, each from the quickest on."""
+_OF_SURVIVOR_S = 12.0
+"""The same of the tests that a mutant which those did not notice is tried on: what these do not
+notice, either, counts as survived."""
 _OF_PASS_S = 7200.0
 """Processor time of the first pass."""
 _PATIENCE = 60
@@ -127,8 +130,13 @@ class _Loop:
                 for test in reached[mutant.hot]
                 if where & test.statements or _names(test.item, mutant)
             ]
-            near = _nearest(file, tests)
+            near = _nearest(file, tests, _OF_MUTANT_S)
             verdict = self._tried(near, (file, mutant), functions) if near else UNREACHED
+            if verdict == SURVIVED:
+                tried = {test.item for test in near}
+                more = [test for test in tests if test.item not in tried]
+                far = _nearest(file, more, _OF_SURVIVOR_S)
+                verdict = self._tried(far, (file, mutant), functions) if far else SURVIVED
             self._verdict((file, mutant), verdict)
         return True
 
@@ -237,7 +245,7 @@ def _area_of(file: Path) -> str:
     return parts[1] if parts[0] == "tests" else parts[0]
 
 
-def _nearest(file: Path, tests: Iterable[Reached]) -> list[Reached]:
+def _nearest(file: Path, tests: Iterable[Reached], budget: float) -> list[Reached]:
     """List the tests of a mutant: of its module, then its area, then others, each in a budget."""
     own = (file.stem, f"test_{file.stem}", f"test_{file.stem.rstrip('s')}")
 
@@ -246,7 +254,7 @@ def _nearest(file: Path, tests: Iterable[Reached]) -> list[Reached]:
         return 0 if path.stem in own else 1 if _area_of(path) == _area_of(file) else 2
 
     chosen: list[Reached] = []
-    left = [_OF_MUTANT_S] * 3
+    left = [budget] * 3
     for test in sorted(tests, key=lambda test: (distance(test), test.took)):
         if not chosen or test.took <= left[distance(test)]:
             left[distance(test)] -= test.took

@@ -30,10 +30,10 @@ from typing_extensions import TypedDict
 
 from experiments.scenario.scenario import Scenario
 from simulator.engine.simulate import Progress
-from simulator.support.arrays import Floats, Longs, Mask
+from simulator.support.arrays import Floats, Longs
 from simulator.support.quantities import format_quantity
 from simulator.workload import What, Workload
-from traces.core.typical import call_ratios, with_work, work_ratios
+from traces.core.typical import call_ratios, silences, with_work, work_ratios
 
 CLOSE = 1e-3
 """Relative tolerance of the simulated step against the unprofiled one, if stalls suffice.
@@ -259,19 +259,15 @@ def usual_durations(workload: Workload, others: Iterable[Workload] = ()) -> Floa
     steps = [workload, *others]
     duration = np.concatenate([step.duration for step in steps])
     usual = np.full(len(workload), np.nan)
-    judged = ~workload.own | (workload.what >= What.COLLECTIVE) | _is_silence(workload)
+    judged = ~workload.own | (workload.what >= What.COLLECTIVE) | silences(workload)
     for like, far in _similar_ops(steps):
         median, deviation, count = (column[: len(workload)] for column in _medians(like, duration))
         enough = ~judged & (count >= _FEWEST)
         least = np.maximum(far * median, median + _DEVIATIONS * deviation)
         usual = np.where(enough & (workload.duration > least), median, usual)
         judged |= enough
-    silent = _is_silence(workload)
+    silent = silences(workload)
     return np.where(silent, _usual_silences(steps), usual)
-
-
-def _is_silence(workload: Workload) -> Mask:
-    return np.asarray((workload.what == What.HOST) & (workload.part != What.HOST))
 
 
 def _usual_silences(steps: list[Workload]) -> Floats:
@@ -286,9 +282,9 @@ def _usual_silences(steps: list[Workload]) -> Floats:
     totals: list[dict[tuple[int, str], float]] = []
     for step in steps:
         totals.append(defaultdict(float))
-        for op in np.flatnonzero(_is_silence(step)).tolist():
+        for op in np.flatnonzero(silences(step)).tolist():
             totals[-1][int(step.rank[op]), step.lanes[step.lane[op]]] += float(step.duration[op])
-    for op in np.flatnonzero(_is_silence(workload)).tolist():
+    for op in np.flatnonzero(silences(workload)).tolist():
         thread = int(workload.rank[op]), workload.lanes[workload.lane[op]]
         of_steps = np.array([total.get(thread, 0.0) for total in totals])
         middle = float(np.median(of_steps))

@@ -4,7 +4,6 @@ A package is a workload card with what is known, the traces, launch scripts and 
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from topologies import Cluster, load_cluster
 from traces.card.card import TEMPLATE_VERSION, Section, WorkloadCard, write_card
 from traces.card.package import find_package, load_package, open_package, trace_files
 from traces.chakra.write import save_chakra
+from traces.core.files import partial_path
 from traces.core.loaded import Loaded
 from traces.goal import load_goal, write_goal
 from traces.kineto.write import what_is_not_told, write_kineto
@@ -231,7 +231,7 @@ def _check_free(target: Path) -> None:
 @contextmanager
 def _atomic_directory(target: Path) -> Iterator[Path]:
     """Yield a directory beside the target that is renamed to it when all is written."""
-    partial = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.part")
+    partial = partial_path(target.absolute())
     try:
         partial.mkdir()
         try:

@@ -37,6 +37,7 @@ from traces.chakra.schema import (
     NodeMessage,
 )
 from traces.chakra.stream import encode_stream
+from traces.core.files import write_files
 from traces.core.loaded import Loaded
 
 COMM_GROUPS = "comm_group.json"
@@ -71,13 +72,9 @@ def write_chakra(workload: Workload, directory: Path, prefix: str = "trace") -> 
         _group_name(number): list(group.ranks) for number, group in enumerate(workload.groups)
     }
     files[COMM_GROUPS] = json.dumps(groups, indent=1).encode()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, body in files.items():
-            (directory / name).write_bytes(body)
-    except OSError as error:
-        raise OutputError(f"{directory}: cannot be written: {error.strerror or error}") from error
-    return tuple(directory / name for name in files)
+    paths = tuple(directory / name for name in files)
+    write_files(zip(paths, files.values(), strict=True), folder=directory)
+    return paths
 
 
 def save_chakra(loaded: Loaded, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:

@@ -8,13 +8,15 @@ bytes than its file has room for.
 
 import gc
 import io
+import os
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.support.errors import TraceError
+from simulator.support.errors import OutputError, TraceError
 from simulator.support.input_files import check_ratio
 from simulator.support.limits import check_memory
 
@@ -45,6 +47,43 @@ def uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def partial_path(path: Path) -> Path:
+    """Name a file in the same directory, so that renaming it is atomic."""
+    return path.with_name(f".{path.name[:80]}.{os.getpid()}.part")
+
+
+def write_files(files: Iterable[tuple[Path, bytes]], *, folder: Path | None = None) -> None:
+    """Write files and rename them once all are complete; a failure leaves those that stood there.
+
+    Pipes and devices are written to. ``folder`` is made if missing.
+
+    Raises
+    ------
+    OutputError
+        If one cannot be written.
+    """
+    parts: dict[Path, Path] = {}
+    path = folder
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        for path, body in files:
+            if path.exists() and not path.is_file():
+                path.write_bytes(body)
+                continue
+            parts[path] = partial_path(path.resolve())
+            parts[path].write_bytes(body)
+        for path, part in parts.items():
+            part.replace(path.resolve())
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise OutputError(f"{path}: cannot be written: {reason}") from error
+    finally:
+        for part in parts.values():
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
 
 
 MessageFields = Sequence[tuple[int, str, str]]

@@ -186,7 +186,7 @@ def with_usual_work(workload: Workload, steps: Sequence[Workload]) -> Workload:
     silent = _silent(workload)
     if silent > 0:
         usual = float(np.median([_silent(step) for step in steps]))
-        duration[_silences(workload)] *= min(1.0, usual / silent)
+        duration[silences(workload)] *= min(1.0, usual / silent)
     kinds, transfer = workload.calls.kind, workload.calls.transfer.copy()
     for kind in np.unique(kinds).tolist():
         of_kind = kinds == kind
@@ -204,10 +204,11 @@ def _work(workload: Workload) -> Iterator[NDArray[np.bool_]]:
 
 
 def _silent(workload: Workload) -> float:
-    return float(workload.duration[_silences(workload)].sum())
+    return float(workload.duration[silences(workload)].sum())
 
 
-def _silences(workload: Workload) -> NDArray[np.bool_]:
+def silences(workload: Workload) -> NDArray[np.bool_]:
+    """Return which ops are times in which the host is silent."""
     return np.asarray((workload.what == What.HOST) & (workload.part != What.HOST))
 
 

@@ -24,6 +24,7 @@ from simulator.calls import Group
 from simulator.support.errors import OutputError, WorkloadError
 from simulator.timeline import Timeline
 from simulator.workload import What, Workload
+from traces.core.files import write_files
 from traces.kineto.write_events import JsonObject, RankEvents, WrittenCall, written_ends
 from traces.kineto.write_program import StepTimes, in_sequence, rank_programs
 
@@ -63,18 +64,9 @@ def write_kineto(
     folder = Path(directory)
     documents = dict(_documents(timelines, accelerator, first))
     files = [folder / _NAME.format(rank) for rank in documents]
-    parts = [file.with_name(f".{file.name}.part") for file in files]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _check_other_files(folder, files)
-        for part, document in zip(parts, documents.values(), strict=True):
-            part.write_bytes(gzip.compress(document, mtime=0))
-        for part, file in zip(parts, files, strict=True):
-            part.replace(file)
-    except OSError as error:
-        _discard(parts)
-        reason = (error.strerror or str(error)).lower()
-        raise OutputError(f"{error.filename or folder}: cannot be written: {reason}") from error
+    _check_other_files(folder, files)
+    packed = (gzip.compress(document, mtime=0) for document in documents.values())
+    write_files(zip(files, packed, strict=True), folder=folder)
     return tuple(files)
 
 
@@ -96,15 +88,6 @@ def what_is_not_told(timeline: Timeline) -> tuple[str, ...]:
             "launch of its own: a reader may infer them from the times"
         )
     return tuple(notes)
-
-
-def _discard(parts: Sequence[Path]) -> None:
-    """Remove unfinished files; ignore those that cannot be removed."""
-    for part in parts:
-        try:
-            part.unlink(missing_ok=True)
-        except OSError:
-            return
 
 
 def _check_other_files(folder: Path, files: Sequence[Path]) -> None:

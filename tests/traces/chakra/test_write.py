@@ -253,6 +253,18 @@ def test_what_chakra_has_no_place_for_is_refused(tmp_path):
         write_chakra(job(), tmp_path / "file")
 
 
+def test_a_set_of_files_is_written_whole_or_not_at_all(tmp_path):
+    *first, last = write_chakra(job(), tmp_path)
+    for path in first:
+        path.write_text("before")
+    last.unlink()
+    last.mkdir()
+    with pytest.raises(OutputError, match=f"{last.name}: cannot be written"):
+        write_chakra(job(), tmp_path)
+    assert {*tmp_path.iterdir()} == {*first, last}
+    assert {path.read_text() for path in first} == {"before"}
+
+
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not at hand")
 def test_the_megatron_step_keeps_its_84_collectives(tmp_path):
     loaded = load(TRACES / "megatron-tp8-a100")

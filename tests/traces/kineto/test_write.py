@@ -598,10 +598,10 @@ def test_a_directory_without_permission_is_named(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_of_a_job_that_could_not_be_written_whole(tmp_path: Path) -> None:
-    (tmp_path / ".rank2.json.gz.part").mkdir()
+    (tmp_path / "rank2.json.gz").mkdir()
     with pytest.raises(OutputError, match="rank2"):
         write_kineto([run(build_job(JOB, [0.0] * RANKS))], tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == [".rank2.json.gz.part"]
+    assert [file.name for file in tmp_path.iterdir()] == ["rank2.json.gz"]
 
 
 def test_a_rank_of_another_job_in_the_directory_is_refused(tmp_path: Path) -> None:

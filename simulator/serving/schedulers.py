@@ -21,9 +21,10 @@ from simulator.serving.prefix_cache import (
 from simulator.support.arrays import Floats, Longs, numbers_of, records
 from simulator.support.compiled import hot_loop
 
-PREFIXES = FLEETS = True
-"""Whether prompts may share prefixes, and whether there may be several workers, or outages. If a
-question needs neither, the loop is compiled without the code for them."""
+PREFIXES = FLEETS = POLICIES = True
+"""Whether prompts may share prefixes; whether there may be several workers, or outages; and whether
+the scheduler may be another than vLLM's, or go by an SLO. What a question does not need is left out
+of the loop that is compiled for it."""
 NOT_ARRIVED, WAITING, RUNNING, MOVING, FINISHED = 0, 1, 2, 3, 4
 NOBODY = -1
 LATE = 2**40
@@ -327,29 +328,29 @@ def plan_batch(rules: RuleRecord, worker: Worker) -> None:
     counters = worker.counters
     for position in range(counters[RUNS]):
         worker.states[worker.running[position]].plan = 0
-    if rules.scheduler == SGLANG:
-        if not _admit_prompts(rules, worker, rules.tokens):
-            _decode_all(rules, worker, rules.tokens)
-    elif rules.scheduler == STATIC:
-        if counters[RUNS] == 0:
-            _admit_prompts(rules, worker, rules.tokens)
+    if rules.scheduler == VLLM:
+        _admit_prompts(rules, worker, _run_in_order(rules, worker))
+    elif POLICIES:
+        if rules.scheduler == SGLANG:
+            if not _admit_prompts(rules, worker, rules.tokens):
+                _decode_all(rules, worker, rules.tokens)
+        elif rules.scheduler == STATIC:
+            if counters[RUNS] == 0:
+                _admit_prompts(rules, worker, rules.tokens)
+            else:
+                _continue_batch(rules, worker)
         else:
-            _continue_batch(rules, worker)
-    elif rules.scheduler == VLLM:
-        left, preempted = _run_in_order(rules, worker)
-        if not preempted:
-            _admit_prompts(rules, worker, left)
-    else:
-        # TensorRT-LLM, Orca, Sarathi: decodes first, then prompts within the remaining budget.
-        left = _decode_all(rules, worker, rules.tokens)
-        _admit_prompts(rules, worker, left * (1 - counters[HOLDS]))
+            # TensorRT-LLM, Orca, Sarathi: decodes first, then prompts within the remaining budget.
+            left = _decode_all(rules, worker, rules.tokens)
+            _admit_prompts(rules, worker, left * (1 - counters[HOLDS]))
+    counters[PEAK] = max(counters[PEAK], rules.blocks - counters[FREE])
 
 
 @hot_loop
-def _run_in_order(rules: RuleRecord, worker: Worker) -> tuple[int, bool]:
+def _run_in_order(rules: RuleRecord, worker: Worker) -> int:
     """Plan running requests in order of admission (vLLM v1); preempt the least urgent for blocks.
 
-    Returns the budget left, and whether any was preempted.
+    Returns the budget left for waiting requests: none if any was preempted.
     """
     counters, states = worker.counters, worker.states
     left, preempted, position = rules.tokens, False, 0
@@ -365,7 +366,7 @@ def _run_in_order(rules: RuleRecord, worker: Worker) -> tuple[int, bool]:
         preempted = True
         left += returned
         position -= int(victim < position)
-    return left, preempted
+    return 0 if preempted else left
 
 
 @hot_loop
@@ -431,15 +432,16 @@ def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
     Stops at the first that does not fit. Returns whether any prompt is read in this iteration.
     """
     counters, states = worker.counters, worker.states
-    budget = left
-    if rules.scheduler != VLLM:
+    budget, outstanding = left, 0
+    if POLICIES and rules.scheduler != VLLM:
         left = _continue_prompts(worker, left)
-    outstanding = _outstanding(rules, worker)
-    while counters[WAITS] > 0 and left > 0 and _seats_taken(worker) < rules.sequences:
+        outstanding = _outstanding(rules, worker)
+    # Requests whose cache is in flight have a seat, too.
+    seats = rules.sequences - counters[EXPECTED]
+    while counters[WAITS] > 0 and left > 0 and counters[RUNS] < seats:
         request = int(counters[WAITS + 1])
         sequence = int(states[request].prompt + states[request].generated)
-        units, hosted = _kept_units(rules, worker, request)
-        computed = _cached_tokens(rules, units + hosted, sequence)
+        units, hosted, computed = _kept_units(rules, worker, request, sequence)
         missing = sequence - computed
         # A prompt larger than the whole budget is read alone if it cannot be cut.
         if missing > left and not rules.chunked and left != rules.tokens:
@@ -462,18 +464,18 @@ def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
 
 
 @hot_loop
-def _kept_units(rules: RuleRecord, worker: Worker, request: int) -> tuple[int, int]:
-    """Count a prompt's first units that are cached, and those after them in host memory."""
+def _kept_units(
+    rules: RuleRecord, worker: Worker, request: int, sequence: int
+) -> tuple[int, int, int]:
+    """Count a prompt's first units that are cached, those after them in host memory, their tokens.
+
+    ``sequence`` are the tokens of the request so far.
+    """
     if not PREFIXES or not rules.unit:
-        return 0, 0
+        return 0, 0, 0
     units = cached_units(worker.cache, request)
-    return units, hosted_units(worker.cache, request, units)
-
-
-@hot_loop
-def _seats_taken(worker: Worker) -> int:
-    """Count running requests, and those whose cache is in flight."""
-    return int(worker.counters[RUNS] + worker.counters[EXPECTED])
+    hosted = hosted_units(worker.cache, request, units)
+    return units, hosted, _cached_tokens(rules, units + hosted, sequence)
 
 
 @hot_loop

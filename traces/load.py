@@ -37,7 +37,6 @@ from traces.core.typical import MOST_STEPS, TYPICAL, typical_step
 if TYPE_CHECKING:
     from traces.core.events import Job, JobHead, RecordedOperator
     from traces.generate.kernel_times import OwnKernels, Shape
-    from traces.generate.kernel_times.own import Recognised
 
 OpenTrace = Callable[[str], Loaded]
 """An open trace: a function from a step (a number, or a word as for :func:`load`) to a workload."""
@@ -467,11 +466,6 @@ def own_kernels(path: Path) -> "OwnKernels":
         from traces.generate.kernel_times.own import read_own
 
         return read_own(path)
-    return recognised_kernels(path).own
-
-
-def recognised_kernels(path: Path) -> "Recognised":
-    """Recognise the kernels of a PyTorch profile, or of a folder of them."""
     from traces.generate.kernel_times.own import learn_kernels
 
     return learn_kernels(_operators(path), str(path))

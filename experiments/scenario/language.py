@@ -42,9 +42,9 @@ compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
                                                        those that are found; with ``outermost``
                                                        copies are numbered behind all that was
                                                        recorded
-``layers N -> M``, ``micro-batches N -> M``            a recorded job of more layers, or of more
+``layers N -> M``, ``micro-batches N -> M``            a recorded job of other layers, or of more
                                                        micro-batches of its pipeline, than the N
-                                                       that it repeats (M above N)
+                                                       that it repeats
 ``stages N -> M``                                      the model of a recorded pipeline of N stages
                                                        on M of them
 =====================================================  ==========================================

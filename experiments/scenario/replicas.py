@@ -24,7 +24,7 @@ OUTERMOST = "outermost"
 """Word that numbers copies after all recorded ranks, whatever the job's own order of ranks."""
 _MOST_RANKS = 1 << 20
 """Most ranks of a job: beyond it the tables of groups alone take gigabytes."""
-_OPTIMISER = re.compile(r"optimi[sz]er|adam|multi_tensor_apply", re.IGNORECASE)
+OPTIMISER = re.compile(r"optimi[sz]er|adam|multi_tensor_apply", re.IGNORECASE)
 """Names of kernels that update weights: of generated steps, of fused optimisers, of PyTorch's and
 Apex's kernels over lists of tensors."""
 _SHARDING = KINDS.index("reduce_scatter")
@@ -119,7 +119,7 @@ def _sharded_updates(larger: Workload, before: Workload, groups: DataParallel) -
     """Mark kernels that update sharded weights: groups scatter gradients."""
     calls = before.calls
     scattered = groups.grows[calls.group] & (calls.kind == _SHARDING) & (calls.size >= _TENSORS)
-    named = np.array([bool(_OPTIMISER.search(name)) for name in larger.names], dtype=bool)
+    named = np.array([bool(OPTIMISER.search(name)) for name in larger.names], dtype=bool)
     if not scattered.any() or not named.any():
         return np.zeros(len(larger), dtype=bool)
     updates: Mask = named[larger.name] & (larger.what == What.COMPUTE)

@@ -1,4 +1,4 @@
-"""A recorded job at another size: more layers, more micro-batches, another number of stages.
+"""A recorded job at another size: other layers, more micro-batches, another number of stages.
 
 Repetitions are searched in what each rank launches. Layers repeat without messages between ranks,
 micro-batches of a pipeline with them. If it is unclear what repeats that many times, the what-if is
@@ -14,9 +14,11 @@ from functools import partial
 import numpy as np
 
 from experiments.scenario.change import Changed, Edited, check_fits, counted, nodes_of
+from experiments.scenario.replicas import OPTIMISER
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import LAYERS, MICRO_BATCHES, STAGES
 from simulator.calls import KINDS
+from simulator.edits.ops import calls_dropped, dropped
 from simulator.edits.passes import Order, Pass, pipeline_of
 from simulator.edits.repeats import Insertion, Program, Run, programs, repeated
 from simulator.edits.stages import restaged
@@ -54,12 +56,12 @@ class Size:
 
 
 def resized(request: Size) -> Edited:
-    """Give a step more layers or micro-batches than were recorded, or other pipeline stages.
+    """Give a step other layers or pipeline stages than were recorded, or more micro-batches.
 
     Raises
     ------
     WhatIfError
-        If the number stays, falls for what repeats, or too few are recorded to recognise them.
+        If the number stays, micro-batches become fewer, or too few are recorded to recognise them.
     """
     if request.then == request.now:
         raise WhatIfError(f"{request.what} {request.now} -> {request.then} changes nothing")
@@ -67,7 +69,7 @@ def resized(request: Size) -> Edited:
 
 
 def _repeated(scenario: Scenario, request: Size) -> Changed:
-    if request.then < request.now:
+    if request.then < request.now and request.what != LAYERS:
         raise WhatIfError(
             f"{request.what} {request.now} -> {request.then}: the second number must be larger"
         )
@@ -82,10 +84,22 @@ def _repeated(scenario: Scenario, request: Size) -> Changed:
     with _refusal(f"{request.what}: the step cannot be extended by what repeats in it"):
         insertions = choose(workload, _launched(scenario), request)
         _check_size(insertions)
-        longer = repeated(workload, insertions)
+        is_longer = request.then > request.now
+        longer = repeated(workload, insertions) if is_longer else _without(workload, insertions)
         after = replace(scenario, workload=longer)
         replace(after, engine="analytic").run()
     return Changed(after, _note(request, workload, longer, insertions), _assumed(request))
+
+
+def _without(workload: Workload, insertions: Sequence[Insertion]) -> Workload:
+    """Drop units in the middle of runs: as many as insertions have negative copies."""
+    gone = np.zeros(len(workload), dtype=bool)
+    for insertion in insertions:
+        first = insertion.like.start + (len(insertion.like) + insertion.copies) // 2
+        for unit in range(first, first - insertion.copies):
+            gone[insertion.run.launched[unit]] = gone[insertion.run.hosts[unit]] = True
+    calls = np.isin(np.arange(len(workload.calls)), workload.call[gone & (workload.call >= 0)])
+    return calls_dropped(dropped(workload, gone), calls)
 
 
 def _restaged(scenario: Scenario, request: Size) -> Changed:
@@ -290,7 +304,8 @@ def _is_most_of_a_unit(run: Run, outer: Run) -> bool:
     first = (run.first - outer.first) // outer.period
     last = (run.end - 1 - outer.first) // outer.period
     is_most = run.end - run.first > outer.period / 2
-    return run.period < outer.period and first == last and is_most
+    is_inside = first == last and first in range(len(outer))
+    return run.period < outer.period and is_inside and is_most
 
 
 def _has_messages(workload: Workload, run: Run) -> bool:
@@ -357,7 +372,9 @@ def _check_rest(workload: Workload, program: Program, runs: Sequence[Run]) -> No
     total = float(duration[program.ops].sum()) or 1.0
     for whole in _largest_first(program.runs(_FEWEST)):
         run = program.outside(whole, runs)
-        if run is None or len(run) < _FEWEST:
+        names = set(workload.name[whole.launched[0]].tolist())
+        updates = all(OPTIMISER.search(workload.names[name]) for name in names)
+        if run is None or len(run) < _FEWEST or updates:
             continue
         share = float(duration[np.concatenate(run.launched)].sum()) / total
         if share > _MOST_ELSE:
@@ -459,7 +476,9 @@ def _note(request: Size, before: Workload, after: Workload, insertions: Sequence
 def _assumed(request: Size) -> tuple[str, ...]:
     """Return the assumptions about what was not recorded."""
     added = [
-        f"{request.what} that are added take the median time of the recorded ones",
+        f"{request.what} that are added take the median time of the recorded ones"
+        if request.then > request.now
+        else f"{request.what} in the middle are left out, those at the ends stay",
         "what does not repeat, such as an optimizer's step or the loss, takes its recorded time",
     ]
     if request.what == MICRO_BATCHES:

@@ -458,8 +458,3 @@ class RecordedOperator:
     types: tuple[str, ...]
     values: tuple[str, ...]
     kernels: tuple[tuple[str, float], ...]
-
-    @property
-    def seconds(self) -> float:
-        """Total time of its kernels (s)."""
-        return sum(seconds for _, seconds in self.kernels)

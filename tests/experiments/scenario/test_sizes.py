@@ -85,6 +85,15 @@ def test_more_layers_are_the_program_of_that_size(layers):
     assert found.run().makespan == pytest.approx(wanted.run().makespan, rel=2e-3)
 
 
+@pytest.mark.parametrize("layers", [(6, 5), (12, 6)])
+def test_fewer_layers_take_as_long_as_the_program_of_that_size(layers):
+    now, then = layers
+    found = longer(replace(PLAIN, layers=now), f"layers {now} -> {then}")
+    wanted = scenario(replace(PLAIN, layers=then))
+    assert found.run().makespan == pytest.approx(wanted.run().makespan, rel=2e-3)
+    assert len(found.workload.calls) == len(wanted.workload.calls)
+
+
 STACK = replace(PLAIN, layers=4)
 """Layers that two stages share out to four."""
 
@@ -188,7 +197,7 @@ def test_added_units_last_as_the_median_of_those_recorded():
         ("layers 8 -> 9", r"launches nothing that repeats 8 times.*its units repeat"),
         ("layers 4 -> 8", "repeat 5 times, not 4"),
         ("layers 6 -> 8", "only 49 % of the time of its kernels"),
-        ("layers 5 -> 4", "must be larger"),
+        ("micro-batches 5 -> 4", "must be larger"),
         ("layers 2 -> 4", "record a step of 3 or more"),
         ("layers 5 to 6", "write the present and the new number"),
         ("layers 5 -> 60000000", "ops more are too many"),

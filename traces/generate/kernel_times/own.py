@@ -13,7 +13,6 @@ its kind but not its shape.
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from math import prod
@@ -283,61 +282,28 @@ _TENSOR_CORE = re.compile(r"s1688|tf32|s16816.*f32|xmma.*tf32", re.IGNORECASE)
 """Parts of names of kernels that multiply 32-bit floats as TF32."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recognised:
-    """Kernels recognised in a trace.
+def learn_kernels(operators: Iterable[RecordedOperator], source: str) -> OwnKernels:
+    """Extract times of kernels from recorded operators.
 
-    Parameters
-    ----------
-    own
-        Shapes and their times.
-    shares
-        Share of the kernels' time by kind, in [0, 1]: of those with a shape ``matrix products``,
-        ``attention`` and ``element-wise``; ``communication``; the rest by the kernels'
-        names (``matrix products without sizes``, ...) or ``other``.
+    Raises
+    ------
+    TraceError
+        If no operator with a known shape launched one.
     """
-
-    own: OwnKernels
-    shares: Mapping[str, float]
-
-    @property
-    def known(self) -> float:
-        """Share of compute kernels' time whose shapes are known."""
-        computing = 1.0 - self.shares.get(COMMUNICATION, 0.0)
-        shaped = sum(self.shares.get(kind, 0.0) for kind in (PRODUCTS, ATTENTION, STREAMED))
-        return shaped / computing if computing > 0 else 0.0
-
-
-PRODUCTS, ATTENTION, STREAMED = "matrix products", "attention", "element-wise"
-_KINDS: Mapping[type[Shape], str] = {Gemm: PRODUCTS, Attention: ATTENTION, Streaming: STREAMED}
-
-
-def learn_kernels(operators: Iterable[RecordedOperator], source: str) -> Recognised:
-    """Extract times of kernels from recorded operators."""
     rows: list[tuple[Shape, float]] = []
-    time: dict[str, float] = defaultdict(float)
     for operator in operators:
-        computing = [
-            kernel for kernel in operator.kernels if kind_by_name(kernel[0]) != COMMUNICATION
-        ]
-        seconds = sum(spent for _, spent in computing)
-        time[COMMUNICATION] += operator.seconds - seconds
+        seconds = sum(
+            spent for name, spent in operator.kernels if kind_by_name(name) != COMMUNICATION
+        )
         shape = shape_of(operator) if seconds > 0 else None
-        if shape is None:
-            for name, spent in computing:
-                time[kind_by_name(name)] += spent
-        else:
-            time[_KINDS[type(shape)]] += seconds
+        if shape is not None:
             rows.append((shape, seconds))
     if not rows:
         raise TraceError(
             f"{source}: no operator with a shape that is known launched a kernel; record with"
             " torch.profiler.profile(record_shapes=True)"
         )
-    total = sum(time.values())
-    ordered = sorted(time.items(), key=lambda item: -item[1])
-    shares = {kind: spent / total for kind, spent in ordered if spent > 0}
-    return Recognised(OwnKernels(source, tuple(rows)), shares)
+    return OwnKernels(source, tuple(rows))
 
 
 def shape_of(operator: RecordedOperator) -> Shape | None:

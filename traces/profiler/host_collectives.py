@@ -25,7 +25,7 @@ later; and of these the one in which calls end most together, by whatever each c
 
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
@@ -270,19 +270,21 @@ def collective_waits(
     """Return the waits of callers for the collectives they had queued or messages posted.
 
     The end of a collective whose caller resumed before its event was closed is moved to that time.
+    A wait for one that was over leaves no silence; it is made part of its caller's last wait.
     """
     quiet = sorted(silences(trace, window), key=lambda silence: silence.start)
-    posted = sorted((work for work in works if work.posted), key=lambda work: _closed(trace, work))
-    for work in posted:
+    messages = [work for work in works if work.posted]
+    for work in sorted(messages, key=lambda message: trace.host.end[message.row]):
         wait, quiet = _message_wait(trace, graph, work, quiet)
         if wait.end <= window.end:
             yield wait
-    by_caller: dict[int, list[HostCollective]] = {}
+    by_caller: dict[int, list[HostCollective]] = defaultdict(list)
     for work in works:
         if work.call is not None and not work.posted:
-            by_caller.setdefault(int(trace.host.thread[work.call]), []).append(work)
+            by_caller[int(trace.host.thread[work.call])].append(work)
+    waits: dict[int, list[HostWait]] = defaultdict(list)
     for silence in quiet:
-        thread_works = by_caller.get(silence.thread, [])
+        thread, thread_works = silence.thread, by_caller[silence.thread]
         awaited = _ended_in(trace, graph, thread_works, silence, window)
         if awaited is None:
             continue
@@ -290,11 +292,12 @@ def collective_waits(
         op = graph.ops[awaited.op]
         until = min(silence.end, window.end)
         op.end = min(op.end, until)
-        yield HostWait(silence.thread, silence.start, until, f"wait for {op.name}", (awaited.op,))
-
-
-def _closed(trace: RankTrace, work: HostCollective) -> float:
-    return float(trace.host.end[work.row])
+        wait = HostWait(thread, silence.start, until, f"wait for {op.name}", (awaited.op,))
+        waits[thread].append(wait)
+    for thread, (*earlier, last) in waits.items():
+        yield from earlier
+        over = (work.op for work in by_caller[thread] if graph.ops[work.op].end <= last.end)
+        yield replace(last, sources=(*last.sources, *over))
 
 
 def _message_wait(
@@ -305,7 +308,7 @@ def _message_wait(
     A caller that found the message completed did not block and does not see when that was: only a
     long silent wait ends with the message.
     """
-    thread, until = int(trace.host.thread[work.row]), _closed(trace, work)
+    thread, until = int(trace.host.thread[work.row]), float(trace.host.end[work.row])
     around = [
         number
         for number, silence in enumerate(quiet)
@@ -426,8 +429,7 @@ def tell_groups(graphs: Sequence[LinkedRank]) -> list[str]:
 
     Nothing is changed if the trace does not determine it.
     """
-    places = [rank_index for rank_index, graph in enumerate(graphs) if _unknown(graph)]
-    unnamed = [graphs[rank_index] for rank_index in places]
+    unnamed = [graph for graph in graphs if _unknown(graph)]
     search = _Search(unnamed, [list(_options(graph)) for graph in unnamed])
     if not unnamed or not all(search.options):
         return []

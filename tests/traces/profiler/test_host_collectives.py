@@ -40,6 +40,20 @@ def test_a_wait_inside_a_work_is_the_work(tmp_path: Path) -> None:
     assert replay(path, network=2).step == EXACT(1180, abs=1)
 
 
+def test_a_caller_has_waited_for_what_was_over_before_its_last_wait(tmp_path: Path) -> None:
+    """``wait()`` returned at once and left no silence; on a slower network it would not."""
+    for rank in range(2):
+        tape = Tape(rank, 2)
+        for queued, begin, length, worker in ((0, 20, 1900, 9), (2000, 2020, 200, 10)):
+            tape.host("c10d::allreduce_", queued, 10, **SHAPE)
+            tape.note("gloo:all_reduce", begin, length, thread=worker, **SHAPE)
+        tape.host("aten::mm", 10, 1980)
+        tape.host("aten::add", 2225, 50)
+        tape.write(tmp_path)
+    assert replay(tmp_path).starts("aten::add")[0] == EXACT(2225, abs=10)
+    assert replay(tmp_path, network=0.5).starts("aten::add")[0] >= 20 + 2 * 1900
+
+
 def test_copies_between_host_and_device_stay_ops(tmp_path: Path) -> None:
     """Gloo's work on tensors of a device holds copies, which have a stream to run on."""
     tape = Tape(0, 2)

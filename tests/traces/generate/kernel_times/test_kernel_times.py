@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,8 +25,9 @@ from traces.generate.kernel_times import (
     shares,
     work_of,
 )
+from traces.generate.kernel_times.families import FAMILIES, attention_variant, recipes
 from traces.generate.kernel_times.lookups import dense_time
-from traces.generate.kernel_times.tables import shipped_machines
+from traces.generate.kernel_times.tables import Curves, shipped_machines
 
 TIMES = {name: kernel_times(chip) for name, chip in shipped_machines().items()}
 H100 = TIMES["h100_sxm"]
@@ -172,6 +174,49 @@ def test_asked_alone_or_with_others_the_time_is_the_same(shape):
     others = [shape, Gemm(64, 64, 64), Streaming(1e6), Attention(1, 8, 8, 512, 512, 128)]
     fresh = KernelTimes(kernel_machines()["h100_sxm"], H100.sources)
     assert fresh.times(others)[0] == H100.time(shape)
+
+
+def shape_of(family, variant, point):
+    """Return what a row of a table is the time of."""
+    if family == "gemm":
+        return Gemm(*point, variant)
+    if family == "experts":
+        recipe, _, distribution = variant.partition("/")
+        return ExpertGemms(*point, recipe, distribution)
+    batch, keys, *heads = point
+    queries = 1 if family.endswith("decode") else keys
+    cache, dtype = recipes(variant)
+    if family.startswith("mla"):
+        return LatentAttention(batch, *heads, queries, keys, dtype=dtype, cache_dtype=cache)
+    _, size, window = attention_variant(variant)
+    return Attention(
+        batch, *heads, queries, keys, size, dtype=dtype, cache_dtype=cache,
+        window=None if math.isinf(window) else window, cached=family != "flash",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["a100_sxm", "h100_sxm", "b200_sxm"])
+def test_the_longest_measured_row_of_each_table_is_what_its_shape_takes(name):
+    times = TIMES[name]
+    (source,) = times.sources
+    for family, variant in source.keys:
+        table = source.table((family, variant))
+        last = tuple(max(np.argwhere(table.measured).tolist(), key=lambda at: at[1:]))
+        if isinstance(table, Curves):
+            logarithms = np.array([table.axis[last[1]], *table.shapes[last[0]]])
+        else:
+            logarithms = np.array([axis[at] for axis, at in zip(table.axes, last, strict=True)])
+        point = np.exp(logarithms)
+        shape = shape_of(family, variant, point.tolist())
+        work = [part.item() for part in FAMILIES[family].work(variant, tuple(point[:, None]))]
+        assert work_of(shape) == pytest.approx(work, rel=0.01), shape  # a window is a key wider
+        seconds, origin = times.time(shape)
+        expected = measured = math.exp(table.times[last])
+        if origin != "measured":
+            assert (name, family) == ("h100_sxm", "flash")
+            expected = dense_time(shape, times.chip)  # as published, which is faster
+            assert expected < measured
+        assert seconds == pytest.approx(max(expected, times.least(shape))), shape
 
 
 def test_what_was_measured_says_so_and_what_was_not_does_not():

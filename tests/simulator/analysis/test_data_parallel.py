@@ -77,6 +77,7 @@ def grown(workload, named=None):
         ([((0, 1), "ep"), ((0, 2), "edp"), ((0, 1, 2, 3), "dp")], "edp[2], dp[4]"),
         ([((0, 1, 2, 3), "ep"), ((0, 1, 2, 3), "dp")], "ep[4], dp[4]"),
         ([((0, 1), "pp"), ((0, 2), "data"), ((0, 1, 2, 3), "")], "data[2], group[4]"),
+        ([((0,), "dp"), ((0, 2), "data")], "data[2]"),
     ],
 )
 def test_names_tell(groups, grows):

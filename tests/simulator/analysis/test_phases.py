@@ -11,9 +11,9 @@ from simulator.timeline import Measured, measured
 from simulator.workload import What
 
 
-def served(lengths):
+def served(lengths, at=0.0):
     """Host ops of rank 0, one after the other, measured and then simulated twice as long."""
-    builder, at = WorkloadBuilder(job_ranks=1), 0.0
+    builder = WorkloadBuilder(job_ranks=1)
     for length in lengths:
         builder.op(
             What.HOST,
@@ -59,13 +59,21 @@ def test_the_slowest_rank_has_the_latency_and_unmarked_steps_have_none():
     assert serving_latency(run, [phase("prefill", 1.0, 2.0)]).tpot is None
 
 
-@given(st.lists(st.floats(1e-3, 10.0), min_size=1, max_size=5), st.floats(-1.0, 60.0))
-def test_a_measured_run_gets_everywhere_when_it_was_measured(lengths, time):
-    run, slow = served(lengths)
-    assert moment(run, 0, "thread 1", time) == pytest.approx(time, abs=1e-9)
-    inside = 0 <= time <= sum(lengths)
-    if inside:
-        assert moment(slow, 0, "thread 1", time) == pytest.approx(2 * time, abs=1e-9)
+@given(st.lists(st.floats(1e-3, 10.0), min_size=1, max_size=5), st.floats(0.0, 9.0))
+def test_a_measured_run_gets_everywhere_when_it_was_measured(lengths, begin):
+    """Another run is as far within its ops, and as long before and after them."""
+    run, slow = served(lengths, begin)
+    total = sum(lengths)
+    for before, inside, after in (
+        (2.0, 0.0, 0.0),
+        (0.0, 0.3, 0.0),
+        (0.0, 1.0, 0.0),
+        (0.0, 1.0, 3.0),
+    ):
+        time = begin - before + inside * total + after
+        assert moment(run, 0, "thread 1", time) == pytest.approx(time, abs=1e-9)
+        expected = -before + 2 * inside * total + after
+        assert moment(slow, 0, "thread 1", time) == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_server_that_only_decodes_takes_what_its_passes_take_on_average():

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from traces.generate.kernel_times import KernelRates, KernelWork, roofline_time
 from traces.generate.layers import chunks
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
+from traces.generate.program import NO_GRAPH, HostCosts
 from traces.generate.run import Serving, Training, micro_batch
 
 LLAMA = load_model("llama-3.1-8b")
@@ -278,6 +280,17 @@ def test_a_host_that_is_slow_to_launch_holds_the_step_up():
     assert np.all(found.start[devices] >= found.end[hosts])
     quick = generated(QWEN, Parallelism(tp=2), run, launch=0.0)
     assert timeline(quick).makespan == pytest.approx(timeline(plain).makespan)
+
+
+def test_a_captured_graph_takes_one_launch_of_the_host():
+    compute, call = What.COMPUTE, What.COLLECTIVE
+    program = SimpleNamespace(
+        graph=[7, 7, 7, NO_GRAPH, NO_GRAPH, 8, 8],
+        what=[compute, call, compute, compute, call, call, compute],
+        launches=[2, 1, 1, 3, 1, 1, 1],
+    )
+    host = HostCosts(launch=5.0, exchange=9.0)
+    assert [host.of(program, op) for op in range(7)] == [5, 0, 0, 3 * 5, 9, 5, 0]
 
 
 @pytest.mark.parametrize(

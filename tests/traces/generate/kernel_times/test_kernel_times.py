@@ -219,6 +219,21 @@ def test_the_longest_measured_row_of_each_table_is_what_its_shape_takes(name):
         assert seconds == pytest.approx(max(expected, times.least(shape))), shape
 
 
+@pytest.mark.parametrize(
+    ("shape", "ratio"),
+    [
+        (LatentAttention(2, 16, 4096, 4096), 2.5 * 638 / 542),
+        (Attention(2, 16, 16, 4096, 4096, 128, cached=True), 2.5 * 638 / 542),
+        (Attention(2, 16, 16, 4096, 4096, 64, cached=True), 2.5 * 476 / 453),
+        (ExpertGemms(4096, 2, 2048, 1024, 8), 2.0),
+    ],
+)
+def test_backwards_takes_longer_by_the_published_ratio(shape, ratio):
+    """Of FlashAttention-3 at 4,096 tokens; experts compute two gradients of as many products."""
+    less, more = H100.times([shape, replace(shape, direction="backward")])
+    assert more.seconds == pytest.approx(ratio * less.seconds)
+
+
 def test_what_was_measured_says_so_and_what_was_not_does_not():
     product = Gemm(4096, 4096, 4096)
     assert H100.time(product).origin == "measured"

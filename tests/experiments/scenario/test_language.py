@@ -59,6 +59,8 @@ def test_brackets_in_a_name_are_brackets(name, pattern, fits):
         ("scale_up.bandwidth = 0 GB/s", "is not positive"),
         ("scale_up.size = two", "'two' is not a number of ranks"),
         ("compute = 5", "'compute' is not a resource of the cluster"),
+        ("scale_up.bandwidth =", "'=' is not a factor"),
+        ("imbalance 2", "only all_to_all has an imbalance"),
         ("scale_up.bandwidth drop", "cannot be dropped"),
         ("all_reduce x0.5", "say 'bytes' or 'time' of 'all_reduce'"),
         ("all_reduc@tp bytes x0.5", "'all_reduc' is not a kind of call; did you mean 'all_reduce'"),
@@ -114,6 +116,36 @@ def test_what_touches_nothing_is_refused(base, text, message):
 def test_any_text_is_a_change_or_refused(text):
     with suppress(WhatIfError):
         assert parse_change(text).parts
+
+
+@pytest.mark.parametrize(
+    ("text", "is_network"),
+    [
+        ("cluster hgx-h100", True),
+        ("topology scale_out=rail:1x2", True),
+        ("routing ecmp", True),
+        ("transport sockets", True),
+        ("p2p PIX", True),
+        ("NCCL_NVLS_ENABLE = 0", True),
+        ("scale_up.bandwidth = 900 GB/s", False),
+        ("accelerator hgx-h100", False),
+        ("all_reduce bytes x0.5", False),
+        ("all_to_all@ep imbalance 2", False),
+        ("algorithm all_reduce=ring", False),
+        ("rank 0-3 gemm* x0.5", False),
+        ("replicas@dp x4 outermost", False),
+        ("fuse 'a b' x0.5", False),
+        ("layers 4 -> 8", False),
+        ("one call per rank", False),
+    ],
+)
+def test_a_what_if_is_of_another_network_or_not_and_no_word_can_be_missing(text, is_network):
+    """Corrections that were measured on this network hold for another one no more."""
+    assert parse_change(text).is_network == is_network
+    words = text.split()
+    for left_out in range(len(words)):
+        with suppress(WhatIfError):
+            parse_change(" ".join(words[:left_out] + words[left_out + 1 :]))
 
 
 def test_words_and_ranks_are_read_as_written():

@@ -145,7 +145,14 @@ def test_a_cluster_has_the_bandwidths_of_its_card():
     assert any("scale_out.bandwidth is 12.5 GB/s on the card, 25 GB/s" in one for one in made.notes)
 
 
-@pytest.mark.parametrize(("model", "told"), [(None, "is blank"), ("abacus_9", "has 'abacus_9'")])
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (None, "is blank"),
+        ("abacus_9", "has 'abacus_9'"),
+        ("Trainium3", "of that size has 'Trainium3'"),  # two nodes, and there is one without NICs
+    ],
+)
 def test_without_a_known_accelerator_a_cluster_is_asked_for(model, told):
     with pytest.raises(ClusterError, match=told) as caught:
         card_cluster(card(xpu={"model": model}), source="pack/card.yaml")

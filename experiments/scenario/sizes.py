@@ -467,10 +467,10 @@ def _note(request: Size, before: Workload, after: Workload, insertions: Sequence
         f"{count} units of {counted(period, 'launch')}" for count, period in units[:3]
     )
     more = f" and {len(units) - 3} others" if len(units) > 3 else ""
-    return (
-        f"{request.now} → {request.then} {request.what} (recorded: {recorded}{more});"
-        f" {len(before):,} → {len(after):,} ops"
-    )
+    ops = f"{len(before):,} → {len(after):,} ops"
+    if request.then < request.now:
+        ops = f"{int((after.duration < before.duration).sum()):,} ops take no time"
+    return f"{request.now} → {request.then} {request.what} (recorded: {recorded}{more}); {ops}"
 
 
 def _assumed(request: Size) -> tuple[str, ...]:

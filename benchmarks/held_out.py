@@ -25,8 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import left_out
+from benchmarks.error_tables import write_errors
 from benchmarks.measured_rows import TABLE, load_rows
-from experiments.priors.errors import HELD_OUT, Errors, write_errors
+from experiments.priors.errors import HELD_OUT, Errors
 from experiments.priors.network import LARGE, SMALL, SPLIT
 from topologies.cluster.fabrics import DATA_SHEET, FITTED, PATH_CLASS, SAME_GENERATION, Knowledge
 

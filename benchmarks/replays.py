@@ -24,6 +24,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.error_tables import write_errors
 from benchmarks.measured_figure import PAIRS
 from experiments.baseline import baseline
 from experiments.evaluate.design_points import steps
@@ -39,7 +40,6 @@ from experiments.priors.errors import (
     class_of,
     replay_error,
     student_95,
-    write_errors,
 )
 from experiments.validation.predicted_points import MeasuredPoint, measured_of, read_points
 

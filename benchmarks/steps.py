@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from benchmarks.error_tables import write_errors
 from benchmarks.fitted import print_fit
 from experiments.output.progress import watching
 from experiments.output.terminal import print_document
-from experiments.priors.errors import STEP_ERRORS, Errors, write_errors
+from experiments.priors.errors import STEP_ERRORS, Errors
 from experiments.priors.steps import ANY, size_class
 from experiments.questions.validation.steps import StepPrediction, StepsReport, validate_steps
 from experiments.validation.measured_steps import read_steps

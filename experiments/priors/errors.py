@@ -14,7 +14,7 @@ that counts these separately uses the remainder alone (``REST``).
 """
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import pi, sqrt, tan
@@ -93,7 +93,7 @@ class Errors:
     machines: tuple[str, ...] = ()
 
 
-_COLUMNS = "count", "median_pct", "p90_pct", "bias_pct", "shared", "machines"
+COLUMNS = "count", "median_pct", "p90_pct", "bias_pct", "shared", "machines"
 
 
 @cache
@@ -117,31 +117,6 @@ def read_errors(path: Path) -> dict[tuple[str, ...], Errors]:
                 machines=tuple(machines.split()),
             )
     return table
-
-
-def write_errors(
-    path: Path, keys: Sequence[str], errors: Iterable[Errors], written_by: str
-) -> None:
-    """Write a table of errors.
-
-    Parameters
-    ----------
-    path
-        The file.
-    keys
-        Names of the columns that predictions are grouped by.
-    errors
-        Its lines.
-    written_by
-        The command that writes it, for the comment above.
-    """
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(f"# Errors of predictions; written by: {written_by}\n")
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*keys, *_COLUMNS])
-        for line in errors:
-            numbers = line.count, line.median_pct, line.p90_pct, line.bias_pct, line.shared
-            writer.writerow([*line.key, *numbers, " ".join(line.machines)])
 
 
 class ServingPrior(NamedTuple):

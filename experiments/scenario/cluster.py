@@ -184,10 +184,10 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
 
 def _recognised(scenario: Scenario, target: AcceleratorTable, kind: str | None) -> Changed:
     """Scale recognised kernels, each by the table of its kind."""
-    from experiments.scenario.recognised import log_uncertainty, ratios, recognise
+    from experiments.scenario.recognised import compared, recognise
 
     workload, cluster = scenario.workload, scenario.cluster
-    ratio, unsure, chips = np.ones(len(workload)), np.zeros(len(workload)), []
+    factors, chips = np.full((len(workload), 2), (1.0, 0.0)), []
     kernels = recognise(workload, scenario.trace)
     is_concerned = (
         np.ones(len(workload), dtype=np.bool_) if kind is None else ops_of_kind(scenario, kind)
@@ -197,12 +197,11 @@ def _recognised(scenario: Scenario, target: AcceleratorTable, kind: str | None) 
             is_concerned & (workload.rank >= members.start) & (workload.rank < members.stop)
         )
         if of_members.any():
-            ratio[of_members] = ratios(kernels, _chip(chip), _chip(target))[of_members]
-            unsure[of_members] = log_uncertainty(kernels, _chip(chip), _chip(target))[of_members]
+            factors[of_members] = compared(kernels, _chip(chip), _chip(target))[of_members]
             chips.append(chip.name)
-    scaled = durations_scaled(workload, is_concerned & kernels.scaled, ratio)
+    scaled = durations_scaled(workload, is_concerned & kernels.scaled, factors[:, 0])
     note = f"{' and '.join(dict.fromkeys(chips))} → {target.name}: {kernels.told()}"
-    error = scenario.kernel_error + _weighted_uncertainty(scaled, unsure)
+    error = scenario.kernel_error + _weighted_uncertainty(scaled, factors[:, 1])
     after = replace(scenario, workload=scaled, kernel_error=error, timed_on=None)
     return Changed(replace(after, cluster=_with_accelerator(cluster, target, kind)), note)
 

@@ -7,6 +7,7 @@ or has few rows, as in decoding, and with the peak if it multiplies matrices of 
 kernel keeps its duration.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from math import hypot
 from pathlib import Path
@@ -34,7 +35,8 @@ from traces.generate.kernel_times.shapes import (
 )
 from traces.generate.kernel_times.times import COMPARED, kernel_error
 
-_KEPT, _BY_PEAK, _BY_MEMORY, _BY_SHAPE, _FEW_ROWS = range(5)
+_HOWS = 5
+_KEPT, _BY_PEAK, _BY_MEMORY, _BY_SHAPE, _FEW_ROWS = range(_HOWS)
 LEAST_KNOWN = 0.5
 """Least recognised share of the compute time; with less, most of the answer would be kept
 durations."""
@@ -179,61 +181,36 @@ def _by_name(name: str, few: bool) -> int:  # noqa: FBT001 - one of two ways to 
     return _BY_MEMORY if is_elementwise(name) else _KEPT
 
 
-def ratios(kernels: RecognisedOps, recorded: Accelerator, target: Accelerator) -> Floats:
-    """Return the factor of each op's duration on another accelerator.
+def compared(kernels: RecognisedOps, recorded: Accelerator, target: Accelerator) -> Floats:
+    """Factor on each op's duration on another accelerator, and its error (log), shape ``(ops, 2)``.
 
-    Raises
-    ------
-    WhatIfError
-        If a peak that a shape needs is unknown for either.
+    The error of a shape follows from the sources of its times on both accelerators, that of others
+    from how well times compare as rooflines do (:mod:`traces.generate.kernel_times.times`); what is
+    kept has none, and the same accelerator has none.
     """
-    ratio = np.ones(len(kernels.how))
+    error = kernel_error(COMPARED).shared
     peaks = [
         (chip.peak("bf16") or 0.0) * REACHED_PEAK.get(chip.generation, COMPUTE_EFFICIENCY)
         for chip in (recorded, target)
     ]
     memory = _reached_memory(recorded) / _reached_memory(target)
-    if peaks[0] and peaks[1]:
-        ratio[kernels.how == _BY_PEAK] = peaks[0] / peaks[1]
-    ratio[np.isin(kernels.how, (_BY_MEMORY, _FEW_ROWS))] = memory
-    by_shape = np.ones(len(kernels.shapes))
+    by = dict.fromkeys((_BY_MEMORY, _FEW_ROWS), (memory, error))
+    by[_BY_PEAK] = peaks[0] / peaks[1] if all(peaks) else 1.0, error
+    scaled = np.array([by.get(how, (1.0, 0.0)) for how in range(_HOWS)])[kernels.how]
+    # A type of which a peak is not given, such as fp32, compares as the memory's bandwidths do.
+    by_shape = np.full((len(kernels.shapes), 2), (memory, error))
     before, after = _times(recorded), _times(target)
     for number, shape in enumerate(kernels.shapes):
-        try:
-            by_shape[number] = _seconds(after, shape) / _seconds(before, shape)
-        except WorkloadError:
-            # A type of which a peak is not given, such as fp32: as the memory's bandwidths compare.
-            by_shape[number] = memory
+        with suppress(WorkloadError):
+            by_shape[number, 0] = _seconds(after, shape) / _seconds(before, shape)
+            origins = [times.time(shape).origin for times in (before, after)]
+            if "roofline" not in origins:
+                by_shape[number, 1] = hypot(*(kernel_error(origin).shared for origin in origins))
     is_shaped = kernels.how == _BY_SHAPE
-    ratio[is_shaped] = by_shape[kernels.shape[is_shaped]]
-    return ratio
-
-
-def log_uncertainty(kernels: RecognisedOps, recorded: Accelerator, target: Accelerator) -> Floats:
-    """Return the standard deviation of the logarithm of :func:`ratios` by op; 0 if kept.
-
-    For a shape it follows from its source on both accelerators, for others from how well times
-    compare as rooflines do (:mod:`traces.generate.kernel_times.times`).
-    """
-    unsure = np.zeros(len(kernels.how))
+    scaled[is_shaped] = by_shape[kernels.shape[is_shaped]]
     if recorded == target:
-        return unsure
-    compared = kernel_error(COMPARED).shared
-    unsure[kernels.how != _KEPT] = compared
-    by_shape = np.full(len(kernels.shapes), compared)
-    before, after = _times(recorded), _times(target)
-    for number, shape in enumerate(kernels.shapes):
-        try:
-            origins = {times.time(shape).origin for times in (before, after)}
-        except WorkloadError:
-            continue
-        if "roofline" not in origins:
-            by_shape[number] = hypot(
-                *(kernel_error(times.time(shape).origin).shared for times in (before, after))
-            )
-    shaped = kernels.how == _BY_SHAPE
-    unsure[shaped] = by_shape[kernels.shape[shaped]]
-    return unsure
+        scaled[:, 1] = 0.0
+    return scaled
 
 
 def _times(chip: Accelerator) -> KernelTimes:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.scenario.language import parse_change
-from experiments.scenario.recognised import ratios, recognise
+from experiments.scenario.recognised import compared, recognise
 from experiments.scenario.scenario import Scenario
 from simulator.accelerators import kernel_machines
 from simulator.support.errors import WhatIfError
@@ -55,7 +55,7 @@ def test_a_kernel_scales_by_its_shape_else_by_its_name_else_not(tmp_path):
     found = dict(
         zip(
             (workload.names[name] for name in workload.name),
-            ratios(kernels, A100, H100),
+            compared(kernels, A100, H100)[:, 0],
             strict=True,
         )
     )
@@ -82,7 +82,7 @@ def test_the_what_if_changes_what_is_recognised_and_says_how_much(tmp_path):
 def test_the_same_accelerator_changes_nothing(tmp_path):
     file = trace(tmp_path)
     kernels = recognise(load(str(file)).workload, str(file))
-    assert ratios(kernels, A100, A100) == pytest.approx(1.0)
+    assert compared(kernels, A100, A100) == pytest.approx(np.full((len(kernels.how), 2), (1, 0)))
 
 
 def test_without_the_trace_names_tell_and_where_they_do_not_that_is_said(tmp_path):
@@ -107,7 +107,7 @@ def named(tmp_path, *names):
 def test_products_of_few_rows_scale_as_memories_do(tmp_path):
     few, many = "Cijk_BBS_MT64x16x256_MI16x16x1", "Cijk_BBS_MT256x192x64_MI16x16x1"
     kernels, ops = named(tmp_path, few, many, "paged_attention_kernel", "moe_gemm_of_theirs")
-    ratio = dict(zip(ops, ratios(kernels, A100, H100), strict=True))
+    ratio = dict(zip(ops, compared(kernels, A100, H100)[:, 0], strict=True))
     memory = 2.039 / 3.35
     assert ratio[few] == ratio["paged_attention_kernel"] == pytest.approx(memory)
     assert ratio[many] < memory
@@ -129,4 +129,4 @@ def test_a_kernel_of_few_bytes_lasts_about_as_long_anywhere(tmp_path, own, other
         shape=np.zeros_like(kernels.shape),
         how=np.full_like(kernels.how, 3),
     )
-    assert ratios(small, own, other) == pytest.approx(1.0, abs=1e-3)
+    assert compared(small, own, other)[:, 0] == pytest.approx(1.0, abs=1e-3)

@@ -118,12 +118,12 @@ _DEPLOYMENT: Options = {
     "requests": _of_load(
         Path, "A request trace: of Azure, Vidur, BurstGPT, Mooncake, LLMServingSim or vLLM."
     ),
-    "rate": _of_load(str, "Requests per second, Poisson.", metavar="N/s"),
+    "rate": _of_load(str, "Requests per second, Poisson; or 2/s to 20/s.", metavar="N/s"),
     "concurrency": _of_load(int, "Requests at a time, closed.", min=1),
     "input": _of_load(int, "Tokens of a prompt.", "--input", default=1024, min=1),
     "output_tokens": _of_load(int, "Tokens made.", "--output-tokens", default=256, min=1),
     "count": _of_load(int, "How many.", "--requests-count", default=500, min=2),
-    "client": _of_load(str, "inferencex: lengths from 0.8 to 1.0 of these.", default="fixed"),
+    "client": _of_load(str, "inferencex: lengths from 0.8 of these; or a spread.", default="fixed"),
     "slo": option(str, "What counts as good.", metavar="'ttft 500 ms, tpot 50 ms'"),
     "seeds": option(int, "Runs, for intervals.", default=5, min=1),
 }

@@ -12,10 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.serving.schedulers import Columns
-from simulator.support.arrays import Longs
-from traces.requests.table import Requests
+from traces.requests.table import Requests, random_lengths
 
-INFERENCEX = "inferencex"
 _ROUNDS = 10
 """Prompts of InferenceX's client, as a multiple of its concurrency."""
 
@@ -31,8 +29,8 @@ class Slo:
 class Closed(NamedTuple):
     """A closed loop: ``concurrency`` requests at a time of ``input_tokens`` and ``output_tokens``.
 
-    ``spread`` is the least length over the nominal: 1 for fixed lengths, 0.8 for InferenceX's. The
-    number of requests is ``rounds`` times the concurrency.
+    ``spread`` is that of :func:`traces.requests.table.generate_requests`: 1 for fixed lengths, 0.8
+    for InferenceX's. The number of requests is ``rounds`` times the concurrency.
     """
 
     concurrency: int
@@ -61,13 +59,9 @@ def tokens_of(load: Load) -> int:
 
 
 def requests_of(client: Closed, seed: int) -> Columns:
-    """Return the requests of a closed loop, lengths uniform from the least to the nominal."""
+    """Return the requests of a closed loop."""
     generator = np.random.default_rng(seed)
     count = client.rounds * client.concurrency
-
-    def lengths(nominal: int) -> Longs:
-        least = max(1, int(client.spread * nominal))
-        return generator.integers(least, nominal + 1, count).astype(np.int64)
-
-    prompt, output = lengths(client.input_tokens), lengths(client.output_tokens)
+    prompt = random_lengths(generator, client.input_tokens, client.spread, count)
+    output = random_lengths(generator, client.output_tokens, client.spread, count)
     return Columns(np.zeros(count), prompt, output, np.full(count, -1))

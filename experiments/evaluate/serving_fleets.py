@@ -667,15 +667,17 @@ def _client_times(run: _Run) -> InstanceRun:
     seen = state.states[done]
     later = np.maximum(seen["output"] - 1, 1)
     delay = host.first + host.per_token * seen["prompt"]
+    # Copies: a column that is a view would keep the records of all requests in memory.
+    arrived, found, worker = (seen[name].copy() for name in ("arrived", "found", "worker"))
     return InstanceRun(
-        seen["arrived"],
+        arrived,
         seen["first"] - seen["arrived"] + delay,
         (seen["last"] - seen["first"]) / later,
         seen["last"] - seen["arrived"] + delay,
         seen["scheduled"] - seen["arrived"],
         np.nan_to_num(seen["delivered"] - seen["handed"]),
-        seen["found"],
-        seen["worker"],
+        found,
+        worker,
         seen["priority"] % LATE,
         state.sums[0],
         state.gaps,

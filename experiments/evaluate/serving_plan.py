@@ -14,7 +14,7 @@ A file has them as a table, each field as the option of ``twofold serving`` of t
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,7 +22,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
-from experiments.evaluate.serving_clients import INFERENCEX, Closed, Load, Slo
+from experiments.evaluate.serving_clients import Closed, Load, Slo
 from experiments.evaluate.serving_fleets import Instances, Neighbour, Outage, serve
 from experiments.evaluate.serving_instances import (
     Deployment,
@@ -31,7 +31,7 @@ from experiments.evaluate.serving_instances import (
     measured_kernels,
 )
 from experiments.evaluate.serving_scaling import Scaling
-from simulator.support.errors import QuantityError, TraceError, WorkloadError, shown
+from simulator.support.errors import QuantityError, TraceError, WorkloadError
 from simulator.support.input_files import read_text
 from simulator.support.names import did_you_mean, one_of, same_name
 from simulator.support.quantities import parse_quantity
@@ -42,12 +42,10 @@ from traces.generate.inference import Adapters
 from traces.generate.model import load_model
 from traces.load import own_kernels
 from traces.requests.readers import read_logged, read_requests
-from traces.requests.table import Requests, generate_requests, parse_rate
+from traces.requests.table import Requests, generate_requests, parse_rates, parse_spread
 
 TABLE = "deployment"
 """The key of a file with a deployment."""
-SPREAD = {"fixed": 1.0, INFERENCEX: 0.8}
-"""Clients, and the least length over the nominal that each requests."""
 _POOL = re.compile(r"(\d{1,18})(?:\s*x\s*((?:(?:tp|dp|ep)\s*\d{1,18}[\s,]*)*))?(?:on\s+(\S+))?")
 _SPECULATION = re.compile(
     r"(mtp|eagle|ngram|draft\s+\S+)\s+(\d{1,3})\s+accepts\s+(\d{1,3}(?:\.\d*)?)"
@@ -221,15 +219,16 @@ def read_serving_plan(path: Path | str) -> ServingPlan:
         raise WorkloadError(f"{path}: write one table, {TABLE}: {{model: llama-3.1-8b, rate: 4/s}}")
     plan = _checked(content[TABLE], f"{path}: {TABLE}")
 
-    def found(text: str) -> str:
-        return str(path.parent / text) if (path.parent / text).is_file() else text
+    def resolved(text: str, is_there: Callable[[Path], bool] = Path.is_file) -> str:
+        return str(path.parent / text) if is_there(path.parent / text) else text
 
     files = {
-        name: found(text)
+        # A model's name is no folder, even if one beside the file is called so.
+        name: resolved(text, Path.exists if name == "kernels_from" else Path.is_file)
         for name in ("model", "requests", "kernels_from")
         if (text := getattr(plan, name)) is not None
     }
-    return plan.model_copy(update={**files, "beside": tuple(map(found, plan.beside))})
+    return plan.model_copy(update={**files, "beside": tuple(map(resolved, plan.beside))})
 
 
 def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
@@ -305,14 +304,21 @@ def as_logged(deployment: Deployment, log: Path) -> Deployment:
     TraceError
         If the log cannot be read, or no such factor is between a third and three.
     """
-    requests, ttft, tpot = read_logged(log)
-    if not len(tpot):
+    requests, _, starts, ends = read_logged(log)
+    several = requests.output > 1
+    if not several.any():
         raise TraceError(f"{log}: no request has more than one token")
+    ttft, tpot = (
+        starts - requests.arrival,
+        (ends - starts)[several] / (requests.output[several] - 1),
+    )
+    if np.isnan(ends).any() or np.isnan(starts).any():
+        raise TraceError(f"{log}: a request has no first_token_ts or no last_token_ts")
     host = deployment.engine.host
     for _ in range(_FITTINGS):
         scaled = replace(deployment, engine=replace(deployment.engine, host=host))
         run = serve(Instances(deployment=scaled), requests)
-        ratio = float(tpot.mean() / run.tpot[requests.output > 1].mean())
+        ratio = float(tpot.mean() / run.tpot[several].mean())
         if abs(ratio - 1) < _FITTED:
             break
         host = host._replace(kernels=host.kernels * ratio)
@@ -586,14 +592,14 @@ def load_of(plan: ServingPlan) -> Load:
         If nothing or several things ask, or the requests cannot be read.
     """
     check_load(plan)
-    spread = SPREAD[plan.client]
+    spread = parse_spread(plan.client)
     if plan.requests is not None:
         return _share(plan, load_model(plan.model).name)
     if plan.concurrency is not None:
         return Closed(plan.concurrency, plan.input, plan.output, spread=spread)
-    per_second = _per_second(plan.rate or "")
+    rates = parse_rates(plan.rate or "")
     return lambda seed: generate_requests(
-        plan.count, per_second, plan.input, plan.output, seed=seed, spread=spread
+        plan.count, rates, plan.input, plan.output, seed=seed, spread=spread
     )
 
 
@@ -607,19 +613,9 @@ def check_load(plan: ServingPlan) -> None:
     """
     if len([name for name in _ASKS if getattr(plan, name) is not None]) != 1:
         raise WorkloadError("give one of requests, rate and concurrency")
-    if plan.client not in SPREAD:
-        raise WorkloadError(f"client {plan.client!r} is not {' or '.join(SPREAD)}")
+    parse_spread(plan.client)
     if plan.rate is not None:
-        _per_second(plan.rate)
-
-
-def _per_second(text: str) -> float:
-    try:
-        return parse_rate(text if "/" in text else "")
-    except TraceError:
-        raise WorkloadError(
-            f"rate {shown(text)}: write requests per second, such as 10/s"
-        ) from None
+        parse_rates(plan.rate)
 
 
 def slo_of(plan: ServingPlan) -> Slo | None:

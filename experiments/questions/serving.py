@@ -578,7 +578,7 @@ def _unmeasured_doubts(deployment: Deployment) -> tuple[str, ...]:
 
 
 _SATURATED = 1.05
-"""Ratio of a run's end to its last arrival plus a request's time above which the queue grows."""
+"""Ratio of a run's end to when requests of usual TTFT and TPOT end, above which queues grow."""
 
 
 def _doubts(
@@ -606,11 +606,11 @@ def _doubts(
         )
     if not isinstance(load, Closed):
         run = runs[0]
-        half = len(run.queued) // 2
-        span = float(run.arrived[-1] - run.arrived[0])
         end = float(run.totals["end"] - run.arrived[0])
-        typical = float(np.median(run.end_to_end - run.queued))
-        if half and span and end > _SATURATED * (span + typical):
+        tokens = (run.end_to_end - run.ttft) / np.maximum(run.tpot, 1e-12)
+        usual = np.median(run.ttft - run.queued) + tokens * np.median(run.tpot)
+        unqueued = float((run.arrived + usual).max() - run.arrived[0])
+        if run.arrived[-1] > run.arrived[0] and end > _SATURATED * unqueued:
             rate = len(run.queued) / end
             doubts.append(
                 f"the load is beyond capacity: it saturates at about {rate:.3g} requests/s, and"

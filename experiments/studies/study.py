@@ -539,10 +539,10 @@ def _files(declared: Declaration) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     named = [path for plan in plans for path in files_named(plan)]
     for path in (Path(declared.path(entry.serving)) for entry in entries if entry.serving):
         deployment = read_serving_plan(path)
-        files = map(
-            Path, (deployment.model, deployment.requests or "", deployment.kernels_from or "")
-        )
-        named += [path, *(file for file in files if file.is_file())]
+        texts = (deployment.model, deployment.requests, deployment.kernels_from)
+        files = [Path(text) for text in texts if text is not None]
+        files += [file for folder in files[1:] if folder.is_dir() for file in folder.iterdir()]
+        named += [path, *sorted(file for file in files if file.is_file())]
     clusters = [entry.levels for entry in declared.dimensions if entry.kind == "cluster"]
     where = [str(level) for levels in clusters for level in levels]
     where += [entry.cluster for entry in entries if entry.cluster]

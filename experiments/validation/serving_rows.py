@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 from experiments.evaluate.serving_instances import Deployment, Speculation
@@ -20,13 +21,14 @@ from simulator.accelerators import named, sheets
 from simulator.serving.engines import engine
 from simulator.support.errors import TraceError, TwofoldError, shown
 from simulator.support.quantities import CENTURY, INSTANT, parse_quantity
+from simulator.support.yaml_text import parse_yaml
 from topologies import Cluster, catalog, load_cluster
 from traces.generate.inference import Precisions
 from traces.generate.kernel_times import PRECISIONS
 from traces.generate.model import Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
+from traces.requests.table import INFERENCEX
 
-INFERENCEX = "inferencex"
 OUTCOMES = ("id", "ttft_ms", "tpot_ms", "measured", "unusable", "note", "gpus")
 """Columns that are not part of the configuration: names, measurements, and derived values."""
 DIFFER: Differ = {
@@ -324,37 +326,20 @@ def model_named(name: str) -> Model:
     plain = re.sub(r"[ _]+", "-", name.strip().lower()).rpartition("/")[2]
     if plain in model_names():
         return load_model(plain)
-    for pattern, card in _SAME_SHAPE:
+    for pattern, card in _same_shape().items():
         if re.search(pattern, plain):
             return load_model(card)
     return load_model(name)
 
 
-_SAME_SHAPE = (
-    (r"deepseek-?v3\.2", "deepseek-v3.2-671b"),
-    (r"deepseek-?(r1|v3(\.1)?)|^dsr1", "deepseek-v3-671b"),
-    (r"kimi-?k2", "kimi-k2-1t"),
-    (r"minimax-?m2", "minimax-m2.5"),
-    (r"glm-?5", "glm-5"),
-    (r"glm-?4\.[567](?!.*(air|v|flash))", "glm-4.6"),
-    (r"gpt-?oss-?20b", "gpt-oss-20b"),
-    (r"qwen3-coder-480b", "qwen3-coder-480b"),
-    (r"qwen3\.5-35b", "qwen3.5-35b-a3b"),
-    (r"llama-?3(\.[13])?-?70b|^70b$", "llama-3.1-70b"),
-    (r"llama-?3(\.1)?-?8b", "llama-3.1-8b"),
-    (r"llama-?3(\.1)?-?405b", "llama-3.1-405b"),
-    (r"gpt-?oss-?120b", "gpt-oss-120b"),
-    (r"qwen3\.5-397b", "qwen3.5-397b"),
-    (r"qwen3-235b", "qwen3-235b-a22b"),
-    (r"qwen3-30b", "qwen3-30b-a3b"),
-    (r"qwen3-32b", "qwen3-32b"),
-    (r"qwen3-8b", "qwen3-8b"),
-    (r"qwen2\.5-72b", "qwen2.5-72b"),
-    (r"qwen2\.5-32b", "qwen2.5-32b"),
-    (r"mixtral-8x7b", "mixtral-8x7b"),
-    (r"mixtral-8x22b", "mixtral-8x22b"),
-)
-"""Names of releases and quantised packages, with the card of their shape."""
+@cache
+def _same_shape() -> dict[str, str]:
+    """Read patterns of the names of releases and quantised packages, with their shape's card."""
+    text = (files("experiments.validation") / "releases.yaml").read_text("utf-8")
+    table = parse_yaml(text, "experiments/validation/releases.yaml")
+    assert isinstance(table, dict)  # noqa: S101 - the file ships with the package
+    return table
+
 
 _RECIPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4_wo", "int8_wo")
 

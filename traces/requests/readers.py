@@ -1,4 +1,4 @@
-"""Readers of request traces: Azure, Vidur, BurstGPT, Mooncake, LLMServingSim, vLLM's benchmark.
+"""Readers of request traces: Azure, Vidur, BurstGPT, Mooncake, LLMServingSim, engines' benchmarks.
 
 Formats are recognised by their columns; ``hash_ids`` (with ``hash_tokens``, 512 in Mooncake's),
 ``session_id``, ``priority`` and ``model`` (``Model`` in BurstGPT's) are read from all. Arrivals
@@ -7,13 +7,14 @@ failures, and left out.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,7 +50,10 @@ FORMATS = (
     Format("BurstGPT", "Timestamp", "Request tokens", "Response tokens", fails=True),
     Format("Mooncake", "timestamp", "input_length", "output_length", 1e-3, 512),
     Format("LLMServingSim", "arrival_time_ns", "input_toks", "output_toks", 1e-9),
-    Format("log", "queued_ts", "input_toks", "output_toks", ordered=False),
+    *(
+        Format("log", time, "input_toks", "output_toks", ordered=False)
+        for time in ("queued_ts", "arrival_time", "arrival")
+    ),
     Format("twofold", "arrival_s", "prompt_tokens", "output_tokens"),
 )
 """Formats by their columns: AzurePublicDataset, microsoft/vidur, HPMLL/BurstGPT, kvcache-ai/
@@ -83,9 +87,10 @@ def read_requests(path: Path | str) -> Requests:
     records = list(_parsed(rows, file))
     if not records:
         raise TraceError(f"{file}: no request asks for a token")
-    if not records[0].ordered:
-        records.sort()
-    falls = [later for early, later in pairwise(records) if later < early]
+    columns = records[0].columns
+    if not columns.ordered:
+        records.sort(key=lambda each: each.arrival)
+    falls = [later for early, later in pairwise(records) if later.arrival < early.arrival]
     if falls:
         raise TraceError(
             f"{falls[0].where}: it arrives before the previous request: sort the requests by time"
@@ -96,7 +101,7 @@ def read_requests(path: Path | str) -> Requests:
         np.array([each.prompt for each in records], dtype=np.int64),
         np.array([each.output for each in records], dtype=np.int64),
         str(file),
-        _joined([each.hashes for each in records], records[0].hashed),
+        _joined([each.hashes for each in records], columns.hashed),
         _numbered([each.session for each in records])[0],
         _priorities(records),
         model,
@@ -104,73 +109,79 @@ def read_requests(path: Path | str) -> Requests:
     )
 
 
-def read_logged(path: Path | str) -> tuple[Requests, Floats, Floats]:
-    """Read an engine's log: its requests, their TTFT, and TPOT of those with several tokens (s).
+class Logged(NamedTuple):
+    """An engine's log: its requests, their names, and when their first and last tokens were made.
+
+    Times count from the first arrival (s), and are NaN where none is recorded.
+    """
+
+    requests: Requests
+    ids: tuple[str, ...]
+    first: Floats
+    last: Floats
+
+
+def read_logged(path: Path | str) -> Logged:
+    """Read an engine's log.
 
     Raises
     ------
     TraceError
-        As :func:`read_requests`, or if a line has no ``first_token_ts`` or ``last_token_ts``, or
-        they do not ascend from ``queued_ts``; names file and line.
+        As :func:`read_requests`, or if ``first_token_ts`` and ``last_token_ts`` of a line, where it
+        has them, do not ascend from its arrival; names file and line.
     """
     file, requests = Path(path), read_requests(path)
-    names = ("queued_ts", "first_token_ts", "last_token_ts")
-    times = []
+    rows: list[tuple[float, float, float, Mapping[str, Any]]] = []
     for line, row in json_rows(unpack(file).decode(), file):
-        stamps = [number_of(row.get(name)) for name in names]
-        if not -CENTURY <= stamps[0] <= stamps[1] <= stamps[2] <= CENTURY:
-            raise TraceError(f"{file}, line {line}: {', '.join(names)} are not times that ascend")
-        times.append(stamps)
-    queued, first, last = np.array(sorted(times, key=lambda stamps: stamps[0])).T
-    several = requests.output > 1
-    return requests, first - queued, ((last - first)[several] / (requests.output[several] - 1))
+        where = f"{file}, line {line}"
+        queued = _time(row, _format(row, file), where)
+        stamps = [row.get(name) for name in ("first_token_ts", "last_token_ts")]
+        first, last = (math.nan if stamp is None else number_of(stamp) for stamp in stamps)
+        given = [
+            time for time, stamp in zip((first, last), stamps, strict=True) if stamp is not None
+        ]
+        if not all(early <= late <= CENTURY for early, late in pairwise([queued, *given])):
+            raise TraceError(
+                f"{where}: first_token_ts and last_token_ts do not ascend from {queued:.9g} s"
+            )
+        rows.append((queued, first, last, row))
+    rows.sort(key=lambda stamped: stamped[0])
+    times = np.array([stamped[1:3] for stamped in rows], dtype=float) - rows[0][0]
+    ids = tuple(str(row.get("request_id", number)) for number, (*_, row) in enumerate(rows))
+    return Logged(requests, ids, times[:, 0], times[:, 1])
 
 
 @dataclass(frozen=True, slots=True)
 class _ParsedRequest:
-    """A line: a request, and the number of tokens per hash."""
+    """A line: a request, and the columns that it was read from."""
 
     arrival: float
     prompt: int
     output: int
     hashes: Sequence[Any]
-    hashed: int
     session: Any
     priority: Any
     model: Any
-    ordered: bool
+    columns: Format
     where: str
-
-    def __lt__(self, other: "_ParsedRequest") -> bool:
-        return self.arrival < other.arrival
 
 
 def _parsed(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterator[_ParsedRequest]:
     chosen: Format | None = None
-    hashed = 0
     for line, row in rows:
         where = f"{file}, line {line}"
         if chosen is None:
             chosen = _format(row, file)
-            hashed = _hash_tokens(row, chosen, where)
+            chosen = replace(chosen, hashed=_hash_tokens(row, chosen, where))
         arrival = _time(row, chosen, where)
         prompt = _tokens(row, chosen.prompt, where)
         output = _tokens(row, chosen.output, where)
         if prompt and output:
-            hashes = _hashes(row, where) if hashed else ()
+            hashes = _hashes(row, where) if chosen.hashed else ()
             session, priority = row.get("session_id"), row.get("priority")
             model = row.get("model", row.get("Model"))
             yield _ParsedRequest(
-                arrival,
-                prompt,
-                output,
-                hashes,
-                hashed,
-                session,
-                priority,
-                model,
-                chosen.ordered,
-                where,
+                arrival, prompt, output, hashes, session, priority, model, chosen, where
             )
         elif not chosen.fails:
             column = chosen.output if prompt else chosen.prompt
@@ -259,7 +270,10 @@ def _tokens(row: Mapping[str, Any], column: str, where: str) -> int:
 
 
 def _benchmark(text: str, source: str) -> Requests | None:
-    """Read the JSON of ``vllm bench serve --save-detailed``: lists of lengths and start times."""
+    """Read the JSON of ``vllm bench serve --save-detailed``: lists of lengths and start times.
+
+    SGLang's ``bench_serving`` has no times, which are not needed if all were sent at once.
+    """
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
@@ -271,6 +285,11 @@ def _benchmark(text: str, source: str) -> Requests | None:
     starts = np.zeros(len(prompt))
     if data.get("start_times") is not None:
         starts = _numbers(data, "start_times", source, whole=False)
+    elif str(data.get("request_rate", "inf")) != "inf" or data.get("max_concurrency"):
+        raise TraceError(
+            f"{source}: start_times: missing, so that it is not known when requests came: give"
+            " their lengths, and --rate or --concurrency, instead of the file"
+        )
     if not 0 < len(prompt) == len(output) == len(starts):
         raise TraceError(
             f"{source}: input_lens, output_lens and start_times have different lengths"

@@ -1,15 +1,17 @@
 """Requests as columns: arrival times, tokens of prompts and outputs; read or randomly generated."""
 
-from collections.abc import Callable, Mapping
+import math
+import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from simulator.support.arrays import Floats, Longs, offsets
-from simulator.support.errors import TraceError, shown
+from simulator.support.errors import QuantityError, TraceError, WorkloadError, shown
 from simulator.support.names import one_of
-from simulator.support.quantities import CENTURY, number_of
+from simulator.support.quantities import CENTURY, number_of, parse_quantity
 
 MOST_TOKENS = 2**28
 """Most tokens of a prompt or an output: a hundred times the longest existing context."""
@@ -159,33 +161,47 @@ class Requests:
         return self.rows(np.arange(min(count, len(self))))
 
 
-Generator = np.random.Generator
+ARRIVALS = ("poisson", "gamma", "even")
+"""Processes of arrivals: gaps are exponential, have a gamma distribution, or are equal."""
 
 
-def _poisson(generator: Generator, count: int, _burstiness: float) -> Floats:
-    return generator.exponential(1.0, count)
+class Rates(NamedTuple):
+    """Rates of arrivals (1/s), which may change, and their process, one of :data:`ARRIVALS`.
 
+    They grow from ``first`` to ``second`` over as long as the requests take in the mean; or, with
+    ``every``, the last ``lasts`` s of each period of so many seconds have the second.
+    ``burstiness`` is the shape of ``gamma``: 1 is Poisson's, less is burstier, as in vLLM's
+    benchmark.
+    """
 
-def _gamma(generator: Generator, count: int, burstiness: float) -> Floats:
-    # As vLLM's benchmark: the smaller the shape, the burstier.
-    return generator.gamma(burstiness, 1.0 / burstiness, count)
+    first: float
+    second: float
+    lasts: float = 0.0
+    every: float = 0.0
+    process: str = "poisson"
+    burstiness: float = 1.0
 
+    def times(self, expected: Floats) -> Floats:
+        """Return the times (s) by which so many requests are expected.
 
-def _even(_generator: Generator, count: int, _burstiness: float) -> Floats:
-    return np.ones(count)
-
-
-ARRIVALS: Mapping[str, Callable[[Generator, int, float], Floats]] = {
-    "poisson": _poisson,
-    "gamma": _gamma,
-    "even": _even,
-}
-"""Gaps between arrivals with a mean of 1, by the name of the process."""
+        Where a process of rate 1 has its events, this is when one of these rates has them (time
+        change; Cinlar, Introduction to Stochastic Processes, 1975, ch. 4).
+        """
+        if self.every:
+            calm = self.every - self.lasts
+            counts = (0.0, calm * self.first, calm * self.first + self.lasts * self.second)
+            periods, rest = np.divmod(expected, counts[-1])
+            return periods * self.every + np.interp(rest, counts, (0.0, calm, self.every))
+        # Requests beyond the expected number come at the last rate.
+        within = np.minimum(expected, float(len(expected)))
+        growth = (self.second**2 - self.first**2) / len(expected)
+        times = 2 * within / (self.first + np.sqrt(self.first**2 + growth * within))
+        return np.asarray(times + (expected - within) / self.second)
 
 
 def generate_requests(  # noqa: PLR0913 - what describes a load
     count: int,
-    rate: float,
+    rate: float | Rates,
     prompt: int,
     output: int,
     *,
@@ -201,17 +217,18 @@ def generate_requests(  # noqa: PLR0913 - what describes a load
     count
         Number of requests.
     rate
-        Mean requests per second.
+        Mean requests per second; or rates with their process, for which the next two do not count.
     prompt, output
         Tokens; with ``spread`` the most.
     seed
         Of the random generator.
     arrivals
-        Name of :data:`ARRIVALS`.
+        One of :data:`ARRIVALS`.
     burstiness
-        Shape of ``gamma``: 1 is Poisson's, less is burstier.
+        Shape of ``gamma``.
     spread
-        Least length over the most: lengths are uniform between; 1: all are equal.
+        Least length over the most: lengths are uniform between; 1: all are equal. Beyond 1 they are
+        log-normal, with the nominal mean and this ratio of the 84th percentile to the median.
 
     Raises
     ------
@@ -226,21 +243,30 @@ def generate_requests(  # noqa: PLR0913 - what describes a load
     """
     if arrivals not in ARRIVALS:
         raise TraceError(f"arrivals {one_of(arrivals, ARRIVALS)}")
+    rates = (
+        rate
+        if isinstance(rate, Rates)
+        else Rates(rate, rate, process=arrivals, burstiness=burstiness)
+    )
     for name, value in (
-        *(("requests", count), ("rate", rate), ("input", prompt), ("output", output)),
-        *(("burstiness", burstiness), ("spread", spread)),
+        *(("requests", count), ("rate", rates.first), ("rate", rates.second)),
+        *(("input", prompt), ("output", output), ("spread", spread)),
+        ("burstiness", rates.burstiness),
     ):
         if not 1e-9 <= value <= 1e9:
             raise TraceError(f"{name} {value:g} is not 1e-9 to 1e9")
     if count > _MOST_REQUESTS:
         raise TraceError(f"{count} requests; the limit is {_MOST_REQUESTS}")
     generator = np.random.default_rng(seed)
-    gaps = ARRIVALS[arrivals](generator, count, burstiness) / rate
+    shape = rates.burstiness if rates.process == "gamma" else 1.0
+    even = rates.process == "even"
+    gaps = np.ones(count) if even else generator.gamma(shape, 1.0 / shape, count)
     gaps[0] = 0.0
+    constant = rates.first == rates.second
     return Requests(
-        np.cumsum(gaps),
-        _lengths(generator, prompt, spread, count),
-        _lengths(generator, output, spread, count),
+        np.cumsum(gaps / rates.first) if constant else rates.times(np.cumsum(gaps)),
+        random_lengths(generator, prompt, spread, count),
+        random_lengths(generator, output, spread, count),
         "generated requests",
     )
 
@@ -265,6 +291,70 @@ def parse_rate(text: str) -> float:
     return rate
 
 
-def _lengths(generator: Generator, most: int, spread: float, count: int) -> Longs:
-    least = max(1, round(min(spread, 1.0) * most))
-    return generator.integers(least, most + 1, count).astype(np.int64)
+_RATE = r"([^\s,]+/[a-z]+)"
+_RATES = re.compile(
+    rf"{_RATE}(?:\s+to\s+{_RATE}|,\s*{_RATE}\s+for\s+(.+?)\s+every\s+(.+?))?"
+    r"(?:\s+(even|gamma)(?:\s+(\S+))?)?"
+)
+
+
+def parse_rates(text: str) -> Rates:
+    """Parse rates of arrivals and their process.
+
+    Raises
+    ------
+    WorkloadError
+        If they are written otherwise.
+
+    Examples
+    --------
+    >>> parse_rates("2/s, 20/s for 10 s every 60 s even")
+    Rates(first=2.0, second=20.0, lasts=10.0, every=60.0, process='even', burstiness=1.0)
+    """
+    words = _RATES.fullmatch(text.strip())
+    first, ramp, burst, lasts, every, process, shape = words.groups() if words else [""] * 7
+    with suppress(TraceError, QuantityError):
+        second, length = parse_rate(ramp or burst or first), parse_quantity(lasts or "0 s", "s")
+        period, burstiness = parse_quantity(every or "0 s", "s"), number_of(shape or 1)
+        rates = Rates(parse_rate(first), second, length, period, process or "poisson", burstiness)
+        is_period = 0 < rates.lasts < rates.every < CENTURY or not burst
+        if is_period and 0.01 <= rates.burstiness <= 100 and bool(shape) == (process == "gamma"):
+            return rates
+    raise WorkloadError(
+        f"rate {shown(text)}: write requests per second, such as 10/s, 2/s to 20/s, or 2/s, 20/s"
+        " for 10 s every 60 s; then, unless arrivals are Poisson's, even or gamma 0.5"
+    )
+
+
+INFERENCEX = "inferencex"
+SPREAD = {"fixed": 1.0, INFERENCEX: 0.8}
+"""Spread of the lengths (:func:`generate_requests`) of clients."""
+
+
+def parse_spread(client: str) -> float:
+    """Return the spread of a client's lengths: by its name, or as a number up to 100.
+
+    Raises
+    ------
+    WorkloadError
+        If it is neither.
+    """
+    spread = SPREAD.get(client, number_of(client))
+    if not 0 < spread <= 100:
+        raise WorkloadError(
+            f"client {shown(client)} is neither {' nor '.join(SPREAD)}, nor a spread: 0.5 for"
+            " lengths from half of those given, 2 for log-normal ones"
+        )
+    return spread
+
+
+def random_lengths(
+    generator: np.random.Generator, nominal: int, spread: float, count: int
+) -> Longs:
+    """Return lengths as the ``spread`` of :func:`generate_requests` has them."""
+    if spread > 1.0:
+        scale = math.log(spread)
+        lengths = generator.lognormal(math.log(nominal) - scale**2 / 2, scale, count)
+        return np.clip(np.rint(lengths), 1, MOST_TOKENS).astype(np.int64)
+    least = max(1, int(spread * nominal))
+    return generator.integers(least, nominal + 1, count).astype(np.int64)

@@ -10,15 +10,15 @@ LLMServingSim's benchmark writes them (github casys-kaist/LLMServingSim).
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
 from experiments.baseline import Settings
 from experiments.documents import validation as documents
 from experiments.evaluate.parallel import map_rows
-from experiments.evaluate.serving_clients import INFERENCEX, Closed
-from experiments.evaluate.serving_fleets import InstanceRun, Instances, serve
+from experiments.evaluate.serving_clients import Closed
+from experiments.evaluate.serving_fleets import Instances, serve
 from experiments.evaluate.serving_instances import Deployment
 from experiments.provenance import Head, Inputs
 from experiments.report import Report, question
@@ -44,16 +44,16 @@ from experiments.validation.serving_rows import (
 )
 from experiments.validation.tables import read_tables, refusal
 from simulator.serving.engines import engine
-from simulator.serving.schedulers import Columns
-from simulator.support.arrays import Floats, Longs
+from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError, TwofoldError, shown
-from simulator.support.input_files import json_rows, parse_json, read_text
+from simulator.support.input_files import parse_json, read_text
 from simulator.support.names import one_of
-from simulator.support.quantities import CENTURY, MOST_RANKS
+from simulator.support.quantities import MOST_RANKS
 from topologies import Cluster, load_cluster
 from traces.generate.inference import Precisions
 from traces.generate.parallelism import Parallelism
-from traces.requests.table import MOST_TOKENS
+from traces.requests.readers import Logged, read_logged
+from traces.requests.table import MOST_TOKENS, SPREAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def mean_times(case: ServingCase) -> tuple[float, float]:
         case.concurrency,
         case.input_tokens,
         case.output_tokens,
-        spread=0.8 if case.client == INFERENCEX else 1.0,
+        spread=SPREAD.get(case.client, 1.0),
         interval=case.interval,
         poll=case.poll,
     )
@@ -246,19 +246,10 @@ _ERRORS = ("tpot_error_pct", "ttft_error_pct")
 _FILES = ("meta.json", "requests.jsonl")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ServingLog:
-    """Requests in the order of their arrival; times count from the first arrival (s).
+class ServingLog(NamedTuple):
+    """A log, and the deployment that its settings describe."""
 
-    ``first`` and ``last`` are NaN if nothing was measured.
-    """
-
-    ids: tuple[str, ...]
-    arrival: Floats
-    prompt: Longs
-    output: Longs
-    first: Floats
-    last: Floats
+    logged: Logged
     deployment: Deployment
 
 
@@ -343,11 +334,12 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
     """
     where = load_cluster(cluster)
     log = read_log(folder, where)
-    runs = served(log)
+    requests, ids, first, last = log.logged
+    runs = serve(log.deployment, requests)
     times = [
-        (runs.ttft, log.first - log.arrival),
-        (runs.tpot, (log.last - log.first) / np.maximum(log.output - 1, 1)),
-        (runs.end_to_end, log.last - log.arrival),
+        (runs.ttft, first - requests.arrival),
+        (runs.tpot, (last - first) / np.maximum(requests.output - 1, 1)),
+        (runs.end_to_end, last - requests.arrival),
     ]
     rows = tuple(
         RequestTimes(
@@ -355,7 +347,7 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
             *(float(predicted[index]) for predicted, _ in times),
             *(_or_none(measured[index]) for _, measured in times),
         )
-        for index, name in enumerate(log.ids)
+        for index, name in enumerate(ids)
     )
     figures, correlations = [], {}
     for metric, (predicted, measured) in zip(("ttft", "tpot", "e2e"), times, strict=True):
@@ -373,12 +365,6 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
         log.deployment.blocks,
         inputs=Inputs(files=tuple(Path(folder) / name for name in _FILES)),
     )
-
-
-def served(log: ServingLog) -> InstanceRun:
-    """Serve a log's requests; data-parallel ranks have separate queues and step together."""
-    alone = np.full(len(log.ids), -1)
-    return serve(log.deployment, Columns(log.arrival, log.prompt, log.output, alone))
 
 
 def _figures(metric: str, predicted: Floats, measured: Floats) -> list[LogFigure]:
@@ -431,33 +417,12 @@ def read_log(folder: Path | str, cluster: Cluster) -> ServingLog:
         If a file is missing, or a field is; names file, line and field.
     """
     settings, requests = (Path(folder) / name for name in _FILES)
-    lines = json_rows(read_text(requests, TraceError, "as requests"), requests)
-    rows = [_Fields(f"{requests}, line {line}", row) for line, row in lines]
-    if not rows:
-        raise TraceError(f"{requests}: has no request")
-    arrivals = np.array([row.first_number("queued_ts", "arrival_time", "arrival") for row in rows])
-    order = np.argsort(arrivals, kind="stable")
-    rows, arrivals = [rows[index] for index in order], arrivals[order]
-    origin = float(arrivals[0])
-    prompt, output = (
-        np.array([row.count(name) for row in rows], dtype=np.int64)
-        for name in ("input_toks", "output_toks")
-    )
-    first, last = (
-        np.array([row.number(name, -CENTURY, CENTURY) for row in rows], dtype=float) - origin
-        for name in ("first_token_ts", "last_token_ts")
-    )
-    if (first < arrivals - origin).any() or (last < first).any():
-        raise TraceError(
-            f"{requests}: a request has its last token before its first, or its first before it"
-            " arrives"
-        )
+    logged = read_logged(requests)
     meta = parse_json(
         read_text(settings, TraceError, "as the settings of an engine"), settings, TraceError
     )
-    deployment = _deployment(meta, settings, cluster, int((prompt + output).max()))
-    ids = tuple(str(row.by_name.get("request_id", number)) for number, row in enumerate(rows))
-    return ServingLog(ids, arrivals - origin, prompt, output, first, last, deployment)
+    longest = int((logged.requests.prompt + logged.requests.output).max())
+    return ServingLog(logged, _deployment(meta, settings, cluster, longest))
 
 
 _Value = TypeVar("_Value")
@@ -479,13 +444,6 @@ class _Fields:
         if not least <= value <= most:
             raise TraceError(f"{self.location}: {name}: {value:g} is not {least:g} to {most:g}")
         return value
-
-    def first_number(self, *names: str) -> float:
-        """Return the time (s) of the first of these fields that is present."""
-        for name in names:
-            if (value := self.number(name, -CENTURY, CENTURY)) is not None:
-                return value
-        raise TraceError(f"{self.location}: {' or '.join(names)}: missing")
 
     def choice(self, name: str, choices: Mapping[Any, _Value]) -> _Value:
         """Return the meaning of a setting's value; None if it is missing."""

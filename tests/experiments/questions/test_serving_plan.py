@@ -374,9 +374,10 @@ def test_a_log_gives_the_kernels_and_the_first_token_of_the_machine_it_is_of(tmp
     with pytest.raises(TwofoldError, match="no --decode"):
         instances_of(serving_plan(**fields, decode="1", kernels_from=tmp_path), "hgx-h100")
     file = tmp_path / "deployment.yaml"
-    file.write_text("deployment: {model: llama-3.1-8b, rate: 5/s, kernels_from: requests.jsonl}")
-    with pytest.raises(TwofoldError, match="a log is of one deployment on one cluster"):
-        ServingSession(file, "hgx-h100")
+    for log in ("requests.jsonl", "."):  # relative to the file, the log's folder, too
+        file.write_text(f"deployment: {{model: llama-3.1-8b, rate: 5/s, kernels_from: {log}}}")
+        with pytest.raises(TwofoldError, match="a log is of one deployment on one cluster"):
+            ServingSession(file, "hgx-h100")
 
 
 def test_the_policy_slo_goes_by_the_time_to_the_first_token():

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.support.errors import TraceError
+from simulator.support.errors import TraceError, WorkloadError
 from traces.requests.readers import read_requests
-from traces.requests.table import generate_requests
+from traces.requests.table import generate_requests, parse_rates, parse_spread
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
 FILES = {
@@ -90,6 +90,47 @@ def test_the_rate_is_kept_by_every_process():
     for arrivals in ("poisson", "gamma", "even"):
         table = generate_requests(20_000, 8.0, 10, 10, arrivals=arrivals, burstiness=0.5)
         assert table.rate == pytest.approx(8.0, rel=0.05)
+
+
+@pytest.mark.parametrize("text", ["4/s to 12/s", "12/s to 4/s even", "20/s to 2/s gamma 0.5"])
+def test_a_ramp_has_its_rates_at_both_ends_and_their_mean_between(text):
+    rates = parse_rates(text)
+    table = generate_requests(40_000, rates, 10, 10)
+    assert table.rate == pytest.approx((rates.first + rates.second) / 2, rel=0.05)
+    for part, rate in ((table.arrival[:800], rates.first), (table.arrival[-800:], rates.second)):
+        assert 799 / np.ptp(part) == pytest.approx(rate, rel=0.25)
+
+
+def test_bursts_have_their_rate_at_the_end_of_each_period():
+    table = generate_requests(30_000, parse_rates("2/s, 20/s for 10 s every 60 s"), 10, 10)
+    burst = table.arrival % 60 > 50
+    seconds = table.arrival[-1] / 60
+    assert burst.sum() / (10 * seconds) == pytest.approx(20, rel=0.05)
+    assert (~burst).sum() / (50 * seconds) == pytest.approx(2, rel=0.05)
+
+
+def test_log_normal_lengths_have_the_nominal_mean_and_their_spread():
+    lengths = generate_requests(40_000, 1.0, 1000, 10, spread=parse_spread("2")).prompt
+    assert lengths.mean() == pytest.approx(1000, rel=0.02)
+    assert np.quantile(lengths, 0.8413) / np.median(lengths) == pytest.approx(2, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "text", ["8", "8/s to", "2/s, 9/s for 9 s every 5 s", "1/s gamma 0", "1/s even 2"]
+)
+def test_rates_that_are_none_are_refused(text):
+    with pytest.raises(WorkloadError, match="write requests per second"):
+        parse_rates(text)
+
+
+@pytest.mark.parametrize("sent", ['"request_rate": 8.0', '"max_concurrency": 64'])
+def test_a_benchmark_without_times_is_read_only_if_all_were_sent_at_once(sent, tmp_path):
+    file, lists = tmp_path / "sglang.jsonl", '{"input_lens": [374], "output_lens": [44], '
+    file.write_text(lists + '"request_rate": Infinity}\n')
+    assert read_requests(file).arrival.tolist() == [0.0]
+    file.write_text(lists + sent + "}\n")
+    with pytest.raises(TraceError, match="start_times: missing"):
+        read_requests(file)
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def show_seen(console: Console, found: list[Seen]) -> None:
         if one.kernels is None:
             shown.add_row(one.file, "", one.reason)
         else:
-            told = one.kernels.told().removeprefix("of the time of kernels ")
+            told = one.kernels.described().removeprefix("kernel time scaled: ")
             shown.add_row(one.file, f"{100 * one.kernels.share:.1f}", told)
     console.print(shown)
     asked = [one for one in found if one.kernels is not None]

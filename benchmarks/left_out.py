@@ -31,7 +31,7 @@ from collectives.libraries import nccl, nccl_constants
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.calls import Call, Group
-from simulator.costing.link_load import cost, lay
+from simulator.costing.link_load import cost, plan_loads
 from topologies import Cluster, load_cluster
 
 CONSTANTS = Path(__file__).parent / "machine_constants.csv"
@@ -146,7 +146,7 @@ def errors(rows: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
         times = {}
         for size in group.size_bytes.unique():
             plan = nccl.plan(Call(kind, members, float(size)), network, machine)
-            times[size] = 1e6 * cost(lay(plan, positions, float(size), network))
+            times[size] = 1e6 * cost(plan_loads(plan, positions, float(size), network))
         parts.append(group.assign(modelled_us=group.size_bytes.map(times)))
     table = pd.concat(parts)
     return table.assign(log_error=np.log(table.modelled_us / table.time_us))

@@ -20,7 +20,7 @@ from collectives.algorithms.ring import local_rings
 from collectives.machine import Machine
 from collectives.proof import check
 from simulator.calls import Call
-from simulator.costing.link_load import cost, lay
+from simulator.costing.link_load import cost, plan_loads
 from simulator.schedule import Plan, Schedule
 from simulator.support.arrays import Ints
 from simulator.support.errors import PluginError, ScheduleError
@@ -177,7 +177,9 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     ]
     if len(plans) == 1:
         return plans[0]
-    return min(plans, key=lambda candidate: cost(lay(candidate, positions, call.size, network)))
+    return min(
+        plans, key=lambda candidate: cost(plan_loads(candidate, positions, call.size, network))
+    )
 
 
 def choices(

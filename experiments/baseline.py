@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from collectives.libraries.planners import parse_rule
 from experiments.calibration.calibration import with_costs
 from experiments.cards import CardCluster, card_cluster
-from experiments.costing.collective_costs import told_by_trace
+from experiments.costing.collective_costs import has_recorded_cost
 from experiments.costing.slowdown import (
     TRACE,
     SlowDown,
@@ -200,7 +200,7 @@ class Baseline:
         are off is measured, and known.
         """
         by_trace = self.settings.collective_cost == "trace"
-        return told_by_trace(workload) if by_trace else comparable(workload)
+        return has_recorded_cost(workload) if by_trace else comparable(workload)
 
     @property
     def warnings(self) -> tuple[str, ...]:

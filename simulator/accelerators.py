@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from simulator.support.errors import ClusterError, WorkloadError
-from simulator.support.names import nearest
+from simulator.support.names import did_you_mean
 from simulator.support.quantities import parse_quantity
 from simulator.support.yaml_text import parse_yaml
 
@@ -263,8 +263,7 @@ def accelerator(text: str) -> Accelerator:
     """
     candidates = named(text)
     if not candidates:
-        close = nearest(text, accelerators())
-        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        hint = did_you_mean(text, accelerators())
         raise ClusterError(
             f"{text!r} is not an accelerator with a data sheet; {hint}"
             f"choose from {', '.join(accelerators())}"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simulator.support.errors import TopologyError
 from simulator.support.limits import limits
-from simulator.support.names import nearest
+from simulator.support.names import either, nearest
 from simulator.support.plugins import TOPOLOGIES, names_added
 from simulator.support.quantities import count_of
 from simulator.topology import HASHED, POLICIES, Routing, Topology
@@ -156,7 +156,7 @@ def _unknown_family(words: str, name: str) -> str:
         FAMILIES[candidate].form if candidate in FAMILIES else f"{candidate}:…"
         for candidate in near
     ]
-    hint = f"did you mean {' or '.join(forms)}? " if near else ""
+    hint = f"did you mean {either(forms)}? " if near else ""
     return f"{words!r} is not a topology; {hint}accepted: {accepted()}"
 
 

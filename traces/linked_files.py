@@ -94,7 +94,9 @@ class LinkedFiles:
             if step not in rank.steps:
                 newer = again.get((rank.head.file, rank.head.rank))
                 if newer is None or step not in newer.steps:
-                    raise TraceError(f"{rank.head.file}: was changed while it was read: ask again")
+                    raise TraceError(
+                        f"{rank.head.file}: was changed while it was read: run the command again"
+                    )
                 rank.steps.update(newer.steps)
 
     def _read_all(self, files: Sequence[Path], step: str) -> list[list[LinkedFileRank] | Skipped]:

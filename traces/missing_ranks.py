@@ -27,7 +27,7 @@ from simulator.calls import KINDS, Group
 from simulator.copied_ranks import CopiedRank, MadeCalls, RankProgram, with_copies
 from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError, WorkloadError
-from simulator.support.quantities import format_ranks
+from simulator.support.quantities import format_ranks, some_ranks
 from simulator.workload import What, Workload
 from traces.core.events import JobHead
 
@@ -81,8 +81,8 @@ class Roles:
         )
         raise TraceError(
             f"rank {rank} was not recorded, and its counterpart of group {group.label or 'group'} "
-            f"{_shown(group.ranks)} of rank {member} is unknown: {why}; record rank {rank}, or do "
-            "not replicate"
+            f"({some_ranks(group.ranks)}) of rank {member} is unknown: {why}; record rank {rank}, "
+            "or do not replicate"
         )
 
     def _same_family(self, listed: Group, group: Group, stride: int | None) -> bool:
@@ -96,7 +96,7 @@ class Roles:
         block = stride * size
         first = rank - rank // stride % size * stride
         ranks = tuple(range(first, first + block, stride))
-        where = f"group {group.label or 'group'} {_shown(group.ranks)}"
+        where = f"group {group.label or 'group'} ({some_ranks(group.ranks)})"
         if self.job_ranks % block or group.ranks[0] // stride % size:
             raise TraceError(
                 f"rank {rank} was not recorded, and its counterpart of {where} is unknown: blocks "
@@ -108,7 +108,8 @@ class Roles:
             if same and shared and set(listed.ranks) != set(ranks):
                 raise TraceError(
                     f"rank {rank} was not recorded, and its counterpart of {where} is unknown: "
-                    f"the pattern gives {_shown(ranks)}, but {_shown(listed.ranks)} is listed"
+                    f"the pattern gives ({some_ranks(ranks)}), but ({some_ranks(listed.ranks)}) is"
+                    " listed"
                 )
         return Group(ranks, group.label)
 
@@ -126,8 +127,8 @@ class Roles:
             len(smallest.ranks) == self.job_ranks and not _PIPELINE.search(smallest.label)
         ):
             raise TraceError(
-                f"messages between ranks {_shown(ends.ranks)}: no group that is listed has both "
-                "and not all ranks, so the partners of ranks that were not recorded are "
+                f"messages between ranks ({some_ranks(ends.ranks)}): no group that is listed has "
+                "both and not all ranks, so the partners of ranks that were not recorded are "
                 "unknown; do not replicate"
             )
         return smallest
@@ -174,11 +175,6 @@ def _stride(ranks: tuple[int, ...]) -> int | None:
     """Distance between successive ascending ranks if it is constant, else None."""
     distances = {after - before for before, after in pairwise(ranks)}
     return distances.pop() if len(distances) == 1 and min(distances) > 0 else None
-
-
-def _shown(ranks: Sequence[int]) -> str:
-    head = ", ".join(str(rank) for rank in ranks[:6])
-    return f"({head}, ... {len(ranks)} in all)" if len(ranks) > 6 else f"({head})"
 
 
 Ints = NDArray[np.int64]
@@ -350,8 +346,7 @@ def _notes(copies: Mapping[int, int]) -> list[str]:
         copies_of[count].append(model)
     notes = []
     for count, ranks in sorted(copies_of.items()):
-        shown = ", ".join(str(rank) for rank in ranks[:8])
-        shown += f", ... ({len(ranks)} in all)" if len(ranks) > 8 else ""
+        shown = some_ranks(ranks)
         number = count * len(ranks)
         were = (
             "1 rank that was not recorded is a copy"

@@ -201,7 +201,7 @@ def _choose_step(file: Path, steps: Mapping[int, Sequence[Worker]], step: str) -
     if number is not None and number in steps:
         return number
     some = ", ".join(map(str, list(steps)[:8])) + (", ..." if len(steps) > 8 else "")
-    why = "each step counts from its own begin" if step == ALL else f"the table has {some}"
+    why = "the times of each step start at its own zero" if step == ALL else f"the table has {some}"
     raise TraceError(f"{file}: no step {step}: {why}; name one, or {MEDIAN}")
 
 
@@ -222,7 +222,7 @@ def _coverage(workload: Workload, step: int, steps: tuple[int, ...]) -> Coverage
         sizes_known=0,
         notes=(
             "NDTimeline: operations of a pipeline, not kernels; without sizes, so that each call "
-            "costs what was measured, on any network",
+            "keeps its measured time on any network",
             *workload.notes,
         ),
     )

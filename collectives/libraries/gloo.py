@@ -117,15 +117,15 @@ def times(call: Call, networks: Networks, machine: Machine) -> tuple[Floats, NDA
     positions = _positions(call, networks.graph, machine)
     schedule = _schedule(call, positions, networks.graph, machine)
     wire = networks.wire(schedule, positions, pipelined=False)
-    sure = networks.keeps_step(schedule, positions)
+    sure = networks.in_lockstep(schedule, positions)
     latencies = _latencies(call, schedule, wire)
     software = machine.overhead + wire.steps * latencies * WAKE
     multiples = machine.calibrated(call, networks.graph)
     if multiples is not None:
         calibrated_networks = networks.multiplied(multiples.latency, multiples.bandwidth)
-        laid = networks.laid(schedule, positions)
+        laid = networks.class_loads(schedule, positions)
         wire = on_networks(laid, calibrated_networks, pipelined=False, chosen_on=networks)
-        sure &= calibrated_networks.keeps_step(schedule, positions)
+        sure &= calibrated_networks.in_lockstep(schedule, positions)
         software = software * multiples.overhead
     moving = call.size * wire.per_byte
     seconds: Floats = np.broadcast_to(software + latencies * wire.latency + moving, len(networks))

@@ -133,7 +133,7 @@ def _in_lockstep(case: Case, offers: list[Offer], networks: Networks) -> NDArray
     schedules = {id(offer.schedule): offer.schedule for offer in offers if not offer.pipelined}
     sure = np.ones(len(networks), dtype=np.bool_)
     for schedule in schedules.values():
-        sure &= networks.keeps_step(schedule, case.positions)
+        sure &= networks.in_lockstep(schedule, case.positions)
     return sure
 
 

@@ -262,7 +262,7 @@ class Case:
 
     def moving(self, offer: Offer, networks: Networks, calibrated: Networks) -> Number:
         """Part of :meth:`time` that depends on the links, calibrated (s)."""
-        laid = networks.laid(offer.schedule, self.positions)
+        laid = networks.class_loads(offer.schedule, self.positions)
         on_wire = on_networks(laid, calibrated, pipelined=offer.pipelined, chosen_on=networks)
         return on_wire.latency + self.size * on_wire.per_byte / offer.efficiency
 

@@ -26,7 +26,7 @@ from collectives.libraries import gloo, nccl, rccl
 from collectives.machine import Machine, Rule, calibrated, choose, fastest_times
 from collectives.select import added_names
 from simulator.calls import Call, kind_named
-from simulator.costing.link_load import cost, lay
+from simulator.costing.link_load import cost, plan_loads
 from simulator.costing.stacked_networks import Networks, classes, on_networks
 from simulator.schedule import Plan, Schedule
 from simulator.support.arrays import Floats, Ints
@@ -132,7 +132,7 @@ def one_schedule(call: Call, graph: Topology, machine: Machine) -> bool:
         return False
     positions = np.array(call.group.ranks, dtype=np.int32)
     schedule = _schedules(call, positions, graph, machine, names)[0]
-    return classes(graph).keeps_step_anyhow(schedule, positions)
+    return classes(graph).always_in_lockstep(schedule, positions)
 
 
 def _xla_plan(call: Call, network: Topology, machine: Machine, algorithm: str | None) -> Plan:
@@ -146,7 +146,7 @@ def _xla_plan(call: Call, network: Topology, machine: Machine, algorithm: str | 
     more = [] if algorithm is not None else on_slice(call, network)
     plans = [plain, *(replace(plain, schedule=schedule) for schedule in more)]
     positions = np.array(call.group.ranks, dtype=np.int32)
-    return min(plans, key=lambda plan: cost(lay(plan, positions, call.size, network)))
+    return min(plans, key=lambda plan: cost(plan_loads(plan, positions, call.size, network)))
 
 
 def on_slice(call: Call, graph: Topology) -> list[Schedule]:
@@ -198,7 +198,7 @@ def _fastest_times(
         )
     # Exact where all schedules run in lockstep: elsewhere ranks may run ahead of each other.
     sure = np.logical_and.reduce(
-        [networks.keeps_step(schedule, positions) for schedule in schedules]
+        [networks.in_lockstep(schedule, positions) for schedule in schedules]
     )
     wires = [networks.wire(schedule, positions, pipelined=False) for schedule in schedules]
     # One row per schedule, one column per network; the fastest is chosen network by network.
@@ -208,13 +208,13 @@ def _fastest_times(
         least: Floats = machine.overhead + np.minimum.reduce(time)
         return least, sure
     calibrated_networks = networks.multiplied(multiples.latency, multiples.bandwidth)
-    laid = [networks.laid(schedule, positions) for schedule in schedules]
+    laid = [networks.class_loads(schedule, positions) for schedule in schedules]
     wires = [
         on_networks(schedule, calibrated_networks, pipelined=False, chosen_on=networks)
         for schedule in laid
     ]
     sure &= np.logical_and.reduce(
-        [calibrated_networks.keeps_step(schedule, positions) for schedule in schedules]
+        [calibrated_networks.in_lockstep(schedule, positions) for schedule in schedules]
     )
     moving = [schedule.latency + call.size * schedule.per_byte for schedule in wires]
     return fastest_times(time, [machine.overhead] * len(time), moving, multiples.overhead), sure
@@ -264,7 +264,7 @@ def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str
     for index in first:
         network = networks.network(index)
         planned = plan(call, network, machine, algorithm)
-        costs.append(cost(lay(planned, positions, call.size, network)))
+        costs.append(cost(plan_loads(planned, positions, call.size, network)))
     return np.array(costs)[which]
 
 

@@ -394,8 +394,8 @@ def _as_steps_show(
     if abs(with_all) < abs(without):
         return fits
     why = (
-        f"with what its calls show the step would be {100 * with_all:+.1f} % off, without it "
-        f"is {100 * without:+.1f} %"
+        f"fitted to its calls, the step would be {100 * with_all:+.1f} % off; unchanged, it is "
+        f"{100 * without:+.1f} % off"
     )
     return {
         kind: replace(_fitted(fitted.rows, dict.fromkeys(fitted.rows.names, why)), met=True)

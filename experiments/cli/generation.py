@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from traces.generate.plan import GenerationPlan
     from traces.generate.run import Serving, Training
 
-_detail = in_panel("Model and parallelism in detail")
+_of_parallelism = in_panel("Parallelism in detail")
+_of_model = in_panel("Model and training in detail")
+_of_kernels = in_panel("Kernel and host times")
 Phase = Literal["training", "prefill", "decode"]
 Attention = Literal["flash", "unfused", "flex"]
 Recompute = Literal["none", "selective", "op", "full"]
@@ -71,26 +73,26 @@ def _frameworks() -> Iterable[str]:
 
 _PLAN: Options = {
     "tp": option(int, "Tensor-parallel ranks.", default=1, min=1),
-    "cp": _detail(int, "Context-parallel ranks.", default=1, min=1),
+    "cp": _of_parallelism(int, "Context-parallel ranks.", default=1, min=1),
     "pp": option(int, "Pipeline stages.", default=1, min=1),
-    "virtual": _detail(int, "Chunks of layers per stage.", default=1, min=1),
+    "virtual": _of_parallelism(int, "Chunks of layers per stage.", default=1, min=1),
     "dp": option(int, "Data-parallel replicas.", default=1, min=1),
-    "ep": option(int, "Replicas over which experts are spread.", default=1, min=1),
-    "etp": _detail(
+    "ep": _of_parallelism(int, "Replicas over which experts are spread.", default=1, min=1),
+    "etp": _of_parallelism(
         int,
         "Tensor-parallel ranks that share an expert.",
         min=1,
         show_default="tp where ep divides dp, else 1",
     ),
-    "dp_replicate": _detail(
+    "dp_replicate": _of_parallelism(
         int, "Copies of each ZeRO shard (HSDP), a divisor of dp.", default=1, min=1
     ),
-    "zero": _detail(int, "Stage of ZeRO; 3 is FSDP.", default=0, min=0, max=3),
-    "sequence_parallel": _detail(
-        bool, "Cut norms along the sequence.", "--sequence-parallel", default=False
+    "zero": _of_parallelism(int, "Stage of ZeRO; 3 is FSDP.", default=0, min=0, max=3),
+    "sequence_parallel": _of_parallelism(
+        bool, "Divide norms along the sequence.", "--sequence-parallel", default=False
     ),
-    "phase": option(Phase, "What the model does.", default="training"),
-    "micro_batch": _detail(int, "Sequences in a micro-batch.", default=1, min=1),
+    "phase": option(Phase, "What is simulated.", default="training"),
+    "micro_batch": _of_model(int, "Sequences in a micro-batch.", default=1, min=1),
     "global_batch": option(
         int,
         "Sequences per step, summed over all replicas.",
@@ -98,8 +100,8 @@ _PLAN: Options = {
         show_default="micro-batch x dp; 4 x pp times that in training",
     ),
     "sequence": option(int, "Tokens of a sequence.", "--sequence", default=4096, min=1),
-    "precision": _detail(str, "Precision of weights and activations.", default="bf16"),
-    "recompute": _detail(Recompute, "What the backward pass recomputes.", default="none"),
+    "precision": _of_model(str, "Precision of weights and activations.", default="bf16"),
+    "recompute": _of_model(Recompute, "What the backward pass recomputes.", default="none"),
     "framework": option(
         str,
         "The framework, with its measured kernels, host times and overlap: megatron, "
@@ -107,62 +109,62 @@ _PLAN: Options = {
         default="none",
         **choice(_frameworks),
     ),
-    "attention": _detail(Attention, "Scores on the chip, or written to memory.", default="flash"),
-    "fused": _detail(
+    "attention": _of_model(Attention, "Whether scores stay on the chip.", default="flash"),
+    "fused": _of_kernels(
         bool,
         "Bias, dropout and residual in one kernel.",
         "--fused/--no-fused",
         show_default="as the framework has it",
     ),
-    "cuda_graphs": _detail(
+    "cuda_graphs": _of_kernels(
         bool,
-        "A layer's kernels are launched at once.",
+        "Launch the kernels of a layer as one graph.",
         "--cuda-graphs/--no-cuda-graphs",
         show_default="as the framework has it",
     ),
-    "scores": _detail(
+    "scores": _of_model(
         Scores,
         "Attention scores to compute: all, or the lower half.",
         show_default="full in training, causal in serving",
     ),
-    "gradient": _detail(str, "Precision of summed gradients.", default="fp32"),
-    "optimizer": _detail(
+    "gradient": _of_model(str, "Precision of summed gradients.", default="fp32"),
+    "optimizer": _of_model(
         str,
         "The optimiser, which decides the memory per parameter.",
         default="adam",
         **choice(_optimizers),
     ),
-    "lora_rank": _detail(
+    "lora_rank": _of_model(
         int, "Rank of adapters trained beside frozen weights; 0: none.", default=0, min=0
     ),
-    "lora_targets": _detail(
+    "lora_targets": _of_model(
         str,
         "Products with adapters, separated by commas: qkv,proj,up,down.",
         show_default="all of them",
     ),
-    "loss": _detail(Loss, "How the loss stores the logits.", default="fused"),
-    "schedule": _detail(
+    "loss": _of_model(Loss, "How the loss stores the logits.", default="fused"),
+    "schedule": _of_parallelism(
         str,
         "gpipe, 1f1b, interleaved, zb-h1.",
         show_default="1f1b or interleaved",
         **choice(_schedules),
     ),
-    "launch_time": _detail(str, "Host time per op, such as '5 us'.", callback=quantity("s")),
-    "compute_efficiency": _detail(
+    "launch_time": _of_kernels(str, "Host time per op, such as '5 us'.", callback=quantity("s")),
+    "compute_efficiency": _of_kernels(
         float, "Share of the peak that kernels reach.", callback=fraction, show_default="0.8"
     ),
-    "memory_efficiency": _detail(
+    "memory_efficiency": _of_kernels(
         float,
         "Share of the memory bandwidth that kernels reach.",
         callback=fraction,
         show_default="0.9",
     ),
-    "kernels_from": _detail(
+    "kernels_from": _of_kernels(
         Path,
         "Kernel times of your own machine: a CSV with kernel, shape, seconds, or a "
         "PyTorch profile with record_shapes=True.",
     ),
-    "expert_imbalance": _detail(
+    "expert_imbalance": _of_kernels(
         str,
         "How unevenly tokens choose experts: busiest rank over mean (1.5), zipf:1.2, "
         "or a CSV file with layer, expert, tokens.",
@@ -170,17 +172,17 @@ _PLAN: Options = {
     "memory_only": option(
         bool, "Show what fills each rank's memory; generate nothing.", "--memory", default=False
     ),
-    "ignore_memory": _detail(
+    "ignore_memory": _of_model(
         bool, "Simulate even if the step does not fit.", "--ignore-memory", default=False
     ),
-    "folded": _detail(
+    "folded": _of_parallelism(
         bool,
         "Simulate only as many replicas as represent all.",
         "--fold/--no-fold",
         show_default="from 512 ranks on",
     ),
     "write": option(Path, "Write the plan, a YAML file for other commands.", "--write", "-w"),
-    "launch": _detail(
+    "launch": option(
         str,
         "Print the file that starts the step, and simulate nothing: megatron, torchtitan, "
         "nemo, deepspeed, slurm.",

@@ -61,7 +61,7 @@ class ClusterOutput(StrEnum):
     YAML = "yaml"
 
 
-_of_drawing = in_panel("A cluster from a drawing of your machine")
+_of_drawing = in_panel("A cluster from a topology dump of your machine")
 _CLUSTER: Options = {
     "from_nccl": _of_drawing(
         Path, "Read the node from a topology dump of NCCL or RCCL (NCCL_TOPO_DUMP_FILE)."
@@ -131,7 +131,7 @@ def clusters(
     asked = {key: ctx.params[key] for key in (*_OF_DRAWINGS, "accelerator", "links", "ranks")}
     report = ask(name, **asked)
     if report.asked is None and (write is not None or output == ClusterOutput.YAML):
-        raise typer.BadParameter("no cluster: name one, or give a drawing.")
+        raise typer.BadParameter("no cluster: name one, or give a topology dump.")
     if links and output == ClusterOutput.YAML:
         raise typer.BadParameter("a cluster file has no links: use --output table, csv or json")
     if write is not None and report.asked is not None:
@@ -217,7 +217,7 @@ def collective(
         ),
     ] = None,
     figure: Annotated[
-        Path | None, typer.Option("--figure", help="Draw it: .png, .svg or .pdf.")
+        Path | None, typer.Option("--figure", help="Write a figure: .png, .svg or .pdf.")
     ] = None,
     perfetto: Annotated[
         Path | None, typer.Option(help="Write concurrent calls for ui.perfetto.dev.")

@@ -233,8 +233,9 @@ def quantity_or_none(base: str) -> Callable[[str], str]:
     return lambda text: check(text) or "" if text else ""
 
 
-SIMULATION = "How the step is read and simulated"
-"""Title of the options that most commands have, in ``--help``."""
+READING = "How the trace is read"
+SIMULATION = "How the step is simulated"
+"""Titles in ``--help`` of the options that most commands have."""
 CLUSTER_HELP = (
     "A name of the catalogue, a YAML file, or a bare network with the bandwidth and latency of its "
     "cables: 'torus:4x4, 50 GB/s, 1 us', 'graph.json, 50 GB/s'."
@@ -260,7 +261,7 @@ ClusterOfTrace = Annotated[
 TraceB = Annotated[
     Path | None,
     typer.Argument(
-        metavar="TRACE_B", help="What it is compared with.", show_default="the first, --step-b"
+        metavar="TRACE_B", help="The trace to compare with.", show_default="the first, --step-b"
     ),
 ]
 ClusterB = Annotated[
@@ -301,7 +302,7 @@ Utility = Annotated[
         show_default="none",
     ),
 ]
-Figure = Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")]
+Figure = Annotated[Path | None, typer.Option(help="Write a figure: .png, .svg or .pdf.")]
 Html = Annotated[
     Path | None, typer.Option("--html", help="Write a page: one .html file that opens offline.")
 ]
@@ -321,8 +322,8 @@ StepB = Annotated[
     typer.Option(
         callback=lambda value: _step(value) if value else "",
         autocompletion=completed(lambda: ("median", "all")),
-        rich_help_panel=SIMULATION,
-        help="The step of TRACE_B, named as by --step.",
+        rich_help_panel=READING,
+        help="Which step of TRACE_B, as for --step.",
         show_default="as --step",
     ),
 ]
@@ -384,92 +385,95 @@ def in_panel(panel: str) -> Callable[..., Declared]:
     return partial(option, rich_help_panel=panel)
 
 
-of_step = in_panel(SIMULATION)
+_of_reading = in_panel(READING)
+_of_simulation = in_panel(SIMULATION)
 _SETTINGS: Options = {
-    "engine": of_step(
+    "engine": _of_simulation(
         str,
         "flow: calls share links; simpy: the same model as SimPy processes, for small cases; "
         "analytic: no contention.",
         default="flow",
         **choice(_engines, FORMER_ENGINES),
     ),
-    "collective_cost": of_step(
+    "collective_cost": _of_simulation(
         str,
         "model: from the cluster's links; calibrated: fitted to the trace; trace: its own.",
         default="model",
         **choice(_costs),
     ),
-    "step": of_step(
+    "nodes": _of_simulation(
+        int, "Spread the ranks evenly over N nodes.", min=1, show_default="fill"
+    ),
+    "algorithm": _of_simulation(
+        list[str],
+        "Force an algorithm by kind, size or group: all_reduce=ring, all_reduce@tp=tree; "
+        "may be repeated.",
+        autocompletion=completed(_rules),
+    ),
+    "transport": _of_simulation(
+        str,
+        "How the library reaches its NICs: rdma, roce, efa or sockets (TCP).",
+        **choice(transports),
+        show_default="as the cluster",
+    ),
+    "what_if": _of_simulation(
+        list[str],
+        "Apply this change before the question: 'rank 3 compute x1.2'; may be repeated.",
+        callback=_changes,
+    ),
+    "slow_down": _of_simulation(
+        str,
+        "How much longer kernels take during communication: 'trace', or a number such as 0.15.",
+        default="",
+        callback=_slope,
+        autocompletion=completed(lambda: ("trace",)),
+        show_default="not at all",
+    ),
+    "fold": _of_simulation(
+        bool,
+        "Simulate equivalent ranks only once.",
+        "--fold/--no-fold",
+        hidden=True,  # no answer depends on it: for those who check that
+    ),
+    "workers": _of_simulation(
+        int,
+        "Processes that simulate what-ifs, and that read large traces.",
+        min=1,
+        show_default="1 simulates, all cores read",
+    ),
+    "step": _of_reading(
         str,
         "Which step: a number, 'typical', 'median', 'p95' or 'all'.",
         default="typical",
         callback=_step,
         autocompletion=completed(lambda: ("typical", "median", "p95", "all")),
     ),
-    "nodes": of_step(int, "Spread the ranks evenly over N nodes.", min=1, show_default="fill"),
-    "algorithm": of_step(
-        list[str],
-        "Force an algorithm by kind, size or group: all_reduce=ring, all_reduce@tp=tree; "
-        "may be repeated.",
-        autocompletion=completed(_rules),
-    ),
-    "transport": of_step(
+    "only_ranks": _of_reading(
         str,
-        "How the library reaches its NICs: rdma, roce, efa or sockets (TCP).",
-        **choice(transports),
-        show_default="as the cluster",
-    ),
-    "what_if": of_step(
-        list[str],
-        "Apply this change before the question: 'rank 3 compute x1.2'; may be repeated.",
-        callback=_changes,
-    ),
-    "kernels": of_step(
-        Path, "A YAML file of rules that recognise communication kernels by their names."
-    ),
-    "replicate": of_step(
-        bool, "Replace missing ranks by copies of recorded ones.", "--replicate", default=False
-    ),
-    "only_ranks": of_step(
-        str,
-        "Read these ranks of a profiler's trace only: the others are copies of them (inspect "
-        "says which will do).",
+        "Read only these ranks of a profiler's trace; the others become copies of them (inspect "
+        "lists ranks that suffice).",
         "--ranks",
         default="",
         metavar="0-7,64",
         callback=_only_ranks,
         show_default=False,
     ),
-    "slow_down": of_step(
-        str,
-        "How much longer kernels take beside a call: 'trace', or a number such as 0.15.",
-        default="",
-        callback=_slope,
-        autocompletion=completed(lambda: ("trace",)),
-        show_default="not at all",
+    "replicate": _of_reading(
+        bool, "Replace missing ranks by copies of recorded ones.", "--replicate", default=False
     ),
-    "step_time": of_step(
+    "kernels": _of_reading(
+        Path, "A YAML file of rules that recognise communication kernels by their names."
+    ),
+    "step_time": _of_reading(
         str,
         "Time of the step without a profiler, such as 401ms: removes stalls to match it.",
         default="",
         callback=quantity_or_none("s"),
         show_default="as recorded",
     ),
-    "fold": of_step(
-        bool,
-        "Simulate equivalent ranks only once.",
-        "--fold/--no-fold",
-        hidden=True,  # no answer depends on it: for those who check that
-    ),
-    "workers": of_step(
-        int,
-        "Processes that simulate what-ifs, and that read large traces.",
-        min=1,
-        show_default="1 simulates, all cores read",
-    ),
 }
 """Options that make the settings."""
-of_table = in_panel("What a table or log leaves open")
+of_table = in_panel("What a table or log does not say")
 OF_LOGS: Options = {
     "ranks": of_table(
         int, "How many ranks took part in the calls of a log.", min=1, show_default=False

@@ -434,6 +434,7 @@ def _starts(values: list[str] | None) -> list[str]:
     return values or []
 
 
+_of_placement = in_panel("Where the jobs run, and when they start")
 _of_window = in_panel("Which steps are averaged")
 _PLACEMENT: Options = {
     "placement": option(
@@ -442,11 +443,11 @@ _PLACEMENT: Options = {
         default="packed",
         autocompletion=completed(_placements),
     ),
-    "place_on": option(
-        int, "Place on N nodes.", min=1, metavar="N", show_default="as few as hold all"
+    "place_on": _of_placement(
+        int, "Number of nodes to use.", min=1, metavar="N", show_default="as few as hold all"
     ),
-    "seed": option(int, "Of --placement random.", default=0, min=0),
-    "start": option(
+    "seed": _of_placement(int, "Seed of --placement random.", default=0, min=0),
+    "start": _of_placement(
         list[str],
         "Start of a job's first step: 'b=20 ms'; may be repeated.",
         callback=_starts,

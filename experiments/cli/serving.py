@@ -51,9 +51,9 @@ _DEPLOYMENT: Options = {
     "tp": option(int, "Tensor-parallel ranks of attention.", default=1, min=1),
     "dp": option(int, "Data-parallel ranks of attention.", default=1, min=1),
     "ep": option(int, "Ranks over which experts are spread.", default=1, min=1),
-    "weights": option(str, "Recipe of the weights: bf16, fp8, nvfp4.", default="bf16"),
-    "experts": option(str, "Recipe of the experts.", show_default="as weights"),
-    "cache": option(str, "Type of the cache: bf16 or fp8.", default="bf16"),
+    "weights": option(str, "Precision of the weights: bf16, fp8, nvfp4.", default="bf16"),
+    "experts": _of_engine(str, "Precision of the experts.", show_default="as weights"),
+    "cache": _of_engine(str, "Precision of the KV cache: bf16 or fp8.", default="bf16"),
     "engine": _of_engine(str, "Serving engine.", default="vllm", **choice(_engines)),
     "version": _of_engine(
         str, "Such as 0.19.0.", "--engine-version", default="", show_default="newest"
@@ -72,27 +72,28 @@ _DEPLOYMENT: Options = {
     ),
     "policy": _of_engine(
         str,
-        "Which waiting request goes first: by arrival, by its priority, or if still in time.",
+        "Which waiting request goes first: the earliest, the most urgent, or the one whose SLO can"
+        " still be met.",
         default="fcfs",
         **choice(lambda: ("fcfs", "priority", "slo")),
     ),
     "max_tokens": _of_engine(int, "Most tokens per iteration.", min=1),
     "max_sequences": _of_engine(int, "Most concurrent requests.", min=1),
-    "blocks": _of_engine(int, "Blocks of the cache.", min=1),
+    "blocks": _of_engine(int, "Blocks of the KV cache.", min=1),
     "instances": _of_instances(int, "How many identical instances there are.", default=1, min=1),
     "router": _of_instances(
         str, "Which instance gets a request.", default="least-load", **choice(_routers)
     ),
     "prefix_cache": _of_instances(
-        bool, "Cache prompts for requests that begin with the same tokens.", default=True
+        bool, "Reuse the KV cache of prompts that begin with the same tokens.", default=True
     ),
     "scale": _of_instances(
         str,
-        "Autoscale from N instances to all, by the requests that each has.",
+        "Scale from N instances up to all, by the requests on each.",
         metavar="'from N at N requests, T to start'",
     ),
     "host_cache": _of_instances(
-        str, "Host memory per accelerator for prompts that leave its cache.", metavar="100 GB"
+        str, "Host memory per accelerator for prompts evicted from the KV cache.", metavar="100 GB"
     ),
     "decode": _of_instances(
         str,
@@ -119,13 +120,19 @@ _DEPLOYMENT: Options = {
         Path, "A request trace: of Azure, Vidur, BurstGPT, Mooncake, LLMServingSim or vLLM."
     ),
     "rate": _of_load(str, "Requests per second, Poisson; or 2/s to 20/s.", metavar="N/s"),
-    "concurrency": _of_load(int, "Requests at a time, closed.", min=1),
+    "concurrency": _of_load(int, "Requests in flight, a closed loop.", min=1),
     "input": _of_load(int, "Tokens of a prompt.", "--input", default=1024, min=1),
-    "output_tokens": _of_load(int, "Tokens made.", "--output-tokens", default=256, min=1),
-    "count": _of_load(int, "How many.", "--requests-count", default=500, min=2),
-    "client": _of_load(str, "inferencex: lengths from 0.8 of these; or a spread.", default="fixed"),
-    "slo": option(str, "What counts as good.", metavar="'ttft 500 ms, tpot 50 ms'"),
-    "seeds": option(int, "Runs, for intervals.", default=5, min=1),
+    "output_tokens": _of_load(
+        int, "Output tokens of a request.", "--output-tokens", default=256, min=1
+    ),
+    "count": _of_load(int, "Number of requests.", "--requests-count", default=500, min=2),
+    "client": _of_load(
+        str,
+        "fixed: all have these lengths; inferencex: 0.8 to 1.0 of them; or a spread.",
+        default="fixed",
+    ),
+    "slo": option(str, "Latencies that count as good.", metavar="'ttft 500 ms, tpot 50 ms'"),
+    "seeds": _of_load(int, "Runs with other seeds, for intervals.", default=5, min=1),
 }
 
 

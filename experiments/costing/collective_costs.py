@@ -54,7 +54,7 @@ def by_trace(scenario: Scenario) -> Scenario:
     return _fixed_point(scenario, _with_factor, target)
 
 
-def told_by_trace(workload: Workload) -> NDArray[np.bool_]:
+def has_recorded_cost(workload: Workload) -> NDArray[np.bool_]:
     """Which calls :func:`by_trace` gives their measured time, shape ``(calls,)``."""
     return np.asarray((_target(workload) > 0) & ~_unsized(workload))
 

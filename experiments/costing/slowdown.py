@@ -187,8 +187,8 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
     compared = sum(int(is_informative.sum()) for is_informative in informative)
     if compared < _FEWEST:
         raise CalibrationError(
-            f"the slow-down by overlap cannot be measured: {compared} kernels ran both beside a "
-            f"call and without one; it needs {_FEWEST}"
+            f"the slow-down by overlap cannot be measured: {compared} kernels ran both with and "
+            f"without communication beside them; {_FEWEST} are needed"
         )
     sides = [
         side
@@ -210,7 +210,8 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
     if high < -_NOISE:
         raise CalibrationError(
             f"the slow-down by overlap cannot be measured: {compared} kernels ran up to "
-            f"{-100 * high:.0f} % faster beside calls, so ranks or steps differ in what they do"
+            f"{-100 * high:.0f} % faster during communication, so ranks or steps differ in what "
+            "they do"
         )
     return SlowDown(slope, low, high, compared)
 

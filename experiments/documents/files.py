@@ -93,9 +93,9 @@ def inspect(report: "InspectReport") -> Document:
         missing.append(f"{100 * (1 - coverage.starts_explained):.3g} % of starts are unexplained")
     if coverage.collectives_matched < coverage.collectives:
         lost = coverage.collectives - coverage.collectives_matched
-        missing.append(f"{plural(lost, 'collective')} of {coverage.collectives:,} lack members")
+        missing.append(f"{lost:,} of {plural(coverage.collectives, 'collective')} lack ranks")
     if coverage.collectives and coverage.bytes_known < 1:
-        missing.append(f"the bytes of {100 * (1 - coverage.bytes_known):.3g} % are unknown")
+        missing.append(f"the sizes of {100 * (1 - coverage.bytes_known):.3g} % are unknown")
     return Document(
         title=f"Trace: {loaded.trace}",
         headline=f"{loaded.trace} has {ranks}{length}, {calls}.",
@@ -429,7 +429,7 @@ def _answer(report: "HangReport") -> tuple[str, str]:
             f"{missing} not made {_named(call)}, in which {_subject(call.joined)} "
             f"{_verb(call.joined, 'waits', 'wait')}.",
             f"{plural(len(waiting), 'rank')} {_verb(waiting, 'waits', 'wait')} for them, directly "
-            "or behind one another; what keeps them is on their hosts: look at their stacks.",
+            "or behind one another; the cause is on their hosts: look at their stacks.",
         )
     if job.circle:
         return (
@@ -448,7 +448,7 @@ def _answer(report: "HangReport") -> tuple[str, str]:
     call = job.calls[0]
     return (
         f"{where}: no rank is missing; the oldest call that had not ended is {_named(call)}.",
-        "All of its ranks made it: what keeps it is on their devices or on the network.",
+        "All of its ranks made it: the cause is on their devices or in the network.",
     )
 
 

@@ -165,11 +165,11 @@ def collective_compare(report: "CollectiveCompareReport") -> Document:
     charts = calls_charts(curves, f"{name}: lines modelled, points measured")
     foot = (
         "Error: modelled against measured time; busbw in GB/s; choice: the library's, as modelled;"
-        " xN: how many times as long the largest part of the modelled time would have to take."
+        " xN: factor by which the largest part of the modelled time would have to grow to match."
     )
     blocks += [Text(foot), *map(Text, report.notes), *charts]
     return Document(
-        title=f"Measured beside modelled: {count} on {name}",
+        title=f"Measured and modelled: {count} on {name}",
         headline=(f"The model's median error over {count} on {name} is {middle} (bias {bias})."),
         cause=_cause_of_errors(report),
         sections=(Section("calls", "Calls", blocks, wide=True),),
@@ -312,7 +312,7 @@ def _calls_chart(report: "CollectiveCallsReport") -> Chart:
         "calls-chart",
         f"{len(report.calls)} calls on {report.where}",
         series,
-        Axis(f"time [{unit}]; hollow: as long as alone", zero=True),
+        Axis(f"time [{unit}]; hollow: duration when alone", zero=True),
         Axis(kind="names"),
         height=90 + 50 * len(report.calls),
     )
@@ -355,7 +355,7 @@ def topology(report: "TopologyReport") -> Document:
             )
             for tier in links_by_resource(report.network)
         ]
-        columns = ("resource", ">links", ">bandwidth each", ">together", ">latency each")
+        columns = ("resource", ">links", ">bandwidth each", ">total", ">latency each")
         blocks.append(Table.of(columns, rows, foot="links: one direction each"))
     return Document(
         title=f"Topology: {summary.name}",
@@ -493,11 +493,11 @@ def step_calibration(report: "StepCalibrationReport") -> Document:
         f"{report.base.name} was calibrated with {plural(len(report.steps), 'measured step')}"
     )
     if left_out is None:
-        headline += ": too few to say what the next one is off by, which takes three."
+        headline += ": too few to estimate the error of another step, which takes three."
     else:
         headline += (
-            f". One that is left out is predicted with a median error of {percent(left_out)},"
-            f" uncalibrated {percent(before or 0.0)}."
+            f". Left out of the fit, a step is predicted with a median error of"
+            f" {percent(left_out)}; uncalibrated, {percent(before or 0.0)}."
         )
     figures = [
         (row.figure, "unchanged" if row.multiple is None else f"x{row.multiple:.3f}", row.note)
@@ -529,5 +529,5 @@ def step_calibration(report: "StepCalibrationReport") -> Document:
             ),
             Section("steps", "Steps", [Table.of((*columns, *errors), steps, foot=foot)], wide=True),
         ),
-        details={"left out": "error of a step by a calibration with the others"},
+        details={"left out": "error of a step predicted by a calibration with the others"},
     )

@@ -59,8 +59,8 @@ _ONE_NODE = {
 _SOURCES = {
     "scatter_pct": "the scatter of the trace's steps and calls",
     "prior_pct": "the uncertainty of the network's bandwidths and latencies",
-    "prediction_pct": "errors of such predictions on real runs",
-    "generated_pct": "errors of similar generated steps",
+    "prediction_pct": "the errors of such predictions in measured runs",
+    "generated_pct": "the errors of similar generated steps",
     "kernels_pct": "the uncertainty of kernel times",
 }
 """Sources of an interval, by the field of a point that has the half width."""
@@ -162,7 +162,7 @@ def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Tabl
         Row((_names(names), *[""] * (len(columns) - 1)), span=f"unused: {reason}")
         for reason, names in _unused(report.points).items()
     ]
-    foot = "at most: an upper bound, whatever calls share links" if bounded else ""
+    foot = "at most: an upper bound, however calls share links" if bounded else ""
     if report.per:
         foot += "; " if foot else ""
         foot += "more cost, more power: of NICs, ports and cables that are added or replaced"
@@ -542,7 +542,7 @@ def _compare_headline(report: "CompareReport") -> str:
     best = min(points[1:], key=lambda point: point.step)
     gain = say_gain(abs(best.gain_pct), best.interval_pct)
     if gain.startswith("<") or not best.gain_pct:
-        return f"{best.cluster} takes as long as {first.cluster}: {gain} of {step}."
+        return f"{best.cluster} takes as long as {first.cluster}, within {NOTHING:g} % of {step}."
     if best.gain_pct > 0:
         return f"{best.cluster} saves {gain} of {step} on {first.cluster}."
     second = "the other cluster" if len(points) == 2 else "the next fastest"
@@ -604,10 +604,10 @@ def what_ifs(report: "WhatIfReport") -> Document:
         foot += "; random faults: medians over draws"
     if any("latency x" in point.change for point in points):
         foot += "; latency x2 is twice the latency"
-    columns = ("|what if", ">step", ">saves", ">exposed\ncommunication", "|touches")
+    columns = ("|what if", ">step", ">saves", ">exposed\ncommunication", "|applies to")
     whole = base.timeline.makespan
     bars = [
-        ("as it is", whole, exposed_communication(base.timeline), 0.0, None),
+        ("unchanged", whole, exposed_communication(base.timeline), 0.0, None),
         *(
             (row.change, row.step, row.exposed_communication_s, row.gain_pct, row.interval_pct)
             for row in points

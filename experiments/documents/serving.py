@@ -128,7 +128,7 @@ def _by_priority(report: "ServingReport") -> Section:
         for row in report.priorities
     ]
     columns = (">priority", ">requests", ">mean TTFT", ">p99 TTFT", ">p99 TPOT")
-    table = Table.of(columns, rows, foot="the lower, the more urgent; the first seed")
+    table = Table.of(columns, rows, foot="a lower number is more urgent; of the first seed")
     return Section("priorities", "By priority", [table])
 
 
@@ -284,14 +284,14 @@ def rate(report: "ServingRateReport") -> Document:
     )
     return Document(
         title=f"Capacity: {report.model} on {report.cluster.name}",
-        headline=f"{report.rate:.4g}{interval} requests/s meet the SLO; it saturates at"
+        headline=f"{report.rate:.4g}{interval} requests/s meet the SLO; throughput saturates at"
         f" {curve.saturation:.4g}/s, and the knee is at {curve.knee.rate_per_s:.4g}/s.",
         cause=cause,
         trust=prior_trust(report.prior),
         facts={"engine": report.engine_text, "SLO": _say_slo(report.slo)},
         sections=tuple(sections),
         details={
-            "saturation": "requests/s if all were there from the start",
+            "saturation": "requests/s if all had arrived at the start",
             "knee": "where requests/s over mean latency is the most (Kleinrock's power)",
         },
     )

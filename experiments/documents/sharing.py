@@ -136,7 +136,7 @@ def _steady(report: "ShareReport") -> Iterator[str]:
     for group in report.together:
         counts = ", ".join(f"{rows[name].steps_averaged} of {name}" for name in group["jobs"])
         left = min(rows[name].steps_left_out for name in group["jobs"])
-        yield f"{group['note']}; averaged steps: {counts}; left out before: {left} or more"
+        yield f"{group['note']}; averaged: {counts} steps, after {left} or more that are left out"
     alone = [row.job for row in report.jobs if not row.meets]
     if alone:
         yield f"share no link with other jobs: {', '.join(alone)}"
@@ -155,8 +155,8 @@ def _jobs(report: "ShareReport") -> Section:
         ">slow-down",
     )
     foot = (
-        "replayed: the step without other jobs on nodes filled in order; alone: without other jobs"
-        " on the ranks that the job has here; together: mean step beside the other jobs"
+        "replayed: on nodes filled in order, without other jobs; alone: on the job's own seats,"
+        " without other jobs; together: mean step while the other jobs run"
     )
     scale, unit = unit_of(max(job.worst_step_s for job in jobs))
     names = [job.job for job in jobs]
@@ -203,7 +203,7 @@ def _steps(report: "ShareReport") -> Section:
         level = [scale * job.alone.makespan] * 2
         name = f"{placed.name}, alone" if job.done is None else ""
         series.append(Series("rule", [0.0, clock * last], level, name, colour=colour, dashed=True))
-    about = "Each step at the time at which it began; dashed: the step alone."
+    about = "Each step at its start time; dashed: the step alone."
     most = max((len(job.done.length) for job in jobs if job.done), default=0)
     if most > _STEPS:
         about += f" Shown are the first {_STEPS:,} steps of each job."
@@ -211,7 +211,7 @@ def _steps(report: "ShareReport") -> Section:
         "steps-chart",
         "steps of each job over time",
         series,
-        Axis(f"begin of the step [{second}]"),
+        Axis(f"start of the step [{second}]"),
         Axis(f"step time [{unit}]", zero=True),
     )
     return Section("steps", "Steps one after the other", [chart], about, wide=True)
@@ -278,7 +278,7 @@ def _utilities(report: "ShareReport") -> Section:
                 Row((say_resource(utility.resource), *cells), utility.utility_pct, utility.note)
             )
     alone = " (in brackets: of the step alone)" if len(names) <= _WITH_ALONE else ""
-    foot = f"saved of the mean step beside the other jobs{alone}; all jobs: weighted by ranks"
+    foot = f"saved of the mean step while the other jobs run{alone}; all jobs: weighted by ranks"
     table = Table(columns, [*rows, *unused], foot=foot)
     answered = [utility for utility in report.utilities if utility.utility_pct is not None]
     blocks: list[Block] = [_utility_chart(report, answered), table] if answered else [table]

@@ -18,7 +18,7 @@ from experiments.output.document import (
     Trust,
 )
 from experiments.output.words import percent, plural, say_devices, say_resource, say_step, say_time
-from experiments.priors.doubts import MUCH, CommunicationError, shares_said
+from experiments.priors.doubts import MUCH, CommunicationError, shares_in_words
 from experiments.priors.network import say_prior
 from experiments.priors.steps import KernelPrior
 from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
@@ -47,9 +47,9 @@ _CALLS = ("communication", "software", "drain")
 COLOURS = {
     "compute": "blue",
     "communication": "orange",
-    "scale_up": "orange",
-    "scale_out": "yellow",
-    "pcie": "sky",
+    "scale-up": "orange",
+    "scale-out": "yellow",
+    "PCIe": "sky",
     "software": "pink",
     "copy": "green",
     "host": "of-host",
@@ -123,9 +123,9 @@ def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = Tru
     coverage, error = base.loaded.coverage, base.communication_error["median_absolute_pct"]
     parts = [_replay_text(base), f"{len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks"]
     if base.settings.ranks:
-        parts[-1] += " read (a slower one among the others goes unnoticed)"
+        parts[-1] += " read (a slower rank among the others would go unnoticed)"
     if base.by_hosts:
-        parts.append(f"on {base.settings.nodes} nodes by the names of their hosts")
+        parts.append(f"on {base.settings.nodes} nodes, going by host names")
     if error is not None:
         parts.append(f"modelled collectives {error:.0f} % off (median)")
     if base.unprofiled is not None and 100 * base.unprofiled.rest <= NEAR:
@@ -172,8 +172,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
         yield Doubt(warning, f"name the cluster of the recording with --cluster{like_it}")
     if base.has_other_rates:
         yield Doubt(
-            "the plan's kernel and host times do not come from the measured steps that its cluster"
-            " was fitted to",
+            "the plan does not use the kernel and host times that its cluster was fitted with",
             "write the plan again with twofold generate -c … -w",
         )
     yield from _placement_doubts(base)
@@ -210,7 +209,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     off = base.communication_error["median_absolute_pct"]
     if network and off is not None and off > _CALLS_OFF:
         yield Doubt(
-            f"modelled calls are {off:.0f} % off the measured ones (median)",
+            f"modelled collectives are {off:.0f} % off the measured ones (median)",
             "twofold calibrate … fits the network to this trace",
         )
 
@@ -241,7 +240,7 @@ def _length_doubts(base: "Baseline") -> Iterator[Doubt]:
     if base.unprofiled is not None and 100 * base.unprofiled.rest > NEAR:
         yield Doubt(
             base.unprofiled.sentence(),
-            "profile without stacks and shapes, which cost time, and after more steps of warm-up",
+            "profile after more warm-up steps, without stacks and shapes, which cost time",
         )
     elif base.error is not None and 100 * abs(base.error) > FAR:
         yield Doubt(
@@ -261,18 +260,18 @@ def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:
     if base.error is not None:
         simulated += f"   error {percent(100 * base.error, signed=True)}"
     measured = "median step" if loaded.coverage.typical_of else "measured step"
-    shares = ", ".join(shares_said(base.doubts.pinned))
+    shares = ", ".join(shares_in_words(base.doubts.pinned))
     pinned = f"{base.doubts.pinned_pct:.1f} % of the step"
     return {
-        "simulated with": f"{_engine(base)} · {costs}, {which_step(loaded)}",
+        "simulated with": f"engine {base.engine_check['note']} · {costs}, {which_step(loaded)}",
         "settings": "\n".join(_settings(settings)),
         "slow-down": slow_down(base),
         "unprofiled step": stalls(base),
         "folded": folded(base),
         measured: say_time(loaded.measured_step),
         "simulated step": simulated,
-        "a step is": _meaning(base),
-        "transfers": list(_transfer_errors(base.communication_error)),
+        "step time": _meaning(base),
+        "collectives": list(_transfer_errors(base.communication_error)),
         "what if": "\n".join(what_ifs(base)),
         "assumed": "\n".join(base.assumptions),
         "changed step": say_time(base.timeline.makespan) if base.notes else "",
@@ -288,16 +287,17 @@ def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:
 def _meaning(base: "Baseline") -> str:
     """Return whether the step is a period or a latency."""
     if base.latency is None:
-        return "the time from begin to end: the trace does not show how steps follow each other"
+        return "from its start to its end: the trace does not show how steps follow each other"
     return (
-        f"a period, from one end to the next; from begin to end it takes {say_time(base.latency)}"
+        f"from the end of one step to the end of the next; from start to end a step takes"
+        f" {say_time(base.latency)}"
     )
 
 
 def which_step(loaded: Loaded) -> str:
     """Return which step it is, and which steps it represents."""
     steps, number = loaded.coverage.typical_of, loaded.coverage.step
-    typical = f", with the typical lengths of {len(steps)} steps" if steps else ""
+    typical = f", with op times typical of {len(steps)} steps" if steps else ""
     return "a generated step" if number == GENERATED else f"step {number}{typical}"
 
 
@@ -377,7 +377,8 @@ def slow_down(base: "Baseline") -> str:
     source = "from --slow-down"
     if slope.compared:
         source = f"from the trace, {100 * slope.low:.0f} to {100 * slope.high:.0f} %"
-    return f"kernels take {100 * max(0.0, slope.slope):.1f} % longer beside a call ({source})"
+    longer = f"{100 * max(0.0, slope.slope):.1f} % longer during communication"
+    return f"kernels take {longer} ({source})"
 
 
 def stalls(base: "Baseline") -> list[str]:
@@ -407,11 +408,6 @@ def what_ifs(base: "Baseline") -> list[str]:
     return [f"{change} ({note})" for change, note in pairs]
 
 
-def _engine(base: "Baseline") -> str:
-    """Return the engine, and how far the SimPy model agrees."""
-    return f"engine {base.engine_check['note']}"
-
-
 def coverage_parts(coverage: Coverage) -> list[str]:
     """Return the parts of the coverage line."""
     parts = [f"{len(coverage.ranks)} of {coverage.ranks_in_job} ranks"]
@@ -420,11 +416,11 @@ def coverage_parts(coverage: Coverage) -> list[str]:
     elif coverage.kernels:
         share = 100 * coverage.launches_paired / coverage.kernels
         parts.append(f"{coverage.kernels:,} kernels, {share:.4g} % with their launch recorded")
-        parts.append(f"reason for the start known for {100 * coverage.starts_explained:.4g} %")
+        parts.append(f"{100 * coverage.starts_explained:.4g} % of starts explained")
     if coverage.collectives:
         matched = f"{coverage.collectives_matched:,} of {coverage.collectives:,}"
         parts.append(f"{matched} collectives matched")
-        parts.append(f"bytes known {100 * coverage.bytes_known:.4g} %")
+        parts.append(f"sizes known for {100 * coverage.bytes_known:.4g} %")
     return parts
 
 
@@ -438,7 +434,7 @@ def stats(base: "Baseline") -> tuple[Stat, ...]:
         numbers.append(Stat("error of the replay", percent(100 * base.error, signed=True), mood))
     transfers = base.communication_error["median_absolute_pct"]
     if transfers is not None:
-        numbers.append(Stat("error of transfers, median", f"{transfers:.1f} %"))
+        numbers.append(Stat("median error of collectives", f"{transfers:.1f} %"))
     return (*numbers, *coverage_stats(base.loaded.coverage))
 
 
@@ -450,7 +446,7 @@ def coverage_stats(coverage: Coverage) -> tuple[Stat, ...]:
     if coverage.collectives:
         share = 100 * coverage.collectives_matched / coverage.collectives
         numbers.append(Stat("collectives matched", f"{share:.4g} %"))
-        numbers.append(Stat("bytes known", f"{100 * coverage.bytes_known:.4g} %"))
+        numbers.append(Stat("sizes known", f"{100 * coverage.bytes_known:.4g} %"))
     return tuple(numbers)
 
 
@@ -460,7 +456,8 @@ def path_section(
     """Tabulate the critical path by use of time and by communicating group."""
     path = critical_path(timeline) if path is None else path
     by_what = path_by_what(timeline, list(path))
-    blocks = [Bars("critical path", by_what, COLOURS, stacked=True)]
+    named = {say_resource(what): seconds for what, seconds in by_what.items()}
+    blocks = [Bars("critical path", named, COLOURS, stacked=True)]
     if by_group := path_by_group(timeline, list(path)):
         blocks.append(Bars("communication on it", by_group))
     return Section("path", "The critical path", blocks, terminal=terminal)
@@ -501,8 +498,8 @@ def failures_section(job: "FailingJob") -> Section:
     )
     sentence = (
         f"The job fails every {_format_long(result['mtbf_s'])}. With a checkpoint every"
-        f" {_format_long(result['every_s'])}, {percent(result['productive_pct'])} of its time goes"
-        f" into steps that are kept, {_three_digits(result['steps_a_month'])} in 30 days; {lost}."
+        f" {_format_long(result['every_s'])}, {percent(result['productive_pct'])} of its time is"
+        f" productive: {_three_digits(result['steps_a_month'])} steps in 30 days; {lost}."
     )
     rows = [
         Row(

@@ -41,6 +41,8 @@ from experiments.output.words import (
     is_plural,
     percent,
     plural,
+    say_part,
+    say_resource,
     say_step,
     say_time,
     shortened,
@@ -151,18 +153,19 @@ def explain(report: "ExplainReport") -> Document:
     headline = "The critical path is empty."
     if top is not None:
         share = 100 * top.seconds / (base.timeline.makespan or 1.0)
-        named = "of the step before" if top.name == STEP_BEFORE else top.name
+        named = "of the step before" if top.name == STEP_BEFORE else say_part(top.what, top.name)
         name = shortened(f"{top.what} {named}".strip(), 2 * _NAME)
-        headline = (
-            f"The largest part of {the_step(base)} is {name}: {share:.0f} % of the critical path."
-        )
-    parts = [(f"{part.what} {part.name}".strip(), part.seconds) for part in report.parts]
+        headline = f"{share:.0f} % of the critical path of {the_step(base)} is {name}."
+    parts = [
+        (f"{part.what} {say_part(part.what, part.name)}".strip(), part.seconds)
+        for part in report.parts
+    ]
     whole = Section(
         "path",
         "The critical path",
         [
             Bars("critical path", totals, COLOURS, stacked=True),
-            Bars("of it", _named(report.parts)),
+            Bars("in detail", _named(report.parts)),
             signed_chart("parts-chart", f"{base.title}: critical path", parts, "critical path"),
         ],
         wide=True,
@@ -173,7 +176,7 @@ def explain(report: "ExplainReport") -> Document:
         "What a rank does on average",
         [
             Bars("average rank", report.mean),
-            Text("exposed: communication while nothing computes"),
+            Text("exposed: communication while no kernel computes"),
             Text(_slow_down(report)),
         ],
     )
@@ -215,7 +218,8 @@ def _named(parts: "Sequence[PathPart]") -> dict[str, float]:
     for what in dict.fromkeys(part.what for part in parts):
         same_kind = [part for part in parts if part.what == what]
         names = [
-            f"{what} · {shortened(part.name, _NAME)}" if part.name else what for part in same_kind
+            f"{what} · {shortened(say_part(what, part.name), _NAME)}" if part.name else what
+            for part in same_kind
         ]
         if len(same_kind) > _NAMES + 1:
             names[_NAMES:] = [f"{what} · {len(same_kind) - _NAMES} others"] * (
@@ -246,11 +250,11 @@ def _stretches(path: "Sequence[Stretch]") -> Section:
     foot = ""
     if len(path) > len(longest):
         foot = (
-            f"the {len(longest)} longest of {len(path):,} stretches, in order of time;"
+            f"the {len(longest)} longest of {len(path):,} segments, in order of time;"
             " --output csv has all"
         )
-    table = Table.of((*times, ">rank", "|lane", "what", "|name", ">ops"), rows, foot=foot)
-    return Section("stretches", "The longest stretches of the critical path", [table], wide=True)
+    table = Table.of((*times, ">rank", "|lane", "use", "|name", ">ops"), rows, foot=foot)
+    return Section("stretches", "The longest segments of the critical path", [table], wide=True)
 
 
 def signed_chart(anchor: str, title: str, parts: Sequence[tuple[str, float]], what: str) -> Chart:
@@ -286,10 +290,10 @@ def _explain_saved(report: "ExplainReport", saved: "UtilityParts") -> Document:
         f" {percent(saved['utility_pct'])} of the {say_step(saved['step_s'])} step."
     )
     why = _why_saved(saved["by_cause"])
-    foot = "parts add up to the utility; the ranks of a call share its saving equally"
+    foot = "parts add up to the utility; the saving of a call is divided equally among its ranks"
     if any(part.cause == CONTENTION for part in saved["by_cause"]):
         foot += "; contention: extra time compared with an idle network"
-    causes = _saved_table(("by cause", "|of", "|why"), saved["by_cause"], saved)
+    causes = _saved_table(("by cause", "|of", "|limited by"), saved["by_cause"], saved)
     tables = [causes]
     if any(part.name for part in saved["by_module"]):
         tables.append(_saved_table(("|by module",), saved["by_module"], saved))
@@ -328,12 +332,12 @@ def _why_saved(parts: "Sequence[SavedPart]") -> str:
             f"{where} spends {percent(gain.utility_pct)} less on {_cause_text(gain)}, but"
             f" {percent(-loss.utility_pct)} more on {_cause_text(loss)}, which then limits it."
         )
-    on = f", on {_cause_text(gain)}" if gain.cause else ""
-    return f"The largest part is in {where}{on}: {percent(gain.utility_pct)}."
+    by = f", limited by {_cause_text(gain)}" if gain.cause else ""
+    return f"The largest part comes from {where}{by}: {percent(gain.utility_pct)}."
 
 
 def _cause_text(part: "SavedPart") -> str:
-    return part.cause.replace("_", "-").replace("pcie", "PCIe") or part.what
+    return say_resource(part.cause or part.what)
 
 
 def _saved_table(
@@ -357,14 +361,14 @@ def _saved_table(
         name = f"{len(rest):,} others"
         rows.append(Row((name, *blank, say_time(seconds), percent(share)), share))
     whole = say_time(saved["step_s"] - saved["changed_step_s"])
-    rows.append(Row(("together", *blank, whole, percent(saved["utility_pct"]))))
+    rows.append(Row(("total", *blank, whole, percent(saved["utility_pct"]))))
     return Table((*keys, ">saves", ">of the step"), rows, keys=len(keys), foot=foot)
 
 
 def _cells(part: "SavedPart", keys: int) -> list[str]:
     if keys == 1:
         return [shortened(part.name, 2 * _NAME) or "no module recorded"]
-    return [part.what, shortened(part.name, _NAME), part.cause]
+    return [part.what, shortened(part.name, _NAME), say_resource(part.cause)]
 
 
 def generation(report: "GenerationReport") -> Document:
@@ -607,7 +611,7 @@ def _run_section(report: "DiffReport", run: str) -> Section:
         for row in uses
         if max(row["a_adds_s"], row["b_adds_s"]) > _ROUNDING * max(total)
     ]
-    rows.append(_difference("together", total[0], total[1], total[0], scale))
+    rows.append(_difference("total", total[0], total[1], total[0], scale))
     parts = [(f"{part.what} {part.name}".strip(), part.difference_s) for part in report.of_run(run)]
     names = [Path(side.loaded.trace).name for side in (report.a, report.b)]
     title = (
@@ -619,9 +623,7 @@ def _run_section(report: "DiffReport", run: str) -> Section:
     chart = (
         [signed_chart(f"{run}-parts-chart", title, parts, f"longer in B, {run}")] if parts else []
     )
-    about = (
-        "What each use of time adds to either step. The differences add up to that of the steps."
-    )
+    about = "Time of each use in either step; the differences add up to that of the steps."
     blocks: list[Block] = [*chart, Table(columns, rows)]
     return Section(f"{run}-parts", f"As {run}", blocks, about, wide=True, long=True)
 
@@ -683,7 +685,7 @@ def _change_section(report: "DiffReport") -> Section:
         for change in every
     ]
     about = "Changes to A that would turn it into B: each alone, and all together."
-    columns = ("|what if on A", ">step", ">longer", ">of B - A", "|touches")
+    columns = ("|what if on A", ">step", ">longer", ">of B - A", "|applies to")
     return Section(
         "changes", "What would turn A into B", [Table.of(columns, rows)], about, wide=True
     )

@@ -103,7 +103,7 @@ def spread_of_errors(summary: "ErrorSummary | None") -> str:
         inside = f"; {summary.inside} of {summary.intervals} inside their 95 % interval"
         if summary.interval_pct is not None and summary.p95_off_pct is not None:
             inside += (
-                f" (± {summary.interval_pct:.1f} in the median, where 95 % were off by at most"
+                f" (median ± {summary.interval_pct:.1f}; 95 % of errors are at most"
                 f" {summary.p95_off_pct:.1f})"
             )
     worst = ", ".join(

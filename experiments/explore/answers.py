@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.explore.state import State, is_number
+from experiments.output.words import say_part, say_resource, say_time
 from experiments.scenario.resources import RANKS, factor_means, unit_of, utility_pct, value_of
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.attribution import (
@@ -55,9 +56,11 @@ class Slider:
     ``interval_pct``, ``bound_pct`` and ``warning`` are those of the command ``utility``, which the
     engine that shares links is asked for only when the sliders rest; None and "" before.
     ``has`` says whether the cluster has any; ``whole`` that only whole numbers of it can be.
+    ``label`` is the resource's noun.
     """
 
     resource: str
+    label: str
     factor: float
     recorded: str
     value: str
@@ -77,10 +80,14 @@ class Slider:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of the step: seconds, and percent of it; ``use`` determines its colour."""
+    """A share of the step: seconds, and percent of it; ``use`` determines its colour.
+
+    ``label`` is the name as the page shows it.
+    """
 
     what: str
     name: str
+    label: str
     use: str
     seconds: float
     time: str
@@ -144,6 +151,7 @@ def slider(scenario: Scenario, state: State, resource: str) -> Slider:
     value = value_of(scenario, resource, multiple)
     return Slider(
         resource=resource,
+        label=say_resource(resource),
         factor=factor,
         recorded=value_of(scenario, resource, multiple / factor),
         value=value,
@@ -155,7 +163,7 @@ def slider(scenario: Scenario, state: State, resource: str) -> Slider:
     )
 
 
-def bought(bare_slider: Slider, row: "Point") -> Slider:
+def with_utility(bare_slider: Slider, row: "Point") -> Slider:
     """Add the row of the command ``utility`` for its resource to a slider."""
     return replace(
         bare_slider,
@@ -167,11 +175,6 @@ def bought(bare_slider: Slider, row: "Point") -> Slider:
         interval_pct=row.interval_pct,
         bound_pct=row.bound_pct,
     )
-
-
-def say_time(seconds: float | None) -> str:
-    """Format a time as tables do; "" for none."""
-    return "" if seconds is None else format_quantity(seconds, "s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +205,7 @@ class Offer:
 def say_price(scenario: Scenario) -> str:
     """Return the cost of the job's part of the cluster as text; "" if a price is unknown."""
     try:
-        return say_cost(cost_of(scenario))
+        return format_quantity(cost_of(scenario), "USD")
     except TwofoldError:
         return ""
 
@@ -216,11 +219,6 @@ def cost_of(scenario: Scenario) -> float:
         If the price of a part is not known.
     """
     return bill_of(scenario.cluster, scenario.ranks, scenario.nodes).cost
-
-
-def say_cost(cost: float) -> str:
-    """Format a cost as bills do."""
-    return format_quantity(cost, "USD")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +262,7 @@ def _cause(part: PathPart) -> str:
 
 def _share(what: str, name: str, seconds: float, step: float) -> Share:
     pct = utility_pct(step, step - seconds)
-    return Share(what, name, use_of(what), seconds, say_time(seconds), pct)
+    return Share(what, name, say_part(what, name), use_of(what), seconds, say_time(seconds), pct)
 
 
 COMMUNICATION, DELAY = "communication", "delay"

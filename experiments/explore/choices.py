@@ -9,14 +9,16 @@ import numpy as np
 
 from collectives.libraries.planners import algorithm_names, parse_rule
 from experiments.baseline import Baseline
-from experiments.explore.answers import Offer, say_cost, say_time
+from experiments.explore.answers import Offer
 from experiments.explore.state import State
+from experiments.output.words import say_time
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import utility_pct
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Watch
 from simulator.calls import KINDS, Call
 from simulator.support.errors import ClusterError, ScheduleError, TwofoldError
+from simulator.support.quantities import format_quantity
 from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies import catalog, place
 from topologies.cluster.catalog import clusters_with
@@ -247,8 +249,8 @@ def offers(points: Sequence[Priced], budget: float, step: float) -> tuple[Offer,
     if not affordable:
         least = min(point.cost for point in points)
         raise ClusterError(
-            f"{say_cost(budget)} buys none of {len(points)} networks for these nodes: the cheapest "
-            f"costs {say_cost(least)}, its nodes included"
+            f"{format_quantity(budget, 'USD')} buys none of {len(points)} networks for these nodes"
+            f": the cheapest costs {format_quantity(least, 'USD')}, its nodes included"
         )
     front: list[Priced] = []
     for point in affordable:
@@ -265,7 +267,7 @@ def _offer(point: Priced, step: float) -> Offer:
     return Offer(
         what=", ".join(point.state.changes()) or "as recorded",
         cost_usd=point.cost,
-        cost=say_cost(point.cost),
+        cost=format_quantity(point.cost, "USD"),
         step_s=point.step,
         step=say_time(point.step),
         gain_pct=utility_pct(step, point.step),

@@ -32,10 +32,11 @@ from experiments.evaluate.serving_plan import (
     refuse_log,
     slo_of,
 )
-from experiments.explore.answers import Slider, say_time
+from experiments.explore.answers import Slider
 from experiments.explore.state import say_factor
 from experiments.output.document import Document
 from experiments.output.page import fragment
+from experiments.output.words import say_resource, say_time
 from experiments.questions.serving import ServingReport, serving
 from experiments.questions.serving_points import DEGREE, Served, at_point, load_curve
 from experiments.scenario.words import check_factor
@@ -241,9 +242,10 @@ class ServingSession:
     def _sliders(self, factors: dict[str, float]) -> Iterator[Slider]:
         for name in self._names:
             factor = factors.get(name, 1.0)
-            recorded, value, doubled = (self._said(name, n) for n in (1.0, factor, 2 * factor))
+            recorded, value, doubled = (self._described(name, n) for n in (1.0, factor, 2 * factor))
             yield Slider(
                 resource=name,
+                label=say_resource(name),
                 factor=factor,
                 recorded=recorded,
                 value=value,
@@ -254,7 +256,7 @@ class ServingSession:
                 whole=name == DEGREE,
             )
 
-    def _said(self, name: str, factor: float) -> str:
+    def _described(self, name: str, factor: float) -> str:
         """Say what a slider makes of its value."""
         deployment = self._asked.instances.deployment
         accelerator = deployment.cluster.accelerator

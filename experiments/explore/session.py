@@ -27,13 +27,12 @@ from experiments.explore.answers import (
     Note,
     Offer,
     Slider,
-    bought,
     composition,
     cost_of,
     say_price,
-    say_time,
     slider,
     strips,
+    with_utility,
 )
 from experiments.explore.choices import (
     BANDWIDTHS,
@@ -56,6 +55,7 @@ from experiments.explore.state import (
     without_view,
 )
 from experiments.output.drawn import Ranks, ranks_drawn
+from experiments.output.words import say_time
 from experiments.points.utility import utilities
 from experiments.scenario.change import Change, Changed
 from experiments.scenario.language import parse_change
@@ -331,7 +331,7 @@ class Session:
             rows, check = utilities(changed, watch=watch), changed.engine_check
             by_name = {row.resource: row for row in rows}
             sliders = tuple(
-                bought(bare_slider, by_name[bare_slider.resource])
+                with_utility(bare_slider, by_name[bare_slider.resource])
                 for bare_slider in _sliders(scenario, state)
             )
             warnings = tuple(filter(None, (*changed.warnings, check["warning"])))

@@ -124,17 +124,32 @@ def _decimals(width: float) -> int:
 
 
 def say_resource(resource: str) -> str:
-    """Return the noun for a resource, or a tier of the network.
+    """Return the noun for a resource, a tier of the network, or a cause of communication time.
 
     Examples
     --------
     >>> say_resource("scale_up.size"), say_resource("scale_up.bandwidth"), say_resource("pcie")
     ('scale-up domain', 'scale-up bandwidth', 'PCIe')
+    >>> say_resource("pcie latency"), say_resource("software")
+    ('PCIe latency', 'software')
     """
+    resource = resource.replace(" ", ".", 1)
     if resource in _NAMES:
         return _NAMES[resource]
     tier, _, rest = resource.partition(".")
     return f"{_NAMES.get(tier, tier)} {rest.replace('_', ' ')}".strip()
+
+
+def say_part(what: str, name: str) -> str:
+    """Return the name of a part of a critical path: of communication, its call and cause.
+
+    Examples
+    --------
+    >>> say_part("communication", "all_reduce tp[4]: scale_up bandwidth")
+    'all_reduce tp[4]: scale-up bandwidth'
+    """
+    call, colon, cause = name.rpartition(": ")
+    return f"{call}{colon}{say_resource(cause)}" if what == "communication" else name
 
 
 def say_devices(accelerator: str) -> str:

@@ -295,7 +295,7 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
         break_even=None if even is None else 1 / even,
         break_even_value="" if even is None else value_of(alone, resource, 1 / even),
         note=note,
-        interrupted=f"interrupted: the curve is of {len(traced.x)} points" if traced.cut else "",
+        interrupted=f"interrupted: the curve has only {len(traced.x)} points" if traced.cut else "",
     )
 
 

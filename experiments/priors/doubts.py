@@ -116,7 +116,7 @@ def _why_none(
     if not exchanged.any() or np.isnan(workload.measured_start).all():
         return "no call was measured"
     if cost == "trace":
-        return "set to what was measured: no test of the network"
+        return "set to the measured times: no test of the network"
     if is_compared.any():
         return ""
     if np.isnan(workload.calls.size[exchanged]).all():
@@ -228,9 +228,10 @@ class Doubts:
         }
         most = max(saved, key=lambda name: saved[name])
         return (
-            f"hidden: devices compute for {100 * busy:.0f} % of the step, yet twice as fast ones "
-            f"save {alone:.0f} %: {most} takes {100 * beside[most][0] / step:.0f} % beside them, "
-            f"and both twice as fast save {saved[most]:.0f} %"
+            f"hidden: devices compute during {100 * busy:.0f} % of the step, but twice as fast "
+            f"devices save only {alone:.0f} %, because {most} takes "
+            f"{100 * beside[most][0] / step:.0f} % of it at the same time (both twice as fast save "
+            f"{saved[most]:.0f} %)"
         )
 
     def _host_at_work(self, rank: int) -> float:
@@ -268,9 +269,9 @@ class Doubts:
             change = Change(parts=sum((better(name).parts for name in names), ()))
             saved[tier] = utility_pct(now, change.apply(plain).scenario.run().makespan)
         return {
-            tier: f"hidden: {much[tier]:.0f} % of the step is exposed communication on {tier}, yet "
-            "twice its bandwidth and half its latency save next to nothing: a recorded delay "
-            "hides it"
+            tier: f"hidden: {much[tier]:.0f} % of the step is exposed communication on {tier}, but "
+            "twice its bandwidth and half its latency save next to nothing, because a recorded "
+            "delay takes as long"
             for tier in much
             if saved[tier] < _HIDDEN * much[tier]
         }
@@ -340,13 +341,13 @@ def hardware_warning(
     they were built for.
     """
     as_recorded = (
-        f"kernels and host times are those of the recording; only the network is {cluster}'s"
+        f"kernel and host times stay as recorded, and only the network is that of {cluster}"
     )
     device = (workload.what == What.COMPUTE) | (workload.what == What.COPY)
     if not recorded and not device.any() and not _is_host(chip.name):
         if not len(workload) or np.isnan(workload.measured_start).all():
             return ""
-        return f"recorded on a host without {chip.name} or any other device: {as_recorded}"
+        return f"recorded on a host without accelerators: {as_recorded}"
     if not recorded:
         built_for = _built_for_other_hardware(workload, chip)
         return built_for and f"{built_for}: {as_recorded}"
@@ -405,7 +406,7 @@ def _is_host(name: str) -> bool:
     return re.search(r"\b(cpu|host|epyc|xeon|grace)\b", name.lower()) is not None
 
 
-def shares_said(shares: Mapping[str, float]) -> Iterator[str]:
+def shares_in_words(shares: Mapping[str, float]) -> Iterator[str]:
     """Format the largest shares (%): ``gap 8.1 %``; those below half a percent are left out."""
     for cause, share in list(shares.items())[:3]:
         if share >= _LEAST_SAID:

@@ -245,22 +245,22 @@ def _without_values(part: object) -> object:
 def say_prior(priors: Sequence[NetworkPrior]) -> Iterator[str]:
     """Yield for each tier its provenance, and the errors of the worse class of sizes."""
     for small, large in zip(priors[::2], priors[1::2], strict=True):
-        tier, how = small["tier"].replace("_", "-"), _HOW[small["known"]]
+        tier, how = small["tier"].replace("_", "-"), _SOURCE[small["known"]]
         median = max(small["median_pct"], large["median_pct"])
         p90 = max(small["p90_pct"], large["p90_pct"])
         split = sum(prior_of_tier["tier"] == small["tier"] for prior_of_tier in priors) > 2
         which = f"; {', '.join(small['kinds'])}" if split else ""
         packets = large["packet_factor"]
         slower = f"; colliding packets up to {packets:.2f} times as long" if packets > 1 else ""
-        yield f"{tier} {how}: median error {median:.0f} % (90 % within {p90:.0f} %{which}{slower})"
+        yield f"{tier}: {how}, median error {median:.0f} % (90 % within {p90:.0f} %{which}{slower})"
 
 
-_HOW = {
+_SOURCE = {
     MEASURED: "measured",
-    FITTED: "from a fitted family",
-    SAME_GENERATION: "from a fitted generation",
+    FITTED: "fitted to machines of this kind",
+    SAME_GENERATION: "fitted to others of its generation",
     DATA_SHEET: "from its data sheet",
-    PATH_CLASS: "over PCIe and processors, whose peer access differs tenfold",
+    PATH_CLASS: "over PCIe and processors, where peer access differs tenfold",
 }
 
 

@@ -193,8 +193,8 @@ def _parameters(
         note = "more than the wire: is this the cluster it ran on?" if beyond else ""
         if fit.share < 1:
             part = (
-                f"{100 * fit.share:.0f} % of what its calls show: with all of it the recorded"
-                " steps would be off the other way"
+                f"{100 * fit.share:.0f} % of the change that its calls show: all of it would"
+                " reverse the error of the recorded steps"
             )
             note = "; ".join(filter(None, (part, note)))
         yield Parameter(kind, name, now, now * multiple, multiple, low, high, note)
@@ -321,8 +321,8 @@ def _assumed(logs: Sequence[BenchmarkLog]) -> Iterator[str]:
     for log in logs:
         if any(call.nodes is None for call in log.calls):
             yield (
-                f"{log.path}: does not say how ranks lie on nodes: they fill nodes in order "
-                "(--nodes or --ranks-per-node say otherwise)"
+                f"{log.path}: does not say which ranks are on which node: they are assumed to fill "
+                "nodes in order; --nodes or --ranks-per-node change that"
             )
 
 
@@ -507,7 +507,7 @@ def _check_one_cluster(
 
 def _figures(fit: StepFit) -> Iterator[FittedFigure]:
     if fit.transport:
-        note = f"over {fit.transport}: steps between nodes are far more probable so"
+        note = f"over {fit.transport}: the steps between nodes are far more likely with it"
         yield FittedFigure("scale_out.transport", None, note)
     for name, multiple in fit.multiples.items():
         why = fit.why_not.get(name, "")

@@ -209,13 +209,13 @@ def clusters(  # noqa: PLR0913 - the options of the command
     }
     drawings = {kind: file for kind, file in files.items() if file is not None}
     if len(drawings) + (name is not None) > 1:
-        raise WhatIfError("give either a name or one drawing, of NCCL, nvidia-smi or InfraGraph")
+        raise WhatIfError("give a name or one topology dump: of NCCL, nvidia-smi or InfraGraph")
     if like is not None and not drawings:
         raise WhatIfError(
-            "--like has no effect without a drawing: it fills in what a drawing lacks"
+            "--like has no effect without a topology dump: it fills in what a dump lacks"
         )
     if name is None and not drawings and links:
-        raise WhatIfError("--links needs a cluster: name one, or give a drawing")
+        raise WhatIfError("--links needs a cluster: name one, or give a topology dump")
     if accelerator is not None and (name is not None or drawings):
         raise WhatIfError("--accelerator filters the catalogue: do not name a cluster as well")
     if name is None and not drawings:

@@ -34,7 +34,7 @@ from experiments.report import Report, question
 from experiments.settings import Watch
 from experiments.validation.errors import NEAR_PCT, ErrorSummary, Prediction, error_summary
 from simulator.calls import KINDS, kind_named
-from simulator.costing.link_load import cost, lay
+from simulator.costing.link_load import cost, plan_loads
 from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError, TwofoldError, WhatIfError
 from simulator.support.names import one_of
@@ -337,7 +337,7 @@ class _Curve:
             call = call_of(answer.call, costs)
             positions = np.array(call.group.ranks, dtype=np.int32)
             for plan in ways(call, costs.topology, machine):
-                time = cost(lay(plan, positions, call.size, costs.topology))
+                time = cost(plan_loads(plan, positions, call.size, costs.topology))
                 error = _error_pct(answer.call, time)
                 if abs(error) <= _HALF * abs(errors_pct[row]):
                     halved[-1][f"{plan.schedule.algorithm} {plan.protocol}".strip()] = error

@@ -31,7 +31,7 @@ from traces.chakra.write import save_chakra
 from traces.core.files import partial_path
 from traces.core.loaded import Loaded
 from traces.goal import load_goal, write_goal
-from traces.kineto.write import what_is_not_told, write_kineto
+from traces.kineto.write import missing_in_kineto, write_kineto
 from traces.load import recognised
 
 CARD, TRACES, SCRIPTS, METRICS = "workload_card.yaml", "traces", "scripts", "metrics.json"
@@ -384,7 +384,7 @@ def _replayed(target: Path, scenario: Scenario) -> str:
     if ranks < job_ranks:
         return (
             f"{ranks:,} of {job_ranks:,} ranks are in the file: it cannot be replayed by itself, "
-            "for what the others send is missing; copies may stand in for them (--replicate)"
+            "because what the others send is missing; --replicate replaces them by copies"
         )
     read = load_goal(target).workload
     # A file has one step: it is compared with the step alone, though the recorded one repeats.
@@ -421,7 +421,7 @@ def _kineto(
         )
     timeline = scenario.run()
     files = write_kineto([timeline], target, accelerator=loaded.accelerator)
-    return files, (f"times as simulated on {scenario.cluster.name}", *what_is_not_told(timeline))
+    return files, (f"times as simulated on {scenario.cluster.name}", *missing_in_kineto(timeline))
 
 
 FORMS: dict[str, Form] = {"chakra": _chakra, "goal": _goal, "kineto": _kineto}

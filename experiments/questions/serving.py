@@ -407,7 +407,7 @@ def _utility(
 
 _LEAST_LOSS = 0.5
 """Loss of goodput (%) up to which no note explains it."""
-_ANOMALY = "goodput falls: requests meet in other batches or on other instances"
+_ANOMALY = "goodput falls because requests are batched or routed differently"
 """Faster parts can make a schedule worse (Graham, SIAM J. Appl. Math. 17, 1969)."""
 
 

@@ -319,12 +319,12 @@ def _precision_note(how: Steady, slowest: str) -> str:
     half_pct = 100 * max(row.halves for row in how.jobs)
     moved_by = max(row.drift for row in how.jobs)
     texts = (
-        f"means of the window's halves differ by {half_pct:.2g} % at most, phases against {slowest}"
-        f" moved by {moved_by:.2g} steps at most"
+        f"the means of both halves of the window differ by at most {half_pct:.2g} %, and phases"
+        f" relative to {slowest} moved by at most {moved_by:.2g} steps"
     )
     if how.settled:
         return f"nothing repeats exactly; {texts}"
-    return f"not settled: {texts}; more --steps may show others, the worst among them"
+    return f"not settled: {texts}; with more --steps the means may differ, and may be worse"
 
 
 @question("share")

@@ -226,9 +226,9 @@ class Faulty:
 
 
 _REROUTED = (
-    "messages take new ways past what is down, by the routing of the fabric, and through another "
-    "rank's NIC where a rank has lost its own; calls keep their algorithms' rings and trees, which "
-    "a library might lay anew"
+    "messages are routed around what is down, by the fabric's policy, and through another rank's "
+    "NIC where a rank has lost its own; calls keep the rings and trees of their algorithms, which "
+    "a library might rebuild"
 )
 
 Part = Scaled | Multiplied | Edited | Faulty

@@ -200,7 +200,7 @@ def _recognised(scenario: Scenario, target: AcceleratorTable, kind: str | None) 
             factors[of_members] = compared(kernels, _chip(chip), _chip(target))[of_members]
             chips.append(chip.name)
     scaled = durations_scaled(workload, is_concerned & kernels.scaled, factors[:, 0])
-    note = f"{' and '.join(dict.fromkeys(chips))} → {target.name}: {kernels.told()}"
+    note = f"{' and '.join(dict.fromkeys(chips))} → {target.name}: {kernels.described()}"
     error = scenario.kernel_error + _weighted_uncertainty(scaled, factors[:, 1])
     after = replace(scenario, workload=scaled, kernel_error=error, timed_on=None)
     return Changed(replace(after, cluster=_with_accelerator(cluster, target, kind)), note)

@@ -85,19 +85,6 @@ from simulator.support.quantities import count_of
 from topologies.cluster.changed import SETTINGS
 from topologies.cluster.kinds import split_resource
 
-GRAMMAR = (
-    "[rank R] compute|host|copy|launch|gaps|NAME* xF|drop, [rank R] fuse NAME* [xF], RESOURCE xF, "
-    "RESOURCE = VALUE, [KIND][@LABEL] bytes|time xF, all_to_all[@LABEL] imbalance HOW, "
-    "KIND[@LABEL] drop, algorithm RULE, "
-    "overlap none|full, one call per rank, stragglers removed, accelerator[@KIND] NAME, "
-    "cluster NAME, topology [TIER=]TOPOLOGY, routing POLICY, transport NAME, p2p LEVEL, "
-    "SETTING = VALUE, "
-    "replicas[@LABEL] xF [outermost], layers|micro-batches|stages N -> M, "
-    "PART down|xF|latency xF with a PART of link A-B, nic I of node N, node N, plane N, "
-    "switch NAME, P% of [TIER] links; joined by 'and'"
-)
-"""The whole grammar in one line."""
-
 
 def parse_change(text: str) -> Change:
     """Parse a what-if.
@@ -105,7 +92,7 @@ def parse_change(text: str) -> Change:
     Raises
     ------
     WhatIfError
-        If it is none: what is wrong, and the form.
+        If it is none: says what is wrong.
 
     Examples
     --------
@@ -115,7 +102,9 @@ def parse_change(text: str) -> Change:
     try:
         return Change(text, tuple(_part(clause) for clause in _clauses(words_of(text))))
     except TwofoldError as error:
-        raise WhatIfError(f"what-if {text!r}: {error}; write {GRAMMAR}") from error
+        raise WhatIfError(
+            f"what-if {text!r}: {error}; 'twofold what-if --help' lists all forms"
+        ) from error
 
 
 def _clauses(words: list[Word]) -> list[Clause]:

@@ -120,7 +120,7 @@ def _full_overlap(scenario: Scenario) -> Changed:
     edges = workload.edges
     waits = (workload.call[edges.source] >= 0) & (workload.call[edges.target] < 0)
     gone = counted(int(waits.sum()), "wait")
-    note = f"{gone} for calls gone: a bound on what overlap could gain"
+    note = f"{gone} for calls removed: an upper bound on what overlap could save"
     return Changed(replace(scenario, workload=with_full_overlap(workload)), note)
 
 
@@ -137,7 +137,7 @@ def one_call_at_a_time(scenario: Scenario) -> Changed:
     before = whole.run()
     workload = one_call_per_rank(whole.workload, before.call_end - before.call_start)
     ordered = len(workload.edges.source) - len(whole.workload.edges.source)
-    note = f"{counted(ordered, 'call')} of a rank begin when its call before has ended"
+    note = f"{counted(ordered, 'call')} wait for the previous call of their rank"
     return Changed(replace(whole, workload=workload), note)
 
 
@@ -149,7 +149,10 @@ def without_stragglers(scenario: Scenario) -> Changed:
     done = evened(workload)
     local = int((workload.what < What.COLLECTIVE).sum())
     late = format_quantity(done.latest, "s")
-    note = f"{done.ops:,} of {local:,} ops evened over {done.ranks} ranks, starts by up to {late}"
+    note = (
+        f"{done.ops:,} of {local:,} ops get the median of {done.ranks} ranks; ranks start up to"
+        f" {late} earlier"
+    )
     return Changed(replace(scenario, workload=done.workload), note)
 
 
@@ -228,8 +231,8 @@ def scale_bytes(named: CallsNamed, factor: float) -> Edited:
         size = workload.calls.size
         unknown = int(np.isnan(size[chosen]).sum())
         if unknown == chosen.sum():
-            raise WhatIfError(f"the sizes of {named} are unknown: they cost what was measured")
-        note = f"; {unknown:,} of unknown size as they were" if unknown else ""
+            raise WhatIfError(f"the sizes of {named} are unknown: they keep their measured times")
+        note = f"; {unknown:,} of unknown size unchanged" if unknown else ""
         after = workload.with_calls(size=np.where(chosen, size * factor, size))
         return Changed(replace(scenario, workload=after), _calls_text(workload, chosen) + note)
 
@@ -262,7 +265,7 @@ def spread_unevenly(named: CallsNamed, text: str) -> Edited:
         chosen = _select_calls(workload, CallsNamed("all_to_all", named.label))
         sized = chosen & ~np.isnan(workload.calls.size)
         if not sized.any():
-            raise WhatIfError(f"the sizes of {named} are unknown: they cost what was measured")
+            raise WhatIfError(f"the sizes of {named} are unknown: they keep their measured times")
         size = workload.calls.size.copy()
         shares = list(workload.calls.shares) or [None] * len(size)
         for index in np.flatnonzero(sized).tolist():
@@ -272,7 +275,7 @@ def spread_unevenly(named: CallsNamed, text: str) -> Edited:
             size[index] = largest(mean, shares[index])
         after = workload.with_calls(size=size, shares=tuple(shares))
         unsized = int(chosen.sum() - sized.sum())
-        note = f"; {unsized:,} of unknown size as they were" if unsized else ""
+        note = f"; {unsized:,} of unknown size unchanged" if unsized else ""
         return Changed(replace(scenario, workload=after), _calls_text(workload, chosen) + note)
 
     return Edited(apply)

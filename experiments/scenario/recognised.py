@@ -74,21 +74,21 @@ class RecognisedOps:
         total = self.duration.sum()
         return float(self.duration[self.scaled].sum() / total) if total > 0 else 0.0
 
-    def told(self) -> str:
-        """Say how much of the compute time is recognised, and how."""
+    def described(self) -> str:
+        """Describe how much of the compute time is recognised, and how."""
         total = self.duration.sum()
         shares = [
             (self.duration[self.how == how].sum() / total, words)
             for how, words in (
                 (_BY_SHAPE, "by shape"),
-                (_BY_PEAK, "by name as products"),
-                (_FEW_ROWS, "by name as products of few rows"),
-                (_BY_MEMORY, "by name as passes over memory"),
-                (_KEPT, "not recognised and kept"),
+                (_BY_PEAK, "by name as matrix products"),
+                (_FEW_ROWS, "by name as matrix products of few rows"),
+                (_BY_MEMORY, "by name as limited by memory"),
+                (_KEPT, "not recognised and unchanged"),
             )
         ]
         parts = [f"{100 * share:.0f} % {words}" for share, words in shares if share]
-        return f"of the time of kernels {', '.join(parts)}"
+        return f"kernel time scaled: {', '.join(parts)}"
 
 
 def recognise(workload: Workload, trace: str) -> RecognisedOps:

@@ -174,5 +174,5 @@ def _assumed(
     ]
     unknown = int(np.isnan(larger.calls.size).sum())
     if unknown:
-        assumed.append(f"{counted(unknown, 'call')} of unknown size cost what was measured")
+        assumed.append(f"{counted(unknown, 'call')} of unknown size keep their measured times")
     return tuple(assumed)

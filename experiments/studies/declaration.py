@@ -96,11 +96,14 @@ class WorkloadEntry(_Table):
         "workloads of a study are deployments, or none is.",
     )
     weight: Annotated[float, Field(gt=0, le=1e12, strict=True)] = Field(
-        1.0, description="How many of all steps are this workload's, beside the other weights."
+        1.0, description="Weight of this workload's step, relative to the other weights."
     )
-    name: StrictStr | None = Field(None, description="What tables call it; its file's name if not.")
+    name: StrictStr | None = Field(
+        None, description="Its name in tables; if not given, its file's name."
+    )
     cluster: StrictStr | None = Field(
-        None, description="Where a trace was recorded; the study's cluster, or its card's, if not."
+        None,
+        description="Where a trace was recorded; if not given, the study's cluster, or its card's.",
     )
     tokens: Annotated[StrictInt, Field(gt=0, lt=2**60)] | None = Field(
         None, description="Tokens of a trace's step of the whole job, for tokens_per_s."
@@ -137,20 +140,20 @@ class SearchEntry(_Table):
         "that keeps the loss; sensitivity: Sobol indices of every objective.",
     )
     trials: Annotated[StrictInt, Field(gt=0, le=MOST_POINTS)] | None = Field(
-        None, description="Points to look at, at most."
+        None, description="Most points to evaluate."
     )
     seed: Annotated[StrictInt, Field(ge=0, lt=2**32)] = Field(
-        0, description="Of whatever is drawn; the same seed gives the same points."
+        0, description="Seed of all random draws; the same seed gives the same points."
     )
     batch: Annotated[StrictInt, Field(ge=2, le=10_000)] | None = Field(
         None, description="Points that nsga2 (its population) or tpe asks for at once."
     )
-    over: StrictStr | None = Field(None, description="The dimension that bisect looks along.")
+    over: StrictStr | None = Field(None, description="The dimension that bisect searches.")
     loss: StrictStr | None = Field(
         None, description="How much longer the step may be than at the best end: '2 %'."
     )
     tolerance: StrictStr | None = Field(
-        None, description="How near bisect comes to the least value, of that value: '1 %'."
+        None, description="Tolerance of the least value that bisect finds, relative to it: '1 %'."
     )
 
     @model_validator(mode="after")
@@ -247,7 +250,7 @@ class StudyFile(_Table):
         min_length=1, max_length=100, description="What is run: traces and plans, with weights."
     )
     cluster: StrictStr | None = Field(
-        None, description="Where, if the space has no cluster: a name of the catalogue, or a file."
+        None, description="The cluster, if the space has none: a name of the catalogue, or a file."
     )
     space: dict[StrictStr, Annotated[Any, _VALUE]] = Field(
         min_length=1, description="The dimensions, each with its values; the last varies fastest."
@@ -260,7 +263,7 @@ class StudyFile(_Table):
         min_length=1,
         max_length=6,
         description="What is to be least (min) or most (max): figures, and dimensions of numbers; "
-        "{min: p90} of a simulated figure takes that quantile of what its intervals leave open.",
+        "{min: p90} of a simulated figure takes that quantile over its uncertainty.",
     )
     search: SearchEntry = Field(
         default_factory=SearchEntry, description="How the space is searched."
@@ -272,8 +275,8 @@ class StudyFile(_Table):
     )
     confirm: StrictStr | None = Field(
         None,
-        description="The engine that simulates the front again, or none: flow if not given, where "
-        "the analytic engine looks at the space, which knows nothing of shared links.",
+        description="The engine that simulates the front again, or none; if not given, flow where "
+        "the space is searched with the analytic engine, which ignores contention.",
     )
 
 

@@ -124,8 +124,8 @@ def _sentence(text: str) -> str:
 def say_free(report: "StudyReport") -> str:
     """Return a sentence on dimensions that cost nothing in the bill."""
     return (
-        f"the bill does not depend on {', '.join(report.free)}, so the front always takes the best "
-        "there is of it: make it an objective, or vary cluster instead"
+        f"the bill does not depend on {', '.join(report.free)}, so the front always has the best "
+        "value of it: make it an objective, or vary cluster instead"
     )
 
 
@@ -355,8 +355,8 @@ def _chosen(report: "StudyReport") -> Section:
         for choice in report.explored.chosen
     ]
     about = (
-        f"The best point by each quantile of {DRAWS} draws of what is uncertain of networks, "
-        "kernels and predictions."
+        f"The best point by each quantile over {DRAWS} draws of the uncertain networks, kernels "
+        "and predictions."
     )
     columns = ("least or most of", "quantile", ">value", ">point")
     return Section("chosen", "Robust choices", [Table.of(columns, rows, keys=2)], about)
@@ -427,7 +427,7 @@ def _refused(report: "StudyReport") -> Section:
     blocks: list[Block] = [Table(("|refused by", ">points"), rows, most=_REASONS, metered=True)]
     if (more := len(report.refused) - _PAGE_REASONS) > 0:
         blocks.append(Text(f"and {more:,} other reasons: column refused_by of the results"))
-    about = "Points that cannot be, by the first constraint that they do not meet."
+    about = "Infeasible points, by the first constraint that they violate."
     return Section("refused", "Refused points", blocks, about)
 
 
@@ -466,9 +466,9 @@ def _levels(dimension: "Dimension") -> str:
 def _explore(report: "StudyReport") -> Section:
     """Return the page's front, parallel coordinates, filters, table, and points in detail."""
     about = (
-        "Every point; those on the front are better than all others in something. Filter, drag "
-        "along an axis of the parallel coordinates, choose a point for its bill, utilities and "
-        "timeline."
+        "All points. A point is on the front if no other is at least as good in all objectives "
+        "and better in one. Filter, drag along an axis of the parallel coordinates, or choose a "
+        "point for its bill, utilities and timeline."
     )
     view = Deferred(lambda: _view(report))
     return Section("points-card", "Points", [view], about, wide=True, long=True, terminal=False)

@@ -437,7 +437,7 @@ class Explorer:
         most = sorted(counts.items(), key=lambda item: -item[1])
         reasons = "; ".join(f"{count:,} by {why!r}" for why, count in most[:3])
         more = f"; and {len(most) - 3} other reasons" if len(most) > 3 else ""
-        return f"none of {len(self.results):,} points can be: refused are {reasons}{more}"
+        return f"none of {len(self.results):,} points is feasible: refused are {reasons}{more}"
 
     def confirmed_before(self, front: Sequence[int]) -> tuple[Confirmed, ...]:
         """Return the known answers of the confirming engine for a front."""

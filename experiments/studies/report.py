@@ -220,8 +220,8 @@ def _other_program(stored: _Inputs) -> list[str]:
     if stored.source in ("", code_identity()):
         return []
     return [
-        f"points were computed by twofold {stored.version} of other source than this one "
-        f"({version()}): what is looked at closely may differ from them"
+        f"points were computed by another build of twofold ({stored.version}; this is "
+        f"{version()}): points examined in detail may differ from them"
     ]
 
 

@@ -390,7 +390,7 @@ def study(  # noqa: PLR0913 - two files, and who is to do the work and hear of i
         if store is not None:
             store.write_origin(declared.folder)
         if store is not None and store.write_inputs(_inputs_of(declared, bases)):
-            note(f"{folder}: what the study reads has changed: points that hang on it are new")
+            note(f"{folder}: an input of the study changed: its points are computed anew")
         answers_cache = _cache(stack, note) if cache else None
         run = stack.enter_context(executor(bases))
         explored = Explorer(

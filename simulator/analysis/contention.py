@@ -14,7 +14,15 @@ from itertools import pairwise
 import numpy as np
 
 from simulator.costing.call_costs import Costs
-from simulator.costing.link_load import Load, bytes_on_links, cost, is_wide, lay, passing, summed
+from simulator.costing.link_load import (
+    Load,
+    bytes_on_links,
+    cost,
+    is_wide,
+    passing,
+    plan_loads,
+    summed,
+)
 from simulator.routing.paths import between_switches, of_resource, policy_of
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Schedule
@@ -161,7 +169,7 @@ def collision(
         return None
     if not between_switches(network).any():
         return None
-    chosen, spread = (cost(lay(plan, positions, size, routed)) for routed in networks)
+    chosen, spread = (cost(plan_loads(plan, positions, size, routed)) for routed in networks)
     if chosen <= spread * (1 + SIGNIFICANT):
         return None
     steps = range(len(plan.schedule.steps))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simulator.calls import Call
 from simulator.costing.likeness import Likeness, Seat
-from simulator.costing.link_load import Load, cost, lay, unknown
+from simulator.costing.link_load import Load, cost, plan_loads, unknown
 from simulator.schedule import Plan, Plans
 from simulator.shares import Shares
 from simulator.support.arrays import Floats
@@ -130,7 +130,7 @@ class Costs:
     def _route(self, call: Call) -> Carried:
         positions = np.array(call.group.ranks, dtype=np.int32)
         plan = self.planner(call, self.topology)
-        return Carried(plan, lay(plan, positions, call.size, self.topology))
+        return Carried(plan, plan_loads(plan, positions, call.size, self.topology))
 
 
 _LEAST = np.iinfo(np.int64).min

@@ -253,7 +253,7 @@ def unknown(transfer: float, network: Topology) -> Load:
     return _load_of_software(transfer, network)
 
 
-def lay(plan: Plan, positions: Ints, size: float, network: Topology) -> tuple[Load, ...]:
+def plan_loads(plan: Plan, positions: Ints, size: float, network: Topology) -> tuple[Load, ...]:
     """Return the loads of a plan on a topology; ``positions[i]`` is the node of rank ``i``.
 
     ``size`` is S of nccl-tests (B). Runs of steps that use the same links are one load; so are all
@@ -265,14 +265,14 @@ def lay(plan: Plan, positions: Ints, size: float, network: Topology) -> tuple[Lo
         If a transfer has no path.
     """
     if not runs_ahead(plan) or is_lockstep(plan, positions, size, network):
-        return lay_in_step(plan, positions, size, network)
+        return lockstep_loads(plan, positions, size, network)
     written = write(plan, positions, size, network)
     took = alone(written, 0.0, network)
     return (_load_of_software(plan.overhead, network), _load_of_transfers(written, took, network))
 
 
-def lay_in_step(plan: Plan, positions: Ints, size: float, network: Topology) -> tuple[Load, ...]:
-    """Return the loads of :func:`lay` in closed form, as if each step ended for all ranks at once.
+def lockstep_loads(plan: Plan, positions: Ints, size: float, network: Topology) -> tuple[Load, ...]:
+    """Return the loads of a plan in closed form, as if each step ended for all ranks at once.
 
     Raises
     ------
@@ -304,7 +304,7 @@ def program(
     plan
         How it is carried out, None if unknown.
     loads
-        Its loads, from :func:`lay`.
+        Its loads, from :func:`plan_loads`.
     where
         Positions of its ranks, its size (B) and the network.
     """

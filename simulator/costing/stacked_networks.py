@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.link_load import bytes_on_links, is_wide, lay_in_step, summed, ways_of
+from simulator.costing.link_load import bytes_on_links, is_wide, lockstep_loads, summed, ways_of
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Schedule, Step
 from simulator.support.arrays import Floats, Ints, Mask
@@ -56,7 +56,7 @@ class OneNetwork:
         """
         key = id(schedule), positions.tobytes(), pipelined
         if key not in self._wires:
-            loads = lay_in_step(Plan(schedule, pipelined=pipelined), positions, 1.0, self.graph)
+            loads = lockstep_loads(Plan(schedule, pipelined=pipelined), positions, 1.0, self.graph)
             all_of = loads[0]
             wire = Wire(
                 per_byte=sum(load.transfer for load in loads),
@@ -113,18 +113,18 @@ class Networks:
         """
         key = id(schedule), positions.tobytes(), pipelined
         if key not in self._wires:
-            wire = on_networks(self.laid(schedule, positions), self, pipelined=pipelined)
+            wire = on_networks(self.class_loads(schedule, positions), self, pipelined=pipelined)
             self._wires[key] = schedule, wire
         return self._wires[key][1]
 
-    def laid(self, schedule: Schedule, positions: Ints) -> "ClassLoads":
+    def class_loads(self, schedule: Schedule, positions: Ints) -> "ClassLoads":
         """Return the loads of a schedule on classes of links, once for all networks with these."""
         key = id(schedule), positions.tobytes()
         if key not in self._laid:
-            self._laid[key] = schedule, laid(schedule, positions, self)
+            self._laid[key] = schedule, class_loads(schedule, positions, self)
         return self._laid[key][1]
 
-    def keeps_step(self, schedule: Schedule, positions: Ints) -> Mask:
+    def in_lockstep(self, schedule: Schedule, positions: Ints) -> Mask:
         """Mark the networks on which a call takes the time of :meth:`wire`, shape ``(S,)``.
 
         Elsewhere ranks may run ahead of each other
@@ -139,7 +139,7 @@ class Networks:
             return np.ones(len(self), dtype=np.bool_)
         return self._lockstep(schedule, positions).on(self.bandwidth, self.latency)
 
-    def keeps_step_anyhow(self, schedule: Schedule, positions: Ints) -> bool:
+    def always_in_lockstep(self, schedule: Schedule, positions: Ints) -> bool:
         """Whether that holds on all networks with the same graph and classes.
 
         Raises
@@ -243,7 +243,7 @@ class ClassLoads:
         return int(self.repeats.sum())
 
 
-def laid(schedule: Schedule, positions: Ints, networks: Networks) -> ClassLoads:
+def class_loads(schedule: Schedule, positions: Ints, networks: Networks) -> ClassLoads:
     """Return the loads of a schedule on the classes of links, equal on all networks with these.
 
     Raises

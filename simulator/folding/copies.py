@@ -407,7 +407,7 @@ def _check_colours(symmetry: Symmetry, colours: Colours, stand_in: Longs) -> Non
     if (colour != stand_in_colour).any():
         rank = int(np.flatnonzero(colour != stand_in_colour)[0])
         raise CannotFoldError(
-            f"the calls of rank {rank} put other load on the network than those of rank"
+            f"the calls of rank {rank} put a different load on the network than those of rank"
             f" {stand_in[rank]}, which stands for it"
         )
 

@@ -167,7 +167,7 @@ def _programs(workload: Workload, rows: OpsByRank, slot: Longs) -> Hashes:
     return mixed(summed(op, workload.rank, ranks), summed(edge, workload.rank[source], ranks))
 
 
-def refine(job: JobOutline, symmetry: Symmetry, lay: LoadsOfGroup) -> Colours:
+def refine(job: JobOutline, symmetry: Symmetry, loads_of_group: LoadsOfGroup) -> Colours:
     """Refine the colours of components and groups until none splits.
 
     Raises
@@ -188,7 +188,7 @@ def refine(job: JobOutline, symmetry: Symmetry, lay: LoadsOfGroup) -> Colours:
     colours = _refined_colours(colour, pairs, job.bundle)
     if len(np.unique(colours.component)) == parts:
         return colours  # all components differ, whatever their links
-    kind, share, sends = _hash_groups(job, symmetry, lay)
+    kind, share, sends = _hash_groups(job, symmetry, loads_of_group)
     return _refined_colours(colour, pairs._replace(role=mixed(role, share)), kind, sends)
 
 
@@ -251,7 +251,7 @@ class _PatternHashes(NamedTuple):
 
 
 def _hash_groups(
-    job: JobOutline, symmetry: Symmetry, lay: LoadsOfGroup
+    job: JobOutline, symmetry: Symmetry, loads_of_group: LoadsOfGroup
 ) -> tuple[Hashes, Hashes, _Sends]:
     """Hash the calls and pattern of each group, the load of each pair, and the messages.
 
@@ -268,7 +268,7 @@ def _hash_groups(
         if pattern is None:
             raise CannotFoldError("paths between like nodes are chosen by a hash among equal ones")
         if (pattern, bundle) not in by_pattern:
-            carried, components = lay(group), symmetry.components(ranks)
+            carried, components = loads_of_group(group), symmetry.components(ranks)
             loads = [load for carried_call in carried for load in carried_call.loads]
             by_pattern[pattern, bundle] = _PatternHashes(
                 len(by_pattern),

@@ -1,6 +1,6 @@
 """Names as people write them: other spellings of known names, and suggestions for misprints."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 _MOST = 3
@@ -52,7 +52,12 @@ def did_you_mean(text: str, candidates: Iterable[str]) -> str:
     'did you mean analytic? '
     """
     names = nearest(text, candidates)
-    return f"did you mean {' or '.join(names)}? " if names else ""
+    return f"did you mean {either(names)}? " if names else ""
+
+
+def either(names: Sequence[str]) -> str:
+    """Join names of which one is meant: ``a, b or c``."""
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def one_of(text: str, candidates: Iterable[str]) -> str:

@@ -8,12 +8,13 @@ In files and on the command line it is text with a unit. Bits are spelt ``bit``,
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from pydantic import BeforeValidator
 
 from simulator.support.errors import QuantityError, WorkloadError, shown
+from simulator.support.names import either
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
@@ -173,7 +174,7 @@ def _no_unit(number: str, unit: str, base: str) -> str:
         ]
     units.sort(key=lambda candidate: "bit" not in candidate)  # a small b is more often a bit
     if units:
-        return f"did you mean {' or '.join(repr(f'{number} {candidate}') for candidate in units)}?"
+        return f"did you mean {either([repr(f'{number} {candidate}') for candidate in units])}?"
     return f"unit {unit!r} is not one of {', '.join(_UNITS[base])}"
 
 
@@ -363,3 +364,9 @@ def format_ranks(ranks: Iterable[int]) -> str:
         else:
             parts.append([rank])
     return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def some_ranks(ranks: Sequence[int], most: int = 8) -> str:
+    """Format the first of some ranks, and how many there are if these are not all."""
+    head = ", ".join(map(str, ranks[:most]))
+    return f"{head}, ... ({len(ranks)} in all)" if len(ranks) > most else head

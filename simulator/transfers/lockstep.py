@@ -54,7 +54,8 @@ class Pace(NamedTuple):
 def is_lockstep(plan: Plan, positions: Positions, size: float, network: Topology) -> bool:
     """Whether a call alone on its links takes the sum of its steps.
 
-    Arguments are those of :func:`simulator.costing.link_load.lay`; the plan is a list of transfers.
+    Arguments are those of :func:`simulator.costing.link_load.plan_loads`; the plan is a list of
+    transfers.
 
     Raises
     ------

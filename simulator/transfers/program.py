@@ -61,7 +61,7 @@ def write(plan: Plan, positions: Positions, size: float, network: Topology) -> P
     Parameters
     ----------
     plan, positions, size, network
-        As :func:`simulator.costing.link_load.lay` has them.
+        As :func:`simulator.costing.link_load.plan_loads` has them.
 
     Raises
     ------

@@ -618,7 +618,7 @@ def test_settings_of_a_simulation_are_refused_where_there_is_none():
     ("words", "told"),
     [
         (("utility", SAMPLE, *CLUSTER, "--engine", "analytical"), "did you mean analytic?"),
-        (("sweep", SAMPLE, *CLUSTER, "-r", "nvlink"), "did you mean scale_up.bandwidth or"),
+        (("sweep", SAMPLE, *CLUSTER, "-r", "nvlink"), "did you mean scale_up.bandwidth,"),
         (("what-if", SAMPLE, *CLUSTER, "scaleout.bandwith x2"), "did you mean 'scale_out.bandw"),
     ],
 )

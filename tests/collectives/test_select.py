@@ -12,7 +12,7 @@ from collectives.select import BY_GRID
 from helpers.calls import call_of
 from helpers.schedules import placed_owners
 from simulator.calls import KINDS
-from simulator.costing.link_load import cost, lay
+from simulator.costing.link_load import cost, plan_loads
 from simulator.support.errors import ScheduleError, WorkloadError
 from simulator.topology import Link, topology
 
@@ -63,7 +63,7 @@ def test_across_equal_domains_it_is_the_faster_of_two(kind):
     for size in (1024.0, MIB, 64 * MIB, 1024 * MIB):
         both = {
             name: cost(
-                lay(
+                plan_loads(
                     plan(call_of(kind, range(8), size), there, Machine(domains), name),
                     np.arange(8, dtype=np.int32),
                     size,
@@ -82,7 +82,7 @@ def test_on_a_full_mesh_every_link_is_used(kind):
     links = [Link(a, b, 100e9, 1e-6) for a in range(4) for b in range(4) if a != b]
     there = topology("mesh", 4, links)
     taken = plan(call_of(kind, range(4), 64 * MIB), there, Machine(np.zeros(4, dtype=np.int32)))
-    loads = lay(taken, np.arange(4, dtype=np.int32), 64 * MIB, there)
+    loads = plan_loads(taken, np.arange(4, dtype=np.int32), 64 * MIB, there)
     assert {len(load.link) for load in loads if load.amount} == {len(links)}
 
 

@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from simulator.accelerators import models
 from simulator.support.errors import ClusterError, PluginError, QuantityError
 from simulator.support.input_files import parse_json, read_text, reason_of
-from simulator.support.names import did_you_mean, nearest, same_name
+from simulator.support.names import did_you_mean, same_name
 from simulator.support.plugins import CLUSTERS, Plugin, load_plugin, plugins
 from simulator.support.quantities import parse_quantity
 from simulator.support.yaml_text import parse_yaml
@@ -273,7 +273,7 @@ def _unknown_cluster(name: str) -> ClusterError:
     hint = did_you_mean(name, (*catalog(), *added_clusters()))
     return ClusterError(
         f"{name}: no such cluster; {hint}twofold clusters lists those of the catalogue; a path of a"
-        " YAML file, or of a graph (.json, .graphml), will do, too"
+        " YAML file, or of a graph (.json, .graphml), works, too"
     )
 
 
@@ -291,8 +291,8 @@ def _complaint(detail: ErrorDetails) -> str:
     value, kind = detail["input"], detail["type"]
     if kind == "extra_forbidden":
         fields = _accepted_fields(detail["loc"])
-        near = nearest(str(detail["loc"][-1]), fields)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"accepted: {', '.join(fields)}"
+        hint = did_you_mean(str(detail["loc"][-1]), fields).strip()
+        hint = hint or f"accepted: {', '.join(fields)}"
         return f"{field}: no such field; {hint}"
     if kind in ("missing", "union_tag_not_found"):
         missing = field if kind == "missing" else f"{field}.topology"

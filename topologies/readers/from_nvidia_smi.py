@@ -205,8 +205,8 @@ def _nvlinks(file: Path, matrix: _Matrix, like: Cluster) -> list[Cable]:
     gpus = list(sums)
     if len(set(counts.values())) > 1 or len(counts) != len(gpus) * (len(gpus) - 1) // 2:
         raise ClusterError(
-            f"{file}: {max(sums.values())} NVLinks at one GPU are more than the {most} it has, and"
-            " pairs differ, which a switch does not explain"
+            f"{file}: {max(sums.values())} NVLinks of one GPU, which has {most}; they would be"
+            " those of a switch if all pairs of GPUs had as many, but pairs differ"
         )
     width = float(next(iter(counts.values())))
     if width > most:

@@ -386,8 +386,10 @@ def _bandwidths(card: WorkloadCard) -> Bandwidths:
         return Bandwidths(None, None)
     total, per_node = card.xpu.total_count, card.xpu.count_per_node
     if total is not None and per_node is not None and total <= per_node and per_node > 1:
-        return Bandwidths(None, values[0], (f"{where}: one value on one node: taken as scale-up",))
-    return Bandwidths(values[0], None, (f"{where}: one value: taken as scale-out",))
+        return Bandwidths(
+            None, values[0], (f"{where}: one value on one node: assumed to be scale-up",)
+        )
+    return Bandwidths(values[0], None, (f"{where}: one value: assumed to be scale-out",))
 
 
 def _complaint(detail: ErrorDetails) -> str:

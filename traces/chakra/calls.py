@@ -16,7 +16,7 @@ import numpy as np
 from simulator.calls import UNKNOWN
 from simulator.support.arrays import Floats, by_appearance
 from simulator.support.errors import TraceError, WorkloadError
-from simulator.support.quantities import bytes_per_element
+from simulator.support.quantities import bytes_per_element, some_ranks
 from simulator.workload import What
 from traces.chakra.files import MOST_RANKS, GroupTable, NamedGroup, find
 from traces.chakra.nodes import Index, RankNodes
@@ -34,11 +34,12 @@ _GATHERING = ("all_gather", "gather")
 _SPELLED = {kind.upper(): number for kind, number in COLLECTIVES.items()}
 _TENSOR = re.compile(r"Tensor\(([^()]*(?:\([^()]*\))?)\)")
 
-NO_KIND = "without a kind: not matched between ranks, each costs what was measured"
-NO_OTHERS = "collectives whose other ranks are unknown: each costs what was measured"
-NO_PEER = "messages without a peer: each costs what was measured"
+NO_KIND = "without a kind: not matched between ranks, each keeps its measured time"
+NO_OTHERS = "collectives whose other ranks are unknown: each keeps its measured time"
+NO_PEER = "messages without a peer: each keeps its measured time"
 DIMENSIONS = (
-    "calls on some dimensions of a network that the files do not describe: taken as the whole job"
+    "calls on some dimensions of a network that the files do not describe: assumed to be the whole"
+    " job"
 )
 NAMED_KIND = "calls without comm_type: the kind is taken from the name"
 
@@ -131,7 +132,7 @@ def _collective(ranked: RankNodes, position: int, job: JobGroups, notes: Counter
         ranks = all_ranks
     if ranks is not None and ranked.rank not in ranks:
         raise TraceError(
-            f"{ranked.where(position)}: pg_name {_name(values)!r} is ranks {_shown(ranks)}, "
+            f"{ranked.where(position)}: pg_name {_name(values)!r} is ranks {some_ranks(ranks)}, "
             f"and this is rank {ranked.rank}"
         )
     if ranks in (None, (ranked.rank,)) and len(all_ranks) == 1:
@@ -274,8 +275,3 @@ def _dtype(node: ChakraNode) -> str:
     except WorkloadError:
         return ""
     return dtype
-
-
-def _shown(ranks: Sequence[int]) -> str:
-    shown = ", ".join(str(rank) for rank in ranks[:8])
-    return f"{shown}, ... ({len(ranks)} in all)" if len(ranks) > 8 else shown

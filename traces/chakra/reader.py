@@ -195,9 +195,9 @@ def load_files(path: Path, files: ChakraFiles) -> Loaded:
             if form.micros or f"{OWN}duration" in form.values:
                 continue
             if form.type == COMP and form.values.get("num_ops"):
-                notes["compute nodes with operations but no duration: taken as 0 s"] += count
+                notes["compute nodes with operations but no duration: assumed to take 0 s"] += count
             if form.type in (MEM_LOAD, MEM_STORE):
-                notes["memory nodes without a duration: taken as 0 s"] += count
+                notes["memory nodes without a duration: assumed to take 0 s"] += count
         tables = (file.groups.groups, files.groups)
         calls.append(rank_calls(nodes, moment, (tables, all_ranks), notes))
     try:
@@ -297,7 +297,9 @@ def _transfers(job: ChakraJob, durations: Floats) -> Floats:
     least[np.isinf(least)] = np.nan
     nothing = np.isnan(least) & np.isnan(job.calls.size)
     if nothing.any():
-        job.notes["calls with neither a size nor a duration: taken as 0 s"] += int(nothing.sum())
+        job.notes["calls with neither a size nor a duration: assumed to take 0 s"] += int(
+            nothing.sum()
+        )
     return np.where(nothing, 0.0, least)
 
 

@@ -96,7 +96,7 @@ def like_steps(read: Callable[[str], Loaded], typical: Loaded) -> list[Workload]
     numbers = typical.coverage.typical_of
     if not numbers:
         raise TraceError(
-            f"{typical.trace}: how steps scatter is not known: that takes {_FEWEST} recorded steps "
+            f"{typical.trace}: the scatter of steps is unknown: it takes {_FEWEST} recorded steps "
             f"that make the same calls, and it has {len(typical.coverage.steps)}; record more steps"
         )
     return [step.workload for step in _readable(read, [str(number) for number in numbers])]

@@ -86,7 +86,9 @@ def _check_all_is_taken(config: "_Config", fields: Fields) -> None:
             raise config.refuse(name, "a model card has no encoder in front of such a decoder")
     for name in ("num_local_experts", "num_experts", "n_routed_experts"):
         if "experts" not in fields and config.number(name, 0) > 1:
-            raise config.refuse(name, f"{config.data[name]} experts, which this model_type has not")
+            raise config.refuse(
+                name, f"{config.data[name]} experts, which this model_type does not have"
+            )
 
 
 _LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len")

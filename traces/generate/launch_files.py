@@ -133,7 +133,7 @@ def _shape(model: Model, launcher: str) -> dict[str, Value]:
     }
     for part, is_there in lacks.items():
         if is_there:
-            _refuse(launcher, f"{model.name} has {part}, which no argument asks for")
+            _refuse(launcher, f"{model.name} has {part}, which no argument sets")
     shape: dict[str, Value] = {
         "num_layers": model.layers,
         "hidden_size": model.hidden,
@@ -355,9 +355,9 @@ def _nemo(job: Job) -> str:
     if p.zero > 1:
         _refuse("nemo", f"MegatronStrategy shards the optimiser alone (zero 1), not zero {p.zero}")
     if not isinstance(model.attention, GroupedAttention):
-        _refuse("nemo", f"{model.name} has latent attention, which GPTConfig has not")
+        _refuse("nemo", f"{model.name} has latent attention, which GPTConfig does not have")
     if model.window is not None:
-        _refuse("nemo", f"{model.name} has a window of attention, which GPTConfig has not")
+        _refuse("nemo", f"{model.name} has windowed attention, which GPTConfig does not have")
     shape: dict[str, Value] = {
         **_shape(model, "nemo"),
         "seq_length": run.sequence,
@@ -442,7 +442,10 @@ def _torchtitan(job: Job) -> str:
     if p.zero == 1:
         _refuse("torchtitan", "FSDP2 shards gradients with the optimiser's states: zero 2 or 3")
     if p.tp > 1 and not p.sequence_parallel:
-        _refuse("torchtitan", "its tensor ranks cut the sequence, too: add --sequence-parallel")
+        _refuse(
+            "torchtitan",
+            "its tensor parallelism also divides the sequence: add --sequence-parallel",
+        )
     name, flavor = _FLAVORS[plan.model.name]
     parallelism: dict[str, object] = {
         "data_parallel_replicate_degree": p.dp_replicate if p.zero else p.dp,
@@ -499,13 +502,13 @@ def _check_deepspeed(job: Job) -> None:
     _of_choices(_DEEPSPEED_OPTIMIZERS, run.optimizer, "optimizer", "deepspeed")
     _of_choices(_DEEPSPEED_PRECISIONS, run.precision, "precision", "deepspeed")
     cannot = {
-        f"cp {p.cp} is a matter of the program": p.cp > 1,
-        f"ep {p.ep} is a matter of the program": p.ep > 1,
-        "its automatic tensor parallelism does not cut the sequence": p.sequence_parallel,
+        f"cp {p.cp} is set in the program, not in this file": p.cp > 1,
+        f"ep {p.ep} is set in the program, not in this file": p.ep > 1,
+        "its automatic tensor parallelism does not divide the sequence": p.sequence_parallel,
         "its automatic tensor parallelism has no pipeline": p.tp > 1 and p.pp > 1,
-        "its automatic tensor parallelism goes with zero 0 to 2": p.tp > 1 and p.zero > 2,
+        "its automatic tensor parallelism needs zero 0 to 2": p.tp > 1 and p.zero > 2,
         f"its pipelines shard the optimiser alone, not zero {p.zero}": p.pp > 1 and p.zero > 1,
-        "MiCS replicates the shards of zero 3, not of others": p.dp_replicate > 1 and p.zero < 3,
+        "MiCS replicates the shards of zero 3 only": p.dp_replicate > 1 and p.zero < 3,
     }
     for reason, is_so in cannot.items():
         if is_so:

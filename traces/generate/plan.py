@@ -253,7 +253,11 @@ class GenerationPlan:
             f"generated, not measured: {self.model.name} on {p.ranks} ranks, {p}",
             f"{self.run}",
             self._kernels_text,
-            *([f"kernels like those of {self.kernels.source} as there"] if self.kernels else []),
+            *(
+                [f"kernels that {self.kernels.source} times take those times"]
+                if self.kernels
+                else []
+            ),
         ]
         lines += [
             f"those of ranks {ranks.first}-{ranks.last} of {_rates_text(ranks.rates)}"

@@ -395,19 +395,19 @@ def _misfits(model: Model, parallelism: Parallelism, run: Training | Serving) ->
     passes = parallelism.ranks_per_stage * model.layers * micro_batches(parallelism, run)
     if passes > _MOST_PASSES:
         yield (
-            f"{passes} times a micro-batch passes a layer on a rank, {_MOST_PASSES} are the most: "
-            "fewer replicas or micro-batches do the same"
+            f"{passes} passes of a micro-batch through a layer on a rank; the limit is "
+            f"{_MOST_PASSES}: use fewer replicas or micro-batches"
         )
     written = model.layers * micro_batches(parallelism, run)
     if written > _MOST_WRITTEN:
         yield (
             f"{model.layers} layers of {micro_batches(parallelism, run)} micro-batches are more "
-            f"than {_MOST_WRITTEN}: a smaller global batch, or larger micro-batches, say the same"
+            f"than {_MOST_WRITTEN}: use a smaller global batch or larger micro-batches"
         )
     if isinstance(run, Training):
         p, interleaved = parallelism, run.schedule == "interleaved"
         if interleaved != (p.virtual > 1):
-            yield f"schedule {run.schedule} does not go with virtual {p.virtual}"
+            yield f"schedule {run.schedule} cannot be combined with virtual {p.virtual}"
         if interleaved and run.micro_batches(p) % p.pp:
             yield f"interleaved: pp {p.pp} does not divide {run.micro_batches(p)} micro-batches"
         return

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import PACKED, head_of, open_file
-from simulator.support.quantities import format_ranks
+from simulator.support.quantities import format_ranks, some_ranks
 from traces.core.events import (
     Job,
     JobHead,
@@ -313,11 +313,11 @@ def _missing(
     if most_are_there and len(present) <= present[-1] and not sample:
         gaps = sorted(set(range(present[-1])) - set(present))
         raise TraceError(
-            f"{path}: no file of rank {_listed(gaps)} among those of ranks {_listed(present)}: "
-            "add it, or use --replicate to copy the others"
+            f"{path}: no file of rank {some_ranks(gaps)} among those of ranks "
+            f"{some_ranks(present)}: add it, or use --replicate to copy the others"
         )
     if len(present) < job_ranks:
-        yield f"{len(present)} of {job_ranks} ranks were recorded: {_listed(present)}"
+        yield f"{len(present)} of {job_ranks} ranks were recorded: {some_ranks(present)}"
 
 
 def _steps(ranks: Sequence[RankHead]) -> Iterator[str]:
@@ -326,11 +326,13 @@ def _steps(ranks: Sequence[RankHead]) -> Iterator[str]:
     for trace in stepped[1:]:
         if not steps[trace] & steps[stepped[0]]:
             raise TraceError(
-                f"{trace.file}: ProfilerStep {_listed(sorted(steps[trace]))}, but "
-                f"{_listed(sorted(steps[stepped[0]]))} in {stepped[0].file}: no step in common"
+                f"{trace.file}: ProfilerStep {some_ranks(sorted(steps[trace]))}, but "
+                f"{some_ranks(sorted(steps[stepped[0]]))} in {stepped[0].file}: no step in common"
             )
     if len({frozenset(numbers) for numbers in steps.values()}) > 1:
-        each = (f"rank {trace.rank}: {_listed(sorted(steps[trace])) or 'none'}" for trace in ranks)
+        each = (
+            f"rank {trace.rank}: {some_ranks(sorted(steps[trace])) or 'none'}" for trace in ranks
+        )
         yield f"the ranks recorded different steps ({'; '.join(each)})"
 
 
@@ -346,8 +348,3 @@ def _clocks(ranks: Sequence[ReadRank]) -> Iterator[str]:
             "files of different runs, or of hosts whose clocks differ; check that they belong "
             "together"
         )
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    shown = ", ".join(str(number) for number in numbers[:8])
-    return f"{shown}, ... ({len(numbers)} in all)" if len(numbers) > 8 else shown

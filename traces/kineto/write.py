@@ -70,7 +70,7 @@ def write_kineto(
     return tuple(files)
 
 
-def what_is_not_told(timeline: Timeline) -> tuple[str, ...]:
+def missing_in_kineto(timeline: Timeline) -> tuple[str, ...]:
     """Return the facts of a simulated step that Kineto files cannot represent; none if all can."""
     workload = timeline.workload
     notes = []

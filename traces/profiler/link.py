@@ -450,7 +450,7 @@ def _notes(graphs: Sequence[LinkedRank], matching: Matching, job: JobHead) -> li
     if lost:
         notes.append(
             f"{lost} collectives whose group is not recorded, though the trace lists "
-            "several: not matched between ranks, each costs what was measured"
+            "several: not matched between ranks, each keeps its measured time"
         )
     unsized = sum(1 for call in matching.calls if np.isnan(call.size))
     if unsized:

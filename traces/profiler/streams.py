@@ -309,7 +309,7 @@ def _in_flight(ops: DeviceOps, op: int) -> int:
     begin, end = graph.start, ops.starts[op]
     graph.notes.append(
         f"{graph.ops[op].lane} was busy for {format_quantity(end - begin, 's')} with what was "
-        "launched before the recording began: taken as compute"
+        "launched before the recording began: counted as compute"
     )
     busy = LocalOp(What.COMPUTE, graph.ops[op].lane, STEP_BEFORE, begin, end, ready=begin)
     return ops.stand_in(busy, op)

@@ -79,7 +79,7 @@ def device_graph(part: StepOps, file: str, job_ranks: int) -> RankGraph:
     if build.unstarted:
         graph.notes.append(
             f"rank {graph.rank}: {build.unstarted} waits for asynchronous ops that began before "
-            "the step or left no event: taken as compute"
+            "the step or left no event: counted as compute"
         )
     return graph
 

@@ -105,7 +105,7 @@ def _coverage(  # noqa: PLR0913 - what the parts of loading know, side by side
     if lost:
         notes.append(
             f"{lost} collectives whose group or size the profile does not record: not "
-            "matched between ranks, each costs what was measured"
+            "matched between ranks, each keeps its measured time"
         )
     if len(graphs) < job_ranks:
         notes.append(

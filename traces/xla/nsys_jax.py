@@ -60,7 +60,7 @@ def _read(file: Path, modules: dict[bytes, HloModule]) -> XlaRecording:
             device.rank = number
         if len(devices) > 1:
             recording.notes.append(
-                f"{file.name}: {len(devices)} devices; taken as those of its threads, in order"
+                f"{file.name}: {len(devices)} devices; assumed to be those of its threads, in order"
             )
     return recording
 

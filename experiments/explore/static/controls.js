@@ -13,11 +13,11 @@ twofold.controls = (() => {
   // `turned(resource, factor, done)` is called while one moves, and with `done` when it rests.
   const sliders = (turned) => {
     const known = new Map();
-    const row = (resource) => {
+    const row = ({ resource, label }) => {
       if (known.has(resource)) return known.get(resource);
       const id = `slider-${resource.replace(/[^a-z0-9]/gi, "-")}`;
       const range = make("input", { type: "range", id, min: -REACH, max: REACH, step: "any", list: "octaves" });
-      const number = make("input", { type: "text", inputmode: "decimal", class: "times", "aria-label": `${resource}: factor` });
+      const number = make("input", { type: "text", inputmode: "decimal", class: "times", "aria-label": `${label}: factor` });
       const value = make("span", { class: "slider-value" });
       const note = make("small", { class: "slider-note" });
       const curve = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -43,7 +43,7 @@ twofold.controls = (() => {
         if (known) turned(resource, given, true);
       });
       made.element = make("div", { class: "slider", "data-resource": resource },
-        make("div", { class: "slider-head" }, make("label", { for: id }, twofold.figures.words(resource)), value), make("div", { class: "slider-track" }, curve, range), make("span", { class: "times-box" }, "×", number), note);
+        make("div", { class: "slider-head" }, make("label", { for: id }, label), value), make("div", { class: "slider-track" }, curve, range), make("span", { class: "times-box" }, "×", number), note);
       known.set(resource, made);
       return made;
     };
@@ -59,7 +59,7 @@ twofold.controls = (() => {
     const update = (answer, state) => {
       const place = at("sliders");
       const rows = answer.sliders.map((one) => {
-        const made = row(one.resource);
+        const made = row(one);
         made.whole = one.whole;
         made.range.title = `2: ${one.means}`;
         made.range.disabled = made.number.disabled = !one.has;

@@ -5,13 +5,12 @@ twofold.figures = (() => {
   const { make } = twofold;
   const at = (id) => document.getElementById(id);
   const signed = (value) => `${value <= -0.005 ? "−" : "+"}${Math.abs(value).toFixed(2)} %`;
-  const words = (resource) => resource.replaceAll("_", "-").replace(".", " ");
 
   const step = (answer) => {
     at("step").textContent = answer.step;
     const gain = answer.gain_pct;
     const same = Math.abs(gain) < 0.005;
-    at("gain").textContent = same ? `recorded: ${answer.base_step}` : gain > 0 ? `saves ${gain.toFixed(2)} % of ${answer.base_step}` : `${(-gain).toFixed(2)} % longer than ${answer.base_step}`;
+    at("gain").textContent = same ? `as recorded: ${answer.base_step}` : gain > 0 ? `saves ${gain.toFixed(2)} % of ${answer.base_step}` : `${(-gain).toFixed(2)} % longer than ${answer.base_step}`;
     at("gain").className = `gain ${same ? "" : gain > 0 ? "good" : "bad"}`;
     const most = Math.max(answer.step_s, answer.base_step_s) || 1;
     at("before-bar").style.setProperty("--long", answer.base_step_s / most);
@@ -29,14 +28,14 @@ twofold.figures = (() => {
 
   // What contention adds; without an answer of the other engine that is being found out.
   const difference = (answer, rests) => {
-    const told = !rests ? "not simulated" : answer.difference_pct === null ? "when the sliders rest …" : `${signed(answer.difference_pct)} against analytic ${answer.analytic_step}`;
+    const told = !rests ? "not simulated" : answer.difference_pct === null ? "simulated when no slider moves …" : `${signed(answer.difference_pct)} against analytic ${answer.analytic_step}`;
     at("difference").textContent = told;
     at("difference").classList.toggle("waiting", rests && answer.difference_pct === null);
   };
 
   const known = new Map();
   // A row a resource, kept from answer to answer, so that bars move and focus stays.
-  const row = (resource, onDouble) => {
+  const row = ({ resource, label }, onDouble) => {
     if (known.has(resource)) return known.get(resource);
     const bar = make("i", { class: "utility-bar" });
     const why = make("span", { class: "utility-why" });
@@ -45,7 +44,7 @@ twofold.figures = (() => {
     const step = make("span", { class: "utility-step" });
     const note = make("small", { class: "utility-note" });
     const button = make("button", { type: "button", class: "utility", "data-resource": resource, onclick: () => onDouble(resource) },
-      make("span", { class: "utility-name" }, words(resource)), make("span", { class: "utility-track" }, bar, whisker, why), value, step);
+      make("span", { class: "utility-name" }, label), make("span", { class: "utility-track" }, bar, whisker, why), value, step);
     const made = { element: make("div", { class: "utility-row" }, button, note), button, bar, whisker, why, value, step, note };
     known.set(resource, made);
     return made;
@@ -58,7 +57,7 @@ twofold.figures = (() => {
     const most = Math.max(1, reach);
     const place = at("utilities");
     const there = all.map((one) => {
-      const made = row(one.resource, onDouble);
+      const made = row(one, onDouble);
       const has = one.utility_pct !== null;
       made.element.classList.toggle("none", !has);
       made.button.disabled = !has;
@@ -89,16 +88,16 @@ twofold.figures = (() => {
   const doubts = (all) => {
     const of = new Map();
     for (const one of all) {
-      for (const told of one.warning.split("; ").filter(Boolean)) of.set(told, [...(of.get(told) ?? []), words(one.resource)]);
+      for (const told of one.warning.split("; ").filter(Boolean)) of.set(told, [...(of.get(told) ?? []), one.label]);
     }
     at("doubts").replaceChildren(...[...of].map(([told, names]) => make("p", { class: "note" }, make("b", {}, names.join(", ")), `: ${told}`)));
   };
 
-  const label = (share) => words([share.what === "communication" ? "" : share.what, share.name].filter(Boolean).join(" ") || share.what);
+  const label = (share) => [share.what === "communication" ? "" : share.what, share.label].filter(Boolean).join(" ") || share.what;
   // Communication is told apart by where it is spent: a colour for each tier, paler its latency.
   const colours = (share) => [
     `use-${share.use || "idle"}`,
-    ...(share.what === "communication" ? ["scale_out", "pcie", "software"].filter((tier) => share.name.startsWith(tier)).map((tier) => `of-${words(tier)}`) : []),
+    ...(share.what === "communication" ? ["scale_out", "pcie", "software"].filter((tier) => share.name.startsWith(tier)).map((tier) => `of-${tier.replace("_", "-")}`) : []),
     ...(share.name.endsWith(" latency") ? ["of-latency"] : []),
   ].join(" ");
   const path = (answer) => {
@@ -115,7 +114,7 @@ twofold.figures = (() => {
       make("i", { class: colours(one) }), make("span", {}, label(one)), make("b", {}, `${one.pct.toFixed(2)} %`), make("small", {}, one.time))));
     if (rest > 0.5) at("path-legend").append(make("span", { class: "share" }, `${rest.toFixed(2)} % in smaller parts`));
     const head = make("thead", {}, make("tr", {}, ...["spent on", "name", "time", "of the step"].map((one, number) => make("th", { class: number > 1 ? "number" : "" }, one))));
-    const body = make("tbody", {}, ...answer.causes.map((one) => make("tr", {}, make("td", {}, one.what), make("td", {}, make("code", {}, one.name)), make("td", { class: "number" }, one.time), make("td", { class: "number" }, `${one.pct.toFixed(2)} %`))));
+    const body = make("tbody", {}, ...answer.causes.map((one) => make("tr", {}, make("td", {}, one.what), make("td", {}, make("code", {}, one.label)), make("td", { class: "number" }, one.time), make("td", { class: "number" }, `${one.pct.toFixed(2)} %`))));
     at("causes").replaceChildren(head, body);
   };
 
@@ -138,5 +137,5 @@ twofold.figures = (() => {
       ...(told.warnings.length ? [["notes", ...told.warnings]] : []),
     ]);
   };
-  return { step, difference, utilities, path, touched, about, words };
+  return { step, difference, utilities, path, touched, about };
 })();

@@ -10,7 +10,7 @@ from collectives.algorithms import hierarchical
 from collectives.algorithms.hierarchical import sharp_all_reduce
 from helpers.calls import call_of
 from helpers.schedules import SIZE, across, bytes_sent, number_of_steps
-from simulator.costing.link_load import cost, lay
+from simulator.costing.link_load import cost, plan_loads
 from simulator.support.errors import ScheduleError
 from topologies import build, load_cluster
 
@@ -58,7 +58,7 @@ def test_each_nic_sends_and_receives_its_share_once(nodes):
     positions = np.arange(8 * nodes, dtype=np.int32)
     chosen = plan(call_of("all_reduce", positions, GIB), network, Machine(positions // 8), "sharp")
     moved = np.zeros(len(network))
-    for load in lay(chosen, positions, GIB, network):
+    for load in plan_loads(chosen, positions, GIB, network):
         moved[load.link] += load.weight * load.amount
     out = network.resource == network.resources.index("scale_out")
     assert moved[out] == pytest.approx(np.full(out.sum(), GIB / 8))
@@ -71,6 +71,6 @@ def test_it_moves_half_of_what_rings_move_between_many_domains_and_is_never_the_
         name: plan(call_of("all_reduce", positions, GIB), network, Machine(positions // 8), name)
         for name in ("sharp", "hierarchical", None)
     }
-    times = {name: cost(lay(one, positions, GIB, network)) for name, one in plans.items()}
+    times = {name: cost(plan_loads(one, positions, GIB, network)) for name, one in plans.items()}
     assert times["sharp"] < times["hierarchical"]
     assert plans[None].schedule.algorithm != "sharp"

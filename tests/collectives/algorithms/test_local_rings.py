@@ -15,7 +15,7 @@ from experiments.scenario.scenario import Site
 from helpers.node_drawings import BOXES
 from helpers.places import SHARED
 from simulator.calls import Call, Group
-from simulator.costing.link_load import cost, lay
+from simulator.costing.link_load import cost, plan_loads
 from simulator.topology import Link, topology
 from topologies import build, load_cluster
 from topologies.readers.from_nccl import from_nccl
@@ -61,7 +61,7 @@ def planned(cluster, kind, size, ranks):
 
 def seconds(cluster, kind, size, ranks):
     found, site = planned(cluster, kind, size, ranks)
-    return cost(lay(found, np.arange(ranks, dtype=np.int32), size, site.topology))
+    return cost(plan_loads(found, np.arange(ranks, dtype=np.int32), size, site.topology))
 
 
 @pytest.mark.parametrize("name", BOXES)

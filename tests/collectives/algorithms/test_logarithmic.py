@@ -11,7 +11,7 @@ from collectives import check
 from collectives.algorithms import logarithmic
 from collectives.algorithms.hierarchical import placed
 from helpers.schedules import SIZE, bytes_sent
-from simulator.costing.link_load import cost, lay
+from simulator.costing.link_load import cost, plan_loads
 from simulator.schedule import Plan
 from simulator.support.errors import ScheduleError
 from topologies import torus
@@ -54,7 +54,7 @@ def test_halving_doubling_on_a_ring_halves_near_first_and_moves_lg_n_times_the_b
     bits = n.bit_length() - 1
     mirrored = [int(f"{rank:0{bits}b}"[::-1], 2) for rank in range(n)]
     times = [
-        cost(lay(Plan(schedule), np.arange(n, dtype=np.int32), size, network))
+        cost(plan_loads(Plan(schedule), np.arange(n, dtype=np.int32), size, network))
         for schedule in (near, placed(near, np.array(mirrored, np.int32)))
     ]
     waits = 2 * (n - 1) * 1e-6

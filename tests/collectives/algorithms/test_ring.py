@@ -16,7 +16,7 @@ from collectives.select import BY_RINGS
 from helpers.calls import call_of
 from helpers.closed_forms import time_on_full_mesh
 from helpers.schedules import SIZE, across, bytes_sent, number_of_steps
-from simulator.costing.link_load import cost, lay
+from simulator.costing.link_load import cost, plan_loads
 from simulator.support.errors import ScheduleError
 from simulator.topology import Link, topology
 
@@ -100,7 +100,7 @@ def chosen(kind, network, algorithm=None, *, ranks=None, size=SIZE):
 
 def time_of(there, network, ranks=None, *, size=SIZE):
     positions = np.arange(network.ranks) if ranks is None else np.array(ranks)
-    return cost(lay(there, positions.astype(np.int32), size, network))
+    return cost(plan_loads(there, positions.astype(np.int32), size, network))
 
 
 def used_once(orders):

@@ -14,7 +14,7 @@ from collectives.bandwidth import least_bytes
 from collectives.select import BY_GRID
 from helpers.calls import call_of
 from helpers.schedules import SIZE, bytes_sent
-from simulator.costing.link_load import cost, lay
+from simulator.costing.link_load import cost, plan_loads
 from simulator.support.errors import ScheduleError
 from simulator.topology import Link, topology
 from topologies import mesh, twisted_torus
@@ -58,7 +58,7 @@ def chosen(kind, network, algorithm=None, *, ranks=None, size=SIZE):
 
 def time_of(there, network, ranks=None, *, size=SIZE):
     positions = np.arange(network.ranks) if ranks is None else np.array(ranks)
-    return cost(lay(there, positions.astype(np.int32), size, network))
+    return cost(plan_loads(there, positions.astype(np.int32), size, network))
 
 
 @given(shape=SHAPES, seed=st.integers(0, 99))
@@ -204,9 +204,9 @@ def test_xla_is_never_slower_than_a_ring_in_the_order_of_ranks(kind, shape):
         ring, chosen = (
             plan(call_of(kind, positions, size), there, machine, name) for name in ("ring", None)
         )
-        times = [cost(lay(one, positions, size, there)) for one in (ring, chosen)]
+        times = [cost(plan_loads(one, positions, size, there)) for one in (ring, chosen)]
         assert times[1] <= times[0]
-    best = cost(lay(chosen, positions, 1e9, there))
+    best = cost(plan_loads(chosen, positions, 1e9, there))
     turns = 2 if kind == "all_reduce" else 1
     n = there.ranks
     assert best <= turns * (n - 1) * (1e-6 + 1e9 / n / 2 / 50e9) * (1 + 1e-9)

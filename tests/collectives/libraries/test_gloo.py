@@ -10,7 +10,7 @@ from collectives.libraries import gloo
 from collectives.libraries.planners import plan, times
 from helpers.calls import call_of, stacked
 from helpers.topologies import scaled
-from simulator.costing.link_load import cost, lay
+from simulator.costing.link_load import cost, plan_loads
 from simulator.topology import SCALE_OUT
 from topologies import build, parse_cluster
 from topologies.cluster.node import Calibrated
@@ -50,7 +50,7 @@ def took(kind, n, size, **numbers):
     network, machine = hosts(n, **numbers)
     call = call_of(kind, range(n), size)
     positions = np.array(call.group.ranks, dtype=np.int32)
-    return cost(lay(plan(call, network, machine), positions, size, network))
+    return cost(plan_loads(plan(call, network, machine), positions, size, network))
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 8])
@@ -165,7 +165,9 @@ def test_costs_on_many_networks_are_those_of_each(kind, calibrated):
         for factor in (0.1, 1.0, 30.0)
     ]
     positions = np.arange(4, dtype=np.int32)
-    one_by_one = [cost(lay(plan(call, one, machine), positions, call.size, one)) for one in each]
+    one_by_one = [
+        cost(plan_loads(plan(call, one, machine), positions, call.size, one)) for one in each
+    ]
     assert times(call, stacked(each), machine) == pytest.approx(one_by_one, rel=1e-9)
 
 
@@ -173,7 +175,9 @@ def test_a_forced_algorithm_pays_the_handshake_too():
     network, machine = hosts(4)
     found = plan(call_of("all_reduce", range(4), 0.0), network, machine, "recursive_doubling")
     positions = np.arange(4, dtype=np.int32)
-    assert cost(lay(found, positions, 0.0, network)) == pytest.approx(4 * (LATENCY + gloo.WAKE))
+    assert cost(plan_loads(found, positions, 0.0, network)) == pytest.approx(
+        4 * (LATENCY + gloo.WAKE)
+    )
 
 
 def test_it_is_a_library_like_others():

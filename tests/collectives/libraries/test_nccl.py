@@ -14,7 +14,7 @@ from collectives.libraries.nccl_constants import tuning
 from helpers.calls import call_of
 from helpers.topologies import scaled
 from helpers.tries import THOROUGH, tries
-from simulator.costing.link_load import cost, lay
+from simulator.costing.link_load import cost, plan_loads
 from simulator.support.errors import ScheduleError
 from simulator.topology import SCALE_OUT, SCALE_UP, Link, topology
 
@@ -46,7 +46,7 @@ def machine(local, nodes, **options):
 def seconds(kind, size, network, there, *, ranks=None, algorithm=None):
     ranks = range(network.ranks) if ranks is None else ranks
     plan = nccl.plan(call_of(kind, ranks, size), network, there, algorithm)
-    return cost(lay(plan, np.array(ranks, dtype=np.int32), size, network))
+    return cost(plan_loads(plan, np.array(ranks, dtype=np.int32), size, network))
 
 
 SHAPES = [(2, 1), (4, 1), (8, 1), (8, 2), (4, 4), (1, 5), (4, 16)]
@@ -89,7 +89,7 @@ def test_nothing_is_faster_than_the_wire(kind, shape):
 def test_in_network_reduction_moves_a_message_once_up_and_once_down():
     network, there = switches(8, 1), machine(8, 1, in_network=True)
     plan = nccl.plan(call_of("all_reduce", range(8), GIB), network, there)
-    (load,) = lay(replace(plan, efficiency=1.0), np.arange(8, dtype=np.int32), GIB, network)
+    (load,) = plan_loads(replace(plan, efficiency=1.0), np.arange(8, dtype=np.int32), GIB, network)
     assert (plan.schedule.algorithm, len(load.link)) == ("nvls", 16)
     assert load.weight * load.amount == pytest.approx(np.full(16, GIB))
 

@@ -14,7 +14,7 @@ from helpers.strategies import SCHEDULES, networks
 from helpers.topologies import scaled
 from helpers.tries import THOROUGH, tries
 from simulator.calls import KINDS
-from simulator.costing.link_load import cost, lay, lay_in_step
+from simulator.costing.link_load import cost, lockstep_loads, plan_loads
 from simulator.costing.stacked_networks import OneNetwork
 from simulator.schedule import Plan
 from simulator.topology import SCALE_OUT, SCALE_UP
@@ -58,7 +58,7 @@ def job(name, ranks, nodes):
 def one_by_one(call, several, machine, algorithm=None):
     positions = np.array(call.group.ranks, dtype=np.int32)
     return [
-        cost(lay(plan(call, network, machine, algorithm), positions, call.size, network))
+        cost(plan_loads(plan(call, network, machine, algorithm), positions, call.size, network))
         for network in several
     ]
 
@@ -184,7 +184,7 @@ def test_beyond_the_last_tree_a_ring_costs_what_it_costs_or_what_the_tree_did():
 
     def carried_out(size, algorithm=None):
         found = plan(call_of("all_reduce", ranks, size), network, machine, algorithm)
-        return found.schedule.algorithm, cost(lay(found, ranks, size, network))
+        return found.schedule.algorithm, cost(plan_loads(found, ranks, size, network))
 
     tree, ring = (carried_out(1e6, name)[0] for name in ("tree", "ring"))
     least, most = 1e3, 1e10
@@ -223,7 +223,7 @@ def test_a_schedule_is_laid_on_any_networks_as_on_each(data, pipelined, kind):
             for resource in (SCALE_UP, SCALE_OUT):
                 on = laid.on(network, resource)[number]
                 assert on == pytest.approx(alone.on(one, resource), rel=1e-12)
-        loads = lay_in_step(Plan(schedule, pipelined=pipelined), positions, 7.0, one)
+        loads = lockstep_loads(Plan(schedule, pipelined=pipelined), positions, 7.0, one)
         whole = laid.latency[number] + 7 * laid.per_byte[number]
         assert whole == pytest.approx(cost(loads), rel=1e-12)
 

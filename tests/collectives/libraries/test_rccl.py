@@ -8,7 +8,7 @@ from collectives.libraries import rccl
 from collectives.libraries.planners import times
 from helpers.calls import call_of
 from helpers.topologies import scaled
-from simulator.costing.link_load import cost, lay
+from simulator.costing.link_load import cost, plan_loads
 from simulator.costing.stacked_networks import classes
 from simulator.topology import SCALE_UP
 from topologies import build, load_cluster
@@ -25,7 +25,7 @@ def machine(ranks):
 def seconds(kind, size, ranks=8, network=None):
     network = network or build(MI300X, ranks)
     found = plan(call_of(kind, range(ranks), size), network, machine(ranks))
-    return cost(lay(found, np.arange(ranks, dtype=np.int32), size, network))
+    return cost(plan_loads(found, np.arange(ranks, dtype=np.int32), size, network))
 
 
 PUBLISHED = [
@@ -90,7 +90,7 @@ def busbw(cluster, kind, nodes):
     there = Machine(domains, library="rccl", overhead=cluster.collective_overhead)
     network = build(cluster, ranks)
     chosen = plan(call_of(kind, range(ranks), size), network, there)
-    took = cost(lay(chosen, np.arange(ranks, dtype=np.int32), size, network))
+    took = cost(plan_loads(chosen, np.arange(ranks, dtype=np.int32), size, network))
     return busbw_factor(kind, ranks) * size / took / 1e9
 
 
@@ -113,6 +113,7 @@ def test_a_larger_broadcast_is_never_faster(kind, ranks):
     plans = [plan(call_of(kind, range(ranks), size), network, there) for size in sizes]
     at = np.arange(ranks, dtype=np.int32)
     taken = [
-        cost(lay(chosen, at, size, network)) for chosen, size in zip(plans, sizes, strict=True)
+        cost(plan_loads(chosen, at, size, network))
+        for chosen, size in zip(plans, sizes, strict=True)
     ]
     assert np.all(np.diff(taken) >= -1e-15)

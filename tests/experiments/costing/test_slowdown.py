@@ -74,7 +74,7 @@ def test_kernels_of_one_name_need_not_be_the_same_work() -> None:
 def test_ranks_that_do_other_work_are_no_speed_up() -> None:
     """Shapes that go round every 240 kernels, 180 to a rank: the n-th is another on each."""
     workload = as_recorded(with_shapes(slowed(0.0, DEEPER), 240).run())
-    with pytest.raises(CalibrationError, match="faster beside calls"):
+    with pytest.raises(CalibrationError, match="faster during communication"):
         measured([workload])
 
 
@@ -155,7 +155,7 @@ def test_explain_tells_the_slow_down_whether_it_is_asked_for_or_not(folder: Path
 def test_explain_says_why_a_trace_does_not_tell_it() -> None:
     report = explain(GLOO, CLUSTER)
     assert report.slow_down is None
-    assert "0 kernels ran both beside a call" in report.slow_down_note
+    assert "0 kernels ran both with and without communication" in report.slow_down_note
     assert report.record()["measured_slow_down"] is None
 
 
@@ -235,7 +235,7 @@ def test_what_is_no_slope_is_refused_before_anything_is_read(asked: str) -> None
 
 
 def test_a_trace_that_cannot_tell_says_why() -> None:
-    with pytest.raises(CalibrationError, match="0 kernels ran both beside a call"):
+    with pytest.raises(CalibrationError, match="0 kernels ran both with and without communication"):
         baseline(GLOO, CLUSTER, Settings(slow_down="trace"))
 
 
@@ -262,8 +262,8 @@ def test_the_command_line_says_what_slope_it_used(folder: Path) -> None:
         CliRunner().invoke(app, [*words, *more], env={"COLUMNS": "200"})
         for more in (("--slow-down", "0.3"), ("--slow-down", "trace"), ("--slow-down", "15%"))
     )
-    assert "kernels take 30.0 % longer beside a call (from --slow-down)" in one.stdout
-    assert "longer beside a call (from the trace, " in other.stdout
+    assert "kernels take 30.0 % longer during communication (from --slow-down)" in one.stdout
+    assert "longer during communication (from the trace, " in other.stdout
     assert "slow-down by overlap: kernels take +" in one.stdout
     assert refused.exit_code == 2
     assert "write 'trace'" in refused.stderr

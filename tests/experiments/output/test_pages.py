@@ -115,7 +115,7 @@ def test_a_page_says_the_answer_error_coverage_and_provenance(report, page):
     best = report.utilities[0]
     assert say_gain(best.utility_pct, best.interval_pct) in " ".join(text.split())
     assert "GPUs twice as fast save" in text
-    for told in ("error of the replay", "bytes known", "starts explained", report.command):
+    for told in ("error of the replay", "sizes known", "starts explained", report.command):
         assert told in text
     for one in report.record()["inputs"]:
         assert one["sha256"] in text

@@ -81,7 +81,7 @@ def test_a_curve_that_is_interrupted_has_its_points(done: int) -> None:
     part = curve(*where, gap=0.02, watch=interrupted_before(done + 2))
     whole = curve(*where, gap=0.02)
     assert whole.interrupted == ""
-    assert part.interrupted == f"interrupted: the curve is of {done} points"
+    assert part.interrupted == f"interrupted: the curve has only {done} points"
     steps = {point.value: point.step_s for point in whole.points}
     assert {point.value: point.step_s for point in part.points}.items() <= steps.items()
     assert len(part.points) == done

@@ -233,8 +233,9 @@ def test_busy_devices_that_buy_little_say_what_is_as_long_beside_them():
     row = asked(two_streams(10, 11), "compute")["compute"]
     assert row.utility_pct == pytest.approx(1.0)
     assert row.warning == (
-        "hidden: devices compute for 100 % of the step, yet twice as fast ones save 1 %: "
-        "communication takes 99 % beside them, and both twice as fast save 50 %"
+        "hidden: devices compute during 100 % of the step, but twice as fast devices save only "
+        "1 %, because communication takes 99 % of it at the same time "
+        "(both twice as fast save 50 %)"
     )
     assert row.warning.removeprefix("hidden: ") in " ".join(
         printed(two_streams(10, 11), "compute").split()
@@ -298,7 +299,7 @@ def test_costs_from_the_trace_are_no_test_of_the_network():
     assert base.error == pytest.approx(0, abs=1e-6)
     assert base.communication_error["median_pct"] is None
     assert "no test of the network" in base.communication_error["note"]
-    assert "transfers       set to what was measured: no test of the network" in printed(
+    assert "collectives     set to the measured times: no test of the network" in printed(
         base, "scale_up.bandwidth"
     )
 
@@ -365,7 +366,7 @@ def test_another_model_is_said(recorded, cluster):
     chip = AcceleratorTable(name=cluster, generation=generation)
     said = hardware_warning(recorded, pinned_chain(1.0), chip, "here")
     assert said.startswith(f"recorded on {recorded}, not on {cluster}: ")
-    assert "only the network is here's" in said
+    assert "only the network is that of here" in said
 
 
 def measured_host():

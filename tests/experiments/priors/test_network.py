@@ -57,7 +57,7 @@ def test_what_is_known_says_which_errors_it_has() -> None:
         assert (one["median_pct"], one["p90_pct"]) == (errors.median_pct, errors.p90_pct)
         assert one["machines"] == list(errors.machines)
     (line,) = say_prior([small, large])
-    assert line.startswith("scale-up from a fitted family: median error")
+    assert line.startswith("scale-up: fitted to machines of this kind, median error")
 
 
 def test_packets_on_full_links_widen_what_is_open_of_large_calls() -> None:

@@ -166,10 +166,10 @@ def test_calls_of_unknown_size_keep_their_time(base):
     size[:10] = np.nan
     scenario = replace(base.scenario, workload=workload.with_calls(size=size))
     done = parse_change("bytes x0.5").apply(scenario)
-    assert done.note.endswith("; 10 of unknown size as they were")
+    assert done.note.endswith("; 10 of unknown size unchanged")
     np.testing.assert_allclose(done.scenario.workload.calls.size, size * 0.5)
     nothing = replace(scenario, workload=workload.with_calls(size=size * np.nan))
-    with pytest.raises(WhatIfError, match="are unknown: they cost what was measured"):
+    with pytest.raises(WhatIfError, match="are unknown: they keep their measured times"):
         parse_change("bytes x0.5").apply(nothing)
 
 
@@ -317,7 +317,7 @@ def test_changes_can_be_drawn_whatever_they_are_called(tmp_path):
     report = what_ifs(job, CLUSTER, ["'*$x_$' x0.5", "calls drop"], settings=settings)
     draw(report.document(), path)
     text = path.read_text()
-    for words in ("as it is", "'*$x_$' x0.5", "with '*$x_$' x2", "calls drop"):
+    for words in ("unchanged", "'*$x_$' x0.5", "with '*$x_$' x2", "calls drop"):
         assert words in text
     draw(sweep(job, CLUSTER, "compute", factors=[1, 2], settings=settings).document(), path)
     assert "with '*$x_$' x2" in path.read_text()

@@ -63,8 +63,10 @@ def test_a_kernel_scales_by_its_shape_else_by_its_name_else_not(tmp_path):
     peaks = (312 * REACHED_PEAK["ampere"]) / (989 * REACHED_PEAK["hopper"])
     expected = [after.seconds / before.seconds, peaks, 2.039 / 3.35, 1.0]
     assert [found[name] for name in NAMES] == pytest.approx(expected)
-    shares = "46 % by shape, 31 % by name as products, 15 % by name as passes over memory, 8 % not"
-    assert shares in kernels.told()
+    shares = (
+        "46 % by shape, 31 % by name as matrix products, 15 % by name as limited by memory, 8 % not"
+    )
+    assert shares in kernels.described()
 
 
 def test_the_what_if_changes_what_is_recognised_and_says_how_much(tmp_path):
@@ -76,7 +78,7 @@ def test_the_what_if_changes_what_is_recognised_and_says_how_much(tmp_path):
     shorter = made.scenario.workload.duration[compute] / workload.duration[compute]
     assert np.all(shorter <= 1.0)
     assert (shorter < 1.0).sum() == 3
-    assert made.note.startswith("A100-SXM4-80GB → H100-SXM5-80GB: of the time of kernels 46 % by")
+    assert made.note.startswith("A100-SXM4-80GB → H100-SXM5-80GB: kernel time scaled: 46 % by")
 
 
 def test_the_same_accelerator_changes_nothing(tmp_path):

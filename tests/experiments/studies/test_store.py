@@ -253,7 +253,7 @@ def test_an_input_that_has_changed_is_computed_anew(tmp_path, monkeypatch):
     )
     answer = run(path, "-d", folder, "-o", "json")
     assert answer.exit_code == 0, answer.output
-    assert "what the study reads has changed" in answer.stderr
+    assert "an input of the study changed" in answer.stderr
     assert '"computed": 4' in answer.stdout
     assert results(folder) != before
 

@@ -18,7 +18,7 @@ from simulator.analytic.contraction import contract
 from simulator.analytic.longest_path import Points, makespans
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
-from simulator.costing.link_load import cost, lay_in_step
+from simulator.costing.link_load import cost, lockstep_loads
 from simulator.engine.simulate import Costs
 from simulator.schedule import Plan, Schedule, Step
 from simulator.support.errors import ScheduleError
@@ -301,7 +301,7 @@ def test_a_call_whose_ranks_run_ahead_takes_less_than_its_steps():
         Step(np.array([0, 2]), np.array([4, 5]), *at_once),
     )
     schedule = Schedule("broadcast", "two pairs", ranks=6, chunks=1, parts=1, steps=steps)
-    in_step = cost(lay_in_step(Plan(schedule), np.arange(6, dtype=np.int32), 8.0, network))
+    in_step = cost(lockstep_loads(Plan(schedule), np.arange(6, dtype=np.int32), 8.0, network))
     assert in_step == pytest.approx(2 * slow)
     assert one_call(Plan(schedule), network, size=8.0, ranks=6).time == pytest.approx(slow + fast)
     for engine in SHARING:

@@ -12,7 +12,7 @@ from helpers.calls import call_of
 from helpers.topologies import scaled
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
-from simulator.costing.link_load import cost, lay
+from simulator.costing.link_load import cost, plan_loads
 from simulator.engine.simulate import simulate
 from simulator.support.errors import ScheduleError
 from simulator.topology import SCALE_OUT, SCALE_UP
@@ -46,7 +46,7 @@ def test_factors_are_as_if_the_links_were_so(up, out, near, far):
         links = scaled(links, tier, bandwidth=bandwidth[tier], latency=latency[tier])
     positions = np.arange(16, dtype=np.int32)
     here, there = (
-        cost(lay(*one))
+        cost(plan_loads(*one))
         for one in ((changed, positions, 1e7, TOPOLOGY), (planned(), positions, 1e7, links))
     )
     assert here == pytest.approx(there, rel=1e-12)

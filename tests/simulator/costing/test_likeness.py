@@ -20,7 +20,7 @@ from simulator.builder import WorkloadBuilder
 from simulator.calls import Call, Group
 from simulator.costing.call_costs import Costs
 from simulator.costing.likeness import Likeness, Likenesses, moved
-from simulator.costing.link_load import lay
+from simulator.costing.link_load import plan_loads
 from simulator.costing.symmetry import symmetry
 from simulator.routing.routes import routes
 from simulator.topology import Link, topology
@@ -73,7 +73,7 @@ def check(network, alike, groups, plan=planner):
     for kind in KINDS:
         for ranks in groups:
             call = Call(kind, Group(ranks), 1e6, "float")
-            laid = lay(plan(call, network), np.array(ranks, np.int32), call.size, network)
+            laid = plan_loads(plan(call, network), np.array(ranks, np.int32), call.size, network)
             found = costs.loads(call)
             assert len(found) == len(laid)
             for one, other in zip(found, laid, strict=True):

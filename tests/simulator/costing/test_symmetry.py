@@ -16,7 +16,7 @@ from helpers.tries import tries
 from simulator.calls import Call, Group
 from simulator.costing.call_costs import Costs
 from simulator.costing.likeness import Likeness
-from simulator.costing.link_load import lay
+from simulator.costing.link_load import plan_loads
 from simulator.costing.symmetry import symmetry
 from simulator.topology import SCALE_OUT
 from topologies import load_cluster, place
@@ -53,7 +53,7 @@ def check_moved(network, plan, groups, kinds=KINDS, alike=None):
             if kind == "send_receive" and len(ranks) != 2:
                 continue
             call = call_of(kind, ranks)
-            direct = lay(plan(call, network), np.array(ranks, np.int32), call.size, network)
+            direct = plan_loads(plan(call, network), np.array(ranks, np.int32), call.size, network)
             found = costs.loads(call)
             assert len(found) == len(direct)
             for one, other in zip(found, direct, strict=True):

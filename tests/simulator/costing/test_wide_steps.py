@@ -9,7 +9,7 @@ import pytest
 from collectives.algorithms import direct
 from simulator.analysis.contention import collision, spread_evenly
 from simulator.costing import link_load
-from simulator.costing.link_load import lay_in_step
+from simulator.costing.link_load import lockstep_loads
 from simulator.costing.stacked_networks import OneNetwork, classes
 from simulator.schedule import Exchange, Plan, Schedule, Step
 from simulator.shares import Shares
@@ -43,7 +43,7 @@ def one_by_one(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(link_load, "WIDEST", RANKS**2)
             fresh = replace(network)  # without what is known of the network
-            return lay_in_step(plan, positions, size, fresh)
+            return lockstep_loads(plan, positions, size, fresh)
 
     return lay
 
@@ -83,7 +83,7 @@ def with_gaps(seed):
 def test_a_wide_step_is_laid_as_its_transfers_one_by_one(network, schedule, pipelined, one_by_one):
     plan = Plan(schedule, efficiency=0.8, pipelined=pipelined, latencies=2.0, step_latency=1e-6)
     positions = np.random.default_rng(3).permutation(RANKS).astype(np.int32)
-    check(lay_in_step(plan, positions, 1e8, network), one_by_one(plan, positions, 1e8, network))
+    check(lockstep_loads(plan, positions, 1e8, network), one_by_one(plan, positions, 1e8, network))
 
 
 @pytest.mark.parametrize("pipelined", [False, True])

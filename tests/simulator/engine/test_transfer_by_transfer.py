@@ -23,7 +23,7 @@ from helpers.strategies import (
 from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
-from simulator.costing.link_load import cost, lay_in_step
+from simulator.costing.link_load import cost, lockstep_loads
 from simulator.engine.simulate import simulate
 from simulator.schedule import Plan, Schedule, Step
 from simulator.topology import Link, topology
@@ -75,7 +75,7 @@ def test_steps_one_after_the_other_take_as_long_or_longer(data, n, size):
     """One step of equal transfers: the longest latency and the longest drain, at most twice."""
     network, schedule = data.draw(networks(n)), direct.all_to_all(n)
     flow, _ = both(schedule, network, size)
-    in_step = cost(lay_in_step(Plan(schedule), np.arange(n, dtype=np.int32), size, network))
+    in_step = cost(lockstep_loads(Plan(schedule), np.arange(n, dtype=np.int32), size, network))
     assert flow * (1 - 1e-9) <= in_step <= 2 * flow * (1 + 1e-9)
 
 
@@ -88,7 +88,7 @@ def test_in_a_step_of_unlike_latencies_nobody_waits_for_the_slowest():
     schedule = Schedule("scatter", "by hand", ranks=3, chunks=3, parts=3, steps=(step,))
     links = [Link(0, "hub", 1.0, 0.0), Link("hub", 1, 1.0, 0.0), Link("hub", 2, 1.0, 9.0)]
     network = topology("hub", 3, links)
-    in_step = cost(lay_in_step(Plan(schedule), np.arange(3, dtype=np.int32), 3.0, network))
+    in_step = cost(lockstep_loads(Plan(schedule), np.arange(3, dtype=np.int32), 3.0, network))
     assert (*both(schedule, network, 3.0), in_step) == pytest.approx((10.0, 10.0, 11.0))
 
 

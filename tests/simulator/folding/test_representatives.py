@@ -174,7 +174,7 @@ def test_a_root_cannot_stand_for_leaves():
     builder.op(What.COLLECTIVE, rank=0, lane="s", name="c", duration=0.0, call=call)
     stands = Copies(np.zeros(4, dtype=np.int64), (np.array([[0, 1, 2, 3]]),))
     assert why_not_copies(builder.build(), stands, Costs(switch_network(4), with_software)) == (
-        "the calls of rank 1 put other load on the network than those of rank 0, "
+        "the calls of rank 1 put a different load on the network than those of rank 0, "
         "which stands for it"
     )
 

@@ -58,7 +58,7 @@ def test_a_rule_and_a_change_take_any_spelling():
 
 def test_resources():
     assert check_resource("ScaleUp.Bandwidth") == "scale_up.bandwidth"
-    with pytest.raises(WhatIfError, match=r"did you mean scale_up\.bandwidth or scale_up\.latency"):
+    with pytest.raises(WhatIfError, match=r"did you mean scale_up\.bandwidth, scale_up\.latency"):
         check_resource("nvlink")
     with pytest.raises(WhatIfError, match=r"did you mean scale_out\.nics_per_node\?"):
         check_resource("NICs")

@@ -11,7 +11,7 @@ from collectives.algorithms import direct, logarithmic, ring, tree
 from collectives.algorithms.direct import spread
 from helpers.strategies import bandwidths, full_network, latencies, networks, sizes
 from helpers.tries import tries
-from simulator.costing.link_load import cost, lay, lay_in_step
+from simulator.costing.link_load import cost, lockstep_loads, plan_loads
 from simulator.schedule import Plan
 from simulator.shares import Shares
 from simulator.topology import Link, topology
@@ -57,8 +57,8 @@ def laid(draw):
 def test_a_call_that_keeps_step_takes_its_steps_one_after_the_other(where):
     plan, positions, size, network = where
     took = alone(write(*where), 0.0, network).time
-    in_step = cost(lay_in_step(plan, positions, size, network))
-    assert cost(lay(plan, positions, size, network)) == pytest.approx(took, rel=1e-9)
+    in_step = cost(lockstep_loads(plan, positions, size, network))
+    assert cost(plan_loads(plan, positions, size, network)) == pytest.approx(took, rel=1e-9)
     if is_lockstep(*where):
         assert took == pytest.approx(in_step, rel=1e-9)
     if has_slowest_chain(*where):
@@ -80,7 +80,7 @@ def test_where_many_networks_are_said_to_keep_step_each_does(where, numbers, dat
     for number, keeps in enumerate(said):
         other = replace(network, bandwidth=wide[of, number], latency=slow[of, number])
         if keeps:
-            in_step = cost(lay_in_step(plan, positions, size, other))
+            in_step = cost(lockstep_loads(plan, positions, size, other))
             took = alone(write(plan, positions, size, other), 0.0, other).time
             assert took == pytest.approx(in_step, rel=1e-9)
 
@@ -93,11 +93,11 @@ def test_time_goes_somewhere_and_every_byte_is_on_its_links_once(where):
     assert found.spent.sum() == pytest.approx(found.time, rel=1e-9, abs=1e-12)
     assert found.spent[-1] >= 3e-6
     expected = np.zeros(len(network))
-    for load in lay_in_step(plan, positions, size, network):
+    for load in lockstep_loads(plan, positions, size, network):
         expected[load.link] += load.weight * load.amount
     assert written.bytes_on_links(len(network)) == pytest.approx(expected, rel=1e-9)
     laid_bytes = np.zeros(len(network))
-    for load in lay(plan, positions, size, network):
+    for load in plan_loads(plan, positions, size, network):
         laid_bytes[load.link] += load.weight * load.amount
     assert laid_bytes == pytest.approx(expected, rel=1e-9)
 
@@ -118,8 +118,8 @@ def test_a_call_whose_ranks_run_ahead_takes_less_than_its_steps():
     network = topology("line", 3, [Link(0, 1, 1.0, 3.0), Link(1, 2, 1.0, 3.0)])
     plan, positions = Plan(direct.scatter(3)), np.arange(3, dtype=np.int32)
     assert not is_lockstep(plan, positions, 18.0, network)
-    assert cost(lay_in_step(plan, positions, 18.0, network)) == pytest.approx(18.0)
-    assert cost(lay(plan, positions, 18.0, network)) == pytest.approx(15.0)
+    assert cost(lockstep_loads(plan, positions, 18.0, network)) == pytest.approx(18.0)
+    assert cost(plan_loads(plan, positions, 18.0, network)) == pytest.approx(15.0)
 
 
 @pytest.mark.parametrize("most", [40, 100, 10_000])

@@ -176,7 +176,7 @@ def test_sources_that_are_no_table_are_refused_beside_a_data_sheet(sources):
 
 
 def test_a_name_that_is_nearly_one_of_the_catalogue_says_which():
-    with pytest.raises(ClusterError, match=r"did you mean dgx-a100 or .*twofold clusters lists"):
+    with pytest.raises(ClusterError, match=r"did you mean dgx-a100, .*twofold clusters lists"):
         load_cluster("dgx-a10")
 
 

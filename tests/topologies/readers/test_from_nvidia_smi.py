@@ -132,5 +132,5 @@ def test_an_unknown_processor_is_said_to_be(tmp_path):
 
 def test_uneven_links_are_of_no_switch(tmp_path):
     text = "GPU0 GPU1 GPU2\nGPU0 X NV12 NV8\nGPU1 NV12 X NV8\nGPU2 NV8 NV8 X\n"
-    with pytest.raises(ClusterError, match="20 NVLinks at one GPU are more than the 12"):
+    with pytest.raises(ClusterError, match="20 NVLinks of one GPU, which has 12"):
         read(tmp_path, text)

@@ -278,7 +278,10 @@ def test_a_folder_with_a_config_will_do(tmp_path):
             {"layer_types": [*["full_attention"] * 2, *["sliding_attention"] * 30]},
             "every n-th layer",
         ),
-        ({"num_local_experts": 8}, "num_local_experts: 8 experts, which this model_type has not"),
+        (
+            {"num_local_experts": 8},
+            "num_local_experts: 8 experts, which this model_type does not have",
+        ),
         ({"layer_types": ["full_attention"]}, "layer_types: of 1 layers, but there are 32"),
         ({"n_layer": 40}, "num_hidden_layers 32 and n_layer 40 contradict each other"),
         ({"add_cross_attention": True}, "add_cross_attention: a model card has no encoder"),

@@ -26,7 +26,7 @@ from simulator.workload import What, Workload
 from topologies import load_cluster
 from traces.core.loaded import Loaded
 from traces.kineto.reader import read_rank
-from traces.kineto.write import what_is_not_told, write_kineto
+from traces.kineto.write import missing_in_kineto, write_kineto
 from traces.load import load
 
 CLUSTER = load_cluster("dgx-a100")
@@ -481,10 +481,10 @@ def test_a_sender_that_waits_for_its_receiver_to_post_is_refused() -> None:
 
 def test_what_a_trace_does_not_tell_is_said() -> None:
     loaded = load(SAMPLES / "gloo-ddp-4", "median")
-    notes = what_is_not_told(Scenario(loaded.workload, CLUSTER).run())
+    notes = missing_in_kineto(Scenario(loaded.workload, CLUSTER).run())
     assert notes == ("4 calls that the host carried out are written as NCCL kernels on streams",)
     loaded = load(SAMPLES / "jax-cpu-4", "median")
-    notes = what_is_not_told(Scenario(loaded.workload, CLUSTER).run())
+    notes = missing_in_kineto(Scenario(loaded.workload, CLUSTER).run())
     assert any("waits between streams are not written as events" in note for note in notes)
 
 

@@ -77,7 +77,7 @@ def with_groups(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]
         "were found by collectives that end together"
     )
     if lost:
-        note += f"; {lost} collectives end with no other and cost what was measured"
+        note += f"; {lost} collectives end with no other and keep their measured times"
     return [
         _recorded(trace, rank_records) for trace, rank_records in zip(traces, records, strict=True)
     ], [note]

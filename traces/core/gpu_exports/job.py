@@ -98,7 +98,7 @@ _HELD_BY_NAME = 0.2
 _SAME = 0.01
 """If the shares of two ranges differ by less, the longer is the outer one."""
 _NONE = (
-    "no range repeats around each step: the whole recording is taken; mark steps with "
+    "no range repeats around each step: the whole recording is used; mark steps with "
     "torch.cuda.nvtx.range_push(f'step {i}')"
 )
 
@@ -132,7 +132,9 @@ def add_steps(
     steps = _aligned(traces, [_steps(trace, unit, ranges) for trace, unit, ranges in rows])
     numbers = set.intersection(*({step.number for step in rank_steps} for rank_steps in steps))
     if not numbers:
-        return list(traces), ["the ranks' ranges have no step in common: all is taken"]
+        return list(traces), [
+            "the ranks' ranges have no step in common: the whole recording is used"
+        ]
     left = sum(len(rank_steps) for rank_steps in steps) - len(numbers) * len(steps)
     note = f"a step is a range {agreed[0].name!r}: {len(numbers)} of them"
     note += f"; {left} that not every rank recorded are left out" if left else ""

@@ -13,7 +13,7 @@ from collectives.machine import time_multiple
 from experiments.questions.calibrate import write_cluster
 from experiments.questions.collective import collective
 from simulator.calls import Call, Group
-from simulator.costing.link_load import cost, lay
+from simulator.costing.link_load import cost, plan_loads
 from simulator.costing.stacked_networks import classes
 from simulator.support.errors import CalibrationError, TraceError, WhatIfError
 from topologies import build, load_cluster
@@ -99,7 +99,7 @@ def test_mpi_s_calls_are_those_of_no_library(tmp_path):
     report = tf.calibrate_logs(path, "dgx-a100", ranks=8)
     assert report.cluster.library.name == "none"
     assert any("MPI" in note for note in report.notes)
-    assert any("fill nodes in order" in note for note in report.notes)
+    assert any("assumed to fill nodes in order" in note for note in report.notes)
 
 
 def test_figures_are_drawn(slow, tmp_path):
@@ -162,7 +162,7 @@ def test_a_multiple_of_the_time_is_one_of_all_parts(library):
         machine = Machine(
             np.zeros(8, dtype=np.int32), library, "ampere", overhead=1e-5, calibration=known
         )
-        alone = cost(lay(plan(call, network, machine), where, call.size, network))
+        alone = cost(plan_loads(plan(call, network, machine), where, call.size, network))
         assert times(call, many, machine) == pytest.approx([alone])
         found.append(alone)
     assert found[1] == pytest.approx(3 * found[0])

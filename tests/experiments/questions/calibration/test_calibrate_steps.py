@@ -59,7 +59,9 @@ def test_a_plan_of_before_the_steps_says_so_and_claims_no_error_of_them(tmp_path
     base, plain = (baseline(plan, cluster) for cluster in (machine, load_cluster("dgx-a100")))
     assert base.has_other_rates
     assert base.step_prior == plain.step_prior
-    assert any("do not come from the measured steps" in doubt.cause for doubt in trust(base).doubts)
+    assert any(
+        "does not use the kernel and host times" in doubt.cause for doubt in trust(base).doubts
+    )
     assert not plain.has_other_rates
 
 

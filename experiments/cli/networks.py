@@ -225,7 +225,10 @@ def collective(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Time a collective as nccl-tests does, or several concurrent ones."""
-    _check_nodes(ctx.params["nodes"], cluster)
+    from topologies.cluster.bare import is_bare
+
+    if ctx.params["nodes"] is not None and is_bare(cluster):
+        raise typer.BadParameter("--nodes has no effect for a bare network: it has none.")
     changes = (*_transport(ctx.params["transport"]), *(ctx.params["what_if"] or ()))
     several = _calls(calls or [])
     if several is not None:
@@ -296,13 +299,6 @@ _OF_ONE_KIND = ("sizes", "algorithm", "imbalance", "compare")
 """Options that have no effect where calls are written out."""
 _OF_MODEL_ALONE = ("sizes", "algorithm", "imbalance", "engine")
 """Options that have no effect where measured calls say what is modelled, and how."""
-
-
-def _check_nodes(nodes: int | None, cluster: str) -> None:
-    from topologies.cluster.bare import is_bare
-
-    if nodes is not None and is_bare(cluster):
-        raise typer.BadParameter("--nodes has no effect for a bare network: it has none.")
 
 
 def _transport(name: str | None) -> list[str]:

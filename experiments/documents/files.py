@@ -156,7 +156,7 @@ def program(report: "ProgramReport") -> Document:
             call.collective,
             call.group,
             "" if call.ranks is None else str(call.ranks),
-            "unknown" if math.isnan(call.size) else f"{call.size:,.0f} B",
+            "unknown" if call.size is None else f"{call.size:,.0f} B",
             call.dtype,
             f"{call.count:,}",
         )
@@ -392,7 +392,7 @@ def hang(report: "HangReport") -> Document:
     dumped = f"{len(job.dumps):,} of {plural(job.job_ranks, 'rank')}"
     if job.not_dumped:
         dumped += f"; no dump of {_ranks(job.not_dumped)}"
-    calls = Section("calls", "Calls", [_calls(report, _by_relevance(job))], wide=True)
+    calls = Section("calls", "Calls", [_calls(_by_relevance(job))], wide=True)
     return Document(
         title=f"Flight recorder: {report.trace}",
         headline=headline,
@@ -466,26 +466,26 @@ def _by_relevance(job: "Hang") -> list["StuckCall"]:
             -len(call.joined),
             not call.missing,
             not call.unknown,
-            call.since,
+            call.since_s,
         ),
     )
 
 
-def _calls(report: "HangReport", calls: Sequence["StuckCall"]) -> Table:
+def _calls(calls: Sequence["StuckCall"]) -> Table:
     rows = [
         Row(
             (
                 "/".join(call.kinds),
                 call.group,
                 str(call.sequence),
-                "unknown" if call.sizes[0] is None else say_size(call.sizes[0]),
-                say_time(since),
+                "unknown" if call.sizes_bytes[0] is None else say_size(call.sizes_bytes[0]),
+                say_time(call.since_s),
                 _ranks(call.joined),
                 _ranks(call.missing) or "none",
                 _ranks(call.unknown),
             )
         )
-        for call, since in zip(calls, report.since(calls), strict=True)
+        for call in calls
     ]
     columns = ["call", "|group", ">number", ">size", ">made at", "|ranks waiting", "|missing"]
     if any(call.unknown for call in calls):
@@ -496,7 +496,7 @@ def _calls(report: "HangReport", calls: Sequence["StuckCall"]) -> Table:
 
 
 def _named(call: "StuckCall") -> str:
-    size = "" if call.sizes[0] is None else f" of {say_size(call.sizes[0])}"
+    size = "" if call.sizes_bytes[0] is None else f" of {say_size(call.sizes_bytes[0])}"
     if call.kinds == ("message",):
         return f"the message{size} from rank {call.ranks[0]} to rank {call.ranks[1]}"
     return f"{call.kinds[0]} {call.sequence}{size} of {call.group}[{len(call.ranks)}]"
@@ -505,7 +505,7 @@ def _named(call: "StuckCall") -> str:
 def _difference(call: "StuckCall") -> str:
     if len(call.kinds) > 1:
         return ", ".join(call.kinds)
-    sizes = ("unknown" if size is None else f"{size:,} B" for size in call.sizes)
+    sizes = ("unknown" if size is None else f"{size:,} B" for size in call.sizes_bytes)
     return f"{call.kinds[0]} of {' and of '.join(sizes)}"
 
 

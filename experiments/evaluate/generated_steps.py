@@ -194,20 +194,15 @@ def representatives(
     else:
         part = replace(all_ranks, replicas=replicas)
         workload = expand(programs, part)
-        reason = _why_not(workload, part, cluster, settings)
+        forced = tuple(parse_rule(rule) for rule in settings.algorithms)
+        scenario = Scenario(workload, cluster, settings.engine, settings.nodes, forced)
+        stand_ins = copies(workload, part.parallelism, replicas)
+        reason = why_not_copies(workload, stand_ins, scenario.costs())
         if not reason:
             ranks = f"{len(workload.ranks)} of {p.ranks} ranks stand for all"
             return GeneratedStep(part, workload, computed, programs[0].clock.shares(), ranks)
     text = f"nothing is folded: {reason}"
     return _all_ranks(all_ranks, programs, text)
-
-
-def _why_not(workload: Workload, plan: GenerationPlan, cluster: Cluster, settings: Settings) -> str:
-    """Return why the replicas of a plan do not represent all ranks on a cluster; "" if they do."""
-    forced = tuple(parse_rule(rule) for rule in settings.algorithms)
-    scenario = Scenario(workload, cluster, settings.engine, settings.nodes, forced)
-    stand_ins = copies(workload, plan.parallelism, plan.replicas or plan.parallelism.dp)
-    return why_not_copies(workload, stand_ins, scenario.costs())
 
 
 def simulated(plan: GenerationPlan, cluster: Cluster, settings: Settings | None = None) -> Timeline:

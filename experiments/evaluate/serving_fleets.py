@@ -391,7 +391,11 @@ def _run_of(
         check_lengths(instances, requested)
         hashes = requested.hashes if instances.caches_prefixes else None
         requested = columns_of(requested)
-    columns = _ordered(instances, requested)
+    if instances.by_priority and requested.priority is None:
+        raise WorkloadError("the requests have no priorities: use --policy fcfs")
+    if instances.router == "session" and (requested.session < 0).all():
+        raise WorkloadError("the requests have no sessions: use --router prefix")
+    columns = requested if instances.by_priority else requested._replace(priority=None)
     _check_size(instances, columns)
     fleet = _fleet_of(instances, columns, hashes.tokens if hashes else 0, before, host)
     first_chunk = (instances.decode or instances.deployment).engine.first_chunk
@@ -451,21 +455,6 @@ def _host_of(instances: Instances, factor: float) -> Host:
     return usual._replace(**{name: getattr(usual, name) / factor for name in names})
 
 
-def _ordered(instances: Instances, columns: Columns) -> Columns:
-    """Return requests with effective priorities; refuse those without the columns in use.
-
-    Raises
-    ------
-    WorkloadError
-        If they name no priorities or sessions.
-    """
-    if instances.by_priority and columns.priority is None:
-        raise WorkloadError("the requests have no priorities: use --policy fcfs")
-    if instances.router == "session" and (columns.session < 0).all():
-        raise WorkloadError("the requests have no sessions: use --router prefix")
-    return columns if instances.by_priority else columns._replace(priority=None)
-
-
 def _switches(outages: tuple[Outage, ...]) -> list[tuple[int, int, float]]:
     """Return which instances go down (1) or come back (0), and when."""
     return [
@@ -479,21 +468,16 @@ def _finish(runs: Sequence[_Run]) -> None:
     """Run fleets to the end: each by itself, unless their caches share the network."""
     for run in runs:
         if run.scaler is not None:
-            _run_scaled(run, run.scaler)
+            while run.reason in (PAUSED, REACHED):
+                run.go_on(run.scaler.next)
+                if run.reason == REACHED and not run.scaler.act(run.scaler.next):
+                    run.reason = STUCK
         while run.instances.decode is None and run.reason == PAUSED:
             run.go_on(math.inf)
     if senders := [run for run in runs if run.instances.decode is not None]:
         cluster = senders[0].instances.deployment.cluster
         ranks = sum(run.instances.ranks for run in runs)
         _run_senders(senders, CacheTransfers(cluster, ranks))
-
-
-def _run_scaled(run: _Run, scaler: Autoscaler) -> None:
-    """Run to the end, with autoscaling at its intervals."""
-    while run.reason in (PAUSED, REACHED):
-        run.go_on(scaler.next)
-        if run.reason == REACHED and not scaler.act(scaler.next):
-            run.reason = STUCK
 
 
 def _run_senders(runs: Sequence[_Run], network: CacheTransfers) -> None:

@@ -76,11 +76,6 @@ class Autoscaler:
         """Return ``DOWN`` as a writable view, a row by instance."""
         return self.state.counters[:, DOWN].reshape(-1, self.width)
 
-    def _loads(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        counters = self.state.counters
-        requests = counters[:, RUNS] + counters[:, WAITS] + counters[:, COMES]
-        return np.asarray(requests.reshape(-1, self.width).sum(axis=1))
-
     def act(self, now: float) -> bool:
         """Do what is due at a time (s); return whether anything can still happen."""
         self.count_to(now)
@@ -89,7 +84,9 @@ class Autoscaler:
             if ready <= now:
                 down[instance] = SERVES
                 del self._starting[instance]
-        loads = self._loads()
+        counters = self.state.counters
+        requests = counters[:, RUNS] + counters[:, WAITS] + counters[:, COMES]
+        loads = np.asarray(requests.reshape(-1, self.width).sum(axis=1))
         for instance in np.flatnonzero((down[:, 0] == DRAINS) & (loads == 0)).tolist():
             self._stop(instance)
         if now >= self._looked:

@@ -253,7 +253,9 @@ def diff(  # noqa: PLR0913 - two steps, each with its trace and cluster
     if settings.what_ifs:
         raise SettingsError("diff compares recorded steps: use what-if for changes")
     trace_or_b = trace if trace_b is None else trace_b
-    settings_b = _settings_of_b(settings, step_b, named=trace_b is not None)
+    if trace_b is None and f"{step_b}" in ("", settings.step):
+        raise SettingsError("name a second trace, or another step of the first (--step-b, step_b=)")
+    settings_b = replace(settings, step=f"{step_b}") if f"{step_b}" else settings
     where = cluster or _card(trace)
     a = _side(trace, where, settings, watch)
     b = _side(trace_or_b, cluster_b or _card(trace_or_b) or where, settings_b, watch)
@@ -274,12 +276,6 @@ def diff(  # noqa: PLR0913 - two steps, each with its trace and cluster
     return DiffReport(
         a=a, b=b, parts=tuple(parts), changes=changes, together=together, notes=tuple(_notes(a, b))
     )
-
-
-def _settings_of_b(settings: Settings, step_b: str | int, *, named: bool) -> Settings:
-    if not named and f"{step_b}" in ("", settings.step):
-        raise SettingsError("name a second trace, or another step of the first (--step-b, step_b=)")
-    return replace(settings, step=f"{step_b}") if f"{step_b}" else settings
 
 
 def _card(trace: Path | str) -> Where:

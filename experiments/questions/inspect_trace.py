@@ -1,6 +1,5 @@
 """Contents of a trace: what can be used, what is missing and why; for dumps, which ranks hang."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -155,18 +154,6 @@ def _finite_or_none(number: float) -> float | None:
     return None if np.isnan(number) else number
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedCalls:
-    """Communication records of one name, group, size (B, null: unknown) and dtype."""
-
-    collective: str
-    group: str
-    ranks: int | None
-    size: float | None
-    dtype: str
-    count: int
-
-
 class ProgramAnswer(Head):
     """Contents of an Execution Trace; ``schema_of_file`` is the version that the file states."""
 
@@ -176,7 +163,7 @@ class ProgramAnswer(Head):
     threads: int
     operators: list[tuple[str, int]]
     data_dependencies: int
-    calls: list[RecordedCalls]
+    calls: list[EtCalls]
     groups: list[tuple[str, list[int] | None]]
     unused: dict[str, int]
 
@@ -201,17 +188,7 @@ class ProgramReport(Report):
             "threads": summary.threads,
             "operators": list(summary.operators),
             "data_dependencies": summary.data_dependencies,
-            "calls": [
-                RecordedCalls(
-                    call.collective,
-                    call.group,
-                    call.ranks,
-                    _finite_or_none(call.size),
-                    call.dtype,
-                    call.count,
-                )
-                for call in summary.calls
-            ],
+            "calls": list(summary.calls),
             "groups": [
                 (label, None if ranks is None else list(ranks)) for label, ranks in summary.groups
             ],
@@ -242,22 +219,6 @@ def look(
     return inspect(trace, step=step)
 
 
-class StuckCallAnswer(TypedDict):
-    """A call that had not ended; ``since_s`` counts from the oldest of them."""
-
-    group: str
-    ranks: list[int]
-    sequence: int
-    kinds: list[str]
-    sizes_bytes: list[int | None]
-    dtype: str
-    since_s: float
-    joined: list[int]
-    started: list[int]
-    missing: list[int]
-    unknown: list[int]
-
-
 @dataclass(frozen=True, slots=True)
 class StuckCallRow:
     """A call that had not ended, as a row; ranks are separated by spaces."""
@@ -286,7 +247,7 @@ class HangAnswer(Head):
     nccl: str
     culprits: list[int]
     circle: list[int]
-    calls: list[StuckCallAnswer]
+    calls: list[StuckCall]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -299,11 +260,6 @@ class HangReport(Report):
     trace: str
     hang: Hang
 
-    def since(self, calls: Sequence[StuckCall]) -> list[float]:
-        """Return by how much each of some calls is younger than the oldest of all (s)."""
-        oldest = min((call.since for call in self.hang.calls), default=0)
-        return [(call.since - oldest) / 1e9 for call in calls]
-
     def answer(self) -> "HangAnswer":
         """Return the JSON answer."""
         hang = self.hang
@@ -315,22 +271,7 @@ class HangReport(Report):
             "nccl": ", ".join(sorted({dump.library for dump in hang.dumps})),
             "culprits": list(hang.culprits),
             "circle": list(hang.circle),
-            "calls": [
-                {
-                    "group": call.group,
-                    "ranks": list(call.ranks),
-                    "sequence": call.sequence,
-                    "kinds": list(call.kinds),
-                    "sizes_bytes": list(call.sizes),
-                    "dtype": call.dtype,
-                    "since_s": since,
-                    "joined": list(call.joined),
-                    "started": list(call.started),
-                    "missing": list(call.missing),
-                    "unknown": list(call.unknown),
-                }
-                for call, since in zip(hang.calls, self.since(hang.calls), strict=True)
-            ],
+            "calls": list(hang.calls),
         }
 
     def table(self) -> Rows:
@@ -340,12 +281,12 @@ class HangReport(Report):
                 group=call.group,
                 sequence=call.sequence,
                 kind="/".join(call.kinds),
-                size_bytes=call.sizes[0],
+                size_bytes=call.sizes_bytes[0],
                 dtype=call.dtype,
-                since_s=since,
+                since_s=call.since_s,
                 joined=" ".join(map(str, call.joined)),
                 missing=" ".join(map(str, call.missing)),
                 unknown=" ".join(map(str, call.unknown)),
             )
-            for call, since in zip(self.hang.calls, self.since(self.hang.calls), strict=True)
+            for call in self.hang.calls
         ]

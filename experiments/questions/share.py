@@ -396,7 +396,11 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
     """
     named = _resources(resources)
     check_factor(factor)
-    window = _window(steps, warm_up)
+    if steps < 2:
+        raise SettingsError(f"steps: {steps}: the mean needs 2 steps or more")
+    if warm_up < 0:
+        raise SettingsError(f"warm_up: {warm_up}: write 0 or more")
+    window = Window(warm_up, steps, _MOST_TIMES * steps)
     files = job_files(traces)
     begins = _begins(starts or {}, list(files))
     machine = load_cluster(cluster)
@@ -416,7 +420,8 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
     )
     utilities = [_utility(report, name, window, watch) for name in named]
     utilities.sort(key=lambda seat: np.inf if seat.utility_pct is None else -seat.utility_pct)
-    read = Inputs(tuple(map(Path, bases_by_file)), _file_of(placement))
+    path = Path(placement)
+    read = Inputs(tuple(map(Path, bases_by_file)), (path,) if path.is_file() else ())
     return replace(report, utilities=tuple(utilities), inputs=read)
 
 
@@ -518,24 +523,11 @@ def _job_name(file: str) -> str:
     return name if path.is_dir() else re.sub(r"(\.[A-Za-z]\w*)+$", "", name) or name
 
 
-def _file_of(placement: Path | str) -> tuple[Path, ...]:
-    path = Path(placement)
-    return (path,) if path.is_file() else ()
-
-
 def _resources(resources: Sequence[str] | str | None) -> tuple[str, ...]:
     if resources is None:
         return ()
     several = (resources,) if isinstance(resources, str) else resources
     return tuple(dict.fromkeys(map(check_resource, several))) or RESOURCES
-
-
-def _window(steps: int, warm_up: int) -> Window:
-    if steps < 2:
-        raise SettingsError(f"steps: {steps}: the mean needs 2 steps or more")
-    if warm_up < 0:
-        raise SettingsError(f"warm_up: {warm_up}: write 0 or more")
-    return Window(warm_up, steps, _MOST_TIMES * steps)
 
 
 def _begins(starts: Mapping[str, str | float], names: Sequence[str]) -> list[float]:

@@ -122,7 +122,11 @@ def parse_timed_call(text: str) -> TimedCall:
     ('all_reduce', 67108864.0, (0, 1, 2, 3, 8), 0.001, 0.002, 10)
     """
     words = _Words.of(text)
-    kind = _kind(words)
+    word = words.next("a kind of call")
+    kind = kind_named(word)
+    if kind is None:
+        hint = did_you_mean(word, KINDS)
+        raise words.wrong(f"{hint}a call begins with its kind: {', '.join(KINDS)}")
     size = 0.0 if kind == "barrier" else _quantity(words, "a size such as 64MiB", "B")
     if kind != "barrier" and not size > 0:
         raise words.wrong("the size must be above 0")
@@ -137,15 +141,6 @@ def parse_timed_call(text: str) -> TimedCall:
         )
     endless = call.every is not None and "x" not in words.given
     return replace(call, times=None) if endless else call
-
-
-def _kind(words: _Words) -> str:
-    word = words.next("a kind of call")
-    kind = kind_named(word)
-    if kind is None:
-        hint = did_you_mean(word, KINDS)
-        raise words.wrong(f"{hint}a call begins with its kind: {', '.join(KINDS)}")
-    return kind
 
 
 def _clause(words: _Words, call: TimedCall) -> TimedCall:

@@ -48,7 +48,6 @@ from experiments.scenario.change import Change, Multiplied, Scaled, is_of_links
 from experiments.scenario.change import changed as with_changes
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import FOLDING, Scenario
-from experiments.settings import Settings
 from experiments.studies.placed import Answer, Base, Chunk, Move, Numbers, Served, Site, digest
 from simulator.support.errors import StudyError, TwofoldError
 from simulator.workload import What
@@ -231,7 +230,13 @@ def scenario_at(base: Base, site: Site, engine: str) -> Scenario:
     """
     settings = replace(site.settings, engine=engine)
     if site.plan is not None:
-        scenario = _generated(site, settings)
+        # Of representative replicas only, if the engine can fold.
+        if settings.engine in FOLDING and not settings.what_ifs:
+            step = representatives(site.plan, site.cluster, settings)
+        else:
+            step = all_ranks(site.plan)
+        loaded = as_loaded(step.workload, step.plan, step.kernel_times)
+        scenario = beside_exchanges(costed(loaded, site.cluster, settings), loaded.generated_by)
     elif base.scenario is not None:
         forced = tuple(parse_rule(rule) for rule in settings.algorithms)
         nodes = None if site.cluster.is_one_graph else settings.nodes
@@ -241,18 +246,6 @@ def scenario_at(base: Base, site: Site, engine: str) -> Scenario:
     else:
         raise StudyError(f"{base.name}: neither recorded nor planned")
     return with_changes(scenario, map(parse_change, settings.what_ifs))[0]
-
-
-def _generated(site: Site, settings: Settings) -> Scenario:
-    """Generate a plan's step: of representative replicas only, if the engine can fold."""
-    if site.plan is None:
-        raise StudyError(f"{site.workload}: has no plan")
-    if settings.engine in FOLDING and not settings.what_ifs:
-        step = representatives(site.plan, site.cluster, settings)
-    else:
-        step = all_ranks(site.plan)
-    loaded = as_loaded(step.workload, step.plan, step.kernel_times)
-    return beside_exchanges(costed(loaded, site.cluster, settings), loaded.generated_by)
 
 
 def moves(

@@ -24,6 +24,7 @@ from uuid import uuid4
 
 import distributed
 from distributed.client import ClosedClientError
+from distributed.utils import silence_logging_cmgr
 
 from experiments.provenance import version
 from experiments.studies.answers import Answerer
@@ -108,7 +109,8 @@ def dask_cluster(bases: Sequence[Base], address: str, note: Note) -> Iterator[Ru
     """
     workers = local_workers(address)
     with ExitStack() as stack:
-        stack.enter_context(_quiet())
+        for logger in _LOGGERS:  # errors are reported here
+            stack.enter_context(silence_logging_cmgr(logging.CRITICAL + 1, logger))
         if workers is not None:
             cluster = distributed.LocalCluster(
                 n_workers=workers,
@@ -123,24 +125,6 @@ def dask_cluster(bases: Sequence[Base], address: str, note: Note) -> Iterator[Ru
         connection.open(_CONNECT)
         connection.describe()
         yield connection.answered
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Dask's log of errors handled here away from the terminal.
-
-    Dask sets levels of some of its loggers, which therefore ignore those of their parents.
-    """
-    names = [name for name in logging.root.manager.loggerDict if name.startswith(_LOGGERS)]
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 class _ConnectionLostError(Exception):

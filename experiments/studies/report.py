@@ -110,7 +110,10 @@ def report(
         number.
     """
     folder_of_study = Path(directory)
-    declared = replace(_declared(folder_of_study), folder=_folder(folder_of_study, folder))
+    if not (folder_of_study / STUDY).is_file():
+        what = "is not a study's directory" if folder_of_study.is_dir() else "is not a directory"
+        raise StudyError(f"{folder_of_study}: {what}: name the directory that study -d wrote")
+    declared = replace(read_study(folder_of_study / STUDY), folder=_folder(folder_of_study, folder))
     stored = _inputs(folder_of_study)
     numbers = [points] if isinstance(points, int) else list(points)
     notes: list[str] = []
@@ -158,13 +161,6 @@ def _with_drawn(explored: Explored, directory: Path, notes: list[str]) -> Explor
         )
         return explored
     return replace(explored, kept=of_draws.kept, chosen=of_draws.chosen)
-
-
-def _declared(directory: Path) -> Declaration:
-    if not (directory / STUDY).is_file():
-        what = "is not a study's directory" if directory.is_dir() else "is not a directory"
-        raise StudyError(f"{directory}: {what}: name the directory that study -d wrote")
-    return read_study(directory / STUDY)
 
 
 def _folder(directory: Path, folder: Path | str | None) -> Path:

@@ -397,7 +397,10 @@ def study(  # noqa: PLR0913 - two files, and who is to do the work and hear of i
             declared, bases, run, store, answers_cache, watch(declared.file.name), note
         ).explore()
         if answers_cache is not None:
-            _trim(answers_cache, note)
+            try:
+                answers_cache.trim()
+            except OutputError as error:
+                note(str(error))
     inputs = Inputs(*_files(declared))
     return StudyReport(declared, explored, tuple(workloads), folder, inputs=inputs)
 
@@ -449,13 +452,6 @@ def _cache(stack: ExitStack, note: Callable[[str], None]) -> Cache | None:
     except OutputError as error:
         note(f"{error}; going on without it")
         return None
-
-
-def _trim(answers_cache: Cache, note: Callable[[str], None]) -> None:
-    try:
-        answers_cache.trim()
-    except OutputError as error:
-        note(str(error))
 
 
 def read_workloads(

@@ -261,9 +261,5 @@ def _unrecognised(workload: Workload, candidates: Sequence[int]) -> str:
 
 def _naming_advice(workload: Workload, groups: Sequence[int]) -> str:
     label = next(filter(None, (workload.groups[group].label for group in groups)), "")
-    return f"name them, as in 'replicas@{_quotable(label)} x4'"
-
-
-def _quotable(label: str) -> str:
-    """Return a label as a word of a what-if, with ``*`` for its spaces."""
-    return label.replace(" ", "*") or "group"
+    quotable = label.replace(" ", "*") or "group"  # a word of a what-if
+    return f"name them, as in 'replicas@{quotable} x4'"

@@ -354,7 +354,8 @@ def _segments(
             between[-1].append(token)
     is_message = np.isin(program.ops, messages)
     launched = np.concatenate([[0], np.cumsum(is_message[:-1])]) if len(is_message) else is_message
-    sees_kernels = _sees_kernels(workload, program)
+    what = workload.what[program.ops]
+    sees_kernels = bool(((what == What.COMPUTE) | (what == What.COPY)).any())
     segments = []
     position, at = 0, np.flatnonzero(is_message)
     for number, inside in enumerate(between):
@@ -385,11 +386,6 @@ def _follows(workload: Workload, ops: Longs, after_kernel: Mask) -> Mask:
     following = np.searchsorted(launched, np.flatnonzero(host))
     follows[host] = np.append(follows[launched], np.False_)[following]
     return follows
-
-
-def _sees_kernels(workload: Workload, program: Program) -> bool:
-    what = workload.what[program.ops]
-    return bool(((what == What.COMPUTE) | (what == What.COPY)).any())
 
 
 def passes_of_ranks(

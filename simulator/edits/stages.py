@@ -273,9 +273,13 @@ class _NewRank:
         numbers = range(int(low + 1e-9), min(parts, int(np.ceil(high - 1e-9))))
         forward = recorded_pass.is_forward
         if self._posted[forward]:
-            self._receive(
-                self._posted[forward].pop(0), self.job.styles[Direction(forward, sends=False)]
-            )
+            # The pass begins after the message that it needs.
+            message = self._posted[forward].pop(0)
+            style = self.job.styles[Direction(forward, sends=False)]
+            if style.is_awaited:
+                self._wait([message])
+            else:
+                self._arrived = dict.fromkeys(style.lanes, message)
         sees_kernels = False
         for number in numbers if forward else reversed(numbers):
             begin, end = max(0.0, low - number), min(1.0, high - number)
@@ -290,13 +294,6 @@ class _NewRank:
                 " stages"
             )
 
-    def _receive(self, message: int, style: _MessageStyle) -> None:
-        """Let a pass begin after the message that it needs."""
-        if style.is_awaited:
-            self._wait([message])
-        else:
-            self._arrived = dict.fromkeys(style.lanes, message)
-
     def _piece(self, piece: Piece, main: str, share: float | None = None) -> None:
         """Write ops and the edges among them; weight updates take ``share`` of their time."""
         workload, builder = self.job.workload, self.job.builder
@@ -309,6 +306,11 @@ class _NewRank:
             is_scaled = share is not None and (what == What.COMPUTE or not has_kernels)
             factor = part * share if is_scaled and share is not None else part
             lane = workload.lanes[workload.lane[op]]
+            # NaN where unknown.
+            flops, traffic = (
+                math.nan if column is None else float(column[op]) * factor
+                for column in (workload.flops, workload.traffic)
+            )
             copies[op] = builder.op(
                 what,
                 rank=self.rank,
@@ -316,7 +318,7 @@ class _NewRank:
                 name=workload.names[workload.name[op]],
                 duration=float(workload.duration[op]) * factor,
                 call=call,
-                work=_work(workload, op, factor),
+                work=(flops, traffic),
             )
             self.job.recorded_op[copies[op]] = op
             if (message := self._arrived.pop(lane, None)) is not None:
@@ -420,12 +422,3 @@ class _NewRank:
         wait = self._host_op("wait for messages", 0.0)
         for op in ops:
             self.job.builder.edge(op, wait)
-
-
-def _work(workload: Workload, op: int, part: float) -> tuple[float, float]:
-    """Return FLOPs and bytes of a part of an op, NaN where unknown."""
-    flops, traffic = (
-        math.nan if column is None else float(column[op]) * part
-        for column in (workload.flops, workload.traffic)
-    )
-    return flops, traffic

@@ -112,9 +112,14 @@ class Loop:
         crowd, past = Crowd(*links), Crowd(*links)
         calls = np.zeros(count, CALL)
         calls["work"] = row
+        # A record per work: the range of its links, and no place yet.
+        records = np.zeros(len(works), WORK)
+        last = offsets(len(work.link) for work in works)
+        records["first"], records["last"] = last[:-1], last[1:]
+        records["past"] = records["free"] = NOBODY
         control = Control(
             calls=calls,
-            works=_work_records(works),
+            works=records,
             wires=np.zeros(len(network), WIRE),
             events=np.zeros(0, EVENT),
             heap=room(0),
@@ -277,12 +282,3 @@ class Loop:
             if work["past"] != NOBODY:
                 self.past.forget(int(work["past"]))
             work["spare"], work["past"] = 0, NOBODY
-
-
-def _work_records(works: Sequence[Work]) -> NDArray[np.void]:
-    """Return a record per work, with the range of its links and no place yet."""
-    records = np.zeros(len(works), WORK)
-    last = offsets(len(work.link) for work in works)
-    records["first"], records["last"] = last[:-1], last[1:]
-    records["past"] = records["free"] = NOBODY
-    return records

@@ -137,6 +137,9 @@ def rule_of(network: Topology, hub: Mask) -> Rule:
     """Compile the policy of a network."""
     routing = network.routing
     place, switch, ports = _port_numbers(network, hub)
+    # Hubs that no hub has a link to: the sending sides of NICs with several ports.
+    senders = hub.copy()
+    senders[network.target[hub[network.source]]] = False
     return Rule(
         choice=CHOICES[routing.policy],
         seed=routing.seed,
@@ -145,15 +148,8 @@ def rule_of(network: Topology, hub: Mask) -> Rule:
         place=place,
         switch=switch,
         ports=ports,
-        senders=_senders(network, hub),
+        senders=senders,
     )
-
-
-def _senders(network: Topology, hub: Mask) -> Mask:
-    """Mark hubs that no hub has a link to: the sending sides of NICs with several ports."""
-    senders = hub.copy()
-    senders[network.target[hub[network.source]]] = False
-    return senders
 
 
 def _ruled(network: Topology, routing: Routing) -> Mask:

@@ -598,7 +598,9 @@ def automorphisms(network: Topology) -> tuple[Longs, ...] | None:
     near = np.unique(network.target[network.source == 0]).astype(np.int64)
     if count != network.ranks or not 0 < len(near) <= _MOST_NEIGHBOURS or network.kind:
         return None
-    numbers = _invariants(network)
+    # The numbers of each link that an automorphism preserves.
+    owner = np.unique(network.latency_resource, return_inverse=True)[1].ravel()
+    numbers = np.stack([network.bandwidth, network.latency, network.resource, owner])
     images: list[tuple[Longs, Longs]] = []
     for stride in near.tolist():
         for far in near[near >= stride].tolist():
@@ -630,12 +632,6 @@ def _orbits(count: int, images: Sequence[Longs]) -> Longs:
         for image in images:
             orbit = np.minimum(orbit, orbit[image])
     return orbit
-
-
-def _invariants(network: Topology) -> Floats:
-    """Return the numbers of each link that an automorphism preserves, shape ``(4, links)``."""
-    owner = np.unique(network.latency_resource, return_inverse=True)[1].ravel()
-    return np.stack([network.bandwidth, network.latency, network.resource, owner])
 
 
 def _link_images(network: Topology, numbers: Floats, turned: Longs) -> Longs | None:

@@ -173,7 +173,7 @@ def lanes_of(ranked: RankNodes) -> list[str]:
     return [
         str(form.values[f"{OWN}lane"])
         if f"{OWN}lane" in form.values
-        else _host_lane(form.values)
+        else (f"thread {form.values['tid']}" if form.values.get("tid") is not None else "host")
         if form.on_host
         else _device_lane(form, threads)
         for form in ranked.forms
@@ -342,10 +342,6 @@ def _cycle(trace: ChakraTrace, edges: _Edges, order: Index) -> str:
 
 def _type_name(number: int) -> str:
     return TYPES[number] if 0 <= number < len(TYPES) else str(number)
-
-
-def _host_lane(values: AttributeValues) -> str:
-    return f"thread {values['tid']}" if values.get("tid") is not None else "host"
 
 
 def _device_lane(form: NodeForm, threads: set[Any]) -> str:

@@ -29,17 +29,18 @@ class StuckCall:
 
     ``joined`` have enqueued it and not completed it, ``missing`` have not enqueued it, ``unknown``
     have no dump or too short a one; ranks of the job. ``started`` are those of ``joined`` whose
-    kernel was running. ``since`` is when the first enqueued it (ns since 1970). ``kinds`` are the
-    kinds of those that joined, several if they disagree, and so are ``sizes`` (B, None: unknown).
+    kernel was running. ``since_s`` is when the first enqueued it (s), counted from the oldest call.
+    ``kinds`` are the kinds of those that joined, several if they disagree, and so are
+    ``sizes_bytes`` (None: unknown).
     """
 
     group: str
     ranks: tuple[int, ...]
     sequence: int
     kinds: tuple[str, ...]
-    sizes: tuple[int | None, ...]
+    sizes_bytes: tuple[int | None, ...]
     dtype: str
-    since: int
+    since_s: float
     joined: tuple[int, ...]
     started: tuple[int, ...]
     missing: tuple[int, ...]
@@ -48,7 +49,7 @@ class StuckCall:
     @property
     def disagrees(self) -> bool:
         """Whether ranks make different calls instead of the same one."""
-        return len(self.kinds) > 1 or len(self.sizes) > 1
+        return len(self.kinds) > 1 or len(self.sizes_bytes) > 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,8 +135,10 @@ def diagnose(dumps: Sequence[Dump], skipped: Sequence[Skipped] = ()) -> Hang:
         rank for dump in dumps for group in dump.groups.values() for rank in group.ranks or ()
     }
     job_ranks = 1 + max(members | by_rank.keys())
-    calls = [*_collectives(by_rank), *_messages(by_rank)]
-    calls.sort(key=lambda call: (call.since, call.group, call.sequence))
+    pending = (call.created for dump in dumps for call in dump.calls if call.pending)
+    oldest = min(pending, default=0)
+    calls = [*_collectives(by_rank, oldest), *_messages(by_rank, oldest)]
+    calls.sort(key=lambda call: (call.since_s, call.group, call.sequence))
     waits: dict[int, set[int]] = defaultdict(set)
     for call in calls:
         for rank in call.joined:
@@ -152,7 +155,7 @@ def diagnose(dumps: Sequence[Dump], skipped: Sequence[Skipped] = ()) -> Hang:
     )
 
 
-def _collectives(by_rank: Mapping[int, Dump]) -> Iterator[StuckCall]:
+def _collectives(by_rank: Mapping[int, Dump], oldest: int) -> Iterator[StuckCall]:
     by_call: dict[tuple[str, int], dict[int, RecordedCall]] = defaultdict(dict)
     for rank, dump in by_rank.items():
         for call in dump.calls:
@@ -171,7 +174,7 @@ def _collectives(by_rank: Mapping[int, Dump]) -> Iterator[StuckCall]:
         }
         missing = [rank for rank, has_made in came.items() if has_made is False]
         unknown = [rank for rank, has_made in came.items() if has_made is None]
-        yield _stuck(group.label or key, ranks, sequence, joined, (missing, unknown))
+        yield _stuck(group.label or key, ranks, sequence, joined, (missing, unknown), oldest)
 
 
 def _has_made(dump: Dump | None, key: str, sequence: int) -> bool | None:
@@ -188,7 +191,7 @@ def _has_made(dump: Dump | None, key: str, sequence: int) -> bool | None:
     return progress.enqueued >= sequence
 
 
-def _messages(by_rank: Mapping[int, Dump]) -> Iterator[StuckCall]:
+def _messages(by_rank: Mapping[int, Dump], oldest: int) -> Iterator[StuckCall]:
     ends: dict[tuple[str, int, int], dict[int, list[RecordedCall]]] = defaultdict(dict)
     for rank, dump in by_rank.items():
         for call in dump.calls:
@@ -204,7 +207,7 @@ def _messages(by_rank: Mapping[int, Dump]) -> Iterator[StuckCall]:
             unknown = [rank for rank in absent if rank not in by_rank]
             sequence = next(iter(joined.values())).sequence
             label = group.label or key
-            yield _stuck(label, (sender, receiver), sequence, joined, (missing, unknown))
+            yield _stuck(label, (sender, receiver), sequence, joined, (missing, unknown), oldest)
 
 
 def _stuck(
@@ -213,6 +216,7 @@ def _stuck(
     sequence: int,
     joined: Mapping[int, RecordedCall],
     absent: tuple[Sequence[int], Sequence[int]],
+    oldest: int,
 ) -> StuckCall:
     calls = list(joined.values())
     message = calls[0].peer is not None
@@ -226,9 +230,9 @@ def _stuck(
         ranks=ranks,
         sequence=sequence,
         kinds=kinds,
-        sizes=tuple(dict.fromkeys(sizes)),
+        sizes_bytes=tuple(dict.fromkeys(sizes)),
         dtype=calls[0].dtype,
-        since=min(call.created for call in calls),
+        since_s=(min(call.created for call in calls) - oldest) / 1e9,
         joined=tuple(sorted(joined)),
         started=tuple(sorted(rank for rank, call in joined.items() if call.state == "started")),
         missing=tuple(absent[0]),
@@ -238,19 +242,10 @@ def _stuck(
 
 def _cycle(waits: Mapping[int, Iterable[int]]) -> tuple[int, ...]:
     """Return a cycle of ranks of which each waits for the next."""
-    done: set[int] = set()
-    for start in sorted(waits):
-        path: list[int] = []
-        rest = [(start, iter(sorted(waits[start])))]
-        path.append(start)
-        while rest:
-            after = next(rest[-1][1], None)
-            if after is None:
-                rest.pop()
-                done.add(path.pop())
-            elif after in path:
-                return tuple(path[path.index(after) :])
-            elif after not in done:
-                path.append(after)
-                rest.append((after, iter(sorted(waits.get(after, ())))))
-    return ()
+    import networkx as nx  # slow to load, and nothing else here needs it
+
+    edges = ((rank, missing) for rank in sorted(waits) for missing in sorted(waits[rank]))
+    try:
+        return tuple(rank for rank, _ in nx.find_cycle(nx.DiGraph(edges)))
+    except nx.NetworkXNoCycle:
+        return ()

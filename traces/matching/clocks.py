@@ -90,7 +90,14 @@ def offsets(
     signs[rows, [comparison.first for comparison in used]] = -1.0
     ahead = np.array([comparison.ahead for comparison in used])
     fit = np.asarray(np.linalg.lstsq(signs, ahead, rcond=None)[0], dtype=np.float64)
-    return _centred(fit, used, sides)
+    # Offsets from the median clock of all that were compared with one another.
+    result = np.zeros(len(fit))
+    for side in {int(sides[comparison.first]) for comparison in used}:
+        members = sides == side
+        result[members] = fit[members] - np.median(fit[members])
+        doubt = max(comparison.doubt for comparison in used if sides[comparison.first] == side)
+        result[members & (np.abs(result) <= max(doubt, _STAMP))] = 0.0
+    return result
 
 
 def _by_collectives(table: NDArray[np.float64]) -> tuple[list[_Comparison], list[_Comparison]]:
@@ -150,16 +157,3 @@ def _connected_sides(
     for comparison in comparisons:
         sides[sides == sides[comparison.second]] = sides[comparison.first]
     return sides
-
-
-def _centred(
-    fit: NDArray[np.float64], used: Sequence[_Comparison], sides: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Offsets from the median clock of all that were compared with one another."""
-    result = np.zeros(len(fit))
-    for side in {int(sides[comparison.first]) for comparison in used}:
-        members = sides == side
-        result[members] = fit[members] - np.median(fit[members])
-        doubt = max(comparison.doubt for comparison in used if sides[comparison.first] == side)
-        result[members & (np.abs(result) <= max(doubt, _STAMP))] = 0.0
-    return result

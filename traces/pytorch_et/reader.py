@@ -15,11 +15,11 @@ a message), the group a number, a pointer or a pair (name, description). Newer t
 attributes. ``## process_group:init ##`` lists the groups as JSON text.
 """
 
-import math
 import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -553,12 +553,12 @@ class _NodeReading:
 
 @dataclass(frozen=True, slots=True)
 class EtCalls:
-    """Communication records of one name, group, size (B, NaN if not recorded) and dtype."""
+    """Communication records of one name, group, size (B, None if not recorded) and dtype."""
 
     collective: str
     group: str
     ranks: int | None
-    size: float
+    size: float | None
     dtype: str
     count: int
 
@@ -594,23 +594,19 @@ def execution_summary(trace: ExecutionTrace) -> EtSummary:
         threads=len(set(trace.thread[trace.thread > 0].tolist())),
         operators=tuple(names.most_common()),
         data_dependencies=len(data_edges(trace.inputs, trace.outputs, trace.parent)[0]),
-        calls=tuple(
-            EtCalls(word, group, ranks, math.nan if size < 0 else size, dtype, count)
-            for (word, group, ranks, size, dtype), count in calls.most_common()
-        ),
+        calls=tuple(EtCalls(*call, count=count) for call, count in calls.most_common()),
         groups=tuple((group.key, group.ranks) for group in trace.groups.values()),
         unused=dict(trace.unused),
     )
 
 
-def _call(trace: ExecutionTrace, index: int) -> tuple[str, str, int | None, float, str]:
-    """Return the key of a call; a size of -1 is unknown, because NaN equals nothing."""
+def _call(trace: ExecutionTrace, index: int) -> tuple[str, str, int | None, float | None, str]:
+    """Return name, group, ranks, size (B, None if not recorded) and dtype of a call."""
     record = trace.comms[index].record
     elements = max(record.in_elements or 0, record.out_elements or 0)
-    sized = record.in_elements is not None or record.out_elements is not None
-    try:
-        size = float(elements * bytes_per_element(record.dtype)) if sized else -1.0
-    except WorkloadError:
-        size = -1.0
+    size = None
+    if record.in_elements is not None or record.out_elements is not None:
+        with suppress(WorkloadError):  # a dtype of unknown size
+            size = float(elements * bytes_per_element(record.dtype))
     group = record.group_label or record.group_key
     return record.collective, group, record.group_size, size, record.dtype

@@ -333,6 +333,7 @@ def cell_document(cell: "Cell", report: "UtilityReport", bill: "BillReport | Non
         replace(section, blocks=[_metered(block) for block in section.blocks if _is_small(block)])
         for section in whole.sections
     ]
+    about = "In the folder of the site; with --html FILE also charts, timeline and network."
     return replace(
         whole,
         title=f"{cell.model} on {cell.cluster}: {cell.ranks:,} GPUs",
@@ -340,7 +341,7 @@ def cell_document(cell: "Cell", report: "UtilityReport", bill: "BillReport | Non
             *(section for section in sections if section.blocks),
             *_bill_sections(bill),
             _tried_section(cell),
-            _again(cell),
+            Section("again", "To ask it again", [FactList({"command": cell.command})], about),
         ),
         next_steps=(),
     )
@@ -390,11 +391,6 @@ def _tried_section(cell: "Cell") -> Section:
     about = "Steps of all plans without contention; the best one is asked with it."
     table = Table(("plan", "|step, or what refuses it"), rows, caption="plans tried")
     return Section("tried", f"{plural(len(rows), 'plan')} tried", [table], about)
-
-
-def _again(cell: "Cell") -> Section:
-    about = "In the folder of the site; with --html FILE also charts, timeline and network."
-    return Section("again", "To ask it again", [FactList({"command": cell.command})], about)
 
 
 def overview(report: "AtlasReport") -> Document:

@@ -48,7 +48,7 @@ def test_a_rank_that_has_not_made_a_call_holds_up_the_others(tmp_path):
     job = hang(tmp_path, made | {2: dump(WORLD, (), {"0": (4, 4)})})
     (call,) = job.calls
     assert (call.joined, call.missing, job.culprits) == ((0, 1), (2,), (2,))
-    assert (call.kinds, call.sizes) == (("all_reduce",), (32,))
+    assert (call.kinds, call.sizes_bytes) == (("all_reduce",), (32,))
 
 
 def test_a_rank_that_has_ended_a_call_and_forgotten_it_is_not_missing(tmp_path):
@@ -101,7 +101,7 @@ def test_ranks_that_make_different_calls_disagree(tmp_path, fields, kinds, sizes
     world = {TP: (0, 1)}
     both = {0: dump(world, [entry(TP, 1)]), 1: dump(world, [entry(TP, 1) | fields])}
     (call,) = hang(tmp_path, both).disagreements
-    assert (call.kinds, call.sizes) == (kinds, sizes)
+    assert (call.kinds, call.sizes_bytes) == (kinds, sizes)
 
 
 def test_messages_are_paired_in_order_whatever_their_numbers(tmp_path):

@@ -319,6 +319,20 @@ class ExpertGemms:
         """Rows of this rank's products: its tokens, once per expert chosen."""
         return self.tokens * self.chosen
 
+    @property
+    def read(self) -> float:
+        """Mean number of experts that a power law's tokens reach, if each chooses by itself.
+
+        Their popularity is at the quantiles of the law from 1 to 0.8 of the tokens, as in the
+        tables (aiconfigurator, ``sample_power_law``).
+        """
+        power = 1.0 - float(self.distribution.rpartition("_")[2])
+        quantiles = (np.arange(max(1, round(self.experts))) + 0.5) / max(1, round(self.experts))
+        largest = max(1.0, 0.8 * self.tokens)
+        popular = (1.0 + quantiles * (largest**power - 1.0)) ** (1.0 / power)
+        chance = np.minimum(self.chosen * popular / popular.sum(), 1.0)
+        return max(1.0, float((1.0 - (1.0 - chance) ** self.tokens).sum()))
+
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
@@ -349,8 +363,8 @@ BACKWARD_FLOPS = 2.5
 because the scores are recomputed (FlashAttention-2, arXiv 2307.08691, section 4.1)."""
 
 
-def work_of(shape: Shape) -> KernelWork:
-    """Return the least FLOPs and bytes of a kernel.
+def work_of(shape: Shape, *, least: bool = True) -> KernelWork:
+    """Return the least FLOPs and bytes of a kernel; of skewed experts else those in the mean.
 
     Examples
     --------
@@ -369,7 +383,8 @@ def work_of(shape: Shape) -> KernelWork:
         case LatentAttention():
             return _latent_work(shape)
         case ExpertGemms():
-            used = shape.experts if shape.distribution == "balanced" else 1.0
+            skewed = shape.distribution != "balanced"
+            used = shape.experts if not skewed else 1.0 if least else shape.read
             recipe = precision(shape.dtype)
             work = expert_work(shape.rows, shape.hidden, shape.intermediate, used, recipe)
             factor = 2.0 if shape.direction == "backward" else 1.0

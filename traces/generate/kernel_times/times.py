@@ -256,7 +256,7 @@ class KernelTimes:
         return max(arithmetic, traffic / self.chip.memory_bandwidth)
 
     def _by_roofline(self, shape: Shape) -> KernelTime:
-        flops, traffic = work_of(shape)
+        flops, traffic = work_of(shape, least=False)
         begun = LAUNCHED if self.sources else 0.0
         bandwidth = self.chip.memory_bandwidth
         arithmetic = flops / (self._peak(shape) * self.compute_efficiency) if flops else 0.0

@@ -194,11 +194,11 @@ def main(
     if parts_of_logs:
         _print_parts(console, table, system or NEAREST)
         return
-    shown = Table(
-        *("system", "rows", "known", "median before", "after", "90th pct before", "after"),
-        *("seeds worse", "between", "kept"),
-    )
-    for name in system or NEAREST:
+    for name in system or NEAREST:  # each is printed when it is done: all take minutes
+        shown = Table(
+            *("system", "rows", "known", "median before", "after", "90th pct before", "after"),
+            *("seeds worse", "between", "kept"),
+        )
         base, rows = nearest(name), rows_of(table, name)
         calls = modelled_rows(rows, base)
         for known in part or PARTS:
@@ -212,7 +212,8 @@ def main(
                 f"{between(table, name):.1f}" if known == QUARTER else "",
                 "yes" if kept else "no",
             )
-    console.print(shown)
+        console.print(shown)
+        console.file.flush()
 
 
 if __name__ == "__main__":

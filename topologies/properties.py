@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.routing.totals import link_loads
+from simulator.routing.messages import exchange
+from simulator.routing.totals import link_loads, totals
 from simulator.support.arrays import Longs
 from simulator.support.errors import TopologyError
 from simulator.support.limits import limits
 from simulator.support.names import did_you_mean
 from simulator.support.quantities import whole_of
 from simulator.topology import Node, Topology
-from topologies.families.family import family_of
+from topologies.families.family import Family, ParsedSpec, family_of
 from topologies.families.table import family_named
 
 if TYPE_CHECKING:
@@ -57,20 +58,30 @@ def diameter(network: Topology) -> int:
     >>> diameter(ring(8, bandwidth=50e9, latency=1e-6))
     4
     """
-    # Refuse what would take minutes: hops times links times words, estimated from one rank's hops.
-    neighbours: dict[int, list[int]] = {}
-    for source, target in zip(network.source.tolist(), network.target.tolist(), strict=True):
-        neighbours.setdefault(source, []).append(target)
-    seen, front, hops = {0}, [0], 0
-    while front:
-        front = list({node for at in front for node in neighbours.get(at, ())} - seen)
-        seen.update(front)
-        hops += bool(front)
-    work = hops * len(network) * -(-network.ranks // 64)
+    ranks, family = np.arange(network.ranks), _family(network)
+    if family is not None and len(ranks) > _BLOCK:
+        formula = family[0].counts(ParsedSpec(family[1], "", 1.0, 0.0)).diameter
+        # No rank is farther if some are as far from others as the family's formula says.
+        if formula is not None and _farthest(network, ranks[:_BLOCK]) == formula:
+            return formula
+    return _farthest(network, ranks)
+
+
+def _farthest(network: Topology, ranks: NDArray[np.int64]) -> int:
+    """Return the most hops from these ranks to any; refuse what would take minutes."""
+    # Hops times links times words, estimated from one rank's hops.
+    work = _eccentricity(network, ranks[:1]) * len(network) * -(-len(ranks) // 64)
     what = f"its diameter takes {work:.1e} steps to count"
     limits().check("work", work, network.name, what)
-    blocks = range(0, network.ranks, _BLOCK)
-    return max(_eccentricity(network, np.arange(begin, network.ranks)[:_BLOCK]) for begin in blocks)
+    blocks = range(0, len(ranks), _BLOCK)
+    return max(_eccentricity(network, ranks[begin : begin + _BLOCK]) for begin in blocks)
+
+
+def _family(network: Topology) -> tuple[Family, tuple[int, ...]] | None:
+    """Return the family and numbers of a network that nobody changed."""
+    name, numbers, change = family_of(network)
+    named = family_named(name) if name and not change else None
+    return None if named is None else (named[1], numbers)
 
 
 _BLOCK = 1024
@@ -258,12 +269,10 @@ def closed_form(network: Topology) -> float | None:
     >>> closed_form(torus((15, 15), bandwidth=50e9, latency=1e-6)) is None
     True
     """
-    name, numbers, change = family_of(network)
-    spec_family = family_named(name) if name else None
-    family = None if spec_family is None else spec_family[1]
-    if family is None or family.bisection is None or change or not len(network):
+    family = _family(network)
+    if family is None or family[0].bisection is None or not len(network):
         return None
-    return family.bisection(network, numbers)
+    return family[0].bisection(network, family[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +341,7 @@ def summary(network: Topology) -> Summary:
 
 
 MOST_PAIRS = 1 << 24
-"""Uniform traffic of 4,096 ranks: with more, the pairs alone take minutes."""
+"""Uniform traffic of 4,096 ranks: with more, the pairs alone take minutes where they are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,16 +418,24 @@ def saturation(network: Topology, traffic: str) -> tuple[float, tuple[str, str]]
     """
     # Loads are linear in the rate, so the link with the most load per B/s fills first, at 1 over
     # that.
-    source, target, amount = _pattern(network, traffic)
-    # Traffic of a rank to itself uses no link, but counts as sent.
-    distinct = source != target
-    source_rank, target_rank = source[distinct].astype(np.int32), target[distinct].astype(np.int32)
-    busy = link_loads(network, source_rank, target_rank, amount[distinct]) / network.bandwidth
+    busy = _loads(network, traffic) / network.bandwidth
     if not busy.max(initial=0.0) > 0:
         raise TopologyError(f"{network.name}: {traffic} traffic passes no link")
     worst = int(np.argmax(busy))
     ends = network.nodes[network.source[worst]], network.nodes[network.target[worst]]
     return float(1 / busy[worst]), (str(ends[0]), str(ends[1]))
+
+
+def _loads(network: Topology, traffic: str) -> NDArray[np.float64]:
+    """Return the load of each link if every rank sends 1; to itself it uses no link."""
+    if traffic == "uniform" and network.ranks > 1:
+        even = totals(network, exchange(np.arange(network.ranks, dtype=np.int32)))
+        if even is not None:
+            return even.load / network.ranks
+    source, target, amount = _pattern(network, traffic)
+    distinct = source != target
+    source_rank, target_rank = source[distinct].astype(np.int32), target[distinct].astype(np.int32)
+    return link_loads(network, source_rank, target_rank, amount[distinct])
 
 
 def _pattern(network: Topology, traffic: str) -> tuple[Longs, Longs, NDArray[np.float64]]:

@@ -29,6 +29,8 @@ LIMITS: dict[str, tuple[float, float]] = {
     "gb200-nvl72": (15, 15),
     "gb200-tray": (12, 8),
     "mi300x-8": (3, 2),
+    "mi300x-two-nodes": (12, 11),
+    "mi355x-two-nodes": (12, 5),
     "p4d-efa": (6, 3),
     "p5-efa": (8, 8),
 }

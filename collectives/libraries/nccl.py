@@ -14,7 +14,6 @@ stays with trees for too long: the cost would fall where it switches to a ring. 
 size a ring is therefore assumed to cost at least as much as the tree at that size.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import permutations
@@ -47,20 +46,7 @@ from simulator.support.arrays import Ints
 from simulator.support.errors import ScheduleError
 from simulator.topology import Topology
 
-_RINGS: dict[str, Callable[[Ints], Schedule]] = {
-    "all_reduce": ring.all_reduce_over_rings,
-    "all_gather": ring.all_gather_over_rings,
-    "reduce_scatter": ring.reduce_scatter_over_rings,
-}
-_RING: dict[str, Callable[[int], Schedule]] = {
-    "all_reduce": ring.all_reduce,
-    "all_gather": ring.all_gather,
-    "reduce_scatter": ring.reduce_scatter,
-}
-_SENDS: dict[str, Callable[[int], Schedule]] = {
-    "all_to_all": direct.all_to_all,
-    "send_receive": direct.send_receive,
-}
+_SENDS = ("all_to_all", "send_receive")
 _SMALL_MESH = 4
 """Most members of a mesh of which all rings are used; together they load all links equally."""
 
@@ -79,13 +65,13 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
         If the kind or algorithm is unknown, the algorithm cannot serve the group, or the group is
         not on the topology.
     """
-    case = _case(call, machine.on(network).network, machine)
+    case = case_of(call, machine.on(network).network, machine)
     return min(_offers(case, algorithm), key=case.time).plan()
 
 
 def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
     """Plan a call by every algorithm and protocol of NCCL that can serve it."""
-    case = _case(call, machine.on(network).network, machine)
+    case = case_of(call, machine.on(network).network, machine)
     offers: list[Offer] = []
     for algorithm in NAMES if call.kind == "all_reduce" else (None,):
         with suppress(ScheduleError):  # NVLS of other generations, or of several domains
@@ -105,7 +91,7 @@ def times(
     ScheduleError
         As :func:`plan` does.
     """
-    case = _case(call, networks, machine)
+    case = case_of(call, networks, machine)
     return least_times(call, case, _offers(case, algorithm), networks)
 
 
@@ -137,7 +123,8 @@ def _in_lockstep(case: Case, offers: list[Offer], networks: Networks) -> NDArray
     return sure
 
 
-def _case(call: Call, links: Links, machine: Machine) -> Case:
+def case_of(call: Call, links: Links, machine: Machine) -> Case:
+    """Return the case of a call; ScheduleError if its group cannot be served."""
     positions = np.array(call.group.ranks, dtype=np.int32)
     select.check_group(call.kind, positions, links.graph, machine.domains)
     return Case(call.kind, positions, call.size, links, machine, call.shares)
@@ -147,8 +134,13 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
     """Return all that NCCL chooses from; the fastest is taken."""
     kind = case.kind
     if kind in _SENDS and algorithm in (None, "direct"):
-        return sent(case, case.schedule("send", lambda: spread(_SENDS[kind](case.n), case.shares)))
-    if kind not in _RINGS or algorithm not in (None, *NAMES):
+        return sent(
+            case,
+            case.schedule(
+                "send", lambda: spread(select.ALGORITHMS[kind]["direct"](case.n), case.shares)
+            ),
+        )
+    if kind not in select.ON_RINGS or algorithm not in (None, *NAMES):
         return _without_model(case, algorithm)
     if algorithm is not None:
         return _forced(case, algorithm)
@@ -284,17 +276,20 @@ def _ring_offers(case: Case) -> list[Offer]:
 
 def _ring_schedule(case: Case) -> Schedule:
     if case.domains > 1 and case.local > 1:
-        return _RINGS[case.kind](_rings_across(case))
+        return select.ON_RINGS[case.kind](rings_across(case))
     if case.domains == 1 and ring.is_mesh(case.positions, case.topology):
         if case.n <= _SMALL_MESH:
-            return _RINGS[case.kind](_all_orders(case.n))
+            return select.ON_RINGS[case.kind](_all_orders(case.n))
         return select.ALGORITHMS[case.kind][select.ON_A_MESH[case.kind]](case.n)
     if case.domains == 1 and case.machine.wired:
         return select.on_local_rings(case.kind, case.positions, case.topology)
-    return placed(_RING[case.kind](case.n), by_domain(case.positions, case.where))
+    return placed(
+        select.ALGORITHMS[case.kind]["ring"](case.n), by_domain(case.positions, case.where)
+    )
 
 
-def _rings_across(case: Case) -> Ints:
+def rings_across(case: Case) -> Ints:
+    """Return the rings through several domains of several ranks, shape ``(rings, n)``."""
     wired = case.machine.wired
     return select.rings_across(case.positions, case.where, case.topology, wired=wired)
 
@@ -302,7 +297,7 @@ def _rings_across(case: Case) -> Ints:
 def _chain_schedule(case: Case) -> Schedule:
     """Go down every ring from the root, each with its share."""
     if case.domains > 1 and case.local > 1:
-        rings = _rings_across(case)
+        rings = rings_across(case)
     elif case.domains == 1 and ring.is_mesh(case.positions, case.topology):
         rings = _all_orders(case.n) if case.n <= _SMALL_MESH else ring.disjoint_rings(case.n)
     elif case.domains == 1 and case.machine.wired:

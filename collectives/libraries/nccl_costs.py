@@ -233,9 +233,7 @@ class Case:
 
     def message(self, size: Number, protocol: str) -> Number:
         """Time of the proxy for a message of some bytes (s); Simple's latency includes it."""
-        if protocol == "Simple":
-            return 0.0
-        return self.net_message * size / (size + tables.NET_EAGER)
+        return 0.0 if protocol == "Simple" else self.proxied(size)
 
     def proxied(self, size: Number) -> Number:
         """Time of a NIC for a message of some bytes, for which a ring's next message waits (s).

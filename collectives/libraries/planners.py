@@ -165,20 +165,6 @@ def on_slice(call: Call, graph: Topology) -> list[Schedule]:
     return schedules
 
 
-def _select_times(
-    call: Call, networks: Networks, machine: Machine, algorithm: str | None
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Time of the fastest schedule of :mod:`collectives.select`."""
-    return _fastest_times(call, networks, machine, algorithm, lambda *_: [])
-
-
-def _xla_times(
-    call: Call, networks: Networks, machine: Machine, algorithm: str | None
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Time of the fastest of those and of the schedules for the grid of a slice."""
-    return _fastest_times(call, networks, machine, algorithm, on_slice)
-
-
 def _fastest_times(
     call: Call,
     networks: Networks,
@@ -186,9 +172,12 @@ def _fastest_times(
     algorithm: str | None,
     more: Callable[[Call, Topology], list[Schedule]],
 ) -> tuple[Floats, NDArray[np.bool_]]:
+    """Time of the fastest schedule of :mod:`collectives.select` and of ``more``."""
     names = select.choices(call, networks.graph, machine, algorithm)
     if any(select.follows_numbers(call.kind, name) for name in names):
-        return _one_by_one(call, networks, machine, algorithm), _all_exact(networks)
+        return _one_by_one(call, networks, machine, algorithm), np.ones(
+            len(networks), dtype=np.bool_
+        )
     positions = np.array(call.group.ranks, dtype=np.int32)
     schedules = _schedules(call, positions, networks.graph, machine, names)
     if algorithm is None:
@@ -220,8 +209,8 @@ def _fastest_times(
     return fastest_times(time, [machine.overhead] * len(time), moving, multiples.overhead), sure
 
 
-def _all_exact(networks: Networks) -> NDArray[np.bool_]:
-    return np.ones(len(networks), dtype=np.bool_)
+_select_times = partial(_fastest_times, more=lambda *_: [])
+_xla_times = partial(_fastest_times, more=on_slice)
 
 
 def _schedules(
@@ -245,7 +234,7 @@ def _gloo_times(
     """Time by gloo's model; a forced algorithm has no closed form there."""
     if algorithm is None:
         return gloo.times(call, networks, machine)
-    return _one_by_one(call, networks, machine, algorithm), _all_exact(networks)
+    return _one_by_one(call, networks, machine, algorithm), np.ones(len(networks), dtype=np.bool_)
 
 
 def _rccl_times(

@@ -1,4 +1,4 @@
-"""RCCL: its model of a mesh of xGMI; elsewhere it is planned as :mod:`collectives.select` plans.
+"""RCCL: its model of meshes of xGMI; elsewhere it is planned as :mod:`collectives.select` plans.
 
 On a node whose GPUs are joined pairwise RCCL has two algorithms that use all links, and takes the
 faster: MSCCL's schedules, which send directly to every peer under LL, whose flags take half of the
@@ -6,9 +6,12 @@ bandwidth, and rings through all links under Simple, which pay the links' latenc
 n-1 steps (2(n-1) for all-reduce) beside the overhead of a call. Disjoint rings move the same bytes
 over each link as direct sends, so both share one schedule, and differ in overhead and efficiency.
 
+Between such nodes there are rings, by LL128 and Simple, and for all-reduce trees up to some 64 MiB.
+
 ``overhead`` and the links' ``latency`` are the cluster's (``collective_overhead``,
-``scale_up.latency``). Fitted on all-reduce of 8 MI300X (github ROCm/rocm-blogs, mi300x-rccl-xgmi,
-RCCL 2.22.3); other kinds, other numbers of GPUs and CDNA 4 are held out and unmeasured.
+``scale_up.latency``, ``scale_out.latency``), the latency that of LL. One node was fitted to
+all-reduces of 8 MI300X (github ROCm/rocm-blogs, mi300x-rccl-xgmi, RCCL 2.22.3); other kinds, other
+numbers of GPUs, CDNA 4 and trees are held out.
 """
 
 import numpy as np
@@ -17,20 +20,32 @@ from numpy.typing import NDArray
 from collectives import select
 from collectives.algorithms import direct
 from collectives.algorithms.ring import is_mesh
-from collectives.libraries.nccl import least_times
-from collectives.libraries.nccl_constants import CHANNEL_SLOT
+from collectives.algorithms.tree import chained_all_reduce
+from collectives.libraries.nccl import case_of, least_times, rings_across
+from collectives.libraries.nccl_constants import CHANNEL_SLOT, KIB, TREE_FRACTION
 from collectives.libraries.nccl_costs import Case, Offer
 from collectives.machine import Machine
 from simulator.calls import Call
-from simulator.costing.stacked_networks import Links, Networks
-from simulator.schedule import Plan, Schedule
+from simulator.costing.stacked_networks import Networks, Number
+from simulator.schedule import Plan
 from simulator.topology import Topology
 
-LL_OVERHEAD = 7e-6
+LL_OVERHEAD = 11.2e-6
 """Fitted: launch of a kernel of MSCCL (s); 13 us for all-reduces of 1 to 128 KiB, including two
-steps."""
+steps. RCCL's tuner has 12 us for any kernel of LL and LL128 (src/graph/tuning.cc)."""
+SIMPLE_STEP, SIMPLE_NET_STEP = 2.1e-6, 4.6e-6
+"""Latency of a ring's step by Simple beyond LL's, in a node and between NICs (s): 3.0 us in a node
+were fitted, 15.1 us between NICs are the tuner's (tuning_model_0)."""
+TREE_STEP, TREE_NET_STEP = 1.4e-6, 14.5e-6
+"""The same of trees (s): 2.3 and 25 us by Simple, 0.9 and 10.5 by LL and LL128 (ROCm/rccl
+src/graph/tuning.cc, tuning_model_5 of gfx942)."""
 LL_FRACTION = 0.5
 """Usable share of the wire's bandwidth: 4 B of data beside 4 B of flag."""
+LL128_FRACTION = 0.41
+"""Share of the wire's bandwidth that LL128 reaches between nodes: ``bwRatio`` of rings by LL128 in
+tuning_model_4; 156 of 380 GB/s of rings on two nodes of MI350X (ROCm/rocm-systems pull 9406)."""
+CHANNELS = 64
+"""Channels between nodes (the log of that pull request; 48 from RCCL 2.30.4 on MI350X on)."""
 
 SENDS_FRACTION = {(0, 0): 0.5, (2, 26): 0.89}
 """Share of the wire's bandwidth between nodes that grouped sends use, by the first version with it.
@@ -52,7 +67,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
         If the kind or algorithm is unknown, the algorithm cannot serve the group, or the group is
         not on the topology.
     """
-    case = _case(call, machine.on(network).network, machine)
+    case = case_of(call, machine.on(network).network, machine)
     offers = _offers(case, algorithm)
     if not offers:
         return select.plan(call, network, machine, algorithm)
@@ -61,7 +76,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
 
 def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
     """Return RCCL's plans for a call on a mesh, elsewhere that of :func:`plan`."""
-    offers = _offers(_case(call, machine.on(network).network, machine), None)
+    offers = _offers(case_of(call, machine.on(network).network, machine), None)
     return [offer.plan() for offer in offers] or [select.plan(call, network, machine)]
 
 
@@ -77,7 +92,7 @@ def times(
     ScheduleError
         As :func:`plan` does.
     """
-    case = _case(call, networks, machine)
+    case = case_of(call, networks, machine)
     offers = _offers(case, algorithm)
     return least_times(call, case, offers, networks) if offers else None
 
@@ -96,29 +111,25 @@ def sends_fraction(version: str) -> float:
 
 def has_model(call: Call, graph: Topology, machine: Machine) -> bool:
     """Whether RCCL has offers of its own for a call; else it is planned as any library."""
-    return bool(_offers(_case(call, machine.on(graph).network, machine), None))
-
-
-def _case(call: Call, links: Links, machine: Machine) -> Case:
-    positions = np.array(call.group.ranks, dtype=np.int32)
-    select.check_group(call.kind, positions, links.graph, machine.domains)
-    return Case(call.kind, positions, call.size, links, machine, call.shares)
+    return bool(_offers(case_of(call, machine.on(graph).network, machine), None))
 
 
 def _offers(case: Case, algorithm: str | None) -> list[Offer]:
     """Return the library's candidates; empty if it is planned as any library."""
     if algorithm is not None:
         return []
-    mesh = case.domains == 1 and is_mesh(case.positions, case.topology)
-    if case.kind in select.ON_RINGS:
-        return _mesh_offers(case) if mesh else []
-    if case.kind in select.CHAINS_ON_RINGS and (mesh or (case.domains > 1 and case.local > 1)):
+    several = case.domains > 1 and case.local > 1
+    meshes = case.even and is_mesh(case.positions[case.grid[:, 0]], case.topology)
+    mesh = meshes and case.domains == 1
+    if case.kind in select.ON_RINGS and (mesh or (meshes and several)):
+        return _mesh_offers(case) if mesh else _offers_across(case)
+    if case.kind in select.CHAINS_ON_RINGS and (mesh or several):
         return [_pipelined(case, mesh=mesh)]
     if case.kind == "all_to_all" and case.domains > 1:
         even = direct.all_to_all(case.n)
         schedule = case.schedule("send", lambda: direct.spread(even, case.shares))
         fraction = sends_fraction(case.machine.version)
-        return [Offer(schedule, overhead=case.machine.overhead, efficiency=fraction)]
+        return [Offer(schedule, case.machine.overhead, SIMPLE_NET_STEP, fraction)]
     return []
 
 
@@ -126,11 +137,50 @@ def _mesh_offers(case: Case) -> list[Offer]:
     name = select.ON_A_MESH[case.kind]
     schedule = case.schedule(name, lambda: select.ALGORITHMS[case.kind][name](case.n))
     latency = case.wire(schedule, pipelined=False).latency
-    around = (case.n - 2) * latency
+    around = (case.n - 2) * latency + (case.n - 1) * len(schedule.steps) * SIMPLE_STEP
     return [
         Offer(schedule, overhead=LL_OVERHEAD, efficiency=LL_FRACTION, protocol="LL"),
         Offer(schedule, overhead=case.machine.overhead + around, protocol="Simple"),
     ]
+
+
+def _offers_across(case: Case) -> list[Offer]:
+    """Offer rings and trees between nodes.
+
+    By LL128 a hop passes on lines as they arrive. By Simple it waits for a step's block, or a
+    tree's chunk; in each step of a ring some rank waits for a NIC.
+    """
+    rings = case.schedule("rings", lambda: select.ON_RINGS[case.kind](rings_across(case)))
+    posted = case.message(case.size, "LL128")
+    slow = case.machine.overhead
+    offers = [
+        Offer(rings, LL_OVERHEAD + posted, 0.0, LL128_FRACTION, "LL128", pipelined=True),
+        Offer(rings, slow, SIMPLE_NET_STEP, protocol="Simple"),
+    ]
+    if case.kind != "all_reduce":
+        return offers
+    trees = case.schedule("tree", lambda: chained_all_reduce(case.grid, case.paths))
+    up = (case.domains - 1).bit_length()
+    chunks = CHANNELS * _tree_chunk(case.size, case.local - 1 + up)
+    fill = case.bytes_time(trees) * np.minimum(1.0, chunks / np.maximum(case.size, 1.0))
+    hops = 2 * ((case.local - 1) * TREE_STEP + up * TREE_NET_STEP) / len(trees.steps)
+    return [
+        *offers,
+        Offer(trees, LL_OVERHEAD + 2 * up * posted, 0.0, LL128_FRACTION, "LL128", pipelined=True),
+        Offer(trees, slow + fill, hops, TREE_FRACTION, "Simple", pipelined=True),
+    ]
+
+
+def _tree_chunk(size: Number, depth: int) -> Number:
+    """Chunk size of trees by Simple (B): smaller if a channel has few of them for the depth.
+
+    NVIDIA/nccl v2.30.7 src/enqueue.cc, calcCollChunking; RCCL's is the same.
+    """
+    chunk: Number = float(CHANNEL_SLOT)
+    for least, passes in ((128 * KIB, 8), (64 * KIB, 4), (32 * KIB, 1)):
+        while np.any(shrinks := (chunk > least) & (size < passes * depth * CHANNELS * chunk)):
+            chunk = np.where(shrinks, chunk / 2, chunk)
+    return chunk
 
 
 _OVER_TREES = {"broadcast": direct.broadcast_over_trees, "reduce": direct.reduce_over_trees}
@@ -138,16 +188,14 @@ _OVER_TREES = {"broadcast": direct.broadcast_over_trees, "reduce": direct.reduce
 
 def _pipelined(case: Case, *, mesh: bool) -> Offer:
     """Offer slices from the root to all ranks, or back, each share over links of its own."""
-    schedule = case.schedule("sliced", lambda: _rooted_schedule(case, mesh=mesh))
+    chains = select.CHAINS_ON_RINGS[case.kind]
+    schedule = case.schedule(
+        "sliced", lambda: _OVER_TREES[case.kind](case.n) if mesh else chains(rings_across(case))
+    )
     # The pipeline is full when a slice of each share has passed every step.
     slices = schedule.parts * float(CHANNEL_SLOT)
     fill = case.bytes_time(schedule) * slices / (slices + case.size)
-    return Offer(schedule, overhead=case.machine.overhead + fill, protocol="Simple", pipelined=True)
-
-
-def _rooted_schedule(case: Case, *, mesh: bool) -> Schedule:
-    if mesh:
-        return _OVER_TREES[case.kind](case.n)
-    wired = case.machine.wired
-    rings = select.rings_across(case.positions, case.where, case.topology, wired=wired)
-    return select.CHAINS_ON_RINGS[case.kind](rings)
+    crossing = 0 if mesh else case.domains
+    hops = len(schedule.steps)
+    step = ((hops - crossing) * SIMPLE_STEP + crossing * SIMPLE_NET_STEP) / hops
+    return Offer(schedule, case.machine.overhead + fill, step, protocol="Simple", pipelined=True)

@@ -77,10 +77,17 @@ def test_rings_pay_a_latency_a_step_and_sends_straight_to_peers_do_not():
 
 
 def test_elsewhere_it_is_planned_as_any_library():
-    network = build(MI300X, 16)
+    """Between nodes whose GPUs share a switch, too."""
+    network = build(load_cluster("mi250x-frontier"), 16)
     domains = np.repeat(np.arange(2, dtype=np.int32), 8)
     call = call_of("all_reduce", range(16), MIB)
     assert rccl.times(call, classes(network), Machine(domains, library="rccl")) is None
+
+
+def test_trees_wait_for_chunks_which_are_smaller_where_a_channel_has_few():
+    """NCCL's rule for 64 channels and a chain of eight: from 32 KiB for 16 MiB to 512."""
+    chunks = [float(rccl._tree_chunk(size * MIB, 8)) / KIB for size in (1, 16, 32, 128, 512, 8192)]
+    assert chunks == [32, 32, 64, 64, 128, 512]
 
 
 def busbw(cluster, kind, nodes):
@@ -103,9 +110,9 @@ def test_no_more_than_the_links_of_a_mesh_or_the_nics_of_a_node_carry(kind, node
     assert busbw(MI300X, kind, nodes) * 1e9 <= min(links, nics) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+@pytest.mark.parametrize("kind", ["broadcast", "reduce", "all_reduce", "all_gather"])
 @pytest.mark.parametrize("ranks", [8, 16])
-def test_a_larger_broadcast_is_never_faster(kind, ranks):
+def test_a_larger_call_of_several_nodes_is_never_faster(kind, ranks):
     network = build(MI300X, ranks)
     domains = np.repeat(np.arange(ranks // 8, dtype=np.int32), 8)
     there = Machine(domains, library="rccl", overhead=MI300X.collective_overhead)

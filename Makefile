@@ -139,7 +139,7 @@ tests: $(READY)
 	$(call stage,tests,$(BIN)/python $(PYTEST) -m "not slow and not exhaustive and not browser" $(SHUFFLED))
 
 test-all: check bounds docs page-test  ## check, documents, then all tests, the slow ones and those with bounds too
-	$(call stage,all tests,$(BIN)/python $(PYTEST))
+	$(call stage,all tests,HYPOTHESIS_PROFILE=all $(BIN)/python $(PYTEST))
 
 page-test: $(READY)  ## pages in a headless Chromium; skipped, with the reason, where there is none
 	@if [ -n "$(CHROMIUM)" ]; then \

@@ -1,7 +1,7 @@
 """Random cases are the same on every run and every machine, and no example has a time limit.
 
-A law is tried on 20 cases unless it says how many; with ``HYPOTHESIS_PROFILE=thorough`` on 300, new
-ones each time (``make exhaustive``).
+A law is tried on 10 cases unless it says how many; on 20 by ``make test-all``; and with
+``HYPOTHESIS_PROFILE=thorough`` on 300, new ones each time (``make exhaustive``).
 """
 
 import gc
@@ -15,11 +15,13 @@ from hypothesis import HealthCheck, settings
 
 from helpers import costs
 from helpers.engine_checks import steps_are_checked_once as steps_are_checked_once
+from helpers.predictions import predicted_once as predicted_once
 from helpers.readings import traces_are_read_once as traces_are_read_once
 from helpers.sites import sites_are_found_out_once as sites_are_found_out_once
 
 _ALWAYS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("twofold", max_examples=20, derandomize=True, **_ALWAYS)
+settings.register_profile("twofold", max_examples=10, derandomize=True, **_ALWAYS)
+settings.register_profile("all", max_examples=20, derandomize=True, **_ALWAYS)
 settings.register_profile("thorough", max_examples=300, **_ALWAYS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "twofold"))
 

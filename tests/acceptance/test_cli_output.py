@@ -100,7 +100,7 @@ def test_at_every_width_all_is_said_and_no_line_ends_in_blanks(places, command):
             assert not any(word != "…" and word.endswith("…") for word in text.split())
 
 
-_QUICK = {("utility", "ascii"), ("what-if", "latin-1"), ("explain", "utf-8")}
+_QUICK = {("utility", "ascii"), ("explain", "utf-8")}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 Every answer about a small step is held to SimPy's model, and most tests ask about few steps. What
 SimPy says depends on the step and on where it runs; that the same gives the same is asserted where
-the engines are tested, which ask the engines themselves.
+the engines are tested, which ask the engines themselves. Of larger steps, such as the sample's, one
+test asks it (``test_session``): it took a tenth of what tests of questions did.
 """
 
 import hashlib
@@ -16,6 +17,9 @@ from experiments.scenario import scenario as scenarios
 
 _KEPT = 64
 """Timelines that are held; each has some columns of as many numbers as the step has ops."""
+MOST_TRANSFERS = scenarios.MOST_TRANSFERS
+"""Transfers of the largest step that is checked for users."""
+_FEWER_TRANSFERS = MOST_TRANSFERS // 10
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -34,6 +38,7 @@ def steps_are_checked_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scenarios, "_by_simpy", simulate_once)
+        patch.setattr(scenarios, "MOST_TRANSFERS", _FEWER_TRANSFERS)
         yield
 
 

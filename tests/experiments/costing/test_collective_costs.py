@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.calibration.calibration import with_costs
@@ -44,7 +44,6 @@ def traced(program):
     return Scenario(workload, CLUSTER, nodes=2), timeline.makespan
 
 
-@settings(max_examples=20)
 @given(
     delays=st.lists(st.floats(0, 2e-3), min_size=4, max_size=4),
     sizes=st.lists(st.floats(1e6, 1e8), min_size=4, max_size=4),

@@ -24,7 +24,9 @@ from experiments.points.sweep import sweep
 from experiments.points.utility import utility
 from experiments.points.what_if import what_ifs
 from experiments.questions.explain import replay
+from experiments.scenario import scenario
 from experiments.settings import Settings
+from helpers.engine_checks import MOST_TRANSFERS
 from helpers.places import ROOT, SAMPLES
 from simulator.analysis.attribution import rank_parts, rank_parts_in
 from simulator.support.errors import TwofoldError
@@ -100,7 +102,8 @@ def test_a_bar_promises_what_doubling_its_slider_gives(session):
         assert by_name(doubled)[resource].value == one.doubled
 
 
-def test_where_sliders_rest_it_is_said_what_sharing_links_adds(session):
+def test_where_sliders_rest_it_is_said_what_sharing_links_adds(session, monkeypatch):
+    monkeypatch.setattr(scenario, "MOST_TRANSFERS", MOST_TRANSFERS)  # asked by SimPy, too
     answer = session.resting(STATE)
     without = session.moving(STATE)
     assert answer.engine == "flow"

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import twofold as tf
@@ -46,7 +46,6 @@ def page(report):
     return report.to_html()
 
 
-@settings(max_examples=20)
 @given(
     st.lists(
         st.floats(width=64) | st.sampled_from([0.0, 1.5, float("inf"), float("nan")]), max_size=60

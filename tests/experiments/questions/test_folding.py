@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -64,7 +64,6 @@ jobs = replicated(stages=2, per_node=4).map(lambda case: labelled(case[0]))
 engines = st.sampled_from(["flow", "analytic"])
 
 
-@settings(max_examples=20)
 @given(workload=jobs, engine=engines, slow_down=st.sampled_from([0.0, 0.3]))
 def test_a_replicated_job_has_its_times_from_half_of_its_ranks_at_most(workload, engine, slow_down):
     folded = assert_same(Scenario(workload, CLUSTER, engine, slow_down=slow_down))
@@ -75,7 +74,6 @@ def test_a_replicated_job_has_its_times_from_half_of_its_ranks_at_most(workload,
     assert kept <= everyone / 2
 
 
-@settings(max_examples=20)
 @given(data=st.data(), workload=jobs, extra=st.sampled_from([1e-9, 1e-3]), engine=engines)
 def test_stragglers_and_rules_for_single_groups_are_not_folded_away(data, workload, extra, engine):
     late = data.draw(st.integers(0, len(workload) - 1))
@@ -87,7 +85,6 @@ def test_stragglers_and_rules_for_single_groups_are_not_folded_away(data, worklo
         assert_same(Scenario(one, cluster, engine, forced=forced, slow_down=slow_down))
 
 
-@settings(max_examples=20)
 @given(workload=workloads(8), engine=engines)
 def test_any_workload_keeps_its_times(workload, engine):
     assert_same(Scenario(workload, NCCL, engine))

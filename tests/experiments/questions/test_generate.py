@@ -16,6 +16,7 @@ from experiments.points.utility import utility
 from experiments.questions.convert import FORMS, convert
 from experiments.questions.generate import generate, plan_on, write_plan
 from experiments.questions.validation.recordings import validate
+from helpers.places import ROOT
 from helpers.synthetic_jobs import planned, plans
 from simulator.support.errors import (
     ClusterError,
@@ -395,11 +396,15 @@ def test_a_step_that_cannot_be_is_refused_with_what_would_do(words, told):
     assert told in found.stderr
 
 
-def test_more_nodes_than_a_cluster_has_are_made_where_they_are_asked_for():
-    words = ["generate", "llama-3.1-8b", "-c", "dgx-a100", "--tp", "8", "--dp", "150", "--fold"]
-    words += ["--sequence", "256", "--global-batch", "150"]
-    assert CliRunner().invoke(app, words).exit_code == 1
-    assert CliRunner().invoke(app, [*words, "--nodes", "150"]).exit_code == 0
+def test_more_nodes_than_a_cluster_has_are_made_where_they_are_asked_for(tmp_path):
+    small = tmp_path / "small.yaml"
+    text = (ROOT / "topologies" / "catalog" / "dgx-a100.yaml").read_text()
+    small.write_text(text.replace("\nnodes: 140", "\nnodes: 2"))
+    words = ["generate", "llama-3.1-8b", "-c", str(small), "--tp", "8", "--dp", "3", "--fold"]
+    words += ["--sequence", "256", "--global-batch", "3"]
+    refused = CliRunner().invoke(app, words)
+    assert (refused.exit_code, "it has 16 (2 nodes of 8)" in refused.stderr) == (1, True)
+    assert CliRunner().invoke(app, [*words, "--nodes", "3"]).exit_code == 0
 
 
 def test_a_plan_that_does_not_fit_is_refused_from_its_file_too(tmp_path):

@@ -20,10 +20,10 @@ from simulator.calls import CallRow
 from simulator.support.errors import WhatIfError
 from simulator.workload import What
 from topologies import load_cluster
+from traces.card.package import load_package
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Training
-from traces.load import load
 
 CLUSTER = load_cluster("hgx-h100")
 DENSE, EXPERTS = "qwen3-4b", "deepseek-v3-16b"
@@ -56,7 +56,7 @@ def run(text, scenario):
 
 @pytest.fixture(scope="module")
 def sample():
-    return Scenario(load(SAMPLES / "gpu-dp2-tp4").workload, load_cluster("dgx-a100"))
+    return Scenario(load_package(SAMPLES / "gpu-dp2-tp4").workload, load_cluster("dgx-a100"))
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_real_traces_are_told_or_refused(trace, cluster, grown):
     if not path.exists():
         pytest.skip("the shared traces are not beside the checkout")
     where = load_cluster(SHARED / "traces" / cluster if cluster.endswith("yaml") else cluster)
-    scenario = Scenario(load(path).workload, where)
+    scenario = Scenario(load_package(path).workload, where)
     if grown is None:
         with pytest.raises(WhatIfError, match=r"'replicas@.*x4'|no group of several ranks"):
             asked("replicas x4", scenario)

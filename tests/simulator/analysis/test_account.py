@@ -4,7 +4,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import ENGINES, cases, plan
@@ -30,7 +30,6 @@ from simulator.workload import IN_PART, What
 
 
 @given(cases(), st.sampled_from(ENGINES))
-@settings(deadline=None)
 def test_the_account_of_every_rank_is_the_step(case, engine):
     run = simulate(*case, plan, engine=engine)
     found = account(run)
@@ -44,7 +43,6 @@ def test_the_account_of_every_rank_is_the_step(case, engine):
 
 
 @given(cases())
-@settings(deadline=None)
 def test_it_agrees_with_the_account_of_ranks_where_kernels_run(case):
     run = simulate(*case, plan)
     workload, found = case[0], account(run)
@@ -114,7 +112,6 @@ two = st.tuples(cases(), cases())
 
 
 @given(two)
-@settings(deadline=None)
 def test_differences_add_up_and_turn_round(pair):
     a, b = (account(simulate(*case, plan)) for case in pair)
     there, back = compared(a, b), compared(b, a)
@@ -125,7 +122,6 @@ def test_differences_add_up_and_turn_round(pair):
 
 
 @given(cases())
-@settings(deadline=None)
 def test_a_step_does_not_differ_from_itself(case):
     one = account(simulate(*case, plan))
     assert all(row.difference == 0 and row.a == row.b for row in compared(one, one))

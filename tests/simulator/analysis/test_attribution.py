@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import ENGINES, cases, plan, two_tiers, with_software
@@ -18,7 +18,6 @@ same = pytest.approx
 
 
 @given(cases(), st.sampled_from(ENGINES), st.sampled_from([plan, with_software]))
-@settings(deadline=None)
 def test_every_account_adds_up_to_the_step(case, engine, planner):
     workload, network = case
     timeline = simulate(workload, network, planner, engine=engine)
@@ -37,7 +36,6 @@ def test_every_account_adds_up_to_the_step(case, engine, planner):
 
 
 @given(cases())
-@settings(deadline=None)
 def test_a_ranks_account_agrees_with_the_numbers_people_quote(case):
     workload, network = case
     timeline = simulate(workload, network, plan)

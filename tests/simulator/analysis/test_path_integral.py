@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import ENGINES, cases, plan, switch_network, with_software
@@ -43,7 +43,6 @@ def changed(workload, network, by):
 
 
 @given(cases(), factors, st.sampled_from(ENGINES), st.sampled_from([plan, with_software]))
-@settings(deadline=None)
 def test_the_parts_of_any_change_add_up_to_what_it_saves(case, by, engine, planner):
     base = simulate(*case, planner, engine=engine)
     then = simulate(*changed(*case, by), planner, engine=engine)

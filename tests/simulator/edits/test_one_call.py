@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from helpers.strategies import cases, plan, ring_network
@@ -27,7 +27,6 @@ def possible(workload, network, engine="analytic"):
 
 
 @given(cases(), st.sampled_from(["analytic", "flow"]))
-@settings(deadline=None)
 def test_no_two_calls_of_a_rank_overlap_but_receives(case, engine):
     workload, network = case
     timeline = simulate(possible(workload, network, engine), network, plan, engine=engine)
@@ -39,7 +38,6 @@ def test_no_two_calls_of_a_rank_overlap_but_receives(case, engine):
 
 
 @given(cases())
-@settings(deadline=None)
 def test_it_never_shortens_a_step_without_contention_and_changes_nothing_twice(case):
     workload, network = case
     once = possible(workload, network)

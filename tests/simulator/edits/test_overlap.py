@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import cases, plan, ring_network
@@ -20,7 +20,6 @@ def makespan(workload, network, engine="analytic"):
 
 
 @given(cases(), st.sampled_from(["analytic", "flow"]))
-@settings(deadline=None)
 def test_without_overlap_a_rank_in_a_call_computes_nothing(case, engine):
     workload, network = case
     workload = without_overlap(workload)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from helpers.strategies import SYMMETRIC, networks, plan, switch_network, with_software, workloads
@@ -163,7 +163,6 @@ def own_loss(alone):
     return repeat_together([job], alone.topology).jobs[0].lost[0].sum()
 
 
-@settings(max_examples=20, deadline=None)
 @given(data=st.data(), mapping=st.permutations(range(6)))
 def test_relabelling_ranks_by_a_symmetry_changes_nothing(data, mapping):
     network = data.draw(st.sampled_from(SYMMETRIC))(6)

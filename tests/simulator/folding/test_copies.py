@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.scenario.scenario import Scenario
@@ -89,7 +89,6 @@ def keys(timeline):
 
 
 @given(programs, st.sampled_from((4, 8)), st.sampled_from((1, 2, 5)))
-@settings(max_examples=20, deadline=None)
 def test_each_rank_has_the_program_of_its_original(program, block, factor):
     before = build(program)
     after = written_out(grown(program, block, factor))

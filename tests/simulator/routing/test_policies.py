@@ -5,7 +5,7 @@ from math import comb, factorial
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from helpers.faults import cut, slow
@@ -403,7 +403,6 @@ def named(network, link):
     return "->".join(f"rank{end}" if isinstance(end, int) else str(end) for end in ends)
 
 
-@settings(max_examples=20)
 @given(flows=st.integers(1, 8), seed=st.integers(0, 99))
 def test_flows_of_a_message_are_drawn_one_by_one_and_carry_it_whole(flows, seed):
     network = parse_topology("fat_tree:4", **CABLE)

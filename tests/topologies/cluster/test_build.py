@@ -6,7 +6,7 @@ from itertools import combinations, pairwise
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.topologies import scaled
@@ -62,7 +62,6 @@ def test_domains_are_not_joined_by_the_scale_up_fabric():
 
 
 @given(per_node=st.sampled_from([1, 2, 4, 8]), nics=st.integers(1, 9), over=st.integers(2, 16))
-@settings(deadline=None)
 def test_ranks_on_two_nodes_are_the_fabrics_latency_apart_and_share_no_scale_up(
     per_node, nics, over
 ):
@@ -74,7 +73,6 @@ def test_ranks_on_two_nodes_are_the_fabrics_latency_apart_and_share_no_scale_up(
 
 
 @given(per_node=st.sampled_from([1, 2, 4, 8]), nics=st.integers(1, 20), nodes=st.integers(1, 4))
-@settings(deadline=None)
 def test_a_node_moves_as_much_as_all_its_nics_whoever_uses_them(per_node, nics, nodes):
     network = build(small(per_node=per_node, size=per_node, nics=nics), per_node * nodes)
     graph = network.graph()

@@ -2,7 +2,7 @@
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.topologies import CABLE, B, figures
@@ -28,7 +28,6 @@ def test_a_leaf_has_its_bandwidth_down_over_its_bandwidth_up():
 
 
 @given(n=st.integers(1, 6), r=st.integers(1, 6), s=st.integers(1, 4))
-@settings(deadline=None)
 def test_a_rail_network_has_its_closed_forms(n, r, s):
     network = rail(RailShape(nodes=n, rails=r, spines=s), **CABLE)
     assert (network.ranks, len(network.nodes)) == (n * r, n * r + r + s)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.topologies import CABLE, B, everyone
@@ -19,7 +19,6 @@ NINE_GROUPS = DragonflyShape(groups=9, routers=4, ranks_per_router=2, global_lin
 
 
 @given(g=st.integers(1, 9), a=st.integers(1, 4), p=st.integers(1, 2), h=st.integers(2, 3))
-@settings(deadline=None)
 def test_a_dragonfly_joins_every_two_groups_alike_and_needs_one_global_link(g, a, p, h):
     if g > a * h + 1:
         with pytest.raises(TopologyError, match="reach at most"):

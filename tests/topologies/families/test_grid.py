@@ -6,7 +6,7 @@ from math import prod
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.topologies import CABLE, B, everyone, figures, neighbours
@@ -29,7 +29,6 @@ some_dimensions = st.lists(st.integers(1, 5), min_size=1, max_size=3)
 
 
 @given(dimensions=some_dimensions)
-@settings(deadline=None)
 def test_a_torus_has_its_closed_forms(dimensions):
     n = prod(dimensions)
     links = sum({1: 0, 2: n}.get(length, 2 * n) for length in dimensions)
@@ -38,7 +37,6 @@ def test_a_torus_has_its_closed_forms(dimensions):
 
 
 @given(dimensions=some_dimensions)
-@settings(deadline=None)
 def test_a_mesh_has_its_closed_forms(dimensions):
     n = prod(dimensions)
     links = sum(2 * n * (length - 1) // length for length in dimensions)
@@ -47,7 +45,6 @@ def test_a_mesh_has_its_closed_forms(dimensions):
 
 
 @given(dimensions=some_dimensions)
-@settings(deadline=None)
 def test_a_torus_is_the_product_of_rings_as_networkx_has_it(dimensions):
     theirs = nx.grid_graph(dim=list(reversed(dimensions)), periodic=True)
     ours = torus(dimensions, **CABLE).graph().to_undirected()
@@ -159,7 +156,6 @@ def test_a_twisted_torus_of_other_lengths_is_refused(dimensions):
 
 
 @given(data=st.data(), dimensions=some_dimensions)
-@settings(deadline=None)
 def test_dimension_order_is_a_shortest_path_that_finishes_a_dimension_before_the_next(
     data, dimensions
 ):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.algorithms import direct, ring
@@ -58,7 +58,6 @@ def slowest(found, chip=CHIP):
     return found / (chip.peak * chip.compute_efficiency)
 
 
-@settings(max_examples=20)
 @given(plan=plans(), bandwidth=st.sampled_from([1e9, 5e10, math.inf]))
 def test_nobody_waits_for_ever_and_nothing_is_faster_than_its_arithmetic(plan, bandwidth):
     workload, volumes = generate(plan)
@@ -67,7 +66,6 @@ def test_nobody_waits_for_ever_and_nothing_is_faster_than_its_arithmetic(plan, b
     assert found.makespan >= slowest(even)
 
 
-@settings(max_examples=20)
 @given(plan=plans())
 def test_every_call_has_all_its_members_and_ranks_of_a_stage_do_the_same(plan):
     workload, _ = generate(plan)
@@ -82,7 +80,6 @@ def test_every_call_has_all_its_members_and_ranks_of_a_stage_do_the_same(plan):
             assert all(np.array_equal(own[0], other) for other in own)
 
 
-@settings(max_examples=20)
 @given(plan=plans())
 def test_the_same_plan_is_the_same_workload(plan):
     (one, _), (other, _) = generate(plan), generate(plan)

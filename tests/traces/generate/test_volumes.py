@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from helpers.synthetic_jobs import planned, plans
 from traces.generate.generate import CallVolume, generate, volumes
@@ -292,7 +292,6 @@ def test_latent_attention_decodes_on_the_latent():
     assert found.model_flops == pytest.approx(2 * 16 * weights, rel=1e-9)
 
 
-@settings(max_examples=20)
 @given(plan=plans())
 def test_the_workload_makes_the_calls_that_the_volumes_count(plan):
     workload, step = generate(plan)
@@ -306,7 +305,6 @@ def test_the_workload_makes_the_calls_that_the_volumes_count(plan):
     assert {key: volume.size_bytes for key, volume in found.items()} == pytest.approx(dict(sizes))
 
 
-@settings(max_examples=20)
 @given(plan=plans())
 def test_nothing_computes_less_than_the_model_needs(plan):
     _, found = generate(plan)

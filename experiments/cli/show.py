@@ -117,33 +117,23 @@ def show(
         report.to_html(html)
         say(f"wrote {html}")
     try:
-        _writer(output)(report)
+        _print(report, output)
         sys.stdout.flush()
     except BrokenPipeError:  # who reads has enough; files that are still to be written are not
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _writer(output: Output) -> "Callable[[Report], None]":
+def _print(report: "Report", output: Output) -> None:
     if output == Output.TABLE:
-        return _print_table
-    return _print_json if output == Output.JSON else _print_csv
+        from experiments.output.terminal import Amount
+        from experiments.output.terminal import show as show_document
 
-
-def _print_table(report: "Report") -> None:
-    from experiments.output.terminal import Amount
-    from experiments.output.terminal import show as show_document
-
-    show_document(report.document(), Amount(VERBOSITY.get()))
-
-
-def _print_json(report: "Report") -> None:
-    sys.stdout.write(report.to_json())
-
-
-def _print_csv(report: "Report") -> None:
-    """Print rows below a header: to a file or a pipe as they are, to a terminal harmless."""
-    text = report.to_csv()
-    sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
+        show_document(report.document(), Amount(VERBOSITY.get()))
+    elif output == Output.JSON:
+        sys.stdout.write(report.to_json())
+    else:  # to a file or a pipe as it is, to a terminal harmless
+        text = report.to_csv()
+        sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
 
 
 def say(message: str) -> None:

@@ -7,7 +7,7 @@ from experiments.output.words import plural, say_time
 from simulator.support.quantities import format_quantity
 
 if TYPE_CHECKING:
-    from experiments.questions.clusters import BillReport, BillRow, ClustersReport, PluginsReport
+    from experiments.questions.clusters import BillReport, ClustersReport, PluginsReport
 
 
 def clusters(report: "ClustersReport") -> Document:
@@ -99,7 +99,8 @@ def bill(report: "BillReport") -> Document:
         power = f"{watts} for the site, {over}"
     rows = []
     for row in report.rows:
-        price = "?" if row.price_usd is None else f"{_money(row.price_usd)}{_about(row)}"
+        half = f" ± {100 * row.price_spread:.0f} %" if row.price_spread else ""
+        price = "?" if row.price_usd is None else _money(row.price_usd) + half
         whole = "?" if row.cost_usd is None else _money(row.cost_usd)
         drawn = [
             "?" if one is None else format_quantity(one, "W") for one in (row.idle_w, row.active_w)
@@ -114,7 +115,8 @@ def bill(report: "BillReport") -> Document:
         facts={"network": answer["where"], "switches": f"{answer['switches']:,}", "power": power},
         sections=(Section("bill", "Bill", [Table(columns, rows, foot=foot)], wide=True),),
         details={
-            row.part.replace("_", " "): f"{row.price_source or 'no price'}; {_power_from(row)}"
+            row.part.replace("_", " "): f"{row.price_source or 'no price'}; "
+            + (f"power: {row.power_source}" if row.power_source else "no power")
             for row in report.rows
         },
         next_steps=("twofold utility TRACE … --per cost", "--verbose"),
@@ -123,14 +125,6 @@ def bill(report: "BillReport") -> Document:
 
 def _money(value: float) -> str:
     return format_quantity(value, "USD")
-
-
-def _about(row: "BillRow") -> str:
-    return f" ± {100 * row.price_spread:.0f} %" if row.price_spread else ""
-
-
-def _power_from(row: "BillRow") -> str:
-    return f"power: {row.power_source}" if row.power_source else "no power"
 
 
 def plugins(report: "PluginsReport") -> Document:

@@ -28,7 +28,7 @@ from experiments.report import Report, question
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
 from simulator.serving.state import gap_quantile
-from simulator.support.arrays import Floats, Longs
+from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError, WhatIfError
 from topologies import Cluster
 from topologies.cluster.bill import TokenCost
@@ -278,6 +278,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         if progress is not None:
             progress(number + 2, len(names) + 1)
     memory = memory_use(deployment)
+    priorities = np.unique(base[0].priority).tolist()
     return ServingReport(
         deployment.model.name,
         deployment.cluster.name,
@@ -287,7 +288,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         say_engine(instances),
         tuple(_metric(name, base) for name in _METRICS),
         tuple(sorted(utilities, key=lambda row: -(row.tpot_p99_pct or (-1e9, None))[0])),
-        tuple(_of_priority(base[0], each) for each in _distinct_priorities(base[0].priority)),
+        tuple(_of_priority(base[0], each) for each in priorities) if len(priorities) > 1 else (),
         tuple(_by_model(instances, base, slo)) if instances.beside else (),
         _parts(base),
         float(np.mean(figures["goodput"])) if slo is not None else None,
@@ -480,12 +481,6 @@ def _parts(runs: Sequence[InstanceRun]) -> dict[str, float]:
     if moved:
         parts["transfer"] = moved
     return {**parts, "decode": max(0.0, whole - ttft)}
-
-
-def _distinct_priorities(priorities: Longs) -> list[int]:
-    """Return the distinct priorities of requests, ascending; none if all are equal."""
-    values = np.unique(priorities).tolist()
-    return values if len(values) > 1 else []
 
 
 def _of_priority(run: InstanceRun, priority: int) -> PriorityRow:

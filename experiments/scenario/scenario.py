@@ -436,7 +436,8 @@ def engine_check(scenario: Scenario, timeline: Timeline) -> EngineCheck:
                 f"{AGREES:g}: please report the trace"
             )
     elif engine == "flow":
-        note = f"{engine}; not checked by SimPy: {_count_text(count)} transfers"
+        number = f"{count / 1e6:.2g} million" if count >= 1e6 else f"{count:,}"
+        note = f"{engine}; not checked by SimPy: {number} transfers"
     return {
         "engine": engine,
         "transfers": count,
@@ -506,7 +507,3 @@ def difference(timeline: Timeline, reference: Timeline) -> float:
 def _bound_text(value: float) -> str:
     """Format an upper bound of rounding: its exact value differs between machines."""
     return next((f"{bound:g}" for bound in (1e-12, AGREES) if value <= bound), f"{value:.2g}")
-
-
-def _count_text(count: int) -> str:
-    return f"{count / 1e6:.2g} million" if count >= 1e6 else f"{count:,}"

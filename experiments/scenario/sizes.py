@@ -295,10 +295,6 @@ def _largest_first(runs: Iterable[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: (-len(run) * run.period, run.period))
 
 
-def _is_beside(run: Run, others: Sequence[Run]) -> bool:
-    return all(run.end <= part.first or part.end <= run.first for part in others)
-
-
 def _is_most_of_a_unit(run: Run, outer: Run) -> bool:
     """Whether a run of shorter units lies within one unit of another, and is most of it."""
     first = (run.first - outer.first) // outer.period
@@ -411,7 +407,8 @@ def _micro_batches(
         for run in possible:
             sent = _messages(workload, run.launched[0])
             copies = min((missing[group] // count for group, count in sent.items()), default=0)
-            if not copies or not _is_beside(run, chosen):
+            apart = (run.end <= part.first or part.end <= run.first for part in chosen)
+            if not copies or not all(apart):
                 continue
             missing -= Counter({group: copies * count for group, count in sent.items()})
             chosen.append(run)

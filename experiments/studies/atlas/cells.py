@@ -330,7 +330,10 @@ def cell_document(cell: "Cell", report: "UtilityReport", bill: "BillReport | Non
     """Return a cell's utilities of twice each resource: tables, so that a site stays small."""
     whole = report.document()
     sections = [
-        replace(section, blocks=[_metered(block) for block in section.blocks if _is_small(block)])
+        replace(
+            section,
+            blocks=[_metered(block) for block in section.blocks if not isinstance(block, _OMITTED)],
+        )
         for section in whole.sections
     ]
     about = "In the folder of the site; with --html FILE also charts, timeline and network."
@@ -360,10 +363,6 @@ def refused_document(cell: "Cell", reason: str, bill: "BillReport | None") -> Do
         headline=f"{reason[0].upper()}{reason[1:].rstrip('.')}.",
         sections=tuple(sections),
     )
-
-
-def _is_small(block: Any) -> bool:
-    return not isinstance(block, _OMITTED)
 
 
 def _metered(block: Any) -> Any:

@@ -224,7 +224,8 @@ def _tables(steps: Sequence[Workload]) -> Iterator[Table]:
         is_timed = kernels(workload) & workload.own & (times.end > times.start)
         name_order = np.argsort(np.argsort(np.array(workload.names)))
         for rank in workload.ranks:
-            of_rank = np.flatnonzero(is_timed & (workload.rank == rank))
+            of_rank = workload.ops_of(rank)
+            of_rank = of_rank[is_timed[of_rank]]
             order = times.start[of_rank], workload.lane[of_rank], name_order[workload.name[of_rank]]
             of_rank = of_rank[np.lexsort(order)]
             counts = Counter(workload.names[name] for name in workload.name[of_rank].tolist())

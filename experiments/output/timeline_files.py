@@ -131,7 +131,7 @@ def power(base: "Baseline") -> list[tuple[float, float]]:
     works = np.isin(workload.what, (What.COMPUTE, What.COPY))
     busy = [
         union(timeline.start[of_rank], timeline.end[of_rank]) - origin
-        for of_rank in (works & (workload.rank == rank) for rank in workload.ranks)
+        for of_rank in (ops[works[ops]] for ops in map(workload.ops_of, workload.ranks))
     ]
     begins, ends = np.concatenate([np.empty((0, 2)), *busy]).T
     end = float(timeline.end.max()) - origin
@@ -184,15 +184,15 @@ def _names(workload: Workload) -> Iterator[Event]:
     yield meta("process_sort_index", _PATH, 0, 0)
     yield meta("thread_name", _PATH, 1, "rank and op")
     for rank in workload.ranks:
-        of_rank = workload.rank == rank
+        of_rank = workload.ops_of(rank)
         lanes = np.unique(workload.lane[of_rank])
+        of_host = set(workload.lane[of_rank[workload.what[of_rank] == What.HOST]].tolist())
         for process, word in ((_process(rank), "measured"), (_process(rank) + 1, "simulated")):
             yield meta("process_name", process, 0, f"rank {rank} {word}")
             yield meta("process_sort_index", process, 0, process)
             for lane in lanes.tolist():
                 yield meta("thread_name", process, lane + 1, workload.lanes[lane])
-                host = bool((workload.what[of_rank & (workload.lane == lane)] == What.HOST).any())
-                order = lane + 1 + (0 if host else len(workload.lanes))
+                order = lane + 1 + (0 if lane in of_host else len(workload.lanes))
                 yield meta("thread_sort_index", process, lane + 1, order)
 
 

@@ -237,7 +237,8 @@ class Doubts:
     def _host_at_work(self, rank: int) -> float:
         """Return for how long at least one thread of a rank works (s)."""
         workload, timeline = self.timeline.workload, self.timeline
-        ops = (workload.rank == rank) & (workload.part == What.HOST)
+        ops = workload.ops_of(rank)
+        ops = ops[workload.part[ops] == What.HOST]
         spans = union(timeline.start[ops], timeline.end[ops])
         return float((spans[:, 1] - spans[:, 0]).sum())
 

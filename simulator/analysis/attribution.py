@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analysis.critical_path import Segment
-from simulator.analysis.metrics import Intervals, cover, length, moves, rank_times, step_time, union
+from simulator.analysis.metrics import Intervals, cover, length, moves, step_time, uncovered, union
 from simulator.engine.simulate import Costs
 from simulator.support.arrays import Floats, Ints, Longs, Mask
 from simulator.timeline import RunTimes, Timeline
@@ -200,12 +200,15 @@ def exposed_by_resource(timeline: Timeline) -> dict[str, float]:
     """
     workload, names = timeline.workload, timeline.topology.resources
     totals = np.zeros(len(names))
-    for rank, row in zip(workload.ranks, rank_times(timeline), strict=True):
+    for rank in workload.ranks:
         ops = workload.ops_of(rank)
         busy = ops[workload.what[ops] == What.COMPUTE]
-        calls = workload.call[ops[workload.what[ops] >= What.COLLECTIVE]]
+        members = ops[workload.what[ops] >= What.COLLECTIVE]
+        calls = workload.call[members]
+        kernels = union(timeline.start[busy], timeline.end[busy])
+        exposed = uncovered(union(*moves(timeline, members)), kernels)
         begun, over = timeline.call_start[calls], timeline.call_end[calls]
-        hidden = cover(union(timeline.start[busy], timeline.end[busy]), begun, over)
+        hidden = cover(kernels, begun, over)
         alone = np.maximum(0.0, over - begun - hidden)
         spent = timeline.call_spent[calls]
         every = spent.sum(axis=1)
@@ -213,7 +216,7 @@ def exposed_by_resource(timeline: Timeline) -> dict[str, float]:
         together = float(alone.sum())
         if together > 0:
             seconds = (share * alone[:, None]).sum(axis=0)[:-1]
-            totals += seconds * min(1.0, row.exposed_communication / together)
+            totals += seconds * min(1.0, exposed / together)
     means = totals / max(1, len(workload.ranks))
     return {name: time for name, time in zip(names, means.tolist(), strict=True) if time > 0}
 

@@ -382,9 +382,9 @@ def _rank_time(run: RunTimes, rank: int) -> RankTime:
         end=float(run.end[ops].max()),
         compute=length(kernels),
         communication=length(moving),
-        exposed_communication=_alone(moving, kernels),
-        exposed_waiting=_alone(waiting, kernels),
-        exposed_copy=_alone(copies, united(kernels, moving)),
+        exposed_communication=uncovered(moving, kernels),
+        exposed_waiting=uncovered(waiting, kernels),
+        exposed_copy=uncovered(copies, united(kernels, moving)),
     )
 
 
@@ -405,6 +405,6 @@ def _spans(run: RunTimes, ops: Longs) -> Intervals:
     return union(run.start[ops], run.end[ops])
 
 
-def _alone(covered: Intervals, by: Intervals) -> float:
+def uncovered(covered: Intervals, by: Intervals) -> float:
     """Length of the part of one union outside another."""
     return max(0.0, length(covered) - common(covered, by))

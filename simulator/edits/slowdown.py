@@ -72,7 +72,8 @@ def _by_rank(workload: Workload, ops: Longs) -> dict[int, Longs]:
 
 def moving(workload: Workload, times: RunTimes, rank: int) -> Intervals:
     """Return the intervals in which a call of a rank transfers."""
-    return _moving(times, workload.call[(workload.call >= 0) & (workload.rank == rank)])
+    calls = workload.call[workload.ops_of(rank)]
+    return _moving(times, calls[calls >= 0])
 
 
 def _moving(times: RunTimes, calls: NDArray[np.integer[Any]]) -> Intervals:

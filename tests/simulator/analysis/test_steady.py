@@ -35,6 +35,19 @@ def test_a_cycle_is_seen_twice_before_it_counts():
     assert not is_steady(once, Window(warm_up=1))
 
 
+@pytest.mark.parametrize("warm_up", [0, 1, 2])
+@pytest.mark.parametrize("lengths", [[1.0, 3.0], [1.0, 3.0, 2.0]])
+def test_a_cycle_counts_as_soon_as_it_has_been_seen_twice(lengths, warm_up):
+    """Between the steps that warm up and the last two: the end of the last may be noted later."""
+    cycle = len(lengths)
+    found = [
+        find_cycle([job((lengths * 5)[:steps]), job([2.0] * steps)], 0, warm_up)
+        for steps in range(3, 5 * cycle)
+    ]
+    unseen = warm_up + 2 * cycle + 2 - 3
+    assert found == [0] * unseen + [cycle] * (len(found) - unseen)
+
+
 def test_a_short_job_has_several_steps_in_a_cycle():
     slow, fast = job([6.0] * 6), job([2.0] * 18)
     found = steady([slow, fast], Window())

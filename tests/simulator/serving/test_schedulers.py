@@ -9,7 +9,13 @@ from helpers.tries import tries
 from simulator.serving.loop import LEAST_LOAD, SERVED, STUCK, close, serve_requests, serving_loop
 from simulator.serving.schedulers import FREE, LATE, SCHEDULERS, Columns, Rules
 from simulator.serving.state import Client, Fleet, Host, Pool, gap_quantile, run_state
-from simulator.serving.surface import Batch, IterationSurface, grid_value, iteration_time
+from simulator.serving.surface import (
+    Batch,
+    IterationSurface,
+    grid_value,
+    iteration_time,
+    with_drafts,
+)
 
 NO_HOST = Host(0.0, 0.0, 1.0, 0.0, 0.0)
 OPEN = Client(0, 1, 1, 0)
@@ -214,6 +220,27 @@ def test_padding_is_of_batches_without_prompts():
     surface = constant_surface()._replace(tokens=np.full(65, 2.0), eager=np.full(65, 1.0))
     assert iteration_time(surface, Batch(1, 3, 30.0, 0, 0.0, 0.0)) == pytest.approx(2.0)
     assert iteration_time(surface, Batch(1, 0, 0.0, 1, 5.0, 12.5)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("drafts", [1, 2, 3])
+def test_a_pass_with_drafts_takes_the_passes_of_the_model_that_drafts_besides(drafts):
+    chance = np.random.default_rng(drafts)
+    own, draft = (
+        IterationSurface(
+            *chance.random((3, 13)), *chance.random((4, 3, 5)), np.zeros(0), np.zeros(0)
+        )
+        for _ in range(2)
+    )
+    both = with_drafts(own, draft, drafts)
+    # Each decode computes its own token and those of its drafts; each draft is a token of a pass.
+    decodes = [-(-tokens // (1 + drafts)) for tokens in range(13)]
+    for name in ("tokens", "sequences"):
+        expected = getattr(own, name) + drafts * getattr(draft, name)[decodes]
+        assert getattr(both, name) == pytest.approx(expected)
+    assert both.eager == pytest.approx(own.eager + draft.eager + (drafts - 1) * draft.tokens[1])
+    for name, passes in (("decodes", drafts), ("beside", drafts), ("chunks", 1), ("windowed", 1)):
+        expected = getattr(own, name) + passes * getattr(draft, name)
+        assert getattr(both, name) == pytest.approx(expected)
 
 
 def test_times_between_tokens_are_counted_with_the_pauses():

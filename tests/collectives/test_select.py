@@ -86,6 +86,23 @@ def test_on_a_full_mesh_every_link_is_used(kind):
     assert {len(load.link) for load in loads if load.amount} == {len(links)}
 
 
+@pytest.mark.parametrize("kind", [*NESTED, "broadcast", "all_to_all"])
+def test_rings_of_a_wired_domain_go_both_ways_unless_one_is_named(kind):
+    links = [Link(a, (a + turn) % 4, 100e9, 1e-6) for a in range(4) for turn in (1, -1)]
+    there, at = topology("ring", 4, links), np.arange(4, dtype=np.int32)
+
+    def used(*, wired, algorithm=None):
+        machine = Machine(np.zeros(4, dtype=np.int32), wired=wired)
+        taken = plan(call_of(kind, range(4), 64 * MIB), there, machine, algorithm)
+        return {int(link) for load in lay(taken, at, 64 * MIB, there) for link in load.link}
+
+    usual = used(wired=False)
+    assert used(wired=True) == (set(range(8)) if kind in NESTED else usual)
+    if kind in NESTED:
+        assert len(usual) == 4
+        assert used(wired=True, algorithm="ring") == usual
+
+
 @pytest.mark.parametrize("kind", NESTED)
 def test_with_one_rank_per_domain_it_is_a_ring(kind):
     assert chosen(kind, [0, 4], FOURS).schedule.algorithm == "ring"

@@ -35,7 +35,7 @@ COMMANDS: dict[str, str] = {
     "faults": f"what-if {GPU} -c perlmutter '1% of links x0.5' '10% of links x0.5 seed 3'",
     "replay": f"replay {GPU} -c dgx-a100 --perfetto out/o.json --parquet out/o.parquet",
     "metrics": f"replay {GPU} --metrics -c dgx-a100",
-    "explain": f"explain {GPU} -c dgx-a100 --utility scale_out.bandwidth",
+    "explain": f"explain {GPU} -c dgx-a100 --nodes 2 --utility scale_out.bandwidth",
     "diff": f"diff {GPU} {GPU} -c dgx-a100 --cluster-b hgx-h100",
     "share": f"share {GPU} traces/samples/gloo-ddp-4 -c hgx-h100 --placement striped",
     "inspect": f"inspect {GPU}",

@@ -94,7 +94,7 @@ def test_rings_of_a_wired_domain_go_both_ways_unless_one_is_named(kind):
     def used(*, wired, algorithm=None):
         machine = Machine(np.zeros(4, dtype=np.int32), wired=wired)
         taken = plan(call_of(kind, range(4), 64 * MIB), there, machine, algorithm)
-        return {int(link) for load in lay(taken, at, 64 * MIB, there) for link in load.link}
+        return {int(link) for load in plan_loads(taken, at, 64 * MIB, there) for link in load.link}
 
     usual = used(wired=False)
     assert used(wired=True) == (set(range(8)) if kind in NESTED else usual)

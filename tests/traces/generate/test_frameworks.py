@@ -50,6 +50,23 @@ def test_a_framework_that_does_not_exist_is_refused_with_those_that_do():
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("gated", [True, False])
+def test_an_activation_reads_what_its_products_write_once_or_kernel_by_kernel(name, gated):
+    """Fused: the gate, the other product and the result; backward a gradient for each besides."""
+    model = SMALL.model_copy(update={"gated": gated})
+    run = Training(micro_batch=1, global_batch=1, sequence=64, framework=name)
+    batch = micro_batch(model, Parallelism(), run)
+    once = 2 * 64 * model.ffn
+    products = 2 if gated else 1
+    again = 0 if name != "composer" else products + 1
+    for block in chunks(batch)[0]:
+        for kernel in (kernel for part in block.parts for kernel in part.kernels):
+            if kernel.name == "activation":
+                assert kernel.forward.traffic == once * (products + 1 + again)
+                assert kernel.input_gradient.traffic == once * (2 * products + 1 + again)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_the_model_computes_and_says_the_same_whoever_runs_it(name, recompute):
     """FLOPs are of the model, and bytes of the parallelism: no framework changes either."""

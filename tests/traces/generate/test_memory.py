@@ -345,11 +345,13 @@ def test_a_layer_s_gradient_is_there_twice_while_it_is_added():
     """In bf16, beside those of all layers in fp32, where FSDP2 sums over micro-batches."""
     model = gpt(layers=8)
     run = Training(micro_batch=1, global_batch=16, sequence=512)
-    stage = memory_of(plan_for(model, run=run, pp=4, zero=3))[1]
+    _, stage, _, last = memory_of(plan_for(model, run=run, pp=4, zero=3))
     batch = micro_batch(model, Parallelism(pp=4, zero=3), run)
     layer = (parameters(model) - 2 * 51200 * 1024) / 8
     working = layer_activations(batch, 0, run).working
     assert stage.working - working == pytest.approx(2 * layer, rel=0.001)
+    of_head = last.working - head_activations(batch, run).working
+    assert of_head == pytest.approx(2 * 51200 * 1024, rel=0.001)
 
 
 def test_keys_and_values_are_repeated_and_gathered():

@@ -3,6 +3,7 @@
 import math
 import sqlite3
 
+import numpy as np
 import pytest
 
 from experiments.questions.metrics import DEFINED, metrics
@@ -10,6 +11,7 @@ from helpers.link_tapes import Tape
 from helpers.nsys_files import KERNEL, Writer, launch, pid
 from helpers.places import SAMPLES
 from traces.load import load
+from traces.profiler.link import RankCounts, counters
 
 GPU_SAMPLE = SAMPLES / "gpu-dp2-tp4"
 PUBLISHED = {
@@ -40,6 +42,21 @@ def test_volumes_of_groups_add_up_to_their_kind_and_to_the_total():
     groups = [of for of in size if of.startswith("all_reduce ")]
     assert size["all_reduce"] == pytest.approx(sum(size[group] for group in groups))
     assert size["total"] == pytest.approx(size["all_reduce"])
+
+
+def test_kernels_are_bound_by_what_the_rule_of_ccl_bench_says():
+    """By compute on more than 70 % of the multiprocessors for over 10 us, by memory below 50 %."""
+    blocks = np.array([0.4, 0.6, 0.8, 0.8, 2.0])
+    lasting = 1e-6 * np.array([10.0, 20.0, 30.0, 5.0, 35.0])
+    none = np.zeros(0)
+    parts = [
+        RankCounts((blocks[part], lasting[part]), (none, none), math.nan, math.nan, {})
+        for part in (slice(2), slice(2, 5))
+    ]
+    found = counters(parts)
+    assert found.compute_bound == pytest.approx(0.65)
+    assert found.memory_bound == pytest.approx(0.10)
+    assert found.sm_coverage == pytest.approx(0.4 * 0.1 + 0.6 * 0.2 + 0.8 * 0.35 + 0.35)
 
 
 def export(folder, *, grid=(66, 1, 1), values=()):

@@ -131,6 +131,7 @@ CASES = (
             ("moe", "all_to_all", 2, _layers(3, 256, batch=512)),
             ("moe", "all_to_all", 3, _layers(3, 256, batch=432)),
             ("moe", "all_to_all", 4, _layers(3, 256, batch=384)),
+            ("moe-wide", "all_to_all", 2, _layers(2, 256, batch=896)),
             ("two-groups", "two_groups", 4, _layers(3, 384, batch=192)),
         )
     ),

@@ -380,9 +380,9 @@ class Sample:
         ranks = format_ranks(self.ranks)
         which = f"rank {ranks}" if len(self.ranks) == 1 else f"one of ranks {ranks}"
         return (
-            f"each of the {self.job_ranks:,} ranks does what {which} does, in the same time to"
+            f"each of the {self.job_ranks:,} ranks does the same as {which}, within"
             f" {100 * self.off:.2g} % of the step: --ranks {ranks} gives the same answers, with"
-            " wider intervals, where calls take as long as modelled"
+            " wider intervals, if calls take as long as modelled"
         )
 
 

@@ -344,7 +344,7 @@ def _check_numbers(options: dict[str, object]) -> None:
             if far or (isinstance(number, float) and not isfinite(number)):
                 option = f"--{name.replace('_', '-')}"
                 raise typer.BadParameter(
-                    f"{shown(str(number))} is not a number for it.", param_hint=option
+                    f"{shown(str(number))} is out of range.", param_hint=option
                 )
 
 

@@ -494,7 +494,7 @@ def _scores(scores: "Sequence[Score]") -> list[Section]:
     shared = 0 if scores[0].errors is None else scores[0].errors.rows
     foot = f"errors: on the {plural(shared, 'row')} that every tool answers; medians are absolute"
     columns = ("tool", ">answered", ">median", ">90 % within", ">bias", "|worst")
-    about = "Predictions of other tools beside this one's and a plain roofline's, on the same rows."
+    about = "Predictions of other tools, of twofold and of a plain roofline, on the same rows."
     return [Section("scores", "Scores", [Table.of(columns, rows, foot=foot)], about, wide=True)]
 
 

@@ -207,7 +207,7 @@ def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
     return "" if moved.get(tier) else _no_traffic(scenario, tier)
 
 
-_NO_BUS = "the cluster file has no PCIe; give pcie.bandwidth, and the step's copies follow it"
+_NO_BUS = "the cluster file has no pcie.bandwidth, with which the step's copies would scale"
 
 
 def _why_unused_in_graph(scenario: Scenario, resource: str) -> str:

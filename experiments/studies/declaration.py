@@ -618,8 +618,7 @@ def _check_bisect(declaration: Declaration, wrong: Any) -> None:
             or "none"
         )
         raise wrong(
-            ("search", "over"),
-            f"{search.over!r} is not a dimension of numbers; there are {numbers}",
+            ("search", "over"), f"{search.over!r} is not a numeric dimension; choose from {numbers}"
         )
     others = [dimension for dimension in declaration.dimensions if dimension.name != search.over]
     if spans := [dimension.name for dimension in others if dimension.span is not None]:

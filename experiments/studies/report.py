@@ -156,8 +156,8 @@ def _with_drawn(explored: Explored, directory: Path, notes: list[str]) -> Explor
     of_draws = _decoded(path, _Drawn) if path.is_file() else None
     if of_draws is None or of_draws.front != explored.front:
         notes.append(
-            "how often points stay on the front, and which each quantile chooses, is known when "
-            "twofold study has ended"
+            "the study has not ended: how often points stay on the front, and which each quantile "
+            "chooses, is not yet known"
         )
         return explored
     return replace(explored, kept=of_draws.kept, chosen=of_draws.chosen)

@@ -443,7 +443,7 @@ def answer_of(step: object, busy: object, refused: object, *texts: object) -> An
         seen_by_requests = Served(*seen) if seen else None
     except (TypeError, ValueError, RecursionError) as error:
         raise StudyError(
-            "an answer that was kept is damaged: delete index.sqlite of the study, or the cache "
+            "a stored answer is damaged: delete index.sqlite of the study, or the cache "
             f"(twofold system cache --clear): {' '.join(str(error).split())[:100]}"
         ) from error
     return Answer(took, at_work, str(refused), all_moves, seen_by_requests)

@@ -274,8 +274,8 @@ class PlanedFabric(_Routed):
             raise ValueError("host_bandwidth is of NICs with one port: leave out planes")
         if self.ports_of_nic > 1 and self.policy in ("static", "d_mod_k"):
             raise ValueError(
-                f"routing {self.policy} chooses among switches, not among the ports of a NIC: with"
-                " several write spray or ecmp"
+                f"routing {self.policy} chooses among switches, not among the ports of a NIC: for"
+                " several ports use spray or ecmp"
             )
         if self.planes % self.ports_of_nic:
             raise ValueError(

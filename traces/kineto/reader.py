@@ -257,7 +257,7 @@ def _document(path: Path, data: bytes, *, is_list: bool) -> KinetoDocument | For
     if is_list:
         events = decode_events(data)
         if not events or not decode_event(events[0]).ph:
-            return ForeignFile(path, "JSON, but a list of something else than trace events")
+            return ForeignFile(path, "a JSON list, but not of trace events")
         return KinetoDocument(path, KinetoHeader(), events)
     header = decode_header(data)
     if header.events is not None:

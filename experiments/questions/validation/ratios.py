@@ -303,7 +303,7 @@ def _measured(row: Cells) -> float:
     if not 0 < ratio < float("inf"):
         raise TraceError(f"{RATIO}: missing, and value_a, value_b and unit do not give it")
     if not 1e-6 <= ratio <= 1e6:
-        raise TraceError(f"{RATIO}: {ratio:g} is no ratio of two steps, 1e-06 to 1e+06")
+        raise TraceError(f"{RATIO}: {ratio:g} is not a ratio of two steps from 1e-06 to 1e+06")
     return ratio
 
 

@@ -73,7 +73,7 @@ def test_a_study_file_is_read(tmp_path):
         ("method: grid", "method: nsga2", "trials is missing"),
         ("method: grid", "method: grid, trials: 3", "trials belongs to"),
         ("method: grid", "method: bisect", "over is missing"),
-        ("method: grid", "method: bisect, over: cluster", "not a dimension of numbers"),
+        ("method: grid", "method: bisect, over: cluster", "not a numeric dimension"),
         (
             "method: grid",
             "method: bisect, over: scale_up.size, loss: 2",

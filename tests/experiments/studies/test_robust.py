@@ -207,7 +207,7 @@ def test_what_draws_tell_is_of_the_points_they_were_drawn_of(tmp_path):
         again = report(tmp_path / "kept", details=0)
         assert again.explored.kept == again.explored.chosen == ()
         assert all(row.kept_pct is None for row in again.front)
-        assert any("when twofold study has ended" in one for one in again.notes)
+        assert any("the study has not ended" in one for one in again.notes)
     path.write_text("{")
     with pytest.raises(StudyError, match=r"drawn\.json: cannot be read"):
         report(tmp_path / "kept", details=0)

@@ -152,7 +152,7 @@ def test_a_sample_is_advised_where_its_answers_are_those_of_all(in_order):
     sample = sample_of(loaded.workload, loaded.measured_step)
     assert sample.ranks == (0,)
     assert 0 < sample.off < 0.01
-    assert sample.sentence().startswith("each of the 16 ranks does what rank 0 does")
+    assert sample.sentence().startswith("each of the 16 ranks does the same as rank 0")
     same_answers(asked(in_order, ranks="0"), asked(in_order))
 
 

@@ -37,6 +37,7 @@ from traces.core.typical import MOST_STEPS, TYPICAL, typical_step
 if TYPE_CHECKING:
     from traces.core.events import Job, JobHead, RecordedOperator
     from traces.generate.kernel_times import OwnKernels, Shape
+    from traces.kineto.operators import EngineStep
 
 OpenTrace = Callable[[str], Loaded]
 """An open trace: a function from a step (a number, or a word as for :func:`load`) to a workload."""
@@ -487,10 +488,32 @@ def kernel_shapes(path: Path) -> "dict[tuple[str, int], Shape]":
     return {kernel: shapes.most_common(1)[0][0] for kernel, shapes in seen.items()}
 
 
+def recorded_steps(path: Path) -> "list[list[EngineStep]]":
+    """Read a serving engine's iterations that a profile annotates, or each profile of a folder.
+
+    Raises
+    ------
+    TraceError
+        If there is no profile.
+    """
+    from traces.kineto.operators import engine_steps
+
+    files = [] if path.suffix.lower() == ".csv" else _profiles(path)
+    return [steps for steps in map(engine_steps, files) if steps]
+
+
 def _operators(path: Path) -> "Iterator[RecordedOperator]":
     """Yield the operators of a profile, or of those in a folder."""
     from traces.generate.kernel_times.own import OPERATORS
-    from traces.kineto.operators import is_profile, recorded_operators
+    from traces.kineto.operators import recorded_operators
+
+    for file in _profiles(path):
+        yield from recorded_operators(file, OPERATORS)
+
+
+def _profiles(path: Path) -> list[Path]:
+    """List the profile, or those in a folder."""
+    from traces.kineto.operators import is_profile
 
     if not path.exists():
         raise TraceError(f"{path}: no such file or folder")
@@ -502,5 +525,4 @@ def _operators(path: Path) -> "Iterator[RecordedOperator]":
     profiles = [file for file in files if len(files) == 1 or is_profile(file)]
     if not profiles:
         raise TraceError(f"{path}: none of its files is a profile of PyTorch")
-    for file in profiles:
-        yield from recorded_operators(file, OPERATORS)
+    return profiles

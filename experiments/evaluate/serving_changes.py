@@ -1,14 +1,25 @@
-"""What-ifs on serving instances: a multiple of a resource, for every pool and model."""
+"""Changes of deployments: a multiple of a resource, or the times that recordings of them have.
 
+What-ifs multiply a resource for every pool and model.
+"""
+
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
-from experiments.evaluate.serving_fleets import Instances
-from experiments.evaluate.serving_instances import Deployment
-from simulator.support.errors import WhatIfError
+import numpy as np
+
+from experiments.evaluate.serving_fleets import Instances, serve
+from experiments.evaluate.serving_instances import Deployment, instance_surface
+from simulator.serving.surface import iteration_time
+from simulator.support.errors import TraceError, WhatIfError
 from simulator.support.names import one_of
 from topologies import changed, resource_values
+from traces.kineto.operators import EngineStep
+from traces.requests.readers import read_logged
 
 COMPUTE, MEMORY_BANDWIDTH, MEMORY, HOST = "compute", "memory.bandwidth", "memory.size", "host"
 RATES = (COMPUTE, MEMORY_BANDWIDTH, MEMORY, HOST)
@@ -80,3 +91,77 @@ def with_more(deployment: Deployment, resource: str, factor: float) -> Deploymen
         return replace(deployment, cluster=changed(cluster, resource, times))
     with_fields = accelerator.model_copy(update=fields)
     return replace(deployment, cluster=cluster.model_copy(update={"accelerator": with_fields}))
+
+
+def as_logged(deployment: Deployment, log: Path) -> Deployment:
+    """Return a deployment whose kernels and first tokens take what a log of it says.
+
+    All kernels take as many times as long as makes the mean TPOT of the log's requests, served as
+    they came, that of the log; then first tokens take longer by a constant, if they do.
+
+    Raises
+    ------
+    TraceError
+        If the log cannot be read, or no such factor is between a third and three.
+    """
+    requests, _, starts, ends = read_logged(log)
+    several = requests.output > 1
+    if not several.any():
+        raise TraceError(f"{log}: no request has more than one token")
+    tpot = (ends - starts)[several] / (requests.output[several] - 1)
+    if np.isnan(ends - starts).any():
+        raise TraceError(f"{log}: a request has no first_token_ts or no last_token_ts")
+    host = deployment.engine.host
+    for _ in range(_FITTINGS):
+        scaled = replace(deployment, engine=replace(deployment.engine, host=host))
+        run = serve(Instances(deployment=scaled), requests)
+        ratio = float(tpot.mean() / run.tpot[several].mean())
+        if abs(ratio - 1) < _FITTED:
+            break
+        host = host._replace(kernels=host.kernels * ratio)
+    factor = host.kernels / deployment.engine.host.kernels
+    _check_factor(deployment, factor if abs(ratio - 1) < _FITTED else math.inf, str(log), "tokens")
+    first = max(0.0, host.first + float((starts - requests.arrival).mean() - run.ttft.mean()))
+    engine = replace(deployment.engine, host=host._replace(first=first))
+    return replace(deployment, engine=engine, logged=str(log))
+
+
+def as_recorded(
+    deployment: Deployment, profiles: Sequence[Sequence[EngineStep]], source: str
+) -> Deployment:
+    """Return a deployment whose kernels take what iterations of it in profiles took.
+
+    All kernels take as many times as long as those of all recorded batches together. What passes
+    from one iteration to the next without them, the median of two or more, is the host's.
+
+    Raises
+    ------
+    TraceError
+        If no such factor is between a third and three.
+    """
+    surface = instance_surface(deployment)
+    steps = [step for profile in profiles for step in profile]
+    predicted = sum(iteration_time(surface, step.batch) for step in steps)
+    factor = sum(step.kernels for step in steps) / predicted
+    _check_factor(deployment, factor, source, "kernels")
+    waits = [
+        later.begin - step.begin - step.kernels
+        for profile in profiles
+        for step, later in pairwise(profile)
+    ]
+    host = deployment.engine.host._replace(kernels=factor)
+    if len(waits) > 1:
+        host = host._replace(step=max(0.0, float(np.median(waits))))
+    return replace(deployment, engine=replace(deployment.engine, host=host), logged=source)
+
+
+def _check_factor(deployment: Deployment, factor: float, source: str, what: str) -> None:
+    if not 1 / _FARTHEST <= factor <= _FARTHEST:
+        raise TraceError(
+            f"{source}: its {what} take {factor:.3g} times as long as {deployment.model.name}'s on"
+            f" {deployment.cluster.name}: give the model, cluster and degrees that it is of"
+        )
+
+
+_FITTINGS, _FITTED, _FARTHEST = 12, 0.002, 3.0
+"""Runs in which the factor of kernels is found, to which part, and how far it may be from 1."""

@@ -22,8 +22,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
+from experiments.evaluate.serving_changes import as_logged, as_recorded
 from experiments.evaluate.serving_clients import Closed, Load, Slo
-from experiments.evaluate.serving_fleets import Instances, Neighbour, Outage, serve
+from experiments.evaluate.serving_fleets import Instances, Neighbour, Outage
 from experiments.evaluate.serving_instances import (
     Deployment,
     Speculation,
@@ -31,7 +32,7 @@ from experiments.evaluate.serving_instances import (
     measured_kernels,
 )
 from experiments.evaluate.serving_scaling import Scaling
-from simulator.support.errors import QuantityError, TraceError, WorkloadError
+from simulator.support.errors import QuantityError, WorkloadError
 from simulator.support.input_files import read_text
 from simulator.support.names import did_you_mean, one_of, same_name
 from simulator.support.quantities import parse_quantity
@@ -40,8 +41,8 @@ from topologies import Cluster, load_cluster
 from topologies.cluster.catalog import complaints
 from traces.generate.inference import Adapters
 from traces.generate.model import load_model
-from traces.load import own_kernels
-from traces.requests.readers import read_logged, read_requests
+from traces.load import own_kernels, recorded_steps
+from traces.requests.readers import read_requests
 from traces.requests.table import Requests, generate_requests, parse_rates, parse_spread
 
 TABLE = "deployment"
@@ -90,7 +91,8 @@ class ServingPlan(BaseModel):
         LoRA adapters, each request asking for any: ``8 of rank 16``.
     kernels_from
         Times of kernels on one's own machine: a table, or a profile of PyTorch's
-        (:func:`traces.load.own_kernels`), or the log of one such instance (:func:`as_logged`).
+        (:func:`traces.load.own_kernels`); or, of one such instance, iterations in a profile
+        (:func:`as_recorded`) or the log (:func:`as_logged`).
     policy
         Who of those that wait goes first: ``fcfs``, or the most urgent by ``priority``.
     max_tokens, max_sequences, blocks
@@ -241,20 +243,20 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
     """
     degrees = (plan.tp, plan.dp, plan.ep)
     where = load_cluster(cluster)
-    measured, log = None, None
-    if plan.kernels_from is not None:
-        log = _log_of(Path(plan.kernels_from))
-        if log is None:
-            measured = measured_kernels(own_kernels(Path(plan.kernels_from)), where)
+    measured, as_recording = None, _recording(plan)
+    if plan.kernels_from is not None and as_recording is None:
+        measured = measured_kernels(own_kernels(Path(plan.kernels_from)), where)
     decode_count, pool = 0, None
     if plan.decode is not None:
         decode_count, pool_degrees, machine = read_pool(plan.decode, degrees)
         pool = replace(_deployment(plan, machine or where, pool_degrees), measured=measured)
     deployment = replace(_deployment(plan, where, degrees), measured=measured)
-    if log is not None:
+    if as_recording is not None:
         if pool is not None:
-            raise WorkloadError(f"{log}: the log is of one instance that decodes, too: no --decode")
-        deployment = as_logged(deployment, log)
+            raise WorkloadError(
+                f"{plan.kernels_from}: it is of one instance that decodes, too: no --decode"
+            )
+        deployment = as_recording(deployment)
     return Instances(
         deployment=deployment,
         count=plan.instances,
@@ -279,62 +281,23 @@ def refuse_log(plan: ServingPlan) -> None:
     WorkloadError
         With what to give instead.
     """
-    if plan.kernels_from is not None and _log_of(Path(plan.kernels_from)) is not None:
+    if _recording(plan) is not None:
         raise WorkloadError(
-            f"{plan.kernels_from}: a log is of one deployment on one cluster, which vary here: give"
-            " kernels_from a table of kernels or a profile"
+            f"{plan.kernels_from}: a log or recorded steps are of one deployment on one cluster,"
+            " which vary here: give kernels_from a table of kernels, or a profile with their sizes"
         )
 
 
-def _log_of(path: Path) -> Path | None:
-    """Return the requests of a log, by themselves or in their folder; None if it is none."""
-    if path.is_dir() and (path / "requests.jsonl").is_file():
-        return path / "requests.jsonl"
-    return path if path.suffix == ".jsonl" else None
-
-
-def as_logged(deployment: Deployment, log: Path) -> Deployment:
-    """Return a deployment whose kernels and first tokens take what a log of it says.
-
-    All kernels take as many times as long as makes the mean TPOT of the log's requests, served as
-    they came, that of the log; then first tokens take longer by a constant, if they do.
-
-    Raises
-    ------
-    TraceError
-        If the log cannot be read, or no such factor is between a third and three.
-    """
-    requests, _, starts, ends = read_logged(log)
-    several = requests.output > 1
-    if not several.any():
-        raise TraceError(f"{log}: no request has more than one token")
-    ttft, tpot = (
-        starts - requests.arrival,
-        (ends - starts)[several] / (requests.output[several] - 1),
-    )
-    if np.isnan(ends).any() or np.isnan(starts).any():
-        raise TraceError(f"{log}: a request has no first_token_ts or no last_token_ts")
-    host = deployment.engine.host
-    for _ in range(_FITTINGS):
-        scaled = replace(deployment, engine=replace(deployment.engine, host=host))
-        run = serve(Instances(deployment=scaled), requests)
-        ratio = float(tpot.mean() / run.tpot[several].mean())
-        if abs(ratio - 1) < _FITTED:
-            break
-        host = host._replace(kernels=host.kernels * ratio)
-    factor = host.kernels / deployment.engine.host.kernels
-    if not abs(ratio - 1) < _FITTED or not 1 / _FARTHEST <= factor <= _FARTHEST:
-        raise TraceError(
-            f"{log}: its tokens take {factor:.3g} times as long as {deployment.model.name}'s on"
-            f" {deployment.cluster.name}: give the model, cluster and degrees that it is of"
-        )
-    first = max(0.0, host.first + float(ttft.mean() - run.ttft.mean()))
-    engine = replace(deployment.engine, host=host._replace(first=first))
-    return replace(deployment, engine=engine, logged=str(log))
-
-
-_FITTINGS, _FITTED, _FARTHEST = 12, 0.002, 3.0
-"""Runs in which the factor of kernels is found, to which part, and how far it may be from 1."""
+def _recording(plan: ServingPlan) -> Callable[[Deployment], Deployment] | None:
+    """Return how a log or recorded steps of a deployment change it; None if there are none."""
+    if plan.kernels_from is None:
+        return None
+    path = Path(plan.kernels_from)
+    log = path / "requests.jsonl" if path.is_dir() else path
+    if log.suffix == ".jsonl" and (log.is_file() or not path.is_dir()):
+        return lambda deployment: as_logged(deployment, log)
+    profiles = recorded_steps(path)
+    return (lambda each: as_recorded(each, profiles, str(path))) if profiles else None
 
 
 def _others(plan: ServingPlan) -> list[ServingPlan]:

@@ -328,8 +328,11 @@ def say_engine(instances: Instances) -> str:
     if deployment.model.left_out:
         text += f"; left out: {deployment.model.left_out}"
     if deployment.logged:
-        factor, first = engine.host.kernels, 1e3 * engine.host.first
-        text += f"; kernels x {factor:.3g}, first token + {first:.3g} ms as in {deployment.logged}"
+        factor, step, first = engine.host.kernels, 1e3 * engine.host.step, 1e3 * engine.host.first
+        text += (
+            f"; kernels x {factor:.3g}, iteration + {step:.3g} ms, first token + {first:.3g} ms as"
+            f" in {deployment.logged}"
+        )
     if instances.decode is not None:
         return (
             f"{text}; {instances.count} instances prefill, {instances.decode_count} of"

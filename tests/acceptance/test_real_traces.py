@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.baseline import Baseline, Settings, baseline
+from experiments.evaluate.serving_plan import instances_of, serving_plan
 from experiments.scenario.resources import improve
 from helpers.places import SHARED
 from simulator.support.errors import TraceError
@@ -112,6 +113,17 @@ def test_a_decode_with_programmatic_dependent_launch_replays_as_measured() -> No
     assert abs(found.error or 0.0) < 0.02
     assert compute > 30
     assert compute + host < 50.5
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "factor"), [("b300", "hgx-b300", 0.85), ("mi300", "mi300x-8", 1.42)]
+)
+def test_a_recorded_decode_gives_the_kernels_of_a_deployment(name, cluster, factor) -> None:
+    """Those of B300 are carried over from B200's tables, those of MI300X a roofline's."""
+    file = GRAPHS / f"qwen3_30b_decode_{name}_tp.json.gz"
+    plan = serving_plan(model="qwen3-30b-a3b", engine="sglang", rate="1/s", kernels_from=file)
+    host = instances_of(plan, cluster).deployment.engine.host
+    assert host.kernels == pytest.approx(factor, rel=0.05)
 
 
 @pytest.mark.parametrize("name", ["sglang_qwen3_8b_decode", "vllm_piecewise_prefilldecode"])

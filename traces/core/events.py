@@ -451,6 +451,8 @@ class RecordedOperator:
         ``Scalar``; the value of a scalar, "" for a tensor. Empty if not recorded.
     kernels
         Name and duration (s) of each kernel it launched.
+    begin
+        When it was called, by the recording's clock (s).
     """
 
     name: str
@@ -458,3 +460,4 @@ class RecordedOperator:
     types: tuple[str, ...]
     values: tuple[str, ...]
     kernels: tuple[tuple[str, float], ...]
+    begin: float = 0.0

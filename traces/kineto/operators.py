@@ -6,14 +6,17 @@ there is none to the innermost that has sizes. Kernels without a launch are assi
 ``External id``, which is the operator's.
 """
 
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct, field
 
+from simulator.serving.surface import Batch
 from simulator.support.errors import TraceError
 from traces.core.events import RecordedOperator
 from traces.kineto.reader import ForeignFile, parts_of, read_document
@@ -57,7 +60,44 @@ class _Call(Struct, gc=False):
     caller: int = -1
 
 
-def recorded_operators(path: Path, wanted: Collection[str] = ()) -> list[RecordedOperator]:
+class EngineStep(NamedTuple):
+    """An iteration of a serving engine: when it began and its kernels' time (s), and its batch."""
+
+    begin: float
+    kernels: float
+    batch: Batch
+
+
+_STEP = re.compile(
+    r"execute_\d+_context_(\d+)\(sq(\d+)sk\d+sqsq(\d+)sqsk(\d+)\)"
+    r"_generation_(\d+)\(sq(\d+)sk(\d+)sqsq\d+sqsk\d+\)"
+)
+"""How vLLM and SGLang annotate an iteration: the number of prompts and of decodes, and the sums of
+their queries, keys, queries squared, and queries times keys."""
+
+
+def engine_steps(path: Path) -> list[EngineStep]:
+    """Read the iterations that a serving engine has annotated in its profile, in order.
+
+    Raises
+    ------
+    TraceError
+        As :func:`recorded_operators`.
+    """
+    steps = []
+    for recorded in recorded_operators(path, ranges=_STEP):
+        if words := _STEP.fullmatch(recorded.name):
+            chunks, tokens, squares, products, decodes, queries, keys = map(int, words.groups())
+            width, pairs = max(1, queries // max(1, decodes)), products - squares / 2
+            batch = Batch(width, decodes, float(keys), chunks, float(tokens), pairs)
+            kernels = sum(time for _, time in recorded.kernels)
+            steps.append(EngineStep(recorded.begin, kernels, batch))
+    return sorted(steps)
+
+
+def recorded_operators(
+    path: Path, wanted: Collection[str] = (), ranges: re.Pattern[str] | None = None
+) -> list[RecordedOperator]:
     """Read the operators of a file that launched kernels.
 
     Parameters
@@ -66,6 +106,8 @@ def recorded_operators(path: Path, wanted: Collection[str] = ()) -> list[Recorde
         A file of the PyTorch profiler, compressed or not.
     wanted
         Names of operators that precede others nearer to a kernel's launch.
+    ranges
+        Names of a user's annotations that are taken for such operators.
 
     Returns
     -------
@@ -83,8 +125,8 @@ def recorded_operators(path: Path, wanted: Collection[str] = ()) -> list[Recorde
     try:
         # Ids of events are unique within a rank only.
         lists = [part.events for part in parts_of(document)] or [document.events]
-        readings = [_Reading(events) for events in lists]
-        every = [reading.operators(frozenset(wanted), path) for reading in readings]
+        readings = [_Reading(events, ranges) for events in lists]
+        every = [reading.operators(reading.ranges | set(wanted), path) for reading in readings]
         return [operator for operators in every for operator in operators]
     except (ValueError, OverflowError, RecursionError, msgspec.DecodeError) as error:
         raise TraceError(f"{path}: {error}") from error
@@ -98,7 +140,8 @@ def is_profile(path: Path) -> bool:
 class _Reading:
     """Events of one file by use; made, used and dropped."""
 
-    def __init__(self, events: list[Raw]) -> None:
+    def __init__(self, events: list[Raw], ranges: re.Pattern[str] | None) -> None:
+        self.ranges: set[str] = set()
         self.kernels: list[tuple[_Event, float]] = []
         self.launches: dict[int, tuple[_Thread, int]] = {}
         self.calls: dict[_Thread, list[_Call]] = defaultdict(list)
@@ -107,18 +150,36 @@ class _Reading:
             category = (event.cat or "").lower()
             if event.ph != "X":
                 continue
+            if ranges and category == "user_annotation" and ranges.fullmatch(event.name):
+                self.ranges.add(event.name)
+                category = _OPERATORS[0]
             if category in _KERNELS:
                 self.kernels.append((event, 1e-9 * float(durations_ns([event.dur], [raw])[0])))
             elif category in _OPERATORS or "runtime" in category or "driver" in category:
-                start = int(stamps([event.ts], [raw], "ts")[0])
-                end = start + int(durations_ns([event.dur], [raw])[0])
-                thread = (event.pid, event.tid)
-                if category in _OPERATORS:
-                    self.calls[thread].append(_Call(start, end, event))
-                elif (correlation := _number((event.args or _NO_ARGS).correlation)) is not None:
-                    self.launches[correlation] = (thread, start)
+                self._add_call(event, raw, category)
+        if ranges:
+            self._leave_out_overlaps()
 
-    def operators(self, wanted: frozenset[str], path: Path) -> list[RecordedOperator]:
+    def _add_call(self, event: _Event, raw: Raw, category: str) -> None:
+        start = int(stamps([event.ts], [raw], "ts")[0])
+        end = start + int(durations_ns([event.dur], [raw])[0])
+        thread = (event.pid, event.tid)
+        if category in _OPERATORS:
+            self.calls[thread].append(_Call(start, end, event))
+        elif (correlation := _number((event.args or _NO_ARGS).correlation)) is not None:
+            self.launches[correlation] = (thread, start)
+
+    def _leave_out_overlaps(self) -> None:
+        """Count of each kernel only what no earlier one covers: dependent launches wait on it."""
+        begins = [1e-6 * float(event.ts or 0.0) for event, _ in self.kernels]
+        end = 0.0
+        for row in sorted(range(len(begins)), key=begins.__getitem__):
+            event, seconds = self.kernels[row]
+            over = begins[row] + seconds
+            self.kernels[row] = event, min(seconds, max(0.0, over - end))
+            end = max(end, over)
+
+    def operators(self, wanted: set[str], path: Path) -> list[RecordedOperator]:
         """Assign every kernel to an operator."""
         if not self.kernels:
             raise TraceError(f"{path}: has no kernels; record the device, too")
@@ -140,7 +201,7 @@ class _Reading:
         return [_with_kernels(call, kernels) for call, kernels in launched.values()] + alone
 
     def _launcher(
-        self, kernel: _Event, starts: dict[_Thread, list[int]], wanted: frozenset[str]
+        self, kernel: _Event, starts: dict[_Thread, list[int]], wanted: set[str]
     ) -> _Call | None:
         launch = self.launches.get(_number((kernel.args or _NO_ARGS).correlation) or -1)
         if launch is None:
@@ -181,6 +242,7 @@ def _with_kernels(call: _Call, kernels: list[tuple[str, float]]) -> RecordedOper
         tuple(str(value) for value in _list(args.types)),
         tuple(str(value) for value in _list(args.values)),
         tuple(kernels),
+        1e-9 * call.start,
     )
 
 

@@ -156,10 +156,6 @@ class Requests:
             model=of(self.model),
         )
 
-    def first(self, count: int) -> "Requests":
-        """Return the first ``count`` requests."""
-        return self.rows(np.arange(min(count, len(self))))
-
 
 ARRIVALS = ("poisson", "gamma", "even")
 """Processes of arrivals: gaps are exponential, have a gamma distribution, or are equal."""
@@ -243,11 +239,7 @@ def generate_requests(  # noqa: PLR0913 - what describes a load
     """
     if arrivals not in ARRIVALS:
         raise TraceError(f"arrivals {one_of(arrivals, ARRIVALS)}")
-    rates = (
-        rate
-        if isinstance(rate, Rates)
-        else Rates(rate, rate, process=arrivals, burstiness=burstiness)
-    )
+    rates = rate if isinstance(rate, Rates) else Rates(rate, rate, 0, 0, arrivals, burstiness)
     for name, value in (
         *(("requests", count), ("rate", rates.first), ("rate", rates.second)),
         *(("input", prompt), ("output", output), ("spread", spread)),

@@ -10,7 +10,7 @@ LLMServingSim's benchmark writes them (github casys-kaist/LLMServingSim).
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -246,13 +246,6 @@ _ERRORS = ("tpot_error_pct", "ttft_error_pct")
 _FILES = ("meta.json", "requests.jsonl")
 
 
-class ServingLog(NamedTuple):
-    """A log, and the deployment that its settings describe."""
-
-    logged: Logged
-    deployment: Deployment
-
-
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
     """Times of a request (s), predicted and measured: TTFT, per output token, total."""
@@ -333,9 +326,8 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
         If the log cannot be read, or the model does not fit.
     """
     where = load_cluster(cluster)
-    log = read_log(folder, where)
-    requests, ids, first, last = log.logged
-    runs = serve(log.deployment, requests)
+    (requests, ids, first, last), deployment = read_log(folder, where)
+    runs = serve(deployment, requests)
     times = [
         (runs.ttft, first - requests.arrival),
         (runs.tpot, (last - first) / np.maximum(requests.output - 1, 1)),
@@ -360,9 +352,9 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
         correlations,
         where,
         Settings(),
-        f"{log.deployment.model.name} on {where.name}",
+        f"{deployment.model.name} on {where.name}",
         int(runs.totals["preemptions"]),
-        log.deployment.blocks,
+        deployment.blocks,
         inputs=Inputs(files=tuple(Path(folder) / name for name in _FILES)),
     )
 
@@ -401,8 +393,8 @@ def rank_correlation(measured: Sequence[float], predicted: Sequence[float]) -> f
     return round(float(np.corrcoef(ranks[0], ranks[1])[0, 1]), 12)
 
 
-def read_log(folder: Path | str, cluster: Cluster) -> ServingLog:
-    """Read a log.
+def read_log(folder: Path | str, cluster: Cluster) -> tuple[Logged, Deployment]:
+    """Read a log, and the deployment that its settings describe.
 
     Parameters
     ----------
@@ -422,7 +414,7 @@ def read_log(folder: Path | str, cluster: Cluster) -> ServingLog:
         read_text(settings, TraceError, "as the settings of an engine"), settings, TraceError
     )
     longest = int((logged.requests.prompt + logged.requests.output).max())
-    return ServingLog(logged, _deployment(meta, settings, cluster, longest))
+    return logged, _deployment(meta, settings, cluster, longest)
 
 
 _Value = TypeVar("_Value")

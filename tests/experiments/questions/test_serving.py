@@ -398,7 +398,8 @@ def test_a_log_has_the_precisions_of_its_settings(setting, weights, cache, tmp_p
     (tmp_path / "meta.json").write_text(json.dumps(meta))
     request = {"input_toks": 64, "output_toks": 8, "queued_ts": 0.0}
     (tmp_path / "requests.jsonl").write_text(json.dumps(request))
-    parts = read_log(tmp_path, load_cluster("hgx-h100")).deployment.precisions
+    _, logged = read_log(tmp_path, load_cluster("hgx-h100"))
+    parts = logged.precisions
     assert (parts.attention, parts.network, parts.cache) == (weights, weights, cache)
 
 

@@ -189,4 +189,4 @@ def test_rows_of_a_table_keep_their_hashes():
     rows = table.rows(np.array([1, 3]))
     assert rows.prompt.tolist() == [8, 12]
     assert (rows.hashes.offset.tolist(), rows.hashes.ids.tolist()) == ([0, 2, 5], [7, 8, 9, 9, 9])
-    assert table.first(2).hashes.ids.tolist() == [7, 7, 8]
+    assert table.rows(np.arange(2)).hashes.ids.tolist() == [7, 7, 8]

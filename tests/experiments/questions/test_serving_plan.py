@@ -14,11 +14,13 @@ from experiments.evaluate.serving_plan import (
     check_plan,
     instances_of,
     load_of,
+    refuse_log,
     serving_plan,
     slo_of,
 )
 from experiments.explore.serving import ServingSession
 from experiments.questions.serving import serving
+from simulator.serving.surface import Batch, iteration_time
 from simulator.support.errors import TwofoldError
 from topologies import changed
 from traces.requests.table import Hashes, Requests, generate_requests
@@ -376,8 +378,57 @@ def test_a_log_gives_the_kernels_and_the_first_token_of_the_machine_it_is_of(tmp
     file = tmp_path / "deployment.yaml"
     for log in ("requests.jsonl", "."):  # relative to the file, the log's folder, too
         file.write_text(f"deployment: {{model: llama-3.1-8b, rate: 5/s, kernels_from: {log}}}")
-        with pytest.raises(TwofoldError, match="a log is of one deployment on one cluster"):
+        with pytest.raises(
+            TwofoldError, match="a log or recorded steps are of one deployment on one cluster"
+        ):
             ServingSession(file, "hgx-h100")
+
+
+def write_steps(file, seconds, period, batch):
+    """Write what PyTorch's profiler would record of iterations: annotation, launch and kernel."""
+    events = []
+    for step in range(3):
+        start, thread = 1e6 * step * period, {"ph": "X", "pid": 1, "tid": 1}
+        launch = {
+            "name": "cudaGraphLaunch",
+            "cat": "cuda_runtime",
+            "args": {"correlation": step + 1},
+        }
+        events += [
+            {**thread, "name": batch, "cat": "user_annotation", "ts": start, "dur": 90.0},
+            {**thread, **launch, "ts": start + 10, "dur": 5.0},
+            {**launch, "name": "k", "cat": "kernel", "ph": "X", "pid": 0, "tid": 7}
+            | {"ts": start + 20, "dur": 1e6 * seconds},
+        ]
+    file.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [], "traceEvents": events}))
+
+
+@pytest.mark.parametrize(
+    ("annotated", "batch"),
+    [
+        ("context_0(sq0sk0sqsq0sqsk0)_generation_16(sq16sk8193", Batch(1, 16, 8193, 0, 0, 0)),
+        # Of TraceLens's vllm_piecewise_prefilldecode.
+        (
+            "context_9(sq8155sk8430sqsq7475785sqsk7671310)_generation_37(sq37sk34489",
+            Batch(1, 37, 34489, 9, 8155, 7671310 - 7475785 / 2),
+        ),
+    ],
+)
+def test_recorded_iterations_give_the_kernels_and_the_host_of_the_machine(
+    annotated, batch, tmp_path
+):
+    """Of one whose kernels take 1.3 times as long, with 0.7 ms of host in each iteration."""
+    fields, file = {"model": "llama-3.1-8b", "rate": "1/s"}, tmp_path / "steps.json"
+    usual = instances_of(serving_plan(**fields), "hgx-h100").deployment
+    seconds = 1.3 * iteration_time(instance_surface(usual), batch)
+    write_steps(file, seconds, seconds + 7e-4, f"execute_64_{annotated}sqsq9sqsk9)")
+    recorded = instances_of(serving_plan(**fields, kernels_from=file), "hgx-h100").deployment
+    assert recorded.engine.host.kernels == pytest.approx(1.3, rel=1e-3)
+    assert recorded.engine.host.step == pytest.approx(7e-4, rel=1e-3)
+    with pytest.raises(TwofoldError, match="no --decode"):
+        instances_of(serving_plan(**fields, decode="1", kernels_from=file), "hgx-h100")
+    with pytest.raises(TwofoldError, match="recorded steps are of one deployment"):
+        refuse_log(serving_plan(**fields, kernels_from=file))
 
 
 def test_the_policy_slo_goes_by_the_time_to_the_first_token():

@@ -70,7 +70,7 @@ class Report(ABC):
 
     def head(self, cluster: "Cluster | None" = None, settings: "Settings | None" = None) -> Head:
         """Return the head of the answer; hashes the files that were read."""
-        shared: dict[str, Any] = {} if settings is None else {**settings.record()}
+        shared = {} if settings is None else settings.record()
         document = self.document()
         return {
             "schema": self.schema,

@@ -1,14 +1,13 @@
 """Notes on routing in an answer: the policy, collisions of messages, and links that calls share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from typing_extensions import TypedDict
 
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.contention import (
     Collision,
-    Meeting,
     collision,
     meetings,
     packet_factor,
@@ -27,7 +26,8 @@ _CALLS = 12
 """Number of sorts of calls that are examined: those with the longest total time."""
 
 
-class CollisionAnswer(TypedDict):
+@dataclass(frozen=True, slots=True)
+class CallCollision:
     """Messages of one call that the routing puts on one link though others are free.
 
     ``messages`` are on the ``link`` at once in one step of the call, between these ranks among
@@ -35,100 +35,70 @@ class CollisionAnswer(TypedDict):
     """
 
     call: str
-    link: list[str]
+    link: tuple[str, str]
     messages: int
-    ranks: list[list[int]]
+    ranks: tuple[tuple[int, int], ...]
     slower: float
 
 
-class MeetingAnswer(TypedDict):
+@dataclass(frozen=True, slots=True)
+class LinkMeeting:
     """A link that two sorts of calls shared, how often, and the time that these lost there (s)."""
 
-    link: list[str]
-    calls: list[str]
+    link: tuple[str, str]
+    calls: tuple[str, str]
     times: int
     lost_s: float
 
 
-class RoutingAnswer(TypedDict):
+@dataclass(frozen=True, slots=True)
+class RoutingNotes:
     """How messages are routed, and where they collide.
 
-    ``analytic_step_s`` is the step without contention of calls; null if that was not computed.
+    ``analytic_step_s`` is the step without contention of calls; None if that was not computed.
     ``meetings`` are listed if it differs from the answer by more than 5 %. ``packet_factor`` is the
-    time of packets on full links over that of the model's sharing; null for single paths.
+    time of packets on full links over that of the model's sharing; None for single paths.
     """
 
     policy: str
-    packet_factor: float | None
-    collisions: list[CollisionAnswer]
-    analytic_step_s: float | None
-    meetings: list[MeetingAnswer]
-
-
-@dataclass(frozen=True, slots=True)
-class RoutingNotes:
-    """Notes on routing; ``collisions`` come with their call and its ranks."""
-
-    policy: str
     packet_factor: float | None = None
-    collisions: tuple[tuple[str, tuple[int, ...], Collision], ...] = ()
-    analytic: float | None = None
-    meetings: tuple[Meeting, ...] = ()
-
-    def answer(self) -> RoutingAnswer:
-        """Return the notes for JSON."""
-        return {
-            "policy": self.policy,
-            "packet_factor": self.packet_factor,
-            "collisions": [
-                {
-                    "call": call,
-                    "link": list(note.link),
-                    "messages": note.messages,
-                    "ranks": [[group[source], group[target]] for source, target in note.pairs],
-                    "slower": note.slower,
-                }
-                for call, group, note in self.collisions
-            ],
-            "analytic_step_s": self.analytic,
-            "meetings": [
-                {
-                    "link": list(note.link),
-                    "calls": list(note.calls),
-                    "times": note.times,
-                    "lost_s": note.lost,
-                }
-                for note in self.meetings
-            ],
-        }
+    collisions: tuple[CallCollision, ...] = ()
+    analytic_step_s: float | None = None
+    meetings: tuple[LinkMeeting, ...] = ()
 
     def lines(self) -> list[str]:
         """Return the notes as sentences; none without findings."""
-        sentences = [_say_collision(*note, policy=self.policy) for note in self.collisions]
+        sentences = [_say_collision(note, self.policy) for note in self.collisions]
         if self.packet_factor is not None:
             sentences.append(
                 f"on full links, headers and colliding packets make messages up to"
                 f" {self.packet_factor:.2f} times as long; the times above leave this out"
             )
-        if self.meetings and self.analytic is not None:
-            alone = format_quantity(self.analytic, "s")
+        if self.meetings and self.analytic_step_s is not None:
+            alone = format_quantity(self.analytic_step_s, "s")
             sentences.append(f"calls that share links make the step longer: alone it takes {alone}")
         sentences += [
             f"{note.calls[0]} and {note.calls[1]} meet {note.times} times on"
-            f" {note.link[0]} -> {note.link[1]} and lose {format_quantity(note.lost, 's')} there"
+            f" {note.link[0]} -> {note.link[1]} and lose {format_quantity(note.lost_s, 's')} there"
             for note in self.meetings
         ]
         return sentences
 
 
-def _say_collision(call: str, group: tuple[int, ...], worst: Collision, *, policy: str) -> str:
-    pairs = ", ".join(f"{group[source]} to {group[target]}" for source, target in worst.pairs)
-    more = ", …" if worst.messages > len(worst.pairs) else ""
+def _say_collision(worst: CallCollision, policy: str) -> str:
+    pairs = ", ".join(f"{source} to {target}" for source, target in worst.ranks)
+    more = ", …" if worst.messages > len(worst.ranks) else ""
     return (
-        f"{call} takes {worst.slower:.2f} times as long as with all paths used equally: routing"
-        f" {policy} puts {worst.messages} concurrent messages on {worst.link[0]} -> {worst.link[1]}"
-        f" (ranks {pairs}{more})"
+        f"{worst.call} takes {worst.slower:.2f} times as long as with all paths used equally:"
+        f" routing {policy} puts {worst.messages} concurrent messages on {worst.link[0]} ->"
+        f" {worst.link[1]} (ranks {pairs}{more})"
     )
+
+
+def _of_call(call: str, ranks: Sequence[int], worst: Collision) -> CallCollision:
+    """Name the call of a collision, and its ranks in place of positions in the group."""
+    pairs = tuple((ranks[source], ranks[target]) for source, target in worst.pairs)
+    return CallCollision(call, worst.link, worst.messages, pairs, worst.slower)
 
 
 def notes_of_call(
@@ -137,7 +107,7 @@ def notes_of_call(
     """Return the notes on one call of all ranks."""
     positions = np.arange(ranks, dtype=np.int32)
     worst = collision(plan, positions, size, (network, spread_evenly(network)))
-    collisions = () if worst is None else ((call, tuple(range(ranks)), worst),)
+    collisions = () if worst is None else (_of_call(call, range(ranks), worst),)
     return RoutingNotes(policy_of(network), packet_factor(network), collisions)
 
 
@@ -150,10 +120,11 @@ def notes_of_step(scenario: Scenario, timeline: Timeline) -> RoutingNotes:
     alone = replace(scenario, engine="analytic").run().makespan
     differ = abs(timeline.makespan - alone) > DIFFER * timeline.makespan
     met = meetings(timeline, scenario.costs()) if differ else ()
-    return RoutingNotes(policy, factor, collisions, alone, met)
+    rows = tuple(LinkMeeting(note.link, note.calls, note.times, note.lost) for note in met)
+    return RoutingNotes(policy, factor, collisions, alone, rows)
 
 
-def _collisions(timeline: Timeline) -> tuple[tuple[str, tuple[int, ...], Collision], ...]:
+def _collisions(timeline: Timeline) -> tuple[CallCollision, ...]:
     """Find collisions in the sorts of calls with the longest total time, one call per sort."""
     network, workload = timeline.topology, timeline.workload
     if network.route is not None or network.routing.divides:
@@ -178,5 +149,5 @@ def _collisions(timeline: Timeline) -> tuple[tuple[str, tuple[int, ...], Collisi
         if worst is not None:
             label = f" ({view.group.label})" if view.group.label else ""
             name = f"{view.kind}{label} of {format_quantity(view.size, 'B')}"
-            collisions.append((name, view.group.ranks, worst))
+            collisions.append(_of_call(name, view.group.ranks, worst))
     return tuple(collisions)

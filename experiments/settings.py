@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict
 
+from experiments.output.encoding import jsonable
 from simulator.engine import FORMER_ENGINES
 from simulator.support.errors import QuantityError, SettingsError, shown
 from simulator.support.quantities import count_of, format_ranks, parse_quantity, parse_ranks
@@ -221,13 +222,9 @@ class Settings:
             workers=self.workers,
         )
 
-    def record(self) -> "SettingsRecord":
+    def record(self) -> dict[str, Any]:
         """Return every setting for JSON."""
-        values: Any = asdict(self)
-        values["kernels"] = None if self.kernels is None else str(self.kernels)
-        for name in ("algorithms", "what_ifs"):
-            values[name] = list(values[name])
-        record: SettingsRecord = values
+        record: dict[str, Any] = jsonable(self)
         return record
 
 
@@ -238,24 +235,6 @@ def as_recorded(settings: Settings | None) -> Settings:
     """
     settings = settings or Settings()
     return replace(settings, step="median") if settings.step == "typical" else settings
-
-
-class SettingsRecord(TypedDict):
-    """Every setting, as answers give it."""
-
-    engine: str
-    collective_cost: str
-    step: str
-    nodes: int | None
-    algorithms: list[str]
-    workers: int | None
-    what_ifs: list[str]
-    kernels: str | None
-    replicate: bool
-    ranks: str
-    slow_down: str
-    step_time: str
-    fold: bool | None
 
 
 class SettingsOptions(TypedDict, total=False):

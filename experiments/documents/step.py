@@ -504,13 +504,13 @@ def failures_section(job: "FailingJob") -> Section:
     rows = [
         Row(
             (
-                row["what"],
-                _format_long(row["now_s"]),
-                _format_long(row["then_s"]),
-                percent(row["productive_pct"]),
-                percent(row["utility_pct"]),
+                row.what,
+                _format_long(row.now_s),
+                _format_long(row.then_s),
+                percent(row.productive_pct),
+                percent(row.utility_pct),
             ),
-            row["utility_pct"],
+            row.utility_pct,
         )
         for row in result["better"]
     ]

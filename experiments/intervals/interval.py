@@ -17,7 +17,6 @@ from math import hypot, log
 from typing import TYPE_CHECKING
 
 import numpy as np
-from typing_extensions import TypedDict
 
 from experiments.baseline import Baseline
 from experiments.evaluate.design_points import Answered, Asked, DesignPoints
@@ -48,18 +47,6 @@ if TYPE_CHECKING:
 _DIGITS = 9
 """Decimal places of a saving (points of the step) that an interval depends on: engines that add the
 same times in another order get the same interval."""
-
-
-class IntervalColumns(TypedDict):
-    """Columns of rows of answers (:class:`Interval`)."""
-
-    scatter_pct: float | None
-    prior_pct: float | None
-    prediction_pct: float | None
-    generated_pct: float | None
-    kernels_pct: float | None
-    interval_pct: float | None
-    bound_pct: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +89,6 @@ class Interval:
         widths = self.scatter_pct, self.prior_pct, self.prediction_pct, max(steps, default=None)
         applying = [width for width in widths if width is not None]
         return hypot(*applying) if applying else None
-
-    def columns(self) -> "IntervalColumns":
-        """Return all half-widths and the bound under their column names in answers."""
-        return {
-            "scatter_pct": self.scatter_pct,
-            "prior_pct": self.prior_pct,
-            "prediction_pct": self.prediction_pct,
-            "generated_pct": self.generated_pct,
-            "kernels_pct": self.kernels_pct,
-            "interval_pct": self.interval_pct,
-            "bound_pct": self.bound_pct,
-        }
 
 
 def interval(base: Baseline, answered: Answered) -> Interval:

@@ -17,7 +17,8 @@ _NAMES = ("mtbf", "checkpoint", "restart", "every")
 _EXAMPLE = "'mtbf 50000 h, checkpoint 60 s, restart 10 min'"
 
 
-class BetterAnswer(TypedDict):
+@dataclass(frozen=True, slots=True)
+class Better:
     """An improved time: before and after (s), and its saving in % of the run's time."""
 
     what: str
@@ -43,18 +44,7 @@ class FailuresAnswer(TypedDict):
     restarts_pct: float
     step_s: float | None
     steps_a_month: float
-    better: list[BetterAnswer]
-
-
-@dataclass(frozen=True, slots=True)
-class Better:
-    """An improvement by ``factor``; ``saves_pct`` of the time that a step takes with all losses."""
-
-    what: str
-    now: float
-    then: float
-    productive: float
-    saves_pct: float
+    better: list[Better]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +56,8 @@ class FailingJob:
     step: float
     factor: float
 
-    @property
-    def better(self) -> tuple[Better, ...]:
-        """Savings by ``factor`` times as reliable parts, fast checkpoints and restarts."""
-        return tuple(sorted(self._better(), key=lambda row: -row.saves_pct))
-
     def _better(self) -> Iterator[Better]:
+        """Yield savings by ``factor`` times as reliable parts, fast checkpoints and restarts."""
         base, now = self.failures, goodput(self.failures).productive
         for what, field, factor in (
             ("time between failures", "mtbf", self.factor),
@@ -83,8 +69,13 @@ class FailingJob:
                 continue
             then = goodput(replace(base, **{field: value * factor})).productive
             of_part = self.ranks if field == "mtbf" else 1
-            saves = 100 * (1 - now / then) if then else 0.0
-            yield Better(what, value * of_part, value * factor * of_part, then, saves)
+            yield Better(
+                what,
+                now_s=value * of_part,
+                then_s=value * factor * of_part,
+                productive_pct=100 * then,
+                utility_pct=100 * (1 - now / then) if then else 0.0,
+            )
 
     def answer(self) -> FailuresAnswer:
         """Return the JSON answer."""
@@ -98,16 +89,7 @@ class FailingJob:
             "restarts_pct": 100 * result.restarts,
             "step_s": self.step / result.productive if result.productive else None,
             "steps_a_month": result.productive * _MONTH / self.step if self.step else 0.0,
-            "better": [
-                {
-                    "what": row.what,
-                    "now_s": row.now,
-                    "then_s": row.then,
-                    "productive_pct": 100 * row.productive,
-                    "utility_pct": row.saves_pct,
-                }
-                for row in self.better
-            ],
+            "better": sorted(self._better(), key=lambda row: -row.utility_pct),
         }
 
 

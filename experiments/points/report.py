@@ -5,7 +5,7 @@ of columns.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, get_type_hints
 
 from typing_extensions import TypedDict
@@ -188,7 +188,8 @@ def saved_by(
             step_s=change.step,
             utility_pct=utility_pct(whole, change.step),
             engine=change.engine,
-            **interval.columns(),
+            **asdict(interval),
+            interval_pct=interval.interval_pct,
         )
         for change, interval in zip(answered, rows or intervals(base, answered), strict=True)
     ]

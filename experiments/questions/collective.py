@@ -16,7 +16,7 @@ from experiments.documents import networks as documents
 from experiments.priors.network import NetworkPrior, prior_of
 from experiments.provenance import Head, Unbounded
 from experiments.report import Report, question
-from experiments.routing_notes import RoutingAnswer, RoutingNotes, notes_of_call
+from experiments.routing_notes import RoutingNotes, notes_of_call
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.timed_calls import one_call
@@ -85,7 +85,7 @@ class CollectiveAnswer(Head):
     engine: str
     network_prior: list[NetworkPrior]
     points: list[CollectivePoint]
-    routing: RoutingAnswer
+    routing: RoutingNotes
     imbalance: SpreadBytes | None
 
 
@@ -116,7 +116,7 @@ class CollectiveReport(Report):
             "engine": self.engine,
             "network_prior": list(self.network_prior),
             "points": list(self.points),
-            "routing": self.routing.answer(),
+            "routing": self.routing,
             "imbalance": self.imbalance,
         }
 

@@ -14,7 +14,7 @@ from experiments.documents import steps as documents
 from experiments.points.report import without_effect
 from experiments.provenance import Head
 from experiments.report import Report, Rows, question
-from experiments.routing_notes import RoutingAnswer, RoutingNotes, notes_of_step
+from experiments.routing_notes import RoutingNotes, notes_of_step
 from experiments.scenario.resources import check_resource, improve, utility_pct, value_of
 from experiments.scenario.words import check_factor
 from experiments.settings import SettingsOptions, Watch, as_recorded
@@ -57,7 +57,7 @@ class ReplayAnswer(Head, BaselineAnswer):
     ranks: list[RankReplay]
     critical_path_s: dict[str, float]
     critical_path_by_group_s: dict[str, float]
-    routing: RoutingAnswer
+    routing: RoutingNotes
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -85,7 +85,7 @@ class ReplayReport(Report):
             "ranks": list(self.ranks),
             "critical_path_s": self.path_by_what,
             "critical_path_by_group_s": self.path_by_group,
-            "routing": self.routing.answer(),
+            "routing": self.routing,
         }
 
 

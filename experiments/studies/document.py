@@ -89,9 +89,9 @@ def _headline(report: "StudyReport") -> str:
         return f"Of {count}, the least {search.over} that costs at most {loss} of the step."
     if report.explored.found.sensitivity:
         index = report.explored.found.sensitivity[0]
-        most = max(range(len(index.dimensions)), key=lambda at: index.total[at])
+        most = max(index.total, key=index.total.__getitem__)
         share = percent(100 * index.total[most])
-        return f"{index.dimensions[most]} explains {share} of the variance of {index.objective}."
+        return f"{most} explains {share} of the variance of {index.objective}."
     if not front:
         return f"None of {count} is feasible."
     name = next(iter(goals))
@@ -398,14 +398,14 @@ def _sensitivity(report: "StudyReport") -> Section:
         Row(
             (
                 index.objective,
-                index.dimensions[at],
-                percent(100 * index.first[at]),
-                percent(100 * index.total[at]),
+                dimension,
+                percent(100 * index.first[dimension]),
+                percent(100 * total),
             ),
-            100 * index.total[at],
+            100 * total,
         )
         for index in report.explored.found.sensitivity
-        for at in sorted(range(len(index.dimensions)), key=lambda at: -index.total[at])
+        for dimension, total in sorted(index.total.items(), key=lambda item: -item[1])
     ]
     foot = "Sobol' indices: shares of the variance over the box; estimates, which may be off"
     columns = ("objective", "dimension", ">alone", ">with interactions")

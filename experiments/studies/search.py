@@ -7,7 +7,7 @@ with the same seed it proposes the same points, which is how an interrupted stud
 
 import math
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice, product
@@ -57,9 +57,8 @@ class Sensitivity:
     """
 
     objective: str
-    dimensions: tuple[str, ...]
-    first: tuple[float, ...]
-    total: tuple[float, ...]
+    first: Mapping[str, float]
+    total: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,13 +467,17 @@ def _indices(
     table = np.array(values).reshape(count + 2, 1, samples)
     names = tuple(dimension.name for dimension in varied)
     if np.ptp(table) <= 1e-12 * np.abs(table).max():
-        nothing = (0.0,) * count
-        return Sensitivity(objective, names, nothing, nothing)
+        nothing = dict.fromkeys(names, 0.0)
+        return Sensitivity(objective, nothing, nothing)
     indices = stats.sobol_indices(
         func={"f_A": table[0], "f_B": table[1], "f_AB": table[2:]}, n=samples
     )
     first, total = indices.first_order.ravel(), indices.total_order.ravel()
-    return Sensitivity(objective, names, tuple(first.tolist()), tuple(total.tolist()))
+    return Sensitivity(
+        objective,
+        first=dict(zip(names, first.tolist(), strict=True)),
+        total=dict(zip(names, total.tolist(), strict=True)),
+    )
 
 
 def _trials(study: Declaration) -> int:

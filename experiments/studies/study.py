@@ -35,6 +35,7 @@ from experiments.studies.explore import Chosen, Explored, Explorer
 from experiments.studies.figures import knee, marginal
 from experiments.studies.placed import AHEAD, Answer, Base, Chunk, Done, Note, Run, code_identity
 from experiments.studies.results import PointDetails
+from experiments.studies.search import Sensitivity
 from experiments.studies.store import Written, check_folder, open_store
 from simulator.support.errors import OutputError, StudyError, TwofoldError, pip_install
 from simulator.support.input_files import read_text
@@ -98,14 +99,6 @@ class ThresholdAnswer(TypedDict):
     at_end: bool
 
 
-class SensitivityAnswer(TypedDict):
-    """Sobol indices of an objective by dimension: alone, and with all interactions."""
-
-    objective: str
-    first: dict[str, float]
-    total: dict[str, float]
-
-
 class StudyAnswer(Head):
     """A study: its number of points, the front, the best of each objective, and refusals.
 
@@ -134,7 +127,7 @@ class StudyAnswer(Head):
     free: list[str]
     refused: list[RefusedAnswer]
     thresholds: list[ThresholdAnswer]
-    sensitivity: list[SensitivityAnswer]
+    sensitivity: list[Sensitivity]
     computed: int
     stored: int
     cached: int
@@ -279,14 +272,7 @@ class StudyReport(Report):
             "free": self.free,
             "refused": self.refused,
             "thresholds": self.thresholds,
-            "sensitivity": [
-                {
-                    "objective": indices.objective,
-                    "first": dict(zip(indices.dimensions, indices.first, strict=True)),
-                    "total": dict(zip(indices.dimensions, indices.total, strict=True)),
-                }
-                for indices in explored.found.sensitivity
-            ],
+            "sensitivity": list(explored.found.sensitivity),
             "computed": explored.counts.computed,
             "stored": explored.counts.stored,
             "cached": explored.counts.cached,

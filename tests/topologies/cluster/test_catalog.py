@@ -12,8 +12,9 @@ from topologies.cluster.build import HOST_MEMORY
 from topologies.families.grid import slice_shape
 
 NAMES = (
-    "a100-mesh-4 a100-pcie-8 aws-p4d aws-p5 aws-p6-b200 aws-p6e-gb200 azure-nd-h100-v5 "
-    "cloudmatrix-384 dgx-a100 dgx-a100-40gb dgx-a100-4nic dgx-v100 gaudi3-hls3 "
+    "a100-mesh-4 a100-pcie-8 alibaba-hpn7 aws-p4d aws-p5 aws-p6-b200 aws-p6e-gb200 "
+    "azure-nd-h100-v5 cloudmatrix-384 deepseek-mpft dgx-a100 dgx-a100-40gb dgx-a100-4nic "
+    "dgx-v100 gaudi3-hls3 "
     "gb200-nvl72 gb300-nvl72 gcp-a3-mega gh200-alps h100-pcie-8 helios-mi455x hgx-b200 "
     "hgx-b300 hgx-h100 hgx-h100-500w hgx-h100-roce hgx-h20 hgx-h200 hgx-h800 "
     "l40s-pcie-8 leonardo mi250x-frontier mi300x-8 mi325x-8 mi355x-8 perlmutter polaris "
@@ -21,10 +22,12 @@ NAMES = (
     "trn2-ultraserver trn3-ultraserver v100-1nic"
 )
 SWITCHED_REDUCTION = {
+    "alibaba-hpn7",
     "aws-p5",
     "aws-p6-b200",
     "aws-p6e-gb200",
     "azure-nd-h100-v5",
+    "deepseek-mpft",
     "gb200-nvl72",
     "gb300-nvl72",
     "gcp-a3-mega",

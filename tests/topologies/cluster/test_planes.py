@@ -88,12 +88,22 @@ def test_each_queue_pair_takes_a_plane_of_its_own_and_a_single_one_half_of_a_nic
 
 def test_a_nic_in_each_plane_is_deepseek_s_multi_plane_fat_tree():
     """16,384 endpoints on 768 switches of 64 ports, two layers in 8 planes (arXiv 2505.09343)."""
-    fabric = "topology: leaf_spine, nodes_per_leaf: 32, spines: 32, routing: spray"
-    whole = cluster(fabric, "planes: 8", "nic_ports: 1", nodes=2048)
-    bill = bill_of(whole)
+    bill = bill_of(load_cluster("deepseek-mpft"))
     assert (bill.count("nic"), bill.switches) == (16384, 768)
     three_layers = bill_of(cluster("topology: switch", nodes=2048))
     assert three_layers.switches > 1.6 * bill.switches
+
+
+def test_segments_of_hpn_send_at_full_rate_and_at_half_without_a_plane():
+    """15 segments of 1,024 GPUs (Qian et al., SIGCOMM 2024); two of them here, a rank a node."""
+    hpn = load_cluster("alibaba-hpn7")
+    assert bill_of(hpn).count("nic") == 15 * 1024
+    fabric = hpn.scale_out.model_copy(update={"routing": "spray", "flows": 1})
+    sound = build(hpn.model_copy(update={"scale_out": fabric}), 256, nodes=256)
+    failed = broken(sound, [Fault(SwitchNamed("plane1"), None)]).network
+    whole, half = (permutation_rate(network, 128) for network in (sound, failed))
+    assert whole == pytest.approx(0.96 * NIC)
+    assert half == pytest.approx(whole / 2)
 
 
 def test_between_parted_planes_a_message_goes_through_the_node_of_its_sender():

@@ -53,9 +53,13 @@ def test_a_generated_decode_takes_what_the_pass_takes(name):
 def test_a_generated_step_exchanges_what_the_pass_does(name, degrees, ratio, phase, size):
     plan, batch = planned(name, Parallelism(**degrees), phase, *size)
     alone = PassClock(KERNELS, lambda _: 0.0).time(batch)
-    for key, exchanged in volumes(stage_programs(plan), plan).exchanged.items():
+    said = volumes(stage_programs(plan), plan).exchanged
+    if "tp" in degrees:  # logits of each sequence, of 2 B
+        logits = 2 * size[0] * plan.model.vocabulary
+        assert said["tp", "all_gather"].size_bytes == pytest.approx(logits)
+    for key, exchanged in said.items():
         counted = PassClock(KERNELS, lambda e, key=key: e.size * ((e.label, e.kind) == key))
         assert counted.time(batch) - alone == pytest.approx(ratio * exchanged.size_bytes)
     total = PassClock(KERNELS, lambda exchange: exchange.size).time(batch) - alone
-    sent = sum(each.size_bytes for each in volumes(stage_programs(plan), plan).exchanged.values())
+    sent = sum(each.size_bytes for each in said.values())
     assert total == pytest.approx(ratio * sent), "and nothing besides"

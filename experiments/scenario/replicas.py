@@ -1,6 +1,5 @@
 """A change of the number of replicas: data-parallel groups of another size, on other nodes."""
 
-import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -9,7 +8,13 @@ import numpy as np
 from experiments.scenario.change import Changed, Edited, check_fits, counted, nodes_of
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches
-from simulator.analysis.data_parallel import DataParallel, data_parallel, group_names, shard_groups
+from simulator.analysis.data_parallel import (
+    OPTIMISER,
+    DataParallel,
+    data_parallel,
+    group_names,
+    shard_groups,
+)
 from simulator.calls import KINDS
 from simulator.edits.ops import durations_scaled
 from simulator.edits.replicas import ReplicaLayout, resized
@@ -24,9 +29,6 @@ OUTERMOST = "outermost"
 """Word that numbers copies after all recorded ranks, whatever the job's own order of ranks."""
 _MOST_RANKS = 1 << 20
 """Most ranks of a job: beyond it the tables of groups alone take gigabytes."""
-OPTIMISER = re.compile(r"optimi[sz]er|adam|multi_tensor_apply", re.IGNORECASE)
-"""Names of kernels that update weights: of generated steps, of fused optimisers, of PyTorch's and
-Apex's kernels over lists of tensors."""
 _SHARDING = KINDS.index("reduce_scatter")
 _TENSORS = 1024.0
 """Bytes from which on a call carries tensors rather than single numbers."""

@@ -14,9 +14,9 @@ from functools import partial
 import numpy as np
 
 from experiments.scenario.change import Changed, Edited, check_fits, counted, nodes_of
-from experiments.scenario.replicas import OPTIMISER
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import LAYERS, MICRO_BATCHES, STAGES
+from simulator.analysis.data_parallel import OPTIMISER
 from simulator.calls import KINDS
 from simulator.edits.ops import calls_dropped, dropped
 from simulator.edits.passes import Order, Pass, pipeline_of

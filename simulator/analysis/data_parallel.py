@@ -44,6 +44,10 @@ a sixth at most, if it has a single layer. A fifth lies between. If there is a s
 end of the step takes the place of the last.
 """
 
+OPTIMISER = re.compile(r"optimi[sz]er|adam|multi_tensor_apply", re.IGNORECASE)
+"""Names of kernels that update weights: of generated steps, of fused optimisers, of PyTorch's and
+Apex's kernels over lists of tensors."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DataParallel:

@@ -386,7 +386,7 @@ class _Search:
     tried: int = 0
 
     def run(self, chosen: list[_Option], groups: int, spread: float) -> None:
-        """Continue from the ranks assigned so far, with the sum of their calls' spreads (s)."""
+        """Continue from the ranks assigned so far, with the sum of their groups' spreads (s)."""
         if (groups, spread) >= self.best or self.tried > _MOST_TRIED:
             return
         if len(chosen) == len(self.options):
@@ -485,9 +485,11 @@ def _agreed_fields(call: LocalCall) -> tuple[str, str, str]:
 
 
 def _spread(ends: Floats) -> float:
-    """Sum of the distances of members' ends from their call's, each on its own clock (s).
+    """Return the usual distance of members' ends from their call's, times their number (s).
 
-    ``ends`` has a row per member and a column per call. A clock's offset is the same in all calls.
+    ``ends`` has a row per member and a column per call. A clock's offset is the same in all calls;
+    a stall of the network, tens of ms, delays the end of few: hence medians of both.
     """
     deviations = ends - ends.mean(axis=0)
-    return float(np.abs(deviations - np.median(deviations, axis=1, keepdims=True)).sum())
+    deviations -= np.median(deviations, axis=1, keepdims=True)
+    return float(np.median(np.abs(deviations)) * deviations.size)

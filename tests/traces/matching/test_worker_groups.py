@@ -26,10 +26,13 @@ def listed(rank: int, *, unused: bool = True) -> list[tuple[str, str, Sequence[i
     return [(str(number), "undefined", ranks) for number, ranks in enumerate(made)]
 
 
-def grid(folder: Path, *, workers: int = 2, small: int = 1000, large: int = 4000) -> Path:
+def grid(
+    folder: Path, *, workers: int = 2, small: int = 1000, large: int = 4000, stall: float = 0.0
+) -> Path:
     """Each layer: an all-reduce of tensor parallelism is waited for, one of gradients is not.
 
-    The gradients' queue is behind: tensor parallelism's next work begins before theirs does.
+    The gradients' queue is behind: tensor parallelism's next work begins before theirs does. Those
+    of the second layer end ``stall`` (us) later on the first two ranks.
     """
     for rank in range(4):
         tape = Tape(rank, 4, groups=listed(rank))
@@ -39,7 +42,8 @@ def grid(folder: Path, *, workers: int = 2, small: int = 1000, large: int = 4000
             tape.host("aten::mm", at, 100)
             tape.host("c10d::allreduce_", at + 100, 10, **elements(large))
             own = 40 + layer % workers
-            tape.note("gloo:all_reduce", 3600 * layer + 900, 2500, thread=own, **elements(large))
+            long = 2500 + (stall if layer == 1 and rank < 2 else 0)
+            tape.note("gloo:all_reduce", 3600 * layer + 900, long, thread=own, **elements(large))
             tape.host("c10d::allreduce_", at + 120, 10, **elements(small))
             own = 20 + layer % workers
             tape.note("gloo:all_reduce", at + 140, 700, thread=own, **elements(small))
@@ -65,6 +69,10 @@ def test_threads_that_were_made_first_serve_the_group_that_was(
     """Not that of all ranks, which has no work: ends of the two pairs lie apart."""
     small, large = sizes
     assert told(grid(tmp_path, small=small, large=large)) == {small: set(TENSOR), large: set(DATA)}
+
+
+def test_a_single_stall_tells_nothing_of_groups(tmp_path: Path) -> None:
+    assert told(grid(tmp_path, stall=3000)) == {1000: set(TENSOR), 4000: set(DATA)}
 
 
 def test_every_call_is_matched_and_reacts_to_the_network(tmp_path: Path) -> None:

@@ -217,6 +217,21 @@ def attention_part(batch: InferencePass, index: int) -> LayerPart:
     return _delta(batch, delta) if delta is not None else _attention(batch, index)
 
 
+def score_shapes(batch: InferencePass, index: int) -> tuple[Shape, ...]:
+    """Return the shapes of one layer's kernels whose times depend on contexts, not on tokens."""
+    delta, attention = batch.model.delta_at(index), batch.model.attention
+    streamed: tuple[Kernel, ...] = ()
+    shapes: tuple[Shape, ...] = ()
+    if delta is not None:
+        streamed = _delta_scores(batch, delta)
+    elif isinstance(attention, LatentAttention):
+        streamed, shapes = _selection(batch, attention), _latent_scores(batch, attention)
+    else:
+        shapes = _grouped_scores(batch, attention, batch.model.window_at(index))
+    read = (kernel.forward.shape for kernel in streamed)
+    return (*(shape for shape in read if shape is not None), *shapes)
+
+
 def head_block(batch: InferencePass) -> ModelBlock:
     """Sample a token for each sequence: norm, logits sharded by vocabulary, gathered, sampled."""
     model, rows = batch.model, batch.sequences
@@ -257,11 +272,28 @@ def _grouped(
     query, key = heads * attention.head, kv_heads * attention.head
     gate = query if batch.model.gated_attention else 0.0
     across = batch.model.qk_norm_across
-    scores = tuple(
+    return (
+        _product("qkv", tokens, batch.model.hidden, query + gate + 2 * key, recipe),
+        *_adapted(batch, batch.model.hidden, query + gate + 2 * key, 3),
+        # Norms of queries and keys and their rotation are one kernel, in place.
+        _streamed("rotary", 2 * _HALF * tokens * (query + key)),
+        *([_streamed("squares", _HALF * tokens * (query + key))] if across else []),
+        *(_kernel(SCORES, shape) for shape in _grouped_scores(batch, attention, window)),
+        *([_streamed("gate", 3 * _HALF * tokens * query)] if gate else []),
+        _product("output", tokens, query, batch.model.hidden, recipe),
+        *_adapted(batch, query, batch.model.hidden, 1),
+    )
+
+
+def _grouped_scores(
+    batch: InferencePass, attention: GroupedAttention, window: int | None
+) -> tuple[Attention, ...]:
+    tp = batch.parallelism.tp
+    return tuple(
         Attention(
             batch=segment.sequences,
-            heads=heads,
-            kv_heads=kv_heads,
+            heads=attention.heads / tp,
+            kv_heads=max(attention.kv_heads / tp, 1.0),
             queries=batch.decode_rows if segment.new_tokens == 1 else segment.new_tokens,
             keys=segment.context,
             head_size=attention.head,
@@ -271,17 +303,6 @@ def _grouped(
             cache_dtype=batch.precisions.cache,
         )
         for segment in batch.segments
-    )
-    return (
-        _product("qkv", tokens, batch.model.hidden, query + gate + 2 * key, recipe),
-        *_adapted(batch, batch.model.hidden, query + gate + 2 * key, 3),
-        # Norms of queries and keys and their rotation are one kernel, in place.
-        _streamed("rotary", 2 * _HALF * tokens * (query + key)),
-        *([_streamed("squares", _HALF * tokens * (query + key))] if across else []),
-        *(_kernel(SCORES, shape) for shape in scores),
-        *([_streamed("gate", 3 * _HALF * tokens * query)] if gate else []),
-        _product("output", tokens, query, batch.model.hidden, recipe),
-        *_adapted(batch, query, batch.model.hidden, 1),
     )
 
 
@@ -302,16 +323,6 @@ def _latent(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, .
         if attention.q_rank is not None
         else _product("query", tokens, hidden, heads * key, recipe)
     )
-    scores = tuple(
-        LatentScores(
-            batch=segment.sequences,
-            heads=heads,
-            queries=segment.new_tokens,
-            keys=max(segment.new_tokens, _seen(segment, attention.sparse)),
-            cache_dtype=batch.precisions.cache,
-        )
-        for segment in batch.segments
-    )
     return (
         _product("down", tokens, hidden, down, recipe),
         _streamed("latent norms", 2 * _HALF * tokens * down),
@@ -319,9 +330,22 @@ def _latent(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, .
         *_indexer(batch, attention),
         _product("into latent", tokens, heads * attention.nope, rank, "bf16"),
         _streamed("rotary", 2 * _HALF * tokens * (heads * attention.rope + rank)),
-        *(_kernel(SCORES, shape) for shape in scores),
+        *(_kernel(SCORES, shape) for shape in _latent_scores(batch, attention)),
         _product("out of latent", tokens, rank, heads * attention.value, "bf16"),
         _product("output", tokens, heads * attention.value, hidden, recipe),
+    )
+
+
+def _latent_scores(batch: InferencePass, attention: LatentAttention) -> tuple[LatentScores, ...]:
+    return tuple(
+        LatentScores(
+            batch=segment.sequences,
+            heads=attention.heads / batch.parallelism.tp,
+            queries=segment.new_tokens,
+            keys=max(segment.new_tokens, _seen(segment, attention.sparse)),
+            cache_dtype=batch.precisions.cache,
+        )
+        for segment in batch.segments
     )
 
 
@@ -337,17 +361,29 @@ def _indexer(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, 
     """
     if attention.sparse is None or attention.q_rank is None:
         return ()
-    tokens, heads, size = batch.tokens, attention.index_heads, 128.0
+    tokens, heads = batch.tokens, attention.index_heads
+    return (
+        _product("index queries", tokens, attention.q_rank, heads * _INDEX_SIZE, "bf16"),
+        _product("index keys", tokens, batch.model.hidden, _INDEX_SIZE + heads, "bf16"),
+        *_selection(batch, attention),
+    )
+
+
+_INDEX_SIZE = 128.0
+"""Elements of an indexer's key."""
+
+
+def _selection(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, ...]:
+    if attention.sparse is None or attention.q_rank is None:
+        return ()
     read = sum(segment.sequences * segment.context for segment in batch.segments)
     pairs = sum(
         segment.sequences * segment.new_tokens * (segment.context - segment.new_tokens / 2)
         for segment in batch.segments
     )
     return (
-        _product("index queries", tokens, attention.q_rank, heads * size, "bf16"),
-        _product("index keys", tokens, batch.model.hidden, size + heads, "bf16"),
         # Keys are read in fp8; a score is written and read in fp32 to choose the top.
-        _streamed(SCORES, size * read + 8.0 * pairs),
+        _streamed(SCORES, _INDEX_SIZE * read + 8.0 * pairs),
         _streamed(SCORES, 4.0 * pairs),
     )
 
@@ -362,8 +398,23 @@ def _delta(batch: InferencePass, delta: GatedDelta) -> LayerPart:
     tp, tokens, recipe = batch.parallelism.tp, batch.tokens, batch.precisions.attention
     hidden = batch.model.hidden
     keys, values = delta.key_heads * delta.key / tp, delta.value_heads * delta.value / tp
+    kernels = (
+        _norm(batch),
+        _product("qkvz", tokens, hidden, 2 * keys + 2 * values, recipe),
+        _product("gates", tokens, hidden, 2 * delta.value_heads / tp, "bf16"),
+        _streamed("convolution", 2 * _HALF * tokens * (2 * keys + values)),
+        *_delta_scores(batch, delta),
+        _streamed("gated norm", 3 * _HALF * tokens * values),
+        _product("output", tokens, values, hidden, recipe),
+    )
+    return _part("delta", kernels, after=_summed(batch))
+
+
+def _delta_scores(batch: InferencePass, delta: GatedDelta) -> tuple[Kernel, ...]:
+    tp = batch.parallelism.tp
+    keys, values = delta.key_heads * delta.key / tp, delta.value_heads * delta.value / tp
     state = delta.value_heads / tp * delta.key * delta.value * _STATE_BYTES
-    scores = tuple(
+    return tuple(
         _streamed(
             SCORES,
             segment.sequences
@@ -379,16 +430,6 @@ def _delta(batch: InferencePass, delta: GatedDelta) -> LayerPart:
         )
         for segment in batch.segments
     )
-    kernels = (
-        _norm(batch),
-        _product("qkvz", tokens, hidden, 2 * keys + 2 * values, recipe),
-        _product("gates", tokens, hidden, 2 * delta.value_heads / tp, "bf16"),
-        _streamed("convolution", 2 * _HALF * tokens * (2 * keys + values)),
-        *scores,
-        _streamed("gated norm", 3 * _HALF * tokens * values),
-        _product("output", tokens, values, hidden, recipe),
-    )
-    return _part("delta", kernels, after=_summed(batch))
 
 
 # --- networks

@@ -13,10 +13,10 @@ from traces.generate.inference import (
     SCORES,
     InferencePass,
     Segment,
-    attention_part,
     embedding_block,
     head_block,
     layer_block,
+    score_shapes,
 )
 from traces.generate.kernel_times import ExpertGemms, Gemm, KernelTimes, Shape, Streaming
 from traces.generate.layers import Exchange, LayerPart, ModelBlock
@@ -59,21 +59,23 @@ class PassClock:
         blocks = [(embedding_block(batch), 1), *_layers(batch), (head_block(batch), 1)]
         return float(sum(count * self.block(block) for block, count in blocks))
 
-    def block(self, block: ModelBlock, *, scores: bool | None = None) -> float:
-        """Return the time of a block (s); of attention's kernels alone, or of all except those."""
+    def block(self, block: ModelBlock, *, scores: bool = True) -> float:
+        """Return the time of a block (s), with or without attention's scores."""
         return sum(self.part(part, scores=scores) for part in block.parts)
 
-    def part(self, part: LayerPart, *, scores: bool | None = None) -> float:
+    def part(self, part: LayerPart, *, scores: bool = True) -> float:
         """Return the time of a part of a block (s), as :meth:`block` does."""
         time = 0.0
         for kernel in part.kernels:
-            if scores is None or scores == (kernel.name == SCORES):
+            if scores or kernel.name != SCORES:
                 shape = kernel.forward.shape
                 assert shape is not None  # noqa: S101 - every kernel of a pass has one
                 time += self._kernel(shape, has_cast_before=kernel.name in CAST_BEFORE)
-        if not scores:
-            time += sum(self._exchange(each) for each in (*part.before, *part.after))
-        return time
+        return time + sum(self._exchange(each) for each in (*part.before, *part.after))
+
+    def scores(self, shapes: Iterable[Shape]) -> float:
+        """Return the time of attention's scores (s)."""
+        return sum((self._kernel(shape, has_cast_before=False) for shape in shapes), 0.0)
 
     def _kernel(self, shape: Shape, *, has_cast_before: bool) -> float:
         if (
@@ -238,18 +240,14 @@ def _attention(
         if windowed is None or windowed == (kind != (None, None)):
             numbers[first.setdefault(kind, index)] += 1
     layers = list(numbers.items())
-    cells: list[list[tuple[LayerPart, int]]] = []
+    cells: list[list[tuple[tuple[Shape, ...], int]]] = []
     for count in counts:
         for size in sizes:
             part = segment(float(count), float(size))
             given = replace(batch, segments=(part,), tokens=part.sequences * part.new_tokens)
-            cells.append([(attention_part(given, layer), number) for layer, number in layers])
-    clock.look_up(
-        replace(part, kernels=tuple(kernel for kernel in part.kernels if kernel.name == SCORES))
-        for cell in cells
-        for part, _ in cell
-    )
-    times = [sum(number * clock.part(part, scores=True) for part, number in cell) for cell in cells]
+            cells.append([(score_shapes(given, layer), number) for layer, number in layers])
+    clock.kernels.times(shape for cell in cells for shapes, _ in cell for shape in shapes)
+    times = [sum(number * clock.scores(shapes) for shapes, number in cell) for cell in cells]
     return np.ascontiguousarray(np.reshape(np.array(times, dtype=float), (len(counts), len(sizes))))
 
 

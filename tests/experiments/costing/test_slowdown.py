@@ -101,10 +101,13 @@ def test_steps_of_one_rank_tell_it_too() -> None:
         measured(steps[:1])
 
 
-def test_a_what_if_without_overlap_is_right_only_with_the_slow_down(tmp_path: Path) -> None:
-    real = slowed(0.3, DEEPER)
-    folder = trace_of(real.run(), tmp_path)
-    truth = changed(real, [APART])[0].run().makespan
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trace_of(slowed(0.3, DEEPER).run(), tmp_path_factory.mktemp("trace"))
+
+
+def test_a_what_if_without_overlap_is_right_only_with_the_slow_down(folder: Path) -> None:
+    truth = changed(slowed(0.3, DEEPER), [APART])[0].run().makespan
     off = baseline(folder, CLUSTER, Settings(nodes=NODES))
     on = baseline(folder, CLUSTER, Settings(nodes=NODES, slow_down="trace"))
     assert on.slow_down is not None
@@ -113,11 +116,6 @@ def test_a_what_if_without_overlap_is_right_only_with_the_slow_down(tmp_path: Pa
     without = changed(off.recorded, [APART])[0].run().makespan
     assert abs(without / truth - 1) > 0.02
     assert changed(on.recorded, [APART])[0].run().makespan == pytest.approx(truth, rel=3e-3)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trace_of(slowed(0.3, DEEPER).run(), tmp_path_factory.mktemp("trace"))
 
 
 def test_every_question_is_asked_of_kernels_that_slow_down(folder: Path) -> None:

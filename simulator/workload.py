@@ -64,6 +64,9 @@ LAUNCH_DELAY = "launch delay"
 beyond the usual latency that nothing recorded explains."""
 UNEXPLAINED_HOST = "unexplained host"
 """Name of a host op in which the trace shows no work: it has the same length on any host."""
+DATA_LOADER = "data loader"
+"""Name of the op for the time in which worker processes prepare the batch that a rank waits for: no
+resource of the cluster shortens it."""
 NOT_RECORDED = (STEP_BEFORE, IN_PART, LAUNCH_DELAY)
 """Names of ops that represent no event of the step's own."""
 
@@ -317,13 +320,18 @@ class Workload:
         """The part of time of each op's duration, shape ``(ops,)``: the op's kind.
 
         ``COLLECTIVE`` is time that no resource scales: a rank's own time after a call, and host
-        time without visible work (:data:`UNEXPLAINED_HOST`).
+        time without visible work (:data:`UNEXPLAINED_HOST`) or of a :data:`DATA_LOADER`.
         """
         kinds = np.minimum(self.what, np.uint8(What.COLLECTIVE))
-        if UNEXPLAINED_HOST in self.names:
-            silent = self.name == self.names.index(UNEXPLAINED_HOST)
-            kinds[silent & (self.what == What.HOST)] = What.COLLECTIVE
+        for name in (UNEXPLAINED_HOST, DATA_LOADER):
+            kinds[self.is_host_named(name)] = What.COLLECTIVE
         return kinds
+
+    def is_host_named(self, name: str) -> Mask:
+        """Return the mask of host ops of a name, shape ``(ops,)``."""
+        if name not in self.names:
+            return np.zeros(len(self), dtype=np.bool_)
+        return np.asarray((self.name == self.names.index(name)) & (self.what == What.HOST))
 
     @cached_property
     def over_bus(self) -> Mask:

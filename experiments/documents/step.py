@@ -22,7 +22,7 @@ from experiments.priors.doubts import MUCH, CommunicationError, shares_in_words
 from experiments.priors.network import say_prior
 from experiments.priors.steps import KernelPrior
 from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
-from simulator.workload import What
+from simulator.workload import DATA_LOADER, What
 from topologies.cluster.catalog import clusters_with
 from traces.core.loaded import GENERATED, LAUNCHES_ONLY, Coverage, Loaded
 
@@ -40,7 +40,7 @@ _MOST_STALLS = 5
 """Most ops listed of those that were shortened."""
 _CALLS_OFF = 25.0
 """Median error of calls (%) from which on a change of the network is doubtful."""
-_KNOWN_CAUSES = ("software", "copy")
+_KNOWN_CAUSES = ("software", "copy", DATA_LOADER)
 """Parts of the critical path that no resource shortens, but whose cause is known."""
 _HOST = ("host", "launch")
 _CALLS = ("communication", "software", "drain")
@@ -87,6 +87,8 @@ def cause(
     share = f"{shares[most]:.0f} % of the critical path"
     has_devices = (timeline.workload.what == What.COMPUTE).any()
     devices = say_devices(cluster.accelerator.name) if has_devices else "ranks"
+    if DATA_LOADER in spent:
+        return f"The {devices} wait for the data loader: {_loading_text(timeline, path)}."
     if most == "host":
         begin = f"The {devices} wait for the CPU: host code" if has_devices else "Host code"
         return f"{begin} is {share}."
@@ -103,6 +105,15 @@ def cause(
         return f"The {devices} wait for copies between host and device: these are {share}."
     names = sorted(set(spent) - {*_HOST, "compute", "copy", *tiers}, key=lambda name: -spent[name])
     return f"The trace does not explain {share} ({', '.join(names[:3])})."
+
+
+def _loading_text(timeline: "StepTimeline", path: Sequence[Segment]) -> str:
+    """Say how long a loader on the critical path takes: it follows itself from step to step."""
+    workload = timeline.workload
+    loads = workload.is_host_named(DATA_LOADER)
+    rank = next(workload.rank[segment.op] for segment in path if loads[segment.op])
+    seconds = float(workload.duration[loads & (workload.rank == rank)].sum())
+    return f"its workers take {say_time(seconds)} for the batches of a step"
 
 
 def devices_of(base: "Baseline") -> str:

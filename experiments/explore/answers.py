@@ -38,7 +38,7 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import SettingsError, TwofoldError
 from simulator.support.quantities import format_quantity
 from simulator.timeline import Timeline
-from simulator.workload import UNEXPLAINED_HOST, What
+from simulator.workload import DATA_LOADER, UNEXPLAINED_HOST, What
 from topologies.cluster.bill import bill_of
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ USES = (COMPUTE, COMMUNICATION, COPY, WAITING, HOST, LAUNCH, DELAY)
 _USE = {
     **{COMPUTE: COMPUTE, COPY: COPY, WAITING: WAITING, HOST: HOST, LAUNCH: LAUNCH},
     **dict.fromkeys((BEFORE, AFTER, IDLE), ""),
-    **dict.fromkeys((UNEXPLAINED_HOST, "gap", "launch delay", "not ready"), DELAY),
+    **dict.fromkeys((DATA_LOADER, UNEXPLAINED_HOST, "gap", "launch delay", "not ready"), DELAY),
     **dict.fromkeys((COMMUNICATION, "drain"), COMMUNICATION),
     "absent ranks": WAITING,
 }

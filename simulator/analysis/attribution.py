@@ -21,7 +21,7 @@ from simulator.analysis.metrics import Intervals, cover, length, moves, step_tim
 from simulator.engine.simulate import Costs
 from simulator.support.arrays import Floats, Ints, Longs, Mask
 from simulator.timeline import RunTimes, Timeline
-from simulator.workload import IN_PART, UNEXPLAINED_HOST, What, Workload
+from simulator.workload import DATA_LOADER, IN_PART, UNEXPLAINED_HOST, What, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,9 @@ def rank_parts(timeline: Timeline, rank: int) -> dict[str, float]:
 
     In this order: kernels, copies, ``exposed`` communication by kind and group (a call of the rank
     moves data while nothing computes; of several calls the first kind and group), waiting in a call
-    for other ranks, the host at work, launches in flight, host threads without visible work, before
-    the first op and after the last, and ``idle``, while device and host wait for something else.
+    for other ranks, the host at work, launches in flight, data loaders, host threads without
+    visible work, before the first op and after the last, and ``idle``, while device and host wait
+    for something else.
     """
     parts: dict[str, float] = {}
     covered = np.empty((0, 2))
@@ -171,8 +172,9 @@ def _spans_by_use(timeline: Timeline, rank: int) -> Iterator[tuple[str, Interval
     launch = timeline.released_by[device]
     launched = (launch >= 0) & (workload.what[launch] == What.HOST)
     yield LAUNCH, _spans(end[launch[launched]], start[device[launched]])
-    silent = ops_of_rank[(what == What.HOST) & (workload.part[ops_of_rank] != What.HOST)]
-    yield UNEXPLAINED_HOST, _spans(start[silent], end[silent])
+    for name in (DATA_LOADER, UNEXPLAINED_HOST):
+        silent = ops_of_rank[workload.is_host_named(name)[ops_of_rank]]
+        yield name, _spans(start[silent], end[silent])
     first, last, makespan = start[ops_of_rank].min(), end[ops_of_rank].max(), timeline.makespan
     yield BEFORE, np.array([[0.0, max(0.0, first)]])
     yield AFTER, np.array([[max(0.0, last), makespan]])
@@ -228,7 +230,7 @@ def _spans(start: Floats, end: Floats) -> Intervals:
 
 COMMUNICATION = "communication"
 """A call moves data while its rank computes nothing: exposed communication."""
-USES = (COMPUTE, COMMUNICATION, COPY, WAITING, HOST, LAUNCH, UNEXPLAINED_HOST)
+USES = (COMPUTE, COMMUNICATION, COPY, WAITING, HOST, LAUNCH, DATA_LOADER, UNEXPLAINED_HOST)
 """Uses of time that belong to ops."""
 REST = (BEFORE, AFTER, IDLE)
 """Uses of time that belong to a rank."""
@@ -309,7 +311,6 @@ def _uses(run: RunTimes) -> _Spans:
     begun[calls], over[calls] = moves(run, calls)
     by = _released_by(run)
     launched = (what != What.HOST) & (by >= 0) & (what[by] == What.HOST)
-    silent = (what == What.HOST) & (part != What.HOST)
 
     def where(mask: Mask, first: Floats, last: Floats) -> tuple[Floats, Floats]:
         first = np.where(mask, first, np.nan)
@@ -322,7 +323,10 @@ def _uses(run: RunTimes) -> _Spans:
         WAITING: where(workload.call >= 0, start, begun),
         HOST: where(part == What.HOST, start, end),
         LAUNCH: where(launched, end[by], start),
-        UNEXPLAINED_HOST: where(silent, start, end),
+        **{
+            name: where(workload.is_host_named(name), start, end)
+            for name in (DATA_LOADER, UNEXPLAINED_HOST)
+        },
     }
 
 

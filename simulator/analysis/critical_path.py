@@ -13,7 +13,7 @@ from simulator.calls import KINDS
 from simulator.support.arrays import Floats, Ints, by_appearance
 from simulator.support.compiled import hot_loop
 from simulator.timeline import Timeline
-from simulator.workload import LAUNCH_DELAY, UNEXPLAINED_HOST, What, Workload
+from simulator.workload import LAUNCH_DELAY, What, Workload
 
 _MOVING = "communication"
 _BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
@@ -71,10 +71,10 @@ def critical_path(timeline: Timeline) -> list[Segment]:
 
 
 def _with_use(timeline: Timeline, segment: Segment) -> Segment:
-    """Distinguish the host at work from a silent thread, and a gap from a launch delay."""
+    """Tell the host at work from a silent thread or a loader, and a gap from a launch delay."""
     workload = timeline.workload
     if segment.what == "host" and workload.part[segment.op] != What.HOST:
-        return segment._replace(what=UNEXPLAINED_HOST)
+        return segment._replace(what=workload.names[workload.name[segment.op]])
     if segment.what == "gap":
         before = int(timeline.released_by[segment.op])
         if workload.names[workload.name[before]] == LAUNCH_DELAY:
@@ -198,6 +198,8 @@ def pinned_parts(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
         The part of a launch beyond the usual latency, unexplained.
     ``unexplained host``
         A thread without visible work (:data:`simulator.workload.UNEXPLAINED_HOST`).
+    ``data loader``
+        Worker processes prepare the batch that a rank waits for.
     ``not ready``
         A rank, or one of its streams, starts late.
     ``absent ranks``

@@ -24,7 +24,7 @@ import numpy as np
 
 from simulator.support.arrays import Floats, Longs
 from simulator.timeline import Timeline
-from simulator.workload import STEP_BEFORE, What, Workload
+from simulator.workload import DATA_LOADER, STEP_BEFORE, What, Workload
 
 
 class Joints(NamedTuple):
@@ -73,7 +73,9 @@ def joints(workload: Workload) -> Joints:
     is_main = np.isin(lane, lane[list(main.values())])
     rows = [_lane_edges(lane, last[~is_main[last]], first[~is_main[first]], np.nan_to_num(advance))]
     roots = np.flatnonzero(workload.predecessors == 0)
-    roots = roots[~np.isin(workload.name[roots], _numbers_of(workload, STEP_BEFORE))]
+    alone = np.isin(workload.name, _numbers_of(workload, STEP_BEFORE))
+    alone |= workload.is_host_named(DATA_LOADER)
+    roots = roots[~alone[roots]]
     for rank, root in main.items():
         of_rank = roots[workload.rank[roots] == rank]
         ends = last[lane[last] == lane[root]]
@@ -125,11 +127,11 @@ def _numbers_of(workload: Workload, name: str) -> list[int]:
 
 def _main_roots(workload: Workload) -> dict[int, int]:
     """Return the first host op of each rank that has one."""
-    waits = workload.predecessors > 0
+    waits, loads = workload.predecessors > 0, workload.is_host_named(DATA_LOADER)
     roots = {}
     for rank in workload.ranks:
         ops = workload.ops_of(rank)
-        hosts = ops[(workload.what[ops] == What.HOST) & ~waits[ops]]
+        hosts = ops[(workload.what[ops] == What.HOST) & ~waits[ops] & ~loads[ops]]
         if len(hosts):
             roots[rank] = int(hosts[np.argmin(workload.ready[hosts])])
     return roots

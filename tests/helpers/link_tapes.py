@@ -196,11 +196,16 @@ def replay(
     host: float = 1.0,
     network: float = 1.0,
     step: str = "median",
+    repeats: bool = False,
 ) -> Replay:
-    """Replay a step alone, collectives as measured; factors say how many times as fast."""
+    """Replay a step, collectives as measured; factors say how many times as fast.
+
+    It is alone unless it ``repeats``: then its time is that from one end to the next.
+    """
     loaded = load(path, step)
-    alone = replace(loaded.workload, repeats=None)
-    loaded = replace(loaded, workload=alone, measured_step=max(loaded.measured_end.values()))
+    if not repeats:
+        alone = replace(loaded.workload, repeats=None)
+        loaded = replace(loaded, workload=alone, measured_step=max(loaded.measured_end.values()))
     scenario = Scenario(loaded.workload, load_cluster("dgx-a100"))
     scenario = with_costs(scenario, "trace")
     for resource, factor in (("compute", compute), ("host", host)):

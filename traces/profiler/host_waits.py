@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.workload import What
+from simulator.workload import DATA_LOADER, What
 from traces.core.events import Floats, HostKind, Longs, RankTrace, names_with
 from traces.core.loaded import CONTRADICTED, EXPLAINED
+from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.device import DeviceOps
 from traces.profiler.stream_waits import STAMPS, calls_by_correlation
 from traces.profiler.window import Launches, Window
@@ -69,9 +70,9 @@ def device_waits(
         elif not _WAITS.search(name):
             continue
         else:
-            stream = recorded.get(int(host.correlation[row]))
-            stream = _read_back(ops, last.get(thread)) if stream is None else stream
-            sources = _synchronized(ops, name, (start, end), stream)
+            op = recorded.get(int(host.correlation[row]))
+            op = _read_back(ops, last.get(thread), end) if op is None else op
+            sources = _synchronized(ops, name, (start, end), op)
         if sources:
             # A launch is a cut of its own at the same place; the wait begins right behind it.
             yield HostWait(thread, start, end, name, tuple(sorted(sources)))
@@ -86,9 +87,15 @@ _PAGEABLE = "Pageable"
 _TO_HOST = "Memcpy DtoH"
 
 
-def _read_back(ops: DeviceOps, launched: int | None) -> int | None:
-    """Return a thread's last launch if it is a copy to the host: ``item()`` waits for it."""
-    return launched if launched is not None and _TO_HOST in ops.graph.ops[launched].name else None
+def _read_back(ops: DeviceOps, launched: int | None, end: float) -> int | None:
+    """Return a thread's last launch if it is a copy to the host: ``item()`` waits for it.
+
+    One that ended after the call, at ``end`` (s), is not what was waited for: a server waits for
+    the step before.
+    """
+    if launched is None or _TO_HOST not in ops.graph.ops[launched].name:
+        return None
+    return launched if ops.ends[launched] <= end + EXPLAINED else None
 
 
 _ALL_STREAMS = re.compile(r"(DeviceSynchronize|CtxSynchronize)")
@@ -97,7 +104,7 @@ _EVENT = re.compile(r"EventSynchronize")
 
 
 def _synchronized(
-    ops: DeviceOps, name: str, called: tuple[float, float], recorded_stream: int | None
+    ops: DeviceOps, name: str, called: tuple[float, float], recorded: int | None
 ) -> list[int]:
     start, end = called
     if _ALL_STREAMS.search(name):
@@ -105,8 +112,8 @@ def _synchronized(
         return [op for op in last if op is not None and ops.ends[op] <= end + EXPLAINED]
     if not (_ONE_STREAM.search(name) or _EVENT.search(name)):
         return []
-    if recorded_stream is not None:
-        return [recorded_stream] if ops.ends[recorded_stream] <= end + EXPLAINED else []
+    if recorded is not None:
+        return [recorded] if ops.ends[recorded] <= end + EXPLAINED else []
     return _latest(ops, start, end)
 
 
@@ -135,10 +142,14 @@ def _recorded(trace: RankTrace, ops: DeviceOps) -> dict[int, int]:
 def _latest(ops: DeviceOps, start: float, end: float) -> list[int]:
     """Without a record of the stream: the op launched before that ended last by the return.
 
-    A call that did not have to wait returns at once and tells nothing.
+    A call that did not have to wait returns at once and tells nothing. Of the step before, what
+    ended just then counts.
     """
     last = (ops.last_launched(stream, start) for stream in ops.on_stream)
     done = [op for op in last if op is not None and start < ops.ends[op] <= end + EXPLAINED]
+    done += [
+        op for op in ops.before if start < ops.ends[op] and abs(end - ops.ends[op]) <= EXPLAINED
+    ]
     return [max(done, key=lambda op: (ops.ends[op], op))] if done else []
 
 
@@ -193,6 +204,44 @@ def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
             run = on_thread[first:last]
             name = trace.names[host.name[run[0]]]
             yield _Loop(thread, name, host.start[run].tolist(), host.end[run].tolist())
+
+
+_LOADER = re.compile(r"_MultiProcessingDataLoaderIter\.__next__")
+"""PyTorch's range around what takes a batch from worker processes (torch/utils/data/dataloader.py);
+a loader without workers makes it on the thread itself."""
+_STARVED = 0.1
+"""Least share of a step for which a thread waits for a batch if its loader limits the step: what
+takes a batch that is there needs less."""
+
+
+def loader_waits(trace: RankTrace, window: Window, graph: RankGraph) -> Iterator[HostWait]:
+    """Return the waits for batches that worker processes prepare, if they limit the step.
+
+    Workers prepare the next batch whatever the thread does meanwhile, so the time from one batch
+    that was waited for to the next is theirs: it is an op of a lane of its own, which follows that
+    of the step before. How fast a loader is that nobody waits for, no trace shows.
+    """
+    host = trace.host
+    last: int | None = None
+    before: float | None = None  # when the last batch arrived that was waited for
+    for row in np.flatnonzero(np.isin(host.name, names_with(trace, _LOADER))).tolist():
+        thread, start, end = int(host.thread[row]), float(host.start[row]), float(host.end[row])
+        inside = (host.thread == thread) & (host.start > start) & (host.start < end)
+        arrival = float(host.start[inside].min(initial=end))
+        if arrival - start < max(_LONG, _STARVED * (window.end - window.start)):
+            continue
+        if window.start <= start < window.end:
+            # Before the first step of a recording: it takes a step for a batch, as later.
+            before = arrival - (window.end - window.start) if before is None else before
+            op = graph.add(LocalOp(What.HOST, DATA_LOADER, DATA_LOADER, before, arrival))
+            if last is None:
+                graph.ops[op].ready = window.start
+            else:
+                graph.wait_for(op, [last])
+            last = op
+            yield HostWait(thread, start, arrival, trace.names[host.name[row]], (op,))
+        if start < window.end:
+            before = arrival
 
 
 _FAR = 10
@@ -291,6 +340,9 @@ Where a kernel is of like length each time, and what the thread does beside it, 
 together without either waiting for the other.
 """
 
+_ALIKE = 0.05
+"""Kernels whose durations differ by so much (of the logarithm) are of like duration."""
+
 
 def spin_waits(
     trace: RankTrace, window: Window, launches: Launches, ops: DeviceOps
@@ -319,7 +371,10 @@ def spin_waits(
                 began, ended = float(spun.began[spin]), float(spun.ended[spin])
                 if ended < ops.ends[source] - CONTRADICTED:
                     ops.written[source] = ended
-                yield HostWait(thread, began, ended, "spin", (source,))
+                # What lasts longer than a reaction is work of the thread behind the wait.
+                yield HostWait(
+                    thread, began, min(ended, ops.ends[source] + EXPLAINED), "spin", (source,)
+                )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -379,7 +434,34 @@ class _LaunchSilences:
         if by_end.any():
             return by_end
         # A kernel that starts when it is launched is followed by all that the thread does then.
-        return self._steady(named, silent, self.start + from_start, least=EXPLAINED)
+        by_start = self._steady(named, silent, self.start + from_start, least=EXPLAINED)
+        return by_start if by_start.any() else self._works_after(named, silent)
+
+    def _works_after(
+        self, named: NDArray[np.bool_], silent: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Find the silences that last until the kernels' ends and equally long beyond them.
+
+        A thread that works silently after its wait, equally long each time, falls silent for
+        longer the later the kernel ends. One that waits for nothing does not: its silences are as
+        long whenever that is. Only kernels of like duration are compared: larger layers may have
+        both longer kernels and more to do on the host.
+        """
+        reaction, length = self.ended - self.done, self.ended - self.began
+        none = np.zeros_like(silent)
+        goes_ahead = (named & (self.next < self.done - EXPLAINED)).any()
+        if goes_ahead or (reaction[silent] < 0).any():
+            return none
+        lasted = np.log((self.done - self.start)[silent] + CONTRADICTED)
+        alike, number = np.unique(np.round(lasted / _ALIKE), return_inverse=True)
+        spare = int(silent.sum()) - len(alike)
+        if spare < _AGAIN:
+            return none
+        differ, steady = (
+            float(np.sqrt((_from_mean(values[silent], number) ** 2).sum() / spare))
+            for values in (length, reaction)
+        )
+        return silent if differ > max(_STEADIER * steady, EXPLAINED) else none
 
     def _steady(
         self, named: NDArray[np.bool_], silent: NDArray[np.bool_], written: Floats, *, least: float
@@ -411,6 +493,11 @@ class _LaunchSilences:
             for durations in (reaction, length)
         )
         return inside if differ > max(_STEADIER * steady, least) else none
+
+
+def _from_mean(values: Floats, number: NDArray[np.int64]) -> Floats:
+    """Return the distance of each value to the mean of those with its number."""
+    return np.asarray(values - (np.bincount(number, values) / np.bincount(number))[number])
 
 
 def _long_silences(

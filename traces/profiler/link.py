@@ -48,6 +48,7 @@ from traces.profiler.host_waits import (
     blocked_waits,
     device_waits,
     handovers,
+    loader_waits,
     polling_waits,
     spin_waits,
 )
@@ -179,10 +180,14 @@ def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS)
     cuts = every_thread(trace, window)
     main = main_thread(trace, window, cuts)
     launch_cuts(trace, launches, cuts)
-    wait_cuts(trace, device_waits(trace, window, launches, ops), cuts)
-    wait_cuts(trace, polling_waits(trace, window, ops), cuts)
-    wait_cuts(trace, blocked_waits(trace, window, launches, ops), cuts)
-    wait_cuts(trace, spin_waits(trace, window, launches, ops), cuts)
+    for host_waits in (
+        device_waits(trace, window, launches, ops),
+        polling_waits(trace, window, ops),
+        blocked_waits(trace, window, launches, ops),
+        spin_waits(trace, window, launches, ops),
+        loader_waits(trace, window, graph),
+    ):
+        wait_cuts(trace, host_waits, cuts)
     handover_cuts(handovers(trace, window, main), cuts)
     works = add_host_collectives(trace, window, graph)
     if works:

@@ -350,6 +350,108 @@ def test_a_spin_is_told_wherever_in_its_kernel_it_ends(tmp_path: Path, lasted: f
     assert ("exchange_counts", "spin") in edges
 
 
+def worked_after(*, waits: bool, lengths: list[float]) -> Tape:
+    """A thread that is silent behind each ``flag``, of ``lengths`` (us) behind work that differs.
+
+    It ``waits`` for the flag and then works for 60 us, or works 1.5 times as long as the flag runs.
+    """
+    tape, now = Tape(), 0.0
+    works = (900.0, 300.0, 1500.0, 600.0, 1200.0, 450.0)
+    for turn, (work, length) in enumerate(zip(works, lengths, strict=True)):
+        start = now + 5
+        if waits:
+            tape.launch(now, 7, start, work, "gemm")
+            start += work + 1
+        tape.launch(now + 10, 7, start + 10 * (not waits), length, "flag")
+        done = start + length
+        now = done + 60 + turn % 3 if waits else now + 300 + 1.5 * length
+    tape.launch(now, 7, now + 5, 50, "last")
+    return tape
+
+
+def test_a_thread_that_works_equally_long_after_each_wait_has_waited(tmp_path: Path) -> None:
+    """As a router does that reads its tokens' counts and then decides on the host."""
+    path = worked_after(waits=True, lengths=[2.0] * 6).write(tmp_path)
+    found = replay(path)
+    assert ("flag", "spin") in found.edges()
+    assert found.step == EXACT(found.measured)
+    work = 4950 + 12.0
+    assert replay(path, compute=2).step == EXACT(found.step - work / 2, rel=0.02)
+    assert replay(path, host=2).step == EXACT(found.step - 6 * 30, rel=0.02)
+
+
+def test_longer_kernels_with_more_to_do_on_the_host_are_no_spins(tmp_path: Path) -> None:
+    """Larger layers have both; a thread that waits for nothing is as long beside like kernels."""
+    tape = worked_after(waits=False, lengths=[120.0, 300.0, 120.0, 300.0, 120.0, 300.0])
+    assert "spin" not in {target for _, target in replay(tape.write(tmp_path)).edges()}
+
+
+def served(*, kernels: int = 10, lasts: float = 150.0, host: float = 100.0) -> Tape:
+    """Steps that are launched while the one before runs, whose tokens are then waited for."""
+    tape, now, free, copied = Tape(), 0.0, 0.0, 0.0
+    for number in range(1, 6):
+        begin = now
+        for _ in range(kernels):
+            start = max(now + 5, free)
+            tape.launch(now, 7, start, lasts)
+            free, now = start + lasts, now + host
+        tape.launch(now, 7, free + 1, 2, "Memcpy DtoH (Device -> Pinned)")
+        now += 10
+        if number > 1:
+            back = max(now + 3, copied + 4)
+            tape.call("cudaEventSynchronize", now, back - now)
+            now = back
+        copied = free = free + 3
+        now += 200
+        tape.step(number, begin, now - begin)
+        now += 5
+    return tape
+
+
+def test_a_server_waits_for_the_step_before_and_no_longer_on_faster_devices(tmp_path: Path) -> None:
+    """Devices four times as fast: the host's own time limits the step."""
+    path = served().write(tmp_path)
+    found = replay(path, repeats=True)
+    assert found.step == EXACT(found.measured, rel=0.01)
+    assert found.step == EXACT(10 * 150, rel=0.03)
+    host = 10 * 100 + 10 + 200 + 5
+    assert replay(path, compute=4, repeats=True).step == EXACT(host, rel=0.03)
+    assert replay(path, host=4, repeats=True).step == EXACT(found.step, rel=0.01)
+    assert replay(path, host=4, compute=4, repeats=True).step == EXACT(found.step / 4, rel=0.05)
+
+
+LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+def starved(name: str, *, batch: float = 5000.0, computes: float = 3000.0) -> Tape:
+    """Steps that wait for a batch and then compute."""
+    tape, now, arrival = Tape(), 0.0, 2500.0
+    for number in range(1, 5):
+        begin = now
+        arrival = max(arrival + batch if number > 1 else arrival, now + 100)
+        tape.note(name, now + 10, arrival - now - 10)
+        now = arrival + 40
+        tape.launch(now, 7, now + 5, computes)
+        tape.call("cudaDeviceSynchronize", now + 20, computes)
+        now += computes + 20
+        tape.step(number, begin, now - begin)
+        now += 10
+    return tape
+
+
+def test_nothing_but_the_loader_shortens_a_step_that_waits_for_it(tmp_path: Path) -> None:
+    path = starved(LOADER).write(tmp_path)
+    found = replay(path, repeats=True)
+    assert found.step == EXACT(5000, rel=0.01)
+    assert replay(path, compute=4, host=4, repeats=True).step == EXACT(5000, rel=0.01)
+    assert replay(path, compute=0.5, repeats=True).step == EXACT(6000 + 70, rel=0.02)
+
+
+def test_a_loader_without_workers_is_host_code(tmp_path: Path) -> None:
+    path = starved(LOADER.replace("MultiProcessing", "SingleProcess")).write(tmp_path)
+    assert replay(path, host=4, repeats=True).step < 0.75 * replay(path, repeats=True).step
+
+
 def queued(depth: int, *, kernels: int = 400, room: bool = True) -> Tape:
     """A thread that launches every 6 us kernels of 50 us, and waits while ``depth`` are ahead.
 

@@ -1,0 +1,296 @@
+"""Record programs on a GPU, and run their what-ifs: ``python -m benchmarks.live.gpu FOLDER``.
+
+Needs a CUDA GPU and PyTorch, nothing of this project. FOLDER gets a trace per program, ``pairs.csv``
+(:mod:`experiments.validation.predicted_points` reads it), ``models.csv`` and ``kernels.csv``.
+"""
+
+import argparse
+import csv
+import gzip
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from benchmarks.live.anonymous import anonymised
+from benchmarks.live.gpu.kernels import kernel_rows
+from benchmarks.live.gpu.models import SIZES, Size, captured, training
+from benchmarks.live.gpu.programs import PROGRAMS, Machine, Scales, Step
+
+STEPS, WARM_UP, ROUNDS, RECORDINGS = 20, 6, 2, 3
+PAIR_COLUMNS = (
+    "trace",
+    "cluster",
+    "what_if",
+    "measured_step_s",
+    "measured_mad_s",
+    "measured_steps",
+    "step_is",
+)
+POINTS: Mapping[str, Scales] = {
+    "": Scales(),
+    "compute x0.5": Scales(compute=0.5),
+    "compute x0.25": Scales(compute=0.25),
+    "compute x2": Scales(compute=2),
+    "host x0.5": Scales(host=0.5),
+    "host x0.25": Scales(host=0.25),
+    "host x2": Scales(host=2),
+    "compute x0.5 and host x0.5": Scales(compute=0.5, host=0.5),
+}
+"""Changes as ``twofold what-if`` reads them: ``compute x0.5`` is kernels in half the time."""
+COPIES: Mapping[str, Scales] = {
+    "pcie.bandwidth x2": Scales(bytes=0.5),
+    "pcie.bandwidth x4": Scales(bytes=0.25),
+    "pcie.bandwidth x0.5": Scales(bytes=2),
+}
+COPYING = ("feeds", "offloads")
+"""Programs of pinned copies: half the bytes take as long as all of them over twice the bus."""
+PERIODIC = ("decodes",)
+"""Programs whose steps overlap: the time between steps is measured."""
+
+
+def main() -> None:
+    """Run the parts that are named, each in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--time-limit", type=float, default=150.0, help="seconds for each part")
+    parser.add_argument("--seed", type=int, help="draw the lengths of the programs' parts")
+    parser.add_argument("--only", nargs="+", choices=PROGRAMS, help="some programs")
+    parser.add_argument("--timings-only", action="store_true", help="record no model")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if len(options.part) == 1:
+        PARTS[options.part[0]](options.folder, options)
+        return
+    for part in options.part:
+        begin = time.perf_counter()
+        command = [sys.executable, "-m", "benchmarks.live.gpu", str(options.folder), "--part", part]
+        command += ["--timings-only"] * options.timings_only
+        command += [] if options.seed is None else ["--seed", str(options.seed)]
+        try:
+            subprocess.run(command, check=False, timeout=options.time_limit)
+        except subprocess.TimeoutExpired:
+            print(f"{part}: stopped after {options.time_limit:g} s", flush=True)
+        print(f"{part}: {time.perf_counter() - begin:.1f} s", flush=True)
+
+
+def programs(folder: Path, options: argparse.Namespace) -> None:
+    """Record each program, run its what-ifs, write ``pairs.csv``."""
+    clock = cycles_per_second()
+    print(f"{torch.cuda.get_device_name()}: {clock / 1e9:.4f} GHz while spinning", flush=True)
+    rows: list[dict[str, str]] = []
+    for name, make in PROGRAMS.items():
+        if options.only and name not in options.only:
+            continue
+        try:
+            rows += _program(name, partial(_step, make, clock, options.seed), folder, options)
+        except Exception:  # one program that fails leaves the others
+            traceback.print_exc()
+        _write(folder / "pairs.csv", PAIR_COLUMNS, rows)
+
+
+def _step(make: Callable[[Machine], Step], clock: float, seed: int | None, scales: Scales) -> Step:
+    return make(Machine(scales, clock, seed))
+
+
+def _program(
+    name: str, make: Callable[[Scales], Step], folder: Path, options: argparse.Namespace
+) -> list[dict[str, str]]:
+    points = {**POINTS, **(COPIES if name in COPYING else {})}
+    seconds: dict[str, list[float]] = {point: [] for point in points}
+    periodic = name in PERIODIC
+    for turn in range(ROUNDS):  # a drift of the machine is in every point
+        order = list(points.items())
+        for point, scales in order if turn % 2 == 0 else order[::-1]:
+            seconds[point] += timed(make(scales), periodic=periodic)
+    medians = {point: statistics.median(values) for point, values in seconds.items()}
+    profiled = math.nan
+    if not options.timings_only:
+        profiled = _nearest(make, medians[""], folder / f"{name}.json.gz")
+    for point, values in seconds.items():
+        mad = statistics.median(abs(value - medians[point]) for value in values)
+        text = f"{name:14} {point or 'as recorded':28} {1e3 * medians[point]:9.4f} ms +- {1e6 * mad:6.1f} us"
+        print(text + (f" profiled {1e3 * profiled:.4f}" if not point else ""), flush=True)
+    return [
+        {
+            "trace": f"{name}.json.gz",
+            "cluster": "gpu.yaml",
+            "what_if": point,
+            "measured_step_s": f"{medians[point]:.7f}",
+            "measured_mad_s": f"{statistics.median(abs(value - medians[point]) for value in values):.7f}",
+            "measured_steps": str(len(values)),
+            "step_is": "period" if periodic else "latency",
+        }
+        for point, values in seconds.items()
+    ]
+
+
+def _nearest(make: Callable[[Scales], Step], unprofiled: float, path: Path) -> float:
+    """Keep that of some recordings whose steps are nearest to those without a profiler."""
+    best = math.inf
+    for number in range(RECORDINGS):
+        tried = path.with_name(f"try-{number}-{path.name}")
+        profiled = record(make(Scales()), tried, 4)
+        if abs(profiled / unprofiled - 1) < abs(best / unprofiled - 1):
+            best = profiled
+            tried.replace(path)
+        else:
+            tried.unlink()
+    return best
+
+
+def models(folder: Path, options: argparse.Namespace) -> None:
+    """Time and record a training step of each size, eager and as a graph."""
+    rows: list[dict[str, str]] = []
+    for size in SIZES:
+        try:
+            rows.append(_model(size, folder, not options.timings_only))
+        except Exception:
+            traceback.print_exc()
+        _write(folder / "models.csv", tuple(rows[0]) if rows else (), rows)
+        torch.cuda.empty_cache()
+
+
+def _model(size: Size, folder: Path, recorded: bool) -> dict[str, str]:
+    torch.cuda.reset_peak_memory_stats()
+    step = training(size)
+
+    def waited() -> None:
+        step()
+        torch.cuda.synchronize()
+
+    values = timed(waited, steps=10)
+    middle = statistics.median(values)
+    mad = statistics.median(abs(value - middle) for value in values)
+    profiled = record(waited, folder / f"{size.name}.json.gz", 1) if recorded else float("nan")
+    peak = torch.cuda.max_memory_allocated()
+    graph = float("nan")
+    if size.layers <= 8 and size.micro_batches == 1:
+        replay = captured(step)
+
+        def replayed() -> None:
+            replay()
+            torch.cuda.synchronize()
+
+        graph = statistics.median(timed(replayed, steps=10))
+    print(
+        f"{size.name:28} {1e3 * middle:9.3f} ms +- {1e6 * mad:6.1f} us, profiled"
+        f" {1e3 * profiled:.3f}, as a graph {1e3 * graph:.3f}, {peak / 2**30:.1f} GiB",
+        flush=True,
+    )
+    return {
+        "trace": f"{size.name}.json.gz",
+        "layers": str(size.layers),
+        "hidden": str(size.hidden),
+        "heads": str(size.heads),
+        "sequence": str(size.sequence),
+        "batch": str(size.batch),
+        "micro_batches": str(size.micro_batches),
+        "vocabulary": str(size.vocabulary),
+        "step_s": f"{middle:.7f}",
+        "mad_s": f"{mad:.7f}",
+        "profiled_s": f"{profiled:.7f}",
+        "graph_s": f"{graph:.7f}",
+        "peak_bytes": str(peak),
+    }
+
+
+def kernels(folder: Path, options: argparse.Namespace) -> None:
+    """Time kernels of many shapes."""
+    rows = list(kernel_rows(options.seed or 20261126))
+    _write(folder / "kernels.csv", ("operation", "dtype", "shape", "seconds", "mad"), rows)
+    print(f"{len(rows)} kernels", flush=True)
+
+
+def timed(step: Step, *, steps: int = STEPS, periodic: bool = False) -> list[float]:
+    """Return seconds of steps, begin to end; or, of steps that overlap, from begin to begin."""
+    for _ in range(WARM_UP if steps == STEPS else 4):
+        step()
+    if not periodic:
+        torch.cuda.synchronize()
+    seconds = []
+    begin = time.perf_counter()
+    for _ in range(steps):
+        if not periodic:
+            begin = time.perf_counter()
+        step()
+        end = time.perf_counter()
+        seconds.append(end - begin)
+        begin = end
+    torch.cuda.synchronize()
+    return seconds
+
+
+def record(step: Step, path: Path, active: int) -> float:
+    """Write a trace of ``active`` steps; return the median of their seconds under the profiler."""
+    schedule = torch.profiler.schedule(wait=1, warmup=3, active=active, repeat=1)
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    raw = path.with_suffix(".raw.json")
+    seconds = []
+    for _ in range(3):
+        step()
+    with torch.profiler.profile(
+        activities=activities,
+        schedule=schedule,
+        record_shapes=True,
+        on_trace_ready=lambda profile: profile.export_chrome_trace(str(raw)),
+    ) as profile:
+        for number in range(4 + active):
+            begin = time.perf_counter()
+            step()
+            if number >= 4:
+                seconds.append(time.perf_counter() - begin)
+            profile.step()
+    torch.cuda.synchronize()
+    trace = json.loads(raw.read_text())
+    raw.unlink()
+    try:
+        trace = anonymised(trace)
+    except ValueError as error:
+        print(f"{path.name}: {error}", flush=True)
+    with gzip.open(path, "wt", compresslevel=9) as file:
+        json.dump(trace, file, separators=(",", ":"))
+    return statistics.median(seconds) if seconds else float("nan")
+
+
+def cycles_per_second() -> float:
+    """Return how many cycles the spinning kernel counts in a second, the launch taken out."""
+    for _ in range(50):
+        torch.cuda._sleep(2_000_000)
+    torch.cuda.synchronize()
+    times = []
+    for cycles in (1_000_000, 21_000_000):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(5):
+            torch.cuda._sleep(cycles)
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) * 1e-3 / 5)
+    return 20_000_000 / (times[1] - times[0])
+
+
+def _write(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, str]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, tuple(columns), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+PARTS: Mapping[str, Callable[[Path, argparse.Namespace], None]] = {
+    "programs": programs,
+    "models": models,
+    "kernels": kernels,
+}
+
+if __name__ == "__main__":
+    main()

@@ -309,8 +309,8 @@ _LEAST_TENTH, _LEAST_HALF = 50_000, 100
 """Upper bound (ns) of the first decile of the lengths of operators and kernels, and lower bound of
 their median: in 60 recordings of GPUs and CPUs the decile is 0.1 to 6 us, the median 2 to 61."""
 _FEW, _SLOW_CALL = 8, 1_000_000
-"""Calls of a device's runtime, without those that wait, that determine the unit of a short file, and
-an upper bound (ns) of their median length, which is below 16 us in those recordings."""
+"""Calls of a device's runtime, but those that wait, that determine the unit of a short file, and an
+upper bound (ns) of their median length, which is below 16 us in those recordings."""
 _NESTED, _MOST_IDLE = 0.2, 60
 """Least share of operators and runtime calls that begin inside another; and upper bound of the
 median ratio of a thread's idle times between them to their lengths. In those recordings 48 to 93 %,

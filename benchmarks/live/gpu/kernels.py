@@ -2,6 +2,7 @@
 
 import random
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 
 import torch
@@ -20,7 +21,7 @@ def kernel_rows(seed: int = 20261126) -> Iterator[Row]:
             try:
                 seconds = _timed(run, flush)
             except Exception as error:
-                print(f"{operation} {dtype} {shape}: {error}", flush=True)
+                sys.stderr.write(f"{operation} {dtype} {shape}: {error}\n")
                 continue
             middle = statistics.median(seconds)
             mad = statistics.median(abs(value - middle) for value in seconds)

@@ -24,6 +24,7 @@ class Size:
 
     @property
     def name(self) -> str:
+        """Name the trace of this size."""
         return f"l{self.layers}-h{self.hidden}-s{self.sequence}-b{self.batch}-m{self.micro_batches}"
 
 
@@ -57,6 +58,7 @@ class Block(nn.Module):
         self.down = nn.Linear(wide, size.hidden, bias=False)
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """Add attention and the feed-forward part to ``(batch, sequence, hidden)``."""
         batch, sequence, hidden = values.shape
         qkv = self.qkv(self.before_attention(values))
         shape = (batch, sequence, 3, self.heads, hidden // self.heads)
@@ -78,6 +80,7 @@ class Transformer(nn.Module):
         self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return logits of ``(batch, sequence)`` tokens."""
         values = self.embedding(tokens)
         for block in self.blocks:
             values = block(values)

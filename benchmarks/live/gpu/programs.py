@@ -211,17 +211,14 @@ def sharded(machine: Machine) -> Step:
         machine.begin()
         main = torch.cuda.current_stream()
         layers = 10
-        before: torch.cuda.Event | None = None
-        for number in range(2 * layers):
+        events = [torch.cuda.Event() for _ in range(2 * layers)]
+        for number, gathered in enumerate(events):
             with machine.host(60), torch.cuda.stream(side):
                 machine.kernel(150)
-                gathered = torch.cuda.Event()
                 gathered.record(side)
-            if before is not None:
-                layer(main, before, scatters=number > layers)
-            before = gathered
-        assert before is not None
-        layer(main, before, scatters=True)
+            if number:
+                layer(main, events[number - 1], scatters=number > layers)
+        layer(main, events[-1], scatters=True)
         with machine.host(60):
             main.wait_stream(side)
             machine.kernel(200)
@@ -331,7 +328,7 @@ def fills_queue(machine: Machine) -> Step:
 
 
 def replays_graph(machine: Machine) -> Step:
-    """A CUDA graph of two branches, launched once a step, and host code behind it."""
+    """Launch a CUDA graph of two branches once a step, with host code behind it."""
     graph = torch.cuda.CUDAGraph()
     side = torch.cuda.Stream()
     torch.cuda.synchronize()

@@ -57,7 +57,8 @@ def convert(
     target: Annotated[
         Path,
         typer.Argument(
-            help="A file, or a directory with a file per rank; a package needs a new or empty one."
+            metavar="FILE|DIR",
+            help="A file, or a directory with a file per rank; a package needs a new or empty one.",
         ),
     ],
     *,

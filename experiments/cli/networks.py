@@ -109,7 +109,9 @@ def clusters(
     name: Annotated[
         str | None,
         typer.Argument(
-            autocompletion=completed(options.clusters), help="One cluster, with its sources."
+            metavar="NAME",
+            autocompletion=completed(options.clusters),
+            help="One cluster, with its sources.",
         ),
     ] = None,
     output: Annotated[
@@ -169,7 +171,7 @@ def collective(
     calls: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KIND | CALL...",
+            metavar="KIND|CALL",
             show_default=False,
             autocompletion=completed(options.kinds),
             help="all_reduce, alltoall_perf, … over sizes; or concurrent calls, such as "
@@ -317,6 +319,7 @@ def topology(
     spec: Annotated[
         str,
         typer.Argument(
+            metavar="SPEC",
             autocompletion=completed(options.topologies),
             help="torus:4x4, dragonfly:9x4x2, … or a graph's file; then, after commas, the "
             "bandwidth (one direction) and latency of its cables: 'torus:4x4, 50 GB/s, 500 ns'.",
@@ -356,7 +359,7 @@ def calibrate(
     ctx: typer.Context,
     trace: Annotated[
         Path | None,
-        typer.Argument(metavar="[TRACE]", help="A directory with a file per rank, or one file."),
+        typer.Argument(metavar="TRACE", help="A directory with a file per rank, or one file."),
     ] = None,
     cluster: ClusterOfTrace = None,
     write: Annotated[

@@ -312,7 +312,7 @@ Perfetto = Annotated[
 Changes = Annotated[
     list[str],
     typer.Argument(
-        metavar="CHANGE...",
+        metavar="CHANGE",
         callback=_changes,
         help="Such as 'compute x0.5', 'calls bytes x0.5', 'stragglers removed'.",
     ),

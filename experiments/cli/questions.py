@@ -474,7 +474,7 @@ def share(
     traces: Annotated[
         list[str],
         typer.Argument(
-            metavar="TRACE...",
+            metavar="TRACE",
             help="Two or more traces or plans; x3 after one means three copies of it.",
         ),
     ],

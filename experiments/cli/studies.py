@@ -147,7 +147,7 @@ def atlas(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[FILE]",
+            metavar="FILE",
             help="A study file whose space has plan.model, cluster and plan.gpus.",
             show_default=False,
         ),

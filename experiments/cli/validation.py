@@ -90,7 +90,7 @@ def validate(
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TABLE|LOG|TRACE]...",
+            metavar="TABLE|LOG|TRACE",
             show_default=False,
             help="Tables of measured what-ifs (CSV with trace, cluster, what_if or resource and "
             "factor, measured_step_s), of training steps (model, cluster, tp, pp, dp, sequence, "

@@ -106,7 +106,7 @@ def bill(report: "BillReport") -> Document:
             "?" if one is None else format_quantity(one, "W") for one in (row.idle_w, row.active_w)
         ]
         rows.append(Row((row.what, f"{row.count:,}", price, whole, *drawn)))
-    foot = "price, idle and active: of one piece; ±: spread of public prices"
+    foot = "price, idle and active power: per piece; ±: spread of public prices"
     columns = ("part", ">count", ">price", ">cost", ">idle", ">active")
     return Document(
         title=f"Bill: {report.cluster.name}, {where}",

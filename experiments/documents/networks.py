@@ -341,7 +341,7 @@ def topology(report: "TopologyReport") -> Document:
         each = format_quantity(carried.per_rank, "B/s")
         share = f"{100 * carried.of_capacity:.3g} % of capacity"
         facts["throughput"] = f"{each} from every rank, {carried.traffic} traffic ({share})"
-        facts["full first"] = " -> ".join(carried.busiest)
+        facts["first full link"] = " -> ".join(carried.busiest)
         headline += f" It carries {each} from every rank."
     blocks: list[Block] = [Drawing(report.network)]
     if not uniform:

@@ -1,4 +1,4 @@
-"""What is kept alive between two moves of a slider, and answers states; it knows of no server.
+"""Answer states of the page, and keep between moves of a slider what the next one needs.
 
 A move is answered by the analytic engine: the trace is read, the network without its sliders built
 and the step contracted once, so that a move simulates one step and passes once over the contracted
@@ -68,7 +68,7 @@ from simulator.support.input_files import READABLE
 from simulator.timeline import Timeline
 
 ANALYTIC = "analytic"
-_GROUNDS, _SIMULATED = 8, 4
+_MOST_PREPARED, _MOST_SIMULATED = 8, 4
 """Numbers of cached networks and simulated states: returning to one is immediate."""
 
 FACTORS = tuple(2 ** (octave / 3) for octave in range(-9, 10))
@@ -78,17 +78,17 @@ _SLICES = 60_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ground:
-    """A step on the network on which sliders move, and what was changed for it.
+class _PreparedStep:
+    """A step on its network before sliders change it, and the changes that led to it.
 
-    ``design`` asks many points of it, None where kernels slow down; ``cannot`` says of resources of
-    which there cannot be twice as much why not. ``tried`` is what was found to fit it, or not.
+    ``design`` answers many points of it, None where kernels slow down; ``not_doubled`` has the
+    reason for each resource that cannot be doubled. ``tried`` says which choices fit the step.
     """
 
     scenario: Scenario
-    made: tuple[Changed, ...]
+    changes: tuple[Changed, ...]
     design: DesignPoints | None
-    cannot: dict[str, str]
+    not_doubled: dict[str, str]
     tried: dict[str, bool] = field(default_factory=dict)
 
 
@@ -100,7 +100,7 @@ class _Simulated:
     timeline: Timeline
     path: tuple[Segment, ...]
     sliders: tuple[Slider, ...]
-    made: tuple[Changed, ...]
+    changes: tuple[Changed, ...]
     parts: Composition
     cause: str
     price: str
@@ -109,12 +109,12 @@ class _Simulated:
 
 
 @dataclass(slots=True, eq=False)
-class _Side:
-    """One of the two that answer, with a baseline by its engine; one thing at a time."""
+class _Engine:
+    """One of the two engines, with its baseline; it answers one state at a time."""
 
     base: Baseline
-    grounds: Latest[Any, _Ground] = field(default_factory=lambda: Latest(_GROUNDS))
-    simulated: Latest[Any, _Simulated] = field(default_factory=lambda: Latest(_SIMULATED))
+    prepared: Latest[Any, _PreparedStep] = field(default_factory=lambda: Latest(_MOST_PREPARED))
+    simulated: Latest[Any, _Simulated] = field(default_factory=lambda: Latest(_MOST_SIMULATED))
     lock: Lock = field(default_factory=Lock)
 
 
@@ -142,12 +142,12 @@ class Session:
 
     def __init__(self, trace: Path | str, cluster: Path | str | None, base: Baseline) -> None:
         self.trace, self.cluster, self.base = trace, cluster, base
-        self._moving = _Side(by_engine(base, ANALYTIC))
-        self._resting = None if base.settings.engine == ANALYTIC else _Side(base)
+        self._moving = _Engine(by_engine(base, ANALYTIC))
+        self._resting = None if base.settings.engine == ANALYTIC else _Engine(base)
         self._readable = _readable(trace, cluster, base.settings)
 
     def parse(self, address: str) -> State:
-        """Read what stands behind the ``?`` of the page's address: :func:`parse_state`."""
+        """Read the query of the page's address: :func:`parse_state`."""
         return parse_state(address)
 
     def about(self, version: str) -> About:
@@ -165,17 +165,17 @@ class Session:
         Parameters
         ----------
         state
-            What is set.
+            The settings of the page.
         windows
-            Of the timeline (:func:`experiments.explore.answers.strips`).
+            Number of windows of the timeline (:func:`experiments.explore.answers.strips`).
         watch
-            Told of what is done, and may raise to have done with it; what was made so far is kept,
-            so that the next state of the same network begins there.
+            Called with what is done next; it may raise to stop the answer. What was computed so far
+            is kept, so that the next state of the same network begins there.
 
         Raises
         ------
         TwofoldError
-            If something of it cannot be: one line that says what.
+            If the state is not possible: one line that says why.
         """
         begun = time.perf_counter()
         with self._moving.lock:
@@ -214,10 +214,10 @@ class Session:
         return ranks_drawn(done.timeline, done.path, _SLICES)
 
     def choices(self, state: State, watch: Watch = lambda _: None) -> Choices:
-        """Find what can be chosen beside a state's sliders; parameters as :meth:`moving`."""
+        """Find the choices besides a state's sliders; parameters as :meth:`moving`."""
         with self._moving.lock:
-            ground = self._ground(self._moving, state, watch)
-            return choices(ground.scenario, ground.tried, watch)
+            prepared = self._prepared(self._moving, state, watch)
+            return choices(prepared.scenario, prepared.tried, watch)
 
     def curves(self, state: State, watch: Watch = lambda _: None) -> tuple[Curve, ...]:
         """Trace the step over each slider that is a number, the others as they are set.
@@ -226,15 +226,15 @@ class Session:
         Parameters and errors as :meth:`moving`.
         """
         with self._moving.lock:
-            ground, done = self._ground(self._moving, state, watch), self._moved(state, watch)
-            if ground.design is None:
+            prepared, done = self._prepared(self._moving, state, watch), self._moved(state, watch)
+            if prepared.design is None:
                 return ()
             names = [
                 row.resource for row in done.sliders if is_number(row.resource) and not row.note
             ]
-            others = {name: _slid(ground, state.without(name))[0] for name in names}
+            others = {name: _with_factors(prepared, state.without(name))[0] for name in names}
             changes = [others[name] | better(name, factor) for name in names for factor in FACTORS]
-            steps = iter(ground.design.steps(changes).tolist())
+            steps = iter(prepared.design.steps(changes).tolist())
         return tuple(Curve(name, FACTORS, tuple(islice(steps, len(FACTORS)))) for name in names)
 
     def within(
@@ -250,7 +250,7 @@ class Session:
         Parameters
         ----------
         state
-            What is set.
+            The settings of the page.
         budget
             USD.
         watch
@@ -273,61 +273,65 @@ class Session:
         return offers(points, budget, now.timeline.makespan)
 
     def _priced(self, state: State, watch: Watch) -> Iterator[Priced]:
-        """Price and time a network at several bandwidths; nothing of one that cannot be."""
+        """Price and time a network at several bandwidths; yield nothing if it is not possible."""
         try:
-            ground = self._made(self._moving, state.structure(), watch)
+            prepared = self._prepare_anew(self._moving, state.structure(), watch)
         except TwofoldError:
             return
         for bandwidth in BANDWIDTHS:
             slid = with_bandwidth(state, bandwidth)
             try:
-                number, scenario, _ = _slid(ground, slid)
+                number, scenario, _ = _with_factors(prepared, slid)
                 cost = cost_of(scenario)
             except TwofoldError:
                 continue
             watch("step")
             step = (
                 scenario.run().makespan
-                if ground.design is None
-                else float(ground.design.steps([number])[0])
+                if prepared.design is None
+                else float(prepared.design.steps([number])[0])
             )
             yield Priced(slid, cost, step)
 
-    def _ground(self, side: _Side, state: State, watch: Watch) -> _Ground:
+    def _prepared(self, engine: _Engine, state: State, watch: Watch) -> _PreparedStep:
         texts = state.structure()
-        return side.grounds.get((texts, _stamps(texts)), lambda: self._made(side, texts, watch))
+        return engine.prepared.get(
+            (texts, _stamps(texts)), lambda: self._prepare_anew(engine, texts, watch)
+        )
 
-    def _made(self, side: _Side, texts: tuple[str, ...], watch: Watch) -> _Ground:
+    def _prepare_anew(self, engine: _Engine, texts: tuple[str, ...], watch: Watch) -> _PreparedStep:
         before = READABLE.set(self._readable)
         try:
-            return _grounded(side.base, texts, watch)
+            return _prepare(engine.base, texts, watch)
         finally:
             READABLE.reset(before)
 
     def _moved(self, state: State, watch: Watch) -> _Simulated:
         def make() -> _Simulated:
-            ground = self._ground(self._moving, state, watch)
-            number, scenario, changes = _slid(ground, state)
+            prepared = self._prepared(self._moving, state, watch)
+            number, scenario, changes = _with_factors(prepared, state)
             timeline = scenario.run(watch("step"))
             sliders = tuple(
-                annotated(ground, scenario, timeline, bare_slider, watch)
+                annotated(prepared, scenario, timeline, bare_slider, watch)
                 for bare_slider in _sliders(scenario, state)
             )
-            if ground.design is not None:
+            if prepared.design is not None:
                 watch("utilities")
-                sliders = _doubled(ground.design, timeline, number, sliders)
+                sliders = _doubled(prepared.design, timeline, number, sliders)
             watch("critical path")
-            return _simulated(scenario, timeline, sliders, (*ground.made, *changes))
+            return _simulated(scenario, timeline, sliders, (*prepared.changes, *changes))
 
         return self._moving.simulated.get(_key(state), make)
 
-    def _rested(self, side: _Side, state: State, watch: Watch) -> _Simulated:
+    def _rested(self, engine: _Engine, state: State, watch: Watch) -> _Simulated:
         def make() -> _Simulated:
-            ground = self._ground(side, state, watch)
-            _, scenario, changes = _slid(ground, state)
+            prepared = self._prepared(engine, state, watch)
+            _, scenario, changes = _with_factors(prepared, state)
             timeline = scenario.run(watch("step"))
-            settings = settings_with(side.base.settings, side.base.settings.engine, state.changes())
-            changed = replace(side.base, scenario=scenario, timeline=timeline, settings=settings)
+            settings = settings_with(
+                engine.base.settings, engine.base.settings.engine, state.changes()
+            )
+            changed = replace(engine.base, scenario=scenario, timeline=timeline, settings=settings)
             rows, check = utilities(changed, watch=watch), changed.engine_check
             by_name = {row.resource: row for row in rows}
             sliders = tuple(
@@ -335,17 +339,17 @@ class Session:
                 for bare_slider in _sliders(scenario, state)
             )
             warnings = tuple(filter(None, (*changed.warnings, check["warning"])))
-            done = _simulated(scenario, timeline, sliders, (*ground.made, *changes))
+            done = _simulated(scenario, timeline, sliders, (*prepared.changes, *changes))
             return replace(done, check=check["note"], warnings=warnings)
 
-        return side.simulated.get(_key(state), make)
+        return engine.simulated.get(_key(state), make)
 
     def _answer(
-        self, state: State, side: _Side, done: _Simulated, windows: int, begun: float
+        self, state: State, engine: _Engine, done: _Simulated, windows: int, begun: float
     ) -> Answer:
-        step, before = done.timeline.makespan, side.base.timeline.makespan
-        settings = settings_with(self.base.settings, side.base.settings.engine, state.changes())
-        notes = zip(state.changes(), (changed.note for changed in done.made), strict=True)
+        step, before = done.timeline.makespan, engine.base.timeline.makespan
+        settings = settings_with(self.base.settings, engine.base.settings.engine, state.changes())
+        notes = zip(state.changes(), (changed.note for changed in done.changes), strict=True)
         answer = Answer(
             address=state.address(),
             engine=done.timeline.engine,
@@ -366,7 +370,7 @@ class Session:
             timeline=strips(done.timeline, done.path, windows, state.first_rank),
             changes=tuple(Note(change, note) for change, note in notes),
             assumptions=tuple(
-                dict.fromkeys(text for changed in done.made for text in changed.assumptions)
+                dict.fromkeys(text for changed in done.changes for text in changed.assumptions)
             ),
             warnings=done.warnings or self.base.warnings,
             command=command(self.trace, self.cluster, settings),
@@ -394,27 +398,27 @@ def open_session(
     return session
 
 
-def _grounded(base: Baseline, texts: tuple[str, ...], watch: Watch) -> _Ground:
+def _prepare(base: Baseline, texts: tuple[str, ...], watch: Watch) -> _PreparedStep:
     """Apply what changes links or ops."""
     scenario, changes = base.scenario, []
     for change in map(parse_change, texts):
         watch(change.text)
         changes.append(change.apply(scenario))
         scenario = changes[-1].scenario
-    cannot = {}
+    not_doubled = {}
     for resource in every_resource(scenario.cluster):
         watch(resource)
         try:
             better(resource).apply(scenario)
         except TwofoldError as error:
-            cannot[resource] = str(error)
+            not_doubled[resource] = str(error)
     design = None if scenario.slow_down else DesignPoints(scenario)
-    return _Ground(scenario, tuple(changes), design, cannot)
+    return _PreparedStep(scenario, tuple(changes), design, not_doubled)
 
 
-def _slid(ground: _Ground, state: State) -> tuple[Change, Scenario, list[Changed]]:
+def _with_factors(prepared: _PreparedStep, state: State) -> tuple[Change, Scenario, list[Changed]]:
     """Apply sliders that are numbers; return them as one change, too."""
-    number, scenario, changes = Change(), ground.scenario, []
+    number, scenario, changes = Change(), prepared.scenario, []
     for change in map(parse_change, state.numbers()):
         number |= change
         changes.append(change.apply(scenario))
@@ -427,13 +431,17 @@ def _sliders(scenario: Scenario, state: State) -> Iterator[Slider]:
 
 
 def annotated(
-    ground: _Ground, scenario: Scenario, timeline: Timeline, bare_slider: Slider, watch: Watch
+    prepared: _PreparedStep,
+    scenario: Scenario,
+    timeline: Timeline,
+    bare_slider: Slider,
+    watch: Watch,
 ) -> Slider:
     """Say why twice of a resource would buy nothing; simulate it where nothing else can."""
-    note = not_used(timeline, scenario, bare_slider.resource) or ground.cannot.get(
+    note = not_used(timeline, scenario, bare_slider.resource) or prepared.not_doubled.get(
         bare_slider.resource, ""
     )
-    if note or ground.design is not None:
+    if note or prepared.design is not None:
         return replace(bare_slider, note=note)
     changed = better(bare_slider.resource).apply(scenario).scenario
     step = outcome(changed, watch(bare_slider.resource)).makespan

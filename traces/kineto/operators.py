@@ -20,27 +20,25 @@ from simulator.serving.surface import Batch
 from simulator.support.errors import TraceError
 from traces.core.events import RecordedOperator
 from traces.kineto.reader import ForeignFile, parts_of, read_document
-from traces.kineto.schema import ABSENT, LooseNumber, durations_ns, stamps, unwrapped
+from traces.kineto.schema import (
+    ABSENT,
+    EventArgs,
+    KinetoEvent,
+    LooseNumber,
+    durations_ns,
+    stamps,
+    unwrapped,
+)
 
 
-class _Args(Struct, gc=False):
-    external: LooseNumber = field(name="External id", default=None)
-    external_old: LooseNumber = field(name="external id", default=None)
-    correlation: LooseNumber = None
+class _Args(EventArgs, gc=False):
     dims: Raw = field(name="Input Dims", default=ABSENT)
     dims_old: Raw = field(name="Input dims", default=ABSENT)
     types: Raw = field(name="Input type", default=ABSENT)
     values: Raw = field(name="Concrete Inputs", default=ABSENT)
 
 
-class _Event(Struct, gc=False):
-    ph: str = ""
-    cat: str | None = None
-    name: str = ""
-    pid: LooseNumber = None
-    tid: LooseNumber = None
-    ts: LooseNumber = None
-    dur: LooseNumber = None
+class _Event(KinetoEvent, gc=False):
     args: _Args | None = None
 
 

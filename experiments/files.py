@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from simulator.support.errors import OutputError
-from simulator.support.input_files import open_file
-from traces.core.files import partial_path
+from simulator.support.input_files import open_file, partial_path
 
 WRITTEN = ("target", "directory", "write", "figure", "perfetto", "parquet", "html")
 """Options of commands that name an output."""

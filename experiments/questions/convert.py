@@ -23,12 +23,12 @@ from experiments.settings import SettingsOptions, as_recorded
 from simulator.calls import Call
 from simulator.schedule import Schedule
 from simulator.support.errors import DeadlockError, OutputError, TraceError
+from simulator.support.input_files import partial_path
 from simulator.support.quantities import format_quantity
 from topologies import Cluster, load_cluster
 from traces.card.card import TEMPLATE_VERSION, Section, WorkloadCard, write_card
 from traces.card.package import find_package, load_package, open_package, trace_files
 from traces.chakra.write import save_chakra
-from traces.core.files import partial_path
 from traces.core.loaded import Loaded
 from traces.goal import load_goal, write_goal
 from traces.kineto.write import missing_in_kineto, write_kineto

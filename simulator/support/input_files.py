@@ -568,3 +568,8 @@ def _line(line: str) -> str:
             break
         line = shorter
     return line
+
+
+def partial_path(path: Path) -> Path:
+    """Name a file in the same directory, so that renaming it is atomic."""
+    return path.with_name(f".{path.name[:80]}.{os.getpid()}.part")

@@ -8,7 +8,6 @@ bytes than its file has room for.
 
 import gc
 import io
-import os
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.support.errors import OutputError, TraceError
-from simulator.support.input_files import check_ratio
+from simulator.support.input_files import check_ratio, partial_path
 from simulator.support.limits import check_memory
 
 if TYPE_CHECKING:
@@ -47,11 +46,6 @@ def uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def partial_path(path: Path) -> Path:
-    """Name a file in the same directory, so that renaming it is atomic."""
-    return path.with_name(f".{path.name[:80]}.{os.getpid()}.part")
 
 
 def write_files(files: Iterable[tuple[Path, bytes]], *, folder: Path | None = None) -> None:

@@ -162,7 +162,11 @@ def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Tabl
         Row((_names(names), *[""] * (len(columns) - 1)), span=f"unused: {reason}")
         for reason, names in _unused(report.points).items()
     ]
-    foot = "at most: an upper bound, however calls share links" if bounded else ""
+    foot = (
+        "at most: the model's upper bound, however calls share links; ± comes on top"
+        if bounded
+        else ""
+    )
     if report.per:
         foot += "; " if foot else ""
         foot += "more cost, more power: of NICs, ports and cables that are added or replaced"

@@ -97,12 +97,22 @@ def test_a_rule_for_one_group_keeps_its_ranks():
     assert assert_same(for_all).startswith("4 of 16 ranks are simulated, on 1 of 4 parts")
 
 
-def sixteen_alike(late=0.0):
-    """Four nodes, an all-reduce in each; rank 5 may be late."""
+def test_calls_of_unknown_size_are_alike_if_they_took_as_long():
+    alike, slower = (
+        sixteen_alike(transfers=[1e-3] * 4),
+        sixteen_alike(transfers=[1e-3] * 3 + [2e-3]),
+    )
+    assert assert_same(Scenario(alike, CLUSTER)).startswith("4 of 16 ranks are simulated")
+    assert assert_same(Scenario(slower, CLUSTER)).startswith("8 of 16 ranks are simulated")
+
+
+def sixteen_alike(late=0.0, transfers=None):
+    """Four nodes, an all-reduce in each, of unknown size if it took so long; rank 5 may be late."""
     builder = WorkloadBuilder(job_ranks=16)
     for node in range(4):
         members = tuple(range(4 * node, 4 * node + 4))
-        call = builder.call(CallRow("all_reduce", builder.group(members, str(node)), 0, 1e8))
+        size = {"size": 1e8} if transfers is None else {"size": np.nan, "transfer": transfers[node]}
+        call = builder.call(CallRow("all_reduce", builder.group(members, str(node)), 0, **size))
         for rank in members:
             wait = late if rank == 5 else 0.0
             kernel = builder.op(What.COMPUTE, rank=rank, lane="s", name="k", duration=1e-3 + wait)

@@ -445,7 +445,7 @@ def _pattern(network: Topology, traffic: str) -> tuple[Longs, Longs, NDArray[np.
         if network.ranks**2 > MOST_PAIRS:
             raise TopologyError(
                 f"{network.name}: uniform traffic has {network.ranks**2:,} pairs of ranks, more"
-                f" than {MOST_PAIRS:,}; ask about a smaller one of the family"
+                f" than {MOST_PAIRS:,}; use a smaller network of the family"
             )
         # All ordered pairs: pair number = source * ranks + target.
         source, target = np.divmod(np.arange(network.ranks**2), network.ranks)

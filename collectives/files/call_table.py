@@ -104,7 +104,7 @@ def read_table(text: str, path: str, layout: Layout) -> BenchmarkLog:
         if call.size or call.kind == "barrier":
             calls.append(call)
         else:
-            notes.append(f"{path}: rows of no bytes are left out")
+            notes.append(f"{path}: rows with 0 bytes are left out")
     return BenchmarkLog(
         path,
         columns.tool,

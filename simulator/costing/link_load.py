@@ -334,10 +334,7 @@ def _load_of_software(overhead: float, network: Topology) -> Load:
 def _load_of_transfers(written: Program, took: Alone, network: Topology) -> Load:
     """Return one load for all transfers of a call, whose time alone was simulated."""
     on_link = written.bytes_on_links(len(network))
-    used = np.flatnonzero(on_link).astype(np.int32)
-    busy = on_link[used] / network.bandwidth[used]
-    tightest = int(used[np.argmax(busy)]) if len(used) else -1
-    amount = float(on_link[tightest]) if len(used) else 0.0
+    used, tightest, amount = _tightest(on_link, network)
     return Load(
         latency=0.0 if amount else took.time,
         latency_of=np.zeros_like(took.spent) if amount else took.spent,
@@ -348,6 +345,14 @@ def _load_of_transfers(written: Program, took: Alone, network: Topology) -> Load
         bottleneck=tightest,
         goes=took.spent,
     )
+
+
+def _tightest(on_link: Floats, network: Topology) -> tuple[Ints, int, float]:
+    """Return the links in use, the one that is busy longest, and its bytes (-1 and 0: none)."""
+    used = np.flatnonzero(on_link).astype(np.int32)
+    busy = on_link[used] / network.bandwidth[used]
+    tightest = int(used[np.argmax(busy)]) if len(used) else -1
+    return used, tightest, float(on_link[tightest]) if len(used) else 0.0
 
 
 def _load_of_step(step: Step, plan: Plan, positions: Ints, where: tuple[float, Topology]) -> Load:
@@ -431,10 +436,7 @@ def _all_at_once(loads: list[Load], network: Topology) -> Load:
     on_link = np.zeros(len(network))
     for load in loads:
         on_link[load.link] += load.weight * load.amount
-    used = np.flatnonzero(on_link).astype(np.int32)
-    times = on_link[used] / network.bandwidth[used]
-    tightest = int(used[np.argmax(times)]) if len(used) else -1
-    amount = float(on_link[tightest]) if len(used) else 0.0
+    used, tightest, amount = _tightest(on_link, network)
     return Load(
         latency=sum(load.latency for load in loads),
         latency_of=np.sum([load.latency_of for load in loads], axis=0),

@@ -21,7 +21,6 @@ from traces.xla.device_graph import Operands
 from traces.xla.hlo import HloModule
 from traces.xla.host import HOST, XlaHostEvents, host_events
 from traces.xla.planes import (
-    NO_STEP,
     Plane,
     PlaneEvent,
     Programs,
@@ -30,6 +29,7 @@ from traces.xla.planes import (
     XlaRecording,
     event_kind,
     leaves,
+    step_at,
 )
 from traces.xla.tpu import PLANE as TPU
 from traces.xla.tpu import global_numbers, tpu_devices
@@ -227,14 +227,12 @@ def _number_gpu_runs(device: XlaDevice, host: XlaHostEvents) -> None:
     run, last = -1, None
     for op in device.ops:
         time = op.start if op.launch is None else op.launch[0]
-        spans = host.steps.items()
-        op.step = next((n for n, (start, end) in spans if start <= time < end), NO_STEP)
+        op.step = step_at(time, host.steps)
         key = (op.program or (last[0] if last else ""), op.step)
         if key != last:
             run, last = run + 1, key
         op.run = run
-    stepped = {op.step for op in device.ops}
-    device.steps = {n: start for n, (start, _) in host.steps.items() if n in stepped}
+    device.start_steps(host.steps)
 
 
 def cpu_devices(host: XlaHostEvents, programs: Programs) -> list[XlaDevice]:
@@ -262,13 +260,8 @@ def cpu_devices(host: XlaHostEvents, programs: Programs) -> list[XlaDevice]:
         _add_launches(device, host)
         device.begun = {op.run: begun[op.run] for op in device.ops if op.run in begun}
         for op in device.ops:
-            time = device.begun.get(op.run, op.start)
-            spans = host.steps.items()
-            op.step = next(
-                (number for number, (start, end) in spans if start <= time < end), NO_STEP
-            )
-        stepped = {op.step for op in device.ops}
-        device.steps = {n: s for n, (s, _) in host.steps.items() if n in stepped}
+            op.step = step_at(device.begun.get(op.run, op.start), host.steps)
+        device.start_steps(host.steps)
         _number_cpu_runs(device, runs)
     return list(devices.values())
 

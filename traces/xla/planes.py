@@ -271,6 +271,12 @@ class XlaOp:
         return "" if self.hlo is None or self.transfer else self.hlo.phase
 
 
+def step_at(time: float, steps: Mapping[int, Span]) -> int:
+    """Return the number of the step in which a time lies; ``NO_STEP`` outside of all."""
+    within = (number for number, (start, end) in steps.items() if start <= time < end)
+    return next(within, NO_STEP)
+
+
 @dataclass(slots=True)
 class XlaDevice:
     """A rank: its ops, leaves only, sorted by start.
@@ -286,6 +292,11 @@ class XlaDevice:
     steps: dict[int, float] = field(default_factory=dict)
     begun: dict[int, float] = field(default_factory=dict)
     waits: list[Span] = field(default_factory=list)
+
+    def start_steps(self, steps: Mapping[int, Span]) -> None:
+        """Take the starts of the steps that have ops."""
+        stepped = {op.step for op in self.ops}
+        self.steps = {number: start for number, (start, _) in steps.items() if number in stepped}
 
 
 @dataclass(slots=True)

@@ -18,7 +18,6 @@ from traces.core.files import message_class
 from traces.xla.hlo import base_name
 from traces.xla.host import XlaHostEvents
 from traces.xla.planes import (
-    NO_STEP,
     Plane,
     PlaneEvent,
     PlaneLine,
@@ -28,6 +27,7 @@ from traces.xla.planes import (
     XlaOp,
     event_kind,
     leaves,
+    step_at,
 )
 
 PLANE = re.compile(r"/device:TPU:(\d{1,18})(?: (SparseCore \d{1,18}))?$")
@@ -62,8 +62,7 @@ def tpu_devices(
         device.ops += _ops(plane, core, host, programs, unused)
     for device in devices.values():
         device.ops.sort(key=lambda op: (op.start, op.end))
-        stepped = {op.step for op in device.ops}
-        device.steps = {n: s for n, (s, _) in host.steps.items() if n in stepped}
+        device.start_steps(host.steps)
     return [device for device in devices.values() if device.ops]
 
 
@@ -194,13 +193,9 @@ class _Runs:
         """Return the step of a run: by the chip's line of steps, else by its launch on the host."""
         if self._steps:
             begun = self._starts[run] if run >= 0 else time
-            return _within(self._steps, begun)
+            return step_at(begun, self._steps)
         launch = self.launch(run)
-        return _within(self._host.steps, time if launch is None else launch[0])
-
-
-def _within(steps: dict[int, Span], time: float) -> int:
-    return next((n for n, (start, end) in steps.items() if start <= time < end), NO_STEP)
+        return step_at(time if launch is None else launch[0], self._host.steps)
 
 
 def _with_barriers(

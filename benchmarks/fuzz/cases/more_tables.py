@@ -511,7 +511,7 @@ def _validation() -> Iterator[Case]:
         ("resource of nobody", "scale_up.bandwidth", "zzz.bandwidth"),
         ("cluster of nobody", "dgx-a100", "zzz"),
         ("cluster a path", "dgx-a100", "/etc/passwd"),
-        ("trace of nobody", "gloo-ddp-4", "zzz"),
+        ("trace of nobody", "job.0.et", "zzz"),
         ("trace a device", PAIRS.decode().split("\n")[1].split(",")[0], "/dev/zero"),
     ):
         data = changed(PAIRS, old, new)

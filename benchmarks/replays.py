@@ -1,7 +1,9 @@
 """What replays on other networks were off by: ``python -m benchmarks.replays``.
 
 The points of ``traces/live/pairs.csv``, each recorded once and run again on another network, by
-what the steps of their programs wait for (:mod:`experiments.priors.errors`). Points whose own
+what the steps of their programs wait for (:mod:`experiments.priors.errors`); and those of
+``traces/live/gpu``, run again with kernels, host code and copies of other lengths: ``no gain``
+where the step should hardly change, ``no calls`` elsewhere. Points whose own
 scatter is above 4 % are left out: they are no truth. The class ``step`` are the steps on the
 networks of the recordings. ``--write`` puts the errors where answers find them.
 
@@ -17,6 +19,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -31,6 +34,8 @@ from experiments.evaluate.design_points import steps
 from experiments.intervals.interval import intervals
 from experiments.priors.errors import (
     CLASSES,
+    NO_CALLS,
+    NO_GAIN,
     REPLAY_ERRORS,
     REST,
     STEP,
@@ -45,6 +50,8 @@ from experiments.validation.predicted_points import MeasuredPoint, measured_of, 
 
 MOST_SCATTER = 0.04
 """Median absolute deviation, a share of the median, of points that are a truth."""
+_NO_GAIN = 0.02
+"""A change of the step's logarithm that is none."""
 _CLOSE = 1e-6
 """A deviation is found to within this share of the change."""
 
@@ -72,10 +79,10 @@ class Off:
         return 100 * math.exp(self.change) * logarithm
 
 
-def points() -> Iterator[Off]:
-    """Predict every point of ``pairs.csv`` that is a truth."""
+def points(pairs: Path = PAIRS) -> Iterator[Off]:
+    """Predict every point of a table that is a truth."""
     for (trace, cluster), same in groupby(
-        read_points(PAIRS), key=lambda point: (point.trace, point.cluster)
+        read_points(pairs), key=lambda point: (point.trace, point.cluster)
     ):
         rows = [point for point in same if _is_truth(point)]
         recorded = next((point for point in rows if point.change is None), None)
@@ -99,6 +106,27 @@ def points() -> Iterator[Off]:
             )
 
 
+def on_gpu() -> list[Off]:
+    """Predict the points on a GPU: what hardly changes the step, and the rest beside that.
+
+    A loader that nobody waits for is left out: its speed is in no trace.
+    """
+    rows = [
+        replace(row, program=row.program.removesuffix(".json.gz").removesuffix("-drawn"))
+        for row in points(PAIRS.parent / "gpu" / PAIRS.name)
+        if row.class_name != STEP and not row.program.startswith("loads-ahead")
+    ]
+    same = [
+        replace(row, class_name=NO_GAIN, change=1.0) for row in rows if abs(row.change) < _NO_GAIN
+    ]
+    least = float(np.sqrt(np.mean([row.error**2 for row in same])))
+    return same + [
+        replace(row, known=math.hypot(row.known, WITHIN_95 * least))
+        for row in rows
+        if abs(row.change) >= _NO_GAIN
+    ]
+
+
 def _is_truth(point: MeasuredPoint) -> bool:
     return point.scatter is not None and point.scatter <= MOST_SCATTER * point.measured
 
@@ -109,7 +137,7 @@ def errors(rows: Sequence[Off]) -> dict[tuple[str, ...], Errors]:
     The rest of a class is the deviation beyond what is known of its points.
     """
     table = {}
-    for name in (*CLASSES, STEP):
+    for name in (*CLASSES, STEP, NO_CALLS, NO_GAIN):
         of_class = [row for row in rows if row.class_name == name]
         if not of_class:
             continue
@@ -124,7 +152,10 @@ def errors(rows: Sequence[Off]) -> dict[tuple[str, ...], Errors]:
             shared=round(float(np.sqrt(np.mean(shares**2))), 4),
             machines=machines,
         )
-        if name != STEP:
+        if name == NO_CALLS:
+            rest = round(beyond_known(of_class), 4)
+            table[name, WHOLE] = replace(table[name, WHOLE], shared=rest)
+        if name in CLASSES:
             rest = round(beyond_known(of_class), 4)
             table[name, REST] = replace(table[name, WHOLE], key=(name, REST), shared=rest)
     return table
@@ -163,7 +194,7 @@ def held_out(rows: Sequence[Off]) -> dict[str, list[tuple[float, float]]]:
 
     Each interval is made without the program that its point is of.
     """
-    rows = [row for row in rows if row.class_name != STEP]
+    rows = [row for row in rows if row.class_name in CLASSES]
     widths: dict[str, list[tuple[float, float]]] = {name: [] for name in CLASSES}
     for program in sorted({row.program for row in rows}):
         table = errors([row for row in rows if row.program != program])
@@ -191,12 +222,15 @@ def main(
     *, write: Annotated[bool, typer.Option("--write", help=f"write {REPLAY_ERRORS.name}")] = False
 ) -> None:
     """Print the errors by class, and how many points intervals of other programs hold."""
-    rows = list(points())
+    rows = [*points(), *on_gpu()]
     table, widths = errors(rows), held_out(rows)
     shown = Table("class", "programs", "points", "median %", "rest %", "inside", "width / p95")
     for (name, part), row in table.items():
         counted = f"{len(row.machines)}", f"{row.count}", f"{row.median_pct:.1f}"
-        if name == STEP:
+        if name in (NO_CALLS, NO_GAIN):
+            off = student_95(len(row.machines) - 1) * row.shared
+            shown.add_row(name, *counted, f"{100 * off:.1f}", "", "")
+        elif name == STEP:
             off = student_95(row.count - 1) * row.shared
             shown.add_row(name, *counted, f"{100 * off:.1f}", "", "")
         elif part == REST:

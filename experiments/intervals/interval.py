@@ -28,16 +28,18 @@ from experiments.priors.errors import (
     WITHIN_90,
     WITHIN_95,
     class_of,
+    least_error,
     replay_error,
     step_error,
 )
 from experiments.priors.steps import StepPrior
-from experiments.scenario.change import Change, Multiplied, by_values, is_of_links
+from experiments.scenario.change import Change, Multiplied, Scaled, by_values, is_of_links
 from experiments.scenario.resources import utility_pct
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.bounds import LeastCalls, LinkWork, least_calls, least_steps
 from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import Points
+from simulator.topology import PCIE
 from simulator.workload import Workload
 
 if TYPE_CHECKING:
@@ -136,11 +138,12 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
         has_scatter = of_change.scatter_pct is not None
         was_checked = has_scatter and _is_of_links(changes[str(number)])
         off = replay_error(program, REST if was_checked else WHOLE)
+        least = least_error() if _is_of_ranks(base, point.change) else 0.0
         rows.append(
             replace(
                 of_change,
                 prediction_pct=max(
-                    prediction_half_width(round(saved, _DIGITS), off),
+                    prediction_half_width(round(saved, _DIGITS), off, least),
                     _of_another_job(base, point, round(saved, _DIGITS)),
                 ),
                 generated_pct=_generated(base.step_prior, round(saved, _DIGITS)),
@@ -153,6 +156,18 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
 def _is_of_links(change: Change) -> bool:
     """Whether a change multiplies bandwidths and latencies of links, and does nothing else."""
     return all(isinstance(part, Multiplied) and is_of_links(part.resource) for part in change.parts)
+
+
+def _is_of_ranks(base: Baseline, change: Change) -> bool:
+    """Whether a change scales ops of a recorded step's ranks: kernels, host code or copies."""
+    if base.step_prior is not None:
+        return False
+    workload = base.scenario.workload
+    parts = {part.part for part in change.parts if isinstance(part, Scaled)}
+    over_bus = any(
+        isinstance(part, Multiplied) and part.resource.startswith(PCIE) for part in change.parts
+    )
+    return bool(np.isin(workload.part, list(parts)).any() or (over_bus and workload.over_bus.any()))
 
 
 def _by_change(
@@ -211,7 +226,7 @@ def _work(workload: Workload) -> int:
     return int(((workload.duration > 0) | (workload.call >= 0)).sum())
 
 
-def prediction_half_width(saved_pct: float, off: float) -> float:
+def prediction_half_width(saved_pct: float, off: float, least: float = 0.0) -> float:
     """Return the half-width that the errors of predictions give a saving (points).
 
     Parameters
@@ -220,14 +235,18 @@ def prediction_half_width(saved_pct: float, off: float) -> float:
         Step time saved, in % of the baseline; below 0 where the step gets longer.
     off
         Relative error of the logarithm, at 95 % (:func:`experiments.priors.errors.replay_error`).
+    least
+        Error of the logarithm of a step that the change leaves as it is, at 95 %.
 
     Examples
     --------
     >>> round(prediction_half_width(50.0, off=0.2), 2), prediction_half_width(0.0, off=0.2)
     (6.93, 0.0)
+    >>> prediction_half_width(0.0, off=0.2, least=0.02)
+    2.0
     """
     ratio = 1 - saved_pct / 100
-    return 100 * off * ratio * abs(log(ratio)) if ratio > 0 else 0.0
+    return 100 * ratio * hypot(off * log(ratio), least) if ratio > 0 else 0.0
 
 
 def _generated(prior: StepPrior | None, saved_pct: float) -> float | None:

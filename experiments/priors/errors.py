@@ -165,7 +165,10 @@ CLASSES = (MESSAGES, EXCHANGES, SHARDS, REDUCTIONS)
 """Classes of programs, by the kind of call that takes most of the critical path: pipelines,
 experts, sharded weights, and all others."""
 NO_CALLS = "no calls"
-"""Class of steps without calls, which no program was: as uncertain as the most uncertain class."""
+"""Class of steps without calls: those of ``traces/live/gpu``, run again with kernels, host code and
+copies of other lengths. Their row is what remains beside that of ``NO_GAIN``."""
+NO_GAIN = "no gain"
+"""The row of those changes that hardly change the step, as predicted."""
 _PROGRAM = 4
 """Number of points that pull a class towards all classes: as many as a recording has. A class of
 one program then counts as much as all together."""
@@ -175,7 +178,7 @@ def class_of(timeline: Timeline) -> str:
     """Return the class of a step: the kind of call that moves data longest on its critical path.
 
     If none is on it, the kind that moves data longest at all; :data:`NO_CALLS` for a step without
-    calls, which no program was. All-reduces of a step whose all-gathers move as much count as
+    calls. All-reduces of a step whose all-gathers move as much count as
     sharded weights: gloo makes them of reduce-scatters of shards.
 
     Parameters
@@ -215,7 +218,7 @@ def replay_error(
     Parameters
     ----------
     program
-        One of ``CLASSES``, or ``NO_CALLS``, which has the error of the worst of them.
+        One of ``CLASSES``, or ``NO_CALLS``.
     part
         ``WHOLE``, or ``REST`` where scatter and the network's prior are counted separately.
     table
@@ -230,8 +233,8 @@ def replay_error(
     """
     table = read_errors(REPLAY_ERRORS) if table is None else table
     if program == NO_CALLS:
-        return max(replay_error(name, part, table) for name in CLASSES)
-    rows = [row for key, row in table.items() if key[0] != STEP and key[1] == part]
+        return _alone(table[NO_CALLS, WHOLE])
+    rows = [row for key, row in table.items() if key[0] in CLASSES and key[1] == part]
     every = sum(row.count * row.shared**2 for row in rows) / sum(row.count for row in rows)
     own = table.get((program, part))
     count, square = (0, 0.0) if own is None else (own.count, own.shared**2)
@@ -239,6 +242,24 @@ def replay_error(
     return student_95(len(programs) - 1) * sqrt(
         (count * square + _PROGRAM * every) / (count + _PROGRAM)
     )
+
+
+def least_error() -> float:
+    """Return the error of the logarithm of a step at 95 % if kernels, host or copies change.
+
+    Even if they save nothing: what waits for what is told from a trace, and a profiler takes time.
+
+    Examples
+    --------
+    >>> 0.002 < least_error() < 0.1
+    True
+    """
+    return _alone(read_errors(REPLAY_ERRORS)[NO_GAIN, WHOLE])
+
+
+def _alone(row: Errors) -> float:
+    """Return the 95 % half-width of a row that no other class pulls; programs are counted."""
+    return student_95(len(row.machines) - 1) * row.shared
 
 
 def step_error() -> float:

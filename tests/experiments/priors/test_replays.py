@@ -3,7 +3,16 @@
 import pytest
 
 from experiments.baseline import baseline
-from experiments.priors.errors import CLASSES, NO_CALLS, REST, WHOLE, Errors, class_of, replay_error
+from experiments.priors.errors import (
+    CLASSES,
+    NO_CALLS,
+    REST,
+    WHOLE,
+    Errors,
+    class_of,
+    least_error,
+    replay_error,
+)
 from experiments.scenario.scenario import Scenario
 from helpers.places import ROOT, SAMPLES
 from simulator.builder import WorkloadBuilder
@@ -29,12 +38,12 @@ def test_the_class_of_a_step_is_what_its_path_moves_on(trace, cluster, name):
     assert class_of(baseline(trace, cluster).timeline) == name
 
 
-def test_a_step_without_calls_has_the_widest_class():
+def test_a_step_without_calls_is_of_its_class_and_even_no_gain_is_uncertain():
     builder = WorkloadBuilder(job_ranks=1)
     builder.op(What.COMPUTE, rank=0, lane="stream 7", name="gemm", duration=2e-3)
     alone = simulate(builder.build(), topology("alone", 1, []), lambda call, network: None)
     assert class_of(alone) == NO_CALLS
-    assert replay_error(NO_CALLS) == max(map(replay_error, CLASSES))
+    assert replay_error(NO_CALLS) > least_error() > 0
 
 
 def test_a_class_is_drawn_to_all_by_as_many_points_as_a_program_has():

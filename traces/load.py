@@ -36,7 +36,7 @@ from traces.core.typical import MOST_STEPS, TYPICAL, typical_step
 
 if TYPE_CHECKING:
     from traces.core.events import Job, JobHead, RecordedOperator
-    from traces.generate.kernel_times import OwnKernels, Shape
+    from traces.generate.kernel_times import OwnKernels
     from traces.kineto.operators import EngineStep
 
 OpenTrace = Callable[[str], Loaded]
@@ -472,20 +472,17 @@ def own_kernels(path: Path) -> "OwnKernels":
     return learn_kernels(_operators(path), str(path))
 
 
-def kernel_shapes(path: Path) -> "dict[tuple[str, int], Shape]":
-    """Return the shapes of a profile's kernels, by name and duration (ns).
+def kernel_operators(path: Path) -> "dict[tuple[str, int], RecordedOperator]":
+    """Return the operators of a profile's kernels, by the kernel's name and duration (ns).
 
-    Kernels with one name and duration, to a nanosecond, get one shape: the most frequent.
+    Kernels with one name and duration, to a nanosecond, get one operator: the most frequent.
     """
-    from traces.generate.kernel_times.own import shape_of
-
-    seen: dict[tuple[str, int], Counter[Shape]] = defaultdict(Counter)
+    seen: dict[tuple[str, int], Counter[RecordedOperator]] = defaultdict(Counter)
     for operator in _operators(path):
-        shape = shape_of(operator)
-        if shape is not None:
-            for name, seconds in operator.kernels:
-                seen[name, round(1e9 * seconds)][shape] += 1
-    return {kernel: shapes.most_common(1)[0][0] for kernel, shapes in seen.items()}
+        untimed = tuple((name, 0.0) for name, _ in operator.kernels)
+        for name, seconds in operator.kernels:
+            seen[name, round(1e9 * seconds)][replace(operator, kernels=untimed)] += 1
+    return {kernel: operators.most_common(1)[0][0] for kernel, operators in seen.items()}
 
 
 def recorded_steps(path: Path) -> "list[list[EngineStep]]":

@@ -262,7 +262,8 @@ def what_if(
     nic I of node N x0.5, node N down     or: node N latency x10
     P% of \\[TIER] links xF                 at random; or nics, switches, nodes
     replicas\\[@LABEL] x4 \\[outermost]       data-parallel groups and nodes times 4
-    layers 6 -> 9, micro-batches 4 -> 8   of the recorded job
+    layers 6 -> 9, micro-batches 4 -> 8   of the recorded job; stages 2 -> 4,
+    hidden 2048 -> 4096, batch 4 -> 8     sequence and tensor N -> M, too
 
     What is dropped or fused takes with it the host's work since the launch
     before it.

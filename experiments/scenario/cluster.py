@@ -1,6 +1,5 @@
 """Changes to the cluster: a resource set to a value, another network, another accelerator."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,21 +15,17 @@ from experiments.scenario.change import (
 )
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import check_factor
-from simulator.accelerators import Accelerator
 from simulator.edits.ops import durations_scaled
 from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import WhatIfError
 from simulator.support.quantities import parse_quantity
 from simulator.topology import SCALE_OUT
-from simulator.workload import What, Workload
+from simulator.workload import What
 from topologies import Cluster, catalog, load_cluster, place, resource_values, with_topology
 from topologies.cluster.changed import with_fields, with_setting
 from topologies.cluster.kinds import by_kind, differing
-from topologies.cluster.node import AcceleratorTable, from_data_sheet
+from topologies.cluster.node import HALVES, AcceleratorTable, from_data_sheet
 from topologies.cluster.schema import kinds_of
-
-_HALVES = ("bf16", "fp16")
-"""Dtypes whose peak represents an accelerator, the first that its sheet has: 16-bit floats."""
 
 
 def set_resource(resource: str, text: str) -> Edited:
@@ -152,11 +147,13 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
         workload, cluster = scenario.workload, scenario.cluster
         if workload.flops is None and workload.traffic is None:
             return _recognised(scenario, chip, kind)
+        from experiments.scenario.recognised import weighted_uncertainty
         from traces.generate.kernel_times.times import COMPARED, kernel_error
 
-        none = np.zeros(len(workload))
-        flops = none if workload.flops is None else np.nan_to_num(workload.flops)
-        traffic = none if workload.traffic is None else np.nan_to_num(workload.traffic)
+        flops, traffic = (
+            np.zeros(len(workload)) if amount is None else np.nan_to_num(amount)
+            for amount in (workload.flops, workload.traffic)
+        )
         is_known = (workload.what == What.COMPUTE) & ((flops > 0) | (traffic > 0))
         chips, before = _recorded_times(scenario, is_known, flops, traffic)
         if kind is not None:
@@ -167,13 +164,14 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
         after = _roofline(chip, flops, traffic)
         ratio = np.divide(after, before, out=np.ones(len(workload)), where=is_known)
         unscaled = int(((workload.what == What.COMPUTE) & ~is_known).sum())
+        kept = "of unknown work kept" if kind is None else "of other kinds or unknown work kept"
         note = (
-            f"{' and '.join(chips)} → {chip.name}: {count_ops(workload, is_known)}; {unscaled:,} "
+            f"{' and '.join(chips)} → {chip.name}: {count_ops(workload, is_known)}; {unscaled:,}"
+            f" {kept}"
         )
-        note += "of unknown work kept" if kind is None else "of other kinds or unknown work kept"
         faster = durations_scaled(workload, is_known, ratio)
         unsure = np.where(is_known & (after != before), kernel_error(COMPARED).shared, 0.0)
-        error = scenario.kernel_error + _weighted_uncertainty(faster, unsure)
+        error = scenario.kernel_error + weighted_uncertainty(faster, unsure)
         after_scenario = replace(scenario, workload=faster, kernel_error=error, timed_on=None)
         return Changed(
             replace(after_scenario, cluster=_with_accelerator(cluster, chip, kind)), note
@@ -184,7 +182,13 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
 
 def _recognised(scenario: Scenario, target: AcceleratorTable, kind: str | None) -> Changed:
     """Scale recognised kernels, each by the table of its kind."""
-    from experiments.scenario.recognised import compared, recognise
+    from experiments.scenario.recognised import (
+        as_tabled,
+        chips_of,
+        compared,
+        recognise,
+        weighted_uncertainty,
+    )
 
     workload, cluster = scenario.workload, scenario.cluster
     factors, chips = np.full((len(workload), 2), (1.0, 0.0)), []
@@ -192,31 +196,18 @@ def _recognised(scenario: Scenario, target: AcceleratorTable, kind: str | None) 
     is_concerned = (
         np.ones(len(workload), dtype=np.bool_) if kind is None else ops_of_kind(scenario, kind)
     )
-    for members, chip in _chips(scenario):
+    for members, chip in chips_of(scenario):
         of_members = (
             is_concerned & (workload.rank >= members.start) & (workload.rank < members.stop)
         )
         if of_members.any():
-            factors[of_members] = compared(kernels, _chip(chip), _chip(target))[of_members]
+            factors[of_members] = compared(kernels, as_tabled(chip), as_tabled(target))[of_members]
             chips.append(chip.name)
     scaled = durations_scaled(workload, is_concerned & kernels.scaled, factors[:, 0])
     note = f"{' and '.join(dict.fromkeys(chips))} → {target.name}: {kernels.described()}"
-    error = scenario.kernel_error + _weighted_uncertainty(scaled, factors[:, 1])
+    error = scenario.kernel_error + weighted_uncertainty(scaled, factors[:, 1])
     after = replace(scenario, workload=scaled, kernel_error=error, timed_on=None)
     return Changed(replace(after, cluster=_with_accelerator(cluster, target, kind)), note)
-
-
-def _weighted_uncertainty(workload: Workload, unsure: Floats) -> float:
-    """Return the mean uncertainty of kernels, weighted by their durations."""
-    lasting = np.where(workload.what == What.COMPUTE, workload.duration, 0.0)
-    return float(lasting @ unsure / lasting.sum()) if lasting.any() else 0.0
-
-
-def _chip(chip: AcceleratorTable) -> Accelerator:
-    """Return an accelerator as tables of kernels name it."""
-    if chip.memory_bandwidth is None or not any(half in chip.peak for half in _HALVES):
-        raise WhatIfError(f"the cluster does not give {chip.name}'s peak or memory bandwidth")
-    return Accelerator(chip.name, dict(chip.peak), chip.memory_bandwidth, chip.generation or "")
 
 
 def _recorded_times(
@@ -225,21 +216,13 @@ def _recorded_times(
     """Return the ranks' accelerators, and the least time of each op on its own one (s)."""
     workload = scenario.workload
     least, chips = np.zeros(len(workload)), []
-    for members, chip in _chips(scenario):
+    from experiments.scenario.recognised import chips_of
+
+    for members, chip in chips_of(scenario):
         of_members = is_known & (workload.rank >= members.start) & (workload.rank < members.stop)
         least[of_members] = _roofline(chip, flops[of_members], traffic[of_members])
         chips.append(chip.name)
     return list(dict.fromkeys(chips)), least
-
-
-def _chips(scenario: Scenario) -> Iterator[tuple[range, AcceleratorTable]]:
-    """Yield ranks, and the accelerator for which their kernel durations hold."""
-    if scenario.timed_on is not None:
-        yield range(scenario.ranks), scenario.timed_on.accelerator
-        return
-    cluster = scenario.cluster
-    for part in place(cluster, scenario.ranks, scenario.nodes).parts_of(cluster):
-        yield part.placement.members, part.cluster.accelerator
 
 
 def _with_accelerator(cluster: Cluster, chip: AcceleratorTable, kind: str | None) -> Cluster:
@@ -268,7 +251,7 @@ def _with_accelerator(cluster: Cluster, chip: AcceleratorTable, kind: str | None
 
 def _roofline(chip: AcceleratorTable, flops: Floats, traffic: Floats) -> Floats:
     """Least time of each op on an accelerator by its roofline (s)."""
-    peak = next((chip.peak[half] for half in _HALVES if half in chip.peak), None)
+    peak = next((chip.peak[half] for half in HALVES if half in chip.peak), None)
     if (peak is None and flops.any()) or (chip.memory_bandwidth is None and traffic.any()):
         raise WhatIfError(f"the cluster does not give {chip.name}'s peak or memory bandwidth")
     return np.maximum(flops / (peak or 1.0), traffic / (chip.memory_bandwidth or 1.0))

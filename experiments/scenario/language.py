@@ -2,52 +2,7 @@
 
 ``x`` multiplies what is named: a duration, a bandwidth, a latency, a number. ``compute x0.5`` is
 compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
-
-=====================================================  ==========================================
-``[rank R] compute|host|copy|NAME xF``                 durations, of ``host`` its launch latencies,
-                                                       too; ``*`` in a NAME stands for any text;
-                                                       quote one with spaces
-``[rank R] launch|gaps xF``                            from a launch to its kernel; between the
-                                                       device's ops
-``[rank R] compute|host|copy|launch|gaps|NAME drop``   they take no time, and are not launched
-``[rank R] fuse NAME [xF]``                            adjacent kernels become one launch
-``RESOURCE xF``, ``RESOURCE = VALUE``                  a value of the cluster; of one kind of node
-                                                       ``scale_up@a100.bandwidth``
-``[KIND][@LABEL] bytes|time xF``                       calls move fewer bytes, or cost less
-``all_to_all[@LABEL] imbalance HOW``                   bytes unevenly over pairs: the busiest rank
-                                                       over the mean, ``zipf:A`` or a FILE
-                                                       (:mod:`simulator.imbalance`)
-``KIND[@LABEL] drop``, ``calls drop``                  calls do not happen
-``algorithm KIND[1MiB..]@LABEL=NAME``                  calls are carried out so
-``overlap none|full``                                  of compute and communication
-``one call per rank``                                  a rank's calls wait for each other, receives
-                                                       excepted, as ASTRA-sim has it
-``stragglers removed``                                 every rank as the median one
-``accelerator[@KIND] NAME``                            another, by roofline; of one kind of node
-``cluster NAME``                                       the step on the network of another cluster
-``topology [TIER=]TOPOLOGY``                           another topology in a tier of the cluster
-``routing POLICY``                                     how the fabric between nodes is routed
-``transport rdma|roce|efa|sockets``                    how the library reaches its NICs
-``p2p LOC|NVL|PIX|PXB|PHB|SYS``                        up to where GPUs access each other's memory;
-                                                       ``LOC``: not even over NVLink
-``SETTING = VALUE``                                    of the library: ``library.version = 2.28``,
-                                                       ``NCCL_P2P_DISABLE = 1``
-                                                       (:data:`topologies.cluster.changed.SETTINGS`)
-``link A-B down``, ``switch NAME``, ``node N``,        single parts of the network are gone,
-``nic I of node N [RESOURCE.]latency xF``              or have F times their bandwidth (or latency)
-``P% of [TIER] links xF [seed S]``                     a share of them by lot; or of ``nics``,
-                                                       ``switches``, ``nodes``
-``replicas[@LABEL] xF [outermost]``                    data-parallel groups F times as large, on
-                                                       as many more nodes; those of a label, else
-                                                       those that are found; with ``outermost``
-                                                       copies are numbered behind all that was
-                                                       recorded
-``layers N -> M``, ``micro-batches N -> M``            a recorded job of other layers, or of more
-                                                       micro-batches of its pipeline, than the N
-                                                       that it repeats
-``stages N -> M``                                      the model of a recorded pipeline of N stages
-                                                       on M of them
-=====================================================  ==========================================
+``docs/how-to/write-what-ifs.md`` has a table of all forms, with examples and meanings.
 
 R is a rank or ranks: ``3``, ``0-3,8``. F is a number or a quotient: ``0.5``, ``1/3``. What is
 joined by ``and`` applies together, in order.
@@ -67,9 +22,13 @@ from experiments.scenario.change import (
 )
 from experiments.scenario.replicas import OUTERMOST, REPLICAS, Replicas, replicas
 from experiments.scenario.words import (
+    BATCH,
+    HIDDEN,
     LAYERS,
     MICRO_BATCHES,
+    SEQUENCE,
     STAGES,
+    TENSOR,
     CallsNamed,
     Clause,
     Word,
@@ -290,9 +249,7 @@ _VERBS: dict[str, Callable[[Clause], Part]] = {
     "overlap": _overlap,
     "one": _one_call,
     "stragglers": _stragglers,
-    LAYERS: _size,
-    MICRO_BATCHES: _size,
-    STAGES: _size,
+    **dict.fromkeys((LAYERS, MICRO_BATCHES, STAGES, HIDDEN, BATCH, SEQUENCE, TENSOR), _size),
     _ACCELERATOR: _accelerator,
     "cluster": _network("cluster", cluster.other_cluster),
     "topology": _network("topology", cluster.other_topology),

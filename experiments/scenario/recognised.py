@@ -1,23 +1,34 @@
-"""Kernels of a trace without FLOPs, recognised by their operators' sizes or by their names.
+"""Kernels of a trace, recognised by their operators' sizes or by their names.
 
 A kernel whose operator's sizes are in the profile (``record_shapes=True``) has a shape, and scales
 between accelerators as the tables of measured kernels say (:mod:`traces.generate.kernel_times`). A
 kernel recognised by its name only scales with the achieved memory bandwidth if it is element-wise
 or has few rows, as in decoding, and with the peak if it multiplies matrices of many rows. Any other
 kernel keeps its duration.
+
+At another size of the model or the batch a kernel scales as the table's times of its two shapes, or
+as the bytes of its operator's tensors (:class:`ShapedKernels`). The lengths of tensors that change
+are found in the products of the layers: each has the tokens and the hidden size among its three.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from math import hypot
+from dataclasses import dataclass, replace
+from math import hypot, prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.support.arrays import Floats, Mask
+from simulator.analysis.data_parallel import OPTIMISER
+from simulator.support.arrays import Floats, Longs, Mask
 from simulator.support.errors import TraceError, WhatIfError, WorkloadError
 from simulator.workload import NOT_RECORDED, What, Workload
+from topologies import place
+from topologies.cluster.node import HALVES, AcceleratorTable
+from traces.core.events import RecordedOperator
 from traces.generate.kernel_times import Accelerator, KernelTimes, Shape, kernel_times
 from traces.generate.kernel_times.families import (
     UNSIZED_ATTENTION,
@@ -26,14 +37,22 @@ from traces.generate.kernel_times.families import (
     is_elementwise,
     kind_by_name,
 )
+from traces.generate.kernel_times.own import BYTES_OF_TYPE, shape_of
 from traces.generate.kernel_times.shapes import (
     COMPUTE_EFFICIENCY,
     LAUNCHED,
     MEMORY_EFFICIENCY,
     REACHED_MEMORY,
     REACHED_PEAK,
+    Attention,
+    Gemm,
+    Streaming,
+    work_of,
 )
 from traces.generate.kernel_times.times import COMPARED, kernel_error
+
+if TYPE_CHECKING:
+    from experiments.scenario.scenario import Scenario
 
 _HOWS = 5
 _KEPT, _BY_PEAK, _BY_MEMORY, _BY_SHAPE, _FEW_ROWS = range(_HOWS)
@@ -106,49 +125,60 @@ def recognise(workload: Workload, trace: str) -> RecognisedOps:
     WhatIfError
         If less than half of the compute time is recognised, by shape or by name.
     """
-    # Ops that are no kernel of the step: what a stream had left to do, parts of others
-    named = [name in NOT_RECORDED for name in workload.names]
-    computing = (workload.what == What.COMPUTE) & ~np.array([*named, False])[workload.name]
-    shape_of, why = _shapes_of(trace)
+    computing = _computing(workload)
+    operators, operator, why = _operators_of(workload, trace, computing)
     numbers: dict[Shape, int] = {}
-    shape = np.full(len(workload), -1, dtype=np.int64)
-    how = np.full(len(workload), _KEPT, dtype=np.int64)
-    lasted = np.nan_to_num(workload.measured_end - workload.measured_start)
-    by_name = _by_names(workload, computing)
-    for op in np.flatnonzero(computing).tolist():
-        name = int(workload.name[op])
-        kernel_shape = shape_of.get((workload.names[name], round(1e9 * float(lasted[op]))))
-        if kernel_shape is None:
-            how[op] = by_name[name]
-        else:
-            how[op] = _BY_SHAPE
-            shape[op] = numbers.setdefault(kernel_shape, len(numbers))
+    of_operator = [
+        -1 if (known := shape_of(each)) is None else numbers.setdefault(known, len(numbers))
+        for each in operators
+    ]
+    shape = np.array([*of_operator, -1], dtype=np.int64)[operator]
+    by_name = np.array([*_by_names(workload, computing), _KEPT], dtype=np.int64)[workload.name]
+    how = np.where(computing, np.where(shape >= 0, _BY_SHAPE, by_name), _KEPT)
     duration = np.where(computing, workload.duration, 0.0)
     ops = RecognisedOps(tuple(numbers), shape, how, duration)
     if ops.share < LEAST_KNOWN:
         raise WhatIfError(
             "the trace gives no op's FLOPs or bytes, and only"
             f" {100 * ops.share:.0f} % of the computing time is of kernels that are recognised;"
-            f" the longest that are not: {_longest_kept(workload, ops)}{why}"
+            f" the longest that are not: {_longest(workload, ops.duration * ~ops.scaled)}{why}"
         )
     return ops
 
 
-def _longest_kept(workload: Workload, ops: RecognisedOps) -> str:
-    unscaled = np.where(ops.scaled, 0.0, ops.duration)
-    time = np.bincount(workload.name, unscaled, minlength=len(workload.names))
-    names = [workload.names[name] for name in np.argsort(-time)[:3] if time[name] > 0]
-    return ", ".join(names)
+def _longest(workload: Workload, duration: Floats) -> str:
+    """Name the three kernels with the most time."""
+    time = np.bincount(workload.name, duration, minlength=len(workload.names))
+    return ", ".join(workload.names[name] for name in np.argsort(-time)[:3] if time[name] > 0)
 
 
-def _shapes_of(trace: str) -> tuple[dict[tuple[str, int], Shape], str]:
-    """Return the shapes of a trace's kernels; none, and the reason, if it is no PyTorch profile."""
-    from traces.load import kernel_shapes
+def _computing(workload: Workload) -> Mask:
+    """Mask of kernels of the step: not what a stream had left to do, nor parts of others."""
+    named = [name in NOT_RECORDED for name in workload.names]
+    return np.asarray((workload.what == What.COMPUTE) & ~np.array([*named, False])[workload.name])
+
+
+def _operators_of(
+    workload: Workload, trace: str, ops: Mask
+) -> tuple[tuple[RecordedOperator, ...], Longs, str]:
+    """Return the operators of a trace that launched ops, and the index of each op's (-1: unknown).
+
+    The text says why there are none: "" if there are, or no trace is given.
+    """
+    from traces.load import kernel_operators
 
     try:
-        return (kernel_shapes(Path(trace)), "") if trace else ({}, "")
+        launched_by = kernel_operators(Path(trace)) if trace else {}
     except TraceError as error:
-        return {}, f" ({error})"
+        return (), np.full(len(workload), -1, dtype=np.int64), f" ({error})"
+    numbers: dict[RecordedOperator, int] = {}
+    index = np.full(len(workload), -1, dtype=np.int64)
+    lasted = np.nan_to_num(workload.measured_end - workload.measured_start)
+    for op in np.flatnonzero(ops).tolist():
+        key = workload.names[workload.name[op]], round(1e9 * float(lasted[op]))
+        if key in launched_by:
+            index[op] = numbers.setdefault(launched_by[key], len(numbers))
+    return tuple(numbers), index, ""
 
 
 def _by_names(workload: Workload, computing: Mask) -> list[int]:
@@ -233,3 +263,338 @@ def _seconds(times: KernelTimes, shape: Shape) -> float:
 def _reached_memory(chip: Accelerator) -> float:
     """Return the achieved memory bandwidth of large transfers (B/s)."""
     return chip.memory_bandwidth * REACHED_MEMORY.get(chip.generation, MEMORY_EFFICIENCY)
+
+
+_LEAST_ALIKE = 0.8
+"""Least share of products that have a length in common, for it to be that of tokens or hidden."""
+_MOST_UNKNOWN = 0.1
+"""Largest share of the time of kernels that may be of unknown shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Lengths of the tensors of a stack of layers on one rank.
+
+    Parameters
+    ----------
+    tokens
+        Rows of the activations of a pass.
+    hidden
+        Width of what layers pass on.
+    widths
+        Other lengths of the layers' weights.
+    outside
+        Lengths of weights outside the layers, such as the size of the vocabulary.
+    weights
+        Sizes of the weights of products, and how often each was multiplied.
+    """
+
+    tokens: int
+    hidden: int
+    widths: frozenset[int]
+    outside: frozenset[int]
+    weights: tuple[tuple[tuple[int, int], int], ...]
+
+    def __str__(self) -> str:
+        """As a note: the lengths, and which of them are outside the layers."""
+        widths = ", ".join(map(str, sorted(self.widths)))
+        kept = "".join(f", {length} outside the layers" for length in sorted(self.outside))
+        return f"{self.tokens} tokens, hidden size {self.hidden}, widths {widths}{kept}"
+
+
+def lengths_of(products: Counter[Gemm], hidden: int | None = None) -> Lengths:
+    """Find the lengths of tensors in the products of a step.
+
+    A product of activations and weights, forward or backward, has the tokens once among its rows,
+    columns and inner length; they are most often the rows. Of the two other lengths one is the
+    hidden size. What fewer than half as many products have as the median of them is outside the
+    layers.
+
+    Parameters
+    ----------
+    products
+        Products that are not batched, and how often each runs.
+    hidden
+        The hidden size, if it is known.
+
+    Raises
+    ------
+    WhatIfError
+        If the products have no such lengths in common, or not that hidden size.
+    """
+    if not products:
+        raise WhatIfError(f"no matrix product of a layer has recorded sizes{_RECORD_SHAPES}")
+    rows = _tally(((int(product.m),), count) for product, count in products.items())
+    tokens = rows.most_common(1)[0][0]
+    weights: Counter[tuple[int, int]] = Counter()
+    for product, count in products.items():
+        sides = [int(product.m), int(product.k), int(product.n)]
+        if tokens in sides:
+            sides.remove(tokens)
+            weights[min(sides), max(sides)] += count
+    least = _LEAST_ALIKE * sum(products.values())
+    candidates = [length for length, count in _tally(weights.items()).items() if count >= least]
+    if hidden is None and len(candidates) == 1:
+        hidden = candidates[0]
+    if hidden not in candidates:
+        common = ", ".join(map(str, candidates)) or "none"
+        sizes = (
+            "the hidden size is unclear" if hidden is None else f"the hidden size is not {hidden}"
+        )
+        raise WhatIfError(
+            f"{sizes}: lengths that four of five products of weights and {tokens} tokens have in"
+            f" common: {common}"
+        )
+    others = _tally(
+        ((low if high == hidden else high,), count) for (low, high), count in weights.items()
+    )
+    usual = float(np.median(list(others.values())))
+    outside = frozenset(length for length, count in others.items() if 2 * count <= usual)
+    widths = frozenset(others.keys() - outside)
+    return Lengths(tokens, hidden, widths, outside, tuple(weights.items()))
+
+
+def _tally(counts: Iterable[tuple[tuple[int, ...], int]]) -> Counter[int]:
+    """Count lengths: each as often as the tuples that have it."""
+    tally: Counter[int] = Counter()
+    for lengths, count in counts:
+        for length in set(lengths):
+            tally[length] += count
+    return tally
+
+
+_RECORD_SHAPES = "; record with torch.profiler.profile(record_shapes=True)"
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """Factors on the lengths of tensors; numbers of attention heads follow the widths.
+
+    Sequences of ``recorded`` tokens become ``sequence`` times as long; ``tokens`` are those of all.
+    """
+
+    lengths: Lengths
+    tokens: float = 1.0
+    recorded: int = 0
+    sequence: float = 1.0
+    hidden: float = 1.0
+    widths: float = 1.0
+    outside: float = 1.0
+
+    @property
+    def weights(self) -> float:
+        """Factor on the number of weights."""
+        sizes = [(low * high * count, low, high) for (low, high), count in self.lengths.weights]
+        after = sum(size * prod(self._pair(low, high)) for size, low, high in sizes)
+        return after / sum(size for size, _, _ in sizes)
+
+    def _width(self, length: float) -> float:
+        """Factor on one length; 1 if it is none of the weights'."""
+        if length == self.lengths.hidden:
+            return self.hidden
+        if length in self.lengths.widths:
+            return self.widths
+        return self.outside if length in self.lengths.outside else 1.0
+
+    def _pair(self, rows: float, columns: float) -> tuple[float, float]:
+        """Factors on the two lengths of a weight: of two hidden sizes one is a width."""
+        if rows == columns == self.lengths.hidden:
+            return self.hidden, self.widths
+        return self._width(rows), self._width(columns)
+
+    def product(self, shape: Gemm) -> Gemm:
+        """Return a product at the other size: batched ones are those of attention, by heads."""
+        m, k, n, tokens = shape.m, shape.k, shape.n, self.lengths.tokens
+        if shape.batch > 1:
+            batch = shape.batch * self.widths * self.tokens / self.sequence
+            m, k, n = (
+                side * self.sequence if side == self.recorded else side for side in (m, k, n)
+            )
+            return replace(shape, m=m, k=k, n=n, batch=batch)
+        if m == tokens:
+            by = self.tokens, *self._pair(k, n)
+        elif k == tokens:
+            of_rows, of_columns = self._pair(m, n)
+            by = of_rows, self.tokens, of_columns
+        elif n == tokens:
+            by = *self._pair(m, k), self.tokens
+        else:
+            by = self._width(m), self._width(k), self._width(n)
+        return replace(shape, m=m * by[0], k=k * by[1], n=n * by[2])
+
+    def attention(self, shape: Attention) -> Attention:
+        """Return attention at the other size: heads of the recorded size, in their number."""
+        heads, kv_heads = (max(1.0, n * self.widths) for n in (shape.heads, shape.kv_heads))
+        batch = shape.batch * self.tokens / self.sequence
+        queries, keys = shape.queries * self.sequence, shape.keys * self.sequence
+        return replace(
+            shape, batch=batch, heads=heads, kv_heads=kv_heads, queries=queries, keys=keys
+        )
+
+    def tensor(self, sizes: Sequence[int]) -> float:
+        """Factor on the number of elements of a tensor: weights, or activations of all tokens."""
+        known = {*self.lengths.widths, *self.lengths.outside, self.lengths.hidden}
+        count, tokens = prod(sizes), self.lengths.tokens
+        if len(sizes) < 3 and tokens not in sizes and known.issuperset(sizes):
+            return prod(self._pair(*sizes)) if len(sizes) == 2 else self._width(*sizes)
+        if not count or count % tokens:
+            return 1.0
+        width = count // tokens
+        if width in known or width == 1:
+            return self.tokens * self._width(width)
+        scores = self.sequence if list(sizes[-2:]) == [self.recorded] * 2 else 1.0
+        return self.tokens * (self.widths * scores if len(sizes) > 2 else 1.0)
+
+    def streaming(self, operator: RecordedOperator) -> tuple[Streaming, Streaming] | None:
+        """Return a pass over an operator's tensors, here and at the other size; None without any.
+
+        Each is read once, and an output written that is as large as the largest.
+        """
+        sized = [
+            (prod(sizes) * BYTES_OF_TYPE[kind], self.tensor(sizes))
+            for sizes, kind in zip(operator.sizes, operator.types, strict=False)
+            if sizes and 0 not in sizes and kind in BYTES_OF_TYPE
+        ]
+        if not sized:
+            return None
+        before, after = [size for size, _ in sized], [size * factor for size, factor in sized]
+        return Streaming(sum(before) + max(before)), Streaming(sum(after) + max(after))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShapedKernels:
+    """Kernels of a step, the operators that launched them, and the lengths of tensors.
+
+    ``operator`` is the index of each op into ``operators``, -1 if it is unknown.
+    """
+
+    workload: Workload
+    operators: tuple[RecordedOperator, ...]
+    operator: Longs
+    lengths: Lengths
+
+    @staticmethod
+    def of(workload: Workload, trace: str, hidden: int | None = None) -> "ShapedKernels":
+        """Recognise the kernels of a trace.
+
+        Raises
+        ------
+        WhatIfError
+            If no operators are recorded; else as :func:`lengths_of`.
+        """
+        operators, operator, why = _operators_of(workload, trace, workload.what == What.COMPUTE)
+        if why:
+            raise WhatIfError(f"the shapes of kernels are unknown{why}")
+        count = np.bincount(operator[operator >= 0], minlength=len(operators))
+        products: Counter[Gemm] = Counter()
+        for each, number in zip(operators, count.tolist(), strict=True):
+            shape = shape_of(each)
+            if isinstance(shape, Gemm) and shape.batch == 1:
+                products[shape] += number
+        return ShapedKernels(workload, operators, operator, lengths_of(products, hidden))
+
+    def has_tensor_of(self, *lengths: int) -> bool:
+        """Whether a tensor of three lengths or more has all of these."""
+        tensors = {sizes for operator in self.operators for sizes in operator.sizes}
+        return any(Counter(lengths) <= Counter(sizes) for sizes in tensors if len(sizes) > 2)
+
+    def at(self, factors: Factors, chip: Accelerator) -> Floats:
+        """Factor on the time of each op at other lengths of tensors, and its error (log).
+
+        Shape ``(ops, 2)``. ``chip`` is the accelerator of the recording.
+
+        Raises
+        ------
+        WhatIfError
+            If more than a tenth of the time of kernels is of unknown shape.
+        """
+        workload, times, unknown = self.workload, _times(chip), (np.nan, np.nan)
+        by_operator = [_operator_at_size(each, factors, times) for each in self.operators]
+        by_name = [_named_at_size(name, factors) for name in workload.names]
+        of_operator, of_name = (
+            np.array([*(each or unknown for each in by), unknown]) for by in (by_operator, by_name)
+        )
+        scaled = of_operator[self.operator]
+        scaled = np.where(np.isnan(scaled), of_name[workload.name], scaled)
+        computing = _computing(workload)
+        duration = np.where(computing, workload.duration, 0.0)
+        rest = np.where(np.isnan(scaled[:, 0]), duration, 0.0)
+        if rest.sum() > _MOST_UNKNOWN * duration.sum():
+            raise WhatIfError(
+                f"{100 * rest.sum() / duration.sum():.0f} % of the time of kernels is of unknown"
+                f" shape, most of it {_longest(workload, rest)}{_RECORD_SHAPES}"
+            )
+        return np.where(np.isnan(scaled) | ~computing[:, None], (1.0, 0.0), scaled)
+
+
+def _named_at_size(name: str, factors: Factors) -> tuple[float, float] | None:
+    """Return the factor on the time of a kernel without operator, and its error (log)."""
+    if OPTIMISER.search(name):
+        return factors.weights, 0.0
+    if is_elementwise(name):
+        return factors.tokens * factors.widths, kernel_error(COMPARED).shared
+    return None
+
+
+def _operator_at_size(
+    operator: RecordedOperator, factors: Factors, times: KernelTimes
+) -> tuple[float, float] | None:
+    """Return the factor on the time of an operator's kernels, and its error (log)."""
+    shape = shape_of(operator)
+    other: Shape | None = None
+    if isinstance(shape, Gemm):
+        other = factors.product(shape)
+    elif isinstance(shape, Attention):
+        other = factors.attention(shape)
+    elif not any(_is_product(name) for name, _ in operator.kernels):
+        shape, other = factors.streaming(operator) or (None, None)
+    if shape is None or other is None:
+        return None
+    if other == shape:
+        return 1.0, 0.0
+    try:
+        origins = {times.time(each).origin for each in (shape, other)}
+        seconds = _seconds(times, other) / _seconds(times, shape)
+    except WorkloadError:
+        # A type of which a peak is not given, such as fp32: as the work compares
+        return work_of(other).flops / work_of(shape).flops, kernel_error(COMPARED).shared
+    if "roofline" in origins:
+        return seconds, kernel_error(COMPARED).shared
+    return seconds, max(kernel_error(origin).shared for origin in origins)
+
+
+def weighted_uncertainty(workload: Workload, unsure: Floats) -> float:
+    """Return the mean uncertainty of kernels, weighted by their durations."""
+    lasting = np.where(workload.what == What.COMPUTE, workload.duration, 0.0)
+    return float(lasting @ unsure / lasting.sum()) if lasting.any() else 0.0
+
+
+def as_tabled(chip: AcceleratorTable) -> Accelerator:
+    """Return an accelerator as tables of kernels name it."""
+    if chip.memory_bandwidth is None or not any(half in chip.peak for half in HALVES):
+        raise WhatIfError(f"the cluster does not give {chip.name}'s peak or memory bandwidth")
+    return Accelerator(chip.name, dict(chip.peak), chip.memory_bandwidth, chip.generation or "")
+
+
+def chips_of(scenario: "Scenario") -> Iterator[tuple[range, AcceleratorTable]]:
+    """Yield ranks, and the accelerator for which their kernel durations hold."""
+    if scenario.timed_on is not None:
+        yield range(scenario.ranks), scenario.timed_on.accelerator
+        return
+    cluster = scenario.cluster
+    for part in place(cluster, scenario.ranks, scenario.nodes).parts_of(cluster):
+        yield part.placement.members, part.cluster.accelerator
+
+
+def timed_on(scenario: "Scenario") -> Accelerator:
+    """Return the accelerator on which kernels were timed, as tables of kernels name it.
+
+    Raises
+    ------
+    WhatIfError
+        If kinds of node differ in it, or its peak or memory bandwidth is not given.
+    """
+    chips = {chip.name: chip for _, chip in chips_of(scenario)}
+    if len(chips) > 1:
+        raise WhatIfError(f"kernels were timed on {' and '.join(chips)}: sizes change on one alone")
+    return as_tabled(next(iter(chips.values())))

@@ -10,6 +10,7 @@ from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches
 from simulator.analysis.data_parallel import (
     OPTIMISER,
+    SIZEABLE,
     DataParallel,
     data_parallel,
     group_names,
@@ -30,8 +31,6 @@ OUTERMOST = "outermost"
 _MOST_RANKS = 1 << 20
 """Most ranks of a job: beyond it the tables of groups alone take gigabytes."""
 _SHARDING = KINDS.index("reduce_scatter")
-_TENSORS = 1024.0
-"""Bytes from which on a call carries tensors rather than single numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ def _shards_reduced(
 def _sharded_updates(larger: Workload, before: Workload, groups: DataParallel) -> Mask:
     """Mark kernels that update sharded weights: groups scatter gradients."""
     calls = before.calls
-    scattered = groups.grows[calls.group] & (calls.kind == _SHARDING) & (calls.size >= _TENSORS)
+    scattered = groups.grows[calls.group] & (calls.kind == _SHARDING) & (calls.size >= SIZEABLE)
     named = np.array([bool(OPTIMISER.search(name)) for name in larger.names], dtype=bool)
     if not scattered.any() or not named.any():
         return np.zeros(len(larger), dtype=bool)

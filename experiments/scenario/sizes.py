@@ -1,8 +1,10 @@
-"""A recorded job at another size: other layers, more micro-batches, another number of stages.
+"""A recorded job at another size: its layers, stages, batch, tensors.
 
 Repetitions are searched in what each rank launches. Layers repeat without messages between ranks,
 micro-batches of a pipeline with them. If it is unclear what repeats that many times, the what-if is
-refused with the reason. Stages are recognised by their messages (:mod:`simulator.edits.stages`).
+refused with the reason. Stages are recognised by their messages (:mod:`simulator.edits.stages`). At
+another hidden size, batch, sequence length or tensor degree the kernels are those recorded, each
+scaled as the times of its two shapes compare (:mod:`experiments.scenario.recognised`).
 """
 
 from collections import Counter
@@ -14,15 +16,26 @@ from functools import partial
 import numpy as np
 
 from experiments.scenario.change import Changed, Edited, check_fits, counted, nodes_of
+from experiments.scenario.recognised import Factors, ShapedKernels, timed_on, weighted_uncertainty
 from experiments.scenario.scenario import Scenario
-from experiments.scenario.words import LAYERS, MICRO_BATCHES, STAGES
-from simulator.analysis.data_parallel import OPTIMISER
+from experiments.scenario.words import (
+    BATCH,
+    HIDDEN,
+    LAYERS,
+    MICRO_BATCHES,
+    SEQUENCE,
+    STAGES,
+    TENSOR,
+)
+from simulator.analysis.data_parallel import OPTIMISER, SIZEABLE, data_parallel, group_names
 from simulator.calls import KINDS
-from simulator.edits.ops import calls_dropped, dropped
+from simulator.edits.ops import calls_dropped, dropped, durations_scaled
 from simulator.edits.passes import Order, Pass, pipeline_of
 from simulator.edits.repeats import Insertion, Program, Run, programs, repeated
+from simulator.edits.replicas import ReplicaLayout
+from simulator.edits.replicas import resized as resized_groups
 from simulator.edits.stages import restaged
-from simulator.support.arrays import Longs
+from simulator.support.arrays import Longs, Mask
 from simulator.support.errors import DeadlockError, WhatIfError, WorkloadError
 from simulator.timeline import Timeline
 from simulator.workload import Edges, What, Workload
@@ -56,16 +69,19 @@ class Size:
 
 
 def resized(request: Size) -> Edited:
-    """Give a step other layers or pipeline stages than were recorded, or more micro-batches.
+    """Give a step more layers or micro-batches than were recorded, or another size.
 
     Raises
     ------
     WhatIfError
-        If the number stays, micro-batches become fewer, or too few are recorded to recognise them.
+        If the number stays, micro-batches become fewer, too few are recorded to recognise them,
+        or the shapes of kernels are unknown.
     """
     if request.then == request.now:
         raise WhatIfError(f"{request.what} {request.now} -> {request.then} changes nothing")
-    return Edited(partial(_restaged if request.what == STAGES else _repeated, request=request))
+    change = {STAGES: _restaged, TENSOR: _other_degree}
+    change |= dict.fromkeys((HIDDEN, BATCH, SEQUENCE), _scaled)
+    return Edited(partial(change.get(request.what, _repeated), request=request))
 
 
 def _repeated(scenario: Scenario, request: Size) -> Changed:
@@ -121,6 +137,104 @@ def _restaged(scenario: Scenario, request: Size) -> Changed:
         f" {scenario.ranks:,} → {ranks:,} ranks; {len(workload):,} → {len(divided):,} ops"
     )
     return Changed(after, note, _ASSUMED_OF_STAGES)
+
+
+def _scaled(scenario: Scenario, request: Size) -> Changed:
+    """Scale kernels and calls to another hidden size, batch or sequence length."""
+    scenario, by = scenario.whole(), request.then / request.now
+    hidden = request.now if request.what == HIDDEN else None
+    kernels = ShapedKernels.of(scenario.workload, scenario.trace, hidden)
+    lengths = kernels.lengths
+    if hidden is not None:
+        factors = Factors(lengths, hidden=by, widths=by)
+    else:
+        other, rest = divmod(lengths.tokens, request.now)
+        if rest or not kernels.has_tensor_of(request.now, other):
+            raise WhatIfError(
+                f"{request.what} {request.now}: no tensor has the {lengths.tokens} tokens of a pass"
+                " divided so"
+            )
+        is_longer = request.what == SEQUENCE
+        factors = Factors(lengths, by, request.now, by) if is_longer else Factors(lengths, by)
+    after = _with_kernels(scenario, kernels, factors)
+    workload = _calls_scaled(after.workload, factors)
+    return Changed(replace(after, workload=workload), str(lengths), _ASSUMED_OF_SHAPES)
+
+
+def _other_degree(scenario: Scenario, request: Size) -> Changed:
+    """Divide layers among another number of tensor-parallel ranks."""
+    scenario = scenario.whole()
+    workload, now, then = scenario.workload, request.now, request.then
+    gradients = _reducing_gradients(workload)
+    collective = workload.calls.group[workload.calls.kind != KINDS.index("send_receive")]
+    grows = np.isin(np.arange(len(workload.groups)), collective) & ~gradients
+    grows &= np.array([_is_block(group.ranks, now) for group in workload.groups], dtype=bool)
+    if now == 1 or not grows.any():
+        raise WhatIfError(
+            f"no collective calls of {now} tensor-parallel ranks, numbered one after the other,"
+            f" are in this step; it has {group_names(workload, range(len(workload.groups)))}"
+        )
+    kernels = ShapedKernels.of(workload, scenario.trace)
+    sharded = kernels.lengths.widths | kernels.lengths.outside
+    if uneven := [width for width in sorted(sharded) if width * now % then]:
+        raise WhatIfError(f"a width of {uneven[0]} on each of {now} ranks is not divided by {then}")
+    by = now / then
+    factors = Factors(kernels.lengths, widths=by, outside=by)
+    after = _with_kernels(scenario, kernels, factors)
+    with _refusal(f"{TENSOR}: the layers cannot be divided otherwise"):
+        layout = ReplicaLayout(workload.job_ranks, now, then)
+        nodes = nodes_of(scenario, layout.job_ranks)
+        check_fits(scenario.cluster, layout.job_ranks, nodes)
+        size = workload.calls.size
+        smaller = gradients[workload.calls.group] & (size >= SIZEABLE)
+        divided = after.workload.with_calls(size=np.where(smaller, size * factors.weights, size))
+        divided = resized_groups(divided, grows, layout)
+    note = (
+        f"{group_names(workload, np.flatnonzero(grows).tolist())} → {then} ranks each;"
+        f" {scenario.ranks:,} → {layout.job_ranks:,} ranks; {kernels.lengths}"
+    )
+    return Changed(replace(after, workload=divided, nodes=nodes), note, _ASSUMED_OF_SHAPES)
+
+
+def _is_block(ranks: Sequence[int], size: int) -> bool:
+    """Whether ranks are ``size`` consecutive ones from a multiple of it on."""
+    return ranks[0] % size == 0 and tuple(ranks) == tuple(range(ranks[0], ranks[0] + size))
+
+
+def _with_kernels(scenario: Scenario, kernels: ShapedKernels, factors: Factors) -> Scenario:
+    """Return the step with kernels of other lengths."""
+    ratio, unsure = kernels.at(factors, timed_on(scenario)).T
+    workload = durations_scaled(scenario.workload, ratio != 1, ratio)
+    error = scenario.kernel_error + weighted_uncertainty(workload, unsure)
+    return replace(scenario, workload=workload, kernel_error=error)
+
+
+def _reducing_gradients(workload: Workload) -> Mask:
+    """Mask of the groups that are data parallel; none if they cannot be recognised."""
+    try:
+        return data_parallel(workload).grows
+    except WorkloadError:
+        return np.zeros(len(workload.groups), dtype=bool)
+
+
+def _calls_scaled(workload: Workload, factors: Factors) -> Workload:
+    """Scale calls: of data-parallel groups with the weights, of others with the activations."""
+    calls, of_gradients = workload.calls, _reducing_gradients(workload)[workload.calls.group]
+    has_width = calls.size > _NUMBER * factors.lengths.tokens
+    activations = factors.tokens * np.where(has_width, factors.hidden, 1.0)
+    by = np.where(of_gradients, factors.weights, activations)
+    return workload.with_calls(size=np.where(calls.size >= SIZEABLE, calls.size * by, calls.size))
+
+
+_NUMBER = 8.0
+"""Most bytes of one number: a call of as many for each token moves no activations of a width."""
+_ASSUMED_OF_SHAPES = (
+    "widths of layers and numbers of attention heads change in proportion, the size of a head and"
+    " the vocabulary stay",
+    "a kernel takes as many times as long as tables of measured kernels, or the bytes of its"
+    " tensors, say of its two shapes; a library may choose another kernel",
+    "host code takes its recorded time",
+)
 
 
 def _in_order(scenario: Scenario) -> Scenario:

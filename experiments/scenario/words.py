@@ -17,6 +17,8 @@ _CALLS = re.compile(r"([\w-]*)(?:@(.+))?")
 _EVERY = "calls"
 LAYERS, MICRO_BATCHES, STAGES = "layers", "micro-batches", "stages"
 """What repeats in a step, and what a pipeline is divided into."""
+HIDDEN, BATCH, SEQUENCE, TENSOR = "hidden", "batch", "sequence", "tensor"
+"""What lengths of tensors follow: hidden size, sequences of a pass, their tokens, tensor ranks."""
 PARTS = {
     "nvlink": SCALE_UP,
     "nvswitch": SCALE_UP,

@@ -30,7 +30,7 @@ _SHARD = frozenset({"shard", "fsdp", "fsdp2"})
 _UNNAMED = frozenset({"", "undefined", "default_pg", "unknown group"})
 _REDUCTIONS = tuple(KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter"))
 _MESSAGE = KINDS.index("send_receive")
-_SIZEABLE = 1024.0
+SIZEABLE = 1024.0
 """Least bytes of a call that reduces tensors: losses, norms and counts are single numbers."""
 _OF_GREATEST = 0.01
 """Least share of the largest call of its group: gradient buckets differ, but by less."""
@@ -190,7 +190,7 @@ def _reductions(workload: Workload, group: int, start: Floats) -> Floats:
     calls = workload.calls
     reductions = np.flatnonzero((calls.group == group) & np.isin(calls.kind, _REDUCTIONS))
     size = np.nan_to_num(calls.size[reductions])
-    tensors = reductions[size >= max(_SIZEABLE, _OF_GREATEST * size.max(initial=0.0))]
+    tensors = reductions[size >= max(SIZEABLE, _OF_GREATEST * size.max(initial=0.0))]
     ops = np.flatnonzero(np.isin(workload.call, tensors) & (workload.what >= What.COLLECTIVE))
     ops = ops[np.argsort(workload.call[ops], kind="stable")]
     starts = (

@@ -119,6 +119,9 @@ def _peak_type(name: str) -> str:
 
 PeakType = Annotated[str, AfterValidator(_peak_type)]
 
+HALVES = ("bf16", "fp16")
+"""Dtypes whose peak represents an accelerator, the first that its sheet has: 16-bit floats."""
+
 
 class AcceleratorTable(ClusterPart):
     """Peak rates by data type, and the bandwidth and size of the memory.

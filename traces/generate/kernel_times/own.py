@@ -271,7 +271,7 @@ _TYPES = {
     "c10::Float8_e4m3fnuz": "fp8",
     "signed char": "int8",
 }
-_BYTES = {
+BYTES_OF_TYPE = {
     **dict.fromkeys(("c10::BFloat16", "c10::Half", "short int"), 2.0),
     **dict.fromkeys(("float", "int"), 4.0),
     **dict.fromkeys(("double", "long int", "long"), 8.0),
@@ -380,9 +380,9 @@ def _attention(
 def _streamed(operator: RecordedOperator) -> Shape | None:
     """Read an element-wise operator: each input once, and an output as large as the largest."""
     tensors = [
-        prod(sizes) * _BYTES[kind]
+        prod(sizes) * BYTES_OF_TYPE[kind]
         for sizes, kind in zip(operator.sizes, operator.types, strict=True)
-        if sizes and kind in _BYTES
+        if sizes and kind in BYTES_OF_TYPE
     ]
     if not tensors or len(operator.kernels) != 1:
         return None

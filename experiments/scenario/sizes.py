@@ -170,9 +170,10 @@ def _other_degree(scenario: Scenario, request: Size) -> Changed:
     grows = np.isin(np.arange(len(workload.groups)), collective) & ~gradients
     grows &= np.array([_is_block(group.ranks, now) for group in workload.groups], dtype=bool)
     if now == 1 or not grows.any():
+        names = group_names(workload, range(len(workload.groups))) or "no groups"
         raise WhatIfError(
             f"no collective calls of {now} tensor-parallel ranks, numbered one after the other,"
-            f" are in this step; it has {group_names(workload, range(len(workload.groups)))}"
+            f" are in this step; it has {names}"
         )
     kernels = ShapedKernels.of(workload, scenario.trace)
     sharded = kernels.lengths.widths | kernels.lengths.outside

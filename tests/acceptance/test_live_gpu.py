@@ -31,7 +31,7 @@ MISSED = {"two-groups-4"}
 """Recordings whose median is beyond the limit: both groups' calls share one queue of a rank."""
 
 
-@pytest.mark.parametrize(("table", "median"), [("gpu", 1.5), ("ranks", 4.0)])
+@pytest.mark.parametrize(("table", "median"), [("gpu", 1.5), ("ranks", 4.0), ("gpu/sizes", 1.0)])
 def test_what_was_asked_is_what_followed(table: str, median: float) -> None:
     errors = defaultdict(dict)
     for point in validate(against=[LIVE / table / "pairs.csv"]).points:

@@ -13,7 +13,7 @@ from experiments.points.what_if import what_ifs
 from experiments.questions.validation.recordings import validate
 from experiments.scenario.resources import improve
 from experiments.validation import predicted_points
-from experiments.validation.predicted_points import COLUMNS_OF_CHANGE, read_points
+from experiments.validation.predicted_points import COLUMNS_OF_CHANGE, PointError, read_points
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import ROOT
 from simulator.support.errors import TraceError, WhatIfError
@@ -54,6 +54,13 @@ def test_a_point_is_the_sweep_s_and_its_error_is_against_what_was_measured(job):
             assert point.points_apart == pytest.approx(0, abs=1e-9)
     assert report.median("error_pct") == pytest.approx(20)
     assert report.median("points_apart") == pytest.approx(0, abs=1e-9)
+
+
+def test_an_error_is_that_of_the_utility_or_else_of_the_step_where_there_is_an_interval():
+    point = PointError("trace", "cluster", 1.0, error_pct=3.0, interval_pct=1.0)
+    assert point.off_pct == 3.0
+    assert replace(point, points_apart=-2.0).off_pct == -2.0
+    assert replace(point, points_apart=-2.0, interval_pct=None).off_pct is None
 
 
 def test_what_was_measured_moves_no_prediction(job):

@@ -30,7 +30,7 @@ COMMANDS: dict[str, str] = {
     "sweep": f"sweep {LIVE} -r scale_out.bandwidth --factors 0.5,1,2,4,8 --figure out/f.svg",
     "curve": f"sweep {LIVE} --curve -r scale_out.bandwidth --range '25 MB/s..250 MB/s'",
     "utility": f"utility {GPU} -c dgx-a100 --nodes 2 --html out/p.html",
-    "compare": f"compare {GPU} -c dgx-a100 -c hgx-h100 --topology scale_out=rail:1x2",
+    "compare": f"compare {GPU} -c dgx-a100 -c hgx-h100 --nodes 2 --topology scale_out=rail:2x8x1",
     "what-if": f"what-if {GPU} -c dgx-a100 'gemm* x0.5' 'rank 3 compute x1.2' 'overlap none'",
     "faults": f"what-if {GPU} -c perlmutter '1% of links x0.5' '10% of links x0.5 seed 3'",
     "replay": f"replay {GPU} -c dgx-a100 --perfetto out/o.json --parquet out/o.parquet",
@@ -40,7 +40,7 @@ COMMANDS: dict[str, str] = {
     "share": f"share {GPU} traces/samples/gloo-ddp-4 -c hgx-h100 --placement striped",
     "inspect": f"inspect {GPU}",
     "calibrate": f"calibrate {GPU} -c dgx-a100 -w out/mine.yaml",
-    "validate": f"validate --brief {GPU} -c dgx-a100",
+    "validate": f"validate {GPU} -c dgx-a100",
     "pairs": "validate --brief traces/live/pairs.csv",
     "generate": f"generate llama-3.1-70b -c hgx-h100 {TRAIN} -w out/plan.yaml",
     "study": "study experiments/studies/samples/plans.yaml -d out/study",
@@ -60,19 +60,32 @@ _FEW = 4
 """Commands for which it is not worth while to import and load all beforehand."""
 _ASKED = ("command", "workers", "fold", "folded")
 """Fields that say how an answer was asked for."""
+_SIMULATED = (
+    "coverage",
+    "fold_replicas",
+    "engine_check",
+    "communication_error",
+    "network_prior",
+    "trust",
+)
+"""Fields that say besides how many ranks and calls were simulated."""
 _OF_TIME = (".sqlite", ".lock", "-wal", "-shm", "-journal")
 """Endings of files that a study keeps for itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Another way to ask the same: words behind the command, environment, another Python."""
+    """Another way to ask the same: words behind the command, environment, another Python.
+
+    ``unlike`` are endings of the parts of an answer that say how it was asked for.
+    """
 
     name: str
     words: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
     cold: bool = False
+    unlike: tuple[str, ...] = ()
 
 
 def variants(
@@ -82,8 +95,10 @@ def variants(
     every = list(names)
     for seed in range(1, seeds + 1):
         yield Variant(f"hash seed {seed}", environment={"PYTHONHASHSEED": str(seed)}), every
-    yield Variant("4 workers", ("--workers", "4")), [n for n in names if n in WITH_WORKERS]
-    yield Variant("folded", ("--fold",)), [n for n in names if n in WITH_FOLDING]
+    parallel = Variant("4 workers", ("--workers", "4"), unlike=(".html",))
+    yield parallel, [n for n in names if n in WITH_WORKERS]
+    folded = Variant("folded", ("--fold",), unlike=("answer", ".yaml"))
+    yield folded, [n for n in names if n in WITH_FOLDING]
     for python in pythons:
         yield Variant(f"by {python}", python=python), every
     for name in names:
@@ -139,18 +154,22 @@ def _asked(place: Path, words: Sequence[str]) -> dict[str, str]:
     _, status = os.waitpid(child, 0)
     if status:
         return {"refused": (place / "errors").read_text("utf-8", "replace")[-300:]}
-    digests = {"answer": _digest(_bare(json.loads((place / "answer").read_bytes())))}
+    answer = json.loads((place / "answer").read_bytes())
+    digests = {
+        "answer": _digest(_bare(answer)),
+        "figures": _digest(_bare(answer, (*_ASKED, *_SIMULATED))),
+    }
     for path in sorted((place / "out").rglob("*")):
         if path.is_file() and not path.name.endswith(_OF_TIME):
             digests[str(path.relative_to(place))] = _of_file(path)
     return digests
 
 
-def _bare(value: Any) -> Any:
+def _bare(value: Any, without: Sequence[str] = _ASKED) -> Any:
     """Return an answer without what says how it was asked for."""
     if isinstance(value, dict):
-        return {key: _bare(part) for key, part in value.items() if key not in _ASKED}
-    return [_bare(part) for part in value] if isinstance(value, list) else value
+        return {key: _bare(part, without) for key, part in value.items() if key not in without}
+    return [_bare(part, without) for part in value] if isinstance(value, list) else value
 
 
 def _of_file(path: Path) -> str:
@@ -199,7 +218,11 @@ def _differing(
     differing = 0
     for name, parts in answered(names, variant).items():
         expected = first[name]
-        wrong = [part for part in {**expected, **parts} if expected.get(part) != parts.get(part)]
+        wrong = [
+            part
+            for part in {**expected, **parts}
+            if expected.get(part) != parts.get(part) and not part.endswith(variant.unlike)
+        ]
         if wrong:
             differing += 1
             print(f"DIFFERS {name}, {variant.name}: {', '.join(wrong)}", flush=True)

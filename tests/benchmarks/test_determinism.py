@@ -1,4 +1,4 @@
-"""Commands that are asked in many ways are those of the README; a quick three of the ways."""
+"""Commands that are asked in many ways are those of the reference; a quick three of the ways."""
 
 import re
 
@@ -13,10 +13,10 @@ def first():
     return answered(["topology", "clusters"], Variant("first"))
 
 
-def test_every_command_of_the_readme_is_asked():
+def test_every_command_of_the_reference_is_asked():
     """``explore`` serves a page, whose answers are those of ``utility`` and ``explain``; ``atlas``
     writes pages of ``utility`` for the plans of a ``study``."""
-    text = (ROOT / "README.md").read_text("utf-8")
+    text = (ROOT / "docs" / "reference" / "commands.md").read_text("utf-8")
     named = set(re.findall(r"`twofold ([a-z][a-z-]+)", text))
     assert len(named) > 15
     assert named - {words.split()[0] for words in COMMANDS.values()} == {"explore", "atlas"}

@@ -93,7 +93,7 @@ def test_like_names_what_is_not_drawn(dump):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"name": "dgx-a100", "from_nccl": "x.xml"}, "give either"),
+        ({"name": "dgx-a100", "from_nccl": "x.xml"}, "give a name or one"),
         ({"name": "dgx-a100", "like": "hgx-h100"}, "--like has no effect"),
     ],
 )

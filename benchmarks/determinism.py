@@ -1,10 +1,10 @@
 """``python -m benchmarks.determinism --seeds 20``: do commands answer the same, to the last bit.
 
-Each command of the reference is asked as JSON, and what it writes is hashed: once as it is, then with
-other hash seeds, with four workers, without folding, with empty caches of compiled loops and of
-answers, and by other Pythons (``--python PATH``, whose environments have what the project needs).
-What says how it was asked (the command, the workers, whether it was folded) may differ, nothing
-else. Exit status 1 if anything does.
+Each command of the reference is asked as JSON, and what it writes is hashed: once as it is, then
+with other hash seeds, with four workers, without folding, with empty caches of compiled loops and
+of answers, and by other Pythons (``--python PATH``, whose environments have what the project
+needs). What says how it was asked (the command, the workers, whether it was folded) may differ,
+nothing else. Exit status 1 if anything does.
 """
 
 import argparse
@@ -53,7 +53,8 @@ COMMANDS: dict[str, str] = {
     "throughput": "topology dragonfly:9x4x2@valiant --throughput uniform",
     "serving": "serving llama-3.1-8b -c hgx-h100 --rate 4/s --requests-count 100",
 }
-"""Each as docs/reference/commands.md has it, on what ships with the project; ``explore`` answers as ``utility``."""
+"""Each as docs/reference/commands.md has it, on what ships with the project; ``explore`` answers as
+``utility``."""
 WITH_WORKERS = ("sweep", "utility", "compare", "diff", "pairs", "study")
 WITH_FOLDING = ("generate",)
 _FEW = 4

@@ -336,26 +336,6 @@ def most_of_ll_trees(local: int, domains: int, cap: float) -> float:
     return sooner * cap / 2
 
 
-def most_of_ll_rings(n: int, domains: int, ll128: Number, cpu: str) -> Number:
-    """Size (B) up to which the tuner prefers rings between domains by LL to LL128.
-
-    By the tuner's own model of one pass: LL starts sooner, and moves at most llMaxBws. ``ll128`` is
-    the time per byte of LL128 (s/B).
-
-    Examples
-    --------
-    >>> round(most_of_ll_rings(16, 2, 1 / 360e9, "intel") / 2**10)
-    978
-    """
-    post = NET_OVERHEAD.get(cpu, NET_OVERHEAD[""])
-    near = NVLINK.steps["LL128"] - max(NVLINK.steps["LL"], post)
-    far = NET_STEP["LL128"] - NET_STEP["LL"]
-    sooner = BASE_RING["LL128"] - BASE_RING["LL"] + (n - domains) * near + (domains - 1) * far
-    cap = LL_CAP_NET.get(cpu, LL_CAP_NET[""])[min(domains, 3) - 2]
-    later = (n - 1) / n / cap - ll128
-    return np.where(later > 0, max(0.0, sooner) / np.where(later > 0, later, 1.0), inf)
-
-
 _MOST_CHANNELS = 64
 _FOURFOLD = ("hopper", "blackwell", "rubin")
 
@@ -377,8 +357,6 @@ def net_channels(nics: int, generation: str) -> int:
     return min(channels, _MOST_CHANNELS)
 
 
-NET_OVERHEAD = {"amd": 2 * MICRO, "": 1 * MICRO}
-"""Least time of a step of LL in a ring between nodes, by the host's processor (s)."""
 LL_CAP_NET = {"amd": (22.5 * GIGA, 19 * GIGA), "": (39 * GIGA, 20.4 * GIGA)}
 """llMaxBws across two nodes, and across more, by the host's processor; "" is any other."""
 

@@ -272,11 +272,6 @@ class Case:
 def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> list[Offer]:
     """Offer a schedule in which all ranks pass on blocks at once, by each protocol."""
     offers = [_ring_offer(case, schedule, name, pipelined=pipelined) for name in case.protocols]
-    if case.domains > 1 and _PASSES_OF_TUNED.get(case.kind) == 1 and "LL128" in case.protocols:
-        per_byte = case.wire(schedule, pipelined=pipelined).per_byte / tables.FRACTION["LL128"]
-        last = tables.most_of_ll_rings(case.n, case.domains, per_byte, case.machine.cpu)
-        early = np.where(case.size > last, inf, offers[0].overhead)
-        return [replace(offers[0], overhead=early), *offers[1:]]
     tuned = case.kind in _PASSES_OF_TUNED and case.machine.generation == "blackwell"
     if case.domains > 1 or case.link is not tables.NVLINK or not tuned:
         return offers

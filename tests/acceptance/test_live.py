@@ -207,7 +207,7 @@ def test_intervals_are_calibrated_without_the_program_that_they_are_of():
 
     Of classes with ten points: the largest of fewer is no 95th percentile.
     """
-    rows = list(replays.points())
+    rows = [*replays.points(), *replays.on_gpu()]
     shipped = read_errors(REPLAY_ERRORS)
     assert replays.errors(rows) == shipped, "python -m benchmarks.replays --write"
     widths = replays.held_out(rows)

@@ -198,7 +198,7 @@ def catalog() -> tuple[str, ...]:
     Examples
     --------
     >>> len(catalog()), catalog()[:3]
-    (46, ('a100-mesh-4', 'a100-pcie-8', 'aws-p4d'))
+    (48, ('a100-mesh-4', 'a100-pcie-8', 'alibaba-hpn7'))
     """
     folder = files("topologies") / "catalog"
     names = (entry.name for entry in folder.iterdir())

@@ -315,11 +315,16 @@ class RankEvents:
         self.recorded[op] = correlation, len(self.recorded) + 1
 
     def _synchronize(self, making: "_OpEvents", span: SpanNs, external: int) -> None:
-        if len(making.host.awaits) > 1:
+        if making.host.whole:
             correlation = self._call("cudaDeviceSynchronize", span, external)
             self._sync("Context Sync", span, -1, correlation, {})
             return
-        source = making.host.awaits[0]
+        *over, last = making.host.awaits
+        self._await(making, last, span, external)
+        for source in over:  # a call for each, which returns at once
+            self._await(making, source, (span[1], span[1]), external)
+
+    def _await(self, making: "_OpEvents", source: int, span: SpanNs, external: int) -> None:
         stream = making.stream(source)
         if source in making.host.by_event:
             correlation = self._call("cudaEventSynchronize", span, external)

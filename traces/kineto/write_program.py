@@ -40,13 +40,14 @@ class HostOp:
 
     ``awaits`` are the ops on streams that it waits for, ``launched`` those that it launches,
     ``waits`` the ops on other streams that the first of those waits for. ``by_event`` are those of
-    ``awaits`` after which more was launched to their stream. With several it waits for the whole
-    device.
+    ``awaits`` after which more was launched to their stream. ``awaits`` are sorted by their ends;
+    they are of all streams if it waits for the ``whole`` device.
     """
 
     op: int
     awaits: tuple[int, ...]
     by_event: frozenset[int]
+    whole: bool
     launched: tuple[int, ...]
     waits: tuple[int, ...]
 
@@ -293,7 +294,7 @@ class _Walk:
         for number, op in enumerate(host):
             turns.append((float(self._timeline.start[op]), 2 * number, op))
             turns.append((float(self._timeline.end[op]), 2 * number + 1, op))
-        awaits: dict[int, tuple[tuple[int, ...], frozenset[int]]] = {}
+        awaits: dict[int, tuple[tuple[int, ...], frozenset[int], bool]] = {}
         done = {}
         for _, turn, op in sorted(turns):
             if turn % 2 == 0:
@@ -305,17 +306,17 @@ class _Walk:
             done[op] = HostOp(op, *awaits[op], launched, waits)
         return done
 
-    def _await(self, op: int) -> tuple[tuple[int, ...], frozenset[int]]:
-        awaits = self._latest(op)
-        last = [source for source in awaits.values() if source in self._last.values()]
-        if len(awaits) > 1 and not len(awaits) == len(last) == len(self._last):
-            raise _refused(f"{self._workload.op(op)} waits for some of its streams, not all")
-        by_event = frozenset(awaits.values()) - frozenset(last)
+    def _await(self, op: int) -> tuple[tuple[int, ...], frozenset[int], bool]:
+        awaits = self._latest(op).values()
+        last = [source for source in awaits if source in self._last.values()]
+        by_event = frozenset(awaits) - frozenset(last)
         if not by_event <= self._links.launcher.keys():
             self.unwritten += 1  # without a launch no event can be recorded after it
-            return (), frozenset()
+            return (), frozenset(), False
         self.recorded |= by_event
-        return tuple(awaits.values()), by_event
+        whole = 1 < len(awaits) == len(last) == len(self._last)
+        ended = sorted(awaits, key=lambda source: float(self._timeline.end[source]))
+        return tuple(ended), by_event, whole
 
     def _launch(self, launched: tuple[int, ...]) -> tuple[int, ...]:
         first, *others = launched

@@ -27,10 +27,10 @@ def test_what_is_saved_is_the_time_of_a_step_with_its_share_of_what_is_lost(fact
     job = FailingJob(parse_failures(USUAL, 1024), 1024, step=0.5, factor=factor)
     answer = job.answer()
     for row in answer["better"]:
-        then = 0.5 / (row["productive_pct"] / 100)
-        assert row["utility_pct"] == pytest.approx(100 * (1 - then / answer["step_s"]))
-        times = row["then_s"] / row["now_s"]
-        is_longer = row["what"] == "time between failures"
+        then = 0.5 / (row.productive_pct / 100)
+        assert row.utility_pct == pytest.approx(100 * (1 - then / answer["step_s"]))
+        times = row.then_s / row.now_s
+        is_longer = row.what == "time between failures"
         assert times == pytest.approx(factor if is_longer else 1 / factor)
     assert answer["steps_a_month"] * answer["step_s"] == pytest.approx(30 * 86400)
 

@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 
 import twofold as tf
 from experiments.cli.main import app
+from experiments.scenario import scenario
 from experiments.schemas.schema import schema_of
 from experiments.studies.atlas.cells import Saving, best
+from helpers.engine_checks import MOST_TRANSFERS
 from helpers.studies import cells
 from simulator.support.errors import OutputError, StudyError
 from topologies.cluster.catalog import cluster_text
@@ -33,7 +35,9 @@ def declared(tmp_path_factory):
 @pytest.fixture(scope="module")
 def site(declared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("atlas") / "site"
-    return folder, tf.atlas(declared, folder, cache=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scenario, "MOST_TRANSFERS", MOST_TRANSFERS)  # as workers' processes have it
+        yield folder, tf.atlas(declared, folder, cache=False)
 
 
 def pages(folder):

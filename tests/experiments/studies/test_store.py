@@ -187,7 +187,7 @@ def test_a_directory_that_holds_something_else_is_not_written_to(tmp_path):
     [
         ({"workloads": [{"trace": "none"}]}, "none"),
         ({"cluster": "hgx-h1000"}, "hgx-h1000"),
-        ({"constraints": ["gpus == 7"]}, "none of 4 points can be"),
+        ({"constraints": ["gpus == 7"]}, "none of 4 points is feasible"),
         ({"space": {"what_if": ["compute x0"]}}, "line 7, column 5: space.what_if.0: what-if"),
         ({"space": {"algorithm": ["ring"]}}, "space.algorithm.0: "),
         ({"space": {"cluster": ["none.yaml"]}}, "none.yaml"),

@@ -210,7 +210,9 @@ def test_constraints_refuse_before_and_after_simulating():
 
 
 def test_a_study_without_a_point_says_what_refused_them():
-    with pytest.raises(StudyError, match="none of 4 points can be: refused are 4 by 'gpus == 7'"):
+    with pytest.raises(
+        StudyError, match="none of 4 points is feasible: refused are 4 by 'gpus == 7'"
+    ):
         study(links(steps=2, constraints=["gpus == 7"]))
 
 

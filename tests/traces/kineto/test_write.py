@@ -405,7 +405,6 @@ def refusals() -> Iterator[Any]:
     yield pytest.param(other_op(What.HOST, "thread 1"), "same lane", id="overlap")
     yield pytest.param(edge("kernel 2", "kernel 1"), "launched after it", id="later")
     yield pytest.param(runs_in_another_order, "was launched before", id="order")
-    yield pytest.param(waits_for_two_of_three, "some of its streams", id="some")
     yield pytest.param(
         other_op(What.HOST, "thread 1", "ProfilerStep#1", after="host 2"), "has a name", id="name"
     )
@@ -419,6 +418,7 @@ def refusals() -> Iterator[Any]:
         pytest.param(other_op(What.COMPUTE, "stream 2", after="host 2"), id="beside another"),
         pytest.param(other_op(What.COMPUTE, "XLA Ops", after="kernel 1"), id="lane"),
         pytest.param(waits_for_first_of_two, id="not last"),
+        pytest.param(waits_for_two_of_three, id="some streams"),
         pytest.param(drains, id="drains"),
     ],
 )

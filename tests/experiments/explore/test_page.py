@@ -220,7 +220,7 @@ def test_a_what_if_is_refused_where_it_is_written_and_the_next_is_answered(chrom
         told = tab.page.locator(".what-if .refused")
         told.wait_for(state="visible")
         assert "'fast' is not a factor such as x0.5" in told.inner_text()
-        assert "write [rank R] compute" in told.inner_text()
+        assert "what-if --help" in told.inner_text()
         assert field.get_attribute("aria-invalid") == "true"
         assert "not a factor" in tab.page.inner_text("#error")
         field.fill("compute x0.5")

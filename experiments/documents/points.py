@@ -251,6 +251,10 @@ def _short(base: "Baseline") -> str:
     return f"{base.title}{changes}"
 
 
+_SMALL = 3.0
+"""Half-width (points) that makes no gain doubtful: even a change that saves nothing has 2.8."""
+
+
 def _doubts(
     report: "PointsReport", best: Sequence[tuple[float, float | None]], warnings: Sequence[str]
 ) -> list[Doubt]:
@@ -258,7 +262,7 @@ def _doubts(
     doubts = [Doubt(report.interrupted)] if report.interrupted else []
     for gain, half_width in best:
         width = half_width or 0.0
-        if width > max(abs(gain), 1.0):
+        if width > max(abs(gain), _SMALL):
             doubts.append(
                 Doubt(
                     f"the largest gain is uncertain: {say_gain(gain, width)}",

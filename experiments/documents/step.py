@@ -88,7 +88,8 @@ def cause(
     has_devices = (timeline.workload.what == What.COMPUTE).any()
     devices = say_devices(cluster.accelerator.name) if has_devices else "ranks"
     if DATA_LOADER in spent:
-        return f"The {devices} wait for the data loader: {_loading_text(timeline, path)}."
+        begin = f"The {devices} wait for the data loader: its workers take"
+        return f"{begin} {say_time(timeline.makespan)} for the batches of a step."
     if most == "host":
         begin = f"The {devices} wait for the CPU: host code" if has_devices else "Host code"
         return f"{begin} is {share}."
@@ -105,15 +106,6 @@ def cause(
         return f"The {devices} wait for copies between host and device: these are {share}."
     names = sorted(set(spent) - {*_HOST, "compute", "copy", *tiers}, key=lambda name: -spent[name])
     return f"The trace does not explain {share} ({', '.join(names[:3])})."
-
-
-def _loading_text(timeline: "StepTimeline", path: Sequence[Segment]) -> str:
-    """Say how long a loader on the critical path takes: it follows itself from step to step."""
-    workload = timeline.workload
-    loads = workload.is_host_named(DATA_LOADER)
-    rank = next(workload.rank[segment.op] for segment in path if loads[segment.op])
-    seconds = float(workload.duration[loads & (workload.rank == rank)].sum())
-    return f"its workers take {say_time(seconds)} for the batches of a step"
 
 
 def devices_of(base: "Baseline") -> str:

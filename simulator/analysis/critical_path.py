@@ -13,7 +13,7 @@ from simulator.calls import KINDS
 from simulator.support.arrays import Floats, Ints, by_appearance
 from simulator.support.compiled import hot_loop
 from simulator.timeline import Timeline
-from simulator.workload import LAUNCH_DELAY, What, Workload
+from simulator.workload import DATA_LOADER, LAUNCH_DELAY, What, Workload
 
 _MOVING = "communication"
 _BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
@@ -75,6 +75,8 @@ def _with_use(timeline: Timeline, segment: Segment) -> Segment:
     workload = timeline.workload
     if segment.what == "host" and workload.part[segment.op] != What.HOST:
         return segment._replace(what=workload.names[workload.name[segment.op]])
+    if segment.what == "not ready" and workload.names[workload.name[segment.op]] == DATA_LOADER:
+        return segment._replace(what=DATA_LOADER)  # it began before the step
     if segment.what == "gap":
         before = int(timeline.released_by[segment.op])
         if workload.names[workload.name[before]] == LAUNCH_DELAY:

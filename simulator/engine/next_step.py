@@ -91,9 +91,9 @@ def with_advance(workload: Workload) -> Workload:
 
     No two steps are equal, and the recorded one must follow itself after the recorded period. A
     lane that took longer than the period had begun before its own end: it keeps that advance, a lag
-    below 0. One that took less was delayed before it began, and is so again. An exception is a host
-    whose device still ran the step before when it began: it runs ahead, and begins as soon as it
-    can.
+    below 0. One that took less was delayed before it began, and is so again; so is a data loader,
+    whose batches are a period apart. An exception is a host whose device still ran the step before
+    when it began: it runs ahead, and begins as soon as it can.
     """
     if workload.repeats is None:
         return workload
@@ -108,6 +108,8 @@ def with_advance(workload: Workload) -> Workload:
     first, _ = _ends_of_lanes(workload, lane)
     advance = np.full(len(workload), np.nan)
     advance[first] = np.minimum(0.0, left[lane[first]])
+    loads = first[workload.is_host_named(DATA_LOADER)[first]]
+    advance[loads] = left[lane[loads]]
     ahead = set(workload.rank[np.isin(workload.name, _numbers_of(workload, STEP_BEFORE))].tolist())
     for rank, root in _main_roots(workload).items():
         later = left[lane[root]]

@@ -217,31 +217,27 @@ takes a batch that is there needs less."""
 def loader_waits(trace: RankTrace, window: Window, graph: RankGraph) -> Iterator[HostWait]:
     """Return the waits for batches that worker processes prepare, if they limit the step.
 
-    Workers prepare the next batch whatever the thread does meanwhile, so the time from one batch
-    that was waited for to the next is theirs: it is an op of a lane of its own, which follows that
-    of the step before. How fast a loader is that nobody waits for, no trace shows.
+    Workers prepare the next batch whatever the thread does meanwhile: their time is an op of a lane
+    of its own, which follows that of the step before as late as it did in the recording. How fast a
+    loader is that nobody waits for, no trace shows.
     """
     host = trace.host
     last: int | None = None
-    before: float | None = None  # when the last batch arrived that was waited for
-    for row in np.flatnonzero(np.isin(host.name, names_with(trace, _LOADER))).tolist():
+    rows = window.host[np.isin(host.name[window.host], names_with(trace, _LOADER))]
+    for row in rows.tolist():
         thread, start, end = int(host.thread[row]), float(host.start[row]), float(host.end[row])
         inside = (host.thread == thread) & (host.start > start) & (host.start < end)
         arrival = float(host.start[inside].min(initial=end))
         if arrival - start < max(_LONG, _STARVED * (window.end - window.start)):
             continue
-        if window.start <= start < window.end:
-            # Before the first step of a recording: it takes a step for a batch, as later.
-            before = arrival - (window.end - window.start) if before is None else before
-            op = graph.add(LocalOp(What.HOST, DATA_LOADER, DATA_LOADER, before, arrival))
-            if last is None:
-                graph.ops[op].ready = window.start
-            else:
-                graph.wait_for(op, [last])
-            last = op
-            yield HostWait(thread, start, arrival, trace.names[host.name[row]], (op,))
-        if start < window.end:
-            before = arrival
+        begun = window.start if last is None else graph.ops[last].end
+        op = graph.add(LocalOp(What.HOST, DATA_LOADER, DATA_LOADER, begun, arrival))
+        if last is None:
+            graph.ops[op].ready = begun
+        else:
+            graph.wait_for(op, [last])
+        last = op
+        yield HostWait(thread, start, arrival, trace.names[host.name[row]], (op,))
 
 
 _FAR = 10

@@ -445,6 +445,9 @@ def test_nothing_but_the_loader_shortens_a_step_that_waits_for_it(tmp_path: Path
     assert found.step == EXACT(5000, rel=0.01)
     assert replay(path, compute=4, host=4, repeats=True).step == EXACT(5000, rel=0.01)
     assert replay(path, compute=0.5, repeats=True).step == EXACT(6000 + 70, rel=0.02)
+    for step in ("median", "all"):  # and a step alone begins when it did
+        alone = replay(path, step=step)
+        assert alone.step == EXACT(alone.measured)
 
 
 def test_a_loader_without_workers_is_host_code(tmp_path: Path) -> None:

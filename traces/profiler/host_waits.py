@@ -229,6 +229,10 @@ def loader_waits(trace: RankTrace, window: Window, graph: RankGraph) -> Iterator
         inside = (host.thread == thread) & (host.start > start) & (host.start < end)
         arrival = float(host.start[inside].min(initial=end))
         if arrival - start < max(_LONG, _STARVED * (window.end - window.start)):
+            graph.notes.append(
+                "a data loader kept up with the step: how much faster it can go is not recorded, so"
+                " large savings may end there"
+            )
             continue
         begun = window.start if last is None else graph.ops[last].end
         op = graph.add(LocalOp(What.HOST, DATA_LOADER, DATA_LOADER, begun, arrival))

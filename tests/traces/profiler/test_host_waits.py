@@ -450,6 +450,15 @@ def test_nothing_but_the_loader_shortens_a_step_that_waits_for_it(tmp_path: Path
         assert alone.step == EXACT(alone.measured)
 
 
+def test_of_a_loader_that_nobody_waits_for_it_is_said_that_its_speed_is_unknown(
+    tmp_path: Path,
+) -> None:
+    ahead = replay(starved(LOADER, batch=10.0).write(tmp_path), step="4").loaded.coverage.notes
+    assert any("a data loader kept up" in note for note in ahead)
+    waited = replay(starved(LOADER).write(tmp_path), step="4").loaded.coverage.notes
+    assert not any("a data loader kept up" in note for note in waited)
+
+
 def test_a_loader_without_workers_is_host_code(tmp_path: Path) -> None:
     path = starved(LOADER.replace("MultiProcessing", "SingleProcess")).write(tmp_path)
     assert replay(path, host=4, repeats=True).step < 0.75 * replay(path, repeats=True).step

@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.live.anonymous import anonymised
+from benchmarks.live.gpu import named
 from benchmarks.live.gpu.kernels import kernel_rows
 from benchmarks.live.gpu.models import SIZES, Size, captured, training
 from benchmarks.live.gpu.programs import PROGRAMS, Machine, Scales, Step
@@ -29,6 +30,8 @@ from benchmarks.live.gpu.programs import PROGRAMS, Machine, Scales, Step
 STEPS, WARM_UP, ROUNDS, RECORDINGS = 20, 6, 2, 3
 MOST_LONGER = 0.03
 """Share by which recorded steps may be off those without a profiler, else nothing is kept."""
+Makers = Mapping[str, Callable[[], Step]]
+"""What makes a program's step, by the what-if that it is run with; "" as it is recorded."""
 PAIR_COLUMNS = (
     "trace",
     "cluster",
@@ -58,6 +61,7 @@ COPYING = ("feeds", "offloads")
 """Programs of pinned copies: half the bytes take as long as all of them over twice the bus."""
 STAGED = ("pageable",)
 """Programs whose host code is the driver's, in part: nothing here makes it faster."""
+NAMES = (*PROGRAMS, *named.PROGRAMS, *named.TRAINED)
 PERIODIC = ("decodes", "loads", "loads-ahead")
 """Programs whose steps overlap: the time between steps is measured."""
 
@@ -69,7 +73,7 @@ def main() -> None:
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--time-limit", type=float, default=150.0, help="seconds for each part")
     parser.add_argument("--seed", type=int, help="draw the lengths of the programs' parts")
-    parser.add_argument("--only", nargs="+", choices=PROGRAMS, help="some programs")
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, help="some programs")
     parser.add_argument("--timings-only", action="store_true", help="record no model")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -80,6 +84,7 @@ def main() -> None:
         begin = time.perf_counter()
         command = [sys.executable, "-m", "benchmarks.live.gpu", str(options.folder), "--part", part]
         command += ["--timings-only"] * options.timings_only
+        command += ["--only", *options.only]
         command += [] if options.seed is None else ["--seed", str(options.seed)]
         try:
             subprocess.run(command, check=False, timeout=options.time_limit)
@@ -94,12 +99,16 @@ def programs(folder: Path, options: argparse.Namespace) -> None:
     _say(f"{torch.cuda.get_device_name()}: {clock / 1e9:.4f} GHz while spinning")
     rows: list[dict[str, str]] = []
     for name, make in PROGRAMS.items():
-        if options.only and name not in options.only:
+        if name not in options.only:
             continue
-        try:
-            rows += _program(name, partial(_step, make, clock, options.seed), folder, options)
-        except Exception:  # one program that fails leaves the others
-            traceback.print_exc()
+        points = {**POINTS, **(COPIES if name in COPYING else {})}
+        if name in STAGED:
+            points = {point: scales for point, scales in points.items() if scales.host == 1}
+        makers = {
+            point: partial(_step, make, clock, options.seed, scales)
+            for point, scales in points.items()
+        }
+        rows += _tried(name, makers, folder, options)
         _write(folder / "pairs.csv", PAIR_COLUMNS, rows)
 
 
@@ -107,22 +116,43 @@ def _step(make: Callable[[Machine], Step], clock: float, seed: int | None, scale
     return make(Machine(scales, clock, seed))
 
 
-def _program(
-    name: str, make: Callable[[Scales], Step], folder: Path, options: argparse.Namespace
+def named_kernels(folder: Path, options: argparse.Namespace) -> None:
+    """Record programs whose what-ifs name kernels, run these, write ``pairs.csv``."""
+    clock = cycles_per_second()
+    lengths = named.Lengths(folder)
+    programs = {
+        name: named.makers(name, clock, options.seed, lengths) for name in named.PROGRAMS
+    } | {name: named.trained(size) for name, size in named.TRAINED.items()}
+    rows: list[dict[str, str]] = []
+    for name, makers in programs.items():
+        if name in options.only:
+            rows += _tried(name, makers, folder, options)
+            _write(folder / "pairs.csv", PAIR_COLUMNS, rows)
+
+
+def _tried(
+    name: str, makers: Makers, folder: Path, options: argparse.Namespace
 ) -> list[dict[str, str]]:
-    points = {**POINTS, **(COPIES if name in COPYING else {})}
-    if name in STAGED:
-        points = {point: scales for point, scales in points.items() if scales.host == 1}
-    seconds: dict[str, list[float]] = {point: [] for point in points}
-    periodic = name in PERIODIC
+    try:
+        return _program(name, makers, folder, options)
+    except Exception:  # one program that fails leaves the others
+        traceback.print_exc()
+        return []
+
+
+def _program(
+    name: str, makers: Makers, folder: Path, options: argparse.Namespace
+) -> list[dict[str, str]]:
+    seconds: dict[str, list[float]] = {point: [] for point in makers}
+    periodic = name in (*PERIODIC, *named.PERIODIC)
     for turn in range(ROUNDS):  # a drift of the machine is in every point
-        order = list(points.items())
-        for point, scales in order if turn % 2 == 0 else order[::-1]:
-            seconds[point] += timed(make(scales), periodic=periodic)
+        order = list(makers.items())
+        for point, make in order if turn % 2 == 0 else order[::-1]:
+            seconds[point] += timed(make(), periodic=periodic)
     medians = {point: statistics.median(values) for point, values in seconds.items()}
     profiled = math.nan
     if not options.timings_only:
-        profiled = _nearest(make, medians[""], folder / f"{name}.json.gz")
+        profiled = _nearest(makers[""], medians[""], folder / f"{name}.json.gz")
     mads = {
         point: statistics.median(abs(value - medians[point]) for value in values)
         for point, values in seconds.items()
@@ -148,12 +178,12 @@ def _program(
     ]
 
 
-def _nearest(make: Callable[[Scales], Step], unprofiled: float, path: Path) -> float:
+def _nearest(make: Callable[[], Step], unprofiled: float, path: Path) -> float:
     """Keep that of some recordings whose steps are nearest to those without a profiler."""
     best = math.inf
     for number in range(RECORDINGS):
         tried = path.with_name(f"try-{number}-{path.name}")
-        profiled = record(make(Scales()), tried, 4)
+        profiled = record(make(), tried, 4)
         if abs(profiled / unprofiled - 1) < abs(best / unprofiled - 1):
             best = profiled
             tried.replace(path)
@@ -198,8 +228,7 @@ def _model(size: Size, folder: Path, *, recorded: bool) -> dict[str, str]:
         graph = statistics.median(timed(replayed, steps=10))
     _say(
         f"{size.name:28} {1e3 * middle:9.3f} ms +- {1e6 * mad:6.1f} us, profiled"
-        f" {1e3 * profiled:.3f}, as a graph {1e3 * graph:.3f}, {peak / 2**30:.1f} GiB",
-        flush=True,
+        f" {1e3 * profiled:.3f}, as a graph {1e3 * graph:.3f}, {peak / 2**30:.1f} GiB"
     )
     return {
         "trace": f"{size.name}.json.gz",
@@ -309,6 +338,7 @@ PARTS: Mapping[str, Callable[[Path, argparse.Namespace], None]] = {
     "programs": programs,
     "models": models,
     "kernels": kernels,
+    "named": named_kernels,
 }
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Transformers of many sizes, trained on one GPU: real kernels, recorded and timed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,6 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 Step = Callable[[], None]
+NORM, ACTIVATION, OPTIMIZER = "norm", "activation", "optimizer"
+"""Parts that a step can do without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,13 @@ SIZES = (
 class Block(nn.Module):
     """A layer of LLaMA's kind: norms, attention, a gated feed-forward part."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: Size, without: Collection[str] = ()) -> None:
         super().__init__()
         wide = 8 * size.hidden // 3 // 256 * 256
         self.heads = size.heads
-        self.before_attention = nn.RMSNorm(size.hidden)
-        self.before_feed_forward = nn.RMSNorm(size.hidden)
+        self.before_attention = _norm(size, without)
+        self.before_feed_forward = _norm(size, without)
+        self.activation = nn.Identity() if ACTIVATION in without else nn.SiLU()
         self.qkv = nn.Linear(size.hidden, 3 * size.hidden, bias=False)
         self.out = nn.Linear(size.hidden, size.hidden, bias=False)
         self.up = nn.Linear(size.hidden, 2 * wide, bias=False)
@@ -66,17 +69,17 @@ class Block(nn.Module):
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         values = values + self.out(mixed.transpose(1, 2).reshape(batch, sequence, hidden))
         gate, wide = self.up(self.before_feed_forward(values)).chunk(2, dim=-1)
-        return values + self.down(functional.silu(gate) * wide)
+        return values + self.down(self.activation(gate) * wide)
 
 
 class Transformer(nn.Module):
     """Embedding, layers, a head."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: Size, without: Collection[str] = ()) -> None:
         super().__init__()
         self.embedding = nn.Embedding(size.vocabulary, size.hidden)
-        self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
-        self.norm = nn.RMSNorm(size.hidden)
+        self.blocks = nn.ModuleList(Block(size, without) for _ in range(size.layers))
+        self.norm = _norm(size, without)
         self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -87,11 +90,15 @@ class Transformer(nn.Module):
         return self.head(self.norm(values))
 
 
-def training(size: Size) -> Step:
-    """Return a step in bf16 with fused AdamW; the host waits for the device at its end."""
+def _norm(size: Size, without: Collection[str]) -> nn.Module:
+    return nn.Identity() if NORM in without else nn.RMSNorm(size.hidden)
+
+
+def training(size: Size, without: Collection[str] = ()) -> Step:
+    """Return a step in bf16 with fused AdamW, or one that leaves out some of its parts."""
     torch.manual_seed(0)
     with torch.device("cuda"):
-        model = Transformer(size).to(torch.bfloat16)
+        model = Transformer(size, without).to(torch.bfloat16)
         shape = (size.micro_batches, size.batch, size.sequence)
         tokens = torch.randint(size.vocabulary, shape)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True, capturable=True)
@@ -102,7 +109,8 @@ def training(size: Size) -> Step:
             logits = model(part)
             loss = functional.cross_entropy(logits.view(-1, size.vocabulary), part.view(-1))
             loss.backward()
-        optimizer.step()
+        if OPTIMIZER not in without:
+            optimizer.step()
 
     return step
 

@@ -69,20 +69,27 @@ class Machine:
         torch.cuda.synchronize()
         self.waited()
 
-    def _varied(self, microseconds: float) -> float:
+    def varied(self, microseconds: float) -> float:
+        """Return the seconds of the next stretch: as written, or drawn."""
         self._number = (self._number + 1) % len(self._factors)
         return microseconds * 1e-6 * self._factors[self._number]
 
     def kernel(self, microseconds: float) -> None:
         """Launch a kernel of a stated length."""
-        seconds = self._varied(microseconds) * self.scales.compute
+        seconds = self.varied(microseconds) * self.scales.compute
         torch.cuda._sleep(int(seconds * self.clock))
 
     @contextmanager
     def host(self, microseconds: float) -> Iterator[None]:
         """Take a stated time on the host, what is launched within included."""
+        with self.spent(self.varied(microseconds) * self.scales.host):
+            yield
+
+    @contextmanager
+    def spent(self, seconds: float) -> Iterator[None]:
+        """Take a time on the host that is neither drawn nor scaled any more."""
         begin = time.perf_counter() if self._until is None else self._until
-        self._until = end = begin + self._varied(microseconds) * self.scales.host
+        self._until = end = begin + seconds
         yield
         while time.perf_counter() < end:
             pass

@@ -1,8 +1,8 @@
 """Record programs on a GPU, and run their what-ifs: ``python -m benchmarks.live.gpu FOLDER``.
 
 Needs a CUDA GPU and PyTorch, nothing of this project. FOLDER gets a trace per program,
-``pairs.csv`` (:mod:`experiments.validation.predicted_points` reads it), ``models.csv`` and
-``kernels.csv``.
+``pairs.csv`` and ``sizes.csv`` (:mod:`experiments.validation.predicted_points` reads them),
+``models.csv`` and ``kernels.csv``.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -24,10 +25,10 @@ import torch
 from benchmarks.live.anonymous import anonymised
 from benchmarks.live.gpu import named
 from benchmarks.live.gpu.kernels import kernel_rows
-from benchmarks.live.gpu.models import SIZES, Size, captured, training
+from benchmarks.live.gpu.models import SIZES, Size, captured, changes, drawn, training
 from benchmarks.live.gpu.programs import PROGRAMS, Machine, Scales, Step
 
-STEPS, WARM_UP, ROUNDS, RECORDINGS = 20, 6, 2, 3
+STEPS, MODEL_STEPS, WARM_UP, ROUNDS, RECORDINGS = 20, 10, 6, 2, 3
 MOST_LONGER = 0.03
 """Share by which recorded steps may be off those without a profiler, else nothing is kept."""
 Makers = Mapping[str, Callable[[], Step]]
@@ -72,7 +73,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--time-limit", type=float, default=150.0, help="seconds for each part")
-    parser.add_argument("--seed", type=int, help="draw the lengths of the programs' parts")
+    parser.add_argument("--seed", type=int, help="draw programs' parts and models' sizes")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, help="some programs")
     parser.add_argument("--timings-only", action="store_true", help="record no model")
     options = parser.parse_args()
@@ -193,29 +194,53 @@ def _nearest(make: Callable[[], Step], unprofiled: float, path: Path) -> float:
 
 
 def models(folder: Path, options: argparse.Namespace) -> None:
-    """Time and record a training step of each size, eager and as a graph."""
-    rows: list[dict[str, str]] = []
-    for size in SIZES:
+    """Time and record a training step of each size, write ``models.csv`` and ``sizes.csv``."""
+    rows: dict[Size, dict[str, str]] = {}
+    for size in SIZES if options.seed is None else drawn(options.seed):
         try:
-            rows.append(_model(size, folder, recorded=not options.timings_only))
+            rows[size] = _model(size, folder, recorded=not options.timings_only)
         except Exception:
             traceback.print_exc()
-        _write(folder / "models.csv", tuple(rows[0]) if rows else (), rows)
+            continue
+        _write(folder / "models.csv", tuple(rows[size]), rows.values())
+        _write(folder / "sizes.csv", PAIR_COLUMNS, _pairs(rows))
         torch.cuda.empty_cache()
+
+
+def _pairs(rows: Mapping[Size, Mapping[str, str]]) -> list[dict[str, str]]:
+    """Return a row for each recording and each what-if from one size to another."""
+    points = [(size, "", size) for size in rows] + list(changes(rows))
+    return [
+        {
+            "trace": rows[now]["trace"],
+            "cluster": "gpu.yaml",
+            "what_if": change,
+            "measured_step_s": rows[then]["step_s"],
+            "measured_mad_s": rows[then]["mad_s"],
+            "measured_steps": str(MODEL_STEPS),
+            "step_is": "latency",
+        }
+        for now, change, then in points
+    ]
 
 
 def _model(size: Size, folder: Path, *, recorded: bool) -> dict[str, str]:
     torch.cuda.reset_peak_memory_stats()
     step = training(size)
+    launched: list[float] = []
 
     def waited() -> None:
+        begin = time.perf_counter()
         step()
+        launched.append(time.perf_counter() - begin)
         torch.cuda.synchronize()
 
-    values = timed(waited, steps=10)
+    values = timed(waited, steps=MODEL_STEPS)
+    host = statistics.median(launched[-MODEL_STEPS:])
     middle = statistics.median(values)
     mad = statistics.median(abs(value - middle) for value in values)
-    profiled = record(waited, folder / f"{size.name}.json.gz", 1) if recorded else float("nan")
+    profiled = record(waited, folder / f"{size.name}.json.gz", 3) if recorded else float("nan")
+    profiled_host = statistics.median(launched[-3:]) if recorded else float("nan")
     peak = torch.cuda.max_memory_allocated()
     graph = float("nan")
     if size.layers <= 8 and size.micro_batches == 1:
@@ -225,24 +250,25 @@ def _model(size: Size, folder: Path, *, recorded: bool) -> dict[str, str]:
             replay()
             torch.cuda.synchronize()
 
-        graph = statistics.median(timed(replayed, steps=10))
+        graph = statistics.median(timed(replayed, steps=MODEL_STEPS))
     _say(
-        f"{size.name:28} {1e3 * middle:9.3f} ms +- {1e6 * mad:6.1f} us, profiled"
-        f" {1e3 * profiled:.3f}, as a graph {1e3 * graph:.3f}, {peak / 2**30:.1f} GiB"
+        f"{size.name:28} {1e3 * middle:9.3f} ms +- {1e6 * mad:6.1f} us, host {1e3 * host:.3f},"
+        f" profiled {1e3 * profiled:.3f}, host {1e3 * profiled_host:.3f},"
+        f" as a graph {1e3 * graph:.3f}, {peak / 2**30:.1f} GiB"
     )
+    lengths = {name: str(value) for name, value in asdict(size).items()}
+    seconds = {
+        "step_s": middle,
+        "mad_s": mad,
+        "host_s": host,
+        "profiled_s": profiled,
+        "profiled_host_s": profiled_host,
+        "graph_s": graph,
+    }
     return {
         "trace": f"{size.name}.json.gz",
-        "layers": str(size.layers),
-        "hidden": str(size.hidden),
-        "heads": str(size.heads),
-        "sequence": str(size.sequence),
-        "batch": str(size.batch),
-        "micro_batches": str(size.micro_batches),
-        "vocabulary": str(size.vocabulary),
-        "step_s": f"{middle:.7f}",
-        "mad_s": f"{mad:.7f}",
-        "profiled_s": f"{profiled:.7f}",
-        "graph_s": f"{graph:.7f}",
+        **lengths,
+        **{name: f"{value:.7f}" for name, value in seconds.items()},
         "peak_bytes": str(peak),
     }
 

@@ -44,6 +44,7 @@ def operators(batch, sequence, hidden, degree=1, layers=2):
     ahead.append(
         ("aten::_scaled_dot_product_flash_attention", (query,) * 3 + ((), ()), "flash_fwd")
     )
+    back.append(("aten::_cudnn_attention_backward", (query,) * 4 + ((),) * 11, "cudnn_bprop"))
     ahead.append(("aten::add", ((batch, sequence, hidden),) * 2, "elementwise"))
     head = [("aten::mm", ((tokens, hidden), (hidden, VOCABULARY // degree)), "gemm")]
     head.append(("aten::_log_softmax", ((tokens, VOCABULARY // degree),), "softmax"))
@@ -58,7 +59,7 @@ def recorded(tmp_path, *size, layers=2, sizes=True):
     )
     start = 1000.0
     for number, (name, dims, kernel) in enumerate(operators(*size, layers=layers), 1):
-        values = ["", "", "", "0.", "True"][: len(dims)]
+        values = [*[""] * (len(dims) - 1), "True"]  # of attention: whether it is causal
         types = [HALF if each else "" for each in dims]
         shape = shape_of(
             RecordedOperator(name, dims, tuple(types), tuple(values), ((kernel, 0.0),))

@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -377,6 +378,9 @@ def _attention(
     return make
 
 
+_gradient = partial(_attention, 1, heads_first=True, backward=True)
+
+
 def _streamed(operator: RecordedOperator) -> Shape | None:
     """Read an element-wise operator: each input once, and an output as large as the largest."""
     tensors = [
@@ -402,9 +406,10 @@ _SHAPES: Mapping[str, Callable[[RecordedOperator], Shape | None]] = {
     "aten::_scaled_dot_product_cudnn_attention": _attention(0, 6, heads_first=True),
     "aten::_flash_attention_forward": _attention(0, 8, heads_first=False),
     "aten::_flash_attention_backward": _attention(1, 11, heads_first=False, backward=True),
-    "aten::_scaled_dot_product_flash_attention_backward": _attention(
-        1, 11, heads_first=True, backward=True
-    ),
+    "aten::_scaled_dot_product_flash_attention_backward": _gradient(11),
+    "aten::_scaled_dot_product_efficient_attention_backward": _gradient(11),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _gradient(14),
+    "aten::_cudnn_attention_backward": _gradient(14),
     **dict.fromkeys(
         (
             *("aten::add", "aten::add_", "aten::mul", "aten::mul_", "aten::sub", "aten::div"),

@@ -1,8 +1,8 @@
 """``python -m benchmarks.mutants --count 40 --seed 1``: do tests notice a wrong line.
 
 In each area mutants are drawn by the seed, each as likely as another, and so many are tried as
-``--count`` says of those that tests reach. Printed are the changes that were not noticed, and the
-part that was, with a 95 % interval.
+``--count`` says of those that tests reach, or as ``--minutes`` leave time for, by ``--jobs``
+processes. Printed is what became of each, and the part that was noticed, with a 95 % interval.
 """
 
 import argparse
@@ -12,10 +12,12 @@ import os
 import random
 import resource
 import sys
+import time
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
-from math import sqrt
+from collections.abc import Iterator
+from math import inf, sqrt
 from pathlib import Path
+from typing import TextIO
 
 from benchmarks.mutants.changes import mutants
 from benchmarks.mutants.server import BROKEN, NOTICED, SURVIVED, UNREACHED, UNSOUND, Place, serve
@@ -64,55 +66,59 @@ def interval(noticed: int, tried: int) -> tuple[float, float]:
 
 
 class Campaign:
-    """Mutants of some areas by turns, until enough of each are tried, and what became of them."""
+    """Mutants of some areas by turns, until enough of each are tried or the time is over.
 
-    def __init__(self, areas: Sequence[str], seed: int, count: int, only: Container[str]) -> None:
-        self._count, self._only = count, only
-        self._out = os.fdopen(os.dup(1), "w")  # while tests run, pytest has the other one
-        self._left = {area: places(area) for area in areas}
-        for area, every in self._left.items():
+    Of ``jobs`` campaigns with the same seed no two draw the same mutant.
+    """
+
+    def __init__(self, options: argparse.Namespace, seed: int, job: int, out: TextIO) -> None:
+        only = options.again.read_text().splitlines() if options.again else ()
+        self._count = len(range(job, options.count, options.jobs))
+        self._until = time.monotonic() + 60 * options.minutes
+        self._out = out
+        self._left: dict[str, list[Place]] = {}
+        for area in options.of:
+            every = places(area)
             random.Random(f"{seed} {area}").shuffle(every)
-        self.verdicts: dict[str, Counter[str]] = {area: Counter() for area in areas}
+            self._left[area] = [
+                place
+                for place in every[job :: options.jobs]
+                if not only or f"{SURVIVED}: {text(place)}" in only
+            ]
+        self._verdicts: dict[str, Counter[str]] = {area: Counter() for area in options.of}
 
     def __iter__(self) -> Iterator[Place]:
         """Draw one after another; whoever asks for the next has said what became of the last."""
         while open_areas := [area for area in self._left if self._is_open(area)]:
             for area in open_areas:
-                while (is_open := self._is_open(area)) and not self._is_wanted(
-                    self._left[area][-1]
-                ):
-                    self._left[area].pop()
-                if is_open:
+                if self._is_open(area):
                     yield self._left[area].pop()
 
     def note(self, place: Place, verdict: str) -> None:
-        """Count what became of a mutant; print what is to be looked at."""
+        """Count what became of a mutant, and print it."""
         area = next(area for area in self._left if place[0].is_relative_to(ROOT / area))
-        self.verdicts[area][verdict] += 1
-        if verdict in (SURVIVED, UNSOUND):
+        self._verdicts[area][verdict] += 1
+        if verdict not in (UNREACHED, BROKEN):
             print(f"{verdict}: {text(place)}", file=self._out, flush=True)
-        if sum(map(_tried, self.verdicts.values())) % 50 == 1 and verdict in (NOTICED, SURVIVED):
-            print(
-                _score("so far", sum(self.verdicts.values(), Counter())), file=self._out, flush=True
-            )
 
-    def scores(self) -> Iterator[str]:
-        """Yield a line for each area, and one for all together."""
-        for area, counts in self.verdicts.items():
-            yield _score(area, counts)
-        yield _score("together", sum(self.verdicts.values(), Counter()))
+    def answer(self) -> dict[str, Counter[str]]:
+        """Count the verdicts of each area."""
+        return self._verdicts
 
     def _is_open(self, area: str) -> bool:
-        return bool(self._left[area]) and _tried(self.verdicts[area]) < self._count
-
-    def _is_wanted(self, place: Place) -> bool:
-        return not self._only or f"{SURVIVED}: {text(place)}" in self._only
+        return (
+            bool(self._left[area])
+            and _tried(self._verdicts[area]) < self._count
+            and time.monotonic() < self._until
+        )
 
 
 def main() -> int:
     """Sample mutants and print the scores."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=40, help="in each area")
+    parser.add_argument("--minutes", type=float, default=inf, help="stop drawing after so long")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that try them")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--of", nargs="*", default=AREAS)
     parser.add_argument("--again", type=Path, help="only those that this output says survived")
@@ -123,10 +129,16 @@ def main() -> int:
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     for name in _SHARED:
         importlib.import_module(name)
-    only = options.again.read_text().splitlines() if options.again else ()
-    campaign = Campaign(options.of, seed, options.count, only)
-    serve(options.tests, campaign, campaign.note)
-    print(*campaign.scores(), sep="\n")
+    out = os.fdopen(os.dup(1), "w")  # while tests run, pytest has the other one
+    shares = [Campaign(options, seed, job, out) for job in range(options.jobs)]
+    hot = any(mutant.hot for area in options.of for _, mutant in places(area))
+    total: dict[str, Counter[str]] = {area: Counter() for area in options.of}
+    for answer in serve(options.tests, shares, hot=hot):
+        for area, verdicts in (answer or {}).items():
+            total[area].update(verdicts)
+    for area, verdicts in total.items():
+        print(_score(area, verdicts))
+    print(_score("together", sum(total.values(), Counter())))
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(f"{sum(each.ru_utime + each.ru_stime for each in used):.0f} s of processor time")
     return 0

@@ -2,12 +2,13 @@
 
 A first child runs every test, with a probe before each statement that a mutant may change: which
 tests reach which statement is known afterwards, at little more than the price of the tests. It is
-kept in ``.mutants``, a file for each file of tests, until that or a file that it reaches changes. A
-child shares what its parent imported and loaded, but nothing that a test computed. A function is
-changed where it stands: whoever has imported it has the changed one. What runs when a module is
-imported (constants, default values) is run once more, changed, and what has another value then
-takes the place of the one before, wherever it has been imported to; the tests of it are those that
-read it, or enter a function which does.
+kept in ``.mutants``, a file for each file of tests, until that or a file that it reaches changes;
+file names in it begin at the root, so that it may be carried to another machine. A child shares
+what its parent imported and loaded, but nothing that a test computed. A function is changed where
+it stands: whoever has imported it has the changed one. What runs when a module is imported
+(constants, default values) is run once more, changed, and what has another value then takes the
+place of the one before, wherever it has been imported to; the tests of it are those that read it,
+or enter a function which does.
 
 Changes in loops that are compiled are tried on tests that run all loops as Python, as small inputs
 are in use (compiling a mutant takes minutes); which tests pass so is found by a second pass.
@@ -32,11 +33,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -54,7 +55,9 @@ _OF_SURVIVOR_S = 12.0
 """The same of the tests that a mutant which those did not notice is tried on: what these do not
 notice, either, counts as survived."""
 _OF_PASS_S = 7200.0
-"""Processor time of the first pass."""
+"""Processor time of a process of the first pass."""
+_OF_SHARE_S = 86400.0
+"""Processor time of a process that starts those of the mutants."""
 _PATIENCE = 60
 """Wall time over that: other work may be on the machine."""
 _OF_LOOPS = ("simulator", "traces")
@@ -90,23 +93,40 @@ class _NotImportableError(Exception):
     """A changed module cannot be imported any more."""
 
 
-def serve(
-    tests: Sequence[str], chosen: Iterable[Place], verdict: Callable[[Place, str], None]
-) -> None:
-    """Try mutants on tests; say what became of each before the next one is asked for."""
+class Share(Protocol):
+    """Mutants that one process tries: the next is asked for when the last has its verdict."""
+
+    def __iter__(self) -> Iterator[Place]: ...
+
+    def note(self, place: Place, verdict: str) -> None:
+        """Take down what became of a mutant."""
+
+    def answer(self) -> object:
+        """Return what JSON can say of all of them."""
+
+
+def serve(tests: Sequence[str], shares: Sequence[Share], *, hot: bool) -> list[Any]:
+    """Try mutants on tests, each share in a process of its own; return their answers.
+
+    ``hot``: whether there are mutants of compiled loops among them. The answer of a process that
+    was killed is None.
+    """
+    loop = _Loop(shares, hot=hot)
     with _silence():
-        status = pytest.main([*WORDS, *CHOSEN, *tests], plugins=[_Loop(chosen, verdict)])
+        status = pytest.main([*WORDS, *CHOSEN, *tests], plugins=[loop])
     stops = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.INTERRUPTED)
     if status not in stops:
         raise RuntimeError(f"tests cannot be collected: pytest says {status}")
+    return loop.answers
 
 
 class _Loop:
     """A plugin of pytest: instead of running the tests once, runs them for each mutant."""
 
-    def __init__(self, chosen: Iterable[Place], verdict: Callable[[Place, str], None]) -> None:
-        self._chosen, self._verdict = chosen, verdict
+    def __init__(self, shares: Sequence[Share], *, hot: bool) -> None:
+        self._shares, self._hot = shares, hot
         self._failed = False
+        self.answers: list[Any] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._failed |= report.failed
@@ -116,29 +136,36 @@ class _Loop:
         _load_loops()
         functions = _live_functions()
         reached = {False: self._map(session.items, functions, hot=False)}
-        looping = [
-            test.item
-            for test in reached[False]
-            if _loop_calls() & test.statements and _area_of(test.item.path) in _OF_LOOPS
-        ]
-        for file, mutant in self._chosen:
-            if mutant.hot not in reached:
-                reached[True] = self._map(looping, functions, hot=True)
-            where = _statements_of(file, mutant, functions)
-            tests = [
-                test
-                for test in reached[mutant.hot]
-                if where & test.statements or _names(test.item, mutant)
+        if self._hot:
+            looping = [
+                test.item
+                for test in reached[False]
+                if _loop_calls() & test.statements and _area_of(test.item.path) in _OF_LOOPS
             ]
-            near = _nearest(file, tests, _OF_MUTANT_S)
-            verdict = self._tried(near, (file, mutant), functions) if near else UNREACHED
-            if verdict == SURVIVED:
-                tried = {test.item for test in near}
-                more = [test for test in tests if test.item not in tried]
-                far = _nearest(file, more, _OF_SURVIVOR_S)
-                verdict = self._tried(far, (file, mutant), functions) if far else SURVIVED
-            self._verdict((file, mutant), verdict)
+            reached[True] = self._map(looping, functions, hot=True)
+
+        def try_all(share: Share) -> object:
+            for place in share:
+                share.note(place, self._verdict(place, reached[place[1].hot], functions))
+            return share.answer()
+
+        works = [partial(try_all, share) for share in self._shares]
+        self.answers = _in_children(works, _OF_SHARE_S)
         return True
+
+    def _verdict(self, place: Place, reached: list[Reached], functions: Functions) -> str:
+        """Try a mutant on the tests nearest to it, and what these do not notice on more."""
+        file, mutant = place
+        where = _statements_of(file, mutant, functions)
+        tests = [test for test in reached if where & test.statements or _names(test.item, mutant)]
+        near = _nearest(file, tests, _OF_MUTANT_S)
+        verdict = self._tried(near, place, functions) if near else UNREACHED
+        if verdict == SURVIVED:
+            tried = {test.item for test in near}
+            more = [test for test in tests if test.item not in tried]
+            far = _nearest(file, more, _OF_SURVIVOR_S)
+            verdict = self._tried(far, place, functions) if far else SURVIVED
+        return verdict
 
     def _map(
         self, items: Sequence[pytest.Item], functions: Functions, *, hot: bool
@@ -148,11 +175,13 @@ class _Loop:
             _kept(path, own := list(group), hot=hot): own
             for path, group in groupby(items, key=lambda item: item.path)
         }
-        missing = {kept: own for kept, own in by_file.items() if not _is_current(kept)}
-        if (
-            missing
-            and _in_child(lambda: self._reach(missing, functions, hot=hot), _OF_PASS_S) is None
-        ):
+        missing = [(kept, own) for kept, own in by_file.items() if not _is_current(kept)]
+        jobs = len(self._shares)
+        works = [
+            partial(self._reach, dict(missing[job::jobs]), functions, hot=hot)
+            for job in range(min(jobs, len(missing)))
+        ]
+        if None in _in_children(works, _OF_PASS_S):
             raise RuntimeError("the first pass over the tests did not end")
         reached = []
         for kept, own in by_file.items():
@@ -161,7 +190,9 @@ class _Loop:
                 with contextlib.suppress(Exception):
                     importlib.import_module(module)
             for number, files, took in answer["reached"]:
-                statements = frozenset((name, n) for name, ns in files.items() for n in ns)
+                statements = frozenset(
+                    (str(ROOT / name), n) for name, ns in files.items() for n in ns
+                )
                 reached.append(Reached(own[number], statements, took))
         return reached
 
@@ -185,11 +216,11 @@ class _Loop:
                 if self._passes(item, next(following, None), _OF_TEST_S):
                     by_file: dict[str, list[int]] = defaultdict(list)
                     for file, statement in sorted(seen):
-                        by_file[names[file]].append(statement)
+                        by_file[str(Path(names[file]).relative_to(ROOT))].append(statement)
                     reached.append((number, by_file, time.process_time() - start))
             files = {name for _, by_file, _ in reached for name in by_file}
             answer = {
-                "files": {name: _digest(Path(name)) for name in sorted(files)},
+                "files": {name: _digest(ROOT / name) for name in sorted(files)},
                 "modules": sorted(set(sys.modules) - before),
                 "reached": reached,
             }
@@ -235,7 +266,7 @@ class _Loop:
                     return NOTICED, number
             return SURVIVED, len(near)
 
-        answer = _in_child(run, 5.0 + 4 * sum(test.took for test in near))
+        (answer,) = _in_children([run], 5.0 + 4 * sum(test.took for test in near))
         return tuple(answer) if answer else (NOTICED, len(near))  # without end, or a crash
 
 
@@ -346,7 +377,9 @@ def _is_current(kept: Path) -> bool:
     if not kept.exists():
         return False
     files = json.loads(kept.read_text())["files"]
-    return all(Path(name).exists() and _digest(Path(name)) == was for name, was in files.items())
+    return all(
+        (ROOT / name).exists() and _digest(ROOT / name) == was for name, was in files.items()
+    )
 
 
 @cache
@@ -520,28 +553,34 @@ def _silence() -> Iterator[None]:
             os.close(copy)
 
 
-def _in_child(work: Callable[[], object], cpu: float) -> Any:
-    """Return what work returns in a forked process; None if it takes longer (s), or crashes."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        status = 1
+def _in_children(works: Sequence[Callable[[], object]], cpu: float) -> list[Any]:
+    """Return what each work returns in a forked process; None if it is longer (s) or crashes."""
+    running: list[tuple[int, int]] = []
+    for work in works:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            status = 1
+            try:
+                _limit(cpu)
+                with os.fdopen(writer, "w") as file:
+                    json.dump(work(), file)
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(writer)
+        running.append((child, reader))
+    answers: list[Any] = []
+    for child, reader in running:
+        with os.fdopen(reader) as file:
+            text = file.read()
+        os.waitpid(child, 0)
         try:
-            _limit(cpu)
-            with os.fdopen(writer, "w") as file:
-                json.dump(work(), file)
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writer)
-    with os.fdopen(reader) as file:
-        text = file.read()
-    os.waitpid(child, 0)
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
+            answers.append(json.loads(text))
+        except ValueError:
+            answers.append(None)
+    return answers
 
 
 def _limit(cpu: float) -> None:

@@ -1,11 +1,15 @@
 """What mutants change: one thing, where tests can notice it."""
 
 import ast
+from argparse import Namespace
+from io import StringIO
+from math import inf
 
 import pytest
 
-from benchmarks.mutants.__main__ import interval
+from benchmarks.mutants.__main__ import Campaign, interval
 from benchmarks.mutants.changes import mutants, mutated, probed
+from benchmarks.mutants.server import NOTICED, UNREACHED
 
 SOURCE = """
 from typing import TYPE_CHECKING
@@ -86,3 +90,22 @@ def test_an_interval_holds_the_part_and_stays_within_0_and_1(noticed, tried):
     assert 0 <= low <= noticed / tried <= high <= 1
     wider = interval(noticed // 2, tried // 2)
     assert wider[1] - wider[0] > high - low
+
+
+def drawn(job, jobs, count, verdict):
+    """Draw the mutants of a job, each of which has this verdict."""
+    options = Namespace(of=["traces/rocm"], again=None, minutes=inf, count=count, jobs=jobs)
+    campaign = Campaign(options, 7, job, StringIO())
+    places = []
+    for place in campaign:
+        places.append(place)
+        campaign.note(place, verdict)
+    return places
+
+
+def test_jobs_share_the_mutants_that_one_job_would_draw():
+    alone = drawn(0, 1, 1, UNREACHED)
+    shared = [place for job in range(3) for place in drawn(job, 3, 3, UNREACHED)]
+    assert len(set(shared)) == len(shared) > 3
+    assert set(shared) == set(alone)
+    assert [len(drawn(job, 3, 4, NOTICED)) for job in range(3)] == [2, 1, 1], "4 of those reached"

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import wraps
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
@@ -189,6 +190,11 @@ class Report(ABC):
 
 _LISTED = ("inputs", "what_ifs", "warnings")
 """Lists that are in the comments of CSV; all others are rows, of this table or another."""
+
+
+def or_none(number: float) -> float | None:
+    """Return None, null in JSON, for a number that is not finite."""
+    return float(number) if isfinite(number) else None
 
 
 def _comments(record: Mapping[str, Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from simulator.support.errors import ClusterError, WorkloadError
-from simulator.support.names import did_you_mean
+from simulator.support.names import did_you_mean, letters_of
 from simulator.support.quantities import parse_quantity
 from simulator.support.yaml_text import parse_yaml
 
@@ -200,11 +200,11 @@ def named(text: str) -> tuple[Accelerator, ...]:
 
 @cache
 def _named(text: str) -> tuple[Accelerator, ...]:
-    spelt = _letters(text.partition(":")[0])  # gfx942:sramecc+:xnack-
+    spelt = letters_of(text.partition(":")[0])  # gfx942:sramecc+:xnack-
     exact = tuple(
         chip
         for name, chip in accelerators().items()
-        if spelt in {_letters(spelling) for spelling in (name, *sheets()[name]["names"])}
+        if spelt in {letters_of(spelling) for spelling in (name, *sheets()[name]["names"])}
     )
     if exact or not spelt:
         return exact
@@ -213,7 +213,7 @@ def _named(text: str) -> tuple[Accelerator, ...]:
         begins = [
             chip
             for name, chip in accelerators().items()
-            if len(spelt) >= _SHORTEST_PREFIX and _letters(name).startswith(spelt)
+            if len(spelt) >= _SHORTEST_PREFIX and letters_of(name).startswith(spelt)
         ]
         return tuple(begins)
     candidates = {
@@ -379,8 +379,3 @@ _CAPABILITIES = {"volta": 7, "ampere": 8, "ada": 8, "hopper": 9, "blackwell": 10
 def vendor(generation: str) -> str:
     """Return the vendor of a generation: ``nvidia``, ``amd``, ``google``; "" for others."""
     return next((name for name, order in GENERATIONS.items() if generation in order), "")
-
-
-def _letters(name: str) -> str:
-    """Keep letters and digits, in lower case."""
-    return "".join(letter for letter in name.lower() if letter.isalnum())

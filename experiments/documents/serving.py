@@ -42,11 +42,11 @@ _PERCENTILES = ("mean", "p50", "p90", "p95", "p99")
 
 def serving(report: "ServingReport") -> Document:
     """Tabulate the latencies of requests, and what multiples of each resource would buy."""
-    ttft, tpot = report.metric("ttft"), report.metric("tpot")
-    headline = (
-        f"p99 TTFT is {say_time(ttft.p99)}, p99 TPOT {say_time(tpot.p99)};"
-        f" {report.tokens_per_second_per_gpu:.4g} tokens/s per GPU."
-    )
+    tails = {row.metric: say_time(row.p99) for row in report.metrics}
+    headline = f"p99 TTFT is {tails['ttft']}"
+    # With one token each, requests have no TPOT.
+    headline += f", p99 TPOT {tails['tpot']}" if "tpot" in tails else ""
+    headline += f"; {report.tokens_per_second_per_gpu:.4g} tokens/s per GPU."
     if report.goodput is not None:
         headline += f" {percent(100 * report.goodput_fraction)} of requests meet the SLO."
     rows = [
@@ -338,11 +338,9 @@ def _p99(time: float | None, half: float | None) -> str:
 def _sweep_headline(varied: str, points: "Sequence[ServingPoint]") -> str:
     ttft = min(points, key=lambda point: point.ttft_p99 or 0.0)
     tpot = min(points, key=lambda point: point.tpot_p99 or 0.0)
-    name = say_resource(varied)
-    return (
-        f"p99 TTFT is lowest at {name} {ttft.value}, {say_time(ttft.ttft_p99 or 0.0)}; p99 TPOT at"
-        f" {tpot.value}, {say_time(tpot.tpot_p99 or 0.0)}."
-    )
+    of_tpot = f"; p99 TPOT at {tpot.value}, {say_time(tpot.tpot_p99)}" if tpot.tpot_p99 else ""
+    lowest = f"{say_resource(varied)} {ttft.value}, {say_time(ttft.ttft_p99)}"
+    return f"p99 TTFT is lowest at {lowest}{of_tpot}."
 
 
 def _sweep_chart(report: "ServingSweepReport") -> Chart:

@@ -218,7 +218,7 @@ class InstanceRun(NamedTuple):
 
     ``moved`` is the time from the end of prefill until the cache is at the worker that decodes, 0
     if that is the same. ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its
-    first token; ``gaps`` is a histogram of times between tokens
+    first token, NaN if it has no other; ``gaps`` is a histogram of times between tokens
     (:func:`simulator.serving.state.gap_quantile`), ``found`` the cached tokens of each prompt,
     ``worker`` the worker that prefilled it, ``priority`` its priority. ``unserved`` requests, of
     all models, had not ended when the run was interrupted; all others have a row. ``iterations``
@@ -649,7 +649,7 @@ def _client_times(run: _Run) -> InstanceRun:
         held = run.scaler.held_time / end
     done = np.flatnonzero(np.isfinite(state.states["last"]))
     seen = state.states[done]
-    later = np.maximum(seen["output"] - 1, 1)
+    later = np.where(seen["output"] > 1, seen["output"] - 1.0, np.nan)
     delay = host.first + host.per_token * seen["prompt"]
     # Copies: a column that is a view would keep the records of all requests in memory.
     arrived, found, worker = (seen[name].copy() for name in ("arrived", "found", "worker"))

@@ -10,7 +10,7 @@ import numpy as np
 
 from collectives.libraries.engine_all_reduce import engine_all_reduce
 from experiments.scenario.scenario import Scenario
-from experiments.scenario.timed_calls import collective_time
+from experiments.scenario.timed_calls import collective_time, network_of
 from simulator.accelerators import Accelerator, compute_capability
 from simulator.builder import WorkloadBuilder
 from simulator.calls import Call, Group
@@ -324,8 +324,7 @@ def instance_surface(deployment: Deployment, base: Cluster | None = None) -> Ite
         The cluster before a what-if: its measured all-reduce kernels are scaled by the change that
         the network model predicts; None: the deployment's own.
     """
-    key = replace(deployment, blocks=None)
-    surface = _surface(_Key(key, base or deployment.cluster))
+    surface = _surface(_Key(deployment, base or deployment.cluster))
     for draft in _draft(deployment):
         drafts = deployment.speculation.drafts if deployment.speculation else 0
         surface = with_drafts(surface, instance_surface(draft, base), drafts)
@@ -333,15 +332,18 @@ def instance_surface(deployment: Deployment, base: Cluster | None = None) -> Ite
 
 
 class _Key:
-    """A deployment and its base as a key: clusters compare by value but do not hash."""
+    """What an instance's surface depends on, as a key: clusters and models do not hash."""
 
     def __init__(self, deployment: Deployment, base: Cluster) -> None:
         self.deployment, self.base = deployment, base
-        by = deployment.engine
+        by, ranks = deployment.engine, deployment.parallelism.ranks
         self._value = (
             deployment.model.model_dump_json(),
-            deployment.cluster.model_dump_json(exclude={"sources"}),
-            base.model_dump_json(exclude={"sources"}),
+            _chip(deployment.cluster),
+            _chip(base),
+            # One rank has no exchanges.
+            ranks > 1 and network_of(deployment.cluster, ranks),
+            ranks > 1 and network_of(base, ranks),
             deployment.parallelism,
             deployment.precisions,
             deployment.distribution,
@@ -476,10 +478,17 @@ def deployment_of(  # noqa: PLR0913 - what a deployment is named by
     where = load_cluster(cluster)
     tp, dp, ep = degrees
     weights, experts, cache = recipes
-    if ep > 1 and (card.experts is None or card.experts.count % ep or tp * dp % ep):
-        raise WorkloadError(f"ep {ep} does not divide the experts of {card.name} or tp x dp")
-    if tp * dp > where.ranks_per_node * where.nodes:
-        raise ClusterError(f"{where.name} has fewer than {tp * dp} accelerators")
+    if ep > 1 and card.experts is None:
+        raise WorkloadError(f"ep {ep}: {card.name} has no experts: leave it out")
+    if ep > 1 and card.experts is not None and (card.experts.count % ep or tp * dp % ep):
+        raise WorkloadError(
+            f"ep {ep} does not divide the {card.experts.count} experts of {card.name}, or tp x dp,"
+            f" which is {tp * dp}"
+        )
+    if tp * dp > where.capacity:
+        raise ClusterError(
+            f"{where.name} has {where.capacity} accelerators; tp x dp is {tp * dp}: use fewer"
+        )
     for recipe in recipes:
         if recipe not in PRECISIONS:
             raise WorkloadError(f"precision {one_of(recipe, PRECISIONS)}")

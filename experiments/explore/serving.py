@@ -63,8 +63,8 @@ class ServingFigures:
     """
 
     address: str
-    ttft_p99_s: float
-    tpot_p99_s: float
+    ttft_p99_s: float | None
+    tpot_p99_s: float | None
     ttft_p99: str
     tpot_p99: str
     base_ttft_p99: str
@@ -176,8 +176,11 @@ class ServingSession:
             if rests:
                 document = self._with_curve(document, factors, watch)
         html, views = fragment(document)
-        ttft, tpot = report.metric("ttft").p99, report.metric("tpot").p99
-        before = {name: say_time(self._base.metric(name).p99) for name in ("ttft", "tpot")}
+        # With one token each, requests have no TPOT.
+        (ttft, tpot), before = (
+            [{row.metric: row.p99 for row in each.metrics}.get(name) for name in ("ttft", "tpot")]
+            for each in (report, self._base)
+        )
         goodput = report.goodput
         return ServingFigures(
             urlencode([(name, say_factor(factor)) for name, factor in factors]),
@@ -185,8 +188,8 @@ class ServingSession:
             tpot,
             say_time(ttft),
             say_time(tpot),
-            before["ttft"],
-            before["tpot"],
+            say_time(before[0]),
+            say_time(before[1]),
             "" if goodput is None else f"{goodput:.4g}/s, {100 * report.goodput_fraction:.4g} %",
             tuple(self._sliders(dict(factors))),
             html,

@@ -13,7 +13,7 @@ from experiments.costing.slowdown import SlowDown, measured, recorded_steps
 from experiments.documents import steps as documents
 from experiments.points.report import without_effect
 from experiments.provenance import Head
-from experiments.report import Report, Rows, question
+from experiments.report import Report, Rows, or_none, question
 from experiments.routing_notes import RoutingNotes, notes_of_step
 from experiments.scenario.resources import check_resource, improve, utility_pct, value_of
 from experiments.scenario.words import check_factor
@@ -122,8 +122,8 @@ def replay(
 
 def _rank(base: Baseline, row: RankTime) -> RankReplay:
     origin = step_before_ended(base.loaded.workload)
-    begin = _or_none(base.loaded.measured_begin.get(row.rank, math.nan) - origin)
-    end = _or_none(base.loaded.measured_end.get(row.rank, math.nan) - origin)
+    begin = or_none(base.loaded.measured_begin.get(row.rank, math.nan) - origin)
+    end = or_none(base.loaded.measured_end.get(row.rank, math.nan) - origin)
     return RankReplay(
         rank=row.rank,
         measured_start_s=begin,
@@ -135,10 +135,6 @@ def _rank(base: Baseline, row: RankTime) -> RankReplay:
         exposed_communication_s=row.exposed_communication,
         exposed_waiting_s=row.exposed_waiting,
     )
-
-
-def _or_none(time: float) -> float | None:
-    return None if math.isnan(time) else time
 
 
 class PathPartAnswer(TypedDict):

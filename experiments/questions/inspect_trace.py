@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from experiments.documents import files as documents
 from experiments.provenance import Head
-from experiments.report import Report, Rows, question
+from experiments.report import Report, Rows, or_none, question
 from simulator.support.errors import TraceError
 from simulator.workload import What
 from traces.card.package import find_package, open_package
@@ -85,7 +85,7 @@ class InspectReport(Report):
             "accelerator": self.loaded.accelerator,
             "step": coverage.step,
             "steps": list(coverage.steps),
-            "measured_step_s": _finite_or_none(self.loaded.measured_step),
+            "measured_step_s": or_none(self.loaded.measured_step),
             "coverage": coverage.record(),
             "starts": dict(coverage.starts),
             "worst_unexplained_starts": list(coverage.gaps),
@@ -148,10 +148,6 @@ def _median(times: list[float]) -> float | None:
     """Median of the measured times; None if there are none."""
     measured = [time for time in times if not np.isnan(time)]
     return float(np.median(measured)) if measured else None
-
-
-def _finite_or_none(number: float) -> float | None:
-    return None if np.isnan(number) else number
 
 
 class ProgramAnswer(Head):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isinf
+from math import isinf, nan
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from experiments.evaluate.serving_instances import Deployment, MemoryUse, kernel
 from experiments.output.words import better, is_plural
 from experiments.priors.errors import ServingPrior, serving_prior, student_95
 from experiments.provenance import Head
-from experiments.report import Report, question
+from experiments.report import Report, or_none, question
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
 from simulator.serving.state import gap_quantile
@@ -63,7 +63,7 @@ class PriorityRow:
     requests: int
     ttft_mean: float
     ttft_p99: float
-    tpot_p99: float
+    tpot_p99: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class ModelRow:
     requests: float
     ttft_mean: float
     ttft_p99: float
-    tpot_p99: float
+    tpot_p99: float | None
     goodput_per_s: float | None
     met: float | None
     tokens_per_second_per_gpu: float
@@ -171,7 +171,7 @@ class ServingReport(Report):
     memory: MemoryUse
     seeds: int
     factor: float
-    curves: Mapping[str, Sequence[float]]
+    curves: Mapping[str, Floats]
     first_run: InstanceRun
     prior: ServingPrior
     doubts: tuple[str, ...]
@@ -286,7 +286,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         Settings(),
         _load_text(load),
         say_engine(instances),
-        tuple(_metric(name, base) for name in _METRICS),
+        tuple(_metrics(base)),
         tuple(sorted(utilities, key=lambda row: -(row.tpot_p99_pct or (-1e9, None))[0])),
         tuple(_of_priority(base[0], each) for each in priorities) if len(priorities) > 1 else (),
         tuple(_by_model(instances, base, slo)) if instances.beside else (),
@@ -306,7 +306,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         memory,
         count,
         factor,
-        {name: np.sort(getattr(base[0], name)).tolist() for name in ("ttft", "tpot")},
+        {"ttft": np.sort(base[0].ttft), "tpot": np.sort(base[0].tpot[base[0].tpot >= 0])},
         base[0],
         serving_prior(deployment.engine.name),
         tuple(doubts),
@@ -394,19 +394,16 @@ def _utility(
         after = figures_of(runs, slo)
     except TwofoldError as error:
         return ServingUtility(resource, None, None, None, " ".join(str(error).split()))
-    ttft, tpot = (
-        gain_of(1 - after[name] / np.maximum(before[name], 1e-12)) for name in ("ttft", "tpot")
-    )
+    ratios = {name: after[name] / np.where(was > 0, was, np.nan) for name, was in before.items()}
+    ttft, tpot = gain_of(1 - ratios["ttft"]), gain_of(1 - ratios["tpot"])
     if slo is None:
         return ServingUtility(resource, ttft, tpot, None, "", saved)
-    whole = np.where(before["goodput"] > 0, before["goodput"], np.nan)
-    gain = after["goodput"] / whole - 1
-    if np.isnan(gain).any():
+    goodput, note = gain_of(ratios["goodput"] - 1), ""
+    if goodput is None:
         note = "no request meets the SLO before"
-        return ServingUtility(resource, ttft, tpot, None, note, saved)
-    goodput, half = gain_of(gain)
-    note = _ANOMALY if goodput < -max(half or 0.0, _LEAST_LOSS) else ""
-    return ServingUtility(resource, ttft, tpot, (goodput, half), note, saved)
+    elif goodput[0] < -max(goodput[1] or 0.0, _LEAST_LOSS):
+        note = _ANOMALY
+    return ServingUtility(resource, ttft, tpot, goodput, note, saved)
 
 
 _LEAST_LOSS = 0.5
@@ -418,8 +415,8 @@ _ANOMALY = "goodput falls because requests are batched or routed differently"
 def figures_of(runs: Sequence[InstanceRun], slo: Slo | None) -> dict[str, Floats]:
     """Return p99 TTFT and TPOT, requests/s that meet the SLO and their share, by run."""
     figures = {
-        "ttft": np.array([np.quantile(run.ttft, 0.99) for run in runs]),
-        "tpot": np.array([np.quantile(run.tpot, 0.99) for run in runs]),
+        name: np.array([over_requests(getattr(run, name), 0.99) for run in runs])
+        for name in ("ttft", "tpot")
     }
     if slo is not None:
         met = [requests_that_meet(run, slo) for run in runs]
@@ -437,12 +434,22 @@ def requests_that_meet(run: InstanceRun, slo: Slo) -> Floats:
     if slo.ttft is not None:
         met *= run.ttft <= slo.ttft
     if slo.tpot is not None:
-        met *= run.tpot <= slo.tpot
+        met *= ~(run.tpot > slo.tpot)
     return met
 
 
-def gain_of(values: Floats) -> Gain:
-    """Mean of gains (%) and the half width of its 95 % interval."""
+def over_requests(times: Floats, quantile: float | None = None) -> float:
+    """Return a quantile over requests, or their mean; NaN if no request has such a time."""
+    known = times[~np.isnan(times)]
+    if not len(known):
+        return nan
+    return float(known.mean() if quantile is None else np.quantile(known, quantile))
+
+
+def gain_of(values: Floats) -> Gain | None:
+    """Mean of gains (%) and the half width of its 95 % interval; None if any is unknown."""
+    if np.isnan(values).any():
+        return None
     half = half_width(values)
     return 100 * float(values.mean()), None if half is None else 100 * half
 
@@ -455,20 +462,24 @@ def half_width(values: Floats) -> float | None:
     return float(student_95(count - 1) * values.std(ddof=1) / np.sqrt(count))
 
 
-def _metric(name: str, runs: Sequence[InstanceRun]) -> MetricRow:
-    quantiles = (None, 0.5, 0.9, 0.95, 0.99)
-    values = [np.array([_quantile(name, run, each) for run in runs]) for each in quantiles]
-    means, halves = [float(each.mean()) for each in values], [half_width(each) for each in values]
-    return MetricRow(name, *means, *halves)
+def _metrics(runs: Sequence[InstanceRun]) -> Iterator[MetricRow]:
+    """Yield the metrics that requests have: with one token each they have neither TPOT nor ITL."""
+    for name in _METRICS:
+        values = [
+            np.array([_quantile(name, run, each) for run in runs])
+            for each in (None, 0.5, 0.9, 0.95, 0.99)
+        ]
+        if not np.isnan(values).any():
+            means = [float(each.mean()) for each in values]
+            yield MetricRow(name, *means, *map(half_width, values))
 
 
 def _quantile(name: str, run: InstanceRun, quantile: float | None) -> float:
     """Quantile of a metric, or its mean for None, over requests; ITL is over tokens."""
     if name == "itl":
-        return gap_quantile(run.gaps, quantile)
+        return gap_quantile(run.gaps, quantile) if run.gaps.any() else nan
     columns = {"ttft": run.ttft, "tpot": run.tpot, "e2e": run.end_to_end, "queue": run.queued}
-    times = columns[name]
-    return float(times.mean() if quantile is None else np.quantile(times, quantile))
+    return over_requests(columns[name], quantile)
 
 
 def _parts(runs: Sequence[InstanceRun]) -> dict[str, float]:
@@ -489,7 +500,7 @@ def _parts(runs: Sequence[InstanceRun]) -> dict[str, float]:
 def _of_priority(run: InstanceRun, priority: int) -> PriorityRow:
     of_group = run.priority == priority
     ttft, tpot = run.ttft[of_group], run.tpot[of_group]
-    tails = (float(np.quantile(times, 0.99)) for times in (ttft, tpot))
+    tails = over_requests(ttft, 0.99), or_none(over_requests(tpot, 0.99))
     return PriorityRow(priority, int(of_group.sum()), float(ttft.mean()), *tails)
 
 
@@ -518,7 +529,7 @@ def _by_model(
         requests,
         float(np.mean([times.mean() for times in ttft])),
         float(np.mean([np.quantile(times, 0.99) for times in ttft])),
-        float(np.mean([np.quantile(times, 0.99) for times in tpot])),
+        or_none(float(np.mean([over_requests(times, 0.99) for times in tpot]))),
         sum(goodput) if len(goodput) == len(rows) else None,
         sum(met) / requests if len(met) == len(rows) else None,
         sum(row.tokens_per_second_per_gpu * row.gpus for row in rows) / gpus,
@@ -534,7 +545,7 @@ def _of_model(instances: Instances, runs: Sequence[InstanceRun], slo: Slo | None
         float(np.mean([len(run.ttft) for run in runs])),
         float(np.mean([run.ttft.mean() for run in runs])),
         figures["ttft"],
-        figures["tpot"],
+        or_none(figures["tpot"]),
         figures.get("goodput"),
         figures.get("fraction"),
         token_rate(runs) / gpus,
@@ -592,11 +603,12 @@ def _doubts(
             f"interrupted: {done} of {done + last.unserved} requests are answered, those done first"
         )
     if slo is not None and not any(requests_that_meet(run, slo).any() for run in runs):
-        ttft, tpot = (min(float(getattr(run, name).min()) for run in runs) for name in _METRICS[:2])
-        doubts.append(
-            f"no request meets the SLO: the least TTFT is {1e3 * ttft:.4g} ms, the least TPOT"
-            f" {1e3 * tpot:.4g} ms"
-        )
+        least = [
+            f"the least {name.upper()} is {1e3 * time:.4g} ms"
+            for name in _METRICS[:2]
+            if (time := over_requests(np.concatenate([getattr(run, name) for run in runs]), 0)) > 0
+        ]
+        doubts.append(f"no request meets the SLO: {', '.join(least)}")
     if isinstance(load, Requests) and len(names := load.models_asked) > 1:
         doubts.append(
             f"requests for {len(names)} models ({', '.join(names[:3])}) are all served by this one:"
@@ -605,8 +617,9 @@ def _doubts(
     if not isinstance(load, Closed):
         run = runs[0]
         end = float(run.totals["end"] - run.arrived[0])
-        tokens = (run.end_to_end - run.ttft) / np.maximum(run.tpot, 1e-12)
-        usual = np.median(run.ttft - run.queued) + tokens * np.median(run.tpot)
+        tokens = (run.end_to_end - run.ttft) / np.where(run.tpot > 0, run.tpot, np.inf)
+        tpot = np.nan_to_num(over_requests(run.tpot, 0.5))
+        usual = np.median(run.ttft - run.queued) + tokens * tpot
         unqueued = float((run.arrived + usual).max() - run.arrived[0])
         if run.arrived[-1] > run.arrived[0] and end > _SATURATED * unqueued:
             rate = len(run.queued) / end
@@ -618,17 +631,18 @@ def _doubts(
 
 
 _LEAST_GAIN = 0.5
-"""Gain in p99 TPOT (%) below which no resource is named."""
+"""Gain in the tail (%) below which no resource is named."""
 
 
 def _cause(runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility], factor: float) -> str:
     shares = [run.totals["prefill_time"] / (run.held * run.totals["end"]) for run in runs]
     prefill = float(np.mean(shares))
-    busy = f"{100 * prefill:.0f} % of the time is in iterations that also run prefill"
-    gains = [row for row in utilities if row.tpot_p99_pct is not None]
-    best = max(gains, key=lambda row: (row.tpot_p99_pct or (0.0, None))[0], default=None)
-    gain = 0.0 if best is None or best.tpot_p99_pct is None else best.tpot_p99_pct[0]
-    if best is None or gain < _LEAST_GAIN:
-        return f"{busy}."
-    verb = "shorten" if is_plural(best.resource) else "shortens"
-    return f"{busy}. {better(best.resource, factor)} {verb} p99 TPOT most, by {gain:.0f} %."
+    busy = f"{100 * prefill:.0f} % of the time is in iterations that also run prefill."
+    metric, gains = "TPOT", [(row.tpot_p99_pct, row.resource) for row in utilities]
+    if not any(gain for gain, _ in gains):
+        metric, gains = "TTFT", [(row.ttft_p99_pct, row.resource) for row in utilities]
+    gain, best = max(((gain[0], name) for gain, name in gains if gain), default=(0.0, ""))
+    if gain < _LEAST_GAIN:
+        return busy
+    verb = "shorten" if is_plural(best) else "shortens"
+    return f"{busy} {better(best, factor)} {verb} p99 {metric} most, by {gain:.0f} %."

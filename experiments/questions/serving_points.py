@@ -32,11 +32,12 @@ from experiments.questions.serving import (
     figures_of,
     gain_of,
     half_width,
+    over_requests,
     requests_that_meet,
     runs_of,
     say_engine,
 )
-from experiments.report import Report, Rows, question
+from experiments.report import Report, Rows, or_none, question
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
 from simulator.support.arrays import Floats
@@ -66,8 +67,8 @@ class RatePoint:
     rate_per_s: float
     ttft_mean: float
     ttft_p99: float
-    tpot_mean: float
-    tpot_p99: float
+    tpot_mean: float | None
+    tpot_p99: float | None
     e2e_mean: float
     throughput_per_s: float
     met: float
@@ -320,9 +321,9 @@ def _rate(
 def _never(run: InstanceRun, slo: Slo) -> str:
     limits = {"TTFT": (slo.ttft, run.ttft), "TPOT": (slo.tpot, run.tpot)}
     missed = [
-        f"p99 {name} is {1e3 * np.quantile(times, ATTAINED):.4g} ms, {1e3 * limit:.4g} ms asked"
+        f"p99 {name} is {1e3 * tail:.4g} ms, {1e3 * limit:.4g} ms asked"
         for name, (limit, times) in limits.items()
-        if limit is not None and np.quantile(times, ATTAINED) > limit
+        if limit is not None and (tail := over_requests(times, ATTAINED)) > limit
     ]
     return f"the SLO is never met, even of requests that wait for nobody: {'; '.join(missed)}"
 
@@ -336,9 +337,9 @@ def _at_load(instances: Instances, target: _Target, rate: float) -> RatePoint:
     return RatePoint(
         rate,
         mean(lambda run: float(run.ttft.mean())),
-        mean(lambda run: float(np.quantile(run.ttft, 0.99))),
-        mean(lambda run: float(run.tpot.mean())),
-        mean(lambda run: float(np.quantile(run.tpot, 0.99))),
+        mean(lambda run: over_requests(run.ttft, 0.99)),
+        or_none(mean(lambda run: over_requests(run.tpot))),
+        or_none(mean(lambda run: over_requests(run.tpot, 0.99))),
         mean(lambda run: float(run.end_to_end.mean())),
         mean(lambda run: len(run.ttft) / float(run.totals["end"])),
         mean(lambda run: float(requests_that_meet(run, target.slo).mean())),
@@ -501,7 +502,7 @@ def _point(
         value,
         float(figures["ttft"].mean()),
         half_width(figures["ttft"]),
-        float(figures["tpot"].mean()),
+        or_none(figures["tpot"].mean()),
         half_width(figures["tpot"]),
         None if slo is None else float(figures["goodput"].mean()),
         None if slo is None else float(figures["fraction"].mean()),

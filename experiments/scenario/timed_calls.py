@@ -281,19 +281,33 @@ def collective_time(cluster: Cluster, kind: str, ranks: int, size: float) -> flo
     """
     if ranks == 1:
         return 0.0
-    sizes, times = _curve(_ClusterKey(cluster), kind, ranks)
+    sizes, times = _curve(_ClusterKey(cluster, ranks), kind, ranks)
     if size > sizes[-1]:
         return float(times[-1] * size / sizes[-1])
     logarithm = np.interp(np.log(max(size, _LEAST)), np.log(sizes), np.log(times))
     return float(f"{np.exp(logarithm):.12g}")
 
 
+_NO_NETWORK = {"name", "description", "accelerator", "steps", "prices", "power", "sources"}
+"""Fields of a cluster on which no collective depends."""
+
+
+def network_of(cluster: Cluster, ranks: int) -> str:
+    """Return what the times of collectives of the first ``ranks`` depend on, as a key.
+
+    Ranks of one scale-up domain do not see the network between domains.
+    """
+    inside = ranks <= min(cluster.scale_up.size, cluster.ranks_per_node) and not cluster.node_kinds
+    hidden = _NO_NETWORK | ({"scale_out"} if inside else set())
+    return f"{cluster.accelerator.generation}: {cluster.model_dump_json(exclude=hidden)}"
+
+
 class _ClusterKey:
     """A cluster as a key: clusters compare by value and do not hash."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, ranks: int) -> None:
         self.cluster = cluster
-        self._text = cluster.model_dump_json(exclude={"sources"})
+        self._text = network_of(cluster, ranks)
 
     def __hash__(self) -> int:
         return hash(self._text)

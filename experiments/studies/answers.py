@@ -138,7 +138,7 @@ def _served(site: Site, plan: "ServingPlan", numbers: Numbers) -> Answer:
     from experiments.evaluate.serving_changes import with_more_of
     from experiments.evaluate.serving_fleets import busy_share, held_ranks, token_rate
     from experiments.evaluate.serving_plan import instances_of, load_of, slo_of
-    from experiments.questions.serving import figures_of, runs_of
+    from experiments.questions.serving import figures_of, over_requests, runs_of
 
     try:
         before = instances_of(plan, site.cluster)
@@ -165,7 +165,7 @@ def _served(site: Site, plan: "ServingPlan", numbers: Numbers) -> Answer:
     seen = {
         "ttft_mean": [run.ttft.mean() for run in runs],
         "ttft_p99": figures["ttft"],
-        "tpot_mean": [run.tpot.mean() for run in runs],
+        "tpot_mean": [over_requests(run.tpot) for run in runs],
         "tpot_p99": figures["tpot"],
         "e2e_p99": [np.quantile(run.end_to_end, 0.99) for run in runs],
         "goodput": figures.get("goodput", unasked),

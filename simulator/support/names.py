@@ -22,7 +22,7 @@ def same_name(text: str, candidates: Iterable[str]) -> str | None:
     names = list(candidates)
     if text in names:
         return text
-    matches = [name for name in names if _letters(name) == _letters(text)]
+    matches = [name for name in names if letters_of(name) == letters_of(text)]
     return matches[0] if len(matches) == 1 else None
 
 
@@ -34,8 +34,8 @@ def nearest(text: str, candidates: Iterable[str]) -> list[str]:
     >>> nearest("h100", ["dgx-a100", "hgx-h100"]), nearest("scaleup.bandwith", ["scale_up.bandwidth"])
     (['hgx-h100'], ['scale_up.bandwidth'])
     """  # noqa: E501
-    spelt = {_letters(name): name for name in candidates}
-    letters = _letters(text)
+    spelt = {letters_of(name): name for name in candidates}
+    letters = letters_of(text)
     parts = [
         candidate for candidate in spelt if len(letters) >= _LEAST_PART and letters in candidate
     ]
@@ -72,6 +72,6 @@ def one_of(text: str, candidates: Iterable[str]) -> str:
     return f"{text!r} is not one of {', '.join(names)}; {did_you_mean(text, names)}".rstrip("; ")
 
 
-def _letters(name: str) -> str:
+def letters_of(name: str) -> str:
     """Keep letters and digits, in lower case."""
     return "".join(letter for letter in name.lower() if letter.isalnum())

@@ -301,7 +301,7 @@ def _complaint(detail: ErrorDetails) -> str:
         tag = value["topology"] if isinstance(value, dict) else value
         return f"{field}.topology: {tag!r} is not one of {', '.join(map(str, FABRICS))}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return f"{field}: {value!r}: write a table of fields"
+        return f"{field}: {value!r}: write a table of fields".removeprefix(": ")
     message = detail["msg"].removeprefix("Value error, ")
     if kind == "value_error":
         return f"{field}: {message}" if field else message

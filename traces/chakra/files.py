@@ -17,6 +17,7 @@ from simulator.support.errors import TraceError
 from simulator.support.input_files import HEAD, beginning, unpack
 from traces.chakra.schema import METADATA, OWN, attribute_value
 from traces.chakra.stream import ChakraTrace, NodeKind, decode_stream, is_stream
+from traces.core.files import files_in
 from traces.core.rank_graph import kind_of
 
 GroupTable = dict[str, "NamedGroup"]
@@ -198,13 +199,13 @@ def read_files(path: Path) -> ChakraFiles:
     """Read a rank's file, or the files of a directory, and the tables of groups beside them."""
     if not path.is_dir():
         rank = _rank_file(path, alone=True)
-        tables, _ = _tables(_listed(path.parent), (path,))
+        tables, _ = _tables(files_in(path.parent), (path,))
         if len(tables) > 1:
             return ChakraFiles(
                 (rank,), notes=("several tables of groups are in the same directory: none is used",)
             )
         return _with_groups((rank,), tables, ())
-    files = [file for file in _listed(path) if file.is_file()]
+    files = [file for file in files_in(path) if file.is_file()]
     chosen = [file for file in files if is_chakra(beginning(file))]
     if not chosen:
         raise TraceError(f"{path}: no Chakra trace in this directory")
@@ -232,16 +233,8 @@ def _rank(file: RankFile) -> int:
 
 def group_tables(path: Path) -> tuple[Path, ...]:
     """Return the tables of groups beside a rank's file."""
-    tables, _ = _tables(_listed(path.parent), (path,))
+    tables, _ = _tables(files_in(path.parent), (path,))
     return tuple(path.parent / name for name in tables)
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TraceError(f"{folder}: cannot be read: {reason}") from error
 
 
 def _tables(

@@ -84,6 +84,15 @@ MessageFields = Sequence[tuple[int, str, str]]
 """``(number, name, type)``; a type with a ``*`` is repeated, one in capitals is a message."""
 
 
+def files_in(path: Path) -> list[Path]:
+    """List the files of a directory, in the order in which they are read."""
+    try:
+        return sorted(path.iterdir())
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise TraceError(f"{path}: cannot be read: {reason}") from error
+
+
 def message_class(messages: Mapping[str, MessageFields], name: str) -> Any:
     r"""Return the class of the message ``name``; ``messages`` maps each message to its fields.
 

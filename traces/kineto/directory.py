@@ -25,7 +25,7 @@ from traces.core.events import (
     rank_in_name,
     unknown_rank,
 )
-from traces.core.files import is_kineto
+from traces.core.files import files_in, is_kineto
 from traces.kineto.reader import (
     ASSUMED,
     LABELLED,
@@ -147,15 +147,6 @@ def rank_ahead(file: Path) -> int | None:
     if written is not None:
         return int(written[1])
     return rank_in_name(file) if begun or head.lstrip().startswith(b"[") else None
-
-
-def files_in(path: Path) -> list[Path]:
-    """List the files of a directory, in the order in which they are read."""
-    try:
-        return sorted(path.iterdir())
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TraceError(f"{path}: cannot be read: {reason}") from error
 
 
 def read_file(file: Path) -> list[RankTrace] | Skipped:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -178,6 +178,8 @@ def _parsed(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterat
         output = _tokens(row, chosen.output, where)
         if prompt and output:
             hashes = _hashes(row, where) if chosen.hashed else ()
+            if not chosen.hashed and row.get("hash_ids") is not None:
+                raise TraceError(f"{where}: hash_ids: the first line has none: give all or none")
             session, priority = row.get("session_id"), row.get("priority")
             model = row.get("model", row.get("Model"))
             yield _ParsedRequest(
@@ -251,12 +253,13 @@ def _time(row: Mapping[str, Any], columns: Format, where: str) -> float:
     value = row.get(columns.arrival)
     if columns.unit is None:
         try:
-            # Azure writes seven digits of a second; Python keeps microseconds.
-            return datetime.fromisoformat(str(value)[:26]).timestamp()
+            date = datetime.fromisoformat(str(value))
+            # In the reader's own zone, clocks go back once a year.
+            return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
             raise TraceError(f"{where}: {columns.arrival} {shown(value)} is not a time") from None
     arrival = number_of(value) * columns.unit
-    if not abs(arrival) <= CENTURY:
+    if not 0 <= arrival <= CENTURY:
         raise TraceError(f"{where}: {columns.arrival} {shown(value)} is not a time")
     return arrival
 
@@ -290,12 +293,13 @@ def _benchmark(text: str, source: str) -> Requests | None:
             f"{source}: start_times: missing, so that it is not known when requests came: give"
             " their lengths, and --rate or --concurrency, instead of the file"
         )
-    if not 0 < len(prompt) == len(output) == len(starts):
+    if not len(prompt) == len(output) == len(starts):
         raise TraceError(
             f"{source}: input_lens, output_lens and start_times have different lengths"
         )
     order = np.argsort(starts, kind="stable")
-    return Requests(starts[order] - starts.min(), prompt[order], output[order], source)
+    starts = starts[order] - starts.min(initial=np.inf)
+    return Requests(starts, prompt[order], output[order], source)
 
 
 def _numbers(data: Mapping[str, Any], name: str, source: str, *, whole: bool = True) -> Floats:

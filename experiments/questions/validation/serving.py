@@ -21,7 +21,7 @@ from experiments.evaluate.serving_clients import Closed
 from experiments.evaluate.serving_fleets import Instances, serve
 from experiments.evaluate.serving_instances import Deployment
 from experiments.provenance import Head, Inputs
-from experiments.report import Report, question
+from experiments.report import Report, or_none, question
 from experiments.settings import Watch
 from experiments.validation.errors import (
     PairErrors,
@@ -203,7 +203,7 @@ def mean_times(case: ServingCase) -> tuple[float, float]:
         decode_count=case.workers[1] if case.decode is not None else 0,
     )
     run = serve(instances, client)
-    return float(run.ttft.mean()), float(run.tpot.mean())
+    return float(run.ttft.mean()), float(np.nan_to_num(run.tpot).mean())
 
 
 def _answer(
@@ -330,14 +330,14 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
     runs = serve(deployment, requests)
     times = [
         (runs.ttft, first - requests.arrival),
-        (runs.tpot, (last - first) / np.maximum(requests.output - 1, 1)),
+        (np.nan_to_num(runs.tpot), (last - first) / np.maximum(requests.output - 1, 1)),
         (runs.end_to_end, last - requests.arrival),
     ]
     rows = tuple(
         RequestTimes(
             name,
             *(float(predicted[index]) for predicted, _ in times),
-            *(_or_none(measured[index]) for _, measured in times),
+            *(or_none(measured[index]) for _, measured in times),
         )
         for index, name in enumerate(ids)
     )
@@ -366,15 +366,11 @@ def _figures(metric: str, predicted: Floats, measured: Floats) -> list[LogFigure
             float(times.mean() if quantile is None else np.quantile(times, quantile))
             for times in (predicted, measured)
         )
-        true = _or_none(of_measured)
+        true = or_none(of_measured)
         figures.append(
             LogFigure(metric, name, of_predicted, true, error_pct(of_predicted, true or None))
         )
     return figures
-
-
-def _or_none(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def rank_correlation(measured: Sequence[float], predicted: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.evaluate.serving_changes import resources_of
+from experiments.evaluate.serving_changes import resources_of, with_more
 from experiments.evaluate.serving_clients import Closed
 from experiments.evaluate.serving_fleets import Instances
 from experiments.evaluate.serving_instances import (
@@ -29,9 +29,11 @@ from experiments.questions.validation.serving import (
     validate_serving,
     validate_serving_log,
 )
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.timed_calls import network_of, one_call
 from helpers.places import SHARED
 from simulator.support.errors import TraceError, TwofoldError, WhatIfError
-from topologies import load_cluster
+from topologies import changed, load_cluster
 from topologies.cluster.bill import LIFE, bill_of
 from traces.generate.layers import Exchange
 from traces.generate.parallelism import Parallelism
@@ -173,6 +175,47 @@ def test_a_rate_beyond_capacity_says_where_it_saturates():
     assert "saturates at about" in report.doubts[0]
 
 
+def test_requests_of_one_token_have_no_tpot_and_meet_any():
+    load = generate_requests(20, 2.0, 512, 1)
+    report = serving(deployment(), load, slo=Slo(tpot=1e-6), resources=["host"])
+    assert {row.metric for row in report.metrics} == {"ttft", "e2e", "queue"}
+    assert "TPOT" not in report.document().headline
+    assert report.utilities[0].tpot_p99_pct is None
+    assert report.goodput_fraction == 1
+    output = np.where(np.arange(20) % 2, 1, 40)
+    mixed = serving(deployment(), replace(load, output=output), seeds=1, resources=[])
+    alone = serving(deployment(), load.rows(np.arange(0, 20, 2)), seeds=1, resources=[])
+    assert mixed.metric("tpot").mean > 0.004
+    assert not mixed.doubts
+    assert alone.doubts == ()
+
+
+def test_a_surface_is_made_anew_only_if_what_it_depends_on_changes():
+    inside, across = deployment(), deployment(degrees=(16, 1, 1))
+    for resource, of_inside, of_across in (
+        ("memory.size", True, True),
+        ("scale_out.bandwidth", True, False),
+        ("memory.bandwidth", False, False),
+        ("scale_up.latency", False, False),
+    ):
+        for one_node, same in ((inside, of_inside), (across, of_across)):
+            after = with_more(one_node, resource, 2.0)
+            again = instance_surface(after, one_node.cluster) is instance_surface(one_node)
+            assert again == same, resource
+
+
+@pytest.mark.parametrize("name", ["hgx-h100", "gb200-nvl72", "dgx-v100", "a100-pcie-8"])
+def test_ranks_of_a_domain_do_not_see_the_network_between_domains(name):
+    before = load_cluster(name)
+    after = changed(before, "scale_out.bandwidth", 2.0)
+    ranks = min(before.scale_up.size, before.ranks_per_node)
+    call = one_call("all_reduce", ranks, 2.0**20)
+    times = [Scenario(call, each).costs().idle_time(call.call_view(0)) for each in (before, after)]
+    assert times[0] == times[1]
+    assert network_of(before, ranks) == network_of(after, ranks)
+    assert network_of(before, 4 * ranks) != network_of(after, 4 * ranks)
+
+
 def test_memory_is_what_weights_and_cache_take():
     """70.6e9 parameters of 8 bits on 4 ranks, vocabularies in 16; 80 layers of 2 x 2 x 128 B."""
     use = memory_use(deployment())
@@ -183,8 +226,6 @@ def test_memory_is_what_weights_and_cache_take():
 
 def test_engine_kernels_scale_with_the_network_in_a_what_if():
     base = load_cluster("hgx-h100")
-    from topologies import changed
-
     faster = changed(base, "scale_up.bandwidth", 2)
     exchange = Exchange("all_reduce", "tp", 2**22)
     p = Parallelism(tp=8)
@@ -197,7 +238,7 @@ def test_engine_kernels_scale_with_the_network_in_a_what_if():
     ("changes", "said"),
     [
         ({"degrees": (3, 1, 1)}, "tp 3 does not divide 64 heads"),
-        ({"degrees": (4, 1, 4)}, "ep 4 does not divide the experts"),
+        ({"degrees": (4, 1, 4)}, "ep 4: llama-3.1-70b has no experts"),
         ({"recipes": ("fp9", "fp8", "fp8")}, "precision"),
         ({"engine_name": "vlm"}, "did you mean vllm"),
     ],

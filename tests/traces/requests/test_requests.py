@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 
 import numpy as np
 import pytest
@@ -41,6 +42,19 @@ def test_compressed_files_are_read(tmp_path):
     assert len(read_requests(file)) == 2
 
 
+def test_dates_are_of_no_time_zone_of_the_reader(tmp_path, monkeypatch):
+    """In New York, 2:30 came an hour before 3:00 on 10 March 2024; in UTC, half an hour."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    file = tmp_path / "azure.csv"
+    first = AZURE.replace("2023-11-16 18:15:46.6805900", "2024-03-10 01:30:00.0000000")
+    file.write_text(first + "2024-03-10 03:00:00+00:00,396,109\n")
+    arrival = read_requests(file).arrival
+    monkeypatch.undo()
+    time.tzset()
+    assert arrival.tolist() == [0.0, 5400.0]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -65,6 +79,13 @@ def test_compressed_files_are_read(tmp_path):
             "line 1: hash_ids 7 is not a list",
         ),
         ('{"timestamp": 0, "input_length": 1\n', "line 1: not JSON"),
+        ("arrived_at,num_prefill_tokens,num_decode_tokens\n-1,5,1\n", "'-1' is not a time"),
+        ('{"input_lens": [], "output_lens": []}', "there is no request"),
+        (
+            '{"timestamp": 0, "input_length": 9, "output_length": 1}\n'
+            '{"timestamp": 1, "input_length": 9, "output_length": 1, "hash_ids": [1]}\n',
+            "line 2: hash_ids: the first line has none",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_line_and_field(text, said, tmp_path):

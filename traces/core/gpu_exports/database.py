@@ -234,10 +234,11 @@ def tables_in(folder: Path) -> list[Path]:
         files = sorted(file for file in folder.iterdir() if file.is_file())
     except OSError as error:
         raise _unreadable(folder, error) from error
-    return [file for file in files if file.suffix == ".parquet" and is_parquet(_head(file))]
+    return [file for file in files if file.suffix == ".parquet" and is_parquet(beginning_of(file))]
 
 
-def _head(file: Path) -> bytes:
+def beginning_of(file: Path) -> bytes:
+    """Return the first bytes; none if they are damaged, so that other files can still be read."""
     try:
         return head_of(file)
     except TraceError:

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from simulator.support.errors import TraceError
-from simulator.support.input_files import head_of
 from traces.core.events import HostKind, Job, Longs, ProfilerStep, RankTrace, Skipped
 from traces.core.gpu_exports.communicators import common_part, with_groups
+from traces.core.gpu_exports.database import beginning_of
 from traces.core.gpu_exports.export import Export, Ranges
 from traces.core.gpu_exports.processes import ExportFile, GpuProcess
 from traces.core.gpu_exports.ranks import rank_traces
@@ -70,21 +70,13 @@ def _files(path: Path, reader: ExportReader) -> tuple[list[ExportFile], tuple[Sk
             files.append(reader.read(file))
         elif not file.is_file():
             skipped.append(Skipped(file, "not a file; sub-directories are not searched"))
-        elif reader.begins(_head(file)):
+        elif reader.begins(beginning_of(file)):
             files.append(reader.read(file))
         else:
             skipped.append(Skipped(file, f"no {reader.name}"))
     if not files:
         raise TraceError(f"{path}: no {reader.name} in this directory")
     return files, tuple(skipped)
-
-
-def _head(file: Path) -> bytes:
-    """Return the first bytes; none if they are damaged, so that other files can still be read."""
-    try:
-        return head_of(file)
-    except TraceError:
-        return b""
 
 
 _STEP = re.compile(r"(?:profiler|train(?:ing)?|global)?[ _.]?(?:step|iter(?:ation)?|batch)")

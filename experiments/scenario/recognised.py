@@ -219,17 +219,15 @@ def compared(kernels: RecognisedOps, recorded: Accelerator, target: Accelerator)
     kept has none, and the same accelerator has none.
     """
     error = kernel_error(COMPARED).shared
-    peaks = [
-        (chip.peak("bf16") or 0.0) * REACHED_PEAK.get(chip.generation, COMPUTE_EFFICIENCY)
-        for chip in (recorded, target)
-    ]
-    memory = _reached_memory(recorded) / _reached_memory(target)
+    before, after = _times(recorded), _times(target)
+    peaks = [(t.chip.peak("bf16") or 0.0) * t.compute_efficiency for t in (before, after)]
+    bandwidths = [t.chip.memory_bandwidth * t.memory_efficiency for t in (before, after)]
+    memory = bandwidths[0] / bandwidths[1]
     by = dict.fromkeys((_BY_MEMORY, _FEW_ROWS), (memory, error))
     by[_BY_PEAK] = peaks[0] / peaks[1] if all(peaks) else 1.0, error
     scaled = np.array([by.get(how, (1.0, 0.0)) for how in range(_HOWS)])[kernels.how]
     # A type of which a peak is not given, such as fp32, compares as the memory's bandwidths do.
     by_shape = np.full((len(kernels.shapes), 2), (memory, error))
-    before, after = _times(recorded), _times(target)
     for number, shape in enumerate(kernels.shapes):
         with suppress(WorkloadError):
             by_shape[number, 0] = _seconds(after, shape) / _seconds(before, shape)
@@ -258,11 +256,6 @@ def _seconds(times: KernelTimes, shape: Shape) -> float:
     Without it a kernel of few bytes would take a thousand times as long where there are tables.
     """
     return times.time(shape).seconds + (0.0 if times.sources else LAUNCHED)
-
-
-def _reached_memory(chip: Accelerator) -> float:
-    """Return the achieved memory bandwidth of large transfers (B/s)."""
-    return chip.memory_bandwidth * REACHED_MEMORY.get(chip.generation, MEMORY_EFFICIENCY)
 
 
 _LEAST_ALIKE = 0.8

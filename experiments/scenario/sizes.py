@@ -214,11 +214,14 @@ def _with_kernels(scenario: Scenario, kernels: ShapedKernels, factors: Factors) 
 
 
 def _host_limit(scenario: Scenario) -> str:
-    """Say how long the step takes without host code, if that is much less."""
-    recorded = replace(scenario, engine="analytic")
+    """Say how long a rank's host code takes, and the step without it, if that is much less."""
+    recorded, workload = replace(scenario, engine="analytic"), scenario.workload
     least = Scaled(What.HOST, times=0.0).apply(recorded).scenario.run().makespan
-    waits = recorded.run().makespan > _MOST_WAITING * least
-    return f"; waits for the host: {format_quantity(least, 's')} without" if waits else ""
+    if recorded.run().makespan <= _MOST_WAITING * least:
+        return ""
+    code = np.bincount(workload.rank, workload.duration * (workload.part == What.HOST)).max()
+    host, without = (format_quantity(float(time), "s") for time in (code, least))
+    return f"; waits for the host, whose code takes {host}: {without} without"
 
 
 def _reducing_gradients(workload: Workload) -> Mask:

@@ -4,9 +4,12 @@ Of the tables beside the checkout (``../shared/reference/kernels``, or ``FOLDER`
 products that take 100 us or more, what steps spend their time on: a random tenth predicted from the
 others (``measured``), each table from the same of every other accelerator of its generation
 (``carried over``), each by the roofline at the efficiencies of answers (``roofline``), and the
-ratio of two accelerators' times by that of their rooflines (``compared``). ``shared`` is the
+ratio of two accelerators' times by that of their rooflines (``compared``). Of the programs that
+were recorded on two GPUs of one generation (``traces/live/gpu/cards``), every kernel of one from
+the same kernel of the other (``alike``). ``shared`` is the
 standard deviation, about zero, of the logarithm that the products of one table are off by in their
-median: what does not average out in a step. ``--write`` writes what answers read.
+median, or the kernels of one program in their sum: what does not average out in a step.
+``--write`` writes what answers read.
 """
 
 import csv
@@ -26,17 +29,22 @@ from rich.table import Table
 from benchmarks.kernel_rows import Reading, Rows, believed
 from benchmarks.kernel_tables import FEWEST, build_tables
 from benchmarks.kernels import LEFT_OUT, REFERENCE, accelerators, machine, predicted, read_folder
+from experiments.scenario.recognised import as_tabled, compared_alike, recognise
 from simulator.accelerators import Accelerator
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import TwofoldError
+from simulator.workload import What, Workload
+from topologies import load_cluster
 from traces.generate.kernel_times.families import FAMILIES, Key, roofline
 from traces.generate.kernel_times.shapes import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
 from traces.generate.kernel_times.tables import carry_over
-from traces.generate.kernel_times.times import COMPARED, KERNEL_ERRORS, KernelError
+from traces.generate.kernel_times.times import ALIKE, COMPARED, KERNEL_ERRORS, KernelError
+from traces.load import load
 
 FAMILY = "gemm"
 LEAST = 100e-6
 """Products that take less (s) are of small steps, and partly how long a kernel takes to begin."""
+CARDS = Path(__file__).parents[1] / "traces" / "live" / "gpu" / "cards"
 _FEWEST = 30
 """Products of a table that its median needs."""
 
@@ -86,6 +94,7 @@ def kernel_errors(readings: Mapping[str, Reading]) -> Iterator[KernelError]:
     yield _error("carried over", _from_relatives(readings, tables))
     yield _error("roofline", _by_roofline(tables))
     yield _error(COMPARED, _compared(tables))
+    yield _alike()
 
 
 _Tables = Mapping[tuple[str, Key], Rows]
@@ -134,6 +143,40 @@ def _compared(tables: _Tables) -> _Logarithms:
             before = np.array([at[tuple(point)] for point in points.tolist()])
             rates = [_roofline(key, points, machine(name)) for name in (own, other)]
             yield _off(before * rates[1] / rates[0], theirs.times[both])
+
+
+def _alike(folder: Path = CARDS) -> KernelError:
+    """Scale the kernels of programs to the other GPU of their generation on which they ran."""
+    by_kernel, by_program = [], []
+    for file in sorted(folder.glob("h[12]00-*.json.gz")):
+        own, program = file.name.split("-", 1)
+        other = "h200" if own == "h100" else "h100"
+        twin = folder / f"{other}-{program}"
+        if not twin.exists():
+            continue
+        workloads = [load(str(each)).workload for each in (file, twin)]
+        before, after = (workload.duration[_kernels(workload)] for workload in workloads)
+        recognised = recognise(workloads[0], str(file), alike=True)
+        clusters = (load_cluster(str(folder / f"{name}.yaml")) for name in (own, other))
+        ratio = compared_alike(recognised, *(as_tabled(each.accelerator) for each in clusters))
+        ratio = ratio[_kernels(workloads[0]), 0]
+        by_kernel.append(np.abs(before * ratio / after - 1))
+        by_program.append(float(np.log((before * ratio).sum() / after.sum())))
+    off = np.concatenate(by_kernel)
+    return KernelError(
+        ALIKE,
+        tables=len(by_program),
+        products=len(off),
+        median_pct=round(100 * float(np.median(off)), 1),
+        p90_pct=round(100 * float(np.quantile(off, 0.9)), 1),
+        shared=round(float(np.sqrt(np.mean(np.square(by_program)))), 4),
+    )
+
+
+def _kernels(workload: Workload) -> Longs:
+    """Return the ops that compute, in the order of their starts."""
+    ops = np.flatnonzero(workload.what == What.COMPUTE)
+    return ops[np.argsort(workload.measured_start[ops], kind="stable")]
 
 
 def _roofline(key: Key, points: Floats, chip: Accelerator) -> Floats:

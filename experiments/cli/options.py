@@ -105,9 +105,9 @@ def _costs() -> Iterable[str]:
 
 
 def _resources() -> Iterable[str]:
-    from experiments.scenario.resources import RESOURCES
+    from experiments.scenario.resources import BY_NAME, RESOURCES
 
-    return RESOURCES
+    return (*RESOURCES, *BY_NAME)
 
 
 def _rules() -> Iterable[str]:

@@ -14,8 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
-from experiments.scenario.change import CLUSTER_RESOURCES, Change, is_of_links
-from experiments.scenario.resources import RANKS, better, utility_pct
+from experiments.scenario.change import (
+    CLUSTER_RESOURCES,
+    RANKS,
+    Change,
+    is_of_links,
+    times_as_good,
+    utility_pct,
+)
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import MOST
 from simulator.accelerators import compute_capability, models, named, vendor
@@ -211,7 +217,7 @@ class Doubts:
         busy = float(np.mean([row.compute for row in rows])) / step
         if busy <= _BUSY:
             return ""
-        faster = better("compute").apply(self._plain).scenario
+        faster = times_as_good("compute").apply(self._plain).scenario
         now = self._plain.run().makespan
         alone = utility_pct(now, faster.run().makespan)
         if alone >= 100 * busy / 4:
@@ -220,7 +226,7 @@ class Doubts:
         moving = float(np.mean([row.communication for row in rows]))
         beside = {
             "communication": (moving, _faster_calls(faster)),
-            "host code": (host, better("host").apply(faster).scenario),
+            "host code": (host, times_as_good("host").apply(faster).scenario),
         }
         saved = {
             name: utility_pct(now, scenario.run().makespan)
@@ -267,7 +273,7 @@ class Doubts:
         plain = self._plain
         now, saved = plain.run().makespan, dict[str, float]()
         for tier, names in names_of.items():
-            change = Change(parts=sum((better(name).parts for name in names), ()))
+            change = Change(parts=tuple(map(times_as_good, names)))
             saved[tier] = utility_pct(now, change.apply(plain).scenario.run().makespan)
         return {
             tier: f"hidden: {much[tier]:.0f} % of the step is exposed communication on {tier}, but "
@@ -285,7 +291,7 @@ _BUSY = 0.75
 def _faster(scenario: Scenario, ranks: Iterable[str] = (), factor: float = 2.0) -> Scenario:
     """Return a scenario with links, and the named resources of ranks, ``factor`` times as fast."""
     names = (*filter(is_of_links, resource_values(scenario.cluster)), *ranks)
-    parts = sum((better(name, factor).parts for name in names), ())
+    parts = tuple(times_as_good(name, factor) for name in names)
     return Change(parts=parts).apply(scenario).scenario
 
 

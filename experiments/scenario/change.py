@@ -25,6 +25,8 @@ from topologies.cluster.changed import resource_range
 from topologies.cluster.kinds import by_kind, differing, split_resource
 from topologies.faults import Drawn, Fault, chosen, lots
 
+MEMORY_BANDWIDTH = "memory.bandwidth"
+"""Bandwidth of the accelerators' memory (HBM)."""
 CLUSTER_RESOURCES = {
     "scale_up.bandwidth": "B/s",
     "scale_up.latency": "s",
@@ -35,6 +37,8 @@ CLUSTER_RESOURCES = {
     "pcie.bandwidth": "B/s",
 }
 """Values of the cluster that can be multiplied, and their units."""
+RANKS = {"compute": What.COMPUTE, "host": What.HOST}
+"""Resources of the ranks, and the ops that they speed up; copies depend on memory and bus."""
 BUS_BANDWIDTH = "pcie.bandwidth"
 """The value that limits copies between host and device, besides the network's traffic."""
 LINKS = tuple(name for name, unit in CLUSTER_RESOURCES.items() if unit in ("B/s", "s"))
@@ -177,6 +181,26 @@ class Multiplied:
             except TopologyError as error:
                 raise WhatIfError(f"{self.resource} makes another network: {error}") from error
         return Changed(changed, note)
+
+
+def times_as_good(resource: str, factor: float = 2.0) -> Scaled | Multiplied:
+    """Make a value of the cluster, or what a rank does, ``factor`` times as good.
+
+    Examples
+    --------
+    >>> times_as_good("scale_up.latency", 4.0)
+    Multiplied(resource='scale_up.latency', times=1.0, over=4.0)
+    """
+    if resource in RANKS:
+        return Scaled(RANKS[resource], over=factor)
+    if resource.endswith("latency"):
+        return Multiplied(resource, over=factor)
+    return Multiplied(resource, times=factor)
+
+
+def utility_pct(base: float, changed: float) -> float:
+    """Return the utility in percent of the step: 100 (base - changed) / base (arXiv 2605.06544)."""
+    return 100 * (base - changed) / base if base else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
 """Changes to the cluster: a resource set to a value, another network, another accelerator."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from experiments.scenario.change import (
+    MEMORY_BANDWIDTH,
     Changed,
     Edited,
     Multiplied,
@@ -18,7 +20,7 @@ from experiments.scenario.words import check_factor
 from simulator.edits.ops import durations_scaled
 from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import WhatIfError
-from simulator.support.quantities import parse_quantity
+from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.topology import SCALE_OUT
 from simulator.workload import What
 from topologies import Cluster, catalog, load_cluster, place, resource_values, with_topology
@@ -30,7 +32,7 @@ from topologies.cluster.schema import kinds_of
 
 def set_resource(resource: str, text: str) -> Edited:
     """Set a value of the cluster, given with its unit; a count is a bare number."""
-    unit = unit_of_value(resource)
+    unit = "B/s" if resource == MEMORY_BANDWIDTH else unit_of_value(resource)
     if unit in ("B/s", "s"):
         value = parse_quantity(text, unit)
     elif text.isdecimal():
@@ -41,6 +43,8 @@ def set_resource(resource: str, text: str) -> Edited:
         raise WhatIfError(f"{resource}: {text!r} is not positive")
 
     def apply(scenario: Scenario) -> Changed:
+        if resource == MEMORY_BANDWIDTH:
+            return memory_bandwidth(value / _own_memory_bandwidth(scenario)).apply(scenario)
         values = resource_values(scenario.cluster)
         kinds = by_kind(scenario.cluster, resource, values)
         if kinds and differing(kinds):
@@ -52,6 +56,15 @@ def set_resource(resource: str, text: str) -> Edited:
         return Multiplied(resource, factor).apply(scenario)
 
     return Edited(apply)
+
+
+def _own_memory_bandwidth(scenario: Scenario) -> float:
+    views = kinds_of(scenario.cluster).values() if scenario.cluster.node_kinds else ()
+    values = {each.accelerator.memory_bandwidth for each in views or (scenario.cluster,)}
+    if len(values) > 1 or None in values:
+        why = "kinds of node differ in" if len(values) > 1 else "the cluster does not give"
+        raise WhatIfError(f"{why} {MEMORY_BANDWIDTH}: write {MEMORY_BANDWIDTH} x2")
+    return float(values.pop() or 0.0)
 
 
 def other_cluster(name: str) -> Edited:
@@ -142,94 +155,150 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
             raise WhatIfError(
                 f"kernels last as on {timed.name}: write the accelerator in front of the cluster"
             )
-        if scenario.cluster.node_kinds:
-            scenario = scenario.whole()  # copies sit on nodes of other kinds
-        workload, cluster = scenario.workload, scenario.cluster
-        if workload.flops is None and workload.traffic is None:
-            return _recognised(scenario, chip, kind)
-        from experiments.scenario.recognised import weighted_uncertainty
-        from traces.generate.kernel_times.times import COMPARED, kernel_error
-
-        flops, traffic = (
-            np.zeros(len(workload)) if amount is None else np.nan_to_num(amount)
-            for amount in (workload.flops, workload.traffic)
-        )
-        is_known = (workload.what == What.COMPUTE) & ((flops > 0) | (traffic > 0))
-        chips, before = _recorded_times(scenario, is_known, flops, traffic)
-        if kind is not None:
-            is_known &= ops_of_kind(scenario, kind)
-            chips = [kinds_of(cluster)[kind].accelerator.name]
-        if not is_known.any():
-            raise WhatIfError("the trace gives no kernel's FLOPs or bytes")
-        after = _roofline(chip, flops, traffic)
-        ratio = np.divide(after, before, out=np.ones(len(workload)), where=is_known)
-        unscaled = int(((workload.what == What.COMPUTE) & ~is_known).sum())
-        kept = "of unknown work kept" if kind is None else "of other kinds or unknown work kept"
-        note = (
-            f"{' and '.join(chips)} → {chip.name}: {count_ops(workload, is_known)}; {unscaled:,}"
-            f" {kept}"
-        )
-        faster = durations_scaled(workload, is_known, ratio)
-        unsure = np.where(is_known & (after != before), kernel_error(COMPARED).shared, 0.0)
-        error = scenario.kernel_error + weighted_uncertainty(faster, unsure)
-        after_scenario = replace(scenario, workload=faster, kernel_error=error, timed_on=None)
-        return Changed(
-            replace(after_scenario, cluster=_with_accelerator(cluster, chip, kind)), note
-        )
+        return _exchanged(scenario, lambda _: chip, kind)
 
     return Edited(apply)
 
 
-def _recognised(scenario: Scenario, target: AcceleratorTable, kind: str | None) -> Changed:
+def memory_bandwidth(factor: float) -> Edited:
+    """Multiply the bandwidth of the accelerators' memory, as another accelerator would have it.
+
+    Kernels last as :func:`accelerate` says for one of the same generation.
+    """
+    check_factor(factor)
+
+    def faster(chip: AcceleratorTable) -> AcceleratorTable:
+        if chip.memory_bandwidth is None:
+            raise WhatIfError("the cluster does not give accelerator.memory_bandwidth")
+        return chip.model_copy(update={"memory_bandwidth": factor * chip.memory_bandwidth})
+
+    def apply(scenario: Scenario) -> Changed:
+        timed = scenario.timed_on
+        if timed is not None:
+            raise WhatIfError(
+                f"kernels last as on {timed.name}: write memory.bandwidth in front of the cluster"
+            )
+        return _exchanged(scenario, faster, None)
+
+    return Edited(apply)
+
+
+_Exchange = Callable[[AcceleratorTable], AcceleratorTable]
+
+
+def _exchanged(scenario: Scenario, exchange: _Exchange, kind: str | None) -> Changed:
+    """Exchange accelerators, of one kind of node or of all."""
+    if scenario.cluster.node_kinds:
+        scenario = scenario.whole()  # copies sit on nodes of other kinds
+    workload, cluster = scenario.workload, scenario.cluster
+    if workload.flops is None and workload.traffic is None:
+        return _recognised(scenario, exchange, kind)
+    from experiments.scenario.recognised import weighted_uncertainty
+    from traces.generate.kernel_times.times import COMPARED, kernel_error
+
+    flops, traffic = (
+        np.zeros(len(workload)) if amount is None else np.nan_to_num(amount)
+        for amount in (workload.flops, workload.traffic)
+    )
+    is_known = (workload.what == What.COMPUTE) & ((flops > 0) | (traffic > 0))
+    before, after = _rooflines(scenario, is_known, flops, traffic, exchange)
+    if kind is not None:
+        is_known &= ops_of_kind(scenario, kind)
+    if not is_known.any():
+        raise WhatIfError("the trace gives no kernel's FLOPs or bytes")
+    ratio = np.divide(after, before, out=np.ones(len(workload)), where=is_known)
+    unscaled = int(((workload.what == What.COMPUTE) & ~is_known).sum())
+    kept = "of unknown work kept" if kind is None else "of other kinds or unknown work kept"
+    note = (
+        f"{_names(scenario, exchange, kind)}: {count_ops(workload, is_known)}; {unscaled:,} {kept}"
+    )
+    faster = durations_scaled(workload, is_known, ratio)
+    unsure = np.where(is_known & (after != before), kernel_error(COMPARED).shared, 0.0)
+    error = scenario.kernel_error + weighted_uncertainty(faster, unsure)
+    after_scenario = replace(scenario, workload=faster, kernel_error=error, timed_on=None)
+    return Changed(
+        replace(after_scenario, cluster=_with_accelerator(cluster, exchange, kind)), note
+    )
+
+
+def _recognised(scenario: Scenario, exchange: _Exchange, kind: str | None) -> Changed:
     """Scale recognised kernels, each by the table of its kind."""
     from experiments.scenario.recognised import (
+        are_alike,
         as_tabled,
         chips_of,
         compared,
+        compared_alike,
         recognise,
         weighted_uncertainty,
     )
 
-    workload, cluster = scenario.workload, scenario.cluster
-    factors, chips = np.full((len(workload), 2), (1.0, 0.0)), []
-    kernels = recognise(workload, scenario.trace)
+    workload = scenario.workload
+    factors = np.full((len(workload), 2), (1.0, 0.0))
+    pairs = [
+        (members, as_tabled(chip), as_tabled(exchange(chip)))
+        for members, chip in chips_of(scenario)
+    ]
+    alike = all(are_alike(*chips) for _, *chips in pairs)
+    kernels = recognise(workload, scenario.trace, alike=alike)
     is_concerned = (
         np.ones(len(workload), dtype=np.bool_) if kind is None else ops_of_kind(scenario, kind)
     )
-    for members, chip in chips_of(scenario):
+    for members, *chips in pairs:
         of_members = (
             is_concerned & (workload.rank >= members.start) & (workload.rank < members.stop)
         )
         if of_members.any():
-            factors[of_members] = compared(kernels, as_tabled(chip), as_tabled(target))[of_members]
-            chips.append(chip.name)
+            compare = compared_alike if alike else compared
+            factors[of_members] = compare(kernels, *chips)[of_members]
     scaled = durations_scaled(workload, is_concerned & kernels.scaled, factors[:, 0])
-    note = f"{' and '.join(dict.fromkeys(chips))} → {target.name}: {kernels.described()}"
+    note = f"{_names(scenario, exchange, kind)}: {kernels.described()}"
     error = scenario.kernel_error + weighted_uncertainty(scaled, factors[:, 1])
     after = replace(scenario, workload=scaled, kernel_error=error, timed_on=None)
-    return Changed(replace(after, cluster=_with_accelerator(cluster, target, kind)), note)
+    return Changed(
+        replace(after, cluster=_with_accelerator(scenario.cluster, exchange, kind)), note
+    )
 
 
-def _recorded_times(
-    scenario: Scenario, is_known: Mask, flops: Floats, traffic: Floats
-) -> tuple[list[str], Floats]:
-    """Return the ranks' accelerators, and the least time of each op on its own one (s)."""
+def _names(scenario: Scenario, exchange: _Exchange, kind: str | None) -> str:
+    """Name what is exchanged: ``A100-SXM4-80GB → H100-SXM5-80GB``, or the bandwidths."""
+    from experiments.scenario.recognised import chips_of
+
+    chips = [chip for _, chip in chips_of(scenario)]
+    if kind is not None:
+        chips = [kinds_of(scenario.cluster)[kind].accelerator]
+    pairs = [(chip, exchange(chip)) for chip in chips]
+    if all(before.name == after.name for before, after in pairs):
+        texts = [
+            [format_quantity(each.memory_bandwidth or 0.0, "B/s") for each in pair]
+            for pair in pairs
+        ]
+    else:
+        texts = [[each.name for each in pair] for pair in pairs]
+    before, after = (" and ".join(dict.fromkeys(side)) for side in zip(*texts, strict=True))
+    return f"{before} → {after}"
+
+
+def _rooflines(
+    scenario: Scenario, is_known: Mask, flops: Floats, traffic: Floats, exchange: _Exchange
+) -> tuple[Floats, Floats]:
+    """Return the least time of each op (s) on the accelerator of its rank, and after exchange."""
     workload = scenario.workload
-    least, chips = np.zeros(len(workload)), []
+    least = np.zeros((2, len(workload)))
     from experiments.scenario.recognised import chips_of
 
     for members, chip in chips_of(scenario):
         of_members = is_known & (workload.rank >= members.start) & (workload.rank < members.stop)
-        least[of_members] = _roofline(chip, flops[of_members], traffic[of_members])
-        chips.append(chip.name)
-    return list(dict.fromkeys(chips)), least
+        for row, each in enumerate((chip, exchange(chip))):
+            least[row, of_members] = _roofline(each, flops[of_members], traffic[of_members])
+    return least[0], least[1]
 
 
-def _with_accelerator(cluster: Cluster, chip: AcceleratorTable, kind: str | None) -> Cluster:
+def _with_accelerator(cluster: Cluster, exchange: _Exchange, kind: str | None) -> Cluster:
     """Return the cluster with another accelerator, of one kind of node or of all."""
 
     def like(current: AcceleratorTable) -> AcceleratorTable:
-        return chip.model_copy(update={"generation": current.generation})
+        return exchange(current).model_copy(update={"generation": current.generation})
 
     views = kinds_of(cluster)
     kinds = {

@@ -14,6 +14,7 @@ from functools import partial
 from experiments.scenario import cluster, faults, ops
 from experiments.scenario.change import (
     CLUSTER_RESOURCES,
+    MEMORY_BANDWIDTH,
     Change,
     Edited,
     Multiplied,
@@ -122,6 +123,9 @@ def _scale(clause: Clause) -> Part:
         return act(which, factor)
     name = _only_word(named)
     resource = _resource(name)
+    if resource == MEMORY_BANDWIDTH:
+        clause.for_all_ranks()
+        return cluster.memory_bandwidth(factor)
     if resource is not None:
         clause.for_all_ranks()
         return Multiplied(resource, factor)
@@ -280,7 +284,9 @@ def _resource(name: Word) -> str | None:
     if name.quoted:
         return None
     plain, kind = split_resource(name.text)
-    resource = same_name(plain, CLUSTER_RESOURCES)
+    resource = same_name(plain, (*CLUSTER_RESOURCES, MEMORY_BANDWIDTH))
+    if resource == MEMORY_BANDWIDTH and kind is not None:
+        raise WhatIfError(f"{MEMORY_BANDWIDTH} is that of all kinds of node")
     if resource is not None and kind is not None:
         tier, _, field = resource.partition(".")
         return f"{tier}@{kind}.{field}"

@@ -12,18 +12,21 @@ import numpy as np
 from experiments.scenario.change import (
     BUS_BANDWIDTH,
     CLUSTER_RESOURCES,
+    MEMORY_BANDWIDTH,
     Change,
-    Multiplied,
-    Scaled,
     cluster_values,
     is_of_links,
+    times_as_good,
     unit_of_value,
     value_text,
 )
+from experiments.scenario.change import RANKS as RANKS
+from experiments.scenario.change import utility_pct as utility_pct
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import PARTS
 from simulator.support.errors import TwofoldError, WhatIfError
 from simulator.support.names import did_you_mean, same_name
+from simulator.support.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from simulator.workload import What
@@ -33,10 +36,11 @@ from topologies.cluster.changed import changed
 from topologies.cluster.kinds import by_kind, differing, split_resource
 from topologies.cluster.prices import NETWORK_PARTS
 
-RANKS = {"compute": What.COMPUTE, "host": What.HOST}
-"""Resources of the ranks, and the ops that they speed up; copies depend on memory and bus."""
 RESOURCES = (*CLUSTER_RESOURCES, *RANKS)
-"""Every resource that can be asked about, by name."""
+"""Every resource that a question asks about unless some are named."""
+BY_NAME = (MEMORY_BANDWIDTH,)
+"""Resources that are asked about by name only: the kernels of a trace are recognised for it, which
+reads the trace again."""
 
 
 def better(resource: str, factor: float = 2.0) -> Change:
@@ -57,11 +61,11 @@ def better(resource: str, factor: float = 2.0) -> Change:
     if not 0 < factor < np.inf:
         raise WhatIfError(f"{resource}: factor {factor!r} is not positive and finite")
     resource = check_resource(resource)
-    if resource in RANKS:
-        return Change(parts=(Scaled(RANKS[resource], over=factor),))
-    if resource.endswith("latency"):
-        return Change(parts=(Multiplied(resource, over=factor),))
-    return Change(parts=(Multiplied(resource, times=factor),))
+    if resource == MEMORY_BANDWIDTH:
+        from experiments.scenario.cluster import memory_bandwidth
+
+        return Change(parts=(memory_bandwidth(factor),))
+    return Change(parts=(times_as_good(resource, factor),))
 
 
 def improve(scenario: Scenario, resource: str, factor: float) -> Scenario:
@@ -93,11 +97,11 @@ def check_resource(name: str) -> str:
     plain, kind = split_resource(name)
     if kind is not None and (tier := same_name(plain, CLUSTER_RESOURCES)):
         return f"{tier.partition('.')[0]}@{kind}.{tier.partition('.')[2]}"
-    resource = same_name(name, RESOURCES)
+    resource = same_name(name, (*RESOURCES, *BY_NAME))
     if resource is None and is_of_links(name):
         return name  # only the cluster knows whether a graph has such links
     if resource is None:
-        raise WhatIfError(_unknown(name, RESOURCES))
+        raise WhatIfError(_unknown(name, (*RESOURCES, *BY_NAME)))
     return resource
 
 
@@ -114,7 +118,7 @@ def check_resources(names: Iterable[str], cluster: Cluster) -> None:
     WhatIfError
         With what the cluster has, and the nearest of them.
     """
-    choices = every_resource(cluster)
+    choices = (*every_resource(cluster), *BY_NAME)
     for name in names:
         if name not in choices:
             raise WhatIfError(f"{cluster.name}: {_unknown(name, choices)}")
@@ -147,15 +151,13 @@ def factor_means(resource: str) -> str:
     return spelt[field]
 
 
-def utility_pct(base: float, changed: float) -> float:
-    """Return the utility in percent of the step: 100 (base - changed) / base (arXiv 2605.06544)."""
-    return 100 * (base - changed) / base if base else 0.0
-
-
 def value_of(scenario: Scenario, resource: str, factor: float = 1.0) -> str:
     """Format ``factor`` times a resource, with its unit."""
     if resource in RANKS:
         return f"{factor:g}x"
+    if resource == MEMORY_BANDWIDTH:
+        bandwidth = scenario.cluster.accelerator.memory_bandwidth
+        return "none" if bandwidth is None else format_quantity(factor * bandwidth, "B/s")
     if resource not in resource_values(scenario.cluster):
         return "none"
     by = 1 / factor if resource.endswith("latency") else factor
@@ -170,6 +172,9 @@ def amount_of(scenario: Scenario, resource: str, factor: float = 1.0) -> float |
     """
     if resource in RANKS:
         return factor
+    if resource == MEMORY_BANDWIDTH:
+        bandwidth = scenario.cluster.accelerator.memory_bandwidth
+        return None if bandwidth is None else factor * bandwidth
     values = resource_values(scenario.cluster)
     kinds = by_kind(scenario.cluster, resource, values)
     if kinds and differing(kinds):
@@ -180,6 +185,8 @@ def amount_of(scenario: Scenario, resource: str, factor: float = 1.0) -> float |
 
 def unit_of(resource: str) -> str:
     """Return the unit of :func:`amount_of`: "1" for a multiple of what was recorded."""
+    if resource == MEMORY_BANDWIDTH:
+        return "B/s"
     return "1" if resource in RANKS else unit_of_value(resource)
 
 
@@ -187,8 +194,8 @@ def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
     """Return why a resource cannot matter to this job; "" if it can."""
     resource = split_resource(resource)[0]
     workload = scenario.workload
-    if resource == "compute":
-        return "" if (workload.what == What.COMPUTE).any() else "no kernels; the host computes"
+    if resource in ("compute", MEMORY_BANDWIDTH):
+        return _why_no_kernels(scenario, resource)
     if resource == "host":
         return "" if (workload.part == What.HOST).any() else "no host ops in the trace"
     if resource == BUS_BANDWIDTH and workload.over_bus.any():
@@ -205,6 +212,14 @@ def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
         return "" if moved.get(SCALE_OUT) else _one_domain(scenario)
     tier = resource.partition(".")[0]
     return "" if moved.get(tier) else _no_traffic(scenario, tier)
+
+
+def _why_no_kernels(scenario: Scenario, resource: str) -> str:
+    memory = scenario.cluster.accelerator.memory_bandwidth
+    if resource == MEMORY_BANDWIDTH and memory is None:
+        return "the cluster file has no accelerator.memory_bandwidth"
+    has_kernels = (scenario.workload.what == What.COMPUTE).any()
+    return "" if has_kernels else "no kernels; the host computes"
 
 
 _NO_BUS = "the cluster file has no pcie.bandwidth, with which the step's copies would scale"

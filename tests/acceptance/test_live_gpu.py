@@ -27,11 +27,14 @@ KNOWN = {
     ("loads-ahead", "host x2"): "host code unpacks a batch: at the worker's pace",
     ("feeds-drawn", "host x2"): "the profiler took 13 % of the host's time, hidden by copies",
 }
-MISSED = {"two-groups-4"}
-"""Recordings whose median is beyond the limit: both groups' calls share one queue of a rank."""
+MISSED = {"two-groups-4", "h100-decodes-128-eager"}
+"""Recordings whose median is beyond the limit: both groups' calls share one queue of a rank; and
+the profiler makes a short step 4 % longer."""
 
 
-@pytest.mark.parametrize(("table", "median"), [("gpu", 1.5), ("ranks", 4.0), ("gpu/sizes", 1.0)])
+@pytest.mark.parametrize(
+    ("table", "median"), [("gpu", 1.5), ("ranks", 4.0), ("gpu/sizes", 1.0), ("gpu/cards", 2.5)]
+)
 def test_what_was_asked_is_what_followed(table: str, median: float) -> None:
     errors = defaultdict(dict)
     for point in validate(against=[LIVE / table / "pairs.csv"]).points:

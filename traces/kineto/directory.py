@@ -8,7 +8,7 @@ missing ranks above the highest, which cannot be distinguished from a sample.
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +17,7 @@ from simulator.support.errors import TraceError
 from simulator.support.input_files import PACKED, head_of, open_file
 from simulator.support.quantities import format_ranks, some_ranks
 from traces.core.events import (
+    NAMED,
     Job,
     JobHead,
     RankHead,
@@ -28,6 +29,7 @@ from traces.core.events import (
 from traces.core.files import files_in, is_kineto
 from traces.kineto.reader import (
     ASSUMED,
+    IN_NAME,
     LABELLED,
     ForeignFile,
     named_json,
@@ -69,7 +71,7 @@ def read_job(path: Path, *, sample: bool = False, ranks: Sequence[int] = ()) -> 
 
     def read() -> Iterator[Sequence[ReadRank] | Skipped]:
         of_files = map(read_file, chosen.files)
-        for read_ones in of_files if path.is_dir() else [read_ranks(path, alone=True)]:
+        for read_ones in of_files if path.is_dir() else [_read_alone(path)]:
             if isinstance(read_ones, Skipped):
                 yield read_ones
                 continue
@@ -80,6 +82,15 @@ def read_job(path: Path, *, sample: bool = False, ranks: Sequence[int] = ()) -> 
     job = job_of(path, *ranks_of(path, read(), chosen), sample=sample, chosen=chosen)
     with_events = tuple(traces[head] for head in job.ranks)
     return Job(with_events, job.job_ranks, job.job_ranks_source, job.skipped, job.notes)
+
+
+def _read_alone(path: Path) -> Sequence[RankTrace]:
+    """Read a single file; a number in its name is a rank if it says so, or calls are of more."""
+    ranks = read_ranks(path, alone=True)
+    of_name = [rank for rank in ranks if rank.rank_source == IN_NAME]
+    if not of_name or NAMED.search(path.name) or largest_group(of_name[0]) > of_name[0].rank:
+        return ranks
+    return [replace(of_name[0], rank=0, rank_source=ASSUMED)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ from traces.kineto.schema import (
 
 MOST_RANKS = 10**7
 ASSUMED = "assumed: the only file"
+IN_NAME = "file name"
 """Source of the rank if it is not recorded."""
 
 
@@ -315,7 +316,7 @@ def rank_of_file(path: Path, header: KinetoHeader, *, alone: bool) -> tuple[int,
         return written, "distributedInfo"
     named = rank_in_name(path)
     if named is not None:
-        return named, "file name"
+        return named, IN_NAME
     if alone:
         return 0, ASSUMED
     raise unknown_rank(path)

@@ -24,6 +24,7 @@ import torch
 
 from benchmarks.live.anonymous import anonymised
 from benchmarks.live.gpu import named
+from benchmarks.live.gpu.cards import CARDS
 from benchmarks.live.gpu.kernels import kernel_rows
 from benchmarks.live.gpu.models import SIZES, Size, captured, changes, drawn, training
 from benchmarks.live.gpu.programs import PROGRAMS, Machine, Scales, Step
@@ -273,6 +274,38 @@ def _model(size: Size, folder: Path, *, recorded: bool) -> dict[str, str]:
     }
 
 
+def cards(folder: Path, options: argparse.Namespace) -> None:
+    """Time and record real programs, for what another card makes of them."""
+    rows: list[dict[str, str]] = []
+    for name, make in CARDS.items():
+        try:
+            rows.append(_card(name, make(), folder, recorded=not options.timings_only))
+        except Exception:
+            traceback.print_exc()
+        _write(folder / "cards.csv", tuple(rows[0]) if rows else (), rows)
+        torch.cuda.empty_cache()
+
+
+def _card(name: str, step: Step, folder: Path, *, recorded: bool) -> dict[str, str]:
+    def waited() -> None:
+        step()
+        torch.cuda.synchronize()
+
+    values = timed(waited)
+    middle = statistics.median(values)
+    mad = statistics.median(abs(value - middle) for value in values)
+    profiled = record(waited, folder / f"{name}.json.gz", 2) if recorded else float("nan")
+    times = f"{1e3 * middle:9.3f} ms +- {1e6 * mad:6.1f} us, profiled {1e3 * profiled:.3f}"
+    _say(f"{name:28} {times}")
+    return {
+        "trace": f"{name}.json.gz",
+        "card": torch.cuda.get_device_name(),
+        "step_s": f"{middle:.7f}",
+        "mad_s": f"{mad:.7f}",
+        "profiled_s": f"{profiled:.7f}",
+    }
+
+
 def kernels(folder: Path, options: argparse.Namespace) -> None:
     """Time kernels of many shapes."""
     rows = list(kernel_rows(options.seed or 20261126))
@@ -363,6 +396,7 @@ def _write(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, str]]
 PARTS: Mapping[str, Callable[[Path, argparse.Namespace], None]] = {
     "programs": programs,
     "models": models,
+    "cards": cards,
     "kernels": kernels,
     "named": named_kernels,
 }

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from experiments.scenario.language import parse_change
-from experiments.scenario.recognised import compared, recognise
+from experiments.scenario.recognised import RecognisedOps, compared, compared_alike, recognise
 from experiments.scenario.scenario import Scenario
 from simulator.accelerators import kernel_machines
 from simulator.support.errors import WhatIfError
@@ -98,12 +100,12 @@ def test_without_the_trace_names_tell_and_where_they_do_not_that_is_said(tmp_pat
         recognise(replace(workload, names=foreign), str(tmp_path / "absent"))
 
 
-def named(tmp_path, *names):
+def named(tmp_path, *names, alike=False):
     """Kernels of these names, each 100 us, as they are recognised, and their names by op."""
     workload = load(str(trace(tmp_path))).workload
     given = dict(zip(NAMES, names, strict=True))
     workload = replace(workload, names=tuple(given.get(one, one) for one in workload.names))
-    return recognise(workload, ""), [workload.names[name] for name in workload.name]
+    return recognise(workload, "", alike=alike), [workload.names[name] for name in workload.name]
 
 
 def test_products_of_few_rows_scale_as_memories_do(tmp_path):
@@ -132,3 +134,40 @@ def test_a_kernel_of_few_bytes_lasts_about_as_long_anywhere(tmp_path, own, other
         how=np.full_like(kernels.how, 3),
     )
     assert compared(small, own, other)[:, 0] == pytest.approx(1.0, abs=1e-3)
+
+
+H200 = replace(H100, name="H200-SXM-141GB", memory_bandwidth=4.8e12)
+
+
+@given(
+    duration=st.floats(3e-6, 1e-2),
+    share=st.floats(0.0, 2.0),
+    faster=st.floats(0.25, 4.0),
+    is_product=st.booleans(),
+)
+def test_memory_changes_a_kernel_by_what_it_moves(duration, share, faster, is_product):
+    """Between nothing and all of its ratio; all for one that memory limits alone, 0 for none."""
+    how, one = np.array([3]), np.array([0])
+    shape = Gemm(64, 64, 64) if is_product else Streaming(64.0)
+    moved = share * (duration - 2e-6) * 0.9 * H100.memory_bandwidth
+    kernels = RecognisedOps((shape,), one, how, np.array([duration]), np.array([moved]))
+    other = replace(H100, memory_bandwidth=faster * H100.memory_bandwidth)
+    after = duration * compared_alike(kernels, H100, other)[0, 0]
+    alone = 2e-6 + (duration - 2e-6) / faster
+    assert min(alone, duration) * (1 - 1e-9) <= after <= max(alone, duration) * (1 + 1e-9)
+    if share == 0.0:
+        assert after == pytest.approx(duration)
+    if share >= 1.0:
+        assert after == pytest.approx(alone)
+
+
+def test_a_card_of_the_same_generation_changes_kernels_by_name_where_sizes_are_unknown(tmp_path):
+    fast, slow = "void at::native::vectorized_elementwise_kernel<4>", "elementwise_kernel<128, 4>"
+    names = fast, slow, "nvjet_sm90_tst_256x128_64x4", "nvjet_sm90_tst_64x8_64x16_4x1"
+    kernels, ops = named(tmp_path, *names, alike=True)
+    ratio = dict(zip(ops, compared_alike(kernels, H100, H200)[:, 0], strict=True))
+    lasting = dict(zip(names, (300e-6, 200e-6, 100e-6, 50e-6), strict=True))
+    alone = {name: (2e-6 + (t - 2e-6) * 3.35 / 4.8) / t for name, t in lasting.items()}
+    expected = [alone[fast], 1.0, 1.0, alone[names[3]]]
+    assert [ratio[name] for name in names] == pytest.approx(expected)
+    assert "by name as limited by instructions" in kernels.described()

@@ -177,3 +177,12 @@ def test_files_of_different_times_are_told(tmp_path: Path) -> None:
     text = json.loads(path.read_text())
     path.write_text(json.dumps({**text, "baseTimeNanoseconds": 60 * 10**9}))
     assert "rank 1 begins 60 s after rank 0 has ended" in read_job(tmp_path).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"), [("decodes-32.json", 0), ("job_rank3.json", 3), ("trace.1.json", 0)]
+)
+def test_a_number_in_a_single_files_name_is_a_rank_only_if_it_says_so(tmp_path, name, rank):
+    job = read_job(put(tmp_path, None, name=name))
+    assert [head.rank for head in job.ranks] == [rank]
+    assert job.job_ranks == rank + 1

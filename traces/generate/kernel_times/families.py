@@ -215,7 +215,7 @@ _BY_NAME = (
     (COMMUNICATION, re.compile(r"nccl|rccl|msccl|all_?reduce|nvshmem|deep_?ep", re.IGNORECASE)),
     (
         UNSIZED_ATTENTION,
-        re.compile(r"flash_?(attn|fwd|bwd|dec)|fmha|attention|attn", re.IGNORECASE),
+        re.compile(r"flash_?(attn|fwd|bwd|dec)|fmha|attention|attn|sdpa_", re.IGNORECASE),
     ),
     (
         UNSIZED_PRODUCTS,
@@ -293,6 +293,7 @@ _TILES = (
     re.compile(r"_(?:tilesize|bt)(\d{1,18})x(\d{1,18})x\d{1,18}_"),  # cuDNN, MIOpen
     re.compile(r"_(\d{1,9})x(\d{1,9})(?:x\d+)*(?:_|$)"),  # cuBLAS, CUTLASS, Triton's matmul_ogs
 )
+_CUDNN_ATTENTION = re.compile(r"sdpa_.*_knob_\d+_(\d{1,9})x\d")
 _FEW = 32
 """Rows of a tile for few rows: a product with as many does 32 FLOPs per byte of 16-bit weights, a
 tenth to a fifth of what today's accelerators compute in the time of reading a byte."""
@@ -321,6 +322,9 @@ def has_few_rows(kernel: str) -> bool | None:
     True
     """
     if kind_by_name(kernel) == UNSIZED_ATTENTION:
+        tile = _CUDNN_ATTENTION.search(kernel)
+        if tile is not None:
+            return int(tile[1]) <= _FEW
         return True if _DECODING.search(kernel) else None
     if "gemv" in kernel.lower():
         return True

@@ -381,17 +381,24 @@ def _attention(
 _gradient = partial(_attention, 1, heads_first=True, backward=True)
 
 
-def _streamed(operator: RecordedOperator) -> Shape | None:
-    """Read an element-wise operator: each input once, and an output as large as the largest."""
+def tensor_traffic(operator: RecordedOperator) -> float:
+    """Return the bytes of a pass over an operator's tensors; 0 if none has a known type.
+
+    Each is read once, and an output written that is as large as the largest.
+    """
     tensors = [
         prod(sizes) * BYTES_OF_TYPE[kind]
-        for sizes, kind in zip(operator.sizes, operator.types, strict=True)
+        for sizes, kind in zip(operator.sizes, operator.types, strict=False)
         if sizes and kind in BYTES_OF_TYPE
     ]
-    if not tensors or len(operator.kernels) != 1:
-        return None
-    written = 0.0 if operator.name == "aten::copy_" else max(tensors)
-    return Streaming(sum(tensors) + written)
+    written = 0.0 if operator.name == "aten::copy_" else max(tensors, default=0.0)
+    return sum(tensors) + written
+
+
+def _streamed(operator: RecordedOperator) -> Shape | None:
+    """Read an element-wise operator."""
+    traffic = tensor_traffic(operator) if len(operator.kernels) == 1 else 0.0
+    return Streaming(traffic) if traffic else None
 
 
 _SHAPES: Mapping[str, Callable[[RecordedOperator], Shape | None]] = {

@@ -117,7 +117,9 @@ _DEPLOYMENT: Options = {
         metavar="NAME=V1,V2",
     ),
     "requests": _of_load(
-        Path, "A request trace: of Azure, Vidur, BurstGPT, Mooncake, LLMServingSim or vLLM."
+        Path,
+        "A request trace: of Azure, Vidur, BurstGPT, Mooncake, LLMServingSim or vLLM; with --rate"
+        " or --concurrency at other times than its own.",
     ),
     "rate": _of_load(str, "Requests per second, Poisson; or 2/s to 20/s.", metavar="N/s"),
     "concurrency": _of_load(int, "Requests in flight, a closed loop.", min=1),

@@ -6,7 +6,7 @@ InferenceX, ``utils/bench_serving/benchmark_serving.py``).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +30,8 @@ class Closed(NamedTuple):
     """A closed loop: ``concurrency`` requests at a time of ``input_tokens`` and ``output_tokens``.
 
     ``spread`` is that of :func:`traces.requests.table.generate_requests`: 1 for fixed lengths, 0.8
-    for InferenceX's. The number of requests is ``rounds`` times the concurrency.
+    for InferenceX's. The number of requests is ``rounds`` times the concurrency; if there is a
+    ``table``, they are its requests, whatever their times.
     """
 
     concurrency: int
@@ -40,6 +41,7 @@ class Closed(NamedTuple):
     rounds: int = _ROUNDS
     interval: int = 1
     poll: int = 1
+    table: Requests | None = None
 
 
 Load = Requests | Closed | Callable[[int], Requests]
@@ -53,13 +55,23 @@ def is_deterministic(load: Load) -> bool:
 
 def tokens_of(load: Load) -> int:
     """Return the tokens of a load; of a random load those of the first seed."""
-    if isinstance(load, Closed):
+    if isinstance(load, Closed) and load.table is None:
         return load.rounds * load.concurrency * load.output_tokens
-    return int((load if isinstance(load, Requests) else load(0)).output.sum())
+    table = table_of(load)
+    return 0 if table is None else int(table.output.sum())
 
 
-def requests_of(client: Closed, seed: int) -> Columns:
+def table_of(load: Load) -> Requests | None:
+    """Return the requests of a load's first seed; None for a closed loop without a table."""
+    if isinstance(load, Closed):
+        return load.table
+    return load if isinstance(load, Requests) else load(0)
+
+
+def requests_of(client: Closed, seed: int) -> Columns | Requests:
     """Return the requests of a closed loop."""
+    if client.table is not None:
+        return replace(client.table, arrival=np.zeros(len(client.table)))
     generator = np.random.default_rng(seed)
     count = client.rounds * client.concurrency
     prompt = random_lengths(generator, client.input_tokens, client.spread, count)

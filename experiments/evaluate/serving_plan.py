@@ -103,7 +103,8 @@ class ServingPlan(BaseModel):
         them for each accelerator (``100 GB``), a pool that decodes (``4 x tp 8 on hgx-h200``), and
         when instances are down (``2 from 10 s to 40 s``).
     requests, rate, concurrency
-        What asks, one of them: a file, requests a second (``4/s``), or how many at a time.
+        What asks, one of them: a file, requests a second (``4/s``), or how many at a time. Of a
+        file with one of the others, only the times are replaced.
     input, output, count, client
         Tokens and number of generated requests, and who asks.
     slo
@@ -160,7 +161,8 @@ class ServingPlan(BaseModel):
             If a field is none, or has no such value.
         """
         if asks := _ASKS & changes.keys():
-            changes = {**dict.fromkeys(_ASKS - asks), **changes}
+            given = set() if (self.rate or self.concurrency) is None else {"requests"}
+            changes = {**dict.fromkeys(_ASKS - asks - given), **changes}
         return _checked({**self.model_dump(), **changes}, TABLE)
 
 
@@ -325,6 +327,10 @@ def _neighbour(plan: ServingPlan, first: ServingPlan, cluster: str | Cluster) ->
         raise WorkloadError(
             f"{plan.model}: nothing asks for it: give its deployment requests, rate or concurrency,"
             " or give --requests with a column model"
+        )
+    if not _has_load(plan) and (first.rate or first.concurrency) is not None:
+        raise WorkloadError(
+            f"{plan.model}: --rate and --concurrency are of one model: give its own"
         )
     load = load_of(plan) if _has_load(plan) else _share(first, load_model(plan.model).name)
     return Neighbour(instances_of(plan, cluster), load, slo_of(plan))
@@ -556,14 +562,21 @@ def load_of(plan: ServingPlan) -> Load:
     """
     check_load(plan)
     spread = parse_spread(plan.client)
-    if plan.requests is not None:
-        return _share(plan, load_model(plan.model).name)
+    table = None if plan.requests is None else _share(plan, load_model(plan.model).name)
     if plan.concurrency is not None:
-        return Closed(plan.concurrency, plan.input, plan.output, spread=spread)
-    rates = parse_rates(plan.rate or "")
-    return lambda seed: generate_requests(
-        plan.count, rates, plan.input, plan.output, seed=seed, spread=spread
-    )
+        spread = spread if table is None else 1.0
+        return Closed(plan.concurrency, plan.input, plan.output, spread=spread, table=table)
+    if table is not None and plan.rate is None:
+        return table
+    rates, count = parse_rates(plan.rate or ""), plan.count if table is None else len(table)
+
+    def requests(seed: int) -> Requests:
+        generated = generate_requests(
+            count, rates, plan.input, plan.output, seed=seed, spread=spread
+        )
+        return generated if table is None else replace(table, arrival=generated.arrival)
+
+    return requests
 
 
 def check_load(plan: ServingPlan) -> None:
@@ -574,8 +587,12 @@ def check_load(plan: ServingPlan) -> None:
     WorkloadError
         If nothing or several things ask, or the client or the rate is none.
     """
-    if len([name for name in _ASKS if getattr(plan, name) is not None]) != 1:
-        raise WorkloadError("give one of requests, rate and concurrency")
+    asks = {name for name in _ASKS if getattr(plan, name) is not None}
+    if len(asks) != 1 and not (len(asks) == 2 and "requests" in asks):
+        raise WorkloadError(
+            "give one of requests, rate and concurrency; or requests, and one of the others for"
+            " when they come"
+        )
     parse_spread(plan.client)
     if plan.rate is not None:
         parse_rates(plan.rate)

@@ -128,7 +128,7 @@ class ServingSession:
         if isinstance(load, Closed):
             asks, self._rate = "concurrency", float(load.concurrency)
         else:
-            asks, self._rate = "rate", float((load(0) if callable(load) else load).rate)
+            asks, self._rate = "rate", (load(0) if callable(load) else load).rate
         self._names = (asks, DEGREE, *resources_of(instances.deployment))
         self._lock = Lock()
         self._base = self._report((), [])

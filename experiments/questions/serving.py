@@ -10,7 +10,7 @@ import numpy as np
 from experiments.baseline import Settings
 from experiments.documents import serving as documents
 from experiments.evaluate.serving_changes import HOST, Before, resources_of, with_more_of
-from experiments.evaluate.serving_clients import Closed, Load, Slo
+from experiments.evaluate.serving_clients import Closed, Load, Slo, table_of
 from experiments.evaluate.serving_fleets import (
     InstanceRun,
     Instances,
@@ -32,7 +32,6 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError, WhatIfError
 from topologies import Cluster
 from topologies.cluster.bill import TokenCost
-from traces.requests.table import Requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,16 +342,16 @@ def say_engine(instances: Instances) -> str:
 
 def _cached_share(runs: Sequence[InstanceRun], load: Load) -> float | None:
     """Share of the tokens of prompts that were cached; None if no prefix is shared."""
-    if not isinstance(load, Requests) or load.hashes is None:
+    table = table_of(load)
+    if table is None or table.hashes is None:
         return None
-    return float(runs[0].found.sum() / load.prompt.sum())
+    return float(runs[0].found.sum() / table.prompt.sum())
 
 
 def _loaded_share(runs: Sequence[InstanceRun], load: Load) -> float:
     """Share of the tokens of prompts that were copied from host memory."""
-    if not isinstance(load, Requests):
-        return 0.0
-    return float(runs[0].totals["loaded_tokens"]) / float(load.prompt.sum())
+    table = table_of(load)
+    return 0.0 if table is None else float(runs[0].totals["loaded_tokens"] / table.prompt.sum())
 
 
 _METRICS = ("ttft", "tpot", "itl", "e2e", "queue")
@@ -553,13 +552,15 @@ def _of_model(instances: Instances, runs: Sequence[InstanceRun], slo: Slo | None
 
 
 def _load_text(load: Load) -> str:
-    if isinstance(load, Closed):
+    table = table_of(load)
+    if isinstance(load, Closed) and table is None:
         return (
             f"{load.concurrency} concurrent requests, {load.input_tokens} input and"
             f" {load.output_tokens} output tokens each"
         )
-    table = load if isinstance(load, Requests) else load(0)
+    assert table is not None  # noqa: S101 - all other loads have one
     rate = "all at once" if isinf(table.rate) else f"{table.rate:.4g}/s"
+    rate = f"{load.concurrency} at a time" if isinstance(load, Closed) else rate
     return (
         f"{len(table)} requests, {rate}, {table.prompt.mean():.0f} input and"
         f" {table.output.mean():.0f} output tokens on average"
@@ -609,7 +610,8 @@ def _doubts(
             if (time := over_requests(np.concatenate([getattr(run, name) for run in runs]), 0)) > 0
         ]
         doubts.append(f"no request meets the SLO: {', '.join(least)}")
-    if isinstance(load, Requests) and len(names := load.models_asked) > 1:
+    table = table_of(load)
+    if table is not None and len(names := table.models_asked) > 1:
         doubts.append(
             f"requests for {len(names)} models ({', '.join(names[:3])}) are all served by this one:"
             " deploy the others with --beside"

@@ -152,6 +152,28 @@ def test_adapters_of_experts_are_refused():
         check_plan(serving_plan(model="llama-3.1-8b", rate="1/s", adapters="eight"))
 
 
+def test_a_trace_comes_as_often_as_is_asked_with_its_own_lengths(tmp_path):
+    file = tmp_path / "r.csv"
+    rows = [f"{100 * n},{500 + n},{5 + n % 7}" for n in range(40)]
+    file.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]))
+    alone, often, some = (
+        serving_plan(model="llama-3.1-8b", requests=str(file), **times)
+        for times in ({}, {"rate": "20/s even"}, {"concurrency": 3})
+    )
+    table, timed, closed = load_of(alone), load_of(often)(1), load_of(some)
+    assert timed.arrival.tolist() == pytest.approx([n / 20 for n in range(40)])
+    assert timed.prompt.tolist() == table.prompt.tolist() == list(range(500, 540))
+    assert timed.output.tolist() == table.output.tolist()
+    instances = instances_of(some, "hgx-h100")
+    run, host = serve(instances, closed), instances.deployment.engine.host
+    # Each of 40 comes as soon as fewer than three are there; the client sees an end a little later.
+    ends = run.arrived + run.end_to_end - host.first - host.per_token * table.prompt
+    assert run.arrived.tolist() == pytest.approx([0, 0, 0, *sorted(ends)[:37]])
+    # A study that varies the rate of such a load keeps its lengths; of another it takes its place.
+    assert often.with_fields({"rate": "1/s"}).requests == str(file)
+    assert alone.with_fields({"rate": "1/s"}).requests is None
+
+
 def test_urgent_requests_of_a_trace_wait_less(tmp_path):
     """A burst: those of priority 0 are read first, and the answer has a row for each priority."""
     trace = tmp_path / "burst.jsonl"

@@ -1,7 +1,7 @@
 """The command that serves requests: a deployment under a load, and what doubling would buy."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +19,7 @@ from experiments.cli.options import (
     refuse_given,
     with_options,
 )
-from experiments.cli.show import Answer, say, show
+from experiments.cli.show import say, show
 from experiments.output.progress import watching
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from experiments.evaluate.serving_fleets import Instances
     from experiments.evaluate.serving_plan import ServingPlan
-    from experiments.questions.serving import ServingReport
-    from experiments.questions.serving_points import ServingRateReport, ServingSweepReport
 
 _of_engine = in_panel("Engine")
 _of_instances = in_panel("Instances")
@@ -51,6 +49,7 @@ _DEPLOYMENT: Options = {
     "tp": option(int, "Tensor-parallel ranks of attention.", default=1, min=1),
     "dp": option(int, "Data-parallel ranks of attention.", default=1, min=1),
     "ep": option(int, "Ranks over which experts are spread.", default=1, min=1),
+    "pp": option(int, "Pipeline stages.", default=1, min=1),
     "weights": option(str, "Precision of the weights: bf16, fp8, nvfp4.", default="bf16"),
     "experts": _of_engine(str, "Precision of the experts.", show_default="as weights"),
     "cache": _of_engine(str, "Precision of the KV cache: bf16 or fp8.", default="bf16"),
@@ -184,19 +183,16 @@ def serving(
     except WorkloadError as error:
         raise typer.BadParameter(f"{error}.") from error
     served_by = instances_of(plan, str(cluster))
-    report: ServingReport | ServingRateReport | ServingSweepReport
     if ctx.params["find"] is not None:
-        from experiments.questions.serving_points import serving_rate as ask
-
-        report = _asked(ask, plan, served_by, resources=resource, factor=factor)
+        report = _asked("serving_rate", plan, served_by, resources=resource, factor=factor)
     elif (sweep := ctx.params["sweep"]) is not None:
         varied, equals, values = sweep.partition("=")
         if not equals:
             raise typer.BadParameter(f"--sweep {sweep!r}: write, for example, rate=1/s,2/s,4/s.")
         given = [value.strip() for value in values.split(",") if value.strip()]
-        report = _sweep(plan, served_by, varied.strip(), given)
+        report = _asked("serving_sweep", plan, served_by, varied.strip(), given)
     else:
-        report = _served(plan, served_by, resource, factor)
+        report = _asked("serving", plan, served_by, resources=resource, factor=factor)
         if perfetto is not None:
             from experiments.output.timeline_files import write_serving
 
@@ -229,32 +225,20 @@ _NOT_OF_PLANS = ("find", "sweep", "output_tokens")
 """Options that are no fields of a plan by these names."""
 
 
-def _served(
-    plan: "ServingPlan", served_by: "Instances", resources: list[str] | None, factor: float
-) -> "ServingReport":
-    from experiments.questions.serving import serving as ask
-
-    return _asked(ask, plan, served_by, resources=resources, factor=factor)
-
-
-def _sweep(
-    plan: "ServingPlan", served_by: "Instances", varied: str, values: list[str]
-) -> "ServingSweepReport":
-    from experiments.questions.serving_points import serving_sweep as ask
-
-    return _asked(ask, plan, served_by, varied, values)
-
-
 def _asked(
-    ask: "Callable[..., Answer]",
+    question: str,
     plan: "ServingPlan",
     served_by: "Instances",
     *arguments: object,
     **options: object,
-) -> "Answer":
-    """Ask about a plan's load on what serves it."""
+) -> Any:
+    """Ask a question of this name about a plan's load on what serves it."""
     from experiments.evaluate.serving_plan import load_of, slo_of
+    from experiments.questions.serving import serving
+    from experiments.questions.serving_points import serving_rate, serving_sweep
 
+    questions: tuple[Callable[..., Any], ...] = serving, serving_rate, serving_sweep
+    ask = next(each for each in questions if each.__name__ == question)
     load, about = load_of(plan), {"slo": slo_of(plan), "seeds": plan.seeds}
     with watching("points") as watch:
         return ask(served_by, load, *arguments, **about, **options, watch=watch)
@@ -300,7 +284,7 @@ def utility_of_deployment(
 ) -> None:
     """Say what a multiple of each resource would buy a deployment that a file has."""
     plan, served_by = _read(ctx, file, cluster, ("factor", "resource"))
-    show(_served(plan, served_by, resources, factor), *_forms(ctx))
+    show(_asked("serving", plan, served_by, resources=resources, factor=factor), *_forms(ctx))
 
 
 def sweep_deployment(
@@ -309,7 +293,7 @@ def sweep_deployment(
     """Say what requests see of a deployment at multiples of a resource."""
     plan, served_by = _read(ctx, file, cluster, ("resource", "factors"))
     values = [f"{factor:g}" for factor in factors]
-    show(_sweep(plan, served_by, resource, values), *_forms(ctx))
+    show(_asked("serving_sweep", plan, served_by, resource, values), *_forms(ctx))
 
 
 def compare_deployments(ctx: typer.Context, file: Path, clusters: list[str]) -> None:
@@ -318,7 +302,7 @@ def compare_deployments(ctx: typer.Context, file: Path, clusters: list[str]) -> 
 
     refuse_log(read_serving_plan(file))
     plan, served_by = _read(ctx, file, clusters[0], ())
-    show(_sweep(plan, served_by, "cluster", clusters), *_forms(ctx))
+    show(_asked("serving_sweep", plan, served_by, "cluster", clusters), *_forms(ctx))
 
 
 def _read(

@@ -173,9 +173,13 @@ def _utilities(report: "ServingReport") -> Section:
     ]
     columns = ("resource", ">p99 TTFT", ">p99 TPOT", ">goodput")[: 1 + len(asked)]
     gained = ", and of goodput gained" if report.goodput is not None else ""
-    foot = f"% of the time saved{gained}"
-    if report.seeds > 1:
-        foot += "; ± 95 % interval over seeds, paired"
+    return _what_doubling_buys(report.seeds, columns, rows, f"% of the time saved{gained}")
+
+
+def _what_doubling_buys(
+    seeds: int, columns: "Sequence[str]", rows: list[Row], foot: str
+) -> Section:
+    foot += "; ± 95 % interval over seeds, paired" if seeds > 1 else ""
     return Section("utilities", "What doubling buys", [Table(columns, rows, foot=foot)], wide=True)
 
 
@@ -207,7 +211,7 @@ def _iterations(report: "ServingReport") -> Chart:
         Series(
             "bars",
             [end - begin for _, begin, end, _, _ in kind],
-            [f"instance {int(instance) + 1}" for instance, *_ in kind],
+            [report.first_run.track(int(instance)) for instance, *_ in kind],
             name=name,
             hints=[
                 f"{tokens:.0f} tokens, {say_time(end - begin)}" for _, begin, end, tokens, _ in kind
@@ -271,11 +275,8 @@ def rate(report: "ServingRateReport") -> Document:
             )
             for each in report.utilities
         ]
-        foot = "% of the rate gained"
-        if report.seeds > 1:
-            foot += "; ± 95 % interval over seeds, paired"
-        table = Table(("resource", ">rate at the SLO"), gains, foot=foot)
-        sections.append(Section("utilities", "What doubling buys", [table], wide=True))
+        names = ("resource", ">rate at the SLO")
+        sections.append(_what_doubling_buys(report.seeds, names, gains, "% of the rate gained"))
     best = report.utilities[0] if report.utilities and report.utilities[0].rate_pct else None
     cause = (
         ""

@@ -28,6 +28,7 @@ from experiments.evaluate.serving_instances import (
     instance_surface,
     memory_use,
     parts_of,
+    stage_share,
 )
 from experiments.evaluate.serving_scaling import Autoscaler, Scaling
 from simulator.serving.engines import RESERVES
@@ -151,6 +152,8 @@ class Instances:
             raise WorkloadError(f"router {one_of(self.router, ROUTERS)}")
         self._check_outages()
         self._check_scaling()
+        if self.decode is not None and self.deployment.parallelism.pp > 1:
+            raise WorkloadError("pp: a pool that prefills alone has no pipeline stages here")
         cluster, ranks = self.deployment.cluster, sum(fleet.ranks for fleet in self.fleets)
         have = cluster.ranks_per_node * cluster.nodes
         if self.beside and ranks > have:
@@ -222,8 +225,9 @@ class InstanceRun(NamedTuple):
     (:func:`simulator.serving.state.gap_quantile`), ``found`` the cached tokens of each prompt,
     ``worker`` the worker that prefilled it, ``priority`` its priority. ``unserved`` requests, of
     all models, had not ended when the run was interrupted; all others have a row. ``iterations``
-    are the first ones (:class:`simulator.serving.state.RunState`, ``log``), and ``held`` is the
-    mean number of instances held. ``beside`` are the runs of the models beside.
+    are the first ones (:class:`simulator.serving.state.RunState`, ``log``), ``held`` is the mean
+    number of instances held, and ``stages`` their pipeline stages. ``beside`` are the runs of the
+    models beside.
     """
 
     arrived: Floats
@@ -240,7 +244,13 @@ class InstanceRun(NamedTuple):
     unserved: int
     iterations: NDArray[np.void]
     held: float
+    stages: int
     beside: "tuple[InstanceRun, ...]" = ()
+
+    def track(self, number: int) -> str:
+        """Name the instance of an iteration, and its batch if several are in flight."""
+        instance, batch = divmod(number, self.stages)
+        return f"instance {instance + 1}" + (f", batch {batch + 1}" if self.stages > 1 else "")
 
 
 def token_rate(runs: Sequence[InstanceRun]) -> float:
@@ -584,8 +594,11 @@ def _pool(
         # Each draft passes one layer more, and its head (DeepSeek-V3's module for it, 2412.19437).
         more = speculation.drafts / deployment.model.layers
         times = times._replace(kernels=times.kernels * (1 + more))
+    stages = deployment.parallelism.pp
+    # The largest stage sets the pace of a pipeline.
+    times = times._replace(kernels=times.kernels * stages * stage_share(deployment))
     surface = instance_surface(deployment, base)
-    return Pool(count * width, width, rules, surface, times)
+    return Pool(count * width, width, rules, surface, times, stages=stages)
 
 
 def _to_first_token(pool: Pool, prompt: Longs) -> Floats:
@@ -668,4 +681,5 @@ def _client_times(run: _Run) -> InstanceRun:
         len(state.states) - len(done),
         state.log[: min(int(state.sums["iterations"][0]), len(state.log))],
         held,
+        run.fleet.first.stages,
     )

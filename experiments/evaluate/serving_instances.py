@@ -198,8 +198,15 @@ def _weights(deployment: Deployment) -> float:
         layers += (numbers.sharded / p.tp + numbers.replicated) * width.get(parts.attention, 2.0)
         layers += numbers.experts / (p.ep * p.expert_tp) * width.get(parts.experts, 2.0)
     layers += _adapter_bytes(deployment)
-    outer = embedding_parameters(model).sharded + head_parameters(model).sharded
-    return layers / p.pp + outer / p.tp * 2.0
+    outer = embedding_parameters(model).sharded, head_parameters(model).sharded
+    # The first stage looks tokens up, the last one has the head.
+    return layers * stage_share(deployment) + (sum(outer) if p.pp == 1 else max(outer)) / p.tp * 2.0
+
+
+def stage_share(deployment: Deployment) -> float:
+    """Return the share of the layers that the largest pipeline stage has."""
+    layers = deployment.model.layers
+    return math.ceil(layers / deployment.parallelism.pp) / layers
 
 
 def _adapter_bytes(deployment: Deployment) -> float:
@@ -233,29 +240,18 @@ def cache_bytes(deployment: Deployment) -> float:
         for layer in range(model.layers)
         if model.delta_at(layer) is None
     )
-    return numbers * element * layers / p.pp
+    return numbers * element * layers * stage_share(deployment)
 
 
 class MeasuredKernels(NamedTuple):
     """Kernel times of one's own machine, and its accelerator's rates."""
 
     own: OwnKernels
-    chip: "_Chip"
-
-
-def measured_kernels(own: OwnKernels, cluster: Cluster) -> MeasuredKernels:
-    """Return kernel times that were measured on a cluster.
-
-    Raises
-    ------
-    ClusterError
-        If it gives no rates of its accelerators.
-    """
-    return MeasuredKernels(own, _chip(cluster))
+    chip: Accelerator
 
 
 @lru_cache(maxsize=8)
-def _kernels(chip: "_Chip", measured: MeasuredKernels | None = None) -> KernelTimes:
+def _kernels(chip: Accelerator, measured: MeasuredKernels | None = None) -> KernelTimes:
     """Return kernel times; measured ones are scaled to other rates as tables are."""
     own = None if measured is None else measured.own
     if measured is not None and measured.chip != chip:
@@ -265,51 +261,41 @@ def _kernels(chip: "_Chip", measured: MeasuredKernels | None = None) -> KernelTi
             for shape, time in measured.own.rows
         )
         own = OwnKernels(measured.own.source, tuple(rows))
-    return kernel_times(_accelerator(chip), own=own)
+    return kernel_times(chip, own=own)
 
 
-def _accelerator(chip: "_Chip") -> Accelerator:
-    return Accelerator(chip.name, dict(chip.peaks), chip.bandwidth, chip.generation)
-
-
-class _Chip(NamedTuple):
-    """An accelerator's rates, as a hashable key."""
-
-    name: str
-    peaks: tuple[tuple[str, float], ...]
-    bandwidth: float
-    generation: str
-
-
-def _chip(cluster: Cluster) -> _Chip:
+def chip_of(cluster: Cluster) -> Accelerator:
+    """Return a cluster's accelerator, or refuse one without rates."""
     accelerator = cluster.accelerator
     if accelerator.memory_bandwidth is None or not accelerator.peak:
         raise ClusterError(
             f"{cluster.name}: accelerator.peak and accelerator.memory_bandwidth are missing, and"
             " serving needs them: give both"
         )
-    peaks = tuple(sorted(accelerator.peak.items()))
-    return _Chip(
-        accelerator.name, peaks, accelerator.memory_bandwidth, accelerator.generation or ""
-    )
+    by, peaks = accelerator.memory_bandwidth, dict(accelerator.peak)
+    return Accelerator(accelerator.name, peaks, by, accelerator.generation or "")
 
 
 def kernel_origins(deployment: Deployment) -> dict[Origin, float]:
     """Return the shares of a decode's kernel time by source of the times, for 16 sequences."""
-    kernels = _kernels(_chip(deployment.cluster), deployment.measured)
-    batch = InferencePass(
-        model=deployment.model,
-        parallelism=deployment.parallelism,
-        segments=(Segment(16, 1, 1024),),
-        precisions=deployment.precisions,
-        distribution=deployment.distribution,
-    )
+    kernels = _kernels(chip_of(deployment.cluster), deployment.measured)
     return shares(
         kernels.fastest(kernel.forward.shape)
-        for block in pass_blocks(batch)
+        for block in pass_blocks(_pass_of(deployment, Segment(16, 1, 1024)))
         for part in block.parts
         for kernel in part.kernels
         if kernel.forward.shape is not None
+    )
+
+
+def _pass_of(deployment: Deployment, segment: Segment) -> InferencePass:
+    return InferencePass(
+        model=deployment.model,
+        parallelism=deployment.parallelism,
+        segments=(segment,),
+        precisions=deployment.precisions,
+        distribution=deployment.distribution,
+        adapters=deployment.adapters,
     )
 
 
@@ -339,8 +325,8 @@ class _Key:
         by, ranks = deployment.engine, deployment.parallelism.ranks
         self._value = (
             deployment.model.model_dump_json(),
-            _chip(deployment.cluster),
-            _chip(base),
+            chip_of(deployment.cluster),
+            chip_of(base),
             # One rank has no exchanges.
             ranks > 1 and network_of(deployment.cluster, ranks),
             ranks > 1 and network_of(base, ranks),
@@ -365,18 +351,10 @@ class _Key:
 def _surface(key: _Key) -> IterationSurface:
     deployment, p = key.deployment, key.deployment.parallelism
     clock = PassClock(
-        _kernels(_chip(deployment.cluster), deployment.measured),
-        exchange_times(deployment.cluster, p, key.base),
+        _kernels(chip_of(deployment.cluster), deployment.measured),
+        ExchangeClock(deployment.cluster, p, key.base),
         spreads_experts=p.dp > 1 and p.ep > 1,
         fuses_casts=deployment.engine.fuses_casts,
-    )
-    batch = InferencePass(
-        model=deployment.model,
-        parallelism=p,
-        segments=(Segment(1, 1, 1),),
-        precisions=deployment.precisions,
-        distribution=deployment.distribution,
-        adapters=deployment.adapters,
     )
     by = deployment.engine
     limits = SurfaceLimits(
@@ -387,7 +365,7 @@ def _surface(key: _Key) -> IterationSurface:
         pads_chunks=by.pads_chunks,
         query_block=_decode_rows(deployment),
     )
-    return surface(clock, batch, limits)
+    return surface(clock, _pass_of(deployment, Segment(1, 1, 1)), limits)
 
 
 def _decode_rows(deployment: Deployment) -> int:
@@ -397,20 +375,13 @@ def _decode_rows(deployment: Deployment) -> int:
     """
     if deployment.precisions.cache.startswith("fp8"):
         return 1
-    capability = compute_capability(_accelerator(_chip(deployment.cluster)))
+    capability = compute_capability(chip_of(deployment.cluster))
     return deployment.engine.decode_rows.get(capability or 0, 1)
 
 
 _SMALL_DOMAIN = 4e6
 """Bytes beyond which engines leave all-reduces to the library where that is faster (vLLM's custom
 all-reduce takes up to 8 MiB, flashinfer's fused one 8 to 32)."""
-
-
-def exchange_times(
-    cluster: Cluster, parallelism: Parallelism, base: Cluster | None = None
-) -> "ExchangeClock":
-    """Return the times of an instance's collectives on a cluster."""
-    return ExchangeClock(cluster, parallelism, base or cluster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,14 +395,15 @@ class ExchangeClock:
     def __call__(self, exchange: Exchange) -> float:
         """Return the time of an exchange (s)."""
         p = self.parallelism
+        if exchange.label == "pp":  # from a rank of a stage to that of the next one
+            return collective_time(self.cluster, exchange.kind, 2, exchange.size, p.ranks_per_stage)
         ranks = p.tp if exchange.label == "tp" else p.ep * p.expert_tp
         if ranks == 1 or not exchange.size:
             return 0.0
         library = collective_time(self.cluster, exchange.kind, ranks, exchange.size)
         if exchange.kind != "all_reduce" or ranks > self.base.scale_up.size:
             return library
-        accelerator = _accelerator(_chip(self.base))
-        kernel = engine_all_reduce(accelerator, ranks, exchange.size)
+        kernel = engine_all_reduce(chip_of(self.base), ranks, exchange.size)
         if kernel is None:
             return library
         if self.cluster is not self.base:
@@ -443,7 +415,7 @@ def deployment_of(  # noqa: PLR0913 - what a deployment is named by
     model: str | Model,
     cluster: str | Cluster,
     *,
-    degrees: tuple[int, int, int] = (1, 1, 1),
+    degrees: tuple[int, ...] = (1, 1, 1),
     recipes: tuple[str, str, str] = ("bf16", "bf16", "bf16"),
     engine_name: str = "vllm",
     version: str = "",
@@ -456,7 +428,7 @@ def deployment_of(  # noqa: PLR0913 - what a deployment is named by
     model, cluster
         A card or cluster, or its name.
     degrees
-        ``tp``, ``dp``, ``ep``.
+        ``tp``, ``dp``, ``ep``, and ``pp`` unless it is 1.
     recipes
         Of weights, of experts, of the cache.
     engine_name, version
@@ -476,19 +448,7 @@ def deployment_of(  # noqa: PLR0913 - what a deployment is named by
     """
     card = model if isinstance(model, Model) else load_model(model)
     where = load_cluster(cluster)
-    tp, dp, ep = degrees
     weights, experts, cache = recipes
-    if ep > 1 and card.experts is None:
-        raise WorkloadError(f"ep {ep}: {card.name} has no experts: leave it out")
-    if ep > 1 and card.experts is not None and (card.experts.count % ep or tp * dp % ep):
-        raise WorkloadError(
-            f"ep {ep} does not divide the {card.experts.count} experts of {card.name}, or tp x dp,"
-            f" which is {tp * dp}"
-        )
-    if tp * dp > where.capacity:
-        raise ClusterError(
-            f"{where.name} has {where.capacity} accelerators; tp x dp is {tp * dp}: use fewer"
-        )
     for recipe in recipes:
         if recipe not in PRECISIONS:
             raise WorkloadError(f"precision {one_of(recipe, PRECISIONS)}")
@@ -497,11 +457,36 @@ def deployment_of(  # noqa: PLR0913 - what a deployment is named by
     return Deployment(
         model=card,
         cluster=where,
-        parallelism=Parallelism(tp=tp, dp=dp, ep=ep, etp=tp * dp // ep if ep > 1 else None),
+        parallelism=parallelism_of(card, where, degrees),
         engine=by,
         precisions=Precisions(attention=weights, network=weights, experts=experts, cache=cache),
         context=context,
     )
+
+
+def parallelism_of(model: Model, cluster: Cluster, degrees: tuple[int, ...]) -> Parallelism:
+    """Return the parallelism of an instance by its degrees, as in :func:`deployment_of`.
+
+    Raises
+    ------
+    TwofoldError
+        If they do not fit the model, the cluster, or each other.
+    """
+    tp, dp, ep, pp = (*degrees, 1)[:4]
+    if ep > 1 and model.experts is None:
+        raise WorkloadError(f"ep {ep}: {model.name} has no experts: leave it out")
+    if ep > 1 and model.experts is not None and (model.experts.count % ep or tp * dp % ep):
+        raise WorkloadError(
+            f"ep {ep} does not divide the {model.experts.count} experts of {model.name}, or tp x"
+            f" dp, which is {tp * dp}"
+        )
+    if pp > model.layers:
+        raise WorkloadError(f"pp {pp}: {model.name} has {model.layers} layers: use fewer stages")
+    if (ranks := tp * dp * pp) > cluster.capacity:
+        raise ClusterError(
+            f"{cluster.name} has {cluster.capacity} accelerators, an instance {ranks}: use fewer"
+        )
+    return Parallelism(tp=tp, dp=dp, ep=ep, pp=pp, etp=tp * dp // ep if ep > 1 else None)
 
 
 Part = tuple[int, int, float]

@@ -27,9 +27,10 @@ from experiments.evaluate.serving_clients import Closed, Load, Slo
 from experiments.evaluate.serving_fleets import Instances, Neighbour, Outage
 from experiments.evaluate.serving_instances import (
     Deployment,
+    MeasuredKernels,
     Speculation,
+    chip_of,
     deployment_of,
-    measured_kernels,
 )
 from experiments.evaluate.serving_scaling import Scaling
 from simulator.support.errors import QuantityError, WorkloadError
@@ -79,7 +80,7 @@ class ServingPlan(BaseModel):
     model, weights, experts, cache
         The model card, and the recipes of its weights, of its experts (as the weights if none) and
         of the cache.
-    tp, dp, ep
+    tp, dp, ep, pp
         Degrees of parallelism of an instance.
     engine, version
         Of :func:`simulator.serving.engines.engine`.
@@ -122,6 +123,7 @@ class ServingPlan(BaseModel):
     tp: Count = 1
     dp: Count = 1
     ep: Count = 1
+    pp: Count = 1
     weights: str = "bf16"
     experts: str | None = None
     cache: str = "bf16"
@@ -243,14 +245,14 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
     TwofoldError
         If a name is unknown, or degrees do not fit each other.
     """
-    degrees = (plan.tp, plan.dp, plan.ep)
+    degrees = (plan.tp, plan.dp, plan.ep, plan.pp)
     where = load_cluster(cluster)
     measured, as_recording = None, _recording(plan)
     if plan.kernels_from is not None and as_recording is None:
-        measured = measured_kernels(own_kernels(Path(plan.kernels_from)), where)
+        measured = MeasuredKernels(own_kernels(Path(plan.kernels_from)), chip_of(where))
     decode_count, pool = 0, None
     if plan.decode is not None:
-        decode_count, pool_degrees, machine = read_pool(plan.decode, degrees)
+        decode_count, pool_degrees, machine = read_pool(plan.decode, degrees[:3])
         pool = replace(_deployment(plan, machine or where, pool_degrees), measured=measured)
     deployment = replace(_deployment(plan, where, degrees), measured=measured)
     if as_recording is not None:
@@ -433,9 +435,7 @@ def read_host_cache(plan: ServingPlan) -> float:
     return size
 
 
-def _deployment(
-    plan: ServingPlan, cluster: str | Cluster, degrees: tuple[int, int, int]
-) -> Deployment:
+def _deployment(plan: ServingPlan, cluster: str | Cluster, degrees: tuple[int, ...]) -> Deployment:
     deployment = deployment_of(
         plan.model,
         cluster,
@@ -641,11 +641,14 @@ def check_plan(plan: ServingPlan) -> None:
     for text in plan.down:
         read_outage(text)
     read_host_cache(plan)
-    if plan.scale is not None:
-        read_scaling(plan.scale)
-    if plan.decode is not None:
-        read_pool(plan.decode, (plan.tp, plan.dp, plan.ep))
-    if plan.speculation is not None:
-        read_speculation(plan.speculation)
-    if plan.adapters is not None:
-        read_adapters(plan.adapters)
+    for field, read in _READERS.items():
+        if (text := getattr(plan, field)) is not None:
+            read(text)
+
+
+_READERS: Mapping[str, Callable[[str], object]] = {
+    "scale": read_scaling,
+    "decode": lambda text: read_pool(text, (1, 1, 1)),
+    "speculation": read_speculation,
+    "adapters": read_adapters,
+}

@@ -360,7 +360,7 @@ def events_of_serving(report: "ServingReport") -> Iterator[Event]:
     yield meta("process_name", _INSTANCES, 0, "instances")
     yield meta("process_name", _REQUESTS, 0, "requests")
     for instance in np.unique(run.iterations["instance"]).tolist():
-        yield meta("thread_name", _INSTANCES, instance, f"instance {instance + 1}")
+        yield meta("thread_name", _INSTANCES, instance, run.track(instance))
     for instance, begin, end, tokens, chunks in run.iterations.tolist():
         name = "decodes and prompts" if chunks else "decodes"
         event = timed_slice(name, "iteration", (begin, end), (_INSTANCES, int(instance)))

@@ -24,7 +24,7 @@ from experiments.evaluate.serving_fleets import (
     spent_on,
     token_rate,
 )
-from experiments.evaluate.serving_instances import Deployment, deployment_of
+from experiments.evaluate.serving_instances import Deployment, parallelism_of
 from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.provenance import Head
 from experiments.questions.serving import (
@@ -577,15 +577,9 @@ def _on_cluster(served: Served, value: str) -> Served:
 
 def _at_degree(served: Served, value: str) -> Served:
     def divided(pool: Deployment) -> Deployment:
-        p, parts = pool.parallelism, pool.precisions
-        checked = deployment_of(
-            pool.model,
-            pool.cluster,
-            degrees=(_count(DEGREE, value), p.dp, p.ep),
-            recipes=(parts.network, parts.experts, parts.cache),
-            engine_name=pool.engine.name,
-        )
-        return replace(pool, parallelism=checked.parallelism)
+        p = pool.parallelism
+        degrees = _count(DEGREE, value), p.dp, p.ep, p.pp
+        return replace(pool, parallelism=parallelism_of(pool.model, pool.cluster, degrees))
 
     alone = replace(served.instances, beside=())
     return _other(served, replace(of_pools(alone, divided), beside=served.instances.beside))

@@ -254,7 +254,7 @@ _LEAST, _POINTS = 256.0, 24
 """Smallest size of a curve (B), and its number of points, each twice the one before."""
 
 
-def collective_time(cluster: Cluster, kind: str, ranks: int, size: float) -> float:
+def collective_time(cluster: Cluster, kind: str, ranks: int, size: float, stride: int = 1) -> float:
     """Return the time of a collective (s) on ranks that fill nodes in order.
 
     Timed at powers of two, and between them interpolated in logarithms of both; smaller ones take
@@ -270,6 +270,8 @@ def collective_time(cluster: Cluster, kind: str, ranks: int, size: float) -> flo
         How many take part.
     size
         S of nccl-tests (B).
+    stride
+        Every how many-th rank takes part.
 
     Examples
     --------
@@ -281,7 +283,7 @@ def collective_time(cluster: Cluster, kind: str, ranks: int, size: float) -> flo
     """
     if ranks == 1:
         return 0.0
-    sizes, times = _curve(_ClusterKey(cluster, ranks), kind, ranks)
+    sizes, times = _curve(_ClusterKey(cluster, ranks * stride), kind, ranks, stride)
     if size > sizes[-1]:
         return float(times[-1] * size / sizes[-1])
     logarithm = np.interp(np.log(max(size, _LEAST)), np.log(sizes), np.log(times))
@@ -317,21 +319,24 @@ class _ClusterKey:
 
 
 @lru_cache(maxsize=512)
-def _curve(named: _ClusterKey, kind: str, ranks: int) -> tuple[Floats, Floats]:
-    empty = WorkloadBuilder(job_ranks=ranks).build()
+def _curve(named: _ClusterKey, kind: str, ranks: int, stride: int) -> tuple[Floats, Floats]:
+    empty = WorkloadBuilder(job_ranks=ranks * stride).build()
     scenario = Scenario(empty, named.cluster)
     sizes: Floats = np.asarray(_LEAST * 2.0 ** np.arange(_POINTS), dtype=np.float64)
     # A call alone meets nobody: what it costs needs no clock, and so no engine to be compiled.
-    calls = [one_call(kind, ranks, float(size)).call_view(0) for size in sizes]
+    calls = [one_call(kind, ranks, float(size), stride=stride).call_view(0) for size in sizes]
     return sizes, np.array([scenario.costs().idle_time(call) for call in calls])
 
 
-def one_call(kind: str, ranks: int, size: float, shares: Shares | None = None) -> Workload:
-    """Return a workload of one collective that all ranks join at once."""
-    builder = WorkloadBuilder(job_ranks=ranks)
-    group = builder.group(tuple(range(ranks)))
+def one_call(
+    kind: str, ranks: int, size: float, shares: Shares | None = None, *, stride: int = 1
+) -> Workload:
+    """Return a workload of one collective that all ranks, or every so many-th, join at once."""
+    builder = WorkloadBuilder(job_ranks=ranks * stride)
+    members = tuple(range(0, ranks * stride, stride))
+    group = builder.group(members)
     call = builder.call(CallRow(kind, group, 0, size, shares=shares))
     what = What.COLLECTIVE
-    for rank in range(ranks):
+    for rank in members:
         builder.op(what, rank=rank, lane="stream", name=kind, duration=0.0, call=call)
     return builder.build()

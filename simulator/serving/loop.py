@@ -48,7 +48,7 @@ from simulator.serving.schedulers import (
     push_last,
     remove_running,
 )
-from simulator.serving.state import Fleet, HostRecord, PoolRecord, RunState, Surfaces, gap_bin
+from simulator.serving.state import Fleet, PoolRecord, RunState, Surfaces, gap_bin
 from simulator.serving.surface import Batch, iteration_time, shared_time
 from simulator.support.compiled import HotLoop, hot_loop
 
@@ -134,11 +134,14 @@ def _worker(run: RunState, number: int) -> Worker:
 
 @hot_loop
 def _first_worker(run: RunState, instance: int) -> int:
-    """Return the first worker of an instance; the second pool's follow the first pool's."""
+    """Return the first worker of an instance; the second pool's follow the first pool's.
+
+    With pipeline stages ``instance`` counts the batches that may be in flight.
+    """
     first, second = run.fleet[0].first, run.fleet[0].second
-    ahead = first.workers // first.width
+    ahead = first.workers // first.width * first.stages
     if instance < ahead:
-        return int(instance * first.width)
+        return int(instance // first.stages * first.width)
     return int(first.workers + (instance - ahead) * second.width)
 
 
@@ -250,7 +253,7 @@ def _start(  # noqa: PLR0915  a hot loop: a function around it would be compiled
         if worker.counters[RUNS] + worker.counters[WAITS] == 0:
             continue
         plan_batch(pool.rules, worker)
-        batch = _batch(pool.rules, worker)
+        batch = _batch(pool.rules, worker, instance + 1)
         loaded = max(loaded, worker.counters[LOADED])
         sums.loaded_tokens += worker.counters[LOADED]
         worker.counters[LOADED] = 0
@@ -271,7 +274,7 @@ def _start(  # noqa: PLR0915  a hot loop: a function around it would be compiled
         device += shared_time(surface, most if pads else mean, chunks)
         # Each rank copies over its own port, before its kernels.
         device = pool.host.kernels * device + loaded * pool.copy
-        _begin_iteration(run, pool.host, instance, device, most, chunks)
+        _begin_iteration(run, pool, instance, device, most, chunks)
 
 
 @hot_loop
@@ -296,18 +299,27 @@ def _hold_prompts(run: RunState, pool: PoolRecord, first: int) -> int:
 
 @hot_loop
 def _begin_iteration(
-    run: RunState, host: HostRecord, instance: int, device: float, tokens: float, chunks: int
+    run: RunState, pool: PoolRecord, instance: int, device: float, tokens: float, chunks: int
 ) -> None:
-    """Begin an iteration of ``device`` s on the device, with ``chunks`` chunks of prompts."""
+    """Begin an iteration of ``device`` s on the device, with ``chunks`` chunks of prompts.
+
+    Each of several stages takes its part, as soon as it is free of the batch before.
+    """
     sums, times = run.sums[0], run.instances[instance]
-    time = device + host.step
+    time = device + pool.host.step
     if chunks:
-        time += host.prefill
-        sums.prefill_time += time
+        time += pool.host.prefill
+        sums.prefill_time += time / pool.stages
     else:
-        sums.decode_time += time
+        sums.decode_time += time / pool.stages
     times.begun = sums.now
     times.ends = sums.now + time
+    if FLEETS and pool.stages > 1:
+        free, ends = run.stages[instance // pool.stages], sums.now
+        for stage in range(pool.stages):
+            ends = max(ends, free[stage]) + time / pool.stages
+            free[stage] = ends
+        times.ends = ends
     if sums.iterations < run.log.shape[0]:
         row = run.log[int(sums.iterations)]
         row.instance, row.begin, row.end = instance, times.begun, times.ends
@@ -318,14 +330,16 @@ def _begin_iteration(
 @hot_loop
 def _switch_due(run: RunState, now: float) -> None:
     """Apply the outages that are due: instances go down or come back."""
-    sums, width = run.sums[0], run.fleet[0].first.width
+    sums, width, stages = run.sums[0], run.fleet[0].first.width, run.fleet[0].first.stages
     while sums.switched < run.outages.shape[0] and run.outages[sums.switched].time <= now:
         outage = run.outages[sums.switched]
         sums.switched += 1
         first = int(outage.instance * width)
         run.counters[first : first + width, DOWN] = outage.down
         if outage.down:
-            run.instances[outage.instance].ends = math.inf
+            for batch in range(stages * outage.instance, stages * (outage.instance + 1)):
+                run.instances[batch].ends = math.inf
+            run.stages[outage.instance, :] = now
             lost = 0
             for number in range(first, first + width):
                 lost = _evacuate(run, _worker(run, number), lost)
@@ -407,7 +421,9 @@ def deliver(run: RunState, request: int) -> None:
 
 
 @hot_loop
-def _end(run: RunState, instance: int) -> None:
+def _end(  # noqa: PLR0915  a hot loop: a function around it would be compiled again in it
+    run: RunState, instance: int
+) -> None:
     """End the iteration of an instance."""
     now = run.sums[0].now
     fleet, first = run.fleet[0], _first_worker(run, instance)
@@ -421,6 +437,10 @@ def _end(run: RunState, instance: int) -> None:
         while position < worker.counters[RUNS]:
             request = int(worker.running[position])
             state = run.states[request]
+            if FLEETS and state.batch != instance + 1:
+                position += 1
+                continue
+            state.batch = 0
             if not _advance(pool.rules, worker, request, run.instances[instance].begun):
                 position += 1
                 continue
@@ -457,6 +477,7 @@ def _advance(rules: RuleRecord, worker: Worker, request: int, begun: float) -> b
     """Update a request after an iteration; return whether it generates tokens."""
     state = worker.states[request]
     planned = int(state.plan)
+    state.plan = 0
     if planned == 0:
         return False
     if math.isnan(state.scheduled):
@@ -507,15 +528,17 @@ def _make_tokens(rules: RuleRecord, states: States, request: int) -> int:
 
 
 @hot_loop
-def _batch(rules: RuleRecord, worker: Worker) -> Batch:
-    """Return the sums of the planned batch."""
+def _batch(rules: RuleRecord, worker: Worker, number: int) -> Batch:
+    """Return the sums of the planned batch, whose requests get its number."""
     decodes, chunks = 0, 0
     context, tokens, pairs = 0.0, 0.0, 0.0
     for position in range(worker.counters[RUNS]):
         state = worker.states[worker.running[position]]
         planned, past = state.plan, state.computed
-        if planned == 0:
+        if planned == 0 or (FLEETS and state.batch):
             continue
+        if FLEETS:
+            state.batch = number
         if planned == 1 and past >= state.prompt:
             decodes += 1
             context += past + 1.0
@@ -536,7 +559,7 @@ def serving_loop(fleet: Fleet, *, outages: bool) -> HotLoop[[RunState, Surfaces,
     vLLM's rules alone, the default, compile in a third of it.
     """
     rules, workers = fleet.first.rules, fleet.first.workers + fleet.second.workers
-    if workers > 1 or rules.unit or outages:
+    if workers * fleet.first.stages > 1 or rules.unit or outages:
         return serve_requests
     return _serve_vllm if rules.scheduler == VLLM and not rules.patience else _serve_alone
 

@@ -129,7 +129,7 @@ class Columns(NamedTuple):
 
 STATE = records(
     "prompt output session priority state computed generated blocks plan steps following worker"
-    " target ahead unread found",
+    " target ahead unread found batch",
     "arrival arrived scheduled first last emitted handed delivered needs",
 )
 """State of each request: the fields of :class:`Columns`, its phase, tokens computed and generated,
@@ -137,14 +137,14 @@ blocks held, tokens planned next, decodes.
 
 ``following`` is the next in the request's list, ``worker`` its worker; ``target`` the destination
 of its cache, and ``ahead`` the blocks that it holds there already; ``unread`` its tokens that the
-router expected to be missing, ``found`` those of its prompt that were cached. ``arrived``,
-``scheduled``, ``first`` and ``last`` are the times of its arrival, first scheduling, first and last
-token, ``emitted`` that of its latest token, ``handed`` and ``delivered`` those at which its cache
-was ready for another worker, and there (s); ``needs`` is the time from its scheduling to its first
-token if it ran alone (s; 0 if not needed).
+router expected to be missing, ``found`` those of its prompt that were cached; ``batch`` the batch
+in flight that it is in, from 1, or 0. ``arrived``, ``scheduled``, ``first`` and ``last`` are the
+times of its arrival, first scheduling, first and last token, ``emitted`` that of its latest token,
+``handed`` and ``delivered`` those at which its cache was ready for another worker, and there (s);
+``needs`` is the time from its scheduling to its first token if it ran alone (s; 0 if not needed).
 """
 States = Annotated[Any, STATE]
-"""A record by request: to the compiler one array, instead of twenty-one columns."""
+"""A record by request: to the compiler one array, instead of a column each."""
 
 
 class Worker(NamedTuple):
@@ -204,6 +204,7 @@ def _run(worker: Worker, request: int) -> None:
     worker.counters[RUNS] += 1
     worker.states[request].state = RUNNING
     worker.states[request].plan = 0
+    worker.states[request].batch = 0
 
 
 @hot_loop
@@ -324,10 +325,11 @@ def _missing(worker: Worker, request: int) -> int:
 
 @hot_loop
 def plan_batch(rules: RuleRecord, worker: Worker) -> None:
-    """Write the next batch into ``plan``, by the scheduler of the rules."""
+    """Write the next batch into ``plan``, by the scheduler of the rules.
+
+    Requests of a batch in flight are left as they are; the ``plan`` of all others is 0 before.
+    """
     counters = worker.counters
-    for position in range(counters[RUNS]):
-        worker.states[worker.running[position]].plan = 0
     if rules.scheduler == VLLM:
         _admit_prompts(rules, worker, _run_in_order(rules, worker))
     elif POLICIES:
@@ -356,6 +358,9 @@ def _run_in_order(rules: RuleRecord, worker: Worker) -> int:
     left, preempted, position = rules.tokens, False, 0
     while position < counters[RUNS] and left > 0:
         request = int(worker.running[position])
+        if FLEETS and states[request].batch:
+            position += 1
+            continue
         planned = min(_missing(worker, request), left)
         if _hold(rules, worker, request, states[request].computed + planned):
             states[request].plan = planned
@@ -371,14 +376,16 @@ def _run_in_order(rules: RuleRecord, worker: Worker) -> int:
 
 @hot_loop
 def _preempt(rules: RuleRecord, worker: Worker) -> tuple[int, int]:
-    """Remove the least urgent running request, the latest of equals.
+    """Remove the least urgent running request that is not in flight, the latest of equals.
 
     It will be recomputed. Returns its position, and the number of its planned tokens.
     """
-    victim = 0
+    victim = -1
     for position in range(worker.counters[RUNS]):
-        urgency = worker.states[worker.running[position]].priority
-        if urgency >= worker.states[worker.running[victim]].priority:
+        state = worker.states[worker.running[position]]
+        if FLEETS and state.batch:
+            continue
+        if victim < 0 or state.priority >= worker.states[worker.running[victim]].priority:
             victim = position
     request = int(worker.running[victim])
     planned = int(worker.states[request].plan)
@@ -398,7 +405,9 @@ def _decode_all(rules: RuleRecord, worker: Worker, left: int) -> int:
     position = 0
     while position < counters[RUNS] and left > 0:
         request = int(worker.running[position])
-        if states[request].computed < states[request].prompt or _missing(worker, request) != 1:
+        waits = FLEETS and states[request].batch > 0
+        unread = states[request].computed < states[request].prompt
+        if waits or unread or _missing(worker, request) != 1:
             position += 1
             continue
         if _hold(rules, worker, request, states[request].computed + 1):
@@ -419,7 +428,7 @@ def _continue_batch(rules: RuleRecord, worker: Worker) -> None:
     for position in range(worker.counters[RUNS]):
         request = int(worker.running[position])
         planned = min(_missing(worker, request), left)
-        if planned > 0:
+        if planned > 0 and not (FLEETS and worker.states[request].batch):
             _hold(rules, worker, request, worker.states[request].computed + planned)
             worker.states[request].plan = planned
             left -= planned
@@ -533,6 +542,7 @@ def _continue_prompts(worker: Worker, left: int) -> int:
         request = int(worker.running[position])
         missing = _missing(worker, request)
         unread = states[request].computed < worker.states[request].prompt or missing > 1
+        # Those of a batch in flight have a plan.
         if unread and left > 0 and states[request].plan == 0:
             states[request].plan = min(missing, left)
             left -= min(missing, left)

@@ -12,7 +12,15 @@ import numpy as np
 from simulator.serving.prefix_cache import ABSENT, ENTRY, NODE, Entries, NodeRows
 from simulator.serving.schedulers import COUNTERS, FREE, NOBODY, STATE, Columns, Rules, States
 from simulator.serving.surface import IterationSurface
-from simulator.support.arrays import Floats, LongMatrix, Longs, numbers_of, record_of, records
+from simulator.support.arrays import (
+    Floats,
+    LongMatrix,
+    Longs,
+    Matrix,
+    numbers_of,
+    record_of,
+    records,
+)
 from simulator.support.compiled import hot_loop
 
 LOGGED = 10_000
@@ -52,7 +60,8 @@ class Client(NamedTuple):
 class Pool(NamedTuple):
     """Equal workers, in instances of ``width`` data-parallel ranks that step together.
 
-    ``copy`` is the time to copy a token of a cache from host memory (s).
+    ``copy`` is the time to copy a token of a cache from host memory (s). An instance of several
+    pipeline ``stages`` has as many batches in flight, of different requests.
     """
 
     workers: int
@@ -61,6 +70,7 @@ class Pool(NamedTuple):
     surface: IterationSurface
     host: Host
     copy: float = 0.0
+    stages: int = 1
 
 
 class Fleet(NamedTuple):
@@ -133,12 +143,13 @@ class RunState(NamedTuple):
     """State while requests are served, and the constant ``fleet`` and ``client``.
 
     These and ``sums`` (:data:`SUMS`) are arrays of one record. ``running`` and ``counters`` have a
-    row by worker, ``instances`` the times (s) of each one's iteration, whose end is infinite if it
-    has none. ``homes`` is the worker of each session. ``sends`` are requests whose cache must be
-    sent, ``gaps`` counts the times between two tokens of a request, in bins of
-    :mod:`simulator.serving.state`. ``outages`` are times (s), ascending, the instance of the first
-    pool, and whether it then goes down (1) or comes back (0). ``log`` has the first iterations
-    (:class:`Iteration`).
+    row by worker, ``instances`` the times (s) of each one's iteration, or of each batch in flight,
+    whose end is infinite if it has none; ``stages`` are the times (s) at which the pipeline stages
+    of an instance of the first pool are free. ``homes`` is the worker of each session. ``sends``
+    are requests whose cache must be sent, ``gaps`` counts the times between two tokens of a
+    request, in bins of :mod:`simulator.serving.state`. ``outages`` are times (s), ascending, the
+    instance of the first pool, and whether it then goes down (1) or comes back (0). ``log`` has the
+    first iterations (:class:`Iteration`).
     """
 
     fleet: Annotated[Any, FLEET]
@@ -149,6 +160,7 @@ class RunState(NamedTuple):
     caches: Caches
     sums: Annotated[Any, SUMS]
     instances: Annotated[Any, INSTANCE]
+    stages: Matrix
     homes: Longs
     sends: Longs
     gaps: Floats
@@ -184,7 +196,8 @@ def run_state(
     counters = np.zeros((workers, COUNTERS), np.int64)
     counters[: fleet.first.workers, FREE] = fleet.first.rules.blocks
     counters[fleet.first.workers :, FREE] = fleet.second.rules.blocks
-    instances = np.zeros(sum(pool.workers // pool.width for pool in pools), INSTANCE)
+    count_of = [pool.workers // pool.width * pool.stages for pool in pools]
+    instances = np.zeros(sum(count_of), INSTANCE)
     instances["ends"] = math.inf
     return RunState(
         record_of(fleet, FLEET),
@@ -195,6 +208,7 @@ def run_state(
         _caches(count, fleet.first, prefixes),
         np.zeros(1, SUMS),
         instances,
+        np.zeros((count_of[0] // fleet.first.stages, fleet.first.stages)),
         np.full(int(requests.session.max()) + 2, NOBODY, np.int64),
         np.zeros(count, np.int64),
         np.zeros(GAP_BINS),

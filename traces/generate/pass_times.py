@@ -105,6 +105,16 @@ class PassClock:
             )
         return time
 
+    def between_stages(self, batch: InferencePass, tokens: float) -> float:
+        """Return the time (s) in which activations pass all borders of pipeline stages.
+
+        Each tensor rank sends its part, and gathers the others' (vLLM,
+        ``distributed/parallel_state.py``, ``send_tensor_dict``).
+        """
+        p, size = batch.parallelism, 2.0 * tokens * batch.model.hidden
+        sent = Exchange("send_receive", "pp", size / p.tp), Exchange("all_gather", "tp", size)
+        return (p.pp - 1) * sum(map(self._exchange, sent)) if p.pp > 1 else 0.0
+
     def _exchange(self, exchange: Exchange) -> float:
         key = (exchange.kind, exchange.label, exchange.size)
         if key not in self._exchanges:
@@ -157,7 +167,11 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
     passes = [_without_head(batch, tokens) for tokens in every]
     clock.look_up(part for blocks in passes for block, _ in blocks for part in block.parts)
     # Without attention's scores, which the tables below have.
-    alone = [sum(n * clock.block(block, scores=False) for block, n in blocks) for blocks in passes]
+    alone = [
+        sum(n * clock.block(block, scores=False) for block, n in blocks)
+        + clock.between_stages(batch, n_tokens)
+        for blocks, n_tokens in zip(passes, every, strict=True)
+    ]
     tokens, eager = _by_tokens(alone, every, limits)
     shared = shared_eager = np.zeros(0)
     if batch.parallelism.dp > 1:

@@ -174,6 +174,24 @@ def test_a_trace_comes_as_often_as_is_asked_with_its_own_lengths(tmp_path):
     assert alone.with_fields({"rate": "1/s"}).requests is None
 
 
+def test_pipeline_stages_halve_the_memory_and_add_their_sends():
+    fields = {"model": "llama-3.1-70b", "tp": 8, "input": 512, "output": 64, "concurrency": 1}
+    one, two, three = (
+        instances_of(serving_plan(**fields, pp=pp), "hgx-h100").deployment for pp in (1, 2, 3)
+    )
+    load = load_of(serving_plan(**fields))
+    whole, halves, thirds = map(memory_use, (one, two, three))
+    outer = 128256 * 8192 * 2 / 8
+    assert halves.weights - outer == pytest.approx((whole.weights - 2 * outer) / 2)
+    # The largest of three stages has 27 of 80 layers.
+    assert (halves.token, thirds.token) == (whole.token / 2, whole.token * 27 / 80)
+    before, after = (serve(each, load).tpot.mean() for each in (one, two))
+    sent = instance_surface(two).tokens[1] - instance_surface(one).tokens[1]
+    assert after - before == pytest.approx(sent, rel=1e-6)
+    # 2 kB from each rank to another node, then gathered: more than a latency, less than ten.
+    assert 5e-6 < sent < 50e-6
+
+
 def test_urgent_requests_of_a_trace_wait_less(tmp_path):
     """A burst: those of priority 0 are read first, and the answer has a row for each priority."""
     trace = tmp_path / "burst.jsonl"

@@ -106,8 +106,11 @@ families = st.lists(
     st.sampled_from(sorted(ROUTERS)),
     st.integers(1, 3),
     st.integers(18, 60),
+    st.integers(1, 3),
 )
-def test_blocks_and_tokens_are_conserved_with_caches(load, scheduler, router, workers, blocks):
+def test_blocks_and_tokens_are_conserved_with_caches(
+    load, scheduler, router, workers, blocks, stages
+):
     """Prompts of a family share their first blocks: each block is freed once, each token is made
     once, and what is found in a cache is never a whole prompt."""
     gaps, prompt, output, family, common = zip(*load, strict=True)
@@ -127,9 +130,10 @@ def test_blocks_and_tokens_are_conserved_with_caches(load, scheduler, router, wo
         tokens=64,
         blocks=blocks,
         per_token=0.01,
-    )
+    )._replace(stages=stages)
     state = run(requests, by, router=router, names=[[numbers[n] for n in row] for row in names])
     assert not state.sums["stuck"][0]
+    assert (state.states["batch"] == 0).all()
     assert (state.states["generated"] == requests.output).all()
     assert (state.counters[:, FREE] == blocks).all()
     assert (state.states["blocks"] == 0).all()
@@ -180,6 +184,22 @@ def test_routers_send_requests_where_they_should(router, expected):
     names = [[8 * row[0] + k for k in range(8)] for row in names]
     state = run(requests, pool(2), router=router, names=names)
     assert state.states["worker"].tolist() == expected
+
+
+@pytest.mark.parametrize("scheduler", ["vllm", "sglang", "trtllm"])
+def test_a_pipeline_of_stages_serves_as_many_batches_at_once(scheduler):
+    """Batches of one request of p stages leave every 1/p s once it is full, each 1 s in it."""
+    requests = columns([0.0] * 4, [8] * 4, [50] * 4)
+    of_one = pool(scheduler=SCHEDULERS[scheduler], tokens=8, sequences=4, unit=0)
+    alone = run(columns([0.0], [8], [50]), of_one._replace(stages=4))
+    assert alone.states["last"].tolist() == pytest.approx([50.0])
+    piped = run(requests, of_one._replace(stages=4))
+    assert np.sort(piped.states["first"]) == pytest.approx([1.0, 1.25, 1.5, 1.75])
+    assert np.sort(piped.states["last"]) == pytest.approx([50.0, 50.25, 50.5, 50.75])
+    assert piped.sums["decode_time"][0] + piped.sums["prefill_time"][0] == pytest.approx(50.0)
+    begin, end = (piped.log[name][:200] for name in ("begin", "end"))
+    in_flight = [(begin <= now).sum() - (end <= now).sum() for now in begin]
+    assert max(in_flight) == 4
 
 
 def test_ranks_of_an_instance_step_together():

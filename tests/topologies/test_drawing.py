@@ -1,15 +1,18 @@
 """Figures are written, and put every node somewhere of its own."""
 
+import cmath
 import math
 from itertools import combinations
 
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
 from benchmarks.topology_gallery import gallery
 from helpers.faults import cut
 from simulator.support.errors import TopologyError
 from topologies import build, load_cluster, parse_topology
-from topologies.drawing import figure, merged, places
+from topologies.drawing import draw_on, figure, merged, places
 
 SPECS = [
     "ring:8",
@@ -64,10 +67,91 @@ def test_both_sides_of_a_nic_are_one_node_and_both_directions_one_line():
     assert graph.number_of_edges() == 16 * 3
 
 
-@pytest.mark.parametrize("name", ["dgx-a100", "hypercube:0", "cut", "dragonfly:5x4x2"])
-def test_a_figure_is_drawn(tmp_path, name):
-    figure(NETWORKS[name]).savefig(tmp_path / "figure.png", dpi=120)
-    assert (tmp_path / "figure.png").stat().st_size > 2000
+CIRCLE = {0: (0, 1), 1: (1, 0), 2: (0, -1), 3: (-1, 0)}
+RISE = 0.32 * 4**0.75
+"""How far levels of four ranks are apart."""
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("ring:4", CIRCLE),
+        ("switch:4", CIRCLE | {"switch": (0, 0)}),
+        ("line:3", {rank: (rank, 0) for rank in range(3)}),
+        ("torus:3", {rank: (rank, 0) for rank in range(3)}),
+        ("torus:2x3", {rank: (rank % 3, -(rank // 3)) for rank in range(6)}),
+        ("slim_fly:5x1", {"router:0.0": (-2 + 0.25 * math.sin(0.2 * math.pi),
+                                         1.25 + 0.25 * math.cos(0.2 * math.pi))}),
+        ("leaf_spine:2x2x2", {
+            **{rank: (rank, 0) for rank in range(4)},
+            "leaf:0": (0.5, RISE), "leaf:1": (2.5, RISE),
+            "spine:0": (0.5, 2 * RISE), "spine:1": (2.5, 2 * RISE),
+        }),
+    ],
+)  # fmt: skip
+def test_small_layouts_are_where_one_would_draw_them(spec, expected):
+    where = places(made(spec))
+    for node, point in expected.items():
+        assert where[node] == pytest.approx(point, abs=1e-12), node
+
+
+@pytest.mark.parametrize(
+    ("spec", "dimensions"), [("mesh:2x3x3", (9, 3, 1)), ("hypercube:5", (1, 2, 4, 8, 16))]
+)
+def test_steps_along_a_dimension_are_parallel_and_equally_long(spec, dimensions):
+    where = places(made(spec))
+    steps = {stride: set() for stride in dimensions}
+    for a, b in merged(made(spec)).edges:
+        (x, y), (u, v) = where[a], where[b]
+        steps[b - a].add((round(u - x, 9), round(v - y, 9)))
+    assert [len(step) for step in steps.values()] == [1] * len(dimensions)
+    assert len(set().union(*steps.values())) == len(dimensions)
+
+
+def test_groups_of_a_dragonfly_are_one_drawing_turned_about_the_middle():
+    groups, routers, each = 5, 4, 2
+    where, size = places(made("dragonfly:5x4x2")), 0.75 * math.pi / groups
+    for group in range(groups):
+        turn = -2 * math.pi * group / groups
+        middle = complex(0, 1) * cmath.exp(1j * turn)
+        for router in range(routers):
+            first = complex(*where[f"router:0.{router}"]) * cmath.exp(1j * turn)
+            point = complex(*where[f"router:{group}.{router}"])
+            assert point == pytest.approx(first)
+            assert abs(point - middle) == pytest.approx(0.5 * size)
+            ranks = [
+                complex(*where[(group * routers + router) * each + slot]) for slot in range(each)
+            ]
+            assert [abs(rank - middle) for rank in ranks] == pytest.approx([0.95 * size] * each)
+            apart = [abs(rank - point) for rank in ranks]
+            assert apart[0] == pytest.approx(apart[1]), "on both sides of their router"
+
+
+def test_cables_are_as_wide_as_they_carry_and_bend_round_what_is_between():
+    drawn = Figure().add_subplot()
+    draw_on(drawn, NETWORKS["dgx-a100"])
+    cables = merged(NETWORKS["dgx-a100"]).edges.values()
+    most = max(cable["bandwidth"] for cable in cables)
+    assert [patch.get_linewidth() for patch in drawn.patches] == pytest.approx(
+        [0.6 + 1.4 * cable["bandwidth"] / most for cable in cables]
+    )
+    legend = drawn.get_legend()
+    names, lines = [text.get_text() for text in legend.get_texts()], legend.get_lines()
+    colours = dict(zip(names, (line.get_color() for line in lines), strict=True))
+    assert [to_hex(patch.get_edgecolor()) for patch in drawn.patches] == [
+        colours[cable["resource"]] for cable in cables
+    ]
+    closed = Figure().add_subplot()
+    draw_on(closed, made("torus:4"))
+    bends = [patch.get_connectionstyle().rad for patch in closed.patches]
+    assert [bend != 0 for bend in bends] == [
+        abs(a - b) > 1 for a, b in merged(made("torus:4")).edges
+    ]
+
+
+def test_a_figure_of_one_rank_is_drawn(tmp_path):
+    figure(NETWORKS["hypercube:0"]).savefig(tmp_path / "figure.png", dpi=40)
+    assert (tmp_path / "figure.png").stat().st_size > 500
 
 
 def test_the_gallery_is_drawn_and_small(tmp_path):

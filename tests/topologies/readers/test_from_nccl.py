@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from functools import reduce
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -23,7 +24,7 @@ from helpers.places import SHARED
 from simulator.routing.routes import routes
 from simulator.support.errors import ClusterError
 from simulator.topology import PCIE, SCALE_UP
-from topologies import build, changed, parse_cluster, with_topology
+from topologies import build, changed, load_cluster, parse_cluster, with_topology
 from topologies.cluster.catalog import cluster_text
 from topologies.cluster.wiring import gpu_number, reached
 from topologies.readers.from_nccl import from_nccl
@@ -75,6 +76,29 @@ def test_every_number_says_where_it_is_from(cluster):
         drawn = source.startswith(("box.xml", "topo_8p"))
         assert drawn or source.startswith("taken from "), name
     assert cluster.sources["scale_up.latency"].startswith("taken from ")
+
+
+def value_at(cluster, path):
+    """Look up a value by its dotted path."""
+    return reduce(
+        lambda part, name: part[name] if isinstance(part, dict) else getattr(part, name),
+        path.split("."),
+        cluster,
+    )
+
+
+def test_what_is_taken_from_another_cluster_is_its_figure_with_its_source(cluster):
+    taken = 0
+    for path, source in cluster.sources.items():
+        # PCIe that peers use has the latency of a machine whose scale-up fabric PCIe is.
+        origin = {"pcie.latency": "scale_up.latency"}.get(path, path)
+        if match := re.fullmatch(r"taken from ([\w-]+): (.*)", source):
+            like = load_cluster(match[1])
+            if origin in like.sources:
+                assert match[2] == like.sources[origin]
+                assert value_at(cluster, path) == value_at(like, origin), path
+                taken += 1
+    assert taken >= 2
 
 
 def test_a_pair_has_its_links_times_what_one_carries():

@@ -78,7 +78,7 @@ class Campaign:
         self._out = out
         self._left: dict[str, list[Place]] = {}
         for area in options.of:
-            every = places(area)
+            every = [place for place in places(area) if options.loops or not place[1].hot]
             random.Random(f"{seed} {area}").shuffle(every)
             self._left[area] = [
                 place
@@ -119,6 +119,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=40, help="in each area")
     parser.add_argument("--minutes", type=float, default=inf, help="stop drawing after so long")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that try them")
+    parser.add_argument(
+        "--no-loops", dest="loops", action="store_false", help="leave out those of compiled loops"
+    )
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--of", nargs="*", default=AREAS)
     parser.add_argument("--again", type=Path, help="only those that this output says survived")
@@ -131,7 +134,7 @@ def main() -> int:
         importlib.import_module(name)
     out = os.fdopen(os.dup(1), "w")  # while tests run, pytest has the other one
     shares = [Campaign(options, seed, job, out) for job in range(options.jobs)]
-    hot = any(mutant.hot for area in options.of for _, mutant in places(area))
+    hot = options.loops and any(mutant.hot for area in options.of for _, mutant in places(area))
     total: dict[str, Counter[str]] = {area: Counter() for area in options.of}
     for answer in serve(options.tests, shares, hot=hot):
         for area, verdicts in (answer or {}).items():

@@ -30,6 +30,7 @@ import pytest
 from acceptance.commands import ENVIRONMENT, Command, ask, entry_point, in_form, lay_out
 from acceptance.commands import read_commands as read
 from acceptance.comparison import FAULTS, exactly, of_records
+from helpers.answer_laws import obeys
 
 PINNED = json.loads(lzma.decompress(Path(__file__).with_name("recorded.json.xz").read_bytes()))
 COMMANDS = read()
@@ -68,7 +69,8 @@ def test_a_command_answers_the_numbers_it_answered(
         if pinned["answer"] is None:
             assert stderr.getvalue()
             continue
-        for answer in (pinned["answer"], answered := json.loads(stdout.getvalue())):
+        obeys(answered := json.loads(stdout.getvalue()))
+        for answer in (pinned["answer"], answered):
             for part in (answer, *answer.get("baselines", ())):
                 part.pop("engine_check", None)  # how far two engines round apart is no answer
         found = list(of_records(pinned["answer"], answered, same=close))

@@ -94,7 +94,9 @@ def test_an_interval_holds_the_part_and_stays_within_0_and_1(noticed, tried):
 
 def drawn(job, jobs, count, verdict):
     """Draw the mutants of a job, each of which has this verdict."""
-    options = Namespace(of=["traces/rocm"], again=None, minutes=inf, count=count, jobs=jobs)
+    options = Namespace(
+        of=["traces/rocm"], again=None, minutes=inf, count=count, jobs=jobs, loops=True
+    )
     campaign = Campaign(options, 7, job, StringIO())
     places = []
     for place in campaign:

@@ -1,4 +1,7 @@
-"""The JSON Schema of every answer: made of the types, and true of what commands print."""
+"""The JSON Schema of every answer: made of the types, and true of what commands print.
+
+The figures of each answer are worked out again from its rows (``helpers/answer_laws.py``).
+"""
 
 import json
 from importlib.resources import files
@@ -18,6 +21,7 @@ from experiments.schemas.schema import (
     schema_of_study_file,
 )
 from experiments.studies.study import study
+from helpers.answer_laws import obeys
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.flight_dumps import dump, entry, write
 from helpers.measured_pairs import pairs_of
@@ -29,11 +33,13 @@ from topologies import catalog
 
 C = ("-c", "dgx-a100")
 GPU = ROOT / "traces" / "samples" / "gpu-dp2-tp4"
+FAILURES = "mtbf 50000 h, checkpoint 60 s, restart 10 min"
 ANSWERS = {
     "utility": [
         ("{gpu}", *C, "--nodes", "2"),
         ("{sample}", "-c", "a100-mesh-4", "-r", "scale_out.bandwidth", "-r", "compute"),
         ("{job}", *C, "--slow-down", "0.2", "--what-if", "host x2", "--factor", "3"),
+        ("{job}", *C, "-r", "compute", "--failures", FAILURES),
     ],
     "sweep": [("{job}", *C, "-r", "scale_up.latency")],
     "serving": [
@@ -95,8 +101,32 @@ ANSWERS = {
         ("barrier", "-n", "1", "-c", "ring:4, 1 GB/s, 0 s"),
     ],
     "plugins": [()],
-    "topology": [("torus:4x4",), ("dragonfly:5x4x2",), ("ring:1",)],
+    "collective_compare": [("--compare", "{calls}", *C)],
+    "topology": [
+        ("torus:4x4", "--throughput", "uniform"),
+        ("dragonfly:5x4x2", "--throughput", "adversarial"),
+        ("ring:1",),
+    ],
+    "validate_ratios": [("--ratios", "{ratios}")],
+    "validate_serving": [("--serving", "{served}")],
+    "validate_steps": [("{steps}",)],
 }
+MEASURED = {
+    "served": """engine,model,machine,tp,isl,osl,concurrency,ttft_ms,tpot_ms
+vllm,llama-3.1-8b,hgx-h100,1,256,32,2,20,8
+vllm,llama-3.1-8b,hgx-h100,1,256,32,4,24,8.5
+""",
+    "ratios": """model,hardware,knob,setting_a,setting_b,step_ratio_b_over_a_measured
+"mpt-1b FSDP, micro-batch 10",A100-40GB 1600 Gbps,nodes,8 GPUs,16 GPUs,1.1
+"mpt-1b FSDP, micro-batch 10",A100-40GB 1600 Gbps,GPUs,8 GPUs,32 GPUs,1.2
+""",
+    "steps": """model,cluster,gpus,tp,pp,dp,sequence,micro_batch,global_batch,step_s
+llama-3.1-8b,hgx-h100,8,8,1,1,512,1,4,0.5
+llama-3.1-8b,hgx-h100,8,4,1,2,512,1,8,0.1
+llama-3.1-8b,dgx-a100,8,2,2,2,512,1,8,0.6
+""",
+}
+"""Tables of what was measured: the figures are made up, so that every error is known."""
 SHARED_SCHEMAS = {"report": "study"}
 """Commands that answer as another one does."""
 WITHOUT_ANSWER = {"system", "explore", "atlas"}
@@ -108,6 +138,8 @@ WORDS = {
     "report": ("study",),
     "cache": ("system", "cache"),
     "plugins": ("system", "plugins"),
+    "collective_compare": ("collective",),
+    **{f"validate_{what}": ("validate",) for what in ("ratios", "serving", "steps")},
 }
 """How answers that are no command's name are asked for."""
 FILES = {"cluster": schema_of_cluster, "study_file": schema_of_study_file}
@@ -128,7 +160,11 @@ def places(tmp_path_factory):
     there["kept"] = out / "kept"
     study(there["study"], there["kept"], cache=False)
     there |= {"job": job, "gpu": GPU, "sample": SAMPLE, "out": out, "calls": calls}
-    return there | {"missing": out / "none", "pairs": pairs_of("tp-wide-2", out)[0]}
+    there |= {"missing": out / "none", "pairs": pairs_of("tp-wide-2", out)[0]}
+    for name, text in MEASURED.items():
+        there[name] = out / f"{name}.csv"
+        there[name].write_text(text)
+    return there
 
 
 def answered(places, command, words):
@@ -142,6 +178,7 @@ def check(name, answer):
     validator = Draft202012Validator(schema_of(name))
     wrong = [f"{error.json_path}: {error.message[:200]}" for error in validator.iter_errors(answer)]
     assert not wrong
+    obeys(answer)
 
 
 @pytest.mark.parametrize(("command", "words"), CASES)
@@ -191,12 +228,9 @@ def test_every_command_that_answers_has_a_schema():
         "calibrate_logs",
         "calibrate_steps",
         "collective_calls",
-        "collective_compare",
         "memory",
-        "validate_ratios",
-        "validate_steps",
     }
-    others |= {"validate_serving", "validate_serving_log", "serving_rate", "serving_sweep"}
+    others |= {"validate_serving_log", "serving_rate", "serving_sweep"}
     assert set(ANSWERS) - set(SHARED_SCHEMAS) | others == answers == set(reports())
     assert set(COMMANDS) - WITHOUT_ANSWER == set(ANSWERS) - set(WORDS)
 

@@ -360,9 +360,9 @@ _METRICS = ("ttft", "tpot", "itl", "e2e", "queue")
 def runs_of(
     base: Instances, instances: Instances, load: Load, count: int, *, host: float = 1.0
 ) -> list[InstanceRun]:
-    """Serve the load once for each seed; ``host`` divides the host's times."""
+    """Serve the load once for each seed, if they differ; ``host`` divides the host's times."""
     runs: list[InstanceRun] = []
-    for seed in range(count):
+    for seed in range(1 if instances.is_deterministic(load) else count):
         run = serve(instances, load, seed=seed, base=base, host=host)
         if run.unserved and runs:
             # A partial run would have another load than the complete ones.

@@ -464,6 +464,7 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
     known = [*_VARIED, *resources_of(instances.deployment)]
     if varied not in known:
         raise WhatIfError(f"a sweep over {one_of(varied, known)}")
+    seeds = 1 if instances.is_deterministic(load) else seeds
     check_runs(instances.tokens_of(load), seeds * len(values))
     progress = watch(f"{len(values)} points")
     points = [

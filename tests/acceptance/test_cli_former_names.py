@@ -20,13 +20,14 @@ FORMER = {
 }
 """Every command with its options, as they were before some got other names."""
 MOST_COMMANDS = 21
-MOST_OPTIONS = 369
+MOST_OPTIONS = 370
 MOST_FIRST = 166
 """Options of all commands together, and those in the first panel of their ``--help``.
 
 Five came with serving on several instances, eight are ``--step-time``, six are the atlas', seven
 are ``--ranks``, and one each ``validate --predictions``, ``generate --launch``, ``utility
---failures`` and ``serving --kernels-from``. There were 384 and, without ``--verbose``, 243.
+--failures``, ``serving --kernels-from`` and its ``--pp``. There were 384 and, without
+``--verbose``, 243.
 """
 
 

@@ -319,6 +319,19 @@ def of_served(answer):
     assert pair["p90_pct"] == pair["median_pct"]
 
 
+def of_serving(answer):
+    means = {row["metric"]: row["mean"] for row in answer["metrics"]}
+    parts = answer["parts_s"]
+    if set(parts) == {"queue", "prefill", "decode"}:
+        assert parts["queue"] + parts["prefill"] == about(means["ttft"])
+    assert sum(parts.values()) == about(means["e2e"])
+    if answer["goodput_per_s"] is not None:
+        assert answer["goodput_per_s"] == about(
+            answer["goodput_fraction"] * answer["requests_per_s"]
+        )
+    assert 0 <= answer["peak_cache"] <= 1
+
+
 def of_compared(answer):
     summarises(answer["error_summary"], off(answer["calls"]))
 
@@ -383,6 +396,7 @@ LAWS = {
     "curve": of_curve,
     "explain": of_explanation,
     "replay": of_replay,
+    "serving": of_serving,
     "share": of_share,
     "diff": of_diff,
     "inspect": of_inspect,

@@ -63,7 +63,7 @@ BOUNDS = {
         for field in ("compute_efficiency", "memory_efficiency", "sustained")
     },
     "reserve": (lambda v: DeviceMemory(size=2.0, reserve=v), [0.0, 1.0], [-LEAST, 2.0]),
-    "memory": (lambda v: DeviceMemory(size=v), [LEAST], [0.0, inf, nan]),
+    "memory": (lambda v: DeviceMemory(size=v, reserve=0.0), [LEAST], [0.0, inf, nan]),
     "first rank": (lambda v: RankRates(v, 1, RATES), [0, 1], [-1, 2]),
     "window": (lambda v: attention(window=v), [None, LEAST], [0.0, nan]),
     "keys, causal": (lambda v: attention(keys=v, causal=True), [2, 3], [1]),

@@ -39,6 +39,7 @@ from experiments.output.words import (
     say_time,
     unit_of,
 )
+from experiments.scenario.change import MEMORY_BANDWIDTH
 from experiments.scenario.resources import RANKS, factor_means
 from simulator.analysis.metrics import exposed_communication
 from simulator.support.quantities import format_quantity
@@ -80,7 +81,6 @@ def utility(report: "UtilityReport") -> Document:
         [(row.gain_pct, row.interval_pct) for row in answered[:1]],
         [row.warning for row in answered],
     )
-    best = answered[0].resource if answered else ""
     assumed = dict.fromkeys(row.bound_assumes for row in answered if row.bound_assumes)
     failures = () if report.failing is None else (failures_section(report.failing),)
     return Document(
@@ -93,8 +93,16 @@ def utility(report: "UtilityReport") -> Document:
         details=_details(
             base, answered, "\n".join(f"as if {assumption}" for assumption in assumed)
         ),
-        next_steps=_next(f"twofold explain …{f' --utility {best}' if best else ''}"),
+        next_steps=_next(_next_question(base, [row.resource for row in answered])),
     )
+
+
+def _next_question(base: "Baseline", answered: Sequence[str]) -> str:
+    """Ask what of the GPUs it is, if they matter most and their memory's bandwidth is known."""
+    memory = base.scenario.cluster.accelerator.memory_bandwidth
+    if answered[:1] == ["compute"] and memory is not None and MEMORY_BANDWIDTH not in answered:
+        return f"twofold utility … -r {MEMORY_BANDWIDTH}"
+    return f"twofold explain …{f' --utility {answered[0]}' if answered else ''}"
 
 
 def _next(*commands: str) -> tuple[str, ...]:
@@ -115,8 +123,9 @@ def _utility_headline(report: "UtilityReport", answered: Sequence["Point"]) -> s
         return f"Nothing saves {NOTHING:g} % of {step}."
     phrase = better(best.resource, report.factor, devices=devices)
     first = f"{phrase} {_effect(best)} of {step}."
-    of_ranks = best.resource in RANKS
-    rest = [row for row in answered if (row.resource in RANKS) is not of_ranks]
+    own = {*RANKS, MEMORY_BANDWIDTH}
+    of_ranks = best.resource in own
+    rest = [row for row in answered if (row.resource in own) is not of_ranks]
     return first + _second(rest, report.factor, "In" if of_ranks else "Outside", devices)
 
 

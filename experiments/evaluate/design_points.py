@@ -23,7 +23,7 @@ from collectives.machine import Machine, choose
 from experiments.baseline import Baseline
 from experiments.evaluate.parallel import Ask, Outcome, map_scenarios, outcome
 from experiments.scenario.change import BUS_BANDWIDTH, Change, Multiplied, Part, Scaled, is_of_links
-from experiments.scenario.resources import RANKS, better, check_resource
+from experiments.scenario.resources import BY_NAME, RANKS, better, check_resource
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
@@ -514,6 +514,8 @@ def _checked(factors: Mapping[str, Sequence[float] | Floats]) -> dict[str, Float
     by_resource: dict[str, Floats] = {}
     for name, values in factors.items():
         resource = check_resource(name)
+        if resource in BY_NAME:
+            raise WhatIfError(f"{resource} changes each kernel by itself: use a what-if")
         if resource in by_resource:
             raise WhatIfError(f"{resource} is given twice, the second time as {name!r}")
         by_resource[resource] = np.asarray(values, dtype=np.float64)

@@ -14,10 +14,10 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
 from experiments.scenario.change import is_of_links
-from experiments.scenario.resources import RANKS, check_resource
+from experiments.scenario.resources import BY_NAME, RANKS, check_resource
 from experiments.scenario.words import check_factor
 from experiments.settings import Settings
-from simulator.support.errors import SettingsError, TwofoldError, shown
+from simulator.support.errors import SettingsError, TwofoldError, WhatIfError, shown
 from simulator.support.quantities import count_of, number_of
 
 CLUSTER, TOPOLOGY, ROUTING = "cluster", "topology", "routing"
@@ -209,9 +209,12 @@ def _known(factors: tuple[tuple[str, float], ...]) -> Iterator[tuple[str, float]
 def _resource(name: str) -> str:
     """Return the resource that a word of the address names."""
     try:
-        return check_resource(name)
+        resource = check_resource(name)
+        if resource in BY_NAME:
+            raise WhatIfError(f"{resource} has no slider: write a what-if")
     except TwofoldError as error:
         raise SettingsError(f"{error}; or one of {', '.join(_WORDS)}") from error
+    return resource
 
 
 def _number(name: str, text: str) -> float:

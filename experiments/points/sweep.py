@@ -31,6 +31,7 @@ from experiments.points.report import (
 from experiments.report import question
 from experiments.scenario.change import is_of_links
 from experiments.scenario.resources import (
+    BY_NAME,
     RANKS,
     amount_of,
     better,
@@ -340,6 +341,8 @@ class _Simulated:
 def _check(resource: str, gap: float, threshold: float) -> None:
     if split_resource(resource)[1] is not None:
         raise WhatIfError(f"a curve covers all kinds of node, not {resource} alone: use sweep")
+    if resource in BY_NAME:
+        raise WhatIfError(f"{resource} changes each kernel by itself: use sweep without --curve")
     if resource not in RANKS and not is_of_links(resource):
         raise WhatIfError(f"{resource} comes in whole numbers, so it has no curve: use sweep")
     if not _LEAST_GAP <= gap < 1:

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import twofold as tf
 from experiments.scenario.language import parse_change
 from experiments.scenario.recognised import RecognisedOps, compared, compared_alike, recognise
 from experiments.scenario.scenario import Scenario
+from helpers.places import ROOT
 from simulator.accelerators import kernel_machines
 from simulator.support.errors import WhatIfError
 from simulator.workload import What
@@ -171,3 +173,22 @@ def test_a_card_of_the_same_generation_changes_kernels_by_name_where_sizes_are_u
     expected = [alone[fast], 1.0, 1.0, alone[names[3]]]
     assert [ratio[name] for name in names] == pytest.approx(expected)
     assert "by name as limited by instructions" in kernels.described()
+
+
+LIVE = ROOT / "traces" / "live"
+CARDS = LIVE / "gpu" / "cards"
+
+
+def test_memory_is_asked_about_by_name_and_saves_what_another_card_saves():
+    trace, cluster = CARDS / "h100-single-precision-narrow.json.gz", CARDS / "h100.yaml"
+    changes = ["memory.bandwidth x2", "memory.bandwidth = 4.8 TB/s", "accelerator hgx-h200"]
+    twice, as_h200, on_h200 = tf.what_if(trace, cluster, changes).points
+    (asked,) = tf.utility(trace, cluster, resources=["memory.bandwidth"]).points
+    assert (asked.baseline, asked.changed) == ("3.35 TB/s", "6.7 TB/s")
+    assert asked.step_s == twice.step_s < as_h200.step_s == pytest.approx(on_h200.step_s)
+    with pytest.raises(WhatIfError, match="use sweep without --curve"):
+        tf.curve(trace, cluster, "memory.bandwidth")
+    (unused,) = tf.utility(
+        LIVE / "ddp-cpu-2", LIVE / "net250.yaml", resources=["memory.bandwidth"]
+    ).points
+    assert unused.note == "the cluster file has no accelerator.memory_bandwidth"

@@ -49,8 +49,8 @@ _NO_NUMBER = re.compile(
     r"(?<![\w.-])-?(?:nan|NaN|inf|Infinity|\d[\d.]*[eE]\+?(?:2[1-9]|[3-9]\d|\d{3,}))(?![\w-]|\.\d)"
 )
 """What no sound answer has, but in a name: not a number, or 10^21 and more of anything."""
-_REFUSED = re.compile(r"\bno such\b|\bnot\b|refused|unknown|twofold |sha256")
-"""Lines that repeat what was wrong, or what was asked."""
+_REFUSED = re.compile(r"\bno such\b|\bnot\b|refused|unknown|twofold |sha256|^events unused")
+"""Lines that repeat what was wrong, what was asked, or categories of a file."""
 
 
 @dataclass(frozen=True)

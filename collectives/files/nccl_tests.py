@@ -364,6 +364,10 @@ def _calls(run: _Run, layout: Layout, notes: list[str]) -> Iterator[MeasuredCall
         notes.append(f"{run.location}: a run without rows is left out: did it fail?")
         return
     recorded_ranks = len(run.hosts) or None
+    if run.gpus and len(run.hosts) % run.gpus:
+        raise TraceError(
+            f"{run.location}: {len(run.hosts)} ranks of processes with {run.gpus} GPUs each"
+        )
     nodes = nodes_of(run.hosts, run.location) if run.hosts else None
     ranks, nodes = placed(recorded_ranks, nodes, layout, run.location)
     _check_whole(run)

@@ -405,10 +405,8 @@ def predicted_steps(report: "StepsReport") -> Document:
     errors = [abs(step.error_pct) for step in report.steps if step.error_pct is not None]
     headline = f"None of {plural(len(report.steps), 'measured step')} could be predicted."
     if errors:
-        headline = (
-            f"{plural(len(errors), 'measured step')} are predicted with a median absolute error of"
-            f" {percent(median(errors))}."
-        )
+        count = plural(len(errors), "measured step")
+        headline = _errors_headline(count, "predicted", median(errors), {})
     return Document(
         title="Validation: predicted against measured training steps",
         headline=headline,
@@ -445,10 +443,8 @@ def predicted_ratios(report: "RatiosReport") -> Document:
     sections += _refusals([row.refused for row in report.ratios])
     headline = f"None of {plural(len(report.ratios), 'measured ratio')} could be predicted."
     if answered:
-        headline = (
-            f"{plural(len(answered), 'measured ratio')} of {len(report.ratios)} are predicted with"
-            f" a median absolute error of {percent(report.errors[0].median_pct or 0.0)}."
-        )
+        count = f"{plural(len(answered), 'measured ratio')} of {len(report.ratios)}"
+        headline = _errors_headline(count, "predicted", report.errors[0].median_pct or 0.0, {})
     return Document(
         title="Validation: predicted against measured what-ifs",
         headline=headline,
@@ -588,7 +584,8 @@ def predicted_serving(report: "ValidateServingReport") -> Document:
 
 
 def _serving_headline(whole: "ServingErrors") -> str:
-    answered = f"{whole.answered} of {plural(whole.rows, 'row')} are answered"
+    are = "is" if whole.answered == 1 else "are"
+    answered = f"{whole.answered} of {plural(whole.rows, 'row')} {are} answered"
     if whole.tpot_median_pct is None or whole.ttft_median_pct is None:
         return f"{answered}."
     return (

@@ -141,6 +141,9 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
     cluster, model = cluster_of_machine(read.machine), model_named(read.model)
     precisions = precisions_of(row, cluster, model, read.engine)
     inputs, outputs = row.count("isl"), row.count("osl")
+    most = model.longest if model.name == read.model else None
+    if most is not None and inputs + outputs > most:
+        raise TraceError(f"isl and osl: {inputs + outputs} tokens, and {model.name} takes {most}")
     concurrency = row.count("concurrency")
     by = engine(read.engine, row.text("engine_version"), cluster.accelerator.memory or USUAL_MEMORY)
     if by.name == "trtllm":

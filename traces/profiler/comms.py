@@ -40,11 +40,13 @@ def local_call(
     Raises
     ------
     TraceError
-        If a dtype is unknown.
+        If a dtype is unknown, or a record contradicts itself.
     """
     words = [record.collective for record in records if kind_of(record.collective)]
     by_name = rule.kind if rule is not None and rule.kind != BY_NAME else kind_of(name)
     kind = (kind_of(words[0]) if words else by_name) or UNKNOWN
+    for record in records:
+        _check_sizes(record, where)
     record = merged_record(records) if records else CommRecord(collective=name)
     listed = _listed(trace, record)
     ranks = record.group_ranks or (listed.ranks if listed else None)
@@ -123,6 +125,16 @@ def _peer(record: CommRecord, kind: str, ranks: tuple[int, ...] | None) -> int |
     if record.peer is not None or record.group_peer is None or ranks is None:
         return record.peer
     return ranks[record.group_peer] if record.group_peer < len(ranks) else None
+
+
+def _check_sizes(record: CommRecord, where: str) -> None:
+    """Refuse a record whose sizes contradict one another."""
+    ranks, size = record.group_ranks, record.group_size
+    if ranks and size is not None and size != len(ranks):
+        raise TraceError(f"{where}: Group size is {size}, but its ranks are {len(ranks)}")
+    sent, received = record.in_elements, record.out_elements
+    if sent and received and sent != received and kind_of(record.collective) == "all_reduce":
+        raise TraceError(f"{where}: an all_reduce of {sent} elements to {received}")
 
 
 def _group_size(

@@ -105,12 +105,13 @@ class Requests:
     def _check_hashes(self) -> None:
         if self.hashes is None:
             return
-        lacking = np.diff(self.hashes.offset) < self.prompt // self.hashes.tokens
-        if lacking.any():
-            number = int(np.argmax(lacking))
+        count, size = np.diff(self.hashes.offset), self.hashes.tokens
+        # Some traces hash what is generated, too.
+        wrong = (count < self.prompt // size) | (count > -(-(self.prompt + self.output) // size))
+        if wrong.any():
+            number = int(np.argmax(wrong))
             raise TraceError(
-                f"{self.source}: request {number} has"
-                f" {int(np.diff(self.hashes.offset)[number])} hashes of {self.hashes.tokens} tokens"
+                f"{self.source}: request {number} has {int(count[number])} hashes of {size} tokens"
                 f" for a prompt of {int(self.prompt[number])}: give one for each block"
             )
 

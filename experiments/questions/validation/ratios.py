@@ -49,6 +49,8 @@ from topologies.cluster.changed import SETTINGS, with_fields, with_setting
 
 RATIO = "step_ratio_b_over_a_measured"
 _SIDES = ("a", "b")
+_ROUNDING = 0.05
+"""By how much a ratio that is given may differ from that of two printed values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,13 +295,17 @@ def _ratio(row: Cells) -> MeasuredRatio:
 
 def _measured(row: Cells) -> float:
     """Return the measured ratio of the time of a token on a GPU, second setting to first."""
-    if row.text(RATIO):
-        ratio = row.number(RATIO)
-    else:
+    ratio = by_values = float("nan")
+    if row.text("value_a"):
         before, after = (row.number(f"value_{side}") for side in _SIDES)
         unit = row.text("unit").lower()
         is_rate = any(word in unit for word in ("/s", "per second", "%", "flop"))
-        ratio = before / after if is_rate and after else after / before if before else float("nan")
+        ratio = before / after if is_rate and after else after / before if before else ratio
+        by_values = ratio
+    if row.text(RATIO):
+        ratio = row.number(RATIO)
+    if abs(by_values - ratio) > _ROUNDING * abs(ratio):
+        raise TraceError(f"{RATIO}: {ratio:g}, but value_a, value_b and unit give {by_values:g}")
     if not 0 < ratio < float("inf"):
         raise TraceError(f"{RATIO}: missing, and value_a, value_b and unit do not give it")
     if not 1e-6 <= ratio <= 1e6:

@@ -186,8 +186,11 @@ def predicted(row: ServingRow) -> ServingPrediction:
     return _answer(row, ttft, tpot)
 
 
-def mean_times(case: ServingCase) -> tuple[float, float]:
-    """Return the means of TTFT and TPOT (s) that the row's client would measure."""
+def mean_times(case: ServingCase) -> tuple[float, float | None]:
+    """Return the means of TTFT and TPOT (s) that the row's client would measure.
+
+    Requests of one token have no TPOT.
+    """
     client = Closed(
         case.concurrency,
         case.input_tokens,
@@ -203,7 +206,8 @@ def mean_times(case: ServingCase) -> tuple[float, float]:
         decode_count=case.workers[1] if case.decode is not None else 0,
     )
     run = serve(instances, client)
-    return float(run.ttft.mean()), float(np.nan_to_num(run.tpot).mean())
+    tpot = run.tpot[np.isfinite(run.tpot)]
+    return float(run.ttft.mean()), float(tpot.mean()) if len(tpot) else None
 
 
 def _answer(
@@ -236,7 +240,7 @@ def _errors(by: str, value: str, rows: Sequence[ServingPrediction]) -> ServingEr
         return summary.median_pct, summary.p90_pct, 1 + summary.bias_pct / 100
 
     tpot, ttft = (figures(getattr(row, name) for row in rows) for name in _ERRORS)
-    answered = sum(row.tpot_s is not None for row in rows)
+    answered = sum(row.ttft_s is not None for row in rows)
     return ServingErrors(by, value, len(rows), answered, *tpot, *ttft)
 
 

@@ -415,6 +415,12 @@ def test_what_is_torn_or_contradicts_itself_is_refused_in_one_line(tmp_path, tex
     assert said in refused(tmp_path, text)
 
 
+def test_processes_have_the_gpus_that_they_were_given(tmp_path):
+    config, rest = REDUCE.split(" minBytes", 1)
+    text = f"{config.rpartition(' ')[0]} 7 minBytes{rest}"
+    assert "ranks of processes with 7 GPUs each" in refused(tmp_path, text)
+
+
 def test_processes_that_ran_by_themselves(tmp_path):
     twice = REDUCE.replace("Group  0 ", "").replace("Rank  1", "Rank  0")
     assert "MPI=1" in refused(tmp_path, twice)

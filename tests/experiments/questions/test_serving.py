@@ -100,6 +100,7 @@ ROW = "id,engine,model,machine,tp,isl,osl,concurrency,weights"
         ("a,vllm,llama-3.1-8b,h100_sxm,1,1024,128,,bf16", "concurrency: missing"),
         ("a,vllm,llama-3.1-8b,h100_sxm,1,1024,128,4,int3", "weights: 'int3' is not one of"),
         ("a,vllm,llama-3.1-405b,h100_sxm,1,1024,128,4,bf16", "does not fit"),
+        ("a,vllm,llama-3.1-8b,h100_sxm,1,131000,128,4,bf16", "131128 tokens, and llama-3.1-8b"),
     ],
 )
 def test_a_row_is_answered_or_says_why_not(row, said, tmp_path):
@@ -109,6 +110,15 @@ def test_a_row_is_answered_or_says_why_not(row, said, tmp_path):
     assert (answer.refused == "") == (said == "")
     assert said in answer.refused
     assert (answer.ttft_s is None) == bool(said)
+
+
+def test_requests_of_one_token_have_no_time_for_each_token(tmp_path):
+    table = tmp_path / "rows.csv"
+    table.write_text(f"{ROW},tpot_ms\na,vllm,llama-3.1-8b,h100_sxm,1,64,1,4,bf16,10\n")
+    report = validate_serving(table)
+    assert report.rows[0].ttft_s > 0
+    assert report.rows[0].tpot_s is report.rows[0].tpot_error_pct is None
+    assert report.errors[0].answered == 1
 
 
 def test_pairs_compare_ratios_of_rows_that_differ_in_one_thing(tmp_path):

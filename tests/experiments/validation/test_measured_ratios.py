@@ -106,6 +106,7 @@ def test_a_ratio_of_times_follows_from_rates_and_from_times(
         ({"setting_b": "8 GPUs"}, "make no difference that is understood"),
         ({"setting_a": "IB", "setting_b": "TCP"}, "no number of GPUs is stated"),
         ({"value_a": ""}, "step_ratio_b_over_a_measured: missing"),
+        ({"step_ratio_b_over_a_measured": "2"}, "2, but value_a, value_b and unit give 1.1"),
         ({"cluster": "dgx-a100", "model": "gpt-2"}, "global_batch: missing"),
         ({"not_known": "who knows"}, "not known: who knows"),
     ],

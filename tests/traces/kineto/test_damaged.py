@@ -55,6 +55,22 @@ def test_a_broken_event_is_named(tmp_path: Path, event: dict[str, object], messa
     assert str(tmp_path / "trace.json") in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"Group size": 2', '"Group size": 8', "Group size is 8, but its ranks are 2"),
+        ('"Out msg nelems": 2049000', '"Out msg nelems": 5', "all_reduce of 2049000 elements to 5"),
+    ],
+)
+def test_sizes_of_a_call_do_not_contradict_one_another(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    file = tmp_path / "rank0.json"
+    file.write_text((DATA / "kineto_cuda_rank0.json").read_text().replace(old, new))
+    with pytest.raises(TraceError, match=f"rank0.json: kernel 'nccl.*{message}"):
+        load(file)
+
+
 def test_an_event_that_is_not_used_may_be_broken(tmp_path: Path) -> None:
     found = read(tmp_path, kernel(), kernel(cat="python_function", dur=-5, ts=None))
     assert found.unused == {"python_function": 1}

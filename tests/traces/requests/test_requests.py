@@ -75,6 +75,10 @@ def test_dates_are_of_no_time_zone_of_the_reader(tmp_path, monkeypatch):
             "request 0 has 1 hashes of 512 tokens for a prompt of 1025",
         ),
         (
+            '{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [1, 2]}\n',
+            "request 0 has 2 hashes of 512 tokens for a prompt of 9",
+        ),
+        (
             '{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": 7}\n',
             "line 1: hash_ids 7 is not a list",
         ),

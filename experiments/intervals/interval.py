@@ -33,13 +33,12 @@ from experiments.priors.errors import (
     step_error,
 )
 from experiments.priors.steps import StepPrior
-from experiments.scenario.change import Change, Multiplied, Scaled, by_values, is_of_links
+from experiments.scenario.change import Change, Multiplied, by_values, is_of_links
 from experiments.scenario.resources import utility_pct
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.bounds import LeastCalls, LinkWork, least_calls, least_steps
 from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import Points
-from simulator.topology import PCIE
 from simulator.workload import Workload
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
         has_scatter = of_change.scatter_pct is not None
         was_checked = has_scatter and _is_of_links(changes[str(number)])
         off = replay_error(program, REST if was_checked else WHOLE)
-        least = least_error() if _is_of_ranks(base, point.change) else 0.0
+        least = least_error() if _is_of_ranks(base, point) else 0.0
         rows.append(
             replace(
                 of_change,
@@ -158,16 +157,21 @@ def _is_of_links(change: Change) -> bool:
     return all(isinstance(part, Multiplied) and is_of_links(part.resource) for part in change.parts)
 
 
-def _is_of_ranks(base: Baseline, change: Change) -> bool:
-    """Whether a change scales ops of a recorded step's ranks: kernels, host code or copies."""
-    if base.step_prior is not None:
+def _is_of_ranks(base: Baseline, answered: Answered) -> bool:
+    """Whether a recorded step's ranks do other work: ops, their times, what they wait for.
+
+    Calls of other sizes and times, and other networks, are not the ranks' own.
+    """
+    now, then = base.scenario.workload, answered.scenario.workload
+    if base.step_prior is not None or then is now:
         return False
-    workload = base.scenario.workload
-    parts = {part.part for part in change.parts if isinstance(part, Scaled)}
-    over_bus = any(
-        isinstance(part, Multiplied) and part.resource.startswith(PCIE) for part in change.parts
+    same = np.array_equal(now.call, then.call) and np.array_equal(now.duration, then.duration)
+    edges = zip(
+        (now.edges.source, now.edges.target, now.edges.lag),
+        (then.edges.source, then.edges.target, then.edges.lag),
+        strict=True,
     )
-    return bool(np.isin(workload.part, list(parts)).any() or (over_bus and workload.over_bus.any()))
+    return not (same and all(np.array_equal(before, after) for before, after in edges))
 
 
 def _by_change(

@@ -2,7 +2,9 @@
 
 import pytest
 
-from experiments.baseline import baseline
+from experiments.baseline import Settings, baseline
+from experiments.evaluate.design_points import steps
+from experiments.intervals.interval import intervals
 from experiments.priors.errors import (
     CLASSES,
     NO_CALLS,
@@ -13,6 +15,7 @@ from experiments.priors.errors import (
     least_error,
     replay_error,
 )
+from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from helpers.places import ROOT, SAMPLES
 from simulator.builder import WorkloadBuilder
@@ -44,6 +47,30 @@ def test_a_step_without_calls_is_of_its_class_and_even_no_gain_is_uncertain():
     alone = simulate(builder.build(), topology("alone", 1, []), lambda call, network: None)
     assert class_of(alone) == NO_CALLS
     assert replay_error(NO_CALLS) > least_error() > 0
+
+
+OF_RANKS = (
+    "compute x1.001",
+    "*gemm* x1.001",
+    "rank 1 *gemm* x1.001",
+    "rank 1 copy drop",
+    "fuse *gemm*",
+    "launch x1.001",
+    "overlap full",
+    "calls drop",
+    "accelerator H100-SXM5-80GB",
+)
+OF_CALLS = ("all_reduce bytes x1.001", "all_reduce time x1.001", "scale_up.bandwidth x1.001")
+
+
+def test_a_change_of_what_ranks_do_is_uncertain_however_little_it_saves():
+    base = baseline(SAMPLES / "gpu-dp2-tp4", "dgx-a100", settings=Settings(nodes=2))
+    asked = [(text, parse_change(text)) for text in (*OF_RANKS, *OF_CALLS)]
+    answered = steps(base, asked)
+    widths = dict(zip((text for text, _ in asked), intervals(base, answered), strict=True))
+    for (text, _), answer in zip(asked, answered, strict=True):
+        least = 100 * least_error() * answer.step / base.timeline.makespan
+        assert (widths[text].prediction_pct >= 0.999 * least) == (text in OF_RANKS), text
 
 
 def test_a_class_is_drawn_to_all_by_as_many_points_as_a_program_has():

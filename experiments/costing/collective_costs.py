@@ -123,11 +123,12 @@ def _with_factor(workload: Workload, moving: Floats) -> Workload:
 
 
 def _target(workload: Workload) -> Floats:
-    """Target time of each call (s): the measured one, or the least of equal calls."""
+    """Target time of each call (s): the measured one, or the least of equal calls; NaN if none."""
     # Least measured time of the calls of the same kind, group and size (s)
     _, which = np.unique(_call_keys(workload), axis=0, return_inverse=True)
     least = np.full(len(which), np.inf)
     np.fmin.at(least, which.ravel(), workload.calls.transfer)
+    least[np.isinf(least)] = np.nan  # of no such call is the transfer known
     return np.where(_complete(workload), workload.calls.transfer, least[which.ravel()])
 
 

@@ -179,6 +179,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
             "write the plan again with twofold generate -c … -w",
         )
     yield from _placement_doubts(base)
+    yield from _run_doubts(coverage)
     yield from _length_doubts(base)
     recorded = coverage.step != GENERATED  # representatives of a plan represent all ranks
     is_part = recorded and len(coverage.ranks) < coverage.ranks_in_job
@@ -236,6 +237,24 @@ def _placement_doubts(base: "Baseline") -> Iterator[Doubt]:
                 remedy = "name the cluster of the recording with --cluster"
             yield Doubt(str(evidence), remedy)
             return
+
+
+_CLOCKS_APART = 2.0
+"""Difference of ranks' clocks (s) from which their files may be of different runs: hosts' clocks
+are kept within milliseconds, and a second run takes longer to begin."""
+
+
+def _run_doubts(coverage: Coverage) -> Iterator[Doubt]:
+    """Yield that ranks, whose clocks are compared by their calls, are far apart in time."""
+    ahead = dict.fromkeys(coverage.ranks, 0.0) | dict(coverage.clock_offset)
+    late, early = (pick(ahead, key=lambda rank: ahead[rank]) for pick in (max, min))
+    apart = ahead[late] - ahead[early]
+    if apart > _CLOCKS_APART:
+        yield Doubt(
+            f"rank {late} recorded its calls {apart:,.0f} s after rank {early}, as if"
+            " their files were of different runs",
+            "give the files of one run; if they are, set the hosts' clocks",
+        )
 
 
 def _length_doubts(base: "Baseline") -> Iterator[Doubt]:

@@ -351,8 +351,11 @@ def hardware_warning(
         f"kernel and host times stay as recorded, and only the network is that of {cluster}"
     )
     device = (workload.what == What.COMPUTE) | (workload.what == What.COPY)
+    measured = not np.isnan(workload.measured_start).all()
+    if measured and not device.any() and _is_host(chip.name):
+        return ""  # the recorded name is that of a device which no rank used
     if not recorded and not device.any() and not _is_host(chip.name):
-        if not len(workload) or np.isnan(workload.measured_start).all():
+        if not measured:
             return ""
         return f"recorded on a host without accelerators: {as_recorded}"
     if not recorded:

@@ -402,7 +402,8 @@ class _Agreement:
         raise TraceError(
             f"{extra.where}: rank {most} has {of_rank[most]} calls on group "
             f"{self._group(communicator)}, rank {least} has {of_rank[least]}; the first that rank "
-            f"{least} may lack is {extra.kind}; choose a step that is complete on all ranks"
+            f"{least} may lack is {extra.kind}; choose a step that is complete on all ranks, or "
+            "files of one run"
         )
 
     def _check_sequences(self, communicator: int) -> None:

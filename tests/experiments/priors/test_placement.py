@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.baseline import baseline
+from experiments.documents.step import trust
 from experiments.priors.placement import misplaced, other_devices, other_hosts
 from experiments.scenario.scenario import Scenario
-from helpers.places import SAMPLES
+from helpers.places import ROOT, SAMPLES
 from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
@@ -188,3 +189,22 @@ def test_names_that_many_machines_have_tell_nothing() -> None:
 def test_clusters_with_the_accelerator_of_a_trace_are_named_where_none_is_given() -> None:
     with pytest.raises(ClusterError, match=r"NVIDIA A100-SXM4-80GB is in dgx-a100, "):
         baseline(SAMPLES / "gpu-dp2-tp4")
+
+
+def test_files_of_different_runs_are_doubted_though_their_calls_match(tmp_path):
+    live = ROOT / "traces" / "live"
+    first, second = sorted((live / "ddp-2").iterdir())
+    for name, another in (
+        ("one", second),
+        ("two", sorted((live / "sizes" / "ddp-2").iterdir())[1]),
+    ):
+        (tmp_path / name).mkdir()
+        for rank, file in enumerate((first, another)):
+            (tmp_path / name / f"rank{rank}.json.gz").symlink_to(file)
+    doubts = {
+        name: trust(baseline(tmp_path / name, live / "net250.yaml")).doubts
+        for name in ("one", "two")
+    }
+    texts = {name: [doubt.cause for doubt in of_run] for name, of_run in doubts.items()}
+    assert not any("of different runs" in text for text in texts["one"])
+    assert any("rank 1 recorded its calls 19,704 s after rank 0" in text for text in texts["two"])

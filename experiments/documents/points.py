@@ -162,7 +162,7 @@ def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Tabl
     columns += ("at most",) if bounded else ()
     rows = []
     for row in answered:
-        most = [say_gain(row.bound_pct or 0.0) if _differs(row) else ""] if bounded else []
+        most = [say_gain(_at_most(row)) if _differs(row) else ""] if bounded else []
         saved = say_gain(row.gain_pct, row.interval_pct)
         cells = row.baseline, row.changed, say_step(row.step), saved
         names = say_resource(row.resource), *cells, *_per(row, report.per), *most
@@ -172,7 +172,7 @@ def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Tabl
         for reason, names in _unused(report.points).items()
     ]
     foot = (
-        "at most: the model's upper bound, however calls share links; ± comes on top"
+        "at most: however calls share links, and with what the model may be off by (±)"
         if bounded
         else ""
     )
@@ -201,6 +201,11 @@ def _per(row: "Point", per: str) -> tuple[str, ...]:
 def _differs(row: "Point") -> bool:
     """Whether a bound differs from the utility itself in the digits that are printed."""
     return row.bound_pct is not None and say_gain(row.bound_pct) != say_gain(row.gain_pct)
+
+
+def _at_most(row: "Point") -> float:
+    """Return the upper end of the interval around the model's bound (points)."""
+    return min(100.0, (row.bound_pct or 0.0) + (row.interval_pct or 0.0))
 
 
 def _unused(rows: Sequence["Point"]) -> Mapping[str, list[str]]:
@@ -238,7 +243,7 @@ def _utility_chart(report: "UtilityReport", answered: Sequence["Point"]) -> Char
     bounded = [row for row in answered if row.bound_pct is not None]
     marks = Series(
         "marks",
-        [row.bound_pct for row in bounded],
+        [_at_most(row) for row in bounded],
         [say_resource(row.resource) for row in bounded],
         "at most",
         colour="orange",

@@ -64,8 +64,8 @@ class Interval:
     None where a source does not apply. They are independent, but ``generated_pct`` includes the
     errors of kernels, so the greater of the two counts.
 
-    ``bound_pct`` is the most the change can save, by any engine
-    (:mod:`experiments.intervals.interval`).
+    ``bound_pct`` is the most the change can save in the model, by any engine
+    (:mod:`experiments.intervals.interval`); what the model is off by comes on top.
     """
 
     scatter_pct: float | None = None

@@ -165,13 +165,14 @@ def _is_of_ranks(base: Baseline, answered: Answered) -> bool:
     now, then = base.scenario.workload, answered.scenario.workload
     if base.step_prior is not None or then is now:
         return False
-    same = np.array_equal(now.call, then.call) and np.array_equal(now.duration, then.duration)
-    edges = zip(
-        (now.edges.source, now.edges.target, now.edges.lag),
-        (then.edges.source, then.edges.target, then.edges.lag),
-        strict=True,
+    pairs = (
+        (now.call, then.call),
+        (now.duration, then.duration),
+        (now.edges.source, then.edges.source),
+        (now.edges.target, then.edges.target),
+        (now.edges.lag, then.edges.lag),
     )
-    return not (same and all(np.array_equal(before, after) for before, after in edges))
+    return not all(np.array_equal(before, after) for before, after in pairs)
 
 
 def _by_change(

@@ -51,7 +51,7 @@ def serving(report: "ServingReport") -> Document:
         headline += f" {percent(100 * report.goodput_fraction)} of requests meet the SLO."
     rows = [
         (
-            metric.metric,
+            {"e2e": "end to end", "queue": "queue"}.get(metric.metric, metric.metric.upper()),
             *(
                 say_interval(getattr(metric, name), getattr(metric, f"{name}_half_width", None))
                 for name in _PERCENTILES
@@ -99,6 +99,9 @@ def serving(report: "ServingReport") -> Document:
             "memory": f"{memory.weights / 1e9:.4g} GB weights, {gigabytes} per GPU",
             "cache used": f"{percent(100 * report.peak_cache)} at most,"
             f" {plural(report.preemptions, 'preemption')}",
+            "links": ""
+            if report.link_use is None
+            else f"caches take {percent(100 * report.link_use)} of the busiest link",
             "autoscaled": f"{report.held:.4g} instances held on average" if report.scales else "",
             "outages": f"{plural(report.restarted, 'request')} restarted on another instance"
             if report.restarted
@@ -114,7 +117,7 @@ def serving(report: "ServingReport") -> Document:
             "TPOT": "mean time of a token after the first, of each request",
             "ITL": "time between two tokens of a request, over all tokens, to 1.6 %",
         },
-        next_steps=("twofold serving … --rate 2/s", "twofold generate … --phase decode"),
+        next_steps=("twofold serving … --find rate --slo …", "twofold serving … --sweep rate=…"),
     )
 
 

@@ -226,8 +226,8 @@ class InstanceRun(NamedTuple):
     ``worker`` the worker that prefilled it, ``priority`` its priority. ``unserved`` requests, of
     all models, had not ended when the run was interrupted; all others have a row. ``iterations``
     are the first ones (:class:`simulator.serving.state.RunState`, ``log``), ``held`` is the mean
-    number of instances held, and ``stages`` their pipeline stages. ``beside`` are the runs of the
-    models beside.
+    number of instances held, and ``stages`` their pipeline stages. ``link_use`` is the share of
+    time for which caches keep the busiest link busy. ``beside`` are the runs of the models beside.
     """
 
     arrived: Floats
@@ -245,6 +245,7 @@ class InstanceRun(NamedTuple):
     iterations: NDArray[np.void]
     held: float
     stages: int
+    link_use: float
     beside: "tuple[InstanceRun, ...]" = ()
 
     def track(self, number: int) -> str:
@@ -371,7 +372,8 @@ def serve(
 class _Run:
     """A running fleet: the first ranks of its pools, and its first request among all models'.
 
-    ``due`` is the time of its next event (s), ``reason`` why the loop returned.
+    ``due`` is the time of its next event (s), ``reason`` why the loop returned, ``busiest`` the
+    time (s) for which caches keep a link busy.
     """
 
     instances: Instances
@@ -381,6 +383,7 @@ class _Run:
     ranks: tuple[int, int] = (0, 0)
     request: int = 0
     due: float = 0.0
+    busiest: float = 0.0
     reason: int = PAUSED
 
     def go_on(self, until: float) -> float:
@@ -487,7 +490,10 @@ def _finish(runs: Sequence[_Run]) -> None:
     if senders := [run for run in runs if run.instances.decode is not None]:
         cluster = senders[0].instances.deployment.cluster
         ranks = sum(run.instances.ranks for run in runs)
-        _run_senders(senders, CacheTransfers(cluster, ranks))
+        network = CacheTransfers(cluster, ranks)
+        _run_senders(senders, network)
+        for run in senders:
+            run.busiest = float(network.busy.max())
 
 
 def _run_senders(runs: Sequence[_Run], network: CacheTransfers) -> None:
@@ -682,4 +688,5 @@ def _client_times(run: _Run) -> InstanceRun:
         state.log[: min(int(state.sums["iterations"][0]), len(state.log))],
         held,
         run.fleet.first.stages,
+        run.busiest / end,
     )

@@ -18,6 +18,7 @@ from simulator.routing.routes import routes
 from simulator.schedule import Plan, Schedule, Step
 from simulator.serving.engines import Engine, captured_sizes, check_version, engine
 from simulator.serving.surface import IterationSurface, with_drafts
+from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.names import one_of
 from simulator.transfers.crowd import Crowd, Program
@@ -510,6 +511,8 @@ class CacheTransfers:
         The network; instances fill its ranks in order.
     ranks
         Accelerators of all instances.
+    busy
+        Time (s) for which each link would be busy with what has been sent.
 
     Raises
     ------
@@ -519,10 +522,11 @@ class CacheTransfers:
 
     cluster: Cluster
     ranks: int
-    moved: float = 0.0
+    busy: Floats = field(init=False)
     _scenario: Scenario = field(init=False)
     _crowd: Crowd = field(init=False)
     _paths: dict[tuple[int, int], Path] = field(default_factory=dict)
+    _links: dict[tuple[int, int], tuple[Ints, Floats]] = field(default_factory=dict)
     _plans: dict[tuple[Path, float], Plan] = field(default_factory=dict)
     _laid: dict[tuple[int, ...], Program] = field(default_factory=dict)
     _calls: Callable[[tuple[Part, ...]], list[tuple[Program, float]]] = field(init=False)
@@ -537,6 +541,7 @@ class CacheTransfers:
             )
         self._scenario = Scenario(WorkloadBuilder(job_ranks=self.ranks).build(), self.cluster)
         network = self._scenario.topology()
+        self.busy = np.zeros(len(network.bandwidth))
         self._crowd = Crowd(network.bandwidth, network.resource, len(network.resources))
         # Caches are whole blocks: few sizes, again and again.
         self._calls = lru_cache(_SENDS)(self._written)
@@ -553,7 +558,9 @@ class CacheTransfers:
         self._left[request] = len(calls)
         for program, overhead in calls:
             self._owner[self._crowd.begin(program, 1.0, overhead)] = request
-        self.moved += sum(size for _, _, size in parts)
+        for source, target, size in parts:
+            link, per_byte = self._links[source, target]
+            self.busy[link] += size * per_byte
 
     def advance(self, until: float) -> list[int]:
         """Advance to a time (s); return the requests whose caches have arrived."""
@@ -592,6 +599,7 @@ class CacheTransfers:
             way = routes(network, begin, end, np.ones(1))
             links = (network.resource, network.bandwidth, network.latency)
             path = zip(*(values[way.link].tolist() for values in links), way.share, strict=True)
+            self._links[source, target] = way.link, way.share / network.bandwidth[way.link]
             self._paths[source, target] = tuple(path)
         return self._paths[source, target]
 

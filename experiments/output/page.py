@@ -78,7 +78,7 @@ def page(document: Document, head: Mapping[str, Any], *, up: str = "") -> str:
     """
     sections = [section for section in document.sections if section.page]
     if any(document.details.values()):
-        about = "How the step was simulated, how much of the trace was used, and what is assumed."
+        about = "How this was simulated, of what, and what is assumed."
         trust = Section("trust", "Error and coverage", [FactList(document.details)], about)
         sections.insert(min(len(sections), 2), trust)
     shown = _shown_sections(sections)

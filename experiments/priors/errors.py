@@ -133,13 +133,14 @@ _PRIORS = {
     "sglang": ServingPrior("SGLang", 248, 11.2, 23.0),
     "trtllm": ServingPrior("TensorRT-LLM", 342, 9.2, 15.1),
     "all": ServingPrior("all engines", 1245, 8.9, 17.7),
+    "pools": ServingPrior("pools that prefill and that decode", 138, 13.1, 30.1),
 }
-"""Aggregated rows of InferenceX's client, without drafts, by engine (``twofold validate --serving
-measured_serving.csv``; docs/background/serving.md)."""
+"""Aggregated rows of InferenceX's client, without drafts, by engine, and disaggregated ones
+(``twofold validate --serving measured_serving.csv``; docs/background/serving.md)."""
 
 
 def serving_prior(engine: str) -> ServingPrior:
-    """Return the errors of an engine's predictions; of all engines for one without rows.
+    """Return the errors of an engine's predictions, or of pools; of all for one without rows.
 
     Examples
     --------

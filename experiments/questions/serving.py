@@ -127,6 +127,7 @@ class ServingAnswer(Head):
     preemptions: int
     restarted: int
     peak_cache: float
+    link_use: float | None
     found_fraction: float | None
     loaded_fraction: float | None
     instances_held: float
@@ -162,6 +163,7 @@ class ServingReport(Report):
     preemptions: int
     restarted: int
     peak_cache: float
+    link_use: float | None
     found: float | None
     loaded: float
     held: float
@@ -197,6 +199,7 @@ class ServingReport(Report):
             "preemptions": self.preemptions,
             "restarted": self.restarted,
             "peak_cache": self.peak_cache,
+            "link_use": self.link_use,
             "found_fraction": self.found,
             "instances_held": self.held,
             "loaded_fraction": None if self.found is None else self.loaded,
@@ -297,6 +300,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         int(sum(run.totals["preemptions"] for run in base)),
         int(sum(run.totals["restarted"] for run in base)),
         max(float(run.totals["peak_blocks"]) for run in base) / memory.blocks,
+        None if instances.decode is None else float(np.mean([run.link_use for run in base])),
         _cached_share(base, load),
         _loaded_share(base, load),
         float(np.mean([run.held for run in base])),
@@ -307,7 +311,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         factor,
         {"ttft": np.sort(base[0].ttft), "tpot": np.sort(base[0].tpot[base[0].tpot >= 0])},
         base[0],
-        serving_prior(deployment.engine.name),
+        serving_prior("pools" if instances.decode else deployment.engine.name),
         tuple(doubts),
         _cause(base, utilities, factor),
         deterministic,
@@ -579,6 +583,14 @@ def _unmeasured_doubts(deployment: Deployment) -> tuple[str, ...]:
         doubts.append(
             f"{engine.name} is newer than {engine.assumed}, the newest whose defaults are known"
         )
+    doubts += [
+        f"no measured row has {what}"
+        for what, given in (
+            ("pipeline stages", deployment.parallelism.pp > 1),
+            ("adapters", deployment.adapters is not None),
+        )
+        if given
+    ]
     if share > _MOST_UNMEASURED:
         doubts.append(
             f"{100 * share:.0f} % of kernels' time is a roofline's: no table has them on"

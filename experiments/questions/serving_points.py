@@ -224,7 +224,7 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
         tuple(sorted(utilities, key=lambda row: -(row.rate_pct or (-1e9, None))[0])),
         len(tables),
         factor,
-        serving_prior(instances.deployment.engine.name),
+        serving_prior("pools" if instances.decode else instances.deployment.engine.name),
     )
 
 
@@ -481,7 +481,7 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
         varied,
         tuple(points),
         seeds,
-        serving_prior(deployment.engine.name),
+        serving_prior("pools" if instances.decode else deployment.engine.name),
     )
 
 

@@ -51,6 +51,21 @@ def test_on_an_idle_network_a_cache_takes_as_long_as_a_send(source, target, size
     assert begun((source, target, size))[0] == pytest.approx(sent(source, target, size), rel=1e-6)
 
 
+def test_links_are_busy_as_long_as_their_bytes_take():
+    """Two caches from one port to two: it carries both, each of the others one."""
+    cluster, size = load_cluster("hgx-h100"), 2.0**30
+    transfers = CacheTransfers(cluster, 16)
+    transfers.begin(0.0, 0, [(0, 8, size)])
+    once = transfers.busy.max()
+    transfers.begin(0.0, 1, [(0, 9, size)])
+    assert transfers.busy.max() == pytest.approx(2 * once)
+    assert once == pytest.approx(
+        size / (cluster.scale_out.bandwidth * cluster.scale_out.efficiency)
+    )
+    transfers.begin(0.0, 2, [(1, 10, size)])
+    assert transfers.busy.max() == pytest.approx(2 * once)
+
+
 def test_two_on_one_link_get_half_of_it_each():
     alone, size = begun((0, 8, 2.0**30))[0], 2.0**30
     both = begun((0, 8, size), (0, 9, size))

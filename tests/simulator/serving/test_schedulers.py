@@ -153,6 +153,8 @@ def test_littles_law_holds_in_a_closed_loop(concurrency, rounds, scheduler):
     state = run(requests, rules(scheduler), constant_surface(), Client(concurrency, 1, 1, 0))
     inside = (state.states["last"] - state.states["arrived"]).sum() / state.sums["end"][0]
     assert inside <= concurrency + 1e-9
+    arrived, last = np.sort(state.states["arrived"]), np.sort(state.states["last"])
+    assert arrived.tolist() == [0.0] * concurrency + last[: count - concurrency].tolist()
 
 
 def test_the_latest_is_preempted_and_computed_anew():

@@ -368,7 +368,9 @@ def _options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict
             continue
         if isinstance(value, list | tuple | range):
             options[name] = [
-                jsonable(item) if _is_plain(item) else _in_one_line(item) for item in value
+                jsonable(item) if _is_plain(item) else _in_one_line(item)
+                for item in value
+                if item is not None
             ]
         else:
             options[name] = jsonable(value) if _is_plain(value) else _in_one_line(value)

@@ -49,6 +49,27 @@ def test_the_most_is_what_is_written():
 
 
 @pytest.mark.parametrize(
+    ("base", "least", "most"),
+    [
+        ("s", 1e-21, 3.2e9),
+        ("B", 1e-3, 2.0**60),
+        ("B/s", 0.1, 1e18),
+        ("FLOP/s", 1e6, 1e19),
+        ("W", 1e-6, 1e12),
+        ("J", 1e-12, 1e21),
+        ("USD", 1e-9, 1e15),
+        ("USD/J", 1e-18, 1.0),
+    ],
+)
+def test_what_no_machine_has_is_refused(base, least, most):
+    for value in (0.0, least, most):
+        assert parse_quantity(f"{value!r} {base}", base) == value
+    for value in (0.999 * least, 1.001 * most):
+        with pytest.raises(QuantityError, match="outside the accepted range"):
+            parse_quantity(f"{value!r} {base}", base)
+
+
+@pytest.mark.parametrize(
     ("text", "base", "value"),
     [
         ("25 us", "s", 25e-6),

@@ -78,6 +78,7 @@ RISE = 0.32 * 4**0.75
         ("ring:4", CIRCLE),
         ("switch:4", CIRCLE | {"switch": (0, 0)}),
         ("line:3", {rank: (rank, 0) for rank in range(3)}),
+        ("dragonfly:2x2x2", {"router:0.0": (0.375 * math.pi / 4, 1)}),
         ("torus:3", {rank: (rank, 0) for rank in range(3)}),
         ("torus:2x3", {rank: (rank % 3, -(rank // 3)) for rank in range(6)}),
         ("slim_fly:5x1", {"router:0.0": (-2 + 0.25 * math.sin(0.2 * math.pi),

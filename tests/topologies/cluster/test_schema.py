@@ -6,6 +6,10 @@ from hypothesis import strategies as st
 
 from simulator.support.errors import ClusterError, WhatIfError
 from topologies import Cluster, changed, load_cluster, parse_cluster, resource_values
+from topologies.cluster.fabrics import CallErrors, HowKnown, TierErrors
+from topologies.cluster.node import Calibrated, LinkFactors
+from topologies.cluster.prices import Draw, Price, Prices
+from topologies.cluster.wiring import Cable, Wiring
 
 FILE = """\
 name: small
@@ -128,6 +132,26 @@ def test_a_wrong_field_is_named_with_its_value_and_what_is_accepted(old, new, pa
     message = refusal(FILE.replace(old, new, 1))
     for part in parts:
         assert part in message
+
+
+@pytest.mark.parametrize(
+    ("table", "model"),
+    [
+        ("link_factors: {scale_out: {zzz: 1}}", LinkFactors),
+        ("calibration: {all_reduce: {zzz: 1}}", Calibrated),
+        ("wiring: {zzz: 1}", Wiring),
+        ("wiring: {cables: [{zzz: 1}]}", Cable),
+        ("prices: {zzz: 1}", Prices),
+        ("prices: {accelerator: {zzz: 1}}", Price),
+        ("power: {node: {zzz: 1}}", Draw),
+        ("known: {zzz: 1}", HowKnown),
+        ("known: {errors: {scale_up: {zzz: 1}}}", TierErrors),
+        ("known: {errors: {scale_up: {small: {zzz: 1}}}}", CallErrors),
+    ],
+)
+def test_a_field_that_no_table_has_is_refused_with_those_it_has(table, model):
+    message = refusal(f"{FILE}\n{table}\n")
+    assert f"zzz: no such field; accepted: {', '.join(model.model_fields)}" in message
 
 
 def test_a_machine_of_several_domains_needs_a_scale_out():

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from simulator.support.errors import TraceError
-from traces.generate.hugging_face import FAMILIES, card_of
+from traces.generate.hugging_face import FAMILIES
 from traces.generate.model import layer_parameters, load_model, parameters
 
 LLAMA = {
@@ -251,6 +251,58 @@ def test_a_config_has_as_many_parameters_as_were_published(tmp_path, config, pub
     assert parameters(load_model(write(tmp_path, config))) == pytest.approx(published, rel=2e-4)
 
 
+LIKE_LLAMA = {name: LLAMA[name] for name in LLAMA if "bias" not in name and name[:3] != "tie"}
+USUAL = {
+    "llama": (LIKE_LLAMA, {"attention_bias": False, "tie_word_embeddings": False}),
+    "mistral": (LIKE_LLAMA, {"sliding_window": 0}),
+    "qwen2": (LIKE_LLAMA, {"use_sliding_window": False, "tie_word_embeddings": False}),
+    "stablelm": (
+        LIKE_LLAMA,
+        {"use_qkv_bias": False, "use_parallel_residual": False, "qk_layernorm": False},
+    ),
+    "starcoder2": (LIKE_LLAMA, {"use_bias": True, "sliding_window": 0}),
+    "falcon": (LIKE_LLAMA, {"multi_query": True, "bias": False, "new_decoder_architecture": False}),
+    "glm": (LIKE_LLAMA, {"head_dim": 128}),
+    "gemma": (LIKE_LLAMA, {"head_dim": 256, "tie_word_embeddings": True}),
+    "gemma2": (LIKE_LLAMA, {"sliding_window": 4096}),
+    "gpt2": (GPT_2, {"tie_word_embeddings": True, "n_inner": 4 * 768}),
+    "gptj": (GPT_2, {"tie_word_embeddings": False}),
+    "gpt_bigcode": (GPT_2, {"multi_query": True, "tie_word_embeddings": True}),
+    "qwen3_moe": (QWEN3, {"decoder_sparse_step": 1, "attention_bias": False}),
+    "deepseek_v3": (DEEPSEEK, {"moe_layer_freq": 1}),
+    "vit": (VIT, {"num_channels": 3}),
+}
+"""What ``transformers`` takes a field of a config to be that is left out, by its ``model_type``."""
+
+
+@pytest.mark.parametrize("kind", USUAL)
+def test_a_field_that_is_left_out_is_what_transformers_takes_it_to_be(tmp_path, kind):
+    config, usual = USUAL[kind]
+    config = {**config, "model_type": kind}
+    for name, value in usual.items():
+        without = {field: config[field] for field in config if field != name}
+        silent, said = (
+            load_model(write(tmp_path, each)) for each in (without, config | {name: value})
+        )
+        assert silent == said, name
+        unlike = (not value) if isinstance(value, bool) else value + 64
+        with suppress(TraceError):  # as where experts are not in each layer
+            assert load_model(write(tmp_path, config | {name: unlike})) != said, name
+
+
+@pytest.mark.parametrize("every", [2, 3, 6])
+def test_windows_are_those_of_the_layers_that_are_listed(tmp_path, every):
+    kinds = ["full_attention" if n % every == every - 1 else "sliding_attention" for n in range(32)]
+    listed = LLAMA | {"layer_types": kinds, "sliding_window": 512}
+    card = load_model(write(tmp_path, listed))
+    assert (card.window, card.global_every) == (512, every)
+    for wrong in (kinds[1:] + kinds[:1], kinds[:-1], [*kinds[:-1], "linear_attention"]):
+        with pytest.raises(TraceError, match="layer_types"):
+            load_model(write(tmp_path, listed | {"layer_types": wrong}))
+    whole = load_model(write(tmp_path, listed | {"layer_types": ["full_attention"] * 32}))
+    assert (whole.window, whole.global_every) == (None, None)
+
+
 def test_a_folder_with_a_config_will_do(tmp_path):
     folder = tmp_path / "My-Llama"
     folder.mkdir()
@@ -353,19 +405,6 @@ def test_a_decoder_behind_an_encoder_has_cross_attention():
     model = load_model("flan-t5-xxl")
     encoder, decoder = (layer_parameters(model, layer).total for layer in (23, 24))
     assert decoder - encoder == 4 * 4096 * 4096 + 4096
-
-
-def test_gemma_ties_its_embeddings_and_has_heads_of_256_unless_it_says_otherwise():
-    config = LLAMA | {"model_type": "gemma"}
-    config = {name: value for name, value in config.items() if name != "head_dim"}
-    config.pop("tie_word_embeddings", None)
-    card = card_of(json.dumps(config), source="config.json", name="gemma")
-    assert card["tied_embeddings"] is True
-    assert card["attention"]["head"] == 256
-    told = config | {"tie_word_embeddings": False, "head_dim": 64}
-    card = card_of(json.dumps(told), source="config.json", name="gemma")
-    assert card["tied_embeddings"] is False
-    assert card["attention"]["head"] == 64
 
 
 def test_a_count_of_none_is_a_count(tmp_path):

@@ -295,7 +295,11 @@ def _open_job(path: Path, job: "Job", options: Options) -> OpenTrace:
     if ``options.executions`` requests it: they take as long to read as everything else.
     """
     from traces.profiler.link import link_job
-    from traces.pytorch_et.join import with_execution_traces
+
+    def with_execution_traces(job: "Job") -> "Job":
+        from traces.pytorch_et.join import with_execution_traces as joined  # few files need them
+
+        return joined(job)
 
     if options.executions:
         job = with_execution_traces(job)

@@ -40,12 +40,6 @@ from experiments.cli.options import (
     with_options,
     with_settings,
 )
-from experiments.cli.serving import (
-    compare_deployments,
-    is_deployment,
-    sweep_deployment,
-    utility_of_deployment,
-)
 from experiments.cli.show import answer, draw_perfetto, say
 from experiments.files import check_output
 from experiments.output.progress import watching
@@ -60,6 +54,15 @@ _METRICS = {
     False: (("windows",), "without --metrics"),
 }
 """Options that have no effect with, or without, ``--metrics``."""
+
+
+def _is_deployment(trace: Path) -> bool:
+    """Whether what stands for a trace is the file of a deployment."""
+    if trace.suffix not in (".yaml", ".yml"):
+        return False
+    from experiments.evaluate.serving_plan import is_serving_plan
+
+    return is_serving_plan(trace)
 
 
 @with_settings(transport=None)
@@ -92,7 +95,9 @@ def utility(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say how much shorter the step gets with twice of each resource."""
-    if is_deployment(trace):
+    if _is_deployment(trace):
+        from experiments.cli.serving import utility_of_deployment
+
         utility_of_deployment(ctx, trace, cluster, factor=factor, resources=resource)
         return
     from experiments.points.utility import utility as ask
@@ -165,7 +170,9 @@ def sweep(
     'scale_up.latency x2' is twice as long.
     """
     numbers = [float(number) for number in factors.split(",")]
-    if is_deployment(trace):
+    if _is_deployment(trace):
+        from experiments.cli.serving import sweep_deployment
+
         sweep_deployment(ctx, trace, cluster, resource, numbers)
         return
     refuse_given(ctx, ("factors",) if curve else ("reach", "gap", "threshold"), _CURVES[curve])
@@ -213,7 +220,9 @@ def compare(
 
     if not cluster:
         raise typer.BadParameter("Missing option '--cluster' / '-c'.")
-    if is_deployment(trace):
+    if _is_deployment(trace):
+        from experiments.cli.serving import compare_deployments
+
         compare_deployments(ctx, trace, cluster)
         return
     answer(ctx, ask, trace, cluster, topologies=topology or ())

@@ -261,15 +261,6 @@ def _form_and_tokens(output: list[str], tokens: int) -> tuple[Output, int]:
     return form, tokens
 
 
-def is_deployment(trace: Path) -> bool:
-    """Whether what stands for a trace is the file of a deployment."""
-    if trace.suffix not in (".yaml", ".yml"):
-        return False
-    from experiments.evaluate.serving_plan import is_serving_plan
-
-    return is_serving_plan(trace)
-
-
 _SHOWN = ("trace", "cluster", "figure", "html", "output")
 """Options of questions about steps that those about a deployment have, too."""
 

@@ -21,13 +21,6 @@ from simulator.edits.slowdown import settled
 from simulator.engine.alone import meeting
 from simulator.engine.next_step import begins, joints, shifted, without_backlog
 from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
-from simulator.folding.copies import (
-    WrittenOut,
-    all_ranks,
-    representatives_for_flow,
-    representatives_without_contention,
-    written_out,
-)
 from simulator.folding.fold import Folds
 from simulator.support.arrays import Longs
 from simulator.support.errors import DeadlockError
@@ -41,6 +34,7 @@ from topologies.part_names import homes
 
 if TYPE_CHECKING:
     from simulator.engine.replays import Replays
+    from simulator.folding.copies import WrittenOut
 
 _NO_LIBRARY = "none"
 FOLDING = ("flow", "analytic")
@@ -328,15 +322,19 @@ class Scenario:
 
     def whole(self) -> "Scenario":
         """Return the scenario with the programs of all ranks written out."""
+        from simulator.folding.copies import written_out
+
         return replace(self, workload=written_out(self.workload))
 
-    def _enough(self, engine: str) -> WrittenOut:
+    def _enough(self, engine: str) -> "WrittenOut":
         """Write out the ranks that determine the times of all."""
+        from simulator.folding import copies  # few steps have any
+
         if engine == "analytic":
-            return representatives_without_contention(self.workload, self.costs())
+            return copies.representatives_without_contention(self.workload, self.costs())
         if engine in FOLDING:
-            return representatives_for_flow(self.workload, self.costs(), self.seen)
-        return all_ranks(self.workload)
+            return copies.representatives_for_flow(self.workload, self.costs(), self.seen)
+        return copies.all_ranks(self.workload)
 
     def _folded(self, progress: Progress | None) -> Timeline:
         """Simulate representative ranks; of a deadlock, name the waiting ranks among all."""

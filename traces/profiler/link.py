@@ -25,7 +25,6 @@ from traces.core.loaded import LAUNCHES_ONLY, MEDIAN, Counters, Coverage, Loaded
 from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank, RankGraph, kind_of
 from traces.matching.assemble import JobClock, align, assemble
 from traces.matching.match import MatchedCall, Matching, calls_of_graph, match
-from traces.missing_ranks import listed_groups, replicate
 from traces.profiler.comms import Enclosing
 from traces.profiler.device import add_device_ops, split_messages, split_written
 from traces.profiler.host import (
@@ -308,6 +307,8 @@ def joined(path: Path | str, job: JobHead, steps: Sequence[RankStep], options: O
     repeats = repeats_of(job.ranks, steps[0].step, [step.lasted for step in steps])
     workload = with_advance(replace(workload, repeats=repeats))
     if options.copies:
+        from traces.missing_ranks import listed_groups, replicate  # most jobs have all ranks
+
         workload = replicate(workload, listed_groups(job))
     shifts = [float(shift) for shift in clock.shift]
     ends = {graph.rank: graph.end + shift for graph, shift in zip(graphs, shifts, strict=True)}

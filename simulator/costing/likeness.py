@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from simulator.costing.link_load import Load
 from simulator.costing.symmetry import Symmetry, symmetry
 from simulator.routing.paths import of_resource
-from simulator.routing.routes import is_uneven, routes
+from simulator.routing.routes import is_uneven, routes, share_routes
 from simulator.support.arrays import Ints, Longs, by_appearance
 from simulator.topology import Topology
 
@@ -235,6 +235,7 @@ class Likenesses:
         """Return the equivalences on a network."""
         for likeness in self._cached:
             if likeness.serves(network, domains):
+                share_routes(network, likeness.network)
                 return likeness
         self._cached[:] = [*self._cached[1 - _MOST_GRAPHS :], Likeness(network, domains)]
         return self._cached[-1]

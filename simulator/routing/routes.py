@@ -274,17 +274,17 @@ def rows_of_links(count: int, message: Longs, link: Ints, share: Floats) -> Rout
     return Routes(offsets_by_row(message_of_key, count), links.astype(np.int32), whole[used])
 
 
-_MOST_CACHED = 8
-"""Answers cached per topology: steps of the schedules that a planner compares."""
-_MOST_CACHED_LINKS = 1 << 22
-"""Approximate number of links of single messages cached per topology: 48 MiB."""
+_MOST_CACHED, _MOST_CACHED_LINKS = 256, 1 << 22
+"""Answers cached per graph, and approximately the number of their links: 48 MiB."""
+_BY_GRAPH = ("ecmp", "static", "d_mod_k", "spray")
+"""Policies whose choice depends on no bandwidth."""
 
 
 def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None = None) -> Routes:
     """Return the links of each message, and the part of it on each link.
 
-    The last few answers are cached with the topology: a call is routed on it once to choose a plan
-    and once to execute it.
+    The last answers are cached with the topology: a call is routed on it once to choose a plan and
+    once to execute it.
 
     Parameters
     ----------
@@ -314,11 +314,25 @@ def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None 
     key = (source.tobytes(), target.tobytes(), amounts)
     if key not in cache:
         check_nodes(network, source, target)
-        if len(cache) >= _MOST_CACHED:
-            del cache[next(iter(cache))]
         cache[key] = _routes(network, source, target, amount)
+        links = sum(len(ways.link) for ways in cache.values())
+        while len(cache) > 1 and (len(cache) > _MOST_CACHED or links > _MOST_CACHED_LINKS):
+            links -= len(cache.pop(next(iter(cache))).link)
     ways: Routes = cache[key]
     return ways
+
+
+def share_routes(network: Topology, similar: Topology) -> None:
+    """Let a network take the routes found on another of the same graph, if they are the same.
+
+    They are unless bandwidths or faults decide. Both have the same doors and metric of links.
+    """
+    sound = all(graph.routing.slowed is None for graph in (network, similar))
+    if sound and network.routing.flows == similar.routing.flows:
+        if network.routing.policy in _BY_GRAPH:
+            network.__dict__["known_routes"] = similar.known_routes
+            messages = similar.known_graph.setdefault("messages", {})
+            network.known_graph["messages"] = messages
 
 
 def _routes_of_one(network: Topology, source: Ints, target: Ints) -> Routes:

@@ -23,8 +23,8 @@ from simulator.costing.likeness import Likeness, Likenesses, moved
 from simulator.costing.link_load import plan_loads
 from simulator.costing.symmetry import symmetry
 from simulator.routing.routes import routes
-from simulator.topology import Link, topology
-from topologies import build, load_cluster, resource_values, torus
+from simulator.topology import POLICIES, Link, topology
+from topologies import build, load_cluster, parse_topology, resource_values, torus
 from topologies.families.grid import dimension_ordered
 
 KINDS = ("all_reduce", "all_gather", "all_to_all", "broadcast")
@@ -188,6 +188,29 @@ def test_what_is_alike_is_so_on_all_networks_of_a_graph_and_on_no_other():
     assert known.of(faster, domains) is first
     assert known.of(ring_network(8), domains) is not first
     assert known.of(replace(network, bandwidth=slow), domains) is not first
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_networks_of_one_graph_share_their_routes_unless_bandwidths_decide(policy):
+    def made():
+        network = parse_topology(f"dragonfly:5x4x1x2@{policy}", bandwidth=1e9, latency=1e-6)
+        return network, replace(network, bandwidth=2 * network.bandwidth)
+
+    (network, faster), alone = made(), made()[1]
+    ranks = np.arange(network.ranks, dtype=np.int32)
+    known = Likenesses()
+    ends = [(ranks, np.roll(ranks, shift)) for shift in (1, 3)] + [(ranks[:1], ranks[-1:])]
+    for graph in (network, faster):
+        known.of(graph, None)
+        found = [routes(graph, *pair) for pair in ends]
+    for ways, pair in zip(found, ends, strict=True):
+        for mine, theirs in zip(ways, routes(alone, *pair), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+        shared = routes(network, *pair) is ways
+        assert shared == (policy in ("ecmp", "static", "d_mod_k", "spray"))
+    worn = replace(network, routing=replace(network.routing, slowed=np.ones(len(network))))
+    known.of(worn, None)
+    assert worn.known_routes is not network.known_routes
 
 
 @pytest.mark.parametrize("name", ["hgx-h100", "tpu-v5e", "gb200-nvl72", "leonardo"])

@@ -123,7 +123,7 @@ def _recorded(trace: RankTrace, ops: DeviceOps) -> dict[int, int]:
     A stream is waited for up to its last launch before the call, an event up to its last launch
     before the event was recorded.
     """
-    called_at = calls_by_correlation(trace)
+    called_at = calls_by_correlation(trace) if trace.syncs else {}
     waited_for = {}
     for sync in trace.syncs:
         label = sync.source_stream or sync.stream
@@ -175,7 +175,7 @@ def polling_waits(trace: RankTrace, window: Window, ops: DeviceOps) -> Iterator[
     The answer was no before the last query: the op ended between the last two answers.
     """
     for loop in _loops(trace, window):
-        if len(loop.starts) < _ENOUGH or loop.ends[-1] - loop.starts[0] < _LONG:
+        if loop.ends[-1] - loop.starts[0] < _LONG:
             continue
         last = (ops.last_launched(stream, loop.starts[0]) for stream in ops.on_stream)
         began, ended = loop.starts[-2], loop.ends[-1] + STAMPS
@@ -189,7 +189,7 @@ _ASKS = re.compile(r"(Event|Stream)Query")
 
 
 def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
-    """Return runs of queries without another runtime call between them."""
+    """Return runs of enough queries without another runtime call between them."""
     host = trace.host
     asks = names_with(trace, _ASKS)
     rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
@@ -200,7 +200,8 @@ def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
         query = np.isin(host.name[on_thread], asks)
         # Where the mask changes: begin and end of each run of queries, in pairs.
         edges = np.flatnonzero(np.diff(np.concatenate([[False], query, [False]]).astype(np.int8)))
-        for first, last in edges.reshape(-1, 2).tolist():
+        runs = edges.reshape(-1, 2)
+        for first, last in runs[runs[:, 1] - runs[:, 0] >= _ENOUGH].tolist():
             run = on_thread[first:last]
             name = trace.names[host.name[run[0]]]
             yield _Loop(thread, name, host.start[run].tolist(), host.end[run].tolist())
@@ -358,7 +359,8 @@ def spin_waits(
     names = names_with(trace, _SPUN_ON)
     for thread in np.unique(trace.host.thread[launches.host]).tolist():
         usual = _LaunchSilences.of(trace, window, launches, thread)
-        for name in np.unique(usual.name).tolist():
+        silent = usual.name[usual.ended > usual.began]
+        for name in np.union1d(silent, np.intersect1d(usual.name, names)).tolist():
             is_known = name in names
             # Behind these kernels a thread is not silent for anything else, be it ever so short.
             spun = (
@@ -623,6 +625,7 @@ def silences(trace: RankTrace, window: Window) -> Iterator[Silence]:
         sounds = np.unique(np.concatenate([host.start[on_thread], host.end[on_thread]]))
         edges = np.concatenate([[-np.inf], sounds, [np.inf]])
         calls = on_thread[host.kind[on_thread] == HostKind.RUNTIME]
+        calls = calls[host.end[calls] - host.start[calls] > SILENT]
         inside_call = set(zip(host.start[calls].tolist(), host.end[calls].tolist(), strict=True))
         gaps = np.flatnonzero(np.diff(edges) > SILENT)
         at_work = _at_work(trace, on_thread, edges[gaps]) if len(gaps) else gaps

@@ -30,8 +30,9 @@ TICK = 0.5e-9
 class RuntimeCall(NamedTuple):
     """A runtime call: by which thread, from when (s), what it launched.
 
-    ``around`` is the row of the outermost event of the communication call that it is part of,
-    ``sequence`` the number of the collective which that is for, if recorded.
+    ``around`` is the row of the outermost event of the communication call that it is part of, of a
+    launch of compute None; ``sequence`` the number of the collective which a wait is for, if
+    recorded.
     """
 
     thread: int
@@ -61,14 +62,17 @@ def stream_calls(
     for row, thread, number, start, end in zip(
         *(column.tolist() for column in columns), strict=True
     ):
-        name = trace.names[number]
-        # The middle of a call decides which communication call it is part of: the next may begin at
-        # the tick on which the one before ended. Of those without length at that tick, an event
-        # recorded is the library's last, a wait is not.
-        instant = (start + end) / 2 + (-TICK if "EventRecord" in name else TICK)
-        around = enclosing.outermost(thread, instant)
-        sequence = None if around is None else enclosing.waits_for(row)
-        yield RuntimeCall(thread, start, name, tuple(launched_by.get(row, ())), around, sequence)
+        name, launched = trace.names[number], tuple(launched_by.get(row, ()))
+        around = sequence = None
+        if not launched or launched[0] in ops.graph.collectives:
+            # The middle of a call decides which communication call it is part of: the next may
+            # begin at the tick on which the one before ended. Of those without length at that tick,
+            # an event recorded is the library's last, a wait is not.
+            instant = (start + end) / 2 + (-TICK if "EventRecord" in name else TICK)
+            around = enclosing.outermost(thread, instant)
+        if around is not None and "StreamWaitEvent" in name:
+            sequence = enclosing.waits_for(row)
+        yield RuntimeCall(thread, start, name, launched, around, sequence)
 
 
 STAMPS = 2e-6
@@ -105,6 +109,8 @@ def _contradicted(ops: DeviceOps, source: int, op: int) -> bool:
 
 def _with_ids(trace: RankTrace, ops: DeviceOps) -> Iterator[Pair]:
     """Read the waits CUPTI recorded: a stream's next op waits for another stream's last."""
+    if not trace.syncs:
+        return
     stream_of = {label: stream for stream, label in enumerate(trace.streams)}
     called_at = calls_by_correlation(trace)
     for sync in trace.syncs:

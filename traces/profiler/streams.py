@@ -54,8 +54,7 @@ def add_stream_edges(ops: DeviceOps, waits: Waits, latency: float, lane_op: dict
             allowed[_BESIDE] = ops.starts[op]
             edges.append(_progress(ops, op, running[0], released.get(running[0], [])))
         edges += _edges_of(ops, op, _explained(ops, op, allowed, ends), (lane_op, latency))
-        for source, lag in edges:
-            ops.graph.wait_for(op, [source], lag=lag)
+        ops.graph.edges += [(source, op, lag) for source, lag in edges]
         if op in overlapped:
             obeyed[op], released[op] = sources, edges
 

@@ -13,6 +13,7 @@ from simulator.workload import Repeats
 from traces.core.events import (
     DeviceEvents,
     HostKind,
+    Longs,
     ProfilerStep,
     RankHead,
     RankTrace,
@@ -155,8 +156,8 @@ def step_window(rank: RankTrace, step: str) -> Window:
     # A kernel belongs to the step in which it was launched, whenever it runs. One without a launch
     # in the trace belongs to the step in which it starts, unless it was launched before the
     # recording.
-    in_window = np.isin(device.correlation, launched_in) & (device.correlation >= 0)
-    paired = np.isin(device.correlation, launched) & (device.correlation >= 0)
+    in_window = _among(device.correlation, launched_in) & (device.correlation >= 0)
+    paired = _among(device.correlation, launched) & (device.correlation >= 0)
     in_flight = ~paired & (device.start < _first_start(device, paired)[device.stream])
     orphan = ~paired & ~in_flight & (device.start >= start) & (device.start < end)
     if rank.steps and step != ALL:
@@ -170,6 +171,12 @@ def step_window(rank: RankTrace, step: str) -> Window:
         step=step,
         in_flight=int(in_flight.sum()),
     )
+
+
+def _among(correlation: Longs, launched: Longs) -> NDArray[np.bool_]:
+    """Mark the ids that are among others: as ``np.isin``, in a tenth of its time for ids apart."""
+    ids = np.append(np.sort(launched), -1)  # beyond all of them: no id of a launch
+    return np.asarray(ids[np.searchsorted(ids[:-1], correlation)] == correlation)
 
 
 def _first_start(device: DeviceEvents, paired: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -296,12 +296,9 @@ def _open_job(path: Path, job: "Job", options: Options) -> OpenTrace:
     """
     from traces.profiler.link import link_job
 
-    def with_execution_traces(job: "Job") -> "Job":
-        from traces.pytorch_et.join import with_execution_traces as joined  # few files need them
-
-        return joined(job)
-
     if options.executions:
+        from traces.pytorch_et.join import with_execution_traces
+
         job = with_execution_traces(job)
 
     def link(step: str) -> Loaded:
@@ -313,6 +310,8 @@ def _open_job(path: Path, job: "Job", options: Options) -> OpenTrace:
             if not job.has_execution_traces:
                 raise
         if loaded is None or (_lacking(loaded) and job.has_execution_traces):
+            from traces.pytorch_et.join import with_execution_traces  # few files lack anything
+
             job = with_execution_traces(job)
             loaded = link_job(path, job, step, options)
         return loaded

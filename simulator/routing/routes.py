@@ -323,16 +323,12 @@ def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None 
 
 
 def share_routes(network: Topology, similar: Topology) -> None:
-    """Let a network take the routes found on another of the same graph, if they are the same.
-
-    They are unless bandwidths or faults decide. Both have the same doors and metric of links.
-    """
-    sound = all(graph.routing.slowed is None for graph in (network, similar))
-    if sound and network.routing.flows == similar.routing.flows:
-        if network.routing.policy in _BY_GRAPH:
-            network.__dict__["known_routes"] = similar.known_routes
-            messages = similar.known_graph.setdefault("messages", {})
-            network.known_graph["messages"] = messages
+    """Let a network take the routes found on another of its graph, unless bandwidths decide."""
+    routing, known = network.routing, similar.routing
+    sound = routing.slowed is known.slowed is None and routing.flows == known.flows
+    if sound and routing.policy in _BY_GRAPH:
+        network.__dict__["known_routes"] = similar.known_routes
+        network.known_graph["messages"] = similar.known_graph.setdefault("messages", {})
 
 
 def _routes_of_one(network: Topology, source: Ints, target: Ints) -> Routes:

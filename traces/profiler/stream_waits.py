@@ -109,10 +109,8 @@ def _contradicted(ops: DeviceOps, source: int, op: int) -> bool:
 
 def _with_ids(trace: RankTrace, ops: DeviceOps) -> Iterator[Pair]:
     """Read the waits CUPTI recorded: a stream's next op waits for another stream's last."""
-    if not trace.syncs:
-        return
     stream_of = {label: stream for stream, label in enumerate(trace.streams)}
-    called_at = calls_by_correlation(trace)
+    called_at = calls_by_correlation(trace) if trace.syncs else {}
     for sync in trace.syncs:
         if "Wait" not in sync.kind or sync.source_stream is None or sync.stream is None:
             continue

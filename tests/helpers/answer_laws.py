@@ -332,6 +332,20 @@ def of_serving(answer):
     assert 0 <= answer["peak_cache"] <= 1
 
 
+def of_study(answer):
+    assert answer["computed"] + answer["stored"] + answer["cached"] == answer["points"]
+    assert len(answer["front"]) <= answer["feasible"] <= answer["points"]
+    if list(answer["objectives"].values()) == ["min"] and answer["front"]:
+        (name,) = answer["objectives"]
+        least = min(point["objectives"][name] for point in answer["front"])
+        best = next(p for p in answer["front"] if p["point"] == answer["best"][name])
+        assert best["objectives"][name] == least
+        assert answer["hypervolume"] == about(answer["reference"][name] - least)
+    for threshold in answer["thresholds"]:
+        if threshold["step_s"] is not None:
+            assert threshold["step_s"] >= threshold["best_step_s"]
+
+
 def of_compared(answer):
     summarises(answer["error_summary"], off(answer["calls"]))
 
@@ -397,6 +411,7 @@ LAWS = {
     "explain": of_explanation,
     "replay": of_replay,
     "serving": of_serving,
+    "study": of_study,
     "share": of_share,
     "diff": of_diff,
     "inspect": of_inspect,

@@ -56,6 +56,30 @@ def test_the_state_in_which_nothing_is_set_is_the_replay(session):
     assert shares == pytest.approx(answer.step_s, rel=1e-12)
 
 
+@pytest.mark.parametrize("factors", [(), (("compute", 4.0), ("scale_out.bandwidth", 0.25))])
+def test_shares_are_of_the_step_and_times_are_said_as_they_are(session, factors):
+    at_rest, answer = session.moving(State()), session.moving(State(factors=factors))
+    assert (answer.base_step_s, answer.base_step) == (at_rest.step_s, at_rest.step)
+    assert answer.gain_pct == pytest.approx(100 * (1 - answer.step_s / at_rest.step_s))
+    assert answer.step == say_time(answer.step_s)
+    assert answer.exposed == say_time(answer.exposed_s)
+    assert answer.exposed_pct == pytest.approx(100 * answer.exposed_s / answer.step_s)
+    assert 0 < sum(part.seconds for part in answer.exposed_by) <= answer.exposed_s
+    for parts in (answer.path, answer.exposed_by, answer.causes):
+        for part in parts:
+            assert part.pct == pytest.approx(100 * part.seconds / answer.step_s)
+            assert part.time == say_time(part.seconds)
+    for parts in (answer.path, answer.exposed_by):
+        assert [part.seconds for part in parts] == sorted(
+            (part.seconds for part in parts), reverse=True
+        )
+    for slider in answer.sliders:
+        assert slider.factor == dict(factors).get(slider.resource, 1.0)
+        if slider.step_s is not None:
+            assert slider.utility_pct == pytest.approx(100 * (1 - slider.step_s / answer.step_s))
+            assert slider.step == say_time(slider.step_s)
+
+
 CHANGES = {
     "scale_out.bandwidth": "scale_out.bandwidth x2",
     "scale_up.latency": "scale_up.latency x0.5",

@@ -46,20 +46,6 @@ from traces.generate.model import (
 from traces.generate.parallelism import Parallelism
 from traces.generate.pass_times import PassClock, SurfaceLimits, surface
 
-_WEIGHT_BYTES = {
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp8": 1.0,
-    "fp8_block": 1.0,
-    "mxfp8": 1.0 + 1 / 32,
-    "nvfp4": 0.5 + 1 / 16,
-    "mxfp4": 0.5 + 1 / 32,
-    "w4a16_mxfp4": 0.5 + 1 / 32,
-    "w4a8_mxfp4_mxfp8": 0.5 + 1 / 32,
-    "int4_wo": 0.5 + 2 / 32,
-    "int8_wo": 1.0,
-}
-"""Bytes of a weight including its share of a scale."""
 _CONTEXT = 1.5e9
 """Bytes of driver, communicators and captured graphs: vLLM on an RTX 4090 had 1.7 GB less for the
 cache than memory minus weights (number of blocks in its log)."""
@@ -193,11 +179,12 @@ def _draft(deployment: Deployment) -> list[Deployment]:
 
 def _weights(deployment: Deployment) -> float:
     model, p, parts = deployment.model, deployment.parallelism, deployment.precisions
-    width, layers = _WEIGHT_BYTES, 0.0
+    whole, experts = (PRECISIONS[recipe].stored for recipe in (parts.attention, parts.experts))
+    layers = 0.0
     for layer in range(model.layers):
         numbers = layer_parameters(model, layer)
-        layers += (numbers.sharded / p.tp + numbers.replicated) * width.get(parts.attention, 2.0)
-        layers += numbers.experts / (p.ep * p.expert_tp) * width.get(parts.experts, 2.0)
+        layers += (numbers.sharded / p.tp + numbers.replicated) * whole
+        layers += numbers.experts / (p.ep * p.expert_tp) * experts
     layers += _adapter_bytes(deployment)
     outer = embedding_parameters(model).sharded, head_parameters(model).sharded
     # The first stage looks tokens up, the last one has the head.

@@ -118,12 +118,24 @@ class Precision:
     """Recipe of a matrix product: the peak that applies, and bytes per element of its operands.
 
     ``peak`` is the name of the peak in a cluster's file; ``activation`` and ``weight`` are bytes
-    per element read.
+    per element read, ``scale`` those of scales per weight, which are stored but not counted as
+    read.
     """
 
     peak: str
     activation: float
     weight: float
+    scale: float = 0.0
+
+    @property
+    def stored(self) -> float:
+        """Bytes of a weight with its share of a scale."""
+        return self.weight + self.scale
+
+    @property
+    def is_decompressed(self) -> bool:
+        """Whether weights are decompressed to the type of the activations and then multiplied."""
+        return self.weight < self.activation
 
 
 PRECISIONS = {
@@ -135,19 +147,19 @@ PRECISIONS = {
     "fp8_block": Precision("fp8", 1.0, 1.0),
     "fp8_static": Precision("fp8", 1.0, 1.0),
     "fp8_ootb": Precision("fp8", 1.0, 1.0),
-    "mxfp8": Precision("fp8", 1.0, 1.0),
-    "nvfp4": Precision("fp4", 0.5, 0.5),
-    "mxfp4": Precision("fp4", 0.5, 0.5),
+    "mxfp8": Precision("fp8", 1.0, 1.0, 1 / 32),
+    "nvfp4": Precision("fp4", 0.5, 0.5, 1 / 16),
+    "mxfp4": Precision("fp4", 0.5, 0.5, 1 / 32),
     "int8": Precision("int8", 1.0, 1.0),
     "sq": Precision("int8", 1.0, 1.0),
     "int8_wo": Precision("bf16", 2.0, 1.0),
-    "int4_wo": Precision("bf16", 2.0, 0.5),
-    "w4a16_mxfp4": Precision("bf16", 2.0, 0.5),
-    "w4a8_mxfp4_mxfp8": Precision("fp8", 1.0, 0.5),
-    "w4a8_mxfp4_mxfp8_trtllm": Precision("fp8", 1.0, 0.5),
-    "w4afp8": Precision("fp8", 1.0, 0.5),
+    "int4_wo": Precision("bf16", 2.0, 0.5, 2 / 32),
+    "w4a16_mxfp4": Precision("bf16", 2.0, 0.5, 1 / 32),
+    "w4a8_mxfp4_mxfp8": Precision("fp8", 1.0, 0.5, 1 / 32),
+    "w4a8_mxfp4_mxfp8_trtllm": Precision("fp8", 1.0, 0.5, 1 / 32),
+    "w4afp8": Precision("fp8", 1.0, 0.5, 1 / 32),
 }
-"""Recipes by name; ``_wo``: only the weights are quantised. Scales of blocks are not counted."""
+"""Recipes by name; ``_wo``: only the weights are quantised."""
 
 _OUTPUT_BYTES = 2.0
 _HALF_BYTES = 2.0

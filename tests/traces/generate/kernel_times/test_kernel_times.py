@@ -234,6 +234,17 @@ def test_backwards_takes_longer_by_the_published_ratio(shape, ratio):
     assert more.seconds == pytest.approx(ratio * less.seconds)
 
 
+@pytest.mark.parametrize(
+    ("rows", "faster"),
+    [(1, 3.12), (4, 3.14), (8, 3.20), (32, 2.28), (64, 1.47), (128, 1.01), (256, 0.74)],
+)
+def test_compressed_weights_gain_what_marlin_gained(rows, faster):
+    """Of 4-bit weights on an A100, measured by resorcap: github vllm-project/vllm pull 2497."""
+    product = Gemm(rows, 8192, 21760)
+    whole, compressed = TIMES["a100_sxm"].times([product, replace(product, dtype="int4_wo")])
+    assert whole.seconds / compressed.seconds == pytest.approx(faster, rel=0.15)
+
+
 def test_what_was_measured_says_so_and_what_was_not_does_not():
     product = Gemm(4096, 4096, 4096)
     assert H100.time(product).origin == "measured"

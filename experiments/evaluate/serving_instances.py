@@ -46,9 +46,9 @@ from traces.generate.model import (
 from traces.generate.parallelism import Parallelism
 from traces.generate.pass_times import PassClock, SurfaceLimits, surface
 
-_CONTEXT = 1.5e9
-"""Bytes of driver, communicators and captured graphs: vLLM on an RTX 4090 had 1.7 GB less for the
-cache than memory minus weights (number of blocks in its log)."""
+_CONTEXT = 1.2e9
+"""Bytes of driver, communicators and captured graphs: what logs of vLLM leave after weights, cache
+and sampling on one to eight accelerators of 24 to 141 GB (docs/background/serving.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,25 +148,36 @@ def memory_use(deployment: Deployment) -> MemoryUse:
         raise ClusterError(f"{deployment.cluster.name}: accelerator.memory is missing: give it")
     model, by, p = deployment.model, deployment.engine, deployment.parallelism
     weights = _weights(deployment) + sum(map(_weights, _draft(deployment)))
-    widest = max(model.ffn or 0, model.hidden * 4) / p.tp
-    activations = by.tokens * (4 * model.hidden + 2 * widest) * 2.0
-    activations += min(by.sequences, 1024) * model.vocabulary / p.tp * 4.0
-    share = size * by.memory_fraction
-    if by.of_free:
-        share = weights + (size - weights - activations - _CONTEXT) * by.memory_fraction
-        share += activations + _CONTEXT
-    left = share - weights - activations - _CONTEXT
+    activations = max(
+        by.tokens * _widest(model, p) * 2.0, by.sequences * model.vocabulary * by.sampling
+    )
+    left = {
+        "total": size * by.memory_fraction - weights - activations - _CONTEXT,
+        "static": (size - _CONTEXT) * by.memory_fraction - weights,
+        "free": (size - weights - activations - _CONTEXT) * by.memory_fraction,
+    }[by.memory_of]
     if left <= 0:
         raise WorkloadError(
             f"{model.name} does not fit: weights of {weights / 1e9:.1f} GB a rank, activations and"
-            f" context of {(activations + _CONTEXT) / 1e9:.1f} GB, in {share / 1e9:.1f} GB of"
-            f" {deployment.cluster.accelerator.name}: use more tensor ranks or smaller weights"
+            f" context of {(activations + _CONTEXT) / 1e9:.1f} GB, in {by.memory_fraction:.0%} of"
+            f" {size / 1e9:.1f} GB of {deployment.cluster.accelerator.name}: use more tensor ranks"
+            " or smaller weights"
         )
     token = cache_bytes(deployment) + sum(map(cache_bytes, _draft(deployment)))
     blocks = int(left / (token * by.block))
     if deployment.blocks is not None:
         blocks = deployment.blocks
     return MemoryUse(size, weights, activations, _CONTEXT, left, token, blocks)
+
+
+def _widest(model: Model, p: Parallelism) -> float:
+    """Return the elements per token that a pass keeps at its widest point, on a rank."""
+    inner = 2 * max(model.ffn or 0, model.hidden * 4) / p.tp
+    if experts := model.experts:
+        # Inputs of experts' two products, of which the outputs may take the place of the first.
+        width = experts.hidden / p.expert_tp
+        inner = max(inner, experts.top_k / p.ep * (max(2 * width, model.hidden) + width))
+    return float(4 * model.hidden + inner)
 
 
 def _draft(deployment: Deployment) -> list[Deployment]:
@@ -231,6 +242,31 @@ def cache_bytes(deployment: Deployment) -> float:
     return numbers * element * layers * stage_share(deployment)
 
 
+def running_precisions(deployment: Deployment) -> Precisions:
+    """Return the recipes that a deployment's kernels run.
+
+    Without matrix units for 8 or 4 bits engines keep the small weights and multiply in 16 bits
+    (Marlin's kernels, which vLLM uses for fp8 before Ada and for four bits before Blackwell,
+    docs.vllm.ai quantization).
+    """
+    peaks, parts = deployment.cluster.accelerator.peak, deployment.precisions
+
+    def runs(recipe: str) -> str:
+        needed = PRECISIONS[recipe].peak
+        if needed in peaks or needed not in ("fp8", "fp4"):
+            return recipe
+        if "mxfp4" in recipe:
+            return "w4a16_mxfp4"
+        return "int8_wo" if PRECISIONS[recipe].weight >= 1.0 else "int4_wo"
+
+    return replace(
+        parts,
+        attention=runs(parts.attention),
+        network=runs(parts.network),
+        experts=runs(parts.experts),
+    )
+
+
 class MeasuredKernels(NamedTuple):
     """Kernel times of one's own machine, and its accelerator's rates."""
 
@@ -281,7 +317,7 @@ def _pass_of(deployment: Deployment, segment: Segment) -> InferencePass:
         model=deployment.model,
         parallelism=deployment.parallelism,
         segments=(segment,),
-        precisions=deployment.precisions,
+        precisions=running_precisions(deployment),
         distribution=deployment.distribution,
         adapters=deployment.adapters,
     )
@@ -440,7 +476,8 @@ def deployment_of(  # noqa: PLR0913 - what a deployment is named by
     for recipe in recipes:
         if recipe not in PRECISIONS:
             raise WorkloadError(f"precision {one_of(recipe, PRECISIONS)}")
-    by = engine(engine_name, version, where.accelerator.memory or 80e9)
+    chip = where.accelerator
+    by = engine(engine_name, version, chip.memory or 80e9, chip.name)
     check_version(engine_name, version)
     return Deployment(
         model=card,

@@ -20,7 +20,13 @@ from experiments.evaluate.serving_fleets import (
     spent_on,
     token_rate,
 )
-from experiments.evaluate.serving_instances import Deployment, MemoryUse, kernel_origins, memory_use
+from experiments.evaluate.serving_instances import (
+    Deployment,
+    MemoryUse,
+    kernel_origins,
+    memory_use,
+    running_precisions,
+)
 from experiments.output.words import better, is_plural
 from experiments.priors.errors import ServingPrior, serving_prior, student_95
 from experiments.provenance import Head
@@ -326,6 +332,8 @@ def say_engine(instances: Instances) -> str:
         f"{engine.name}: at most {engine.tokens} tokens per iteration,"
         f" {engine.sequences} concurrent requests; {deployment.parallelism}"
     )
+    if running_precisions(deployment) != deployment.precisions:
+        text += "; weights are decompressed to 16 bits: the accelerator has no peak for fewer"
     if deployment.measured is not None:
         text += f"; kernels as in {deployment.measured.own.source}"
     if deployment.model.left_out:

@@ -24,7 +24,6 @@ from simulator.support.quantities import CENTURY, INSTANT, parse_quantity
 from simulator.support.yaml_text import parse_yaml
 from topologies import Cluster, catalog, load_cluster
 from traces.generate.inference import Precisions
-from traces.generate.kernel_times import PRECISIONS
 from traces.generate.model import Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
 from traces.requests.table import INFERENCEX
@@ -145,12 +144,16 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
     if most is not None and inputs + outputs > most:
         raise TraceError(f"isl and osl: {inputs + outputs} tokens, and {model.name} takes {most}")
     concurrency = row.count("concurrency")
-    by = engine(read.engine, row.text("engine_version"), cluster.accelerator.memory or USUAL_MEMORY)
+    chip = cluster.accelerator
+    by = engine(read.engine, row.text("engine_version"), chip.memory or USUAL_MEMORY, chip.name)
     if by.name == "trtllm":
         # Scripts of InferenceX allow a whole prompt beside all decodes, at least 8,192 tokens.
         by = replace(by, tokens=max(by.tokens, concurrency + inputs + 64))
         if read.client == INFERENCEX and read.mode == "agg":
             by = replace(by, balance=_BALANCE)
+    if by.name == "vllm" and read.client == INFERENCEX:
+        # Its scripts allow as many requests as the client sends (--max-num-seqs).
+        by = replace(by, sampling=by.sampling * min(1.0, concurrency / by.sequences))
     interval, poll = client_settings(read.client, by.name, model, cluster, concurrency)
     parts = ("prefill_", "decode_") if read.mode == "disagg" else ("",)
     deployments = []
@@ -368,8 +371,8 @@ def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) 
         if recipe not in _RECIPES:
             raise TraceError(f"{column}: {recipe!r} is not one of {', '.join(_RECIPES)}")
     blackwell = cluster.accelerator.generation == "blackwell"
-    if experts == "mxfp4":
-        experts = "w4a8_mxfp4_mxfp8" if blackwell else "w4a16_mxfp4"
+    if experts == "mxfp4" and blackwell:
+        experts = "w4a8_mxfp4_mxfp8"
     attention = network = weights
     if weights == "int4_wo":
         attention = network = "bf16"
@@ -380,25 +383,7 @@ def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) 
         engine_name == "trtllm" or (engine_name in ("sglang", "vllm") and blackwell)
     ):
         cache = "fp8"
-    peaks = cluster.accelerator.peak
-    return Precisions(
-        attention=runs_as(attention, peaks),
-        network=runs_as(network, peaks),
-        experts=runs_as(experts, peaks),
-        cache=cache,
-    )
-
-
-def runs_as(recipe: str, peaks: Mapping[str, float]) -> str:
-    """Return the recipe that an accelerator runs instead of one that it has no matrix units for.
-
-    Engines then keep the small weights and multiply in 16 bits (Marlin's kernels, which vLLM uses
-    for fp8 before Ada and for four bits before Blackwell, docs.vllm.ai quantization).
-    """
-    needed = PRECISIONS[recipe].peak
-    if needed in peaks or needed == "bf16":
-        return recipe
-    return "int8_wo" if PRECISIONS[recipe].weight >= 1.0 else "int4_wo"
+    return Precisions(attention=attention, network=network, experts=experts, cache=cache)
 
 
 def client_settings(

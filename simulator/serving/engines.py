@@ -38,9 +38,11 @@ class Engine:
         Largest batch with a captured graph.
     pads_chunks
         Whether batches with chunks of prompts are padded to captured sizes as well.
-    memory_fraction, of_free
-        Fraction of the accelerator's memory for weights, activations and cache; or of the memory
-        left by weights.
+    memory_fraction, memory_of
+        Fraction of the accelerator's memory, and of what it is: ``total``, for weights, activations
+        and cache; ``static``, for weights and cache; ``free``, what is left by all but the cache.
+    sampling
+        Bytes per logit of all requests that the engine samples to see what memory is left.
     first_chunk
         Sending of the first token: ``token``, alone; ``interval`` of tokens; ``iterations``.
     merges
@@ -68,7 +70,8 @@ class Engine:
     captured: int
     pads_chunks: bool
     memory_fraction: float
-    of_free: bool
+    memory_of: str
+    sampling: float
     first_chunk: str
     merges: bool
     pads_ranks: str
@@ -79,7 +82,7 @@ class Engine:
     assumed: str = ""
 
 
-def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
+def engine(name: str, version: str = "", memory: float = 80e9, chip: str = "") -> Engine:
     """Return the defaults of an engine.
 
     Parameters
@@ -88,8 +91,8 @@ def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
         One of :func:`engine_names`.
     version
         ``0.19.0``; "": the newest.
-    memory
-        Of the accelerator (B), by which some defaults are chosen.
+    memory, chip
+        Of the accelerator (B), and its name, by which some defaults are chosen.
 
     Raises
     ------
@@ -105,7 +108,9 @@ def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
     if name not in table:
         raise WorkloadError(f"engine {one_of(name, table)}")
     data = table[name]
-    size = "large" if memory >= parse_quantity(data["large_memory"], "B") else "small"
+    is_large = memory >= parse_quantity(data["large_memory"], "B")
+    is_small = any(part in chip for part in data["small_on"])
+    size = "large" if is_large and not is_small else "small"
     host = data["host"]
     return Engine(
         name=name,
@@ -118,7 +123,8 @@ def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
         captured=data["captured"],
         pads_chunks=data["pads_chunks"],
         memory_fraction=data["memory"]["fraction"],
-        of_free=data["memory"]["of"] == "free",
+        memory_of=data["memory"]["of"],
+        sampling=float(_since(data["sampling"], version)),
         assumed=data["newest"] if _numbers(version)[:2] > _numbers(data["newest"]) else "",
         first_chunk=data["first_chunk"],
         merges=data["merges"],
@@ -185,7 +191,7 @@ def _engines() -> Mapping[str, Mapping[str, Any]]:
     return engines
 
 
-def _since(choices: Mapping[str, str], version: str) -> str:
+def _since(choices: Mapping[Any, str], version: str) -> Any:
     """Return the choice of the newest version that is not newer than the given one."""
     wanted = _numbers(version)
     allowed = {

@@ -40,7 +40,6 @@ from experiments.validation.serving_rows import (
     context_of,
     model_named,
     read_serving,
-    runs_as,
 )
 from experiments.validation.tables import read_tables, refusal
 from simulator.serving.engines import engine
@@ -493,13 +492,11 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
         and tp * dp > 1
     ):
         parallelism = replace(parallelism, ep=tp * dp, etp=1)
-    usual = engine(
-        "vllm", str(meta.get("vllm_version", "")), cluster.accelerator.memory or USUAL_MEMORY
-    )
+    chip, version = cluster.accelerator, str(meta.get("vllm_version", ""))
+    usual = engine("vllm", version, chip.memory or USUAL_MEMORY, chip.name)
     part = fields.number("gpu_memory_utilization", 0.01, 1)
     fields.choice("dtype", _DTYPES)
-    recipe = fields.choice("quantization", _QUANTIZATIONS)
-    weights = runs_as(recipe, cluster.accelerator.peak)
+    weights = fields.choice("quantization", _QUANTIZATIONS)
     cache = fields.choice("kv_cache_dtype", _CACHES)
     return Deployment(
         model=model,

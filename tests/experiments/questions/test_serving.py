@@ -22,6 +22,7 @@ from experiments.evaluate.serving_instances import (
     deployment_of,
     instance_surface,
     memory_use,
+    running_precisions,
 )
 from experiments.questions.serving import Slo, serving
 from experiments.questions.validation.serving import (
@@ -232,6 +233,27 @@ def test_memory_is_what_weights_and_cache_take():
     assert use.weights == pytest.approx((70.55e9 + 2 * 128256 * 8192) / 4, rel=0.01)
     assert cache_bytes(deployment()) == 80 * 2 * 2 * 128
     assert use.blocks == int(use.cache / (80 * 2 * 2 * 128 * 16))
+
+
+TUNED = {"memory_fraction": 0.92, "tokens": 8192, "sequences": 1024}
+LOGGED = {
+    ("qwen3-8b", "dgx-a100-40gb", 1, "bf16", "0.9.2"): ({}, 136_080),
+    ("llama-3.1-8b", "dgx-a100", 1, "bf16", "0.24.0"): (TUNED, 460_496),
+    ("llama-3.1-70b", "hgx-h200", 4, "fp8", "0.11.2"): ({}, 1_391_552),
+    ("deepseek-v3-671b", "hgx-h200", 8, "fp8_block", "0.11.2"): ({}, 635_648),
+}
+"""Tokens of the cache by model, cluster, tp, weights and version, as vLLM's logs have them in
+public repositories; with settings that are not the defaults."""
+
+
+@pytest.mark.parametrize("launched", LOGGED)
+def test_the_cache_is_as_large_as_vllm_logged(launched):
+    model, name, tp, weights, version = launched
+    settings, tokens = LOGGED[launched]
+    recipes = (weights, weights, "bf16")
+    instance = deployment_of(model, name, degrees=(tp, 1, 1), recipes=recipes, version=version)
+    instance = replace(instance, engine=replace(instance.engine, **settings))
+    assert memory_use(instance).blocks * 16 == pytest.approx(tokens, rel=0.05)
 
 
 def test_engine_kernels_scale_with_the_network_in_a_what_if():
@@ -450,7 +472,7 @@ def test_a_log_has_the_precisions_of_its_settings(setting, weights, cache, tmp_p
     request = {"input_toks": 64, "output_toks": 8, "queued_ts": 0.0}
     (tmp_path / "requests.jsonl").write_text(json.dumps(request))
     _, logged = read_log(tmp_path, load_cluster("hgx-h100"))
-    parts = logged.precisions
+    parts = running_precisions(logged)
     assert (parts.attention, parts.network, parts.cache) == (weights, weights, cache)
 
 

@@ -112,7 +112,7 @@ _DEPLOYMENT: Options = {
     "find": _of_load(str, "Find the rate at which the SLO is just met.", metavar="rate"),
     "sweep": _of_load(
         str,
-        "Values of rate, concurrency, cluster, tp, instances or a resource.",
+        "Values of rate, concurrency, cluster, tp, pp, instances or a resource.",
         metavar="NAME=V1,V2",
     ),
     "requests": _of_load(

@@ -15,6 +15,8 @@ from experiments.output.document import (
     Trust,
 )
 from experiments.output.words import (
+    better,
+    is_plural,
     percent,
     plural,
     say_gain,
@@ -249,10 +251,14 @@ def _where(report: "ServingReport") -> Section:
     return Section("parts", "Where a request's time goes", [table])
 
 
+_BEYOND = 1.1
+"""Ratio to the rate of saturation from which on a rate is not one that is served for long."""
+
+
 def rate(report: "ServingRateReport") -> Document:
     """Show the rate that meets the SLO, latency over rate, and what better resources would buy."""
     half, curve = report.half_width, report.curve
-    interval = "" if half is None else f" ± {half:.2g}"
+    interval = "" if half is None else f" ± {float(f'{half:.2g}'):g}"
     rows = [
         (
             f"{point.rate_per_s:.4g}/s",
@@ -281,17 +287,19 @@ def rate(report: "ServingRateReport") -> Document:
         names = ("resource", ">rate at the SLO")
         sections.append(_what_doubling_buys(report.seeds, names, gains, "% of the rate gained"))
     best = report.utilities[0] if report.utilities and report.utilities[0].rate_pct else None
-    cause = (
-        ""
-        if best is None
-        else f"More {say_resource(best.resource)} raises that rate most, by {_gain(best.rate_pct)}."
-    )
+    cause, doubts = "", list[Doubt]()
+    if best is not None:
+        verb = "raise" if is_plural(best.resource) else "raises"
+        gain = _gain(best.rate_pct)
+        cause = f"{better(best.resource, report.factor)} {verb} that rate most, by {gain}."
+    if report.rate > _BEYOND * curve.saturation:
+        doubts.append(Doubt("the requests are over before a queue builds up", "use more of them"))
     return Document(
         title=f"Capacity: {report.model} on {report.cluster.name}",
         headline=f"{report.rate:.4g}{interval} requests/s meet the SLO; throughput saturates at"
         f" {curve.saturation:.4g}/s, and the knee is at {curve.knee.rate_per_s:.4g}/s.",
         cause=cause,
-        trust=prior_trust(report.prior),
+        trust=prior_trust(report.prior, tuple(doubts)),
         facts={"engine": report.engine_text, "SLO": _say_slo(report.slo)},
         sections=tuple(sections),
         details={

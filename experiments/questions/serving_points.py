@@ -5,6 +5,7 @@ Utilities of that rate are computed, too.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -441,7 +442,7 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
     instances, load
         The instances that serve, and their requests.
     varied
-        ``rate`` or ``concurrency`` of the load, ``cluster``, ``tp`` or ``instances``, or a
+        ``rate`` or ``concurrency`` of the load, ``cluster``, ``tp``, ``pp`` or ``instances``, or a
         resource, whose values are factors. The engine's limits stay as they are.
     values
         Its values as text: ``4/s``, ``hgx-h200``, ``2``.
@@ -576,10 +577,10 @@ def _on_cluster(served: Served, value: str) -> Served:
     )
 
 
-def _at_degree(served: Served, value: str) -> Served:
+def _at_degree(served: Served, value: str, name: str = DEGREE) -> Served:
     def divided(pool: Deployment) -> Deployment:
-        p = pool.parallelism
-        degrees = _count(DEGREE, value), p.dp, p.ep, p.pp
+        p, count = pool.parallelism, _count(name, value)
+        degrees = (count, p.dp, p.ep, p.pp) if name == DEGREE else (p.tp, p.dp, p.ep, count)
         return replace(pool, parallelism=parallelism_of(pool.model, pool.cluster, degrees))
 
     alone = replace(served.instances, beside=())
@@ -595,5 +596,6 @@ _VARIED: Mapping[str, Callable[[Served, str], Served]] = {
     "concurrency": _at_concurrency,
     "cluster": _on_cluster,
     DEGREE: _at_degree,
+    "pp": partial(_at_degree, name="pp"),
     "instances": _of_count,
 }

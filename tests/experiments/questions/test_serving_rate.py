@@ -94,6 +94,7 @@ def test_a_point_of_a_sweep_is_what_serving_answers_of_it():
         ("compute", "1"),
         ("cluster", "hgx-h100"),
         ("tp", "1"),
+        ("pp", "1"),
         ("instances", "1"),
         ("rate", f"{requests(1).rate}/s"),
     ):
@@ -102,6 +103,14 @@ def test_a_point_of_a_sweep_is_what_serving_answers_of_it():
         assert point.tpot_p99 == pytest.approx(usual.metric("tpot").p99)
         assert point.goodput_per_s == pytest.approx(usual.goodput)
         assert point.tokens_per_second_per_gpu == pytest.approx(usual.tokens_per_second_per_gpu)
+
+
+def test_a_rate_that_so_few_requests_cannot_wait_at_is_a_doubt():
+    few = generate_requests(20, 1.0, 1024, 256)
+    for load, slo, doubts in ((few, Slo(ttft=0.3), 1), (requests(1), SLO, 0)):
+        report = serving_rate(EIGHT, load, slo=slo, resources=[])
+        assert (report.rate > 2 * report.curve.saturation) == bool(doubts)
+        assert len(report.document().trust.doubts) == doubts
 
 
 def test_a_sweep_answers_what_it_can_and_says_why_not():

@@ -89,6 +89,66 @@ def test_megatron_is_given_the_models_numbers():
     assert {"--swiglu", "--group-query-attention", "--bf16"} <= arguments.keys()
 
 
+SWITCHES = {
+    "dropout": ({"dropout": True}, {"attention-dropout": "0.1", "hidden-dropout": "0.1"}),
+    "loss": ({"loss": "parallel"}, {"cross-entropy-loss-fusion": None}),
+    "cuda graphs": ({"cuda_graphs": True}, {"enable-cuda-graph": True}),
+    "scores": ({"attention": "unfused"}, {"attention-backend": "unfused"}),
+    "recompute scores": ({"recompute": "selective"}, {"recompute-granularity": "selective"}),
+    "recompute": (
+        {"recompute": "full"},
+        {
+            **{"recompute-granularity": "full", "recompute-method": "uniform"},
+            "recompute-num-layers": "1",
+        },
+    ),
+    "bucket": ({"bucket": 40e6}, {"ddp-bucket-size": "10000000"}),
+    "gradients": (
+        {"gradient": "bf16"},
+        {
+            **{"accumulate-allreduce-grads-in-fp32": None, "grad-reduce-in-bf16": True},
+            "ddp-bucket-size": "13107200",
+        },
+    ),
+    "sequence": (
+        {"sequence": 262144},
+        {"seq-length": "262144", "max-position-embeddings": "262144"},
+    ),
+    "fp16": ({"precision": "fp16"}, {"bf16": None, "fp16": True}),
+    "fp8": ({"precision": "fp8"}, {"fp8-format": "hybrid", "fp8-recipe": "tensorwise"}),
+    "mxfp8": ({"precision": "mxfp8"}, {"fp8-format": "e4m3", "fp8-recipe": "mxfp8"}),
+    "nvfp4": ({"precision": "nvfp4"}, {"fp4-format": "e2m1", "fp4-recipe": "nvfp4"}),
+    "states": (
+        {"optimizer": "adam-bf16"},
+        {
+            **{"use-precision-aware-optimizer": True, "exp-avg-dtype": "bf16"},
+            "exp-avg-sq-dtype": "bf16",
+        },
+    ),
+    "batch": (
+        {"micro_batch": 2, "global_batch": 64},
+        {"micro-batch-size": "2", "global-batch-size": "64"},
+    ),
+}
+"""What a field of a run sets in Megatron-LM's arguments (megatron/training/arguments.py)."""
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_switch_of_the_run_changes_its_own_arguments_of_megatron_and_no_others(name):
+    run, expected = SWITCHES[name]
+    plain = {"loss": "fused", "attention": "flash", "framework": "megatron"}
+    before, after = (
+        megatron_arguments(launch_file(job(**plain | each), "megatron")) for each in ({}, run)
+    )
+    options = before.keys() | after.keys()
+    changed = {
+        option[2:]: after.get(option)
+        for option in options
+        if before.get(option) != after.get(option)
+    }
+    assert changed == expected
+
+
 def test_layers_that_stages_do_not_divide_are_laid_out_one_by_one():
     step = job("llama-3.1-405b", Parallelism(tp=8, pp=16, dp=1))
     layout = megatron_arguments(launch_file(step, "megatron"))["--pipeline-model-parallel-layout"]

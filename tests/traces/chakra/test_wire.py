@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from helpers.chakra_traces import collective, host, node, send
 from traces.chakra import wire
-from traces.chakra.schema import PackedMessage
+from traces.chakra.schema import COLLECTIVES, KIND_OF_TYPE, PackedMessage
 from traces.chakra.stream import _varint
 
 GOOD = (
@@ -115,3 +115,13 @@ def test_damaged_messages_are_refused_or_read_as_the_library_does():
             one[random.integers(len(one))] ^= 1 << random.integers(8)
         accepted += agrees([bytes(one) for one in messages])
     assert 0.05 * rounds < accepted < 0.95 * rounds
+
+
+def test_kinds_have_the_numbers_of_chakras_protocol():
+    """``CollectiveCommType`` of mlcommons/chakra, schema/protobuf/et_def.proto, in its order."""
+    names = "all_reduce reduce all_gather gather scatter broadcast all_to_all reduce_scatter"
+    numbers = {name: number for number, name in enumerate(names.split())} | {"barrier": 9}
+    assert numbers == COLLECTIVES
+    assert {number: name for name, number in numbers.items()} | {
+        8: "reduce_scatter"
+    } == KIND_OF_TYPE

@@ -66,7 +66,19 @@ def _number(data: bytes, rng: random.Random) -> bytes:
     if not matches:
         return _bytes(data, rng)
     match = rng.choice(matches)
-    return data[: match.start()] + rng.choice(NUMBERS).encode() + data[match.end() :]
+    return data[: match.start()] + _another(match[0], matches, rng) + data[match.end() :]
+
+
+def _another(number: bytes, matches: list[re.Match[bytes]], rng: random.Random) -> bytes:
+    """Return a number of no sense, one of the file, or one near: most of these are believed."""
+    change = rng.randrange(5)
+    if change < 2:
+        return rng.choice(NUMBERS).encode()
+    if change == 2:
+        return rng.choice(matches)[0]
+    if number.lstrip(b"-").isdigit() and len(number) < 20:
+        return str(int(number) * rng.choice((1, 2, 1000)) + rng.choice((-1, 0, 1))).encode()
+    return str(float(number) * rng.choice((0.5, 2, 1000, 1e-3))).encode()
 
 
 def _word(data: bytes, rng: random.Random) -> bytes:
@@ -139,6 +151,8 @@ def _json(data: bytes, rng: random.Random) -> bytes:
             node[key] = json.loads(
                 json.dumps(other.get(other_key) if isinstance(other, dict) else None)
             )
+        elif change == 3 and type(node[key]) in (int, float):
+            node[key] = node[key] * rng.choice((1, 2, 1000)) + rng.choice((-1, 0, 1))
         else:
             node[key] = rng.choice(LEAVES)
     return json.dumps(tree).encode()

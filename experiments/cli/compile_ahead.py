@@ -33,13 +33,7 @@ def warm() -> int:
     for package in PACKAGES:
         for folder in import_module(package).__path__:
             keep_bytecode(Path(folder))
-    loops = every_loop()
-    called = {id(callee) for loop in loops for callee in loop.called}
-    entered = {id(loop) for loop in _entered()}
-    # What only others call is compiled with what calls it, for the types that gives it.
-    outer = [
-        number for number, loop in enumerate(loops) if id(loop) not in called or id(loop) in entered
-    ]
+    loops, outer = every_loop(), outer_loops()
     # Who has most code takes longest, and goes first.
     outer.sort(key=lambda number: -loops[number].code_size)
     processes = min(cores(), len(outer))
@@ -57,6 +51,19 @@ def warm() -> int:
     if sys.stderr.isatty():
         sys.stderr.write("\r\033[K")
     return len(loops)
+
+
+def outer_loops() -> list[int]:
+    """List the numbers of the loops that Python calls.
+
+    What only other loops call is compiled with what calls it, for the types that gives it.
+    """
+    loops = every_loop()
+    called = {id(callee) for loop in loops for callee in loop.called}
+    entered = {id(loop) for loop in _entered()}
+    return [
+        number for number, loop in enumerate(loops) if id(loop) not in called or id(loop) in entered
+    ]
 
 
 def keep_bytecode(folder: Path) -> None:

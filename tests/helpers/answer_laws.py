@@ -1,6 +1,7 @@
 """What the figures of an answer have to do with one another, worked out again from its rows."""
 
 import math
+import re
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -175,6 +176,27 @@ def of_share(answer):
         assert job["worst_slow_down"] == about(job["worst_step_s"] / job["alone_step_s"])
         assert job["least_step_s"] <= job["step_s"] <= job["worst_step_s"]
         assert job["deviation_s"] <= job["worst_step_s"] - job["least_step_s"]
+
+    for link in answer["links"]:
+        for figure in ("lost_s", "utilisation"):
+            assert link[figure] == about(sum(part[figure] for part in link["jobs"]))
+        assert all(part["bytes_per_step"] > 0 for part in link["jobs"])
+
+
+def of_metrics(answer):
+    for run in ("measured", "simulated"):
+        values = {(row["metric"], row["of"]): row[run] for row in answer["metrics"]}
+        step = answer.get(f"{run}_step_s")
+        if step and not answer["what_ifs"]:
+            assert values["step_time", ""] == about(step)
+        sizes = {of: value for (name, of), value in values.items() if name == "collective_size"}
+        kinds = [value for of, value in sizes.items() if " " not in of and of != "total"]
+        if sizes.get("total") is not None:
+            assert sizes["total"] == about(sum(filter(None, kinds)))
+        for (name, of), volume in values.items():
+            group = re.fullmatch(r"all_reduce .*\[(\d+)\]", of)
+            if name == "collective_volume" and group and volume is not None:
+                assert volume == about(BUS["all_reduce"](int(group[1])) * sizes[of])
 
 
 def of_diff(answer):
@@ -409,6 +431,7 @@ LAWS = {
     "compare": of_utilities,
     "curve": of_curve,
     "explain": of_explanation,
+    "metrics": of_metrics,
     "replay": of_replay,
     "serving": of_serving,
     "study": of_study,

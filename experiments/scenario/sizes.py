@@ -55,6 +55,8 @@ _MOST_ELSE = 0.05
 """Largest share of the kernel time that may repeat another number of times."""
 _MOST_HIDDEN = 0.1
 """Largest share of non-repeating time on a rank whose computation shows only between calls."""
+_OTHER_ENDS, _LOOSE = 2, 0.25
+"""Most micro-batches at the ends that differ; launches that are of none, as a share of one."""
 _MOST_OPS = 5_000_000
 """Most ops that are inserted: a step of ten million takes minutes to simulate."""
 
@@ -74,8 +76,8 @@ def resized(request: Size) -> Edited:
     Raises
     ------
     WhatIfError
-        If the number stays, micro-batches become fewer, too few are recorded to recognise them,
-        or the shapes of kernels are unknown.
+        If the number stays, a pipeline's micro-batches become fewer, too few are recorded to
+        recognise them, or the shapes of kernels are unknown.
     """
     if request.then == request.now:
         raise WhatIfError(f"{request.what} {request.now} -> {request.then} changes nothing")
@@ -85,10 +87,6 @@ def resized(request: Size) -> Edited:
 
 
 def _repeated(scenario: Scenario, request: Size) -> Changed:
-    if request.then < request.now and request.what != LAYERS:
-        raise WhatIfError(
-            f"{request.what} {request.now} -> {request.then}: the second number must be larger"
-        )
     if request.now < _FEWEST:
         raise WhatIfError(
             f"{request.now} {request.what} are too few to see what repeats: record a step of"
@@ -510,9 +508,21 @@ def _typical(workload: Workload, run: Run, units: range) -> int:
 def _micro_batches(
     workload: Workload, launched: Sequence[Program], request: Size
 ) -> list[Insertion]:
-    """Choose runs of passes whose messages, multiplied, are the missing ones."""
+    """Choose runs of passes whose messages, multiplied, are the missing ones.
+
+    Without messages there is no pipeline: gradients are accumulated over whole passes.
+    """
     more = request.then - request.now
     insertions: list[Insertion] = []
+    if not any(_messages(workload, program.ops) for program in launched):
+        runs = [_accumulated(workload, program, request) for program in launched]
+        units = ((run, range(len(run))) for run in runs)
+        return [Insertion(run, _typical(workload, run, like), more, like) for run, like in units]
+    if more < 0:
+        raise WhatIfError(
+            f"{request.what} {request.now} -> {request.then}: of a pipeline, the second number must"
+            " be larger"
+        )
     for program in launched:
         missing = _missing_messages(workload, program, request, more)
         possible = _largest_first(
@@ -535,6 +545,25 @@ def _micro_batches(
                 f" repeat {_FEWEST} times or more, so its schedule cannot be extended"
             )
     return insertions
+
+
+def _accumulated(workload: Workload, program: Program, request: Size) -> Run:
+    """Return a rank's micro-batches that repeat: all but the optimizer's launches and two at most.
+
+    The first has no gradients to add to, and the last may reduce them.
+    """
+    names = workload.names
+    updates = {number for number, name in enumerate(names) if OPTIMISER.search(name)}
+    passes = sum(name not in updates for name in workload.name[program.ops].tolist())
+    for run in _largest_first(program.runs(_FEWEST)):
+        ends = request.now - len(run)
+        if 0 <= ends <= _OTHER_ENDS and passes <= (request.now + _LOOSE) * run.period:
+            return run
+    raise WhatIfError(
+        f"rank {program.rank} has no messages to stages of a pipeline, and no {request.now} passes"
+        " forward and backward that are its whole step: micro-batches cannot be distinguished from"
+        " layers in this trace"
+    )
 
 
 def _messages(workload: Workload, ops: Longs) -> Counter[int]:
@@ -594,5 +623,5 @@ def _assumed(request: Size) -> tuple[str, ...]:
         "what does not repeat, such as an optimizer's step or the loss, takes its recorded time",
     ]
     if request.what == MICRO_BATCHES:
-        added.append("the pipeline goes on as in the middle of its recorded schedule")
+        added.append("their schedule goes on as in the middle of the recorded one")
     return tuple(added)

@@ -16,7 +16,7 @@ import numpy as np
 from simulator.calls import Calls
 from simulator.support.arrays import Floats, Ints, Longs
 from simulator.support.errors import WorkloadError
-from simulator.workload import Edges, What, Workload
+from simulator.workload import LAUNCH_DELAY, Edges, What, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,8 @@ def programs(workload: Workload, start: Floats) -> list[Program]:
     """
     source, target = workload.edges.source, workload.edges.target
     host = workload.what == What.HOST
+    delays = [number for number, name in enumerate(workload.names) if name == LAUNCH_DELAY]
+    is_delay = np.isin(workload.name, delays)  # which is no launch, and of single kernels
     launches = host[source] & ~host[target] & (workload.rank[source] == workload.rank[target])
     order = np.zeros(len(workload), dtype=np.int64)
     launched_at = np.full(len(workload), -1, dtype=np.int64)
@@ -123,8 +125,10 @@ def programs(workload: Workload, start: Floats) -> list[Program]:
         hosts = ops[host[ops]]
         hosts = hosts[np.argsort(start[hosts], kind="stable")]
         order[hosts] = np.arange(1, len(hosts) + 1)
-        by_rank.append((rank, ops[~host[ops]], hosts))
+        by_rank.append((rank, ops[~host[ops] & ~is_delay[ops]], hosts))
     np.maximum.at(launched_at, target[launches], order[source[launches]])
+    delayed = is_delay[source]
+    np.maximum.at(launched_at, target[delayed], launched_at[source[delayed]])
     result = []
     for rank, launched, hosts in by_rank:
         begins = start[launched]

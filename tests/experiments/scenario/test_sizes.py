@@ -12,9 +12,10 @@ from experiments.scenario.scenario import Scenario
 from helpers.places import ROOT, SAMPLES
 from helpers.programs import NODE, Pipeline, Program, build
 from helpers.slowed_programs import as_recorded
+from simulator.builder import WorkloadBuilder
 from simulator.calls import KINDS
 from simulator.support.errors import WhatIfError
-from simulator.workload import What
+from simulator.workload import LAUNCH_DELAY, What
 from topologies import load_cluster
 from traces.load import load
 
@@ -197,7 +198,7 @@ def test_added_units_last_as_the_median_of_those_recorded():
         ("layers 8 -> 9", r"launches nothing that repeats 8 times.*its units repeat"),
         ("layers 4 -> 8", "repeat 5 times, not 4"),
         ("layers 6 -> 8", "only 49 % of the time of its kernels"),
-        ("micro-batches 5 -> 4", "must be larger"),
+        ("micro-batches 5 -> 4", "rank 0 has no messages"),
         ("layers 2 -> 4", "record a step of 3 or more"),
         ("layers 5 to 6", "write the present and the new number"),
         ("layers 5 -> 60000000", "ops more are too many"),
@@ -209,6 +210,43 @@ def test_added_units_last_as_the_median_of_those_recorded():
 def test_what_cannot_be_told_is_refused(text, message):
     with pytest.raises(WhatIfError, match=message):
         longer(PLAIN, text)
+
+
+def accumulating(batches: int) -> Scenario:
+    """Forward and backward of three layers a micro-batch; from the second on gradients are added.
+
+    One kernel begins late for a reason that is not recorded.
+    """
+    passes = ["forward"] * 3 + ["loss"] + ["backward", "weights"] * 3
+    added = [*passes[:4], *["backward", "weights", "add"] * 3]
+    builder, before, host = WorkloadBuilder(job_ranks=1), None, None
+    for number, name in enumerate([*passes, *added * (batches - 1), *["multi_tensor_apply"] * 2]):
+        launch = builder.op(What.HOST, rank=0, lane="main", name="launch", duration=1e-5)
+        kernel = builder.op(What.COMPUTE, rank=0, lane="stream 7", name=name, duration=1e-4)
+        waits = [launch] if before is None else [launch, before]
+        if number == 17:
+            delay = builder.op(What.COPY, rank=0, lane="stream 7", name=LAUNCH_DELAY, duration=0.0)
+            for op in waits:
+                builder.edge(op, delay)
+            waits = [delay]
+        for op in waits:
+            builder.edge(op, kernel)
+        if host is not None:
+            builder.edge(host, launch)
+        before, host = kernel, launch
+    whole = Scenario(builder.build(), CLUSTER)
+    return replace(whole, workload=as_recorded(whole.run()))
+
+
+@pytest.mark.parametrize("then", [1, 2, 5, 9])
+def test_accumulated_micro_batches_are_the_step_with_as_many(then):
+    found = parse_change(f"micro-batches 4 -> {then}").apply(accumulating(4)).scenario
+    assert found.run().makespan == pytest.approx(accumulating(then).run().makespan, rel=1e-9)
+    for text in ("micro-batches 3 -> 6", "micro-batches 8 -> 9"):
+        with pytest.raises(WhatIfError, match="distinguished from layers"):
+            parse_change(text).apply(accumulating(4))
+    with pytest.raises(WhatIfError, match="distinguished from layers"):
+        parse_change("micro-batches 3 -> 6").apply(accumulating(1))
 
 
 def test_messages_that_are_no_multiple_of_the_micro_batches_are_refused():

@@ -72,6 +72,9 @@ class Roles:
             for listed in self.listed
             if self._same_family(listed, group, stride) and rank in listed.ranks
         }
+        if len(fitting) > 1:  # such as messages to the stage before and to the one behind
+            at = group.ranks.index(member)
+            fitting = {ranks for ranks in fitting if ranks[at] == rank} or fitting
         if len(fitting) == 1:
             return Group(fitting.pop(), group.label)
         if not fitting and stride is not None:
@@ -252,7 +255,9 @@ def _known_groups(workload: Workload, listed: Sequence[Group]) -> tuple[Group, .
     messages = set(np.unique(_groups_of_messages(workload)).tolist())
     called = (group for index, group in enumerate(workload.groups) if index not in messages)
     every = dict.fromkeys((*listed, *called))
-    return tuple(group for group in every if len(group.ranks) > 1)
+    # Both directions of a pair may be listed: they are one group.
+    backward = {Group(group.ranks[::-1], group.label) for group in every if _stride(group.ranks)}
+    return tuple(group for group in every if len(group.ranks) > 1 and group not in backward)
 
 
 def _groups_of_messages(workload: Workload) -> Ints:

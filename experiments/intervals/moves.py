@@ -16,13 +16,13 @@ cost there, too (``--collective-cost trace``).
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import exp
+from math import exp, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.evaluate.design_points import Costed, DesignPoints
-from experiments.priors.errors import WITHIN_95
+from experiments.priors.errors import WITHIN_95, step_error
 from experiments.priors.network import NetworkPrior, prior_of, same_tier, with_parts
 from experiments.scenario.change import Change
 from experiments.scenario.scenario import Scenario
@@ -38,12 +38,14 @@ class Source:
     """An uncertain quantity, of which the errors of comparable ones are known.
 
     ``deviation`` is the standard deviation of the logarithm of its error. ``prior`` determines
-    which parts of calls it makes longer; None: kernels. ``of_base`` and ``of_changed`` are the
-    sides of a comparison that it applies to: if both, with the same error.
+    which parts of calls it makes longer; None: ops of ``part``, kernels or host code. ``of_base``
+    and ``of_changed`` are the sides of a comparison that it applies to: if both, with the same
+    error.
     """
 
     deviation: float
     prior: NetworkPrior | None = None
+    part: What = What.COMPUTE
     of_base: bool = True
     of_changed: bool = True
 
@@ -82,6 +84,7 @@ def sources_of(base: Scenario, changed: Scenario, *, same_machine: bool) -> tupl
     more = changed.kernel_error - base.kernel_error
     sources += [Source(base.kernel_error)] if base.kernel_error else []
     sources += [Source(more, of_base=False)] if more else []
+    sources += [Source(changed.host_error, part=What.HOST)] if changed.host_error else []
     return tuple(sources)
 
 
@@ -112,7 +115,8 @@ def moved_steps(
     -------
     ndarray
         Shape ``(1 + sources, 2, 1 + changes)``: row 0 is nominal, then each source 1.96 deviations
-        longer and shorter; column 0 is the unchanged step, then each change.
+        longer and shorter, host code only shorter, as far as the unchanged step may be; column 0 is
+        the unchanged step, then each change.
     """
     every = [Change(), *changes]
     nominal = tuple(design.costed(every))
@@ -120,7 +124,8 @@ def moved_steps(
     steps = np.empty((1 + len(sources), 2, len(every)))
     steps[0] = _steps(design, nominal, np.ones(len(is_timed)), Source(0.0), 1.0, lent=lent)
     for row, source in enumerate(sources, 1):
-        for side, sign in enumerate((1, -1)):
+        of_host = source.part == What.HOST
+        for side, sign in enumerate((-1, -1) if of_host else (1, -1)):
             times = exp(sign * WITHIN_95 * source.deviation)
             costed, keeps = nominal, np.ones(len(is_timed))
             if source.prior is not None:
@@ -130,6 +135,9 @@ def moved_steps(
                 is_kept = is_timed & (moved > 0)
                 keeps[is_kept] = usual[is_kept] / moved[is_kept]
             steps[row, side] = _steps(design, costed, keeps, source, times, lent=lent)
+            while of_host and steps[row, side, 0] < (1 - step_error()) * steps[0, 0, 0]:
+                times = sqrt(times)  # the recorded step itself shows that the host is no faster
+                steps[row, side] = _steps(design, costed, keeps, source, times, lent=lent)
     return steps
 
 
@@ -183,8 +191,8 @@ def _steps(
         scale = {part: by for part, by in points.scale.items() if (by != 1).any()}
         if source.prior is None:
             concerned = np.where(is_base, source.of_base, source.of_changed)
-            kernels = scale.get(What.COMPUTE, np.ones(len(concerned)))
-            scale[What.COMPUTE] = kernels * np.where(concerned, times, 1.0)
+            scaled = scale.get(source.part, np.ones(len(concerned)))
+            scale[source.part] = scaled * np.where(concerned, times, 1.0)
         applies = is_base.any() or source.of_changed or lent
         factor = points.factor
         if applies:

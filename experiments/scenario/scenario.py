@@ -224,8 +224,10 @@ class Scenario:
     switches of the network that are slow or down; they stay when the cluster is changed. ``trace``
     is the source of the workload, "" if it was generated. ``kernel_error`` is the standard
     deviation of the logarithm of the kernels' total time, if a model gives it rather than a
-    recording (a generated step, another accelerator): 0 for a recording. ``timed_on`` is the
-    cluster whose accelerators the kernel durations belong to, None for ``cluster``.
+    recording (a generated step, another accelerator): 0 for a recording. ``host_error`` is that of
+    host code that a profiler slowed down while longer kernels hid it: 0 for the step as recorded.
+    ``timed_on`` is the cluster whose accelerators the kernel durations belong to, None for
+    ``cluster``.
     """
 
     workload: Workload
@@ -238,6 +240,7 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     trace: str = ""
     kernel_error: float = 0.0
+    host_error: float = 0.0
     timed_on: Cluster | None = None
 
     _site: Site | None = field(default=None, repr=False)

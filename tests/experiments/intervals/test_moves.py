@@ -16,6 +16,7 @@ from experiments.intervals.moves import Source, half_widths, moved_steps
 from experiments.points.compare import compare
 from experiments.points.utility import utility
 from experiments.points.what_if import what_ifs
+from experiments.priors.errors import step_error
 from experiments.priors.network import NetworkPrior, prior_of, same_tier, with_parts
 from experiments.scenario.change import Change
 from experiments.scenario.cluster import moved_to
@@ -205,6 +206,36 @@ def test_what_ifs_and_other_clusters_carry_it() -> None:
     assert first.prior_pct is None
     assert 0 < (fitted.prior_pct or 0) < (sheet.prior_pct or 0)
     assert "data sheet" in sheet.network_prior
+
+
+def launched(host: float, kernel: float, kernels: int = 100) -> Scenario:
+    """A host launches kernels one after the other; each waits for its launch and the one before."""
+    builder, last = WorkloadBuilder(job_ranks=1), None
+    for _ in range(kernels):
+        launch = builder.op(What.HOST, rank=0, lane="main", name="launch", duration=host)
+        run = builder.op(What.COMPUTE, rank=0, lane="s", name="k", duration=kernel)
+        builder.edge(launch, run)
+        if last is not None:
+            builder.edge(last[0], launch)
+            builder.edge(last[1], run)
+        last = launch, run
+    return Scenario(builder.build(), PAIR, engine="analytic")
+
+
+def test_a_hidden_host_may_be_faster_and_one_that_is_waited_for_is_known() -> None:
+    """Closed form: the longer of 100 launches and 100 kernels, and one of the other."""
+    host, deviation = 1e-4, 0.5
+    small, source = better("compute", 100.0), Source(deviation, part=What.HOST)
+    of_busy, of_idle = (
+        half_widths(moved_steps(DesignPoints(launched(host, kernel)), [small], [source], FREE[:0]))
+        for kernel in (1e-3, 5e-5)
+    )
+    steps = [
+        [h + 100 * 1e-3, 100 * h + 1e-5] for h in (host, host * exp(-1.96 * deviation))
+    ]  # as recorded and small, with the recorded host and a faster one
+    saved = [100 * (1 - small / step) for step, small in steps]
+    assert of_busy[0, 0] == pytest.approx(saved[1] - saved[0], rel=1e-6)
+    assert of_idle[0, 0] < 100 * step_error()
 
 
 def moved_between(scenario: Scenario, other: Cluster, source: Source) -> float:

@@ -5,6 +5,7 @@ step that would have been recorded there.
 """
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -51,13 +52,12 @@ def operators(batch, sequence, hidden, degree=1, layers=2):
     return layers * ahead + head + layers * back
 
 
-def recorded(tmp_path, *size, layers=2, sizes=True):
-    """Write such a step as the profiler does, each kernel as long as tables say."""
+def recorded(tmp_path, *size, layers=2, sizes=True, start=1000.0):
+    """Write such a step as the profiler does, each kernel as long as tables say (us)."""
     events, names = (
         [{"ph": "X", "cat": "cpu_op", "name": "aten::item", "pid": 1, "tid": 1, "ts": 0, "dur": 1}],
         [],
     )
-    start = 1000.0
     for number, (name, dims, kernel) in enumerate(operators(*size, layers=layers), 1):
         values = [*[""] * (len(dims) - 1), "True"]  # of attention: whether it is causal
         types = [HALF if each else "" for each in dims]
@@ -79,6 +79,7 @@ def recorded(tmp_path, *size, layers=2, sizes=True):
         events.append({**at, **launch, "args": {"correlation": number}})
         device = {"ph": "X", "cat": "kernel", "name": f"{kernel}_{number}", "pid": 0, "tid": 7}
         args = {"stream": 7, "device": 0, "correlation": number}
+        start = max(start, 20 * number + 12)
         events.append({**device, "ts": start, "dur": lasts, "args": args})
         start += lasts
         names.append(f"{kernel}_{number}")
@@ -113,6 +114,16 @@ def test_a_step_of_tabled_kernels_becomes_the_step_of_the_other_size(tmp_path, s
     predicted = kernels_of(parse_change(text).apply(here).scenario, names)
     assert predicted == pytest.approx(kernels_of(there, names), rel=2e-3)
     assert predicted != pytest.approx(kernels_of(here, names), rel=0.1)
+
+
+def test_a_size_that_waits_for_its_host_says_how_long_it_takes_without(tmp_path):
+    """32 launches, 20 us from one to the next."""
+    here, _ = recorded(tmp_path, 1, 512, 2048, start=0.0)
+    assert "waits for the host" not in parse_change("hidden 2048 -> 4096").apply(here).note
+    small = parse_change("hidden 2048 -> 64").apply(here)
+    free = parse_change("host x0.000001").apply(small.scenario).scenario.run().makespan
+    said = re.search(r"waits for the host, whose code takes .* us: (.*) us without", small.note)
+    assert float(said[1]) == pytest.approx(1e6 * free, rel=1e-3)
 
 
 @pytest.mark.parametrize(

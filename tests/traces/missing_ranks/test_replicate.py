@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -178,6 +179,21 @@ def test_the_patterns_of_the_groups_that_are_there_are_enough(
     """A file lists the groups to which its own rank belongs, and no others."""
     layout, kept = case
     listed = [group for group in layout.groups() if kept & set(group.ranks)]
+    whole = job(layout)
+    again = replicate(only(whole, kept), listed)
+    for rank in range(layout.ranks):
+        assert program(again, rank) == program(whole, rank)
+
+
+@given(recorded())
+def test_pipelines_may_be_listed_as_pairs_of_senders_and_receivers(
+    case: tuple[Layout, set[int]],
+) -> None:
+    layout, kept = case
+    lines = {layout.group("pp", rank) for rank in range(layout.ranks)}
+    pairs = [pair for line in lines for pair in pairwise(line.ranks)]
+    both = [Group(ends, "pp") for pair in pairs for ends in (pair, pair[::-1])]
+    listed = [*(group for group in layout.groups() if group.label != "pp"), *both]
     whole = job(layout)
     again = replicate(only(whole, kept), listed)
     for rank in range(layout.ranks):

@@ -214,7 +214,9 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     if network and off is not None and off > _CALLS_OFF:
         yield Doubt(
             f"modelled collectives are {off:.0f} % off the measured ones (median)",
-            "twofold calibrate … fits the network to this trace",
+            "name the cluster of the recording with --cluster, or fit it: twofold calibrate …"
+            if off > _OTHER_NETWORK
+            else "twofold calibrate … fits the network to this trace",
         )
 
 
@@ -239,6 +241,8 @@ def _placement_doubts(base: "Baseline") -> Iterator[Doubt]:
             return
 
 
+_OTHER_NETWORK = 50.0
+"""Error of modelled calls (%) from which the network is probably not that of the recording."""
 _CLOCKS_APART = 2.0
 """Difference of ranks' clocks (s) from which their files may be of different runs: hosts' clocks
 are kept within milliseconds, and a second run takes longer to begin."""

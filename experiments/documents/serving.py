@@ -356,22 +356,28 @@ def _sweep_headline(varied: str, points: "Sequence[ServingPoint]") -> str:
 
 
 def _sweep_chart(report: "ServingSweepReport") -> Chart:
-    series = [
-        Series(
-            "line",
-            [float(number) for number in range(1, len(report.points) + 1)],
-            [getattr(point, name) or float("nan") for point in report.points],
-            name=label,
-            colour=colour,
-        )
-        for name, label, colour in (
-            ("ttft_p99", "p99 TTFT", "blue"),
-            ("tpot_p99", "p99 TPOT", "orange"),
-        )
-    ]
+    numbers = [float(number) for number in range(1, len(report.points) + 1)]
+    labels = ("ttft_p99", "p99 TTFT", "blue"), ("tpot_p99", "p99 TPOT", "orange")
+    series = _lines(numbers, report.points, labels)
     ticks = [(number, point.value) for number, point in enumerate(report.points, 1)]
     x = Axis(say_resource(report.varied), ticks=ticks)
     return Chart("serving-sweep", "Tails by point", series, x=x, y=Axis("s", kind="log"))
+
+
+def _lines(
+    numbers: "Sequence[float]", points: "Sequence[object]", labels: "Sequence[tuple[str, str, str]]"
+) -> list[Series]:
+    """Draw attributes of points over numbers, each with its label and colour."""
+    return [
+        Series(
+            "line",
+            numbers,
+            [getattr(point, name) or float("nan") for point in points],
+            name=label,
+            colour=colour,
+        )
+        for name, label, colour in labels
+    ]
 
 
 _CURVE_TIMES = ("ttft_mean", "ttft_p99", "tpot_mean", "tpot_p99")
@@ -392,39 +398,17 @@ def curve_section(curve: "LoadCurve") -> Section:
 
 
 def _curve(curve: "LoadCurve") -> Chart:
-    rates = [point.rate_per_s for point in curve.points]
-    series = [
-        Series(
-            "line",
-            rates,
-            [getattr(point, name) for point in curve.points],
-            name=label,
-            colour=colour,
-        )
-        for name, label, colour in (
-            ("ttft_p99", "p99 TTFT", "blue"),
-            ("ttft_mean", "mean TTFT", "sky"),
-            ("e2e_mean", "mean end to end", "orange"),
-        )
-    ]
-    knee = curve.knee
-    series.append(
-        Series(
-            "points",
-            [knee.rate_per_s],
-            [knee.e2e_mean],
-            name="knee",
-            labels=["knee"],
-            colour="green",
-        )
+    labels = (
+        ("ttft_p99", "p99 TTFT", "blue"),
+        ("ttft_mean", "mean TTFT", "sky"),
+        ("e2e_mean", "mean end to end", "orange"),
     )
-    return Chart(
-        "load-latency",
-        "Latency by rate",
-        series,
-        x=Axis("requests/s", zero=True),
-        y=Axis("s", kind="log"),
-    )
+    rates, knee = [point.rate_per_s for point in curve.points], curve.knee
+    at = [knee.rate_per_s], [knee.e2e_mean]
+    point = Series("points", *at, name="knee", labels=["knee"], colour="green")
+    series = [*_lines(rates, curve.points, labels), point]
+    x, y = Axis("requests/s", zero=True), Axis("s", kind="log")
+    return Chart("load-latency", "Latency by rate", series, x=x, y=y)
 
 
 def _cdf(report: "ServingReport") -> Chart:

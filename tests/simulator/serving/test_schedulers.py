@@ -113,13 +113,14 @@ loads = st.lists(
 schedulers = st.sampled_from(sorted(SCHEDULERS))
 
 
-@given(loads, schedulers, st.integers(16, 60))
-def test_tokens_memory_and_time_are_conserved(load, scheduler, blocks):
+@given(loads, schedulers, st.integers(16, 60), st.sampled_from([1.0, 2.5]))
+def test_tokens_memory_and_time_are_conserved(load, scheduler, blocks, accepted):
     """All tokens are made once, blocks never exceed memory and are free again, time goes on."""
     gaps, prompt, output = zip(*load, strict=True)
     requests = columns(np.cumsum(gaps).tolist(), list(prompt), list(output))
     reserve = 2 if scheduler == "static" else 1
     by = rules(scheduler, tokens=256, sequences=8, blocks=blocks, reserve=reserve)
+    by = by._replace(drafts=3 * (accepted > 1), accepted=accepted)
     state = run(requests, by, constant_surface(per_token=0.01))
     served, totals = state.states, state.sums[0]
     assert totals["stuck"] == 0
@@ -131,10 +132,13 @@ def test_tokens_memory_and_time_are_conserved(load, scheduler, blocks):
     assert (served["scheduled"] >= served["arrived"] - 1e-9).all()
     assert (served["first"] > served["scheduled"]).all()
     assert (served["last"] >= served["first"]).all()
-    # Work conservation: the device works whenever anything is there, so it ends with the last.
+    # Work conservation: the device works whenever anything is there, and only then.
     assert totals["end"] == pytest.approx(served["last"].max())
-    busy = totals["decode_time"] + totals["prefill_time"]
-    assert busy <= totals["end"] + 1e-9
+    there, until = 0.0, 0.0
+    for arrived, last in zip(served["arrived"], served["last"], strict=True):
+        there += max(0.0, last - max(until, arrived))
+        until = max(until, last)
+    assert totals["decode_time"] + totals["prefill_time"] == pytest.approx(there)
 
 
 @given(loads, st.sampled_from(["vllm", "sglang", "trtllm", "orca", "sarathi"]))

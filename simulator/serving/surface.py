@@ -27,7 +27,7 @@ class IterationSurface(NamedTuple):
     ``decodes`` and ``chunks`` have ``STEPS`` points for each doubling, from 1: of their number in
     the rows, of the mean context or length in the columns. ``beside`` is that of decodes in a batch
     with chunks, and ``windowed`` that of chunks in layers with a window, whose columns are tokens
-    of a chunk.
+    of a chunk without others before it; ``window`` is how many a query sees, 0 if layers have none.
 
     ``shared[n]`` and ``shared_eager[n]`` are the parts of ``tokens`` and ``eager`` that are
     data-parallel ranks' joint work, experts and their exchanges, if each rank has ``n`` tokens;
@@ -43,6 +43,7 @@ class IterationSurface(NamedTuple):
     windowed: Matrix
     shared: Floats
     shared_eager: Floats
+    window: float = 0.0
 
 
 class Batch(NamedTuple):
@@ -102,8 +103,24 @@ def iteration_time(surface: IterationSurface, batch: Batch) -> float:
     if batch.chunks:
         length = math.sqrt(2.0 * batch.chunk_pairs / batch.chunks)
         time += grid_value(surface.chunks, float(batch.chunks), length)
-        time += grid_value(surface.windowed, float(batch.chunks), batch.chunk_tokens / batch.chunks)
+        length = _length_in_window(surface.window, batch)
+        time += grid_value(surface.windowed, float(batch.chunks), length)
     return float(time)
+
+
+@hot_loop
+def _length_in_window(window: float, batch: Batch) -> float:
+    """Return the length of a prompt's first chunk with as many pairs in a window as the mean."""
+    new = batch.chunk_tokens / batch.chunks
+    if window == 0.0:
+        return float(new)
+    before = max(0.0, batch.chunk_pairs / batch.chunk_tokens - new / 2)
+    # Queries of the ramp see all tokens before them, the others as many as the window has.
+    ramp = min(new, max(0.0, window - before))
+    pairs = ramp * (before + ramp / 2) + (new - ramp) * window
+    if pairs <= window * window / 2:
+        return math.sqrt(2.0 * pairs)
+    return float(pairs / window + window / 2)
 
 
 def with_drafts(

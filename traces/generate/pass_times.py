@@ -185,6 +185,8 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
     sequences = np.interp(np.arange(limits.sequences + 1), heads, by_head)
     sequences[0] = 0.0
     grids = _grid(limits.sequences), _grid(limits.context)
+    window = float(batch.model.window or 0.0)
+    chunks = _grid(64), _grid(round(limits.tokens + window / 2))
     decodes = beside = _attention(clock, batch, *grids, _decode)
     if limits.query_block > 1:
         in_blocks = replace(batch, decode_rows=limits.query_block)
@@ -196,9 +198,10 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
         decodes=decodes,
         beside=beside,
         chunks=_attention(clock, batch, _grid(64), _grid(limits.context), _square, windowed=False),
-        windowed=_attention(clock, batch, _grid(64), _grid(limits.tokens), _square, windowed=True),
+        windowed=_attention(clock, batch, *chunks, _square, windowed=True),
         shared=shared,
         shared_eager=shared_eager,
+        window=window,
     )
 
 

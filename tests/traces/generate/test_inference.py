@@ -56,6 +56,17 @@ def test_the_surface_is_the_pass_within_two_per_cent(name, decodes, context, chu
     assert iteration_time(surface_of(name), batch) == pytest.approx(whole, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("chunks", "length", "past"), [(1, 500, 4000), (2, 700, 7000), (1, 256, 0)]
+)
+def test_a_chunk_attends_to_what_its_window_reaches_of_the_tokens_before_it(chunks, length, past):
+    """All layers of Mistral-7B have a window of 4,096."""
+    whole = CLOCK.time(a_pass("mistral-7b", Segment(chunks, length, length + past)))
+    pairs = chunks * length * (past + length / 2)
+    batch = Batch(1, 0, 0.0, chunks, float(chunks * length), pairs)
+    assert iteration_time(surface_of("mistral-7b"), batch) == pytest.approx(whole, rel=0.02)
+
+
 @pytest.mark.parametrize("chunks", [0, 2])
 def test_attention_in_blocks_counts_beside_chunks_only(chunks):
     """As FlashAttention-2 takes decodes in a mixed batch, here with heads that share keys."""

@@ -45,7 +45,8 @@ def choose_step(ranks: Sequence[RankHead], step: str) -> str:
     """Resolve ``median`` to a step's number; a number and ``all`` must exist on every rank.
 
     The median is taken over the steps' longest duration on any rank, without the first step if
-    there are more than two: it is often a warm-up. A job without steps answers ``all``.
+    there are more than three: it is often a warm-up, which the median of three stands. A job
+    without steps answers ``all``.
 
     Raises
     ------
@@ -86,7 +87,7 @@ def _numbers(rank: RankHead) -> frozenset[int]:
 
 
 def _median(ranks: Sequence[RankHead], numbers: list[int]) -> int:
-    if len(numbers) > 2:
+    if len(numbers) > 3:
         numbers = numbers[1:]
     longest = {
         number: max(

@@ -1,5 +1,6 @@
 """The typical step: the work of the median, the structure and the scatter of one step."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -195,3 +196,23 @@ def test_how_ranks_and_calls_scatter_is_by_part_rank_and_step():
 def test_calls_of_which_no_transfer_was_measured_do_not_scatter():
     unknown = step(2.0, 4.0, transfer=np.nan)
     assert call_ratios(unknown, [step(2.0, 4.0)]).tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "median"),
+    [([100, 130, 110], 110), ([300, 120, 110], 120), ([300, 130, 110, 120], 120)],
+)
+def test_of_three_steps_the_middle_one_is_taken_whether_or_not_the_first_is_a_warm_up(
+    tmp_path, lengths, median
+):
+    events, begin = [], 0
+    for number, length in enumerate(lengths, 1):
+        host = {"ph": "X", "pid": 1, "tid": 1}
+        of_step = {"cat": "user_annotation", "name": f"ProfilerStep#{number}"}
+        events.append({**host, **of_step, "ts": begin, "dur": length})
+        work = {"cat": "cpu_op", "name": "aten::mm"}
+        events.append({**host, **work, "ts": begin + 1, "dur": length - 2})
+        begin += length
+    file = tmp_path / "rank0.json"
+    file.write_text(json.dumps({"traceEvents": events}))
+    assert load(file).measured_step == pytest.approx(1e-6 * median)

@@ -288,6 +288,24 @@ def test_a_wire_message_is_taken_apart_field_by_field():
     assert _fields(b"\x12\x05hi") is None
 
 
+def test_reading_takes_at_most_eight_times_the_memory_of_the_json():
+    """Beyond what a small trace takes; 3 MB have 8,000 operators."""
+    (seed,) = (seed for seed in seeds() if seed.kind == "kineto")
+    trace = json.loads(seed.data)
+    operator = next(event for event in trace["traceEvents"] if event.get("cat") == "cpu_op")
+    trace["traceEvents"] += [
+        {**operator, "name": f"aten::{'x' * 250}{number % 9}", "ts": operator["ts"] + 9 * number}
+        for number in range(8000)
+    ]
+    large = json.dumps(trace).encode()
+    small, peak = (
+        harness.run(Case("memory", ("inspect", seed.name), {seed.name: data})).peak
+        for data in (seed.data, large)
+    )
+    assert len(large) > 3e6
+    assert peak - small < 8 * len(large)
+
+
 def test_what_ends_or_keeps_a_process_is_the_case_that_it_was_at():
     """Three cases in one process, of which the second kills it; the third has another."""
 

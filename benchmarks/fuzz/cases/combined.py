@@ -39,10 +39,18 @@ _TRAIN = ("--tp", "2", "--dp", "2", "--sequence", "512", "--global-batch", "4")
 
 def combined() -> Iterator[Case]:
     """Yield them all."""
-    for words, files in listed("combined"):
+    by_kind = {seed.kind: seed for seed in seeds()}
+    beside = {by_kind[kind].name: by_kind[kind].data for kind in ("kineto", "chakra")}
+    for words, files in (*listed("combined"), *listed("contradictions")):
         name = " ".join(words).replace(SAMPLE, "S")[:90]
-        texts = {path: text.encode() for path, text in files.items()}
-        yield Case(f"combined: {name}", tuple(words), {**_FILES, **texts})
+        texts = {
+            # A text, or a sound file and what is replaced in it by what.
+            path: text.encode()
+            if isinstance(text, str)
+            else changed(by_kind[text[0]].data, *text[1:])
+            for path, text in files.items()
+        }
+        yield Case(f"combined: {name}", tuple(words), {**_FILES, **beside, **texts})
     yield from changed_files()
     yield from _own_kernels()
     yield from _seats()

@@ -225,7 +225,7 @@ class Scenario:
     is the source of the workload, "" if it was generated. ``kernel_error`` is the standard
     deviation of the logarithm of the kernels' total time, if a model gives it rather than a
     recording (a generated step, another accelerator): 0 for a recording. ``host_error`` is that of
-    host code that a profiler slowed down while longer kernels hid it: 0 for the step as recorded.
+    host code that a profiler slowed down, at another size of the job: 0 for the step as recorded.
     ``timed_on`` is the cluster whose accelerators the kernel durations belong to, None for
     ``cluster``.
     """

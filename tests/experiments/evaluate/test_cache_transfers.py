@@ -66,6 +66,13 @@ def test_links_are_busy_as_long_as_their_bytes_take():
     assert transfers.busy.max() == pytest.approx(2 * once)
 
 
+def test_a_cache_that_is_sent_later_comes_later():
+    transfers = CacheTransfers(load_cluster("hgx-h100"), 16)
+    transfers.begin(5.0, 0, [(0, 8, 2.0**30)])
+    transfers.advance(5.0)
+    assert moved(transfers)[0] == pytest.approx(5.0 + begun((0, 8, 2.0**30))[0])
+
+
 def test_two_on_one_link_get_half_of_it_each():
     alone, size = begun((0, 8, 2.0**30))[0], 2.0**30
     both = begun((0, 8, size), (0, 9, size))

@@ -259,8 +259,9 @@ class Machine:
     their own. ``net_message`` (s) is a NIC's time per message, given if a fabric is known to differ
     from the library's constant; ``nics`` are those of a domain, 0 if unknown; ``in_order``: 128 B
     between nodes arrive in order, as LL128 needs; ``pxn``: a rank sends by the NIC of a neighbour
-    on the receiver's rail; ``sharp``: the switches between domains reduce. ``calibration`` comes
-    from a trace or log, by kind of collective; choices do not depend on it. ``forced`` are rules
+    on the receiver's rail; ``sharp``: the switches between domains reduce;
+    ``ranks_per_process``: a process launches for so many ranks in turn. ``calibration`` comes from
+    a trace or log, by kind of collective; choices do not depend on it. ``forced`` are rules
     that override the library's choice. ``wired``: nodes are graphs of their own, through which a
     library lays its rings (:mod:`collectives.algorithms.ring`). If nodes differ, ``kinds`` has the
     figures of each kind and ``kind_of`` the kind of every position: a call then uses the machine
@@ -281,6 +282,7 @@ class Machine:
     in_order: bool = True
     pxn: bool = True
     sharp: bool = False
+    ranks_per_process: int = 1
     calibration: Mapping[str, CalibratedKind] = field(default_factory=dict)
     forced: tuple[Rule, ...] = ()
     wired: bool = False

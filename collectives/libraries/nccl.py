@@ -66,7 +66,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
         not on the topology.
     """
     case = case_of(call, machine.on(network).network, machine)
-    return min(_offers(case, algorithm), key=case.time).plan()
+    return min(launched(case, _offers(case, algorithm)), key=case.time).plan()
 
 
 def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
@@ -100,6 +100,7 @@ def least_times(
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Calibrated time of the fastest offer on each network (s), and where it is exact."""
     multiples = case.machine.calibrated(call, networks.graph)
+    offers = launched(case, offers)
     sure = _in_lockstep(case, offers, networks)
     if multiples is None:
         return np.broadcast_to(_least(case, offers), len(networks)), sure
@@ -112,6 +113,18 @@ def least_times(
         multiples.overhead,
     )
     return np.broadcast_to(seconds, len(networks)), sure
+
+
+def launched(case: Case, offers: list[Offer]) -> list[Offer]:
+    """Return offers that take at least as long as a process launches on its GPUs, in turn."""
+    ranks = min(case.machine.ranks_per_process, case.local)
+    if ranks == 1:
+        return offers
+    least = ranks * nccl_tables.HOST_LAUNCH
+    return [
+        replace(offer, overhead=offer.overhead + np.maximum(0.0, least - case.time(offer)))
+        for offer in offers
+    ]
 
 
 def _in_lockstep(case: Case, offers: list[Offer], networks: Networks) -> NDArray[np.bool_]:

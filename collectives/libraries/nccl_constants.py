@@ -81,8 +81,10 @@ def local_link(technology: str) -> LocalLink:
 
 
 NET_STEP = {"LL": 2.7 * MICRO, "LL128": 4.0 * MICRO, "Simple": 14.0 * MICRO}
-"""Hardware latency of a ring's step between NICs (s), by protocol."""
+"""Hardware latency of a ring's step between NICs (s), by protocol, as the tuner chooses by."""
 NET_TREE_STEP = {"LL": 5.0 * MICRO, "LL128": 8.5 * MICRO, "Simple": 14.0 * MICRO}
+"""The same of trees. Rings are modelled to take as long: by the tuner's own figures, small
+all-gathers on two nodes of Polaris, A100, B200 and GB300 take 12 to 31 % less than measured."""
 NVLS_STEP = 25 * MICRO
 """Latency of NVLS inside a domain (s)."""
 NVLS_FILL = 2
@@ -127,14 +129,26 @@ LONG_RING = {"volta": 1.9, "": 1.4}
 """The tuner's factor on the latency of a ring across nodes; before Ampere, and since."""
 TREE_FRACTION = 0.92 * 0.85
 """Share of the wire's bandwidth that a tree with inner nodes uses (TREE pattern, not split)."""
-TREE_CHANNEL = {"volta": 18.5 * GIGA, "ampere": 23.6 * GIGA, "ada": 23.6 * GIGA}
-"""perChMaxTreeBws on two nodes: the bandwidth of a tree's channel, half up and half down (B/s).
-Later generations have twice as many channels, which never limit (Alps: 90 GB/s on 4 NICs of 25)."""
-TREE_CHANNELS = 4
-"""Fewest channels of trees between nodes (more with more NICs): inferred, without a source. On two
-nodes of 8 A100 all-reduce reaches the ring's 192 GB/s with 8 NICs of HDR (NVIDIA, github
-NVIDIA/nccl issue 812), 86 with 4 (issue 1048), 57 with 2 on average from 4 MiB on (issue 837: more
-than one channel per NIC would carry), and twice the ring's with NICs of 100 Gbit/s (p4d)."""
+TREE_CHANNEL = {
+    "volta": (18.5 * GIGA, 10 * GIGA),
+    "ampere": (23.6 * GIGA, 17.8 * GIGA),
+    "ada": (23.6 * GIGA, 17.8 * GIGA),
+    "hopper": (41.4 * GIGA, 36 * GIGA),
+    "blackwell": (42.8 * GIGA, 24 * GIGA),
+    "rubin": (42.8 * GIGA, 24 * GIGA),
+}
+"""perChMaxTreeBws on two nodes and on more (B/s): the bandwidth of a tree's channel, half up and
+half down. A channel of the tuner is two of the communicator's. Rubin's are Blackwell's.
+
+Held out, busbw of trees by Simple in GB/s: 338 on two nodes of 8 B200, 192 to 196 on 4 to 64 (a
+report of one cluster), for which this gives 319 and 184 to 190; 86 on two nodes of 8 A100 with 4
+NICs (NVIDIA/nccl issue 1048) and 28.5 of Polaris, where rings are faster, 88 and 32; 158 on two
+nodes of Alps, which these channels do not limit. 57 with 2 NICs of HDR (issue 837) is missed."""
+
+HOST_LAUNCH = 6.3 * MICRO
+"""Time in which a process launches a call on one of its GPUs (s), before it turns to the next, so
+that its calls are no shorter than that times their number. Fitted to calls of nccl-tests with eight
+GPUs a process, 39 us on H100 and 65 us on MI300X. Held out: 59 us on H20, 37 us on MI355X."""
 
 P2P_MESSAGE = 36 * MICRO
 """Fitted on all-to-all between nodes of Polaris, whose NICs serve two ranks each: sends reach 0.6
@@ -149,9 +163,14 @@ many, twice (NVIDIA/nccl v2.28 src/enqueue.cc, calcP2pChannelCount: 32 channels,
 KiB). For Blackwell ``sends`` was fitted to 2, 4 and 8 B300 up to 512 MiB, ``large_sends`` to 4
 GB200 and GB300, ``sends_share`` to their calls in place (Oracle Cloud's guides, 8 GiB). Held out: 8
 of each, 64 of each, and 8 B200 of Vultr, which reach 600 GB/s at 1 GiB and 660 from 2 GiB on."""
-P2P_BASE, P2P_PEER, P2P_PEER_NET = 1.75 * MICRO, 0.25 * MICRO, 10 * MICRO
+P2P_BASE, P2P_PEER = 1.75 * MICRO, 0.25 * MICRO
 """Fitted: overhead of grouped sends and receives over a collective's base; per peer on NVLink
-(A100, H100); per peer across nodes (all-to-all on Polaris, Slingshot, 7 to 1,020 peers)."""
+(A100, H100)."""
+P2P_PEER_NET, P2P_PEER_MESSAGE = 3.4 * MICRO, 0.37
+"""Per peer across nodes: a constant, and a share of what a NIC takes for a message. Fitted to small
+all-to-alls on Polaris (10 us; Slingshot, 7 to 1,020 peers) and on two nodes of RTX 6000D (3.3 us)
+and of B200 (5.8; both RoCE). Held out: 50 us of 1 KiB on two nodes of 8 A100 over InfiniBand
+(microsoft/mscclpp docs, NDmv4), here 52."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,17 +208,17 @@ class Case:
     def tree_fraction(self, schedule: Schedule) -> Number:
         """Share of the wire's bandwidth that trees use by Simple.
 
-        All of it if no node has two children, but between two domains at most what the channels
+        All of it between two domains, where no node has two children, but at most what the channels
         carry. Links of infinite bandwidth are not limited by those.
         """
-        if self.domains > 2:
-            return tables.TREE_FRACTION
+        share = tables.TREE_FRACTION if self.domains > 2 else 1.0
         channel = tables.TREE_CHANNEL.get(self.machine.generation)
         if self.domains == 1 or channel is None or not self.machine.nics:
-            return 1.0
+            return share
         per_byte = self.wire(schedule, pipelined=True).per_byte
-        carried = channel / 2 * max(tables.TREE_CHANNELS, self.machine.nics)
-        return np.where(per_byte > 0, np.minimum(1.0, carried * per_byte), 1.0)
+        channels = tables.net_channels(self.machine.nics, self.machine.generation)
+        carried = channel[self.domains > 2] / 2 * channels / 2
+        return np.where(per_byte > 0, np.minimum(share, carried * per_byte), share)
 
     @property
     def block(self) -> Number:
@@ -414,7 +414,8 @@ def sent(case: Case, schedule: Schedule) -> list[Offer]:
     """
     peers = case.n - 1
     base = case.base + tables.P2P_PEER * (peers - case.outside)
-    base += tables.P2P_PEER_NET * case.outside
+    net_peer = tables.P2P_PEER_NET + tables.P2P_PEER_MESSAGE * case.net_message
+    base += net_peer * case.outside
     per_byte = case.wire(schedule, pipelined=False).per_byte
     transfer = case.size * per_byte
     block = case.size / schedule.parts
@@ -499,7 +500,7 @@ def _ring_offer(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -
         fraction = case.tuning.ll128
     step = transfer / max(steps, 1)
     near = _near_step(case, name)
-    across = tables.NET_STEP[name] - tables.NET_STEP["LL"] + case.message(case.block, name)
+    across = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"] + case.message(case.block, name)
     crossing = case.domains / case.n if case.domains > 1 else 0.0
     software = (case.tuning.step if name == "LL" else 0.0) + near + crossing * (across - near)
     posted = case.proxied(case.block) if crossing and name != "LL" else 0.0

@@ -21,7 +21,7 @@ from collectives import select
 from collectives.algorithms import direct
 from collectives.algorithms.ring import is_mesh
 from collectives.algorithms.tree import chained_all_reduce
-from collectives.libraries.nccl import case_of, least_times, rings_across
+from collectives.libraries.nccl import case_of, launched, least_times, rings_across
 from collectives.libraries.nccl_constants import CHANNEL_SLOT, KIB, TREE_FRACTION
 from collectives.libraries.nccl_costs import Case, Offer
 from collectives.machine import Machine
@@ -71,7 +71,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     offers = _offers(case, algorithm)
     if not offers:
         return select.plan(call, network, machine, algorithm)
-    return min(offers, key=case.time).plan()
+    return min(launched(case, offers), key=case.time).plan()
 
 
 def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
@@ -125,11 +125,12 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
         return _mesh_offers(case) if mesh else _offers_across(case)
     if case.kind in select.CHAINS_ON_RINGS and (mesh or several):
         return [_pipelined(case, mesh=mesh)]
-    if case.kind == "all_to_all" and case.domains > 1:
+    across = case.domains > 1
+    if case.kind == "all_to_all" and (across or case.machine.ranks_per_process > 1):
         even = direct.all_to_all(case.n)
         schedule = case.schedule("send", lambda: direct.spread(even, case.shares))
-        fraction = sends_fraction(case.machine.version)
-        return [Offer(schedule, case.machine.overhead, SIMPLE_NET_STEP, fraction)]
+        step, share = SIMPLE_NET_STEP, sends_fraction(case.machine.version)
+        return [Offer(schedule, case.machine.overhead, *((step, share) if across else ()))]
     return []
 
 

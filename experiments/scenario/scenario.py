@@ -196,6 +196,7 @@ class Site:
             in_order=least.in_order,
             pxn=cluster.library is None or cluster.library.pxn,
             sharp=cluster.library is not None and cluster.library.sharp,
+            ranks_per_process=cluster.library.ranks_per_process if cluster.library else 1,
             calibration=cluster.calibration,
             forced=self.forced,
             wired=cluster.wiring is not None,

@@ -31,7 +31,14 @@ def test_published_figures_are_met_but_for_those_that_are_known_not_to_be(figure
 def test_two_of_three_figures_are_met_and_few_are_far_off(figures):
     assert (figures.missed == "").mean() > 0.7
     far = figures[figures.error.abs() > published.FAR]
-    assert set(far.kind) == {"all_reduce", "all_gather", "all_to_all"}
-    assert len(far) == 12
-    small = far.size_bytes <= 2**20
-    assert small.sum() == 10  # and an all-to-all over a site's RoCE, an all-reduce of an older RCCL
+    assert len(far) <= 12
+    # PyTorch's launches, a container's settings, a site's RoCE, and one whose least call is 220 us.
+    assert (~far.within).sum() <= 4
+    assert figures.within.mean() > 0.9, "intervals of 90 %"
+
+
+def test_trees_of_blackwell_are_no_faster_than_others_measured(figures):
+    """Nothing of theirs was fitted: the tuner's bandwidth of a channel, two and four nodes."""
+    trees = figures[(figures.cluster == "hgx-b200") & (figures.algorithm == "tree")]
+    assert sorted(trees.nodes) == [2, 4]
+    assert trees.error.abs().max() < 6

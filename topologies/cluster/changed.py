@@ -364,6 +364,7 @@ SETTINGS: dict[str, Callable[[str], dict[str, object]]] = {
     "library.p2p": lambda text: {"library.p2p": _parse_level(text)},
     "library.pxn": lambda text: {"library.pxn": _parse_bool(text)},
     "library.sharp": lambda text: {"library.sharp": _parse_bool(text)},
+    "library.ranks_per_process": lambda text: {"library.ranks_per_process": _parse_count(text)},
     "library.version": lambda text: {"library.version": text},
     "scale_out.planes": lambda text: {"scale_out.planes": _parse_count(text)},
     "scale_out.nic_ports": lambda text: {"scale_out.nic_ports": _parse_count(text)},

@@ -328,7 +328,8 @@ class Library(ClusterPart):
     with ``LOC`` never (NCCL_P2P_DISABLE=1), NVLink included, so that all traffic inside a node goes
     through host memory (:func:`topologies.cluster.wiring.without_peer_access`). ``sharp``: the
     switches between nodes can add, and NCCL may use it (NCCL_COLLNET_ENABLE=1 with the SHARP
-    plugin; off by default).
+    plugin; off by default). ``ranks_per_process``: a process serves so many GPUs, and launches on
+    one after the other (``-g`` of nccl-tests).
     """
 
     name: Literal["nccl", "rccl", "xla", "gloo", "none"]
@@ -336,6 +337,7 @@ class Library(ClusterPart):
     pxn: StrictBool = True
     p2p: P2pLevel | None = None
     sharp: StrictBool = False
+    ranks_per_process: Count = 1
 
 
 class NodeNics(ClusterPart):

@@ -55,8 +55,9 @@ def test_what_a_channel_moves_is_that_of_the_tuner():
     assert [of[name].channel / 1e9 for name in ("ampere", "hopper", "blackwell")] == [20, 36.7, 40]
     assert [of[name].nvls for name in ("ampere", "hopper", "blackwell")] == [None, 0.85, 0.74]
     assert [of[name].nvls_channels for name in ("hopper", "blackwell")] == [16, 24]
-    trees = {name: bandwidth / 1e9 for name, bandwidth in nccl.TREE_CHANNEL.items()}
-    assert trees == {"volta": 18.5, "ampere": 23.6, "ada": 23.6}
+    trees = {name: tuple(b / 1e9 for b in nccl.TREE_CHANNEL[name]) for name in of}
+    assert (trees["volta"], trees["ampere"]) == ((18.5, 10), (23.6, 17.8))
+    assert (trees["hopper"], trees["blackwell"]) == ((41.4, 36), (42.8, 24))
     assert nccl.BLACKWELL_CHANNEL == {"2.28": 73.4e9, "2.29": 34.5e9}
     assert nccl.LONG_RING == {"volta": 1.9, "": 1.4}
 

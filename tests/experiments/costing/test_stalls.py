@@ -167,3 +167,34 @@ def test_a_step_that_nobody_recorded_has_no_stalls(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 0
     with pytest.raises(SettingsError, match="nothing was recorded"):
         baseline(plan, "dgx-a100", Settings(step_time="10 ms"))
+
+
+@pytest.mark.parametrize("kernel", [1e-6, 3e-4])
+def test_what_stalls_do_not_explain_is_the_profilers_own_time_on_the_host(kernel):
+    """Host code of half the length again has its own, kernels keep theirs; hidden code all."""
+
+    def launched(code):
+        builder, before = WorkloadBuilder(job_ranks=1), None
+        for _ in range(40):
+            host = builder.op(What.HOST, rank=0, lane="thread 1", name="launch", duration=code)
+            op = builder.op(What.COMPUTE, rank=0, lane="stream 7", name="gemm", duration=kernel)
+            if before is not None:
+                for earlier, later in zip(before, (host, op), strict=True):
+                    builder.edge(earlier, later)
+            builder.edge(host, op)
+            before = host, op
+        return Scenario(builder.build(), CLUSTER)
+
+    real, recorded = launched(1e-4), launched(1.5e-4)
+    cured, unprofiled = without_stalls(recorded, real.run().makespan)
+    hosts = cured.workload.what == What.HOST
+    assert np.array_equal(cured.workload.duration[~hosts], recorded.workload.duration[~hosts])
+    if kernel < 1e-4:
+        assert cured.workload.duration[hosts] == pytest.approx(1e-4, rel=2 * CLOSE)
+        assert unprofiled.overhead == pytest.approx(1 / 3, rel=1e-2)
+        taken = "33 % of the host's code is taken for the profiler's own time"
+        assert taken in unprofiled.sentence()
+    else:
+        cured, unprofiled = without_stalls(recorded, recorded.run().makespan / 2)
+        assert unprofiled.overhead == 0.0
+        assert cured is recorded

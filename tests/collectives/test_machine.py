@@ -11,11 +11,11 @@ FAST = NodeFigures("hopper", cpu="amd", in_network=True, net_message=None, nics=
 
 
 def test_of_a_machine_nothing_is_supposed_that_nobody_said():
-    """What is known by default is what every library can count on: order, and PXN."""
+    """What is known by default is what libraries count on: order, PXN, a process for each GPU."""
     machine = Machine(np.zeros(2, dtype=np.int32))
     supposed = {part.name for part in fields(machine)[1:] if getattr(machine, part.name)}
-    assert supposed == {"library", "in_order", "pxn"}
-    assert machine.library == "none"
+    assert supposed == {"library", "in_order", "pxn", "ranks_per_process"}
+    assert (machine.library, machine.ranks_per_process) == ("none", 1)
 
 
 def test_nodes_that_differ_are_as_the_slowest_of_them_in_every_respect():

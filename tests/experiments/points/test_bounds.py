@@ -142,5 +142,5 @@ def test_where_nothing_meets_a_bound_is_the_utility():
     assert list(bars.x) == [row.gain_pct for row in answered]
     assert list(bars.errors) == [row.interval_pct for row in answered]
     assert list(bars.colour) == ["orange" if row.gain_pct < 0 else "blue" for row in answered]
-    assert list(marks.x) == [row.bound_pct for row in answered]
+    assert list(marks.x) == [min(100.0, row.bound_pct + row.interval_pct) for row in answered]
     assert list(bars.y) == list(marks.y)

@@ -446,11 +446,11 @@ def write_steps(file, seconds, period, batch):
 @pytest.mark.parametrize(
     ("annotated", "batch"),
     [
-        ("context_0(sq0sk0sqsq0sqsk0)_generation_16(sq16sk8193", Batch(1, 16, 8193, 0, 0, 0)),
+        ("context_0(sq0sk0sqsq0sqsk0)_generation_16(sq16sk8193", Batch(1, 16, 8193.0, 0, 0.0, 0.0)),
         # Of TraceLens's vllm_piecewise_prefilldecode.
         (
             "context_9(sq8155sk8430sqsq7475785sqsk7671310)_generation_37(sq37sk34489",
-            Batch(1, 37, 34489, 9, 8155, 7671310 - 7475785 / 2),
+            Batch(1, 37, 34489.0, 9, 8155.0, 7671310 - 7475785 / 2),
         ),
     ],
 )

@@ -265,7 +265,7 @@ def what_if(
     overlap none|full                     compute and communication
     one call per rank                     calls wait for each other, except receives
     stragglers removed                    every rank is the median one
-    accelerator NAME                      another, by roofline
+    accelerator NAME                      another; or memory.bandwidth x2
     cluster NAME, topology \\[TIER=]SPEC    another network; routing POLICY
     link A-B down, switch S x0.5          names: twofold clusters C --links
     nic I of node N x0.5, node N down     or: node N latency x10

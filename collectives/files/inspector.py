@@ -86,8 +86,14 @@ class _RankCall:
         """
         size = _whole(call, "coll_msg_size_bytes", self.location)
         speed = call.get("coll_algobw_gbs")
-        if not isinstance(speed, int | float) or isinstance(speed, bool):
-            raise TraceError(f"{self.location}: coll_perf.coll_algobw_gbs: {shown(speed)}")
+        if (
+            not isinstance(speed, int | float)
+            or isinstance(speed, bool)
+            or not 0 <= speed <= MOST_BYTES
+        ):
+            raise TraceError(
+                f"{self.location}: coll_perf.coll_algobw_gbs: {shown(speed)} is not a bandwidth"
+            )
         for total in (size, size * self.ranks):
             if abs(speed * _GIGA * self.time - total) <= _ROUNDING * total and total <= MOST_BYTES:
                 return float(total)

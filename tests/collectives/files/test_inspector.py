@@ -96,6 +96,7 @@ def test_a_rank_is_one_of_the_communicator(tmp_path):
         ({"coll_exec_time_us": "x"}, "not a whole number"),
         ({"coll_algobw_gbs": 7.0}, "the line is damaged"),
         ({"coll_algobw_gbs": None}, "coll_algobw_gbs"),
+        ({"coll_algobw_gbs": 10**400}, "not a bandwidth"),
         ({"coll_msg_size_bytes": -1}, "not a whole number"),
         ({"coll_msg_size_bytes": 2**62}, "not a whole number"),
     ],

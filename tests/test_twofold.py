@@ -239,3 +239,14 @@ def test_a_folder_of_data_of_the_same_name_does_no_harm(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import twofold as tf; tf.utility")
     assert subprocess.run([sys.executable, script], check=False).returncode == 0
+
+
+def test_ctrl_c_before_a_command_begins_is_one_line_and_its_status(monkeypatch, capsys):
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("experiments.cli.main.main", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        tf.main()
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == "interrupted: there is no complete answer\n"

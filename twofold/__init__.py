@@ -300,3 +300,8 @@ def main() -> None:
         if os.environ.get("TWOFOLD_TRACEBACK"):
             raise
         raise SystemExit(f"error: {_foreign_package() or error}") from error
+    except KeyboardInterrupt:  # before a command began, or beneath it
+        import sys
+
+        sys.stderr.write("interrupted: there is no complete answer\n")
+        raise SystemExit(130) from None

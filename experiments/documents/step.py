@@ -251,6 +251,8 @@ are kept within milliseconds, and a second run takes longer to begin."""
 def _run_doubts(coverage: Coverage) -> Iterator[Doubt]:
     """Yield that ranks, whose clocks are compared by their calls, are far apart in time."""
     ahead = dict.fromkeys(coverage.ranks, 0.0) | dict(coverage.clock_offset)
+    if not ahead:
+        return  # nothing was recorded of any rank
     late, early = (pick(ahead, key=lambda rank: ahead[rank]) for pick in (max, min))
     apart = ahead[late] - ahead[early]
     if apart > _CLOCKS_APART:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import twofold as tf
 from collectives.algorithms import logarithmic, ring
 from helpers.strategies import SCHEDULES, full_network, plan, switch_network, workloads
 from helpers.tries import tries
@@ -325,3 +326,10 @@ def test_it_is_one_file_without_steps(tmp_path):
         load_goal(tmp_path)
     with pytest.raises(TraceError, match="no step 1"):
         load_goal(tmp_path / "x", "1")
+
+
+def test_a_schedule_of_nothing_is_a_step_of_nothing(tmp_path):
+    file = tmp_path / "empty.goal"
+    file.write_text("num_ranks 1\n")
+    document = tf.utility(file, "dgx-a100").document()
+    assert document.headline == "None of these resources affects the 0 s step."

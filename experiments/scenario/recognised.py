@@ -117,7 +117,7 @@ class RecognisedOps:
                 (_KEPT, "not recognised and unchanged"),
             )
         ]
-        parts = [f"{100 * share:.0f} % {words}" for share, words in shares if share]
+        parts = [f"{100 * share:.0f} % {words}" for share, words in shares if share >= 0.005]
         return f"kernel time scaled: {', '.join(parts)}"
 
 

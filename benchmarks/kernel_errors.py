@@ -15,7 +15,7 @@ median, or the kernels of one program in their sum: what does not average out in
 import csv
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, fields, replace
 from itertools import permutations
 from pathlib import Path
@@ -162,15 +162,7 @@ def _alike(folder: Path = CARDS) -> KernelError:
         ratio = ratio[_kernels(workloads[0]), 0]
         by_kernel.append(np.abs(before * ratio / after - 1))
         by_program.append(float(np.log((before * ratio).sum() / after.sum())))
-    off = np.concatenate(by_kernel)
-    return KernelError(
-        ALIKE,
-        tables=len(by_program),
-        products=len(off),
-        median_pct=round(100 * float(np.median(off)), 1),
-        p90_pct=round(100 * float(np.quantile(off, 0.9)), 1),
-        shared=round(float(np.sqrt(np.mean(np.square(by_program)))), 4),
-    )
+    return _summary(ALIKE, np.concatenate(by_kernel), by_program)
 
 
 def _kernels(workload: Workload) -> Longs:
@@ -196,13 +188,18 @@ def _off(found: Floats, measured: Floats) -> Floats:
 def _error(known: str, logarithms: _Logarithms) -> KernelError:
     used = [one for one in logarithms if len(one) >= _FEWEST]
     off = np.abs(np.expm1(np.concatenate(used)))
+    return _summary(known, off, [float(np.median(one)) for one in used])
+
+
+def _summary(known: str, off: Floats, common: Sequence[float]) -> KernelError:
+    """Summarise errors of products, and the logarithms of what each table is off by in common."""
     return KernelError(
         known,
-        tables=len(used),
+        tables=len(common),
         products=len(off),
         median_pct=round(100 * float(np.median(off)), 1),
         p90_pct=round(100 * float(np.quantile(off, 0.9)), 1),
-        shared=round(float(np.sqrt(np.mean([np.median(one) ** 2 for one in used]))), 4),
+        shared=round(float(np.sqrt(np.mean(np.square(common)))), 4),
     )
 
 

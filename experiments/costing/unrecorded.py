@@ -10,8 +10,8 @@ takes as long as the unprofiled one. No op becomes shorter than the median of si
 others stay as they are.
 
 What then remains on a device's step is the profiler's own time: it writes an event for every
-operator and every launch, so that host code takes up to twice as long as without. The host's code
-is shortened by one factor, until the step takes as long as the unprofiled one.
+operator and every launch, so that host code takes longer. The host's code is shortened by one
+factor, until the step takes as long as the unprofiled one.
 
 The step at a percentile: a few steps are recorded, too few to have a 95th percentile. But each rank
 varies by itself: the one that was slow in this step is not the one that was in the next. So steps
@@ -119,6 +119,11 @@ class Unprofiled:
         """Relative excess of the step without its stalls; 0 within ``CLOSE``."""
         longer = self.replayed / self.step - 1
         return longer if longer > CLOSE else 0.0
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether so much was removed that the step takes the unprofiled time."""
+        return bool(self.stalls or self.overhead) and not self.rest
 
     def sentence(self) -> str:
         """Return a sentence on what was removed and where, and what is left."""

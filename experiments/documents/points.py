@@ -277,12 +277,9 @@ def _doubts(
     for gain, half_width in best:
         width = half_width or 0.0
         if width > max(abs(gain), _SMALL):
-            doubts.append(
-                Doubt(
-                    f"the largest gain is uncertain: {say_gain(gain, width)}",
-                    "twofold calibrate … fits the network to measured calls",
-                )
-            )
+            fit = "twofold calibrate … fits the network to measured calls"
+            remedy = fit if len(report.base.scenario.workload.calls) else ""
+            doubts.append(Doubt(f"the largest gain is uncertain: {say_gain(gain, width)}", remedy))
     parts = (part for text in warnings for part in text.split("; "))
     hidden = dict.fromkeys(part for part in parts if part.startswith("hidden: "))
     doubts += [Doubt(part.removeprefix("hidden: ")) for part in hidden]

@@ -141,6 +141,8 @@ def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = Tru
         return Trust(text, "poor", all_doubts)
     off = 0.0 if base.error is None else 100 * abs(base.error)
     is_fair = off > NEAR or (error or 0.0) > FAR or base.error is None
+    # How the host's code is without a profiler is an assumption, whatever the step is fitted to
+    is_fair |= base.unprofiled is not None and base.unprofiled.overhead > 0
     return Trust(text, "fair" if is_fair else "good")
 
 
@@ -158,6 +160,8 @@ def _replay_text(base: "Baseline") -> str:
     if base.drawn is not None:
         error = f"{round(100 * base.drawn.typical_error, 1) + 0.0:+.1f} %"
         return f"drawn from {base.drawn.recorded} recorded steps; replay of the typical one {error}"
+    if base.unprofiled is not None and base.unprofiled.is_fitted:
+        return "replay fitted to the unprofiled step"
     if base.error is not None:
         return f"replay {round(100 * base.error, 1) + 0.0:+.1f} %"
     prior = base.step_prior

@@ -268,7 +268,7 @@ def _points(report: "ValidationReport") -> Document:
     return Document(
         title="Validation: predicted against measured steps",
         headline=headline,
-        cause="Nothing was fitted to the measured points.",
+        cause="This command fits nothing to the measured points.",
         facts={"errors": spread_of_errors(report.error_summary)},
         sections=tuple(sections),
         details={

@@ -129,7 +129,7 @@ class ServingPrior(NamedTuple):
 
 
 _PRIORS = {
-    "vllm": ServingPrior("vLLM", 655, 8.3, 17.3),
+    "vllm": ServingPrior("vLLM", 655, 8.3, 17.5),
     "sglang": ServingPrior("SGLang", 248, 11.2, 23.0),
     "trtllm": ServingPrior("TensorRT-LLM", 342, 9.2, 15.1),
     "all": ServingPrior("all engines", 1245, 8.9, 17.7),

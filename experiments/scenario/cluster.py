@@ -59,12 +59,17 @@ def set_resource(resource: str, text: str) -> Edited:
 
 
 def _own_memory_bandwidth(scenario: Scenario) -> float:
-    views = kinds_of(scenario.cluster).values() if scenario.cluster.node_kinds else ()
-    values = {each.accelerator.memory_bandwidth for each in views or (scenario.cluster,)}
-    if len(values) > 1 or None in values:
-        why = "kinds of node differ in" if len(values) > 1 else "the cluster does not give"
-        raise WhatIfError(f"{why} {MEMORY_BANDWIDTH}: write {MEMORY_BANDWIDTH} x2")
-    return float(values.pop() or 0.0)
+    kinds = kinds_of(scenario.cluster).values() if scenario.cluster.node_kinds else ()
+    values = {each.accelerator.memory_bandwidth for each in kinds or (scenario.cluster,)}
+    if len(values) > 1:
+        raise WhatIfError(f"kinds of node differ in {MEMORY_BANDWIDTH}: write a factor, as x2")
+    (value,) = values
+    if value is None:
+        raise WhatIfError(_NO_MEMORY_BANDWIDTH)
+    return float(value)
+
+
+_NO_MEMORY_BANDWIDTH = "the cluster file has no accelerator.memory_bandwidth"
 
 
 def other_cluster(name: str) -> Edited:
@@ -169,7 +174,7 @@ def memory_bandwidth(factor: float) -> Edited:
 
     def faster(chip: AcceleratorTable) -> AcceleratorTable:
         if chip.memory_bandwidth is None:
-            raise WhatIfError("the cluster does not give accelerator.memory_bandwidth")
+            raise WhatIfError(_NO_MEMORY_BANDWIDTH)
         return chip.model_copy(update={"memory_bandwidth": factor * chip.memory_bandwidth})
 
     def apply(scenario: Scenario) -> Changed:

@@ -290,6 +290,10 @@ With the larger of two limits alone it would be infinite, with one after the oth
 """
 
 
+_COMPARED_ON = 3.35 / 4.8
+"""Ratio of the memory bandwidths of H100 and H200, between which kernels were compared."""
+
+
 def compared_alike(kernels: RecognisedOps, recorded: Accelerator, target: Accelerator) -> Floats:
     """Factor on each op's duration on an accelerator of the same generation, and its error (log).
 
@@ -297,7 +301,6 @@ def compared_alike(kernels: RecognisedOps, recorded: Accelerator, target: Accele
     the bytes and of what the rest takes, which is the measured remainder. The rest scales as peaks
     do for matrix products, as multiprocessors do for other kernels.
     """
-    error = kernel_error(ALIKE).shared
     memory = recorded.memory_bandwidth / target.memory_bandwidth
     of_halves = _peaks("bf16", recorded, target) or memory
     counts = [multiprocessor_count(chip) for chip in (recorded, target)]
@@ -320,8 +323,15 @@ def compared_alike(kernels: RecognisedOps, recorded: Accelerator, target: Accele
     limited = (share * memory) ** _LIMITS + (1.0 - share**_LIMITS) * other**_LIMITS
     whole = running * limited ** (1 / _LIMITS) + (kernels.duration - running)
     ratio = np.divide(whole, kernels.duration, out=np.ones_like(whole), where=kernels.scaled)
-    same = recorded == target
-    return np.stack((ratio, np.where(kernels.scaled & (not same), error, 0.0)), axis=1)
+    apart = max(map(_apart, (memory, rest, of_halves)))
+    error = np.where(kernels.scaled, apart * kernel_error(ALIKE).shared, 0.0)
+    return np.stack((ratio, error), axis=1)
+
+
+def _apart(ratio: float) -> float:
+    """Return how much a ratio changes times, over what the compared cards' did, either way."""
+    compared_on = _COMPARED_ON if ratio < 1 else 1 / _COMPARED_ON
+    return (1 - ratio) / (1 - compared_on)
 
 
 def _peaks(dtype: str, recorded: Accelerator, target: Accelerator) -> float | None:

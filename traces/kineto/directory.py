@@ -71,12 +71,13 @@ def read_job(path: Path, *, sample: bool = False, ranks: Sequence[int] = ()) -> 
 
     def read() -> Iterator[Sequence[ReadRank] | Skipped]:
         of_files = map(read_file, chosen.files)
-        for read_ones in of_files if path.is_dir() else [_read_alone(path)]:
+        for read_ones in of_files if path.is_dir() else [read_ranks(path, alone=True)]:
             if isinstance(read_ones, Skipped):
                 yield read_ones
                 continue
-            traces.update((trace, trace) for trace in read_ones)
-            yield [ReadRank(trace, largest_group(trace), end_of(trace)) for trace in read_ones]
+            own = _alone(read_ones) if len(chosen.files) == 1 else read_ones
+            traces.update((trace, trace) for trace in own)
+            yield [ReadRank(trace, largest_group(trace), end_of(trace)) for trace in own]
 
     chosen = files_of_ranks(path, ranks)
     job = job_of(path, *ranks_of(path, read(), chosen), sample=sample, chosen=chosen)
@@ -84,11 +85,12 @@ def read_job(path: Path, *, sample: bool = False, ranks: Sequence[int] = ()) -> 
     return Job(with_events, job.job_ranks, job.job_ranks_source, job.skipped, job.notes)
 
 
-def _read_alone(path: Path) -> Sequence[RankTrace]:
-    """Read a single file; a number in its name is a rank if it says so, or calls are of more."""
-    ranks = read_ranks(path, alone=True)
+def _alone(ranks: list[RankTrace]) -> list[RankTrace]:
+    """Renumber the rank of a single file unless its name says ``rank``, or calls are of more."""
     of_name = [rank for rank in ranks if rank.rank_source == IN_NAME]
-    if not of_name or NAMED.search(path.name) or largest_group(of_name[0]) > of_name[0].rank:
+    if not of_name or NAMED.search(of_name[0].file.name):
+        return ranks
+    if largest_group(of_name[0]) > of_name[0].rank:
         return ranks
     return [replace(of_name[0], rank=0, rank_source=ASSUMED)]
 

@@ -23,26 +23,15 @@ from pathlib import Path
 import torch
 
 from benchmarks.live.anonymous import anonymised
-from benchmarks.live.gpu import named
+from benchmarks.live.gpu import MOST_LONGER, PAIR_COLUMNS, named
 from benchmarks.live.gpu.cards import CARDS
 from benchmarks.live.gpu.kernels import kernel_rows
 from benchmarks.live.gpu.models import SIZES, Size, captured, changes, drawn, training
 from benchmarks.live.gpu.programs import PROGRAMS, Machine, Scales, Step
 
 STEPS, MODEL_STEPS, WARM_UP, ROUNDS, RECORDINGS = 20, 10, 6, 2, 3
-MOST_LONGER = 0.03
-"""Share by which recorded steps may be off those without a profiler, else nothing is kept."""
 Makers = Mapping[str, Callable[[], Step]]
 """What makes a program's step, by the what-if that it is run with; "" as it is recorded."""
-PAIR_COLUMNS = (
-    "trace",
-    "cluster",
-    "what_if",
-    "measured_step_s",
-    "measured_mad_s",
-    "measured_steps",
-    "step_is",
-)
 POINTS: Mapping[str, Scales] = {
     "": Scales(),
     "compute x0.5": Scales(compute=0.5),

@@ -11,17 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-COLUMNS = (
-    "trace",
-    "cluster",
-    "what_if",
-    "measured_step_s",
-    "measured_mad_s",
-    "measured_steps",
-    "step_is",
-)
-
-MOST_LONGER = 0.03
+from benchmarks.live.gpu import MOST_LONGER, PAIR_COLUMNS
 
 
 def main() -> None:
@@ -43,7 +33,7 @@ def main() -> None:
                 rows.append((name, f"{folder.name}.yaml", what_if, *measures))
     with (out / "pairs.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        writer.writerow(PAIR_COLUMNS)
         writer.writerows(rows)
 
 

@@ -19,6 +19,7 @@ from simulator.workload import What
 from topologies import load_cluster
 from traces.generate.kernel_times import Accelerator, Gemm, Streaming, kernel_times
 from traces.generate.kernel_times.shapes import REACHED_PEAK
+from traces.generate.kernel_times.times import kernel_error
 from traces.load import load
 
 MI300X = Accelerator("MI300X", {"bf16": 1307e12}, 5.3e12, "cdna3")
@@ -173,6 +174,19 @@ def test_a_card_of_the_same_generation_changes_kernels_by_name_where_sizes_are_u
     expected = [alone[fast], 1.0, 1.0, alone[names[3]]]
     assert [ratio[name] for name in names] == pytest.approx(expected)
     assert "by name as limited by instructions" in kernels.described()
+
+
+def test_memory_and_the_rest_of_a_kernel_add_by_their_cubes():
+    """Of 101 us 99 are after the start; memory needs 0.8 of these, at half its bandwidth 1.6."""
+    how, first = np.array([3]), np.array([0])
+    moved = np.array([0.8 * 99e-6 * 0.9 * H100.memory_bandwidth])
+    kernels = RecognisedOps((Streaming(64.0),), first, how, np.array([101e-6]), moved)
+    half = replace(H100, memory_bandwidth=H100.memory_bandwidth / 2)
+    ((ratio, error),) = compared_alike(kernels, H100, half)
+    assert ratio == pytest.approx((2 + 99 * (1.6**3 + 1 - 0.8**3) ** (1 / 3)) / 101)
+    (known,) = compared_alike(kernels, H100, H200)[:, 1]
+    assert known == pytest.approx(kernel_error("alike").shared)
+    assert error == pytest.approx(known / (4.8 / 3.35 - 1))  # of a time that grows by all of itself
 
 
 LIVE = ROOT / "traces" / "live"

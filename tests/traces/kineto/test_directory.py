@@ -183,6 +183,7 @@ def test_files_of_different_times_are_told(tmp_path: Path) -> None:
     ("name", "rank"), [("decodes-32.json", 0), ("job_rank3.json", 3), ("trace.1.json", 0)]
 )
 def test_a_number_in_a_single_files_name_is_a_rank_only_if_it_says_so(tmp_path, name, rank):
-    job = read_job(put(tmp_path, None, name=name))
-    assert [head.rank for head in job.ranks] == [rank]
-    assert job.job_ranks == rank + 1
+    file = put(tmp_path, None, name=name)
+    for job in (read_job(file), read_job(tmp_path)):
+        assert [head.rank for head in job.ranks] == [rank]
+        assert job.job_ranks == rank + 1

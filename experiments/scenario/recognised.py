@@ -312,15 +312,15 @@ def compared_alike(kernels: RecognisedOps, recorded: Accelerator, target: Accele
         for shape in kernels.shapes
     ]
     by_peak = kernels.how == _BY_PEAK
-    other = np.where(kernels.how == _BY_SHAPE, np.array([*by_shape, rest])[kernels.shape], rest)
-    other[by_peak] = of_halves
+    of_rest = np.where(kernels.how == _BY_SHAPE, np.array([*by_shape, rest])[kernels.shape], rest)
+    of_rest[by_peak] = of_halves
 
     running = np.maximum(kernels.duration - LAUNCHED, 0.0)
     moved = kernels.traffic / _reached_memory(recorded)
     share = np.divide(moved, running, out=np.ones_like(moved), where=running > 0).clip(max=1.0)
     share[np.isin(kernels.how, (_BY_MEMORY, _FEW_ROWS))] = 1.0
     share[by_peak | (kernels.how == _STRIDED)] = 0.0
-    limited = (share * memory) ** _LIMITS + (1.0 - share**_LIMITS) * other**_LIMITS
+    limited = (share * memory) ** _LIMITS + (1.0 - share**_LIMITS) * of_rest**_LIMITS
     whole = running * limited ** (1 / _LIMITS) + (kernels.duration - running)
     ratio = np.divide(whole, kernels.duration, out=np.ones_like(whole), where=kernels.scaled)
     apart = max(map(_apart, (memory, rest, of_halves)))

@@ -99,6 +99,12 @@ _DEPLOYMENT: Options = {
         "Decode in a separate pool of N instances, by default like the others.",
         metavar="'N x tp 8, dp 2, ep 16 on CLUSTER'",
     ),
+    "kv_transfer": _of_instances(
+        str,
+        "Send caches to that pool whole, or each layer once it is computed.",
+        default="whole",
+        **choice(lambda: ("whole", "layerwise")),
+    ),
     "down": _of_instances(
         list[str],
         "When instance N is down, because it failed or starts later; may be repeated.",

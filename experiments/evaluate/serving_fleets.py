@@ -24,6 +24,7 @@ from experiments.evaluate.serving_instances import (
     CacheTransfers,
     Deployment,
     Part,
+    Shares,
     cache_bytes,
     instance_surface,
     memory_use,
@@ -65,6 +66,12 @@ _ANY = 2**40
 _ITERATIONS = 200_000
 """Iterations between two returns of the loop to Python, where it can be interrupted: about 0.1 s.
 """
+
+
+KV_TRANSFERS = ("whole", "layerwise")
+"""When caches go to the pool that decodes: whole, after the prompt has been read (vLLM's
+NixlConnector, which pulls them), or each layer once it is computed (``save_kv_layer`` of vLLM's
+connectors; Mooncake, arXiv 2407.00079, section 4)."""
 
 
 class Outage(NamedTuple):
@@ -118,6 +125,8 @@ class Instances:
     by_priority
         Whether waiting requests are admitted by priority and the least urgent are preempted (vLLM's
         ``--scheduling-policy priority``), instead of by arrival.
+    kv_transfer
+        Name of :data:`KV_TRANSFERS`: what prefilling instances send to those that decode when.
     beside
         Other models on the same cluster: the pools that prefill fill its ranks in this order, then
         those that decode.
@@ -141,11 +150,19 @@ class Instances:
     host_cache: float = 0.0
     scaling: Scaling | None = None
     patience: float = 0.0
+    kv_transfer: str = "whole"
     beside: tuple[Neighbour, ...] = ()
 
     def __post_init__(self) -> None:
         if self.count < 1:
             raise WorkloadError(f"{self.count} instances: at least 1 is needed")
+        if self.kv_transfer not in KV_TRANSFERS:
+            raise WorkloadError(f"kv_transfer {one_of(self.kv_transfer, KV_TRANSFERS)}")
+        if self.kv_transfer != KV_TRANSFERS[0] and self.decode is None:
+            raise WorkloadError(
+                f"kv_transfer {self.kv_transfer}: caches move only to a pool that decodes: give"
+                " --decode"
+            )
         if self.decode is not None and self.decode_count < 1:
             raise WorkloadError(f"{self.decode_count} instances that decode: at least 1 is needed")
         if self.router not in ROUTERS:
@@ -458,7 +475,8 @@ def _fleet_of(
         where = (before.decode or before.deployment).cluster
         pool, count = instances.decode, instances.decode_count
         second = _pool(pool, count, columns, unit=0, base=where, host=times)
-    return Fleet(first, second, ROUTERS[instances.router])
+    layerwise = KV_TRANSFERS.index(instances.kv_transfer)
+    return Fleet(first, second, ROUTERS[instances.router], layerwise)
 
 
 def _host_of(instances: Instances, factor: float) -> Host:
@@ -506,7 +524,8 @@ def _run_senders(runs: Sequence[_Run], network: CacheTransfers) -> None:
             run.due = next_instant(run.state) if run.reason == REACHED else now
             if run.reason == SEND:
                 for request in run.state.sends[: run.state.sums["sends"][0]].tolist():
-                    network.begin(now, run.request + request, _parts(run, request))
+                    parts, ready = _parts(run, request), _ready(run, request)
+                    network.begin(now, run.request + request, parts, ready)
                 run.state.sums["sends"] = 0
         for number in network.advance(now):
             owner = [each for each in runs if each.request <= number][-1]
@@ -525,6 +544,27 @@ def _parts(run: _Run, request: int) -> list[Part]:
     source = run.ranks[0] + int(states["worker"][request]) * prefill.parallelism.tp
     begin = run.ranks[1] + target * decode.parallelism.tp
     return parts_of(prefill, decode, cache_bytes(decode) * tokens, (source, begin))
+
+
+def _ready(run: _Run, request: int) -> Shares:
+    """Return when which share of a cache is computed: layers take equal parts of an iteration.
+
+    Layers go together by twos, fours, ... toward the middle: where sends are slower than layers
+    the first ones fill the link, where they are faster the last one goes alone.
+    """
+    row, width = run.state.states[request], run.fleet.first.width
+    if not row["plan"]:  # its last iteration is over
+        return ()
+    times, layers = (
+        run.state.instances[row["worker"] // width],
+        run.instances.deployment.model.layers,
+    )
+    begun, step = float(times["begun"]), float(times["ends"] - times["begun"]) / layers
+    powers = [2**k for k in range(layers.bit_length()) if 2 * 2**k <= layers]
+    counts = sorted({0, *powers, *(layers - n for n in powers)})
+    last = float(row["plan"] / row["prompt"])
+    shares = [(begun + n * step, 1 - last * (1 - n / layers)) for n in counts]
+    return (*shares, (float(times["ends"]), 1.0))
 
 
 def check_lengths(instances: Instances, requests: Requests) -> None:

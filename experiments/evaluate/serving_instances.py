@@ -1,9 +1,10 @@
 """Serving instances of a model: memory, iteration surface, and cache transfers."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
@@ -522,12 +523,49 @@ _SENDS = 16_384
 """Number of cached send programs between two instances, by size: about 10 kB each."""
 
 
+Shares = Sequence[tuple[float, float]]
+"""Times (s), ascending, and the share of a cache that has been computed by each; the last is 1."""
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """A cache on its way: its parts and how much of each is sent, and sends that are under way.
+
+    ``ready`` are the times from which on more of it can be sent.
+    """
+
+    parts: list[Part]
+    ready: Shares
+    sent: list[float]
+    under_way: int = 0
+
+    def more(self, now: float) -> tuple[Part, ...]:
+        """Return what is ready at a time (s) and not sent yet, in whole bytes."""
+        share = max((share for time, share in self.ready if time <= now), default=0.0)
+        if self.under_way and share < 1.0:
+            return ()  # layers follow each other; what is ready meanwhile goes together
+        parts = []
+        for index, (source, target, size) in enumerate(self.parts):
+            until = size if share == 1.0 else float(round(size * share))
+            if until > self.sent[index]:
+                parts.append((source, target, until - self.sent[index]))
+                self.sent[index] = until
+        return tuple(parts)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all has arrived."""
+        return not self.under_way and self.sent == [size for _, _, size in self.parts]
+
+
 @dataclass(slots=True, eq=False)
 class CacheTransfers:
     """Cache transfers under way: each part is a send between two ranks, as the library does it.
 
     They share links max-min fairly, transfer by transfer, as in :mod:`simulator.engine.flow`; the
-    collectives of instances are not on the links beside them.
+    collectives of instances are not on the links beside them. A cache that is ready layer by layer
+    is a stream: one send at a time takes all that is ready, and the last, of what then remains,
+    waits for none.
 
     Parameters
     ----------
@@ -555,7 +593,8 @@ class CacheTransfers:
     _laid: dict[tuple[int, ...], Program] = field(default_factory=dict)
     _calls: Callable[[tuple[Part, ...]], list[tuple[Program, float]]] = field(init=False)
     _owner: dict[int, int] = field(default_factory=dict)
-    _left: dict[int, int] = field(default_factory=dict)
+    _streams: dict[int, _Stream] = field(default_factory=dict)
+    _due: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         have = self.cluster.ranks_per_node * self.cluster.nodes
@@ -572,14 +611,34 @@ class CacheTransfers:
 
     @property
     def next_event(self) -> float:
-        """Time of the next event of a transfer under way (s)."""
-        return self._crowd.next_event if self._owner else math.inf
+        """Time at which a transfer under way has an event, or more of a cache is ready (s)."""
+        network = self._crowd.next_event if self._owner else math.inf
+        return min(network, self._due[0][0]) if self._due else network
 
-    def begin(self, now: float, request: int, parts: list[Part]) -> None:
-        """Begin the sends of a request's cache at a time (s); events before it must be handled."""
+    def begin(self, now: float, request: int, parts: list[Part], ready: Shares = ()) -> None:
+        """Begin to send a request's cache at a time (s); events before it must be handled.
+
+        Parameters
+        ----------
+        now, request, parts
+            The time, the request's number, and the messages between ranks.
+        ready
+            When which share of each message can be sent; (): all now.
+        """
+        self._streams[request] = _Stream(parts, ready or ((now, 1.0),), [0.0] * len(parts))
+        for time, _ in ready:
+            if time > now:
+                heappush(self._due, (time, request))
+        self._send(now, request)
+
+    def _send(self, now: float, request: int) -> None:
+        """Send what is ready of a request's cache, unless the send before is under way."""
+        stream = self._streams.get(request)
+        if stream is None or not (parts := stream.more(now)):
+            return
         self._crowd.wait(max(now, self._crowd.time))
-        calls = self._calls(tuple(parts))
-        self._left[request] = len(calls)
+        calls = self._calls(parts)
+        stream.under_way += len(calls)
         for program, overhead in calls:
             self._owner[self._crowd.begin(program, 1.0, overhead)] = request
         for source, target, size in parts:
@@ -589,15 +648,22 @@ class CacheTransfers:
     def advance(self, until: float) -> list[int]:
         """Advance to a time (s); return the requests whose caches have arrived."""
         come = []
-        while over := self._crowd.advance(until):
-            for call in over:
-                self._crowd.forget(call)
-                request = self._owner.pop(call)
-                self._left[request] -= 1
-                if not self._left[request]:
-                    del self._left[request]
-                    come.append(request)
-        return come
+        while True:
+            soon = min(until, self._due[0][0] if self._due else math.inf)
+            while over := self._crowd.advance(soon):
+                for call in over:
+                    self._crowd.forget(call)
+                    request = self._owner.pop(call)
+                    stream = self._streams[request]
+                    stream.under_way -= 1
+                    if stream.is_over:
+                        del self._streams[request]
+                        come.append(request)
+                    elif not stream.under_way:
+                        self._send(self._crowd.time, request)
+            if not self._due or self._due[0][0] > until:
+                return come
+            self._send(*heappop(self._due))
 
     def _written(self, parts: tuple[Part, ...]) -> list[tuple[Program, float]]:
         """Write out sends as the library does them, equal ones together as one call."""
@@ -629,6 +695,8 @@ class CacheTransfers:
 
     def _plan(self, path: Path, size: float, ends: list[int]) -> Plan:
         if (path, size) not in self._plans:
+            if len(self._plans) >= _SENDS:
+                self._plans.clear()
             call = Call("send_receive", Group((ends[0], ends[1]), "kv"), size)
             plan = self._scenario.costs().planner(call, self._scenario.topology())
             self._plans[path, size] = plan

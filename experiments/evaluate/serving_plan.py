@@ -98,11 +98,12 @@ class ServingPlan(BaseModel):
         Who of those that wait goes first: ``fcfs``, or the most urgent by ``priority``.
     max_tokens, max_sequences, blocks
         The engine's limits, where they are not its defaults.
-    instances, scale, router, prefix_cache, host_cache, decode, down
+    instances, scale, router, prefix_cache, host_cache, decode, kv_transfer, down
         How many there are, how many of them serve by the load (``from 2 at 20 requests, 60 s to
         start``), who gets a request, whether prompts are kept, how much host memory keeps
-        them for each accelerator (``100 GB``), a pool that decodes (``4 x tp 8 on hgx-h200``), and
-        when instances are down (``2 from 10 s to 40 s``).
+        them for each accelerator (``100 GB``), a pool that decodes (``4 x tp 8 on hgx-h200``),
+        whether its caches come whole or layer by layer (:data:`KV_TRANSFERS`), and when instances
+        are down (``2 from 10 s to 40 s``).
     requests, rate, concurrency
         What asks, one of them: a file, requests a second (``4/s``), or how many at a time. Of a
         file with one of the others, only the times are replaced.
@@ -142,6 +143,7 @@ class ServingPlan(BaseModel):
     prefix_cache: bool = True
     host_cache: Annotated[str | None, BeforeValidator(_none)] = None
     decode: Annotated[str | None, BeforeValidator(_none)] = None
+    kv_transfer: Literal["whole", "layerwise"] = "whole"
     down: tuple[str, ...] = ()
     requests: Annotated[str | None, BeforeValidator(_as_text)] = None
     rate: str | None = None
@@ -268,6 +270,7 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         caches_prefixes=plan.prefix_cache,
         decode=pool,
         decode_count=decode_count,
+        kv_transfer=plan.kv_transfer,
         outages=tuple(map(read_outage, plan.down)),
         by_priority=plan.policy == "priority",
         host_cache=read_host_cache(plan),

@@ -351,6 +351,11 @@ class Explorer:
         ]
         refused, excess = self._judge(self._late, point.at, jobs)
         figures = of_dimensions | self._computed(jobs, FIGURES)
+        for name in sorted(self.study.asked_names & figures.keys()):
+            if math.isnan(figures[name]):
+                lacks = "has a second token" if "tpot" in name else "has an slo to keep"
+                why = f"{name} is not a number here: no request {lacks}"
+                return Row(point.at, steps, figures, why, _IMPOSSIBLE), None
         for goal in self._formulas:
             figures[goal.name] = value = _formula_value(goal, figures, jobs)
             if not math.isfinite(value):

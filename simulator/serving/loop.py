@@ -268,6 +268,8 @@ def _start(  # noqa: PLR0915  a hot loop: a function around it would be compiled
             most = max(most, computed)
             chunks += batch.chunks
             sums.computed_tokens += batch.decodes + batch.chunk_tokens
+        if FLEETS and fleet.layerwise and number < fleet.first.workers:
+            _announce(run, worker)
     if most > 0.0:
         # A graph is replayed by all ranks or none: all are padded to the one with the most tokens.
         pads = most <= pool.rules.padded and (not chunks or pool.rules.pads_chunks)
@@ -275,6 +277,17 @@ def _start(  # noqa: PLR0915  a hot loop: a function around it would be compiled
         # Each rank copies over its own port, before its kernels.
         device = pool.host.kernels * device + loaded * pool.copy
         _begin_iteration(run, pool, instance, device, most, chunks)
+
+
+@hot_loop
+def _announce(run: RunState, worker: Worker) -> None:
+    """Hand over the prompts that the planned iteration ends, so that layers go as they are read."""
+    for position in range(worker.counters[RUNS]):
+        request = int(worker.running[position])
+        state = run.states[request]
+        ends = state.computed + state.plan == state.prompt + state.generated
+        if state.plan and ends and state.output > state.generated + 1:
+            _hand_over(run, request)
 
 
 @hot_loop
@@ -421,7 +434,7 @@ def deliver(run: RunState, request: int) -> None:
 
 
 @hot_loop
-def _end(  # noqa: PLR0915  a hot loop: a function around it would be compiled again in it
+def _end(  # noqa: C901, PLR0915  a hot loop: a function around it would be compiled again in it
     run: RunState, instance: int
 ) -> None:
     """End the iteration of an instance."""
@@ -456,7 +469,10 @@ def _end(  # noqa: PLR0915  a hot loop: a function around it would be compiled a
                 run.sums[0].done += 1
             elif FLEETS and hands_on:
                 remove_running(worker, position)
-                _hand_over(run, request)
+                state.state = MOVING
+                state.handed = now
+                if not fleet.layerwise:
+                    _hand_over(run, request)
             else:
                 position += 1
 
@@ -507,8 +523,6 @@ def _hand_over(run: RunState, request: int) -> None:
     first = int(fleet.first.workers)
     target = _least_loaded(run, first, int(first + fleet.second.workers))
     run.states[request].target = target
-    run.states[request].state = MOVING
-    run.states[request].handed = run.sums[0].now
     push_last(_worker(run, target), AWAITS, request)
 
 

@@ -77,12 +77,14 @@ class Fleet(NamedTuple):
     """Pools: the first reads prompts, and decodes if the second has no workers.
 
     ``router`` is a number of :data:`ROUTERS`; caches of prompts are sent to the worker of the
-    second pool with the least load.
+    second pool with the least load, which is chosen when a prompt has been read, or, if they are
+    sent layer by layer (``layerwise`` is 1), when the iteration with its last tokens begins.
     """
 
     first: Pool
     second: Pool
     router: int
+    layerwise: int = 0
 
     @property
     def surfaces(self) -> "Surfaces":
@@ -218,8 +220,10 @@ def run_state(
 
 
 def _caches(count: int, pool: Pool, prefixes: Prefixes | None) -> Caches:
-    if prefixes is None or not pool.rules.unit:
+    if not pool.rules.unit:
         return Caches(np.zeros(1, np.int64), np.zeros(0, ENTRY), np.zeros((1, 1), NODE))
+    if prefixes is None:  # prompts without names: their blocks take their turn to be freed
+        prefixes = Prefixes(np.zeros(count + 1, np.int64), np.zeros(0, np.int64))
     entries = np.zeros(len(prefixes.units), ENTRY)
     entries["unit"] = prefixes.units
     names = int(prefixes.units.max(initial=-1)) + 1

@@ -407,7 +407,15 @@ def test_every_option_with_a_path_is_known_to_be_read_or_written():
     neither |= {"weights", "experts", "cache", "version", "rate", "client", "slo"}
     neither |= {"router", "decode", "find", "launch_time", "transport", "sweep", "values", "down"}
     neither |= {"schedule", "launch", "utility", "step_b", "start", "throughput", "limit"}
-    neither |= {"speculation", "adapters", "policy", "only_ranks", "scale", "host_cache"}
+    neither |= {
+        "speculation",
+        "adapters",
+        "policy",
+        "only_ranks",
+        "scale",
+        "host_cache",
+        "kv_transfer",
+    }
     neither |= {"models", "clusters", "gpus", "accelerator", "failures"}
     told = {*output.TRACES, *output.READ, *output.WRITTEN, "traces"}
     for command, (_, module) in COMMANDS.items():

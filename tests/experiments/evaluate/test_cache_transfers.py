@@ -98,3 +98,22 @@ def test_bytes_are_blocks_times_their_size(have, want, sends):
 def test_pools_that_a_cluster_has_no_room_for_are_refused():
     with pytest.raises(ClusterError, match="the pools need 999999"):
         CacheTransfers(load_cluster("hgx-h100"), 999_999)
+
+
+@pytest.mark.parametrize("size", [2.0**18, 5e7, 2.0**31])
+@pytest.mark.parametrize("layers", [1, 7, 80])
+def test_layers_come_no_later_than_the_whole_and_not_before_the_last(size, layers):
+    """On an idle network, whether layers are computed faster than they are sent or slower."""
+    computed, parts = 0.01, [(0, 8, size), (1, 9, size / 3)]
+    ready = [(computed * n / layers, n / layers) for n in range(1, layers + 1)]
+    whole, layerwise = (CacheTransfers(load_cluster("hgx-h100"), 16) for _ in range(2))
+    whole.begin(computed, 0, parts)
+    whole.advance(computed)
+    layerwise.begin(0.0, 0, parts, ready)
+    came = moved(layerwise)[0]
+    assert computed < came <= moved(whole)[0] * (1 + 1e-9)
+    assert layerwise.busy == pytest.approx(whole.busy, rel=1e-9), "as many bytes on every link"
+    last = CacheTransfers(load_cluster("hgx-h100"), 16)
+    last.begin(computed, 0, [(source, target, size / layers) for source, target, size in parts])
+    last.advance(computed)
+    assert came >= moved(last)[0] * (1 - 1e-8), "the last layer's bytes go after it is computed"

@@ -320,6 +320,26 @@ def test_instances_that_are_not_held_cost_nothing():
     assert always.spent.usd * scaled.held / 6 < scaled.spent.usd < always.spent.usd
 
 
+def test_caches_by_layer_give_the_first_token_no_later():
+    """Two prompts of three chunks on an idle network: the same bytes, and less to wait for."""
+    fields = {"model": "llama-3.1-70b", "tp": 8, "decode": "1", "input": 20_000, "output": 4}
+    runs = []
+    for kv_transfer in ("whole", "layerwise"):
+        plan = serving_plan(**fields, rate="0.2/s", count=3, kv_transfer=kv_transfer)
+        runs.append(serve(instances_of(plan, "hgx-h100"), load_of(plan)))
+    whole, layerwise = runs
+    assert (layerwise.moved > 0).all()
+    assert (layerwise.moved < 0.5 * whole.moved).all()
+    assert (layerwise.ttft < whole.ttft).all()
+    seconds = [run.link_use * run.totals["end"] for run in runs]
+    assert seconds[1] == pytest.approx(seconds[0])
+
+
+def test_layers_without_a_pool_to_go_to_are_refused():
+    with pytest.raises(TwofoldError, match="--decode"):
+        instances_of(serving_plan(model="llama-3.1-8b", kv_transfer="layerwise"), "hgx-h100")
+
+
 def test_autoscaling_from_all_changes_nothing():
     usual, same = scaled(None, 3), scaled("from 3 at 20 requests, 10 s to start", 3)
     assert (usual.ttft == same.ttft).all()

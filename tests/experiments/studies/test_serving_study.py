@@ -135,3 +135,14 @@ def test_commands_about_steps_take_a_deployment_for_a_trace(chat):
     wrong = run(app, ["utility", str(chat), "-c", "hgx-h100", "--engine", "flow"])
     assert wrong.exit_code == 2
     assert "--engine has no effect on a deployment" in " ".join(wrong.output.split())
+
+
+def test_a_point_without_the_figure_that_is_asked_for_is_refused(tmp_path):
+    """Requests of one token have no time per token: those points are refused, the others not."""
+    path = tmp_path / "chat.yaml"
+    path.write_text(CHAT.replace("output: 16", "output: 1"))
+    content = {"name": "c", "workloads": [{"serving": str(path)}]}
+    space = {"cluster": ["hgx-h100"], "serving.output": [1, 4]}
+    explored = study({**content, "space": space, "objectives": {"tpot_p99": "min"}}, cache=False)
+    assert "no request has a second token" in explored.explored.results.row(0).refused
+    assert not explored.explored.results.row(1).refused

@@ -357,3 +357,19 @@ def test_a_prefix_that_left_the_device_comes_back_at_the_price_of_its_copy():
     assert times[0] == pytest.approx(1.0 + 48 * 0.1)
     assert times[4] == pytest.approx(1.0 + 32 * 0.01 + 16 * 0.1)
     assert times[6] == pytest.approx(1.0 + 44 * 0.01 + 4 * 0.1)
+
+
+@pytest.mark.parametrize("scheduler", ["vllm", "sglang"])
+def test_prompts_without_names_share_nothing_and_free_all_blocks(scheduler):
+    """A cache of prefixes whose prompts nobody hashed is one without prefixes."""
+    requests = columns([0.0] * 12, [UNIT * (1 + n) for n in range(12)], [3] * 12)
+    first = pool(scheduler=SCHEDULERS[scheduler], blocks=60)
+    state = run(requests, first)
+    assert state.states["found"].max() == 0
+    assert state.counters[0, FREE] == 60
+    assert (
+        state.states["last"].tolist()
+        == run(requests, pool(**{"scheduler": SCHEDULERS[scheduler], "blocks": 60, "unit": 0}))
+        .states["last"]
+        .tolist()
+    )

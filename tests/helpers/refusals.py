@@ -4,7 +4,7 @@ import pytest
 
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
-from simulator.support.errors import WorkloadError
+from simulator.support.errors import TwofoldError, WorkloadError
 from simulator.workload import What
 
 
@@ -30,3 +30,11 @@ def refused(make, *said, error=WorkloadError):
         make()
     for words in said:
         assert words in str(caught.value)
+
+
+def last_taken_stands_beside_first_refused(build, taken, refused_values):
+    for value in taken:
+        build(value)
+    for value in refused_values:
+        with pytest.raises((TwofoldError, ValueError)):
+            build(value)

@@ -5,13 +5,13 @@ from math import inf, nan
 import numpy as np
 import pytest
 
+from helpers.refusals import last_taken_stands_beside_first_refused
 from simulator.accelerators import Accelerator
 from simulator.analysis.goodput import Failures
 from simulator.analysis.steady import Window
 from simulator.calls import MOST_BYTES, CallRow, Group
 from simulator.edits.replicas import ReplicaLayout
 from simulator.schedule import Plan, Schedule, Step
-from simulator.support.errors import TwofoldError
 from simulator.topology import Link, Routing
 from simulator.workload import Repeats
 
@@ -82,9 +82,4 @@ BOUNDS = {
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_the_last_value_taken_stands_beside_the_first_refused(name):
-    build, taken, refused = BOUNDS[name]
-    for value in taken:
-        build(value)
-    for value in refused:
-        with pytest.raises((TwofoldError, ValueError)):
-            build(value)
+    last_taken_stands_beside_first_refused(*BOUNDS[name])

@@ -18,7 +18,7 @@ from statistics import median
 import torch
 
 from benchmarks.live.gpu.models import ACTIVATION, BASE, NORM, OPTIMIZER, SMALL, Size, training
-from benchmarks.live.gpu.programs import Machine, Scales, Step
+from benchmarks.live.gpu.programs import Machine, Scales, Step, one_ahead
 
 PRODUCT, SINE, TANH = "product", "sin", "tanh"
 PATTERNS = {PRODUCT: "*spin_kernel*", SINE: "*sin_kernel*", TANH: "*tanh_kernel*"}
@@ -259,26 +259,12 @@ def replays(machine: Named) -> Step:
 
 def decodes(machine: Named) -> Step:
     """Launch an iteration while the one before runs, then read that one's tokens."""
-    events: list[torch.cuda.Event] = []
-    tokens = torch.zeros(64, dtype=torch.int64, device="cuda")
-    landing = torch.zeros(64, dtype=torch.int64, pin_memory=True)
 
-    def step() -> None:
-        machine.begin()
+    def iteration() -> None:
         for _ in range(10):
             machine.run((PRODUCT, 90, 40), (SINE, 80, 35), (TANH, 70, 35))
-        with machine.host(80):
-            landing.copy_(tokens, non_blocking=True)
-            done = torch.cuda.Event()
-            done.record()
-            events.append(done)
-        if len(events) > 1:
-            events.pop(0).synchronize()
-            machine.waited()
-        with machine.host(300):
-            pass
 
-    return step
+    return one_ahead(machine, iteration, 300)
 
 
 PROGRAMS: Mapping[str, Callable[[Named], Step]] = {

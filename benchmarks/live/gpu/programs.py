@@ -300,14 +300,23 @@ def pageable(machine: Machine) -> Step:
 
 def decodes(machine: Machine) -> Step:
     """Launch an iteration while the one before runs, then read that one's tokens: no step waits."""
+
+    def iteration() -> None:
+        for _ in range(30):
+            machine.launch(60, 30)
+
+    return one_ahead(machine, iteration, 400)
+
+
+def one_ahead(machine: Machine, iteration: Callable[[], None], host: float) -> Step:
+    """Copy an iteration's tokens behind it, wait for the one before, and take ``host`` us."""
     events: list[torch.cuda.Event] = []
     tokens = torch.zeros(64, dtype=torch.int64, device="cuda")
     landing = torch.zeros(64, dtype=torch.int64, pin_memory=True)
 
     def step() -> None:
         machine.begin()
-        for _ in range(30):
-            machine.launch(60, 30)
+        iteration()
         with machine.host(80):
             landing.copy_(tokens, non_blocking=True)
             done = torch.cuda.Event()
@@ -316,7 +325,7 @@ def decodes(machine: Machine) -> Step:
         if len(events) > 1:
             events.pop(0).synchronize()
             machine.waited()
-        with machine.host(400):
+        with machine.host(host):
             pass
 
     return step

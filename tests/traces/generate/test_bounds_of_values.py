@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from simulator.support.errors import TwofoldError
+from helpers.refusals import last_taken_stands_beside_first_refused
 from traces.generate.inference import Adapters, Precisions
 from traces.generate.kernel_times.shapes import Attention, KernelRates, LatentAttention
 from traces.generate.parallelism import Parallelism
@@ -73,9 +73,4 @@ BOUNDS = {
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_the_last_value_taken_stands_beside_the_first_refused(name):
-    build, taken, refused = BOUNDS[name]
-    for value in taken:
-        build(value)
-    for value in refused:
-        with pytest.raises((TwofoldError, ValueError)):
-            build(value)
+    last_taken_stands_beside_first_refused(*BOUNDS[name])

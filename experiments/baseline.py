@@ -485,13 +485,7 @@ def _on_hosts(loaded: Loaded, cluster: Cluster, settings: Settings) -> tuple[Loa
 def _unprofiled(
     loaded: Loaded, recorded: Scenario, settings: Settings, read: OpenTrace
 ) -> tuple[Loaded, Scenario, Unprofiled]:
-    """Remove from a recorded step the stalls that make it longer than the unprofiled one.
-
-    Raises
-    ------
-    SettingsError
-        If the step was not recorded.
-    """
+    """Remove from a recorded step the stalls that make it longer than the unprofiled one."""
     if not loaded.measured_step > 0:
         raise SettingsError(
             f"step_time: nothing was recorded of {loaded.trace}, so nothing in it is a stall"
@@ -506,13 +500,7 @@ def _unprofiled(
 def _drawn(
     typical: Loaded, recorded: Scenario, percentile: int, read: OpenTrace, watch: Watch
 ) -> "DrawnStep":
-    """Draw the step at a percentile.
-
-    Raises
-    ------
-    TraceError
-        If the trace does not determine how steps vary.
-    """
+    """Draw the step at a percentile."""
     from experiments.costing.unrecorded import DRAWS, at_percentile  # rarely needed
     from traces.core.typical import like_steps
 

@@ -331,13 +331,7 @@ _MOST = 10**12
 
 
 def _check_numbers(options: dict[str, object]) -> None:
-    """Refuse numbers that no option can have, whichever it is.
-
-    Raises
-    ------
-    BadParameter
-        Names the option.
-    """
+    """Refuse numbers that no option can have, whichever it is."""
     for name, value in options.items():
         for number in value if isinstance(value, list | tuple) else (value,):
             far = isinstance(number, int) and number > _MOST

@@ -666,11 +666,6 @@ def _with_host_tier(pool: Pool, deployment: Deployment, size: float) -> Pool:
 
     Every rank copies a token over its own port; if that takes longer than computing one in the
     largest batch, nothing is kept.
-
-    Raises
-    ------
-    ClusterError, WorkloadError
-        If the cluster does not describe PCIe, or the requests have no prefixes.
     """
     cluster, token = deployment.cluster, memory_use(deployment).token
     if not pool.rules.unit:
@@ -687,13 +682,7 @@ def _with_host_tier(pool: Pool, deployment: Deployment, size: float) -> Pool:
 
 
 def _client_times(run: _Run) -> InstanceRun:
-    """Return the times of a completed run as clients see them.
-
-    Raises
-    ------
-    WorkloadError
-        If a prompt is never scheduled, or all takes longer than a century.
-    """
+    """Return the times of a completed run as clients see them."""
     state, host, instances = run.state, run.fleet.first.host, run.instances
     close(state)
     if run.reason != SERVED:

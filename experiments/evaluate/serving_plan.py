@@ -308,13 +308,7 @@ def _recording(plan: ServingPlan) -> Callable[[Deployment], Deployment] | None:
 
 
 def _others(plan: ServingPlan) -> list[ServingPlan]:
-    """Read the deployments beside one.
-
-    Raises
-    ------
-    WorkloadError
-        If one has others beside itself.
-    """
+    """Read the deployments beside one."""
     others = [read_serving_plan(path) for path in plan.beside]
     for path, neighbour in zip(plan.beside, others, strict=True):
         if neighbour.beside:
@@ -342,13 +336,7 @@ def _neighbour(plan: ServingPlan, first: ServingPlan, cluster: str | Cluster) ->
 
 
 def _share(plan: ServingPlan, model: str) -> Requests:
-    """Return a file's requests for a model: all if it is the only model.
-
-    Raises
-    ------
-    WorkloadError
-        If a request is for a model that nobody serves, or none is for this one.
-    """
+    """Return a file's requests for a model: all if it is the only model."""
     table = read_requests(Path(plan.requests or ""))
     served = [
         load_model(each.model).name

@@ -205,13 +205,7 @@ def _json(value: object) -> Markup:
 
 
 def _inline_asset(text: str) -> Markup:
-    """Return one of our scripts or styles for inclusion.
-
-    Raises
-    ------
-    ValueError
-        If it would end the element it stands in.
-    """
+    """Return one of our scripts or styles for inclusion."""
     if any(end in text.lower() for end in _ENDS):
         raise ValueError("what is written as it is must not end its element")
     return Markup(text)

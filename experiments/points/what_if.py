@@ -148,13 +148,7 @@ class _Applied:
 
 
 def _check_draws(changes: Sequence[Change], draws: int | None, seed: int | None) -> None:
-    """Refuse meaningless numbers of draws.
-
-    Raises
-    ------
-    WhatIfError
-        Naming the option.
-    """
+    """Refuse meaningless numbers of draws."""
     if draws is not None and draws < 1:
         raise WhatIfError(f"{draws} draws are too few; ask for 1 or more")
     if seed is not None and seed < 0:

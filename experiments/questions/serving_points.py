@@ -286,13 +286,7 @@ def _rates(instances: Instances, target: _Target, guess: float, host: float = 1.
 def _rate(
     instances: Instances, table: Requests, target: _Target, guess: float, host: float
 ) -> float:
-    """Bracket a rate by factors of 2 around a guess, then bisect in logarithms.
-
-    Raises
-    ------
-    WhatIfError
-        If the SLO is not met at any rate, however low, or is met at every rate.
-    """
+    """Bracket a rate by factors of 2 around a guess, then bisect in logarithms."""
 
     def met(rate: float) -> bool:
         run = _at(instances, table, rate, target, host)

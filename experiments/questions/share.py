@@ -426,13 +426,7 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
 
 
 def _split_changes(what_ifs: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split what-ifs into those of each job, and those of parts of the shared network.
-
-    Raises
-    ------
-    WhatIfError
-        If one change is of both.
-    """
+    """Split what-ifs into those of each job, and those of parts of the shared network."""
     of_jobs: list[str] = []
     of_network: list[str] = []
     for text in what_ifs:

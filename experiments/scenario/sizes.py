@@ -374,13 +374,7 @@ def _layers(workload: Workload, launched: Sequence[Program], request: Size) -> l
 
 
 def _layer_runs(workload: Workload, program: Program, layers: int) -> list[Run]:
-    """Return the runs without messages whose units are as many as layers, or a multiple.
-
-    Raises
-    ------
-    WhatIfError
-        If units that are as many contain units that are as many, or something else repeats.
-    """
+    """Return the runs without messages whose units are as many as layers, or a multiple."""
     chosen: list[Run] = []
     for run in _largest_first(program.runs(max(layers - 1, 2))):
         if _has_messages(workload, run):

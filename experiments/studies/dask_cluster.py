@@ -154,13 +154,7 @@ class _Connection:
         self._stream: Any = None
 
     def open(self, patience: float) -> None:
-        """Connect, and ship the inputs once there is a worker.
-
-        Raises
-        ------
-        StudyError
-            If no scheduler answers within ``patience`` (s).
-        """
+        """Connect, and ship the inputs once there is a worker."""
         self.close()
         try:
             self._client = _client(self._address, patience)
@@ -196,14 +190,7 @@ class _Connection:
                 self._client.close(timeout=2)
 
     def answered(self, chunks: Iterable[Chunk]) -> Iterator[Done]:
-        """Yield chunks' answers as they arrive, in any order.
-
-        Raises
-        ------
-        StudyError
-            If the connection is lost for good, a worker runs other code, or the workers of a chunk
-            are killed again and again.
-        """
+        """Yield chunks' answers as they arrive, in any order."""
         left, out = iter(chunks), dict[str, Chunk]()
         while True:
             completed = distributed.as_completed(loop=self._client.loop)

@@ -122,13 +122,7 @@ def tokens_per_s(jobs: Sequence[Job]) -> float:
 
 
 def _seen(name: str, jobs: Sequence[Job]) -> float:
-    """Return a latency or rate of requests: the mean over deployments by their weights.
-
-    Raises
-    ------
-    StudyError
-        If a workload is a step, which has no requests.
-    """
+    """Return a latency or rate of requests: the mean over deployments by their weights."""
     if any(job.served is None for job in jobs):
         raise StudyError(f"{name}: no workload is a deployment")
     return math.fsum(job.share * getattr(job.served, name) for job in jobs)

@@ -392,13 +392,7 @@ def study(  # noqa: PLR0913 - two files, and who is to do the work and hear of i
 
 
 def _check_named(declared: Declaration) -> None:
-    """Reject missing traces and plans, and clusters that cannot be read.
-
-    Raises
-    ------
-    StudyError
-        With its line and column.
-    """
+    """Reject missing traces and plans, and clusters that cannot be read."""
     named: list[tuple[tuple[int | str, ...], str | None]] = [(("cluster",), declared.file.cluster)]
     for index, entry in enumerate(declared.file.workloads):
         for key in ("trace", "plan", "serving"):

@@ -284,13 +284,7 @@ def cluster_of_machine(machine: str) -> Cluster:
 
 
 def _node_of_generation(machine: str) -> Cluster:
-    """Return a node of an accelerator's generation with that accelerator in it.
-
-    Raises
-    ------
-    TraceError
-        If the accelerator has no data sheet, or its generation no such node.
-    """
+    """Return a node of an accelerator's generation with that accelerator in it."""
     chips = [chip for chip in named(machine) if chip.generation in _NODES]
     if not chips:
         raise TraceError(f"machine: no cluster of the catalogue has accelerators {machine!r}")

@@ -173,13 +173,7 @@ def write_overview(report: AtlasReport) -> Path:
 
 
 def _check_grid(declared: Declaration) -> None:
-    """Reject a study that is no grid of cells.
-
-    Raises
-    ------
-    StudyError
-        With the invalid field.
-    """
+    """Reject a study that is no grid of cells."""
     file = declared.file
     if len(file.workloads) != 1 or file.workloads[0].plan is None:
         raise declared.wrong(("workloads",), "an atlas needs exactly one workload, a plan")
@@ -209,13 +203,7 @@ def _check_space(declared: Declaration) -> None:
 
 
 def _prepare(folder: Path) -> None:
-    """Create the folders of a site.
-
-    Raises
-    ------
-    OutputError
-        If the folder has other files, or cannot be created.
-    """
+    """Create the folders of a site."""
     try:
         others = {path.name for path in folder.iterdir()} - _OWN if folder.is_dir() else set()
         if others:

@@ -17,6 +17,7 @@ from experiments.cli.options import (
     choice,
     clusters,
     completed,
+    names_in,
     refuse_given,
     settings_of,
     with_settings,
@@ -34,12 +35,6 @@ def _forms() -> Iterable[str]:
     from experiments.questions.convert import FORMS
 
     return (*FORMS, PACKAGE)
-
-
-def _formats() -> Iterable[str]:
-    from traces.load import format_names
-
-    return format_names()
 
 
 @with_settings(only=("step",), step="median")
@@ -68,7 +63,10 @@ def convert(
     read_as: Annotated[
         str | None,
         typer.Option(
-            "--from", **choice(_formats), show_default="by content", help="Format of the source."
+            "--from",
+            **choice(names_in("traces.load", "format_names")),
+            show_default="by content",
+            help="Format of the source.",
         ),
     ] = None,
     cluster: Annotated[

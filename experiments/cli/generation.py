@@ -3,7 +3,6 @@
 A command declares the options that it takes; those of the settings are gathered by ``settings_of``.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,6 +19,7 @@ from experiments.cli.options import (
     fraction,
     in_panel,
     models,
+    names_in,
     option,
     quantity,
     refuse_given,
@@ -45,30 +45,6 @@ Attention = Literal["flash", "unfused", "flex"]
 Recompute = Literal["none", "selective", "op", "full"]
 Scores = Literal["full", "causal"]
 Loss = Literal["fused", "parallel", "torch"]
-
-
-def _schedules() -> Iterable[str]:
-    from traces.generate.parallelism import SCHEDULES
-
-    return SCHEDULES
-
-
-def _optimizers() -> Iterable[str]:
-    from traces.generate.run import OPTIMIZERS
-
-    return OPTIMIZERS
-
-
-def _launchers() -> Iterable[str]:
-    from traces.generate.launch_files import LAUNCHERS
-
-    return LAUNCHERS
-
-
-def _frameworks() -> Iterable[str]:
-    from traces.generate.framework import FRAMEWORKS
-
-    return FRAMEWORKS
 
 
 _PLAN: Options = {
@@ -107,7 +83,7 @@ _PLAN: Options = {
         "The framework, with its measured kernels, host times and overlap: megatron, "
         "deepspeed, nemo, fsdp2, composer, maxtext, vllm; none: a roofline.",
         default="none",
-        **choice(_frameworks),
+        **choice(names_in("traces.generate.framework", "FRAMEWORKS")),
     ),
     "attention": _of_model(Attention, "Whether scores stay on the chip.", default="flash"),
     "fused": _of_kernels(
@@ -132,7 +108,7 @@ _PLAN: Options = {
         str,
         "The optimiser, which decides the memory per parameter.",
         default="adam",
-        **choice(_optimizers),
+        **choice(names_in("traces.generate.run", "OPTIMIZERS")),
     ),
     "lora_rank": _of_model(
         int, "Rank of adapters trained beside frozen weights; 0: none.", default=0, min=0
@@ -147,7 +123,7 @@ _PLAN: Options = {
         str,
         "gpipe, 1f1b, interleaved, zb-h1.",
         show_default="1f1b or interleaved",
-        **choice(_schedules),
+        **choice(names_in("traces.generate.parallelism", "SCHEDULES")),
     ),
     "launch_time": _of_kernels(str, "Host time per op, such as '5 us'.", callback=quantity("s")),
     "compute_efficiency": _of_kernels(
@@ -186,7 +162,7 @@ _PLAN: Options = {
         str,
         "Print the file that starts the step, and simulate nothing: megatron, torchtitan, "
         "nemo, deepspeed, slurm.",
-        **choice(_launchers),
+        **choice(names_in("traces.generate.launch_files", "LAUNCHERS")),
     ),
 }
 

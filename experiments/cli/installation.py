@@ -6,14 +6,8 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.options import Output, OutputOption, completed, quantity
+from experiments.cli.options import Output, OutputOption, completed, names_in, quantity
 from experiments.cli.show import show
-
-
-def _schemas() -> tuple[str, ...]:
-    from experiments.schemas.schema import schema_names
-
-    return schema_names()
 
 
 def warm() -> None:
@@ -29,7 +23,7 @@ def schema(
     command: Annotated[
         str,
         typer.Argument(
-            autocompletion=completed(_schemas),
+            autocompletion=completed(names_in("experiments.schemas.schema", "schema_names")),
             help="utility, sweep, replay, …; of files: cluster, program, study_file.",
         ),
     ],

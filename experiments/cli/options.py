@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import partial, wraps
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
@@ -64,25 +65,21 @@ def choice(names: Names, former: Mapping[str, str] | None = None) -> dict[str, A
     return {"callback": check, "autocompletion": completed(names)}
 
 
-def clusters() -> Iterable[str]:
-    """Names of the catalogue; a path of a file is none of them and completed by the shell."""
-    from topologies import catalog
+def names_in(module: str, name: str) -> Names:
+    """Return what looks names up in a module: a collection of them, or a function that has them."""
 
-    return catalog()
+    def names() -> Iterable[str]:
+        value = getattr(import_module(module), name)
+        return value() if callable(value) else value  # type: ignore[no-any-return]
 
-
-def kinds() -> Iterable[str]:
-    """Kinds of collectives."""
-    from simulator.calls import KINDS
-
-    return KINDS
+    return names
 
 
-def models() -> Iterable[str]:
-    """Names of the model cards that ship with the package."""
-    from traces.generate.model import model_names
-
-    return model_names()
+clusters = names_in("topologies", "catalog")
+"""Names of the catalogue; a path of a file is none of them and completed by the shell."""
+kinds = names_in("simulator.calls", "KINDS")
+models = names_in("traces.generate.model", "model_names")
+transports = names_in("topologies.cluster.fabrics", "TRANSPORTS")
 
 
 def topologies() -> Iterable[str]:
@@ -90,18 +87,6 @@ def topologies() -> Iterable[str]:
     from topologies import FAMILIES
 
     return [f"{name}:" for name in FAMILIES]
-
-
-def _engines() -> Iterable[str]:
-    from simulator.engine.simulate import ENGINES
-
-    return ENGINES
-
-
-def _costs() -> Iterable[str]:
-    from experiments.calibration.calibration import COLLECTIVE_COSTS
-
-    return COLLECTIVE_COSTS
 
 
 def _resources() -> Iterable[str]:
@@ -140,13 +125,6 @@ def _changes(values: list[str] | None) -> list[str]:
         for value in values:
             checked(parse_change, value)
     return values or []
-
-
-def transports() -> Iterable[str]:
-    """Names of the ways in which a library reaches its NICs."""
-    from topologies.cluster.fabrics import TRANSPORTS
-
-    return TRANSPORTS
 
 
 def _slope(value: str) -> str:
@@ -393,13 +371,13 @@ _SETTINGS: Options = {
         "flow: calls share links; simpy: the same model as SimPy processes, for small cases; "
         "analytic: no contention.",
         default="flow",
-        **choice(_engines, FORMER_ENGINES),
+        **choice(names_in("simulator.engine.simulate", "ENGINES"), FORMER_ENGINES),
     ),
     "collective_cost": _of_simulation(
         str,
         "model: from the cluster's links; calibrated: fitted to the trace; trace: its own.",
         default="model",
-        **choice(_costs),
+        **choice(names_in("experiments.calibration.calibration", "COLLECTIVE_COSTS")),
     ),
     "nodes": _of_simulation(
         int, "Spread the ranks evenly over N nodes.", min=1, show_default="fill"

@@ -4,7 +4,6 @@ A command declares the options that it takes; ``with_settings`` gives it those o
 which ``settings_of`` gathers.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +31,7 @@ from experiments.cli.options import (
     clusters,
     completed,
     in_panel,
+    names_in,
     option,
     percent,
     refuse_given,
@@ -427,12 +427,6 @@ _KEPT = 3
 """Steps of each job, the last ones, that are written for Perfetto."""
 
 
-def _placements() -> Iterable[str]:
-    from experiments.scenario.seating import PLACEMENTS
-
-    return PLACEMENTS
-
-
 def _starts(values: list[str] | None) -> list[str]:
     for value in values or ():
         if not all(_split(value)):
@@ -451,7 +445,7 @@ _PLACEMENT: Options = {
         str,
         "packed, striped, random, or a file: CSV (job,rank,seat) or YAML (job: 0-7,16).",
         default="packed",
-        autocompletion=completed(_placements),
+        autocompletion=completed(names_in("experiments.scenario.seating", "PLACEMENTS")),
     ),
     "place_on": _of_placement(
         int, "Number of nodes to use.", min=1, metavar="N", show_default="as few as hold all"

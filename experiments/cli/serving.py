@@ -15,6 +15,7 @@ from experiments.cli.options import (
     completed,
     in_panel,
     models,
+    names_in,
     option,
     refuse_given,
     with_options,
@@ -23,7 +24,7 @@ from experiments.cli.show import say, show
 from experiments.output.progress import watching
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from experiments.evaluate.serving_fleets import Instances
     from experiments.evaluate.serving_plan import ServingPlan
@@ -31,18 +32,6 @@ if TYPE_CHECKING:
 _of_engine = in_panel("Engine")
 _of_instances = in_panel("Instances")
 _of_load = in_panel("Load")
-
-
-def _engines() -> "Iterable[str]":
-    from simulator.serving.engines import engine_names
-
-    return engine_names()
-
-
-def _routers() -> "Iterable[str]":
-    from simulator.serving.loop import ROUTERS
-
-    return ROUTERS
 
 
 _DEPLOYMENT: Options = {
@@ -53,7 +42,12 @@ _DEPLOYMENT: Options = {
     "weights": option(str, "Precision of the weights: bf16, fp8, nvfp4.", default="bf16"),
     "experts": _of_engine(str, "Precision of the experts.", show_default="as weights"),
     "cache": _of_engine(str, "Precision of the KV cache: bf16 or fp8.", default="bf16"),
-    "engine": _of_engine(str, "Serving engine.", default="vllm", **choice(_engines)),
+    "engine": _of_engine(
+        str,
+        "Serving engine.",
+        default="vllm",
+        **choice(names_in("simulator.serving.engines", "engine_names")),
+    ),
     "version": _of_engine(
         str, "Such as 0.19.0.", "--engine-version", default="", show_default="newest"
     ),
@@ -81,7 +75,10 @@ _DEPLOYMENT: Options = {
     "blocks": _of_engine(int, "Blocks of the KV cache.", min=1),
     "instances": _of_instances(int, "How many identical instances there are.", default=1, min=1),
     "router": _of_instances(
-        str, "Which instance gets a request.", default="least-load", **choice(_routers)
+        str,
+        "Which instance gets a request.",
+        default="least-load",
+        **choice(names_in("simulator.serving.loop", "ROUTERS")),
     ),
     "prefix_cache": _of_instances(
         bool, "Reuse the KV cache of prompts that begin with the same tokens.", default=True

@@ -1,6 +1,6 @@
 """Validate: predictions beside what was measured."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,18 +36,12 @@ if TYPE_CHECKING:
     from experiments.settings import Watch
 
 
-def _table_kinds() -> Iterable[str]:
-    from experiments.validation.tables import KINDS
-
-    return KINDS
-
-
 _OPTIONS: Options = {
     "read_as": option(
         str,
         "Read all sources as tables of this kind.",
         "--as",
-        **options.choice(_table_kinds),
+        **options.choice(options.names_in("experiments.validation.tables", "KINDS")),
         show_default="by the columns of the file",
     ),
     "predict": option(

@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from typer import Context
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from experiments.cli.main import COMMANDS, app
@@ -64,6 +66,22 @@ def completed(line):
 )
 def test_names_are_completed(line, offered):
     assert completed(line) == list(offered)
+
+
+def offering(command, ctx):
+    """Options and arguments of a command, and of those below it, whose values are names."""
+    for name in getattr(command, "list_commands", lambda _: ())(ctx):
+        below = command.get_command(ctx, name)
+        yield from offering(below, type(ctx)(below, ctx))
+    yield from ((ctx, option) for option in command.params if option._custom_shell_complete)
+
+
+def test_every_option_of_names_finds_them():
+    command = get_command(app)
+    options = list(offering(command, Context(command)))
+    assert len(options) > 30
+    for ctx, option in options:
+        assert option.shell_complete(ctx, ""), option.name
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

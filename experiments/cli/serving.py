@@ -59,6 +59,9 @@ _DEPLOYMENT: Options = {
     "adapters": _of_engine(
         str, "LoRA adapters; each request uses a random one.", metavar="'8 of rank 16'"
     ),
+    "max_loras": _of_engine(
+        int, "Most adapters on an accelerator; others wait in host memory.", min=1
+    ),
     "kernels_from": _of_engine(
         Path,
         "Kernel times of your own machine: a CSV with kernel, shape, seconds, a profile, a log.",

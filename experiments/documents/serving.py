@@ -108,6 +108,9 @@ def serving(report: "ServingReport") -> Document:
             "outages": f"{plural(report.restarted, 'request')} restarted on another instance"
             if report.restarted
             else "",
+            "adapters": f"{plural(report.adapter_loads, 'load')} from host memory"
+            if report.adapter_loads
+            else "",
             "prefixes": ""
             if report.found is None
             else f"{percent(100 * report.found)} of prompts found in the cache"

@@ -18,6 +18,7 @@ from experiments.evaluate.serving_clients import (
     Slo,
     is_deterministic,
     requests_of,
+    table_of,
     tokens_of,
 )
 from experiments.evaluate.serving_instances import (
@@ -25,6 +26,7 @@ from experiments.evaluate.serving_instances import (
     Deployment,
     Part,
     Shares,
+    adapter_bytes,
     cache_bytes,
     instance_surface,
     memory_use,
@@ -63,6 +65,8 @@ _FEW = 64
 """Number of instances that is allowed even with fewer requests."""
 _ANY = 2**40
 """More tokens than an iteration can have."""
+_ADAPTERS_OF_SEED = 1
+"""Second part of the seed with which requests' adapters are drawn, apart from their lengths."""
 _ITERATIONS = 200_000
 """Iterations between two returns of the loop to Python, where it can be interrupted: about 0.1 s.
 """
@@ -156,6 +160,22 @@ class Instances:
     def __post_init__(self) -> None:
         if self.count < 1:
             raise WorkloadError(f"{self.count} instances: at least 1 is needed")
+        if self.router not in ROUTERS:
+            raise WorkloadError(f"router {one_of(self.router, ROUTERS)}")
+        self._check_pools()
+        self._check_outages()
+        self._check_scaling()
+        cluster, ranks = self.deployment.cluster, sum(fleet.ranks for fleet in self.fleets)
+        have = cluster.ranks_per_node * cluster.nodes
+        if self.beside and ranks > have:
+            raise ClusterError(
+                f"{cluster.name} has {have} accelerators, but the models need {ranks}: use fewer"
+                " instances"
+            )
+
+    def _check_pools(self) -> None:
+        if self.decode is not None and self.decode_count < 1:
+            raise WorkloadError(f"{self.decode_count} instances that decode: at least 1 is needed")
         if self.kv_transfer not in KV_TRANSFERS:
             raise WorkloadError(f"kv_transfer {one_of(self.kv_transfer, KV_TRANSFERS)}")
         if self.kv_transfer != KV_TRANSFERS[0] and self.decode is None:
@@ -163,20 +183,11 @@ class Instances:
                 f"kv_transfer {self.kv_transfer}: caches move only to a pool that decodes: give"
                 " --decode"
             )
-        if self.decode is not None and self.decode_count < 1:
-            raise WorkloadError(f"{self.decode_count} instances that decode: at least 1 is needed")
-        if self.router not in ROUTERS:
-            raise WorkloadError(f"router {one_of(self.router, ROUTERS)}")
-        self._check_outages()
-        self._check_scaling()
         if self.decode is not None and self.deployment.parallelism.pp > 1:
             raise WorkloadError("pp: a pool that prefills alone has no pipeline stages here")
-        cluster, ranks = self.deployment.cluster, sum(fleet.ranks for fleet in self.fleets)
-        have = cluster.ranks_per_node * cluster.nodes
-        if self.beside and ranks > have:
-            raise ClusterError(
-                f"{cluster.name} has {have} accelerators, but the models need {ranks}: use fewer"
-                " instances"
+        if self.decode is not None and self.deployment.adapters and self.deployment.adapters.slots:
+            raise WorkloadError(
+                "max_loras is modelled only without --decode: leave one of them out"
             )
 
     def _check_scaling(self) -> None:
@@ -226,7 +237,17 @@ class Instances:
 
     def is_deterministic(self, load: Load) -> bool:
         """Return whether every seed gives the same load, for the models beside as well."""
-        return all(map(is_deterministic, [load, *(each.load for each in self.beside)]))
+        loads = [load, *(each.load for each in self.beside)]
+        return all(map(is_deterministic, loads)) and not any(
+            fleet.draws_adapters(table_of(each))
+            for fleet, each in zip(self.fleets, loads, strict=True)
+        )
+
+    def draws_adapters(self, requests: Requests | Columns | None) -> bool:
+        """Return whether it matters which adapter a request asks for, and requests do not say."""
+        adapters = self.deployment.adapters
+        named = requests is not None and requests.adapter is not None
+        return adapters is not None and adapters.slots > 0 and not named
 
     def tokens_of(self, load: Load) -> int:
         """Return the tokens of a load and of those of the models beside."""
@@ -318,6 +339,7 @@ def columns_of(requests: Requests) -> Columns:
         requests.output,
         alone if session is None else session,
         requests.priority,
+        requests.adapter,
     )
 
 
@@ -426,6 +448,11 @@ def _run_of(
     if instances.router == "session" and (requested.session < 0).all():
         raise WorkloadError("the requests have no sessions: use --router prefix")
     columns = requested if instances.by_priority else requested._replace(priority=None)
+    if instances.draws_adapters(columns):
+        drawn = np.random.default_rng((seed, _ADAPTERS_OF_SEED))
+        count = instances.deployment.adapters.count if instances.deployment.adapters else 0
+        columns = columns._replace(adapter=drawn.integers(0, count, len(columns.prompt)))
+    _check_adapters(instances, columns)
     _check_size(instances, columns)
     fleet = _fleet_of(instances, columns, hashes.tokens if hashes else 0, before, host)
     first_chunk = (instances.decode or instances.deployment).engine.first_chunk
@@ -441,6 +468,17 @@ def _run_of(
         state.states["needs"] = _to_first_token(fleet.first, state.states["prompt"])
     rules = instances.scaling
     return _Run(instances, fleet, state, rules and Autoscaler(rules, state, fleet.first.width))
+
+
+def _check_adapters(instances: Instances, columns: Columns) -> None:
+    """Refuse requests for more adapters than there are."""
+    adapters = instances.deployment.adapters
+    asked = 0 if columns.adapter is None else int(columns.adapter.max()) + 1
+    if adapters is not None and asked > adapters.count:
+        raise WorkloadError(
+            f"the requests ask for {asked} adapters, but there are {adapters.count}: use --adapters"
+            f" '{asked} of rank {adapters.rank}'"
+        )
 
 
 def _requests_of_seed(load: Load | Columns, seed: int) -> Requests | Columns:
@@ -622,6 +660,7 @@ def _pool(
         0,
         0.0,
         by.balance if width > 1 else 0,
+        0 if deployment.adapters is None else deployment.adapters.slots,
     )
     if unit % by.block:
         raise WorkloadError(
@@ -644,7 +683,22 @@ def _pool(
     # The largest stage sets the pace of a pipeline.
     times = times._replace(kernels=times.kernels * stages * stage_share(deployment))
     surface = instance_surface(deployment, base)
-    return Pool(count * width, width, rules, surface, times, stages=stages)
+    load = adapter_bytes(deployment) / _pcie(deployment, "--max-loras") if rules.adapters else 0.0
+    return Pool(count * width, width, rules, surface, times, stages=stages, load=load)
+
+
+def _pcie(deployment: Deployment, option: str) -> float:
+    """Return the rate (B/s) at which an accelerator copies from host memory.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster does not describe it; names the option that needs it.
+    """
+    pcie, name = deployment.cluster.pcie, deployment.cluster.name
+    if pcie is None:
+        raise ClusterError(f"{name}: pcie.bandwidth is missing, and {option} needs it")
+    return pcie.bandwidth * pcie.efficiency
 
 
 def _to_first_token(pool: Pool, prompt: Longs) -> Floats:
@@ -667,14 +721,12 @@ def _with_host_tier(pool: Pool, deployment: Deployment, size: float) -> Pool:
     Every rank copies a token over its own port; if that takes longer than computing one in the
     largest batch, nothing is kept.
     """
-    cluster, token = deployment.cluster, memory_use(deployment).token
+    token = memory_use(deployment).token
     if not pool.rules.unit:
         raise WorkloadError(
             "--host-cache keeps prefixes that prompts share: give --requests with prefix hashes"
         )
-    if cluster.pcie is None:
-        raise ClusterError(f"{cluster.name}: pcie.bandwidth is missing, and --host-cache needs it")
-    copy = token / (cluster.pcie.bandwidth * cluster.pcie.efficiency)
+    copy = token / _pcie(deployment, "--host-cache")
     rules, times = pool.rules, pool.surface.eager
     computed = pool.host.kernels * float(times[-1]) / (len(times) - 1)
     units = int(size / (token * rules.unit)) if copy < computed else 0

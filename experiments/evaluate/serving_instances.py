@@ -197,7 +197,8 @@ def _weights(deployment: Deployment) -> float:
         numbers = layer_parameters(model, layer)
         layers += (numbers.sharded / p.tp + numbers.replicated) * whole
         layers += numbers.experts / (p.ep * p.expert_tp) * experts
-    layers += _adapter_bytes(deployment)
+    if deployment.adapters is not None:
+        layers += deployment.adapters.held * adapter_bytes(deployment)
     outer = embedding_parameters(model).sharded, head_parameters(model).sharded
     # The first stage looks tokens up, the last one has the head.
     return layers * stage_share(deployment) + (sum(outer) if p.pp == 1 else max(outer)) / p.tp * 2.0
@@ -209,8 +210,8 @@ def stage_share(deployment: Deployment) -> float:
     return math.ceil(layers / deployment.parallelism.pp) / layers
 
 
-def _adapter_bytes(deployment: Deployment) -> float:
-    """Return the bytes of all adapters on a tensor rank, which holds every one (B)."""
+def adapter_bytes(deployment: Deployment) -> float:
+    """Return the bytes of an adapter on a tensor rank (B); 0 if there is none."""
     if deployment.adapters is None:
         return 0.0
     model, tp = deployment.model, deployment.parallelism.tp
@@ -220,7 +221,7 @@ def _adapter_bytes(deployment: Deployment) -> float:
     shard, ups = (model.ffn or 0) / tp, 2 if model.gated else 1
     numbers = 3 * model.hidden + query + 2 * key + query + model.hidden
     numbers += ups * (model.hidden + shard) + shard + model.hidden
-    return deployment.adapters.count * deployment.adapters.rank * numbers * model.layers * 2.0
+    return deployment.adapters.rank * numbers * model.layers * 2.0
 
 
 def cache_bytes(deployment: Deployment) -> float:

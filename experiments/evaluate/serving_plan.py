@@ -88,8 +88,9 @@ class ServingPlan(BaseModel):
         Who drafts how many tokens for each decode, and how many a step makes in the mean, its own
         included: ``mtp 3 accepts 2.5``, ``ngram 4 accepts 1.6``, ``draft llama-3.2-1b 4 accepts
         2.9``.
-    adapters
-        LoRA adapters, each request asking for any: ``8 of rank 16``.
+    adapters, max_loras
+        LoRA adapters, each request asking for any: ``8 of rank 16``; and how many of them an
+        accelerator holds at once, all if none is given.
     kernels_from
         Times of kernels on one's own machine: a table, or a profile of PyTorch's
         (:func:`traces.load.own_kernels`); or, of one such instance, iterations in a profile
@@ -132,6 +133,7 @@ class ServingPlan(BaseModel):
     version: str = ""
     speculation: Annotated[str | None, BeforeValidator(_none)] = None
     adapters: Annotated[str | None, BeforeValidator(_none)] = None
+    max_loras: Count | None = None
     kernels_from: Annotated[str | None, BeforeValidator(_as_text)] = None
     policy: Literal["fcfs", "priority", "slo"] = "fcfs"
     max_tokens: Count | None = None
@@ -451,8 +453,19 @@ def _deployment(plan: ServingPlan, cluster: str | Cluster, degrees: tuple[int, .
         engine=engine,
         blocks=plan.blocks,
         speculation=speculation,
-        adapters=None if plan.adapters is None else read_adapters(plan.adapters),
+        adapters=_adapters(plan),
     )
+
+
+def _adapters(plan: ServingPlan) -> Adapters | None:
+    """Return the adapters of a plan; None if there are none."""
+    if plan.adapters is None:
+        if plan.max_loras is not None:
+            raise WorkloadError(
+                f"max_loras {plan.max_loras}: give --adapters, such as '8 of rank 16'"
+            )
+        return None
+    return replace(read_adapters(plan.adapters), slots=plan.max_loras or 0)
 
 
 def read_adapters(text: str) -> Adapters:
@@ -466,7 +479,7 @@ def read_adapters(text: str) -> Adapters:
     Examples
     --------
     >>> read_adapters("8 of rank 16")
-    Adapters(count=8, rank=16)
+    Adapters(count=8, rank=16, slots=0)
     """
     words = _words(_ADAPTERS, text, "adapters", "'8 of rank 16'")
     return Adapters(count=int(words[1]), rank=int(words[2]))

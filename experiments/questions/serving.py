@@ -132,6 +132,7 @@ class ServingAnswer(Head):
     tokens_per_second_per_gpu: float
     preemptions: int
     restarted: int
+    adapter_loads: int
     peak_cache: float
     link_use: float | None
     found_fraction: float | None
@@ -168,6 +169,7 @@ class ServingReport(Report):
     tokens_per_second_per_gpu: float
     preemptions: int
     restarted: int
+    adapter_loads: int
     peak_cache: float
     link_use: float | None
     found: float | None
@@ -204,6 +206,7 @@ class ServingReport(Report):
             "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
             "preemptions": self.preemptions,
             "restarted": self.restarted,
+            "adapter_loads": self.adapter_loads,
             "peak_cache": self.peak_cache,
             "link_use": self.link_use,
             "found_fraction": self.found,
@@ -273,7 +276,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         progress(1, len(names) + 1)
     figures = figures_of(base, slo)
     utilities = []
-    doubts = [*_unmeasured_doubts(deployment), *_doubts(base, load, wanted, slo)]
+    doubts = [*_unmeasured_doubts(deployment, load), *_doubts(base, load, wanted, slo)]
     doubts += ["one seed gives no interval: use --seeds 5"] * (seeds == 1 and not deterministic)
     for number, resource in enumerate([] if base[-1].unserved else names):
         try:
@@ -305,6 +308,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         token_rate(base) / held_ranks(instances, base),
         int(sum(run.totals["preemptions"] for run in base)),
         int(sum(run.totals["restarted"] for run in base)),
+        int(sum(run.totals["loaded_adapters"] for run in base)),
         max(float(run.totals["peak_blocks"]) for run in base) / memory.blocks,
         None if instances.decode is None else float(np.mean([run.link_use for run in base])),
         _cached_share(base, load),
@@ -583,10 +587,13 @@ _MOST_UNMEASURED = 0.5
 """Share of kernels' time by the roofline from which on an answer is doubtful."""
 
 
-def _unmeasured_doubts(deployment: Deployment) -> tuple[str, ...]:
-    """Return doubts: most kernel times are by roofline, or the engine is newer than those known."""
+def _unmeasured_doubts(deployment: Deployment, load: Load) -> tuple[str, ...]:
+    """Return doubts: about kernels of a roofline, what is newer than known or was not measured."""
     doubts = []
     engine, share = deployment.engine, kernel_origins(deployment)["roofline"]
+    requests = table_of(load)
+    if deployment.adapters is None and requests is not None and requests.adapter is not None:
+        doubts.append("requests ask for adapters, and there are none: give --adapters")
     if engine.assumed:
         doubts.append(
             f"{engine.name} is newer than {engine.assumed}, the newest whose defaults are known"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from simulator.serving.prefix_cache import PrefixCache, clear_host, evict, name_units
 from simulator.serving.schedulers import (
+    ADAPTERS,
     AWAITS,
     COMES,
     DOWN,
@@ -31,6 +32,7 @@ from simulator.serving.schedulers import (
     PREEMPTIONS,
     PREFIXES,
     RUNS,
+    SWAPPED,
     UNREAD,
     VLLM,
     WAITS,
@@ -129,6 +131,7 @@ def _worker(run: RunState, number: int) -> Worker:
         run.running[number],
         run.counters[number],
         PrefixCache(caches.offset, caches.entries, caches.nodes[row]),
+        run.slots[number],
     )
 
 
@@ -232,7 +235,7 @@ def _cheapest(run: RunState, request: int) -> int:
 
 
 @hot_loop
-def _start(  # noqa: PLR0915  a hot loop: a function around it would be compiled again in it
+def _start(  # noqa: C901, PLR0915  a hot loop: a function around it would be compiled again in it
     run: RunState, surfaces: Surfaces, instance: int
 ) -> None:
     """Begin an iteration of an instance if it is idle and has work."""
@@ -244,7 +247,7 @@ def _start(  # noqa: PLR0915  a hot loop: a function around it would be compiled
     if run.instances[instance].ends != math.inf or run.counters[first, DOWN] == 1:
         return
     sums = run.sums[0]
-    device, chunks, most, mean, loaded = 0.0, 0, 0.0, 0.0, 0
+    device, chunks, most, mean, loaded, swapped = 0.0, 0, 0.0, 0.0, 0, 0
     holds = _hold_prompts(run, pool, first) if FLEETS and pool.rules.balance else 0
     for number in range(first, first + pool.width):
         worker = _worker(run, number)
@@ -257,6 +260,10 @@ def _start(  # noqa: PLR0915  a hot loop: a function around it would be compiled
         loaded = max(loaded, worker.counters[LOADED])
         sums.loaded_tokens += worker.counters[LOADED]
         worker.counters[LOADED] = 0
+        if ADAPTERS:
+            swapped = max(swapped, worker.counters[SWAPPED])
+            sums.loaded_adapters += worker.counters[SWAPPED]
+            worker.counters[SWAPPED] = 0
         if batch.decodes + batch.chunks:
             # After prompts it polls again at once (SGLang, managers/scheduler_recv_skipper.py).
             worker.counters[ITERATIONS] += run.client[0].poll if batch.chunks else 1
@@ -275,7 +282,7 @@ def _start(  # noqa: PLR0915  a hot loop: a function around it would be compiled
         pads = most <= pool.rules.padded and (not chunks or pool.rules.pads_chunks)
         device += shared_time(surface, most if pads else mean, chunks)
         # Each rank copies over its own port, before its kernels.
-        device = pool.host.kernels * device + loaded * pool.copy
+        device = pool.host.kernels * device + loaded * pool.copy + swapped * pool.load
         _begin_iteration(run, pool, instance, device, most, chunks)
 
 
@@ -563,8 +570,8 @@ def _batch(rules: RuleRecord, worker: Worker, number: int) -> Batch:
     return Batch(1 + rules.drafts, decodes, context, chunks, tokens, pairs)
 
 
-_serve_alone = serve_requests.without("PREFIXES", "FLEETS")
-_serve_vllm = serve_requests.without("PREFIXES", "FLEETS", "POLICIES")
+_serve_alone = serve_requests.without("PREFIXES", "FLEETS", "ADAPTERS")
+_serve_vllm = serve_requests.without("PREFIXES", "FLEETS", "POLICIES", "ADAPTERS")
 
 
 def serving_loop(fleet: Fleet, *, outages: bool) -> HotLoop[[RunState, Surfaces, float, int], int]:
@@ -573,7 +580,7 @@ def serving_loop(fleet: Fleet, *, outages: bool) -> HotLoop[[RunState, Surfaces,
     vLLM's rules alone, the default, compile in a third of it.
     """
     rules, workers = fleet.first.rules, fleet.first.workers + fleet.second.workers
-    if workers * fleet.first.stages > 1 or rules.unit or outages:
+    if workers * fleet.first.stages > 1 or rules.unit or rules.adapters or outages:
         return serve_requests
     return _serve_vllm if rules.scheduler == VLLM and not rules.patience else _serve_alone
 

@@ -21,10 +21,10 @@ from simulator.serving.prefix_cache import (
 from simulator.support.arrays import Floats, Longs, numbers_of, records
 from simulator.support.compiled import hot_loop
 
-PREFIXES = FLEETS = POLICIES = True
-"""Whether prompts may share prefixes; whether there may be several workers, or outages; and whether
-the scheduler may be another than vLLM's, or go by an SLO. What a question does not need is left out
-of the loop that is compiled for it."""
+PREFIXES = FLEETS = POLICIES = ADAPTERS = True
+"""Whether prompts may share prefixes; whether there may be several workers, or outages; whether the
+scheduler may be another than vLLM's, or go by an SLO; and whether adapters are loaded. What a
+question does not need is left out of the loop that is compiled for it."""
 NOT_ARRIVED, WAITING, RUNNING, MOVING, FINISHED = 0, 1, 2, 3, 4
 NOBODY = -1
 LATE = 2**40
@@ -32,14 +32,15 @@ LATE = 2**40
 
 RUNS, WAITS, COMES, AWAITS = 0, 1, 4, 7
 FREE, KEPT, PREEMPTIONS, UNREAD, PEAK, EXPECTED, ITERATIONS = 10, 11, 12, 13, 14, 15, 16
-DOWN, LOADED, HOLDS, HELD, COUNTERS = 17, 18, 19, 20, 21
-"""Indices of a worker's counters: running requests; three lists, each as length, first and last:
-waiting ones, arrived ones that have not joined the queue, and those whose cache may be sent when
-there are blocks for it; free blocks, and those of them that the prefix cache keeps; preemptions;
-unread tokens of prompts routed here; most blocks in use; requests whose cache is in flight;
-iterations since it last looked for requests; 1 while it is down, 2 while it drains; tokens that the
-planned iteration copies from host memory; 1 while it admits no prompt because other ranks have
-none, and for how many iterations its instance has not; the number of counters."""
+DOWN, LOADED, HOLDS, HELD, SKIPPED, SWAPPED, CLOCK, COUNTERS = 17, 18, 19, 20, 21, 24, 25, 26
+"""Indices of a worker's counters: running requests; four lists, each as length, first and last:
+waiting ones, arrived ones that have not joined the queue, those whose cache may be sent when there
+are blocks for it, and those skipped while a batch is planned; free blocks, and those of them that
+the prefix cache keeps; preemptions; unread tokens of prompts routed here; most blocks in use;
+requests whose cache is in flight; iterations since it last looked for requests; 1 while it is down,
+2 while it drains; tokens that the planned iteration copies from host memory; 1 while it admits no
+prompt because other ranks have none, and for how many iterations its instance has not; adapters
+that the planned iteration loads, and how often one fell idle; the number of counters."""
 
 VLLM, SGLANG, TRTLLM, STATIC, ORCA, SARATHI = 0, 1, 2, 3, 4, 5
 SCHEDULERS = {
@@ -88,6 +89,8 @@ class Rules(NamedTuple):
     balance
         Iterations for which decoding data-parallel ranks wait for each other to have prompts; 0:
         they do not.
+    adapters
+        Adapters that the device holds at once (vLLM's ``max_loras``); 0: all that are asked for.
     """
 
     scheduler: int
@@ -106,6 +109,7 @@ class Rules(NamedTuple):
     host_units: int
     patience: float
     balance: int = 0
+    adapters: int = 0
 
 
 RULES = numbers_of(Rules)
@@ -117,7 +121,8 @@ class Columns(NamedTuple):
     """Requests: arrival (s; of an open loop, ascending), tokens of prompt and output.
 
     ``session`` is a number by session, :data:`NOBODY` for a single request. Of two waiting requests
-    the one with the lower ``priority`` goes first; None: all are equal.
+    the one with the lower ``priority`` goes first; None: all are equal. ``adapter`` is a number by
+    adapter, :data:`NOBODY` without; None: none has any.
     """
 
     arrival: Floats
@@ -125,11 +130,12 @@ class Columns(NamedTuple):
     output: Longs
     session: Longs
     priority: Longs | None = None
+    adapter: Longs | None = None
 
 
 STATE = records(
-    "prompt output session priority state computed generated blocks plan steps following worker"
-    " target ahead unread found batch",
+    "prompt output session priority adapter state computed generated blocks plan steps following"
+    " worker target ahead unread found batch slot",
     "arrival arrived scheduled first last emitted handed delivered needs",
 )
 """State of each request: the fields of :class:`Columns`, its phase, tokens computed and generated,
@@ -138,26 +144,35 @@ blocks held, tokens planned next, decodes.
 ``following`` is the next in the request's list, ``worker`` its worker; ``target`` the destination
 of its cache, and ``ahead`` the blocks that it holds there already; ``unread`` its tokens that the
 router expected to be missing, ``found`` those of its prompt that were cached; ``batch`` the batch
-in flight that it is in, from 1, or 0. ``arrived``, ``scheduled``, ``first`` and ``last`` are the
-times of its arrival, first scheduling, first and last token, ``emitted`` that of its latest token,
-``handed`` and ``delivered`` those at which its cache was ready for another worker, and there (s);
-``needs`` is the time from its scheduling to its first token if it ran alone (s; 0 if not needed).
+in flight that it is in, from 1, or 0; ``slot`` that of its adapter while it runs. ``arrived``,
+``scheduled``, ``first`` and ``last`` are the times of its arrival, first scheduling, first and last
+token, ``emitted`` that of its latest token, ``handed`` and ``delivered`` those at which its cache
+was ready for another worker, and there (s); ``needs`` is the time from its scheduling to its first
+token if it ran alone (s; 0 if not needed).
 """
 States = Annotated[Any, STATE]
 """A record by request: to the compiler one array, instead of a column each."""
+
+
+SLOT = records("adapter references idle")
+"""An adapter on the device, how many running requests use it, and when, by :data:`CLOCK`, it last
+fell idle."""
+Slots = Annotated[Any, SLOT]
 
 
 class Worker(NamedTuple):
     """A queue with a batch of its own: an instance, or one of its data-parallel ranks.
 
     ``running`` are the running requests, in the order of admission; ``counters`` are indexed by
-    :data:`RUNS` and so on. ``states`` are those of all workers.
+    :data:`RUNS` and so on. ``slots`` are the adapters on the device. ``states`` are those of all
+    workers.
     """
 
     states: States
     running: Longs
     counters: Longs
     cache: PrefixCache
+    slots: Slots
 
 
 @hot_loop
@@ -265,6 +280,65 @@ def remove_running(worker: Worker, position: int) -> None:
     counters[RUNS] -= 1
     worker.running[counters[RUNS]] = request
     worker.states[request].plan = 0
+    if ADAPTERS and worker.states[request].slot != NOBODY:
+        slot = worker.slots[worker.states[request].slot]
+        slot.references -= 1
+        slot.idle = counters[CLOCK]
+        counters[CLOCK] += 1
+        worker.states[request].slot = NOBODY
+
+
+@hot_loop
+def _slot_for(rules: RuleRecord, worker: Worker, request: int) -> int:
+    """Return the slot of a request's adapter, else of the one idle for longest, else nobody's."""
+    best, adapter = NOBODY, worker.states[request].adapter
+    for number in range(rules.adapters):
+        slot = worker.slots[number]
+        if slot.adapter == adapter:
+            return number
+        if slot.references == 0 and (best == NOBODY or slot.idle < worker.slots[best].idle):
+            best = number
+    return best
+
+
+@hot_loop
+def _take_slot(rules: RuleRecord, worker: Worker, request: int) -> None:
+    """Let an admitted request use its adapter, which is loaded if it is not on the device."""
+    if not rules.adapters:
+        return
+    number, state = _slot_for(rules, worker, request), worker.states[request]
+    slot = worker.slots[number]
+    if slot.adapter != state.adapter:
+        slot.adapter = state.adapter
+        worker.counters[SWAPPED] += 1
+    slot.references += 1
+    state.slot = number
+
+
+@hot_loop
+def _first_with_slot(rules: RuleRecord, worker: Worker) -> int:
+    """Return the first waiting request whose adapter has a slot; those before it are skipped."""
+    counters = worker.counters
+    while counters[WAITS]:
+        request = int(counters[WAITS + 1])
+        adapted = ADAPTERS and rules.adapters and worker.states[request].adapter != NOBODY
+        if not adapted or _slot_for(rules, worker, request) != NOBODY:
+            return request
+        push_last(worker, SKIPPED, pop_first(worker, WAITS))
+    return NOBODY
+
+
+@hot_loop
+def _put_back(worker: Worker) -> None:
+    """Put skipped requests, in their order, before all others that wait (vLLM v1)."""
+    counters = worker.counters
+    if counters[WAITS]:
+        worker.states[counters[SKIPPED + 2]].following = counters[WAITS + 1]
+    else:
+        counters[WAITS + 2] = counters[SKIPPED + 2]
+    counters[WAITS + 1] = counters[SKIPPED + 1]
+    counters[WAITS] += counters[SKIPPED]
+    counters[SKIPPED] = 0
 
 
 @hot_loop
@@ -435,7 +509,9 @@ def _continue_batch(rules: RuleRecord, worker: Worker) -> None:
 
 
 @hot_loop
-def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
+def _admit_prompts(  # noqa: C901, PLR0915  a hot loop: a function would be compiled again in it
+    rules: RuleRecord, worker: Worker, left: int
+) -> bool:
     """Continue partly read prompts, then admit from the queue, in order.
 
     Stops at the first that does not fit. Returns whether any prompt is read in this iteration.
@@ -447,8 +523,10 @@ def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
         outstanding = _outstanding(rules, worker)
     # Requests whose cache is in flight have a seat, too.
     seats = rules.sequences - counters[EXPECTED]
-    while counters[WAITS] > 0 and left > 0 and counters[RUNS] < seats:
-        request = int(counters[WAITS + 1])
+    while left > 0 and counters[RUNS] < seats:
+        request = _first_with_slot(rules, worker)
+        if request == NOBODY:
+            break
         sequence = int(states[request].prompt + states[request].generated)
         units, hosted, computed = _kept_units(rules, worker, request, sequence)
         missing = sequence - computed
@@ -467,8 +545,12 @@ def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
         _hold(rules, worker, request, sequence if rules.reserve else computed + planned)
         outstanding += max(0, whole - states[request].blocks) if rules.reserve == 2 else 0
         _run(worker, pop_first(worker, WAITS))
+        if ADAPTERS and states[request].adapter != NOBODY:
+            _take_slot(rules, worker, request)
         states[request].plan = planned
         left -= planned
+    if ADAPTERS and counters[SKIPPED]:
+        _put_back(worker)
     return left < budget
 
 

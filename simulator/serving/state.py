@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from simulator.serving.prefix_cache import ABSENT, ENTRY, NODE, Entries, NodeRows
-from simulator.serving.schedulers import COUNTERS, FREE, NOBODY, STATE, Columns, Rules, States
+from simulator.serving.schedulers import COUNTERS, FREE, NOBODY, SLOT, STATE, Columns, Rules, States
 from simulator.serving.surface import IterationSurface
 from simulator.support.arrays import (
     Floats,
@@ -60,8 +60,9 @@ class Client(NamedTuple):
 class Pool(NamedTuple):
     """Equal workers, in instances of ``width`` data-parallel ranks that step together.
 
-    ``copy`` is the time to copy a token of a cache from host memory (s). An instance of several
-    pipeline ``stages`` has as many batches in flight, of different requests.
+    ``copy`` is the time to copy a token of a cache from host memory, ``load`` that of an adapter
+    (s). An instance of several pipeline ``stages`` has as many batches in flight, of different
+    requests.
     """
 
     workers: int
@@ -71,6 +72,7 @@ class Pool(NamedTuple):
     host: Host
     copy: float = 0.0
     stages: int = 1
+    load: float = 0.0
 
 
 class Fleet(NamedTuple):
@@ -119,13 +121,13 @@ values per call."""
 SUMS = records(
     "coming done turn sends switched",
     "now iterations preemptions decode_time prefill_time computed_tokens peak_blocks end"
-    " decoded_tokens stuck restarted loaded_tokens",
+    " decoded_tokens stuck restarted loaded_tokens loaded_adapters",
 )
 """Of a run: the next request to arrive, number of served ones, the router's turn, number of caches
 to send, and of outages begun or ended; the time (s), and sums: counts, times (s) of iterations
 without and with chunks of prompts, tokens, blocks, the end of the run (s), whether a request could
-never be scheduled, how many lost their computation with their instance, and tokens copied from host
-memory."""
+never be scheduled, how many lost their computation with their instance, and tokens and adapters
+copied from host memory."""
 INSTANCE = records("", "begun ends")
 OUTAGE = records("instance down", "time")
 
@@ -146,7 +148,8 @@ class RunState(NamedTuple):
 
     These and ``sums`` (:data:`SUMS`) are arrays of one record. ``running`` and ``counters`` have a
     row by worker, ``instances`` the times (s) of each one's iteration, or of each batch in flight,
-    whose end is infinite if it has none; ``stages`` are the times (s) at which the pipeline stages
+    whose end is infinite if it has none; ``slots`` have a row by worker, with its adapters;
+    ``stages`` are the times (s) at which the pipeline stages
     of an instance of the first pool are free. ``homes`` is the worker of each session. ``sends``
     are requests whose cache must be sent, ``gaps`` counts the times between two tokens of a
     request, in bins of :mod:`simulator.serving.state`. ``outages`` are times (s), ascending, the
@@ -160,6 +163,7 @@ class RunState(NamedTuple):
     running: LongMatrix
     counters: LongMatrix
     caches: Caches
+    slots: Annotated[np.ndarray[tuple[int, int], Any], SLOT]
     sums: Annotated[Any, SUMS]
     instances: Annotated[Any, INSTANCE]
     stages: Matrix
@@ -193,11 +197,16 @@ def run_state(
     for column in Columns._fields:
         values = getattr(requests, column)
         states[column] = 0 if values is None else values
+    if requests.adapter is None:
+        states["adapter"] = NOBODY
+    states["slot"] = NOBODY
     for time in ("arrived", "scheduled", "first", "last", "emitted", "handed", "delivered"):
         states[time] = math.nan
     counters = np.zeros((workers, COUNTERS), np.int64)
     counters[: fleet.first.workers, FREE] = fleet.first.rules.blocks
     counters[fleet.first.workers :, FREE] = fleet.second.rules.blocks
+    slots = np.zeros((workers, fleet.first.rules.adapters), SLOT)
+    slots["adapter"] = NOBODY
     count_of = [pool.workers // pool.width * pool.stages for pool in pools]
     instances = np.zeros(sum(count_of), INSTANCE)
     instances["ends"] = math.inf
@@ -208,6 +217,7 @@ def run_state(
         np.zeros((workers, min(count, most) + 1), np.int64),
         counters,
         _caches(count, fleet.first, prefixes),
+        slots,
         np.zeros(1, SUMS),
         instances,
         np.zeros((count_of[0] // fleet.first.stages, fleet.first.stages)),

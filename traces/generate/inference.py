@@ -80,14 +80,17 @@ class Precisions:
 class Adapters:
     """LoRA adapters of all linear layers (Hu et al., arXiv 2106.09685): their number and rank.
 
+    Of ``slots`` an accelerator holds at most so many at once (vLLM's ``max_loras``); 0: all.
+
     Raises
     ------
     WorkloadError
-        If either is not positive.
+        If a number is not positive.
     """
 
     count: int
     rank: int
+    slots: int = 0
 
     def __post_init__(self) -> None:
         if not (1 <= self.count <= _MOST_ADAPTERS and 1 <= self.rank <= _MOST_ADAPTERS):
@@ -97,7 +100,12 @@ class Adapters:
 
     def used(self, tokens: float) -> float:
         """Return the mean number of distinct adapters in a batch whose tokens choose at random."""
-        return float(self.count * (1 - (1 - 1 / self.count) ** tokens))
+        return min(self.held, float(self.count * (1 - (1 - 1 / self.count) ** tokens)))
+
+    @property
+    def held(self) -> int:
+        """Most adapters that an accelerator holds at once."""
+        return min(self.count, self.slots or self.count)
 
 
 _MOST_ADAPTERS = 10_000

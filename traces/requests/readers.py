@@ -1,8 +1,8 @@
 """Readers of request traces: Azure, Vidur, BurstGPT, Mooncake, LLMServingSim, engines' benchmarks.
 
 Formats are recognised by their columns; ``hash_ids`` (with ``hash_tokens``, 512 in Mooncake's),
-``session_id``, ``priority`` and ``model`` (``Model`` in BurstGPT's) are read from all. Arrivals
-must ascend, except in logs, and count from the first. Lines of BurstGPT without tokens are
+``session_id``, ``priority``, ``adapter`` and ``model`` (``Model`` in BurstGPT's) are read from all.
+Arrivals must ascend, except in logs, and count from the first. Lines of BurstGPT without tokens are
 failures, and left out.
 """
 
@@ -106,6 +106,7 @@ def read_requests(path: Path | str) -> Requests:
         _priorities(records),
         model,
         models,
+        _numbered([each.adapter for each in records])[0],
     )
 
 
@@ -162,6 +163,7 @@ class _ParsedRequest:
     session: Any
     priority: Any
     model: Any
+    adapter: Any
     columns: Format
     where: str
 
@@ -183,7 +185,10 @@ def _parsed(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterat
             session, priority = row.get("session_id"), row.get("priority")
             model = row.get("model", row.get("Model"))
             yield _ParsedRequest(
-                arrival, prompt, output, hashes, session, priority, model, chosen, where
+                *(arrival, prompt, output, hashes, session, priority, model),
+                row.get("adapter"),
+                chosen,
+                where,
             )
         elif not chosen.fails:
             column = chosen.output if prompt else chosen.prompt

@@ -52,6 +52,8 @@ class Requests:
         The lower, the more urgent; None: all are equal.
     model, models
         Index of each request's model in the names ``models``; None: not recorded.
+    adapter
+        Number of each request's adapter, -1 without; None: not recorded.
 
     Raises
     ------
@@ -75,6 +77,7 @@ class Requests:
     priority: Longs | None = None
     model: Longs | None = None
     models: tuple[str, ...] = ()
+    adapter: Longs | None = None
 
     def __post_init__(self) -> None:
         count = len(self.arrival)
@@ -155,6 +158,7 @@ class Requests:
             session=of(self.session),
             priority=of(self.priority),
             model=of(self.model),
+            adapter=of(self.adapter),
         )
 
 

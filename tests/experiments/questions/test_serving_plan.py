@@ -22,7 +22,7 @@ from experiments.explore.serving import ServingSession
 from experiments.questions.serving import serving
 from simulator.serving.surface import Batch, iteration_time
 from simulator.support.errors import TwofoldError
-from topologies import changed
+from topologies import changed, load_cluster
 from traces.requests.table import Hashes, Requests, generate_requests
 
 SLO = "ttft 200 ms, tpot 20 ms"
@@ -141,6 +141,36 @@ def test_adapters_are_read_once_for_each_that_is_asked_for():
     assert 0.9 * least < large[1] - small[1] < 2.0 * least
     assert 0 < small[1] - alone[1] < 32 * 8 * 6e-6 + least
     assert 25 * (large[1] - alone[1]) < large[512] - alone[512] < 100 * (large[1] - alone[1])
+
+
+def test_adapters_beyond_those_that_fit_are_loaded_over_pcie_and_wait_for_their_turn(tmp_path):
+    """One on the device: the trace's requests of two adapters never run at once, and each change of
+    adapter copies one; two on the device: each is copied once, and nobody waits."""
+    lines = [
+        {"timestamp": 0, "input_length": 512, "output_length": 8, "adapter": name}
+        for name in "abab"
+    ]
+    file = tmp_path / "requests.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+
+    def run(**fields):
+        plan = serving_plan(model="llama-3.1-8b", requests=str(file), **fields)
+        return serve(instances_of(plan, "hgx-h100"), load_of(plan))
+
+    resident = run(adapters="2 of rank 64")
+    both, single = (run(adapters="2 of rank 64", max_loras=count) for count in (2, 1))
+    assert [each.totals["loaded_adapters"] for each in (resident, both, single)] == [0, 2, 2]
+    pcie = load_cluster("hgx-h100").pcie
+    copies = 2 * 2 * 4 * 41_943_040 / (pcie.bandwidth * pcie.efficiency)
+    assert both.ttft - resident.ttft == pytest.approx([copies] * 4)
+    begun, ended = single.queued, single.end_to_end
+    assert begun[0] == begun[2] < ended[2] < begun[1] + 0.05
+    assert begun[1] == begun[3]
+    assert len(single.iterations) == 2 * len(both.iterations), "one adapter after the other"
+    with pytest.raises(TwofoldError, match="ask for 2 adapters, but there are 1"):
+        run(adapters="1 of rank 64")
+    with pytest.raises(TwofoldError, match="give --adapters"):
+        run(max_loras=1)
 
 
 def test_adapters_of_experts_are_refused():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from helpers.tries import tries
 from simulator.serving.loop import ROUTERS, SEND, SERVED, STUCK, close, deliver, serve_requests
-from simulator.serving.schedulers import FREE, KEPT, SCHEDULERS, Columns, Rules
+from simulator.serving.schedulers import FREE, KEPT, PREEMPTIONS, SCHEDULERS, Columns, Rules
 from simulator.serving.state import Client, Fleet, Host, Pool, Prefixes, run_state
 from simulator.serving.surface import IterationSurface
 from simulator.support.arrays import offsets
@@ -373,3 +373,25 @@ def test_prompts_without_names_share_nothing_and_free_all_blocks(scheduler):
         .states["last"]
         .tolist()
     )
+
+
+@given(families, st.sampled_from(["vllm", "sglang", "trtllm"]), st.integers(1, 4))
+def test_no_more_adapters_run_at_once_than_there_are_slots(load, scheduler, slots):
+    """All are served, in the order of arrival among equals, and each slot is free at the end."""
+    arrival, prompt, output, adapter, _ = zip(*load, strict=True)
+    requests = columns(sorted(arrival), list(prompt), list(output))
+    requests = requests._replace(adapter=np.array(adapter, dtype=np.int64))
+    state = run(requests, pool(scheduler=SCHEDULERS[scheduler], unit=0, adapters=slots, blocks=60))
+    rows = state.states
+    assert state.sums["done"][0] == len(load)
+    assert not state.slots["references"].any()
+    loads = state.sums["loaded_adapters"][0]
+    assert len(set(adapter)) <= loads
+    assert loads == len(set(adapter)) or len(set(adapter)) > slots
+    for number in set(adapter):
+        mine = rows["scheduled"][rows["adapter"] == number]
+        assert (np.diff(mine) >= 0).all()
+    if not state.counters[0, PREEMPTIONS]:
+        for begin in rows["scheduled"]:
+            runs = (rows["scheduled"] <= begin) & (rows["last"] > begin)
+            assert len(set(rows["adapter"][runs])) <= slots

@@ -45,11 +45,13 @@ PAGE = "(page)"
 """Instead of a command: what follows is asked of the page of ``explore``."""
 _STEP = Path(__file__).parents[2] / "traces" / "samples" / "gloo-ddp-4"
 STATUS = (0, 1, 2)
+NONSENSE = "nonsense believed"
 _FAULTS = ("Traceback (most recent call last)", "fault of twofold itself")
 _NO_NUMBER = re.compile(
     r"(?<![\w.-])-?(?:nan|NaN|inf|Infinity|\d[\d.]*[eE]\+?(?:2[1-9]|[3-9]\d|\d{3,}))(?![\w-]|\.\d)"
 )
 """What no sound answer has, but in a name: not a number, or 10^21 and more of anything."""
+_QUOTED = re.compile(rb'"([^"\\]{1,200})"')
 _REFUSED = re.compile(r"\bno such\b|\bnot\b|refused|unknown|twofold |sha256|^events unused")
 """Lines that repeat what was wrong, what was asked, or categories of a file."""
 
@@ -65,6 +67,14 @@ class Case:
     """Whether the answer has to be one: a seed that nothing was changed of."""
     small: float | None = None
     """Bytes of files below which no step is kept, where it is not as usual."""
+
+    def names(self) -> set[str]:
+        """Return the texts in quotes that look like numbers of no sense: names may."""
+        files = [content for content in self.files.values() if isinstance(content, bytes)]
+        texts = (
+            text.decode("utf-8", "replace") for data in files for text in _QUOTED.findall(data)
+        )
+        return {match for text in texts for match in _NO_NUMBER.findall(text)}
 
 
 @dataclass(frozen=True)
@@ -89,10 +99,12 @@ class Outcome:
             return f"status {self.status}"
         if self.status == 1 and len(self.err.strip().splitlines()) > 15:
             return "many lines"
-        said = (line for line in self.out.splitlines() if not _REFUSED.search(line))
-        if self.status == 0 and any(_NO_NUMBER.search(line) for line in said):
-            return "nonsense believed"
-        return ""
+        return NONSENSE if self.status == 0 and self.nonsense() else ""
+
+    def nonsense(self) -> set[str]:
+        """Return what is no sound number in lines that repeat neither a file nor a question."""
+        lines = (line for line in self.out.splitlines() if not _REFUSED.search(line))
+        return {match for line in lines for match in _NO_NUMBER.findall(line)}
 
 
 def run(case: Case) -> Outcome:

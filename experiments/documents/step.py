@@ -21,7 +21,12 @@ from experiments.output.words import percent, plural, say_devices, say_resource,
 from experiments.priors.doubts import MUCH, CommunicationError, shares_in_words
 from experiments.priors.network import say_prior
 from experiments.priors.steps import KernelPrior
-from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
+from simulator.analysis.critical_path import (
+    CriticalPath,
+    critical_path,
+    path_by_group,
+    path_by_what,
+)
 from simulator.workload import DATA_LOADER, What
 from topologies.cluster.catalog import clusters_with
 from traces.core.loaded import GENERATED, LAUNCHES_ONLY, Coverage, Loaded
@@ -57,9 +62,7 @@ COLOURS = {
 """Colours of uses of time on the critical path; all others are grey."""
 
 
-def cause(
-    cluster: "Cluster", timeline: "StepTimeline", path: Sequence[Segment] | None = None
-) -> str:
+def cause(cluster: "Cluster", timeline: "StepTimeline", path: CriticalPath | None = None) -> str:
     """Return a sentence on what most of the critical path of a step on a cluster is.
 
     Examples
@@ -70,7 +73,7 @@ def cause(
     'The GPUs are busy: kernels are 81 % of the critical path, communication is 19 %.'
     """
     path = critical_path(timeline) if path is None else path
-    spent = path_by_what(timeline, list(path))
+    spent = path_by_what(timeline, path)
     total = sum(spent.values())
     if not total:
         return ""
@@ -483,20 +486,20 @@ def coverage_stats(coverage: Coverage) -> tuple[Stat, ...]:
 
 
 def path_section(
-    timeline: "StepTimeline", path: Sequence[Segment] | None = None, *, terminal: bool = False
+    timeline: "StepTimeline", path: CriticalPath | None = None, *, terminal: bool = False
 ) -> Section:
     """Tabulate the critical path by use of time and by communicating group."""
     path = critical_path(timeline) if path is None else path
-    by_what = path_by_what(timeline, list(path))
+    by_what = path_by_what(timeline, path)
     named = {say_resource(what): seconds for what, seconds in by_what.items()}
     blocks = [Bars("critical path", named, COLOURS, stacked=True)]
-    if by_group := path_by_group(timeline, list(path)):
+    if by_group := path_by_group(timeline, path):
         blocks.append(Bars("communication on it", by_group))
     return Section("path", "The critical path", blocks, terminal=terminal)
 
 
 def step_sections(
-    timeline: "StepTimeline", path: Sequence[Segment] | None = None
+    timeline: "StepTimeline", path: CriticalPath | None = None
 ) -> tuple[Section, ...]:
     """Return sections of a page: critical path, timeline of ranks, network."""
     path = critical_path(timeline) if path is None else path
@@ -507,7 +510,7 @@ def step_sections(
     )
 
 
-def timeline_section(timeline: "StepTimeline", path: Sequence[Segment] | None = None) -> Section:
+def timeline_section(timeline: "StepTimeline", path: CriticalPath | None = None) -> Section:
     """Return the section of a page with the timeline of all ops."""
     block = Timeline(timeline, path)
     return Section("timeline", "Timeline of ranks", [block], wide=True, long=True, terminal=False)

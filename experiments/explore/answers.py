@@ -7,7 +7,7 @@ whatever the step, and nothing short is lost: it is a share.
 """
 
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from simulator.analysis.attribution import (
     path_parts,
     rank_parts_in,
 )
-from simulator.analysis.critical_path import UNKNOWN_CALLS, Segment
+from simulator.analysis.critical_path import UNKNOWN_CALLS, CriticalPath
 from simulator.analysis.metrics import cover, exposed_communication, moves, union
 from simulator.support.arrays import Floats
 from simulator.support.errors import SettingsError, TwofoldError
@@ -231,10 +231,10 @@ class Composition:
     exposed_by: tuple[Share, ...]
 
 
-def composition(timeline: Timeline, path: Sequence[Segment]) -> Composition:
+def composition(timeline: Timeline, path: CriticalPath) -> Composition:
     """Decompose a step: each share in seconds and in percent of the step."""
     step = timeline.makespan
-    parts = path_parts(timeline, list(path))
+    parts = path_parts(timeline, path)
     by_what: dict[tuple[str, str], float] = {}
     for part in parts:
         key = part.what, _cause(part)
@@ -311,9 +311,7 @@ class Strips:
     all_ranks: int
 
 
-def strips(
-    timeline: Timeline, path: Sequence[Segment], windows: int, first_rank: int = 0
-) -> Strips:
+def strips(timeline: Timeline, path: CriticalPath, windows: int, first_rank: int = 0) -> Strips:
     """Cut a timeline into windows.
 
     Parameters
@@ -357,25 +355,21 @@ def _of_rank(timeline: Timeline, rank: int, edges: Floats) -> Strip:
     return Strip(rank, _by_use(rank_parts_in(timeline, rank, edges), edges), _bytes(moving, edges))
 
 
-def _of_path(path: Sequence[Segment], edges: Floats) -> Strip:
-    spans: dict[str, list[tuple[float, float]]] = {}
-    for segment in path:
-        spans.setdefault(segment.what, []).append((segment.start, segment.end))
+def _of_path(path: CriticalPath, edges: Floats) -> Strip:
     parts = {}
-    for what, each in spans.items():
-        start, end = np.array(each).T
-        parts[what] = cover(union(start, end), edges[:-1], edges[1:])
+    for what in path.seconds_by_use():
+        spent = path.is_spent_on(what)
+        parts[what] = cover(union(path.start[spent], path.end[spent]), edges[:-1], edges[1:])
     return Strip(-1, _by_use(parts, edges))
 
 
-def _path_ranks(timeline: Timeline, path: Sequence[Segment], edges: Floats) -> list[int]:
+def _path_ranks(timeline: Timeline, path: CriticalPath, edges: Floats) -> list[int]:
     """Rank that the path is on in the middle of each window, -1 where it is over."""
     if not path:
         return [-1] * (len(edges) - 1)
-    ends = np.array([segment.end for segment in path])
-    rank = np.append(timeline.workload.rank[[segment.op for segment in path]], -1)
+    rank = np.append(timeline.workload.rank[path.op], -1)
     middle = (edges[:-1] + edges[1:]) / 2
-    ranks: list[int] = rank[np.searchsorted(ends, middle, side="left")].tolist()
+    ranks: list[int] = rank[np.searchsorted(path.end, middle, side="left")].tolist()
     return ranks
 
 

@@ -62,7 +62,7 @@ from experiments.scenario.language import parse_change
 from experiments.scenario.resources import better, every_resource, not_used, utility_pct
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings, Watch
-from simulator.analysis.critical_path import Segment, critical_path
+from simulator.analysis.critical_path import CriticalPath, critical_path
 from simulator.support.errors import TwofoldError
 from simulator.support.input_files import READABLE
 from simulator.timeline import Timeline
@@ -98,7 +98,7 @@ class _Simulated:
 
     scenario: Scenario
     timeline: Timeline
-    path: tuple[Segment, ...]
+    path: CriticalPath
     sliders: tuple[Slider, ...]
     changes: tuple[Changed, ...]
     parts: Composition
@@ -477,7 +477,7 @@ def _simulated(
     sliders: tuple[Slider, ...],
     changes: tuple[Changed, ...],
 ) -> _Simulated:
-    path = tuple(critical_path(timeline))
+    path = critical_path(timeline)
     return _Simulated(
         scenario,
         timeline,

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 if TYPE_CHECKING:
     from experiments.output.drawn import Columns
-    from simulator.analysis.critical_path import Segment
+    from simulator.analysis.critical_path import CriticalPath
     from simulator.timeline import Timeline as StepTimeline
     from simulator.topology import Topology
 
@@ -185,7 +185,7 @@ class Timeline:
     """Timeline of every op of a step; ``path`` is its critical path, computed if not given."""
 
     timeline: "StepTimeline"
-    path: "Sequence[Segment] | None" = None
+    path: "CriticalPath | None" = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

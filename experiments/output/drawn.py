@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.analysis.critical_path import Segment
+from simulator.analysis.critical_path import CriticalPath
 from simulator.support.arrays import Floats
 from simulator.timeline import RunTimes, Timeline, first_start, measured
 from simulator.topology import Node
@@ -176,7 +176,7 @@ class _Slices:
 
 def ranks_drawn(
     timeline: Timeline,
-    path: Sequence[Segment] = (),
+    path: CriticalPath | None = None,
     most: int = MOST_SLICES,
     *,
     recorded: bool = True,
@@ -188,7 +188,7 @@ def ranks_drawn(
     timeline
         A simulated step.
     path
-        Its critical path; empty draws none.
+        Its critical path; None draws none.
     most
         Approximate limit on the number of slices.
     recorded
@@ -243,20 +243,16 @@ def _left_out(timeline: Timeline, chosen: Sequence[int]) -> str:
 
 
 def _path_slices(
-    timeline: Timeline, path: Sequence[Segment], rows: list[dict[str, Any]]
+    timeline: Timeline, path: CriticalPath | None, rows: list[dict[str, Any]]
 ) -> Iterator[_Slices]:
     if not path:
         return
     rows.append({"label": "critical path", "rank": None, "run": "path", "host": False})
-    ops = np.array([path_op.op for path_op in path], np.int64)
-    classes = [CLASSES.index(_PATH_CLASSES.get(path_op.what, "gap")) for path_op in path]
-    yield _Slices(
-        np.zeros(len(path), np.int64),
-        np.array([path_op.start for path_op in path]),
-        np.array([path_op.end for path_op in path]),
-        np.array(classes, np.int64),
-        timeline.workload.name[ops].astype(np.int64),
-    )
+    classes = np.full(len(path), CLASSES.index("gap"))
+    for use, drawn_as in _PATH_CLASSES.items():
+        classes[path.is_spent_on(use)] = CLASSES.index(drawn_as)
+    names = timeline.workload.name[path.op].astype(np.int64)
+    yield _Slices(np.zeros(len(path), np.int64), path.start, path.end, classes, names)
 
 
 def _rank_slices(

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from experiments.files import writing
-from simulator.analysis.critical_path import Segment
+from simulator.analysis.critical_path import CriticalPath
 from simulator.analysis.metrics import union
 from simulator.engine.repeating import StepTimes
 from simulator.support.errors import ClusterError
@@ -50,7 +50,7 @@ class WithPath(Protocol):
         """The replay."""
 
     @property
-    def path(self) -> tuple[Segment, ...]:
+    def path(self) -> CriticalPath:
         """The critical path, in order of time."""
 
 

@@ -170,13 +170,10 @@ class Doubts:
         """Percent of the critical path spent by devices on work left from the previous step."""
         names = self.timeline.workload.names
         path = critical_path(self.timeline)
-        name = self.timeline.workload.name[[segment.op for segment in path]]
-        before = [
-            segment.duration
-            for segment, number in zip(path, name.tolist(), strict=True)
-            if names[number] == STEP_BEFORE
-        ]
-        return 100 * sum(before) / (self.timeline.makespan or 1.0)
+        if STEP_BEFORE not in names:
+            return 0.0
+        before = self.timeline.workload.name[path.op] == names.index(STEP_BEFORE)
+        return 100 * float(path.duration[before].sum()) / (self.timeline.makespan or 1.0)
 
     def of(self, *resources: str) -> str:
         """Return why the utilities of some resources are doubtful; "" if nothing makes them so.

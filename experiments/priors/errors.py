@@ -188,11 +188,11 @@ def class_of(timeline: Timeline) -> str:
         The simulated step.
     """
     workload = timeline.workload
-    path = [part for part in critical_path(timeline) if workload.call[part.op] >= 0]
-    ops = np.array([part.op for part in path], dtype=np.int64)
-    spent = np.array([part.duration for part in path])
+    path = critical_path(timeline)
+    called = workload.call[path.op] >= 0
+    ops, spent = path.op[called], path.duration[called]
     if not spent.sum() > 0:
-        ops = np.flatnonzero(workload.call >= 0)
+        ops = np.flatnonzero(workload.call >= 0).astype(np.int32)
         spent = timeline.end[ops] - timeline.start[ops]
     if not spent.sum() > 0:
         return NO_CALLS

@@ -19,7 +19,12 @@ from experiments.scenario.resources import check_resource, improve, utility_pct,
 from experiments.scenario.words import check_factor
 from experiments.settings import SettingsOptions, Watch, as_recorded
 from simulator.analysis.attribution import PathPart, Stretch, path_parts, rank_parts, stretches
-from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
+from simulator.analysis.critical_path import (
+    CriticalPath,
+    critical_path,
+    path_by_group,
+    path_by_what,
+)
 from simulator.analysis.metrics import RankTime, mean_exposed, rank_times
 from simulator.analysis.path_integral import (
     parts_by_cause,
@@ -71,7 +76,7 @@ class ReplayReport(Report):
     base: Baseline
     ranks: tuple[RankReplay, ...]
     exposed_communication_s: float
-    path: tuple[Segment, ...]
+    path: CriticalPath
     path_by_what: dict[str, float]
     path_by_group: dict[str, float]
     routing: RoutingNotes
@@ -113,7 +118,7 @@ def replay(
         base=base,
         ranks=tuple(_rank(base, row) for row in rows if not ends or row.rank in ends),
         exposed_communication_s=mean_exposed(rows),
-        path=tuple(path),
+        path=path,
         path_by_what=path_by_what(base.timeline, path),
         path_by_group=path_by_group(base.timeline, path),
         routing=notes_of_step(base.scenario, base.timeline),
@@ -225,7 +230,7 @@ class ExplainReport(Report):
     parts: tuple[PathPart, ...]
     mean: dict[str, float]
     ranks: dict[int, dict[str, float]]
-    path: tuple[Segment, ...]
+    path: CriticalPath
     stretches: tuple[Stretch, ...]
     slow_down: SlowDown | None = None
     slow_down_note: str = ""
@@ -307,7 +312,7 @@ def explain(
         parts=tuple(path_parts(timeline, path)),
         mean={name: seconds for name, seconds in means.items() if seconds},
         ranks=ranks,
-        path=tuple(path),
+        path=path,
         stretches=tuple(stretches(timeline, path)),
         slow_down=slow_down,
         slow_down_note=why_not,

@@ -16,7 +16,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.analysis.critical_path import Segment
+from simulator.analysis.critical_path import CriticalPath, Segment
 from simulator.analysis.metrics import Intervals, cover, length, moves, step_time, uncovered, union
 from simulator.engine.simulate import Costs
 from simulator.support.arrays import Floats, Ints, Longs, Mask
@@ -37,7 +37,7 @@ class PathPart:
     seconds: float
 
 
-def path_parts(timeline: Timeline, path: list[Segment]) -> list[PathPart]:
+def path_parts(timeline: Timeline, path: CriticalPath) -> list[PathPart]:
     """Attribute the critical path to causes, the largest first; they add up to the makespan."""
     totals: dict[tuple[str, str], float] = {}
     costs = Costs(timeline.topology, lambda call, _: timeline.plans[call.index])
@@ -89,7 +89,7 @@ class Stretch:
     count: int
 
 
-def stretches(timeline: Timeline, path: list[Segment]) -> list[Stretch]:
+def stretches(timeline: Timeline, path: CriticalPath) -> list[Stretch]:
     """Merge consecutive segments of the critical path with equal rank, lane, name and use."""
     workload = timeline.workload
 

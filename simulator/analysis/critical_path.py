@@ -4,19 +4,25 @@ The engine records what released each op, so the path is read backwards from the
 without a search. Its segments tile the time from 0 to the makespan without a gap.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.calls import KINDS
-from simulator.support.arrays import Floats, Ints, by_appearance
+from simulator.support.arrays import Floats, Ints, Mask, by_appearance
 from simulator.support.compiled import hot_loop
 from simulator.timeline import Timeline
-from simulator.workload import DATA_LOADER, LAUNCH_DELAY, What, Workload
+from simulator.workload import DATA_LOADER, LAUNCH_DELAY, UNEXPLAINED_HOST, What, Workload
 
 _MOVING = "communication"
-_BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
+_USES = (
+    *("host", "compute", "copy", "drain", _MOVING, "absent ranks", "launch", "gap", "not ready"),
+    *(LAUNCH_DELAY, DATA_LOADER, UNEXPLAINED_HOST),
+)
+_CODE = {use: code for code, use in enumerate(_USES)}
 
 
 class Segment(NamedTuple):
@@ -40,13 +46,61 @@ class Segment(NamedTuple):
         return self.end - self.start
 
 
-def critical_path(timeline: Timeline) -> list[Segment]:
+@dataclass(frozen=True, slots=True, eq=False)
+class CriticalPath(Sequence[Segment]):
+    """Segments of the critical path in order of time, as columns: start and end (s), op, use.
+
+    ``use`` numbers the words of ``Segment.what``: :meth:`is_spent_on` and :meth:`seconds_by_use`
+    read it. A path of a million segments needs no :class:`Segment` for each.
+    """
+
+    start: Floats
+    end: Floats
+    op: Ints
+    use: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    @overload
+    def __getitem__(self, index: int) -> Segment: ...
+    @overload
+    def __getitem__(self, index: slice) -> "CriticalPath": ...
+    def __getitem__(self, index: int | slice) -> "Segment | CriticalPath":
+        columns = self.start[index], self.end[index], self.op[index], self.use[index]
+        if isinstance(index, slice):
+            return CriticalPath(*columns)
+        start, end, op, use = columns
+        return Segment(float(start), float(end), _USES[use], int(op))
+
+    def __iter__(self) -> Iterator[Segment]:
+        columns = self.start.tolist(), self.end.tolist(), self.op.tolist(), self.use.tolist()
+        for start, end, op, use in zip(*columns, strict=True):
+            yield Segment(start, end, _USES[use], op)
+
+    @property
+    def duration(self) -> Floats:
+        """Length of each segment (s)."""
+        return self.end - self.start
+
+    def is_spent_on(self, *uses: str) -> Mask:
+        """Return the mask of segments spent on one of some uses."""
+        return np.isin(self.use, [_CODE[use] for use in uses])
+
+    def seconds_by_use(self) -> dict[str, float]:
+        """Return the time of each use (s), in order of appearance."""
+        number, first = by_appearance(self.use)
+        seconds = np.bincount(number, weights=self.duration, minlength=len(first)).tolist()
+        return {_USES[self.use[at]]: time for at, time in zip(first, seconds, strict=True)}
+
+
+def critical_path(timeline: Timeline) -> CriticalPath:
     """Return the segments of the critical path in order of time; they sum to the makespan.
 
     Returns
     -------
-    list of Segment
-        They tile the time from 0 to the makespan; empty for a workload without ops.
+    CriticalPath
+        Its segments tile the time from 0 to the makespan; empty for a workload without ops.
 
     Examples
     --------
@@ -61,59 +115,61 @@ def critical_path(timeline: Timeline) -> list[Segment]:
     >>> [(segment.what, segment.duration) for segment in critical_path(timeline)]
     [('host', 0.001), ('compute', 0.002)]
     """
+    workload = timeline.workload
     if not len(timeline.end):
-        return []
+        empty = np.empty(0)
+        return CriticalPath(empty, empty, empty.astype(np.int32), empty.astype(np.uint8))
+    joined = ended_with(workload, timeline.start, timeline.call_end)
+    left, arrived = ops_on_path(
+        timeline.end, Released(timeline.released_by, joined, timeline.call_released_by)
+    )
+    # In order of time; each op of the path has up to four segments.
+    left, arrived = left[::-1], arrived[::-1]
+    call, before = joined[left], timeline.released_by[arrived]
+    # The ends of a call, and of an op without one its own start, and 0 for what nothing released.
+    start, end = timeline.start[arrived], timeline.end[left]
+    begun, over = (
+        np.where(call >= 0, times[call] if len(times) else 0.0, own)
+        for times, own in ((timeline.call_start, end), (timeline.call_end, end))
+    )
+    released = np.where(before >= 0, timeline.end[before], 0.0)
+    times = np.stack([released, start, begun, over, end], axis=1)
     # A rank may have begun a step that repeats before the step before had ended on all: that time
     # is the other step's.
-    every = (part._replace(start=max(0.0, part.start)) for part in _backwards(timeline))
-    segments = (part for part in every if part.end > part.start)
-    return [_with_use(timeline, segment) for segment in segments][::-1]
+    first, last = np.maximum(0.0, times[:, :-1]), times[:, 1:]
+    use = np.empty(first.shape, dtype=np.uint8)
+    use[:, 0] = _before_ops(timeline, arrived, before)
+    use[:, 1] = np.where(call >= 0, _CODE["absent ranks"], _own_uses(timeline, left))
+    use[:, 2], use[:, 3] = _CODE[_MOVING], _CODE["drain"]
+    op = np.stack([arrived, arrived, left, left], axis=1)
+    lasts = last > first
+    return CriticalPath(first[lasts], last[lasts], op[lasts], use[lasts])
 
 
-def _with_use(timeline: Timeline, segment: Segment) -> Segment:
-    """Tell the host at work from a silent thread or a loader, and a gap from a launch delay."""
+def _own_uses(timeline: Timeline, ops: Ints) -> NDArray[np.uint8]:
+    """Return what ops do themselves; a silent thread or a loader is not the host at work."""
     workload = timeline.workload
-    if segment.what == "host" and workload.part[segment.op] != What.HOST:
-        return segment._replace(what=workload.names[workload.name[segment.op]])
-    if segment.what == "not ready" and workload.names[workload.name[segment.op]] == DATA_LOADER:
-        return segment._replace(what=DATA_LOADER)  # it began before the step
-    if segment.what == "gap":
-        before = int(timeline.released_by[segment.op])
-        if workload.names[workload.name[before]] == LAUNCH_DELAY:
-            return segment._replace(what=LAUNCH_DELAY)
-    return segment
+    uses = np.full(len(ops), _CODE["drain"], dtype=np.uint8)
+    for what, name in ((What.HOST, "host"), (What.COMPUTE, "compute"), (What.COPY, "copy")):
+        uses[workload.what[ops] == what] = _CODE[name]
+    for name in (DATA_LOADER, UNEXPLAINED_HOST):
+        uses[workload.is_host_named(name)[ops]] = _CODE[name]
+    return uses
 
 
-def _backwards(timeline: Timeline) -> Iterator[Segment]:
-    """Segments from the last to the first, some of length 0."""
+def _before_ops(timeline: Timeline, ops: Ints, before: Ints) -> NDArray[np.uint8]:
+    """Return what the time is between ops and those that released them (-1: none)."""
     workload = timeline.workload
-    call = ended_with(workload, timeline.start, timeline.call_end)
-    released = Released(timeline.released_by, call, timeline.call_released_by)
-    left, arrived = ops_on_path(timeline.end, released)
-    call, before = call[left], timeline.released_by[arrived]
-    launched = workload.what[before] == What.HOST
-    rows = zip(
-        workload.what[left].tolist(),
-        left.tolist(),
-        timeline.end[left].tolist(),
-        arrived.tolist(),
-        timeline.start[arrived].tolist(),
-        call.tolist(),
-        before.tolist(),
-        np.where(before >= 0, timeline.end[before], 0.0).tolist(),
-        launched.tolist(),
-        strict=True,
-    )
-    for what, op, end, last, start, joined, earlier, released, by_host in rows:
-        if joined >= 0:
-            begun, over = float(timeline.call_start[joined]), float(timeline.call_end[joined])
-            yield Segment(over, end, "drain", op)
-            yield Segment(begun, over, _MOVING, op)
-            yield Segment(start, begun, "absent ranks", last)
-        else:
-            yield Segment(start, end, _BUSY.get(What(what), "drain"), op)
-        reason = "not ready" if earlier < 0 else "launch" if by_host else "gap"
-        yield Segment(released, start, reason, last)
+    launched = (before >= 0) & (workload.what[before] == What.HOST)
+    uses = np.where(launched, np.uint8(_CODE["launch"]), np.uint8(_CODE["gap"]))
+    if LAUNCH_DELAY in workload.names:
+        delayed = workload.name[before] == workload.names.index(LAUNCH_DELAY)
+        uses[(before >= 0) & ~launched & delayed] = _CODE[LAUNCH_DELAY]
+    uses[before < 0] = _CODE["not ready"]
+    if DATA_LOADER in workload.names:  # it began before the step
+        loaded = workload.name[ops] == workload.names.index(DATA_LOADER)
+        uses[(before < 0) & loaded] = _CODE[DATA_LOADER]
+    return uses
 
 
 def ended_with(workload: Workload, start: Floats, call_end: Floats) -> Ints:
@@ -160,17 +216,15 @@ def _follow(op: int, released: Released, left: Ints, arrived: Ints) -> int:
     return count
 
 
-def path_by_what(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
+def path_by_what(timeline: Timeline, path: CriticalPath) -> dict[str, float]:
     """Time on the critical path by use (s); communication is split by resource.
 
     The split of a call follows the network's own: ``scale_up``, ``scale_out``, …, and ``software``
     for overhead that no link causes.
     """
-    totals: dict[str, float] = {}
+    totals = path.seconds_by_use()
+    totals.pop(_MOVING, None)
     names = (*timeline.topology.resources, "software")
-    for segment in path:
-        if segment.what != _MOVING:
-            totals[segment.what] = totals.get(segment.what, 0.0) + segment.duration
     call, duration = _calls_on_path(timeline, path)
     spent = timeline.call_spent[call]
     every = spent.sum(axis=1)
@@ -185,7 +239,7 @@ UNKNOWN_CALLS, SOFTWARE = "unknown calls", "software"
 """Causes that are parts of calls."""
 
 
-def pinned_parts(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
+def pinned_parts(timeline: Timeline, path: CriticalPath) -> dict[str, float]:
     """Time on the critical path that depends on no resource (s), by cause, the largest first.
 
     It stays as recorded, however good the resources get. All other time of the path depends on one:
@@ -219,10 +273,8 @@ def pinned_parts(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
     dict of str to float
         Seconds; causes of 0 s are left out.
     """
-    totals: dict[str, float] = {}
-    for segment in path:
-        if segment.what not in REACTING:
-            totals[segment.what] = totals.get(segment.what, 0.0) + segment.duration
+    spent_on = path.seconds_by_use().items()
+    totals = {use: seconds for use, seconds in spent_on if use not in REACTING}
     call, duration = _calls_on_path(timeline, path)
     sized = ~np.isnan(timeline.workload.calls.size[call])
     spent = timeline.call_spent[call]
@@ -234,7 +286,7 @@ def pinned_parts(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
     return {cause: seconds for cause, seconds in parts if seconds > 0}
 
 
-def path_by_group(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
+def path_by_group(timeline: Timeline, path: CriticalPath) -> dict[str, float]:
     """Time of communication on the critical path by kind and group (s)."""
     workload = timeline.workload
     call, duration = _calls_on_path(timeline, path)
@@ -249,8 +301,7 @@ def path_by_group(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
     return totals
 
 
-def _calls_on_path(timeline: Timeline, path: list[Segment]) -> tuple[Ints, Floats]:
+def _calls_on_path(timeline: Timeline, path: CriticalPath) -> tuple[Ints, Floats]:
     """Return the calls on the path, and for how long the path follows each (s)."""
-    moving = [(segment.op, segment.duration) for segment in path if segment.what == _MOVING]
-    ops, duration = zip(*moving, strict=True) if moving else ((), ())
-    return timeline.workload.call[np.array(ops, dtype=np.int64)], np.array(duration)
+    moving = path.is_spent_on(_MOVING)
+    return timeline.workload.call[path.op[moving]], path.duration[moving]

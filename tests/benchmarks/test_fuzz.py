@@ -357,3 +357,9 @@ def test_a_random_case_is_made_of_seed_and_number_alone():
 )
 def test_a_verdict_names_what_is_wrong(outcome, verdict):
     assert outcome.verdict() == verdict
+
+
+def test_names_of_a_file_are_no_numbers():
+    case = harness.Case("json", ("inspect",), {"a": b'{"version": "nan", "size": 1e300}'})
+    assert case.names() == {"nan"}
+    assert Outcome(0, 1.0, 10**8, "version nan\nsize 1e300", "").nonsense() == {"nan", "1e300"}

@@ -288,10 +288,12 @@ def parquet_table(
         if not (0 <= rows <= size + _FEW_ROWS and rows == metadata.num_rows):
             raise TraceError(f"{where}: {rows} rows in {size} bytes: it is damaged")
         check_ratio(where, size, sum(group.total_byte_size for group in groups))
-        return source.read(columns=list(columns))
+        table = source.read(columns=list(columns))
+        table.validate(full=True)  # texts that are none would be noticed when they are used
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         text = str(error).split("\n")[0]
         raise TraceError(f"{where}: not a whole table: {text}") from error
+    return table
 
 
 def parquet_names(where: str, data: bytes) -> list[str]:

@@ -30,7 +30,7 @@ from msgspec import Raw, Struct
 
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.input_files import tar_members, unpack
-from simulator.support.quantities import bytes_per_element
+from simulator.support.quantities import MOST_BYTES, bytes_per_element
 from traces.core.columns import ValueIndex
 from traces.core.events import CommRecord, Ints, Longs, ProcessGroup
 from traces.core.files import is_execution_trace, is_tar
@@ -190,7 +190,7 @@ def tensors_in(value: Any) -> Iterator[tuple[int, ...]]:
         return  # "<None>", an absent optional tensor
     if len(value) > _NUMBERS and isinstance(value[_NUMBERS], str):
         numbers = value[:_NUMBERS]
-        if any(type(number) is not int for number in numbers):
+        if any(type(number) is not int or abs(number) >= 1 << 64 for number in numbers):
             raise ValueError(f"{shown(value)} is not a tensor")
         yield tuple(numbers)
         return
@@ -294,6 +294,8 @@ def communication(row: int, node: EtNode) -> EtComm | None:
         size = _whole(node.attribute("pg_size"))
         sent, received = (_whole(node.attribute(f"{side}_msg_nelems")) for side in ("in", "out"))
         name, label = node.attribute("pg_name"), node.attribute("pg_desc")
+        if isinstance(label, float):
+            raise ValueError(f"pg_desc: {label} is not a name")
         record = replace(
             record,
             collective=str(node.attribute("collective_name")),
@@ -388,7 +390,11 @@ def _dtype(values: Sequence[EtArgument]) -> str:
 
 
 def _whole(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    if type(value) is not int or value < 0:
+        return None
+    if value > MOST_BYTES:
+        raise ValueError(f"{shown(value)} is not a number of elements, of ranks or of a call")
+    return value
 
 
 def _splits(value: Any) -> tuple[int, ...]:

@@ -148,6 +148,13 @@ def changed(**fields: object) -> bytes:
     return json.dumps({**document, "nodes": [node, *document["nodes"][1:]]}).encode()  # type: ignore[misc]
 
 
+def changed_call(**fields: object) -> bytes:
+    """A call whose attributes have these values, and those that all calls have."""
+    usual = {"collective_name": "allreduce", "pg_name": "7", "dtype": "Float"}
+    attrs = [{"name": name, "type": "", "value": value} for name, value in (usual | fields).items()]
+    return changed(name="record_param_comms", attrs=attrs)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -170,6 +177,8 @@ def changed(**fields: object) -> bytes:
             "node 8 .*is not a tensor",
         ),
         (changed(attrs=[{"name": "rf_id", "value": "seven"}]), "'seven' is not an integer"),
+        (changed_call(out_msg_nelems=10**30), "node 8 .*is not a number of elements"),
+        (changed_call(pg_desc=1e300), r"node 8 .*pg_desc: 1e\+300 is not a name"),
         (
             changed(
                 name="process_group:init",

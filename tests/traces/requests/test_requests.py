@@ -10,8 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.support.errors import TraceError, WorkloadError
-from traces.requests.readers import read_requests
-from traces.requests.table import generate_requests, parse_rates, parse_spread
+from simulator.support.quantities import CENTURY
+from traces.requests.readers import read_logged, read_requests
+from traces.requests.table import (
+    Hashes,
+    Rates,
+    Requests,
+    generate_requests,
+    parse_rate,
+    parse_rates,
+    parse_spread,
+)
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
 FILES = {
@@ -167,9 +176,277 @@ def test_a_load_without_a_rate_is_refused(rate, said):
 
 
 def test_times_that_fall_are_refused():
-    from traces.requests.table import Requests
-
     ones = np.ones(2, dtype=np.int64)
     with pytest.raises(TraceError, match="request 1 arrives before"):
         Requests(np.array([1.0, 0.5]), ones, ones, "mine")
     assert json.dumps(Requests(np.array([0.0, 0.5]), ones, ones, "mine").rate) == "2.0"
+
+
+LINES = [
+    {"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": ["a", "b"]},
+    {"timestamp": 500, "input_length": 4, "output_length": 2, "hash_ids": ["a"], "priority": 2},
+    {"timestamp": 500, "input_length": 12, "output_length": 3, "hash_ids": ["c", "b", "a"]},
+    {"timestamp": 900, "input_length": 1, "output_length": 4, "hash_ids": ["b"], "model": "m"},
+    {"timestamp": 950, "input_length": 5, "output_length": 5, "hash_ids": ["b", "a"], "model": ""},
+]
+LINES[2] |= {"session_id": "s", "model": "n"}
+LINES[3] |= {"session_id": "t", "priority": -1}
+LINES[4] |= {"session_id": "s", "model": "m"}
+
+
+def from_lines(lines, folder):
+    file = folder / "lines.jsonl"
+    file.write_text("".join(json.dumps({**line, "hash_tokens": 4}) + "\n" for line in lines))
+    return read_requests(file)
+
+
+def described(table, start=0.0):
+    """Requests as tuples, whose hashes, sessions and models are told by who else has them."""
+
+    def of(column, number):
+        return None if column is None else int(column[number])
+
+    ids, offset = table.hashes.ids.tolist(), table.hashes.offset.tolist()
+    seen, sessions, told = {}, {}, []
+    for number in range(len(table)):
+        blocks = ids[offset[number] : offset[number + 1]]
+        session, model = of(table.session, number), of(table.model, number)
+        told.append(
+            (
+                round(float(table.arrival[number]) - start, 9),
+                *(int(column[number]) for column in (table.prompt, table.output)),
+                tuple(seen.setdefault(block, len(seen)) for block in blocks),
+                -1 if session in (None, -1) else sessions.setdefault(session, len(sessions)),
+                of(table.priority, number) or 0,
+                None if model in (None, -1) else table.models[model],
+            )
+        )
+    return told
+
+
+def test_every_column_is_read_and_equal_names_are_equal_numbers(tmp_path):
+    table = from_lines(LINES, tmp_path)
+    assert described(table) == [
+        (0.0, 9, 1, (0, 1), -1, 0, None),
+        (0.5, 4, 2, (0,), -1, 2, None),
+        (0.5, 12, 3, (2, 1, 0), 0, 0, "n"),
+        (0.9, 1, 4, (1,), 1, -1, "m"),
+        (0.95, 5, 5, (1, 0), 0, 0, "m"),
+    ]
+    assert table.hashes.tokens == 4
+    assert table.models_asked == ["n", "m"]
+    assert table.rate == pytest.approx(4 / 0.95)
+    assert from_lines(LINES[:2], tmp_path).models_asked == []
+
+
+@given(chosen=st.sets(st.integers(0, 4), min_size=1).map(sorted))
+def test_chosen_requests_are_those_of_a_file_of_their_lines(chosen, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chosen")
+    rows = from_lines(LINES, folder).rows(np.array(chosen))
+    alone = from_lines([LINES[number] for number in chosen], folder)
+    assert described(rows, float(rows.arrival[0])) == described(alone)
+
+
+def test_at_a_higher_rate_the_same_requests_come_earlier(tmp_path):
+    table = from_lines(LINES, tmp_path)
+    faster = table.faster(4.0)
+    assert faster.arrival == pytest.approx(table.arrival / 4)
+    assert faster.rate == pytest.approx(4 * table.rate)
+    assert (faster.prompt == table.prompt).all()
+
+
+def test_requests_that_come_at_once_have_an_infinite_rate(tmp_path):
+    assert from_lines(LINES[1:3], tmp_path).rate == float("inf")
+    assert from_lines(LINES[:1], tmp_path).rate == float("inf")
+
+
+def table_of(**columns):
+    arrays = {"arrival": [0.0, 1.0], "prompt": [8, 8], "output": [1, 1], **columns}
+    hashes = arrays.pop("hashes", None)
+    if hashes is not None:
+        counts = [len(row) for row in hashes]
+        ids = np.arange(sum(counts), dtype=np.int64)
+        hashes = Hashes(4, np.concatenate([[0], np.cumsum(counts)]), ids)
+    return Requests(**{name: np.array(each) for name, each in arrays.items()}, source="t",
+                    hashes=hashes)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"prompt": [1, 2**28], "output": [2**28, 1]}, ""),
+        ({"prompt": [1, 2**28 + 1]}, "request 1: prompt tokens must be 1 to"),
+        ({"output": [0, 1]}, "request 0: output tokens must be 1 to"),
+        ({"output": [1]}, "request 2: output tokens"),
+        ({"arrival": [0.0, CENTURY]}, ""),
+        ({"arrival": [0.0, 1.01 * CENTURY]}, "beyond a century"),
+        ({"arrival": [-0.1, 1.0]}, "negative"),
+        ({"arrival": [0.0, 0.0]}, ""),
+        ({"arrival": [0.5, 0.4]}, "request 1 arrives before"),
+        ({"arrival": [], "prompt": [], "output": []}, "there is no request"),
+        ({"prompt": [8, 9], "hashes": [[1, 2], [3, 4]]}, ""),
+        ({"prompt": [8, 9], "hashes": [[1, 2], [3, 4, 5]]}, ""),
+        ({"prompt": [8, 9], "hashes": [[1], [3, 4, 5]]}, "request 0 has 1 hashes of 4 tokens"),
+        ({"prompt": [8, 9], "hashes": [[1, 2], [3, 4, 5, 6]]}, "request 1 has 4 hashes"),
+        ({"prompt": [8, 8], "output": [1, 4], "hashes": [[1, 2, 3], [3, 4, 5]]}, ""),
+        ({"prompt": [8, 8], "output": [1, 4], "hashes": [[1, 2, 3, 4], [3]]}, "request 0 has 4"),
+    ],
+)
+def test_a_table_is_refused_beyond_its_bounds_and_not_at_them(columns, said):
+    if not said:
+        assert len(table_of(**columns)) == 2
+        return
+    with pytest.raises(TraceError, match=said):
+        table_of(**columns)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("10/s", 10.0), ("90/min", 1.5), (" 3 ", 3.0), ("1e9/s", 1e9), ("1e-9", 1e-9)]
+    + [(text, None) for text in ("1.1e9", "0.9e-9/s", "5/h", "0", "-1/s", "x/s")],
+)
+def test_a_rate_is_of_a_second_or_a_minute_within_bounds(text, rate):
+    if rate is not None:
+        assert parse_rate(text) == pytest.approx(rate)
+        return
+    with pytest.raises(TraceError, match="write requests per second"):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [
+        ("3/s", Rates(3.0, 3.0)),
+        ("3/s even", Rates(3.0, 3.0, process="even")),
+        ("3/s to 6/s gamma 0.01", Rates(3.0, 6.0, process="gamma", burstiness=0.01)),
+        ("3/s gamma 100", Rates(3.0, 3.0, process="gamma", burstiness=100.0)),
+        ("3/s, 6/s for 1 s every 2 s", Rates(3.0, 6.0, 1.0, 2.0)),
+        *((text, None) for text in ("3/s gamma 0.009", "3/s gamma 101", "3/s gamma", "3/s even 1")),
+        *((f"3/s, 6/s for {each}", None) for each in ("2 s every 2 s", "0 s every 2 s")),
+    ],
+)
+def test_rates_are_read_up_to_their_bounds(text, rates):
+    if rates is not None:
+        assert parse_rates(text) == rates
+        return
+    with pytest.raises(WorkloadError, match="write requests per second"):
+        parse_rates(text)
+
+
+@pytest.mark.parametrize(
+    ("client", "spread"),
+    [("fixed", 1.0), ("inferencex", 0.8), ("100", 100.0), ("0.01", 0.01)]
+    + [(client, None) for client in ("101", "0", "-1", "nan", "aiperf")],
+)
+def test_a_client_is_a_name_or_a_spread_up_to_100(client, spread):
+    if spread is not None:
+        assert parse_spread(client) == spread
+        return
+    with pytest.raises(WorkloadError, match="nor a spread"):
+        parse_spread(client)
+
+
+def test_even_arrivals_are_equal_gaps_and_lengths_without_spread_are_equal():
+    table = generate_requests(5, 4.0, 100, 7, arrivals="even")
+    assert table.arrival == pytest.approx([0.0, 0.25, 0.5, 0.75, 1.0])
+    assert (set(table.prompt.tolist()), set(table.output.tolist())) == ({100}, {7})
+    one = generate_requests(2000, 1.0, 3, 1, spread=0.01)
+    assert sorted(set(one.prompt.tolist())) == [1, 2, 3]
+
+
+def test_a_first_request_comes_at_once_and_gaps_have_their_processs_scatter():
+    for process, burstiness in (("poisson", 1.0), ("gamma", 0.25), ("gamma", 4.0)):
+        table = generate_requests(20_000, 5.0, 1, 1, arrivals=process, burstiness=burstiness)
+        gaps = np.diff(table.arrival)
+        assert table.arrival[0] == 0.0
+        # The coefficient of variation of a gamma distribution is one over the root of its shape.
+        assert gaps.std() / gaps.mean() == pytest.approx(burstiness**-0.5, rel=0.05)
+
+
+def test_an_even_ramp_is_the_integral_of_its_rate():
+    """From 2 to 6 per second over as long as 12 requests take at 4: 3 s; then at the last rate."""
+    times = Rates(2.0, 6.0).times(np.arange(13.0)[1:])
+    assert 2 * times + 2 / 3 * times**2 == pytest.approx(np.arange(1.0, 13.0))
+    assert times[-1] == pytest.approx(3.0)
+    beyond = Rates(2.0, 6.0).times(np.array([*np.arange(11.0), 18.0]))
+    assert beyond[-1] == pytest.approx(3.0 + (18 - 12) / 6)
+
+
+@pytest.mark.parametrize("value", [0.0, 2e9, float("nan")])
+@pytest.mark.parametrize("name", ["count", "rate", "prompt", "output", "burstiness", "spread"])
+def test_no_number_of_a_load_is_out_of_bounds(name, value):
+    asked = {"count": 5, "rate": 1.0, "prompt": 9, "output": 9, name: value}
+    with pytest.raises(TraceError, match=" is not 1e-9 to 1e9"):
+        generate_requests(**asked)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"input_lens": [4, 2**28]}, ""),
+        ({"input_lens": [4, 2**53 + 2]}, "input_lens is not a list of whole numbers"),
+        ({"input_lens": [4, 2**53]}, "request 1: prompt tokens"),
+        ({"input_lens": [4, True]}, "input_lens is not a list of whole numbers"),
+        ({"output_lens": [4, 1.0]}, "output_lens is not a list of whole numbers"),
+        ({"output_lens": 4}, "output_lens is not a list of whole numbers"),
+        ({"output_lens": [4]}, "have different lengths"),
+        ({"start_times": [4.0]}, "have different lengths"),
+        ({"start_times": [4.0, "5"]}, "start_times is not a list of numbers"),
+        ({"start_times": [3, 1.5]}, ""),
+    ],
+)
+def test_a_benchmarks_lists_are_numbers_of_equal_length(changed, said, tmp_path):
+    lists = {"input_lens": [4, 5], "output_lens": [6, 7], "start_times": [1.5, 3.0], **changed}
+    file = tmp_path / "bench.json"
+    file.write_text(json.dumps(lists))
+    if said:
+        with pytest.raises(TraceError, match=said):
+            read_requests(file)
+        return
+    table = read_requests(file)
+    assert table.arrival.tolist() == [0.0, 1.5]
+    turned = lists["start_times"][0] > lists["start_times"][1]
+    assert table.prompt.tolist() == lists["input_lens"][:: -1 if turned else 1]
+    assert table.output.tolist() == lists["output_lens"][:: -1 if turned else 1]
+
+
+LOG = [
+    {"request_id": "b", "queued_ts": 12.0, "first_token_ts": 12.5, "last_token_ts": 14.0},
+    {"request_id": "a", "queued_ts": 10.0, "first_token_ts": 10.0, "last_token_ts": 10.0},
+    {"queued_ts": 13.0, "first_token_ts": None},
+]
+
+
+def test_a_log_is_sorted_by_arrival_and_its_times_count_from_the_first(tmp_path):
+    file = tmp_path / "log.jsonl"
+    rows = [{**line, "input_toks": n + 1, "output_toks": 2} for n, line in enumerate(LOG)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    log = read_logged(file)
+    assert log.ids == ("a", "b", "2")
+    assert log.requests.arrival.tolist() == [0.0, 2.0, 3.0]
+    assert log.requests.prompt.tolist() == [2, 1, 3]
+    assert log.first == pytest.approx([0.0, 2.5, np.nan], nan_ok=True)
+    assert log.last == pytest.approx([0.0, 4.0, np.nan], nan_ok=True)
+    for wrong in ({"first_token_ts": 9.9}, {"last_token_ts": 9.9}, {"last_token_ts": 2 * CENTURY}):
+        file.write_text(json.dumps({**rows[1], **wrong}) + "\n")
+        with pytest.raises(TraceError, match=r"log\.jsonl, line 1: .* do not ascend from 10 s"):
+            read_logged(file)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ({"hash_tokens": 0}, "how many tokens does a hash stand for"),
+        ({"hash_tokens": 10**9}, "how many tokens does a hash stand for"),
+        ({"hash_ids": [1.5]}, "is not a list of numbers or words"),
+        ({"priority": 1.5}, "priority 1.5 is not a whole number"),
+        ({"priority": 10**9}, "is not a whole number"),
+        ({"input_length": 1.5}, "is not a count of tokens"),
+        ({"timestamp": 1001 * CENTURY}, "is not a time"),
+    ],
+)
+def test_a_wrong_cell_of_a_line_is_named_with_its_line(line, said, tmp_path):
+    file = tmp_path / "lines.jsonl"
+    file.write_text(json.dumps({**LINES[0], "hash_tokens": 4, **line}) + "\n")
+    with pytest.raises(TraceError, match=rf"lines\.jsonl, line 1: .*{said}"):
+        read_requests(file)

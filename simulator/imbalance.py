@@ -62,6 +62,17 @@ class Imbalance:
         """As it was written."""
         return self.text
 
+    @property
+    def varies(self) -> bool:
+        """Whether layers differ in the shares of their experts."""
+        return self.exponent is not None or any(layer is not None for layer in self.histogram)
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """What it says, as a key: the text, and what is in its file."""
+        rows = sorted(self.histogram.items(), key=lambda row: -1 if row[0] is None else row[0])
+        return (self.text, *((layer, tokens.tobytes()) for layer, tokens in rows))
+
     def popularity(self, ranks: int, choices: int, layer: int) -> Floats:
         """Share of all tokens that each rank receives in a layer, shape ``(ranks,)``; sum 1.
 

@@ -62,6 +62,12 @@ _DEPLOYMENT: Options = {
     "max_loras": _of_engine(
         int, "Most adapters on an accelerator; others wait in host memory.", min=1
     ),
+    "expert_imbalance": _of_engine(
+        str,
+        "How unevenly tokens choose experts: busiest rank over mean (1.5), zipf:1.2, or a CSV file"
+        " with layer, expert, tokens.",
+        show_default="as in the kernels' tables",
+    ),
     "kernels_from": _of_engine(
         Path,
         "Kernel times of your own machine: a CSV with kernel, shape, seconds, a profile, a log.",
@@ -92,7 +98,9 @@ _DEPLOYMENT: Options = {
         metavar="'from N at N requests, T to start'",
     ),
     "host_cache": _of_instances(
-        str, "Host memory per accelerator for prompts evicted from the KV cache.", metavar="100 GB"
+        str,
+        "Host memory per accelerator for prompts evicted from the KV cache; or one store of all.",
+        metavar="'100 GB [shared]'",
     ),
     "decode": _of_instances(
         str,

@@ -34,6 +34,7 @@ from experiments.evaluate.serving_instances import (
     stage_share,
 )
 from experiments.evaluate.serving_scaling import Autoscaler, Scaling
+from experiments.scenario.timed_calls import collective_time
 from simulator.serving.engines import RESERVES
 from simulator.serving.loop import (
     PAUSED,
@@ -126,6 +127,9 @@ class Instances:
     host_cache
         Bytes of host memory for each accelerator that keep evicted prefix blocks, which are copied
         back over PCIe where that is faster than computing them.
+    shares_host_cache
+        Whether that memory is one store of all instances, which get what others computed over the
+        network (Mooncake, arXiv 2407.00079, section 3).
     by_priority
         Whether waiting requests are admitted by priority and the least urgent are preempted (vLLM's
         ``--scheduling-policy priority``), instead of by arrival.
@@ -152,6 +156,7 @@ class Instances:
     outages: tuple[Outage, ...] = ()
     by_priority: bool = False
     host_cache: float = 0.0
+    shares_host_cache: bool = False
     scaling: Scaling | None = None
     patience: float = 0.0
     kv_transfer: str = "whole"
@@ -508,7 +513,7 @@ def _fleet_of(
     second = first._replace(workers=0)
     first = first._replace(rules=first.rules._replace(patience=instances.patience))
     if instances.host_cache:
-        first = _with_host_tier(first, deployment, instances.host_cache)
+        first = _with_host_tier(first, instances)
     if instances.decode is not None:
         where = (before.decode or before.deployment).cluster
         pool, count = instances.decode, instances.decode_count
@@ -715,22 +720,38 @@ def _to_first_token(pool: Pool, prompt: Longs) -> Floats:
     return np.asarray(times[np.searchsorted(lengths, prompt)])
 
 
-def _with_host_tier(pool: Pool, deployment: Deployment, size: float) -> Pool:
-    """Return a pool with this many bytes of host memory for each accelerator.
+def _with_host_tier(pool: Pool, instances: Instances) -> Pool:
+    """Return a pool with these bytes of host memory for each accelerator, its own or of all.
 
-    Every rank copies a token over its own port; if that takes longer than computing one in the
-    largest batch, nothing is kept.
+    Every rank copies a token over its own port, from a store also over the network where instances
+    are on several nodes; if that takes longer than computing one in the largest batch, nothing is
+    kept.
+
+    Raises
+    ------
+    ClusterError, WorkloadError
+        If the cluster does not describe PCIe, or the requests have no prefixes.
     """
-    token = memory_use(deployment).token
+    deployment, shared = instances.deployment, instances.shares_host_cache
+    cluster, token = deployment.cluster, memory_use(deployment).token
     if not pool.rules.unit:
         raise WorkloadError(
             "--host-cache keeps prefixes that prompts share: give --requests with prefix hashes"
         )
     copy = token / _pcie(deployment, "--host-cache")
+    if shared and instances.count * deployment.parallelism.ranks > cluster.ranks_per_node:
+        sent = collective_time(cluster, "send_receive", 2, _STORED, cluster.ranks_per_node)
+        copy = max(copy, token * sent / _STORED)
     rules, times = pool.rules, pool.surface.eager
     computed = pool.host.kernels * float(times[-1]) / (len(times) - 1)
+    size = instances.host_cache * (instances.count * deployment.parallelism.dp if shared else 1)
     units = int(size / (token * rules.unit)) if copy < computed else 0
-    return pool._replace(rules=rules._replace(host_units=min(units, _ANY)), copy=copy)
+    rules = rules._replace(host_units=min(units, _ANY), shares_host=int(shared))
+    return pool._replace(rules=rules, copy=copy)
+
+
+_STORED = 1e9
+"""Bytes of a message at whose rate a store sends."""
 
 
 def _client_times(run: _Run) -> InstanceRun:

@@ -15,6 +15,7 @@ from experiments.scenario.timed_calls import collective_time, network_of
 from simulator.accelerators import Accelerator, compute_capability
 from simulator.builder import WorkloadBuilder
 from simulator.calls import Call, Group
+from simulator.imbalance import Imbalance
 from simulator.routing.routes import routes
 from simulator.schedule import Plan, Schedule, Step
 from simulator.serving.engines import Engine, captured_sizes, check_version, engine
@@ -34,7 +35,7 @@ from traces.generate.kernel_times import (
     kernel_times,
     shares,
 )
-from traces.generate.layers import Exchange
+from traces.generate.layers import Exchange, expert_loads
 from traces.generate.model import (
     GroupedAttention,
     LatentAttention,
@@ -68,6 +69,7 @@ class Deployment:
     engine: Engine
     precisions: Precisions = Precisions()  # noqa: RUF009 - frozen
     distribution: str = "power_law_1.2"
+    imbalance: Imbalance | None = None
     context: int = 32768
     blocks: int | None = None
     speculation: "Speculation | None" = None
@@ -84,11 +86,22 @@ class Deployment:
                 f"{self.model.name}: adapters are modelled only for dense models with grouped "
                 "attention"
             )
+        if self.imbalance is not None:
+            self._check_imbalance(self.imbalance)
         if not self.model.makes_tokens:
             raise WorkloadError(
                 f"{self.model.name} does not generate token by token: for one pass of it, use"
                 " generate --phase prefill"
             )
+
+    def _check_imbalance(self, imbalance: Imbalance) -> None:
+        """Refuse what does not fit the model's experts, before any pass."""
+        of_layers = [self.model.experts_at(layer) for layer in range(self.model.layers)]
+        if not any(of_layers):
+            raise WorkloadError(f"expert_imbalance {imbalance}: {self.model.name} has no experts")
+        for layer, experts in enumerate(of_layers):
+            if experts is not None:
+                expert_loads(imbalance, experts, self.parallelism.ep, layer, 1.0)
 
 
 def _takes_adapters(model: Model) -> bool:
@@ -185,7 +198,9 @@ def _draft(deployment: Deployment) -> list[Deployment]:
     """Return the drafting model as a deployment on the same ranks; None if there is none."""
     draft = deployment.speculation.draft if deployment.speculation else None
     return (
-        [] if draft is None else [replace(deployment, model=draft, speculation=None, adapters=None)]
+        []
+        if draft is None
+        else [replace(deployment, model=draft, speculation=None, adapters=None, imbalance=None)]
     )
 
 
@@ -321,6 +336,7 @@ def _pass_of(deployment: Deployment, segment: Segment) -> InferencePass:
         segments=(segment,),
         precisions=running_precisions(deployment),
         distribution=deployment.distribution,
+        imbalance=deployment.imbalance,
         adapters=deployment.adapters,
     )
 
@@ -359,6 +375,7 @@ class _Key:
             deployment.parallelism,
             deployment.precisions,
             deployment.distribution,
+            deployment.imbalance and deployment.imbalance.content,
             deployment.adapters,
             deployment.measured,
             deployment.context,

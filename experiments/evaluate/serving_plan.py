@@ -33,6 +33,7 @@ from experiments.evaluate.serving_instances import (
     deployment_of,
 )
 from experiments.evaluate.serving_scaling import Scaling
+from simulator.imbalance import parse_imbalance
 from simulator.support.errors import QuantityError, WorkloadError
 from simulator.support.input_files import read_text
 from simulator.support.names import did_you_mean, one_of, same_name
@@ -57,6 +58,8 @@ _SCALING = re.compile(
     r"from\s+(\d{1,6})\s+at\s+(\d{1,9}(?:\.\d{1,9})?)\s+requests,\s*(.+?)\s+to\s+start"
 )
 _OUTAGE = re.compile(r"(\d{1,6})\s+from\s+(.+?)(?:\s+to\s+(.+))?")
+_SHARED = " shared"
+"""Ending of the size of a host cache that is one store of all instances."""
 NONE = "none"
 """Value of a decode pool for a study's points without one."""
 Count = Annotated[StrictInt, Field(ge=1, lt=2**60)]
@@ -91,6 +94,9 @@ class ServingPlan(BaseModel):
     adapters, max_loras
         LoRA adapters, each request asking for any: ``8 of rank 16``; and how many of them an
         accelerator holds at once, all if none is given.
+    expert_imbalance
+        How unevenly tokens choose experts (:mod:`simulator.imbalance`), as the power law of the
+        kernels' tables if none is given.
     kernels_from
         Times of kernels on one's own machine: a table, or a profile of PyTorch's
         (:func:`traces.load.own_kernels`); or, of one such instance, iterations in a profile
@@ -102,9 +108,9 @@ class ServingPlan(BaseModel):
     instances, scale, router, prefix_cache, host_cache, decode, kv_transfer, down
         How many there are, how many of them serve by the load (``from 2 at 20 requests, 60 s to
         start``), who gets a request, whether prompts are kept, how much host memory keeps
-        them for each accelerator (``100 GB``), a pool that decodes (``4 x tp 8 on hgx-h200``),
-        whether its caches come whole or layer by layer (:data:`KV_TRANSFERS`), and when instances
-        are down (``2 from 10 s to 40 s``).
+        them for each accelerator (``100 GB``, or ``100 GB shared`` by all instances), a pool that
+        decodes (``4 x tp 8 on hgx-h200``), whether its caches come whole or layer by layer
+        (:data:`KV_TRANSFERS`), and when instances are down (``2 from 10 s to 40 s``).
     requests, rate, concurrency
         What asks, one of them: a file, requests a second (``4/s``), or how many at a time. Of a
         file with one of the others, only the times are replaced.
@@ -134,6 +140,7 @@ class ServingPlan(BaseModel):
     speculation: Annotated[str | None, BeforeValidator(_none)] = None
     adapters: Annotated[str | None, BeforeValidator(_none)] = None
     max_loras: Count | None = None
+    expert_imbalance: Annotated[str | None, BeforeValidator(_none)] = None
     kernels_from: Annotated[str | None, BeforeValidator(_as_text)] = None
     policy: Literal["fcfs", "priority", "slo"] = "fcfs"
     max_tokens: Count | None = None
@@ -235,7 +242,7 @@ def read_serving_plan(path: Path | str) -> ServingPlan:
     files = {
         # A model's name is no folder, even if one beside the file is called so.
         name: resolved(text, Path.exists if name == "kernels_from" else Path.is_file)
-        for name in ("model", "requests", "kernels_from")
+        for name in ("model", "requests", "kernels_from", "expert_imbalance")
         if (text := getattr(plan, name)) is not None
     }
     return plan.model_copy(update={**files, "beside": tuple(map(resolved, plan.beside))})
@@ -276,6 +283,7 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         outages=tuple(map(read_outage, plan.down)),
         by_priority=plan.policy == "priority",
         host_cache=read_host_cache(plan),
+        shares_host_cache=(plan.host_cache or "").endswith(_SHARED),
         patience=_patience(plan),
         scaling=None if plan.scale is None else read_scaling(plan.scale),
         beside=tuple(_neighbour(neighbour, plan, cluster) for neighbour in _others(plan)),
@@ -420,11 +428,13 @@ def read_host_cache(plan: ServingPlan) -> float:
     if not plan.prefix_cache:
         raise WorkloadError("host_cache keeps prompts: leave out --no-prefix-cache")
     try:
-        size = parse_quantity(plan.host_cache, "B")
+        size = parse_quantity(plan.host_cache.removesuffix(_SHARED), "B")
     except QuantityError as error:
         raise WorkloadError(f"host_cache: {error}") from error
     if not 0 < size < math.inf:
-        raise WorkloadError(f"host_cache {plan.host_cache}: give a size such as 100 GB")
+        raise WorkloadError(
+            f"host_cache {plan.host_cache}: give a size such as 100 GB, or 100 GB shared"
+        )
     return size
 
 
@@ -443,6 +453,7 @@ def _deployment(plan: ServingPlan, cluster: str | Cluster, degrees: tuple[int, .
         tokens=plan.max_tokens or engine.tokens,
         sequences=plan.max_sequences or engine.sequences,
     )
+    skew = plan.expert_imbalance
     speculation = None if plan.speculation is None else read_speculation(plan.speculation)
     if speculation is not None and speculation.draft is not None and deployment.parallelism.dp > 1:
         raise WorkloadError(
@@ -454,6 +465,7 @@ def _deployment(plan: ServingPlan, cluster: str | Cluster, degrees: tuple[int, .
         blocks=plan.blocks,
         speculation=speculation,
         adapters=_adapters(plan),
+        imbalance=None if skew is None else parse_imbalance(skew),
     )
 
 

@@ -10,7 +10,7 @@ on the network, outside of this loop: it returns when caches must be sent.
 import math
 from collections.abc import Mapping
 
-from simulator.serving.prefix_cache import PrefixCache, clear_host, evict, name_units
+from simulator.serving.prefix_cache import PrefixCache, clear_host, evict, name_units, store_units
 from simulator.serving.schedulers import (
     ADAPTERS,
     AWAITS,
@@ -126,11 +126,12 @@ def _worker(run: RunState, number: int) -> Worker:
     """Return a worker's slice of the state."""
     caches = run.caches
     row = number if number < caches.nodes.shape[0] else 0
+    host = 0 if run.fleet[0].first.rules.shares_host else row
     return Worker(
         run.states,
         run.running[number],
         run.counters[number],
-        PrefixCache(caches.offset, caches.entries, caches.nodes[row]),
+        PrefixCache(caches.offset, caches.entries, caches.nodes[row], caches.nodes[host]),
         run.slots[number],
     )
 
@@ -391,7 +392,8 @@ def _evacuate(run: RunState, worker: Worker, lost: int) -> int:
     counters[UNREAD] = 0
     if rules.unit:
         evict(worker.cache, int(counters[KEPT]), rules.unit // rules.block, 0)
-        clear_host(worker.cache)
+        if not rules.shares_host:
+            clear_host(worker.cache)
         counters[KEPT] = 0
     return lost
 
@@ -508,13 +510,10 @@ def _advance(rules: RuleRecord, worker: Worker, request: int, begun: float) -> b
     before = int(state.computed)
     state.computed += planned
     if PREFIXES and rules.unit and before < state.prompt:
-        freed_copies = name_units(
-            worker.cache,
-            request,
-            before // rules.unit,
-            int(state.computed) // rules.unit,
-            rules.merges,
-        )
+        known, now = before // rules.unit, int(state.computed) // rules.unit
+        freed_copies = name_units(worker.cache, request, known, now, rules.merges)
+        if rules.shares_host and rules.host_units:
+            store_units(worker.cache, request, known, now, rules.host_units)
         worker.counters[FREE] += freed_copies * (rules.unit // rules.block)
     if state.computed < state.prompt + state.generated:
         return False

@@ -35,11 +35,15 @@ NodeRows = Annotated[np.ndarray[tuple[int, int], Any], NODE]
 
 
 class PrefixCache(NamedTuple):
-    """The cache of one worker, ``nodes``, and the units of all prompts, CSR."""
+    """The cache of one worker, ``nodes``, and the units of all prompts, CSR.
+
+    ``host`` are the nodes with the units in its host memory: its own, or those of all workers.
+    """
 
     offset: Longs
     entries: Entries
     nodes: Nodes
+    host: Nodes
 
 
 @hot_loop
@@ -153,7 +157,7 @@ def hosted_units(cache: PrefixCache, request: int, count: int) -> int:
     """Count the units after a prompt's first ``count`` that are in host memory, up to a gap."""
     first, last = cache.offset[request] + count, cache.offset[request + 1]
     for entry in range(first, last):
-        if not cache.nodes[cache.entries[entry].unit].hosted:
+        if not cache.host[cache.entries[entry].unit].hosted:
             return int(entry - first)
     return int(last - first)
 
@@ -167,34 +171,42 @@ def take_from_host(cache: PrefixCache, request: int, first: int, last: int) -> N
 
 
 @hot_loop
+def store_units(cache: PrefixCache, request: int, first: int, last: int, room: int) -> None:
+    """Copy computed units of a prompt to host memory, in which all workers find them."""
+    begin = cache.offset[request]
+    for entry in range(begin + first, min(begin + last, cache.offset[request + 1])):
+        _keep_in_host(cache, cache.entries[entry].unit, room)
+
+
+@hot_loop
 def clear_host(cache: PrefixCache) -> None:
     """Clear host memory."""
-    end = cache.nodes.shape[0] - 1
-    while cache.nodes[end].hosted:
-        _leave_host(cache, cache.nodes[end].later)
+    end = cache.host.shape[0] - 1
+    while cache.host[end].hosted:
+        _leave_host(cache, cache.host[end].later)
 
 
 @hot_loop
 def _keep_in_host(cache: PrefixCache, unit: int, room: int) -> None:
     """Add a unit to host memory, as the latest; the earliest is dropped if there is no room."""
-    end = cache.nodes.shape[0] - 1
-    if cache.nodes[unit].hosted:
+    end = cache.host.shape[0] - 1
+    if cache.host[unit].hosted:
         _leave_host(cache, unit)
-    if cache.nodes[end].hosted >= room:
-        _leave_host(cache, cache.nodes[end].later)
-    last = cache.nodes[end].earlier
-    cache.nodes[last].later, cache.nodes[unit].earlier = unit, last
-    cache.nodes[unit].later, cache.nodes[end].earlier = end, unit
-    cache.nodes[unit].hosted = 1
-    cache.nodes[end].hosted += 1
+    if cache.host[end].hosted >= room:
+        _leave_host(cache, cache.host[end].later)
+    last = cache.host[end].earlier
+    cache.host[last].later, cache.host[unit].earlier = unit, last
+    cache.host[unit].later, cache.host[end].earlier = end, unit
+    cache.host[unit].hosted = 1
+    cache.host[end].hosted += 1
 
 
 @hot_loop
 def _leave_host(cache: PrefixCache, unit: int) -> None:
-    earlier, later = cache.nodes[unit].earlier, cache.nodes[unit].later
-    cache.nodes[earlier].later, cache.nodes[later].earlier = later, earlier
-    cache.nodes[unit].hosted = 0
-    cache.nodes[cache.nodes.shape[0] - 1].hosted -= 1
+    earlier, later = cache.host[unit].earlier, cache.host[unit].later
+    cache.host[earlier].later, cache.host[later].earlier = later, earlier
+    cache.host[unit].hosted = 0
+    cache.host[cache.host.shape[0] - 1].hosted -= 1
 
 
 @hot_loop

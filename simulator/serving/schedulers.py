@@ -83,6 +83,8 @@ class Rules(NamedTuple):
         Most tokens to which data-parallel ranks are padded, and 1: with chunks of prompts as well.
     host_units
         Capacity of host memory for units evicted from the device; 0: none.
+    shares_host
+        1: host memory is one store of all workers, which has units as soon as they are computed.
     patience
         Time (s) from its arrival to its first token beyond which a waiting request yields to
         others; 0: none does.
@@ -110,6 +112,7 @@ class Rules(NamedTuple):
     patience: float
     balance: int = 0
     adapters: int = 0
+    shares_host: int = 0
 
 
 RULES = numbers_of(Rules)
@@ -607,7 +610,8 @@ def _load(rules: RuleRecord, worker: Worker, request: int, units: int) -> None:
     known = _cached_tokens(rules, units, int(state.prompt + state.generated))
     worker.counters[LOADED] += state.computed - known
     whole = max(units, int(state.computed) // rules.unit)
-    take_from_host(cache, request, units, whole)
+    if not rules.shares_host:
+        take_from_host(cache, request, units, whole)
     # It holds blocks of its own; of a unit cached by others meanwhile, their copy.
     _hold(rules, worker, request, int(state.computed))
     freed_copies = name_units(cache, request, units, whole, rules.merges)

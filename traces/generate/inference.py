@@ -13,12 +13,13 @@ others depend on the number of tokens, and those of the head on the number of se
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from simulator.imbalance import Imbalance
 from simulator.support.errors import WorkloadError
 from simulator.support.names import one_of
 from traces.generate.kernel_times import Attention, ExpertGemms, Gemm, Shape, Streaming, work_of
 from traces.generate.kernel_times import LatentAttention as LatentScores
 from traces.generate.layer_kernels import NO_WORK, Kernel, Work
-from traces.generate.layers import Exchange, Exchanges, LayerPart, ModelBlock, divided
+from traces.generate.layers import Exchange, Exchanges, LayerPart, ModelBlock, divided, expert_loads
 from traces.generate.model import (
     Experts,
     GatedDelta,
@@ -128,6 +129,8 @@ class InferencePass:
         Of the checkpoint's parts.
     distribution
         How tokens choose experts, as named in tables of grouped products.
+    imbalance
+        How they choose by a histogram or a law, in place of that; the busiest rank sets the pace.
     adapters
         Adapters, of which each token uses one; for dense models with grouped attention.
     decode_rows
@@ -146,6 +149,7 @@ class InferencePass:
     tokens: float = 0.0
     precisions: Precisions = Precisions()
     distribution: str = "power_law_1.2"
+    imbalance: Imbalance | None = None
     adapters: Adapters | None = None
     decode_rows: int = 1
 
@@ -199,6 +203,7 @@ def pass_chunks(batch: MicroBatch) -> list[list[ModelBlock]] | None:
         parallelism=replace(p, dp=1, pp=1),
         segments=(Segment(batch.sequences, batch.new_tokens, batch.context),),
         precisions=Precisions(attention=recipe, network=recipe, experts=recipe),
+        imbalance=batch.imbalance,
     )
     embedding, *layers, head = pass_blocks(run)
     return divided(layers, (embedding, head), p.chunks)
@@ -214,7 +219,7 @@ def embedding_block(batch: InferencePass) -> ModelBlock:
 def layer_block(batch: InferencePass, index: int) -> ModelBlock:
     """Return one layer: attention or a gated delta net, and a network or experts."""
     experts = batch.model.experts_at(index)
-    network = _network(batch) if experts is None else _experts(batch, experts)
+    network = _network(batch) if experts is None else _experts(batch, experts, index)
     parameters = layer_parameters(batch.model, index)
     return ModelBlock((attention_part(batch, index), *network), parameters, is_layer=True)
 
@@ -461,7 +466,7 @@ def _dense(batch: InferencePass, width: float) -> tuple[Kernel, ...]:
     )
 
 
-def _experts(batch: InferencePass, experts: Experts) -> tuple[LayerPart, ...]:
+def _experts(batch: InferencePass, experts: Experts, layer: int) -> tuple[LayerPart, ...]:
     """Router, grouped products of the experts, and shared experts beside them.
 
     Every tensor rank has all tokens: it computes its experts, or its part of each, and one
@@ -469,7 +474,18 @@ def _experts(batch: InferencePass, experts: Experts) -> tuple[LayerPart, ...]:
     scatter the sums after them (vLLM's ``allgather_reducescatter``, TensorRT-LLM's attention DP).
     """
     p, hidden = batch.parallelism, batch.model.hidden
-    tokens, chosen = batch.tokens * p.dp, experts.top_k / p.ep
+    tokens, chosen, load = batch.tokens * p.dp, experts.top_k / p.ep, 1.0
+    held, distribution = experts.count / p.ep, batch.distribution
+    if batch.imbalance is not None:
+        ranks = expert_loads(batch.imbalance, experts, p.ep, layer, tokens)
+        load, read = max(zip(ranks.loads, ranks.visited, strict=True))
+        distribution = "balanced"
+        # Of an even choice as many experts are read by one row each, or have all rows.
+        if tokens * chosen * load <= held:
+            tokens = read / (chosen * load)
+        else:
+            held = read
+    chosen *= load
     if _is_wide(batch, experts):
         # A rank receives and computes only the tokens of its experts.
         tokens, chosen = tokens * chosen, 1.0
@@ -478,9 +494,9 @@ def _experts(batch: InferencePass, experts: Experts) -> tuple[LayerPart, ...]:
         chosen=chosen,
         hidden=hidden,
         intermediate=experts.hidden / p.expert_tp,
-        experts=experts.count / p.ep,
+        experts=held,
         dtype=batch.precisions.experts,
-        distribution=batch.distribution,
+        distribution=distribution,
     )
     kernels = (
         _norm(batch),
@@ -491,7 +507,7 @@ def _experts(batch: InferencePass, experts: Experts) -> tuple[LayerPart, ...]:
     routed = (_kernel("experts", grouped),)
     if p.dp == 1:
         return (_part("experts", (*kernels, *routed), after=_summed(batch)),)
-    dispatch, combine = _dispatched(batch, experts)
+    dispatch, combine = _dispatched(batch, experts, load)
     return (
         _part("shared", kernels, after=_summed(batch) if experts.shared else ()),
         _part("experts", routed, before=(dispatch,), after=(combine,)),
@@ -506,18 +522,18 @@ def _is_wide(batch: InferencePass, experts: Experts) -> bool:
     return batch.parallelism.dp > 1 and batch.parallelism.ep > experts.top_k
 
 
-def _dispatched(batch: InferencePass, experts: Experts) -> tuple[Exchange, Exchange]:
+def _dispatched(batch: InferencePass, experts: Experts, load: float) -> tuple[Exchange, Exchange]:
     """Send tokens to the experts of data-parallel ranks, and bring the results back.
 
     Ranks gather all tokens unless there are more ranks than experts per token: then each token is
     sent to those ranks alone, in 8 bits, and comes back in 16 (DeepEP's kernels, github
-    deepseek-ai/DeepEP).
+    deepseek-ai/DeepEP); the port of the busiest, which gets ``load`` times the mean, limits both.
     """
     p, hidden = batch.parallelism, batch.model.hidden
     if not _is_wide(batch, experts):
         size = batch.tokens * p.dp * hidden * _HALF
         return Exchange("all_gather", "ep", size), Exchange("reduce_scatter", "ep", size)
-    visits = batch.tokens / p.tp * experts.top_k * hidden
+    visits = batch.tokens / p.tp * experts.top_k * hidden * load
     return Exchange("all_to_all", "ep", visits), Exchange("all_to_all", "ep", _HALF * visits)
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.imbalance import Imbalance
 from simulator.shares import Shares, of_bytes
 from traces.generate.framework import NONE
 from traces.generate.layer_kernels import (
@@ -457,7 +458,8 @@ def _spread_experts(batch: MicroBatch, experts: Experts, layer: int) -> tuple[La
     """
     p = batch.parallelism
     sent = batch.sharded_tokens * experts.top_k * batch.model.hidden * batch.element_bytes
-    tokens_asked = _expert_loads(batch, experts, layer)
+    tokens = batch.tokens * p.expert_tp / p.tp * p.ep
+    tokens_asked = expert_loads(batch.imbalance, experts, p.ep, layer, tokens)
     to_experts = Exchange("all_to_all", "ep", sent)
     if tokens_asked.loads:
         size, shares = of_bytes(np.tile(np.array(tokens_asked.loads) * sent / p.ep, (p.ep, 1)))
@@ -487,7 +489,7 @@ def _spread_experts(batch: MicroBatch, experts: Experts, layer: int) -> tuple[La
     return router, shared, routed
 
 
-class _ExpertLoads(NamedTuple):
+class ExpertLoads(NamedTuple):
     """Load of the experts of each expert-parallel rank.
 
     ``loads`` are tokens over the mean, ``visited`` the number of experts read from memory; both are
@@ -499,20 +501,21 @@ class _ExpertLoads(NamedTuple):
     visited: tuple[float, ...] = ()
 
 
-def _expert_loads(batch: MicroBatch, experts: Experts, layer: int) -> _ExpertLoads:
-    p = batch.parallelism
-    ep, tokens = p.ep, batch.tokens * p.expert_tp / p.tp * p.ep
+def expert_loads(
+    imbalance: Imbalance | None, experts: Experts, ep: int, layer: int, tokens: float
+) -> ExpertLoads:
+    """Return the load of the experts of ``ep`` ranks, for which ``tokens`` choose independently."""
     mean = _visited(experts, experts.count // ep, tokens)
-    if batch.imbalance is None:
-        return _ExpertLoads(mean)
-    popular = batch.imbalance.popularity(ep, experts.count, layer)
-    if batch.imbalance.factor is None:
-        of_experts = batch.imbalance.of_experts(experts.count, layer)
+    if imbalance is None:
+        return ExpertLoads(mean)
+    popular = imbalance.popularity(ep, experts.count, layer)
+    if imbalance.factor is None:
+        of_experts = imbalance.of_experts(experts.count, layer)
     else:
         of_experts = np.repeat(popular * ep / experts.count, experts.count // ep)
     chosen = np.minimum(1.0, experts.top_k * of_experts)
     visited = (1 - (1 - chosen) ** tokens).reshape(ep, -1).sum(axis=1)
-    return _ExpertLoads(mean, tuple((popular * ep).tolist()), tuple(visited.tolist()))
+    return ExpertLoads(mean, tuple((popular * ep).tolist()), tuple(visited.tolist()))
 
 
 def _kernels_at_load(

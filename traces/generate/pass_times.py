@@ -126,7 +126,10 @@ def _layers(batch: InferencePass) -> list[tuple[ModelBlock, int]]:
     """Return the distinct layers, and the number of each."""
     model, counts = batch.model, dict[tuple[object, ...], list[int]]()
     for index in range(model.layers):
+        kind: tuple[object, ...]
         kind = (model.window_at(index), model.delta_at(index), model.experts_at(index))
+        if batch.imbalance is not None and batch.imbalance.varies and kind[-1] is not None:
+            kind = (*kind, index)
         counts.setdefault(kind, []).append(index)
     return [(layer_block(batch, layers[0]), len(layers)) for layers in counts.values()]
 

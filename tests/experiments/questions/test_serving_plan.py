@@ -8,7 +8,7 @@ import pytest
 
 from experiments.evaluate.serving_changes import with_more
 from experiments.evaluate.serving_clients import Slo
-from experiments.evaluate.serving_fleets import serve
+from experiments.evaluate.serving_fleets import InstanceRun, serve
 from experiments.evaluate.serving_instances import instance_surface, memory_use
 from experiments.evaluate.serving_plan import (
     check_plan,
@@ -182,6 +182,46 @@ def test_adapters_of_experts_are_refused():
         check_plan(serving_plan(model="llama-3.1-8b", rate="1/s", adapters="eight"))
 
 
+def test_experts_of_an_uneven_choice_set_the_pace_by_their_busiest_rank(tmp_path):
+    """An even histogram is as the tables of an even choice; the busiest rank's factor multiplies
+    large batches, whether a factor or a histogram says so; fewer experts are read by few tokens."""
+
+    def tokens(imbalance, **degrees):
+        fields = {"model": "qwen3-30b-a3b", "rate": "1/s", "expert_imbalance": imbalance}
+        deployment = instances_of(serving_plan(**fields, **degrees), "hgx-h100").deployment
+        table = instance_surface(deployment)
+        return table.tokens + (table.shared if degrees.get("dp", 1) > 1 else 0.0)
+
+    for name, busy in (("even", 1), ("uneven", 2)):
+        weights = [busy if expert < 32 else (4 - busy) / 3 for expert in range(128)]
+        rows = "".join(f"{expert},{300 * weight:.0f}\n" for expert, weight in enumerate(weights))
+        (tmp_path / f"{name}.csv").write_text("expert,tokens\n" + rows)
+    even, uneven = (str(tmp_path / f"{name}.csv") for name in ("even", "uneven"))
+    for degrees in ({"tp": 4, "ep": 4}, {"dp": 4, "ep": 4}, {"dp": 16, "ep": 16}):
+        usual, flat = tokens(None, **degrees), tokens(even, **degrees)
+        assert flat[64:] == pytest.approx(usual[64:], rel=0.2)
+        assert (tokens("1.5", **degrees)[1024:] > flat[1024:]).all()
+    of_file, of_factor = tokens(uneven, tp=4, ep=4), tokens("2", tp=4, ep=4)
+    assert of_file[512:] == pytest.approx(of_factor[512:], rel=0.01)
+    assert tokens("zipf:1.2")[16] < 0.8 * tokens("zipf:0")[16]
+    wide = {"dp": 16, "ep": 16}
+    large = [tokens(each, **wide)[8192] for each in ("1", "2", "4")]
+    assert large[2] - large[1] == pytest.approx(2 * (large[1] - large[0]), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model": "llama-3.1-8b", "expert_imbalance": "1.5"}, "has no experts"),
+        ({"model": "qwen3-30b-a3b", "expert_imbalance": "1.5"}, "busiest of 1 ranks"),
+        ({"model": "qwen3-30b-a3b", "expert_imbalance": "banana"}, "banana"),
+    ],
+)
+def test_an_imbalance_that_cannot_be_is_refused(fields, said):
+    with pytest.raises(TwofoldError, match=said):
+        instances_of(serving_plan(rate="1/s", **fields), "hgx-h100")
+
+
 def test_a_trace_comes_as_often_as_is_asked_with_its_own_lengths(tmp_path):
     file = tmp_path / "r.csv"
     rows = [f"{100 * n},{500 + n},{5 + n % 7}" for n in range(40)]
@@ -266,6 +306,25 @@ def test_host_memory_serves_what_the_device_lost_and_is_never_slower():
     assert (small.ttft <= device.ttft + 1e-12).all()
     assert large.ttft.sum() < 0.6 * device.ttft.sum()
     assert large.totals["decoded_tokens"] == device.totals["decoded_tokens"]
+
+
+def test_a_store_has_for_every_instance_what_any_computed():
+    """Each of two instances gets every family; with the store it is computed once, and the second
+    time copied at the rate of the slower of PCIe and network; alone each computes its own."""
+    fields = {"model": "llama-3.1-8b", "rate": "1/s", "router": "round-robin", "instances": 16}
+    load, run = hashed(families=3, count=64), dict[str, InstanceRun]()
+    for size in ("100 GB", "100 GB shared"):
+        run[size] = serve(instances_of(serving_plan(**fields, host_cache=size), "hgx-h100"), load)
+    own, store = run.values()
+    assert own.totals["loaded_tokens"] == 0, "the device has what each computed itself"
+    computed = [(each.found < 4000).sum() for each in (own, store)]
+    assert computed == [48, 3]
+    cluster = load_cluster("hgx-h100")
+    rates = (each.bandwidth * each.efficiency for each in (cluster.pcie, cluster.scale_out))
+    copied = store.found.max() * 131_072 / min(rates)
+    at_client = 30e-3 + 4096 * 10e-6  # vLLM's first token, and its 16 tokens' iteration
+    copies = np.median(store.ttft[3:16]) - at_client
+    assert copied < copies < copied + 0.015 < own.ttft[3] - at_client
 
 
 def test_nothing_is_copied_where_computing_is_faster():

@@ -260,10 +260,10 @@ class Contracted:
     Of a step that ``repeats`` the first point is the start of the step before, whose end is the
     last but one. Calls of both steps have the same numbers.
 
-    Point ``v`` waits for ``source[offset[v]:offset[v + 1]]``, with the same rows of ``weight``,
-    shape ``(edges, 1 + len(parts))``: the first column is never scaled, the others belong to
-    ``parts``. ``call`` is the call that starts at a point, -1 for none. ``ops`` and ``edges`` count
-    those of the workload it was contracted from.
+    Point ``v`` waits for ``source[offset[v]:offset[v + 1]]``, equal ones in a row, with the same
+    rows of ``weight``, shape ``(edges, 1 + len(parts))``: the first column is never scaled, the
+    others belong to ``parts``. ``call`` is the call that starts at a point, -1 for none. ``ops``
+    and ``edges`` count those of the workload it was contracted from.
     """
 
     parts: tuple[What, ...]
@@ -357,18 +357,19 @@ def _edge_list(workload: Workload, parts: tuple[What, ...]) -> _EdgeList:
         first,
         after,
     ]
-    weight: list[Floats] = [np.zeros((len(points), 1 + len(parts))) for points in source]
+    ends = np.cumsum([len(points) for points in source])
+    weight = np.zeros((ends[-1], 1 + len(parts)))
+    _add_durations(weight[: ends[0]], workload, of, parts)
     # The lag of a launch scales with the host.
     host = _columns(parts)[np.where(workload.what[of] == What.HOST, What.HOST, What.COLLECTIVE)]
-    weight[0][np.arange(len(of)), host] += edges.lag
-    weight[0] += _durations(workload, of, parts)
-    weight[1][:, 0] = workload.calls.late[workload.call[member]]
-    weight[2] = _durations(workload, leaf, parts)
-    weight[3][:, 0] = workload.ready[first]
+    weight[np.arange(ends[0]), host] += edges.lag
+    weight[ends[0] : ends[1], 0] = workload.calls.late[workload.call[member]]
+    _add_durations(weight[ends[1] : ends[2]], workload, leaf, parts)
+    weight[ends[2] : ends[3], 0] = workload.ready[first]
     return _EdgeList(
-        np.concatenate(source).astype(np.int32),
-        np.concatenate(target).astype(np.int32),
-        np.concatenate(weight),
+        np.concatenate(source, dtype=np.int32, casting="same_kind"),
+        np.concatenate(target, dtype=np.int32, casting="same_kind"),
+        weight,
     )
 
 
@@ -379,15 +380,15 @@ def _columns(parts: tuple[What, ...]) -> NDArray[np.intp]:
     return column
 
 
-def _durations(workload: Workload, ops: Ints | Longs, parts: tuple[What, ...]) -> Floats:
-    """Durations of ops (s), in the columns of their parts, shape ``(ops, 1 + parts)``."""
-    weight = np.zeros((len(ops), 1 + len(parts)))
+def _add_durations(
+    weight: Floats, workload: Workload, ops: Ints | Longs, parts: tuple[What, ...]
+) -> None:
+    """Add durations of ops (s) in the columns of their parts, shape ``(ops, 1 + parts)``."""
     column = _columns(parts)
     of_part = column[workload.part[ops]]
     if What.BUS in parts:
         of_part[workload.over_bus[ops]] = column[What.BUS]
-    weight[np.arange(len(ops)), of_part] = workload.duration[ops]
-    return weight
+    weight[np.arange(len(ops)), of_part] += workload.duration[ops]
 
 
 def _end_points(workload: Workload) -> NDArray[np.integer]:
@@ -409,7 +410,8 @@ def _two_steps(workload: Workload, web: _EdgeList, parts: tuple[What, ...]) -> _
     source, target = web.source.astype(np.int64), web.target.astype(np.int64)
     later = source != begin
     joint = joints(workload)
-    weight = _durations(workload, joint.source, parts)
+    weight = np.zeros((len(joint.source), 1 + len(parts)))
+    _add_durations(weight, workload, joint.source, parts)
     weight[:, 0] += joint.lag
     first_source = np.where(source == begin, 2 * of_step, source)
     first_target = np.where(target == finish, 2 * of_step + 1, target)
@@ -459,7 +461,8 @@ def _renumbered(
 ) -> Contracted:
     """Renumber the remaining points in topological order, and sort the edges by target.
 
-    The ends of steps come last: nothing waits for them.
+    Parallel edges are adjacent before, and stay so. The ends of steps come last: nothing waits for
+    them.
     """
     begin = len(order) - 1 - steps
     used = np.zeros(len(order), dtype=np.bool_)

@@ -108,7 +108,9 @@ def _start_times(graph: Contracted, points: Points, first: int) -> Floats:
     """Return the starts of the points from ``first`` on."""
     start = np.empty((len(graph) - first, len(points)))
     if start.size:
-        edges = _Edges(graph.offset, graph.source, graph.weight)
+        edges, scale = _Edges(graph.offset, graph.source, graph.weight), points.scales(graph.parts)
+        if len(points) >= _LEAST_BLOCK and len(graph.source) and (scale == scale[:, :1]).all():
+            edges, scale = _longest(edges, scale[:, 0]), scale[:1]
         is_call = graph.call >= 0
         row = np.full(len(graph), -1, dtype=np.int32)
         factor = np.zeros(len(graph))
@@ -118,8 +120,25 @@ def _start_times(graph: Contracted, points: Points, first: int) -> Floats:
         block = min(_BLOCK, len(points), max(_LEAST_BLOCK, _MOST_ENDS // len(graph)))
         scratch = _Scratch(np.empty((len(graph), block)), np.empty(block))
         for begin in range(0, len(points), block):
-            _sweep(edges, calls, points.scales(graph.parts), scratch, start, begin)
+            _sweep(edges, calls, scale, scratch, start, begin)
     return start
+
+
+def _longest(edges: _Edges, scale: Floats) -> _Edges:
+    """Keep the longest of parallel edges, for scenarios that all have the same scales.
+
+    Its length is the sum of :func:`_edge_lengths`, and a maximum commutes with the rounding of a
+    sum: the starts are the same to the last bit.
+    """
+    offset, source, weight = edges
+    length = weight[:, 0].copy()
+    for part in range(1, len(scale)):
+        length += weight[:, part] * scale[part]
+    is_first = np.append(True, source[1:] != source[:-1])  # parallel edges are adjacent
+    is_first[offset[:-1][np.diff(offset) > 0]] = True
+    first = np.flatnonzero(is_first)
+    longest = np.maximum.reduceat(length, first)[:, None]
+    return _Edges(np.searchsorted(first, offset), source[first], longest)
 
 
 @hot_loop(nan_free=True)

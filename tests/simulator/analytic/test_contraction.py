@@ -67,11 +67,12 @@ def test_without_overlap_it_is_what_the_flow_engine_says(case, scale):
 
 @given(case=cases(), data=st.data(), count=st.sampled_from([1, 7, 129, 300]))
 def test_scenarios_do_not_know_of_each_other(case, data, count):
-    """Blocks of scenarios of any width: each is answered as if it were alone."""
+    """Blocks of scenarios of any width, of equal scales or not: each is answered as if alone."""
     workload, network = case
     one = points(workload, network)
     some = st.lists(st.floats(0, 4), min_size=count, max_size=count)
     times, compute = (np.array(data.draw(some)) for _ in range(2))
+    compute = data.draw(st.sampled_from([compute, np.full(count, 0.7)]))
     graph = contract(workload)
     many = Points(one.cost * times, one.row, one.factor, {What.COMPUTE: compute})
     alone = [

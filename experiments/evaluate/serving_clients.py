@@ -5,14 +5,19 @@ it first, with lengths uniform from 0.8 to 1.0 of the nominal, under a semaphore
 InferenceX, ``utils/bench_serving/benchmark_serving.py``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.serving.schedulers import Columns
-from traces.requests.table import Requests, random_lengths
+from simulator.serving.state import Prefixes
+from simulator.support.arrays import Floats, Longs, offsets
+from simulator.support.errors import WorkloadError
+from traces.generate.model import Model
+from traces.requests.table import Hashes, Requests, random_lengths
 
 _ROUNDS = 10
 """Prompts of InferenceX's client, as a multiple of its concurrency."""
@@ -77,3 +82,95 @@ def requests_of(client: Closed, seed: int) -> Columns | Requests:
     prompt = random_lengths(generator, client.input_tokens, client.spread, count)
     output = random_lengths(generator, client.output_tokens, client.spread, count)
     return Columns(np.zeros(count), prompt, output, np.full(count, -1))
+
+
+def columns_of(requests: Requests) -> Columns:
+    """Return a table of requests as columns for the loop."""
+    session = requests.session
+    alone = np.full(len(requests), -1, np.int64)
+    return Columns(
+        requests.arrival,
+        requests.prompt,
+        requests.output,
+        alone if session is None else session,
+        requests.priority,
+        requests.adapter,
+    )
+
+
+def check_lengths(model: Model, requests: Requests) -> None:
+    """Refuse requests that are longer than the model allows.
+
+    Raises
+    ------
+    WorkloadError
+        If there is one; names it.
+    """
+    tokens = requests.prompt + requests.output
+    number = int(np.argmax(tokens))
+    if model.longest is not None and tokens[number] > model.longest:
+        raise WorkloadError(
+            f"{requests.source}: request {number} has {requests.prompt[number]} tokens and asks for"
+            f" {requests.output[number]}, but {model.name} takes at most {model.longest} in total"
+        )
+
+
+def prefixes_of(prompt: Longs, hashes: Hashes) -> Prefixes:
+    """Return the full units of prompts: engines cache no partial block."""
+    full = prompt // hashes.tokens
+    begins = np.repeat(hashes.offset[:-1], full)
+    offset = offsets(full)
+    entries = begins + np.arange(offset[-1]) - np.repeat(offset[:-1], full)
+    _, units = np.unique(hashes.ids[entries], return_inverse=True)
+    return Prefixes(offset, np.ascontiguousarray(units, dtype=np.int64))
+
+
+class InstanceRun(NamedTuple):
+    """Times of requests (s) at the client, and sums over the run.
+
+    ``moved`` is the time from the end of prefill until the cache is at the worker that decodes, 0
+    if that is the same. ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its
+    first token, NaN if it has no other; ``gaps`` is a histogram of times between tokens
+    (:func:`simulator.serving.state.gap_quantile`), ``found`` the cached tokens of each prompt,
+    ``worker`` the worker that prefilled it, ``priority`` its priority. ``unserved`` requests, of
+    all models, had not ended when the run was interrupted; all others have a row. ``iterations``
+    are the first ones (:class:`simulator.serving.state.RunState`, ``log``), ``held`` is the mean
+    number of instances held, and ``stages`` their pipeline stages. ``link_use`` is the share of
+    time for which caches keep the busiest link busy. ``beside`` are the runs of the models beside.
+    """
+
+    arrived: Floats
+    ttft: Floats
+    tpot: Floats
+    end_to_end: Floats
+    queued: Floats
+    moved: Floats
+    found: Longs
+    worker: Longs
+    priority: Longs
+    totals: np.void
+    gaps: Floats
+    unserved: int
+    iterations: NDArray[np.void]
+    held: float
+    stages: int
+    link_use: float
+    beside: "tuple[InstanceRun, ...]" = ()
+
+    def track(self, number: int) -> str:
+        """Name the instance of an iteration, and its batch if several are in flight."""
+        instance, batch = divmod(number, self.stages)
+        return f"instance {instance + 1}" + (f", batch {batch + 1}" if self.stages > 1 else "")
+
+
+def token_rate(runs: Sequence[InstanceRun]) -> float:
+    """Return the tokens per second of all accelerators, over all runs."""
+    tokens = sum(float(run.totals["decoded_tokens"]) for run in runs)
+    return tokens / sum(float(run.totals["end"]) for run in runs)
+
+
+def busy_share(runs: Sequence[InstanceRun]) -> float:
+    """Return the share of the time in which iterations run, the mean over instances held."""
+    busy = [run.totals["decode_time"] + run.totals["prefill_time"] for run in runs]
+    held = [run.held * run.totals["end"] for run in runs]
+    return float(np.sum(busy) / np.sum(held))

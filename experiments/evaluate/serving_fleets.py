@@ -10,22 +10,24 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments.evaluate.serving_clients import (
     Closed,
+    InstanceRun,
     Load,
     Slo,
+    busy_share,
+    check_lengths,
+    columns_of,
     is_deterministic,
+    prefixes_of,
     requests_of,
     table_of,
+    token_rate,
     tokens_of,
 )
 from experiments.evaluate.serving_instances import (
-    CacheTransfers,
     Deployment,
-    Part,
-    Shares,
     adapter_bytes,
     cache_bytes,
     instance_surface,
@@ -33,8 +35,8 @@ from experiments.evaluate.serving_instances import (
     parts_of,
     stage_share,
 )
-from experiments.evaluate.serving_scaling import Autoscaler, Scaling
-from experiments.scenario.timed_calls import collective_time
+from experiments.evaluate.serving_scaling import Autoscaler, Outage, Scaling
+from experiments.scenario.timed_calls import CacheTransfers, Computed, Part, collective_time
 from simulator.serving.engines import RESERVES
 from simulator.serving.loop import (
     PAUSED,
@@ -49,7 +51,7 @@ from simulator.serving.loop import (
     serving_loop,
 )
 from simulator.serving.schedulers import LATE, SCHEDULERS, Columns, Rules
-from simulator.serving.state import Client, Fleet, Host, Pool, Prefixes, RunState, run_state
+from simulator.serving.state import Client, Fleet, Host, Pool, RunState, run_state
 from simulator.serving.surface import Batch, iteration_time
 from simulator.support.arrays import Floats, Longs, offsets
 from simulator.support.errors import ClusterError, WorkloadError
@@ -58,7 +60,7 @@ from simulator.support.names import one_of
 from simulator.support.quantities import CENTURY
 from topologies import Cluster
 from topologies.cluster.bill import TokenCost, bill_of, token_cost
-from traces.requests.table import Hashes, Requests
+from traces.requests.table import Requests
 
 _STEPS_OF_RUN = 200_000
 """Steps of the limit ``work`` that a run costs at least: three milliseconds."""
@@ -77,18 +79,6 @@ KV_TRANSFERS = ("whole", "layerwise")
 """When caches go to the pool that decodes: whole, after the prompt has been read (vLLM's
 NixlConnector, which pulls them), or each layer once it is computed (``save_kv_layer`` of vLLM's
 connectors; Mooncake, arXiv 2407.00079, section 4)."""
-
-
-class Outage(NamedTuple):
-    """An instance, counted from 0, that is down between two times (s); infinite if for good.
-
-    It loses its cache and its requests in progress, which restart elsewhere. An instance that
-    starts late is down from the beginning.
-    """
-
-    instance: int
-    begin: float
-    end: float
 
 
 class Neighbour(NamedTuple):
@@ -259,62 +249,11 @@ class Instances:
         return sum(map(tokens_of, [load, *(each.load for each in self.beside)]))
 
 
-class InstanceRun(NamedTuple):
-    """Times of requests (s) at the client, and sums over the run.
-
-    ``moved`` is the time from the end of prefill until the cache is at the worker that decodes, 0
-    if that is the same. ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its
-    first token, NaN if it has no other; ``gaps`` is a histogram of times between tokens
-    (:func:`simulator.serving.state.gap_quantile`), ``found`` the cached tokens of each prompt,
-    ``worker`` the worker that prefilled it, ``priority`` its priority. ``unserved`` requests, of
-    all models, had not ended when the run was interrupted; all others have a row. ``iterations``
-    are the first ones (:class:`simulator.serving.state.RunState`, ``log``), ``held`` is the mean
-    number of instances held, and ``stages`` their pipeline stages. ``link_use`` is the share of
-    time for which caches keep the busiest link busy. ``beside`` are the runs of the models beside.
-    """
-
-    arrived: Floats
-    ttft: Floats
-    tpot: Floats
-    end_to_end: Floats
-    queued: Floats
-    moved: Floats
-    found: Longs
-    worker: Longs
-    priority: Longs
-    totals: np.void
-    gaps: Floats
-    unserved: int
-    iterations: NDArray[np.void]
-    held: float
-    stages: int
-    link_use: float
-    beside: "tuple[InstanceRun, ...]" = ()
-
-    def track(self, number: int) -> str:
-        """Name the instance of an iteration, and its batch if several are in flight."""
-        instance, batch = divmod(number, self.stages)
-        return f"instance {instance + 1}" + (f", batch {batch + 1}" if self.stages > 1 else "")
-
-
-def token_rate(runs: Sequence[InstanceRun]) -> float:
-    """Return the tokens per second of all accelerators, over all runs."""
-    tokens = sum(float(run.totals["decoded_tokens"]) for run in runs)
-    return tokens / sum(float(run.totals["end"]) for run in runs)
-
-
 def held_ranks(instances: Instances, runs: Sequence[InstanceRun]) -> float:
     """Return the mean number of accelerators held, over time and runs."""
     if instances.scaling is None:
         return float(instances.ranks)
     return float(np.mean([run.held for run in runs])) * instances.deployment.parallelism.ranks
-
-
-def busy_share(runs: Sequence[InstanceRun]) -> float:
-    """Return the share of the time in which iterations run, the mean over instances held."""
-    busy = [run.totals["decode_time"] + run.totals["prefill_time"] for run in runs]
-    held = [run.held * run.totals["end"] for run in runs]
-    return float(np.sum(busy) / np.sum(held))
 
 
 def spent_on(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | None:
@@ -332,20 +271,6 @@ def spent_on(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | N
         return token_cost(bill, held_ranks(instances, runs), busy_share(runs), token_rate(runs))
     except ClusterError:
         return None
-
-
-def columns_of(requests: Requests) -> Columns:
-    """Return a table of requests as columns for the loop."""
-    session = requests.session
-    alone = np.full(len(requests), -1, np.int64)
-    return Columns(
-        requests.arrival,
-        requests.prompt,
-        requests.output,
-        alone if session is None else session,
-        requests.priority,
-        requests.adapter,
-    )
 
 
 def check_runs(tokens: int, runs: int) -> None:
@@ -445,7 +370,7 @@ def _run_of(
     requested = _requests_of_seed(load, seed)
     hashes = None
     if isinstance(requested, Requests):
-        check_lengths(instances, requested)
+        check_lengths(instances.deployment.model, requested)
         hashes = requested.hashes if instances.caches_prefixes else None
         requested = columns_of(requested)
     if instances.by_priority and requested.priority is None:
@@ -589,7 +514,7 @@ def _parts(run: _Run, request: int) -> list[Part]:
     return parts_of(prefill, decode, cache_bytes(decode) * tokens, (source, begin))
 
 
-def _ready(run: _Run, request: int) -> Shares:
+def _ready(run: _Run, request: int) -> Computed:
     """Return when which share of a cache is computed: layers take equal parts of an iteration.
 
     Layers go together by twos, fours, ... toward the middle: where sends are slower than layers
@@ -608,34 +533,6 @@ def _ready(run: _Run, request: int) -> Shares:
     last = float(row["plan"] / row["prompt"])
     shares = [(begun + n * step, 1 - last * (1 - n / layers)) for n in counts]
     return (*shares, (float(times["ends"]), 1.0))
-
-
-def check_lengths(instances: Instances, requests: Requests) -> None:
-    """Refuse requests that are longer than the model allows.
-
-    Raises
-    ------
-    WorkloadError
-        If there is one; names it.
-    """
-    model = instances.deployment.model
-    tokens = requests.prompt + requests.output
-    number = int(np.argmax(tokens))
-    if model.longest is not None and tokens[number] > model.longest:
-        raise WorkloadError(
-            f"{requests.source}: request {number} has {requests.prompt[number]} tokens and asks for"
-            f" {requests.output[number]}, but {model.name} takes at most {model.longest} in total"
-        )
-
-
-def prefixes_of(prompt: Longs, hashes: Hashes) -> Prefixes:
-    """Return the full units of prompts: engines cache no partial block."""
-    full = prompt // hashes.tokens
-    begins = np.repeat(hashes.offset[:-1], full)
-    offset = offsets(full)
-    entries = begins + np.arange(offset[-1]) - np.repeat(offset[:-1], full)
-    _, units = np.unique(hashes.ids[entries], return_inverse=True)
-    return Prefixes(offset, np.ascontiguousarray(units, dtype=np.int64))
 
 
 def _pool(

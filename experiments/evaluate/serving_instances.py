@@ -1,30 +1,18 @@
 """Serving instances of a model: memory, iteration surface, and cache transfers."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from heapq import heappop, heappush
 from typing import NamedTuple
 
-import numpy as np
-
 from collectives.libraries.engine_all_reduce import engine_all_reduce
-from experiments.scenario.scenario import Scenario
-from experiments.scenario.timed_calls import collective_time, network_of
+from experiments.scenario.timed_calls import Part, collective_time, network_of
 from simulator.accelerators import Accelerator, compute_capability
-from simulator.builder import WorkloadBuilder
-from simulator.calls import Call, Group
 from simulator.imbalance import Imbalance
-from simulator.routing.routes import routes
-from simulator.schedule import Plan, Schedule, Step
 from simulator.serving.engines import Engine, captured_sizes, check_version, engine
 from simulator.serving.surface import IterationSurface, with_drafts
-from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.names import one_of
-from simulator.transfers.crowd import Crowd, Program
-from simulator.transfers.program import numbered, write
 from topologies import Cluster, load_cluster
 from traces.generate.inference import Adapters, InferencePass, Precisions, Segment, pass_blocks
 from traces.generate.kernel_times import (
@@ -531,203 +519,6 @@ def parallelism_of(model: Model, cluster: Cluster, degrees: tuple[int, ...]) -> 
             f"{cluster.name} has {cluster.capacity} accelerators, an instance {ranks}: use fewer"
         )
     return Parallelism(tp=tp, dp=dp, ep=ep, pp=pp, etp=tp * dp // ep if ep > 1 else None)
-
-
-Part = tuple[int, int, float]
-"""Sending rank, receiving rank, and bytes."""
-Path = tuple[tuple[int, float, float, float], ...]
-"""Resource, bandwidth (B/s), latency (s) and share of the message, for each link of a path."""
-_SENDS = 16_384
-"""Number of cached send programs between two instances, by size: about 10 kB each."""
-
-
-Shares = Sequence[tuple[float, float]]
-"""Times (s), ascending, and the share of a cache that has been computed by each; the last is 1."""
-
-
-@dataclass(slots=True, eq=False)
-class _Stream:
-    """A cache on its way: its parts and how much of each is sent, and sends that are under way.
-
-    ``ready`` are the times from which on more of it can be sent.
-    """
-
-    parts: list[Part]
-    ready: Shares
-    sent: list[float]
-    under_way: int = 0
-
-    def more(self, now: float) -> tuple[Part, ...]:
-        """Return what is ready at a time (s) and not sent yet, in whole bytes."""
-        share = max((share for time, share in self.ready if time <= now), default=0.0)
-        if self.under_way and share < 1.0:
-            return ()  # layers follow each other; what is ready meanwhile goes together
-        parts = []
-        for index, (source, target, size) in enumerate(self.parts):
-            until = size if share == 1.0 else float(round(size * share))
-            if until > self.sent[index]:
-                parts.append((source, target, until - self.sent[index]))
-                self.sent[index] = until
-        return tuple(parts)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all has arrived."""
-        return not self.under_way and self.sent == [size for _, _, size in self.parts]
-
-
-@dataclass(slots=True, eq=False)
-class CacheTransfers:
-    """Cache transfers under way: each part is a send between two ranks, as the library does it.
-
-    They share links max-min fairly, transfer by transfer, as in :mod:`simulator.engine.flow`; the
-    collectives of instances are not on the links beside them. A cache that is ready layer by layer
-    is a stream: one send at a time takes all that is ready, and the last, of what then remains,
-    waits for none.
-
-    Parameters
-    ----------
-    cluster
-        The network; instances fill its ranks in order.
-    ranks
-        Accelerators of all instances.
-    busy
-        Time (s) for which each link would be busy with what has been sent.
-
-    Raises
-    ------
-    ClusterError
-        If the cluster has fewer.
-    """
-
-    cluster: Cluster
-    ranks: int
-    busy: Floats = field(init=False)
-    _scenario: Scenario = field(init=False)
-    _crowd: Crowd = field(init=False)
-    _paths: dict[tuple[int, int], Path] = field(default_factory=dict)
-    _links: dict[tuple[int, int], tuple[Ints, Floats]] = field(default_factory=dict)
-    _plans: dict[tuple[Path, float], Plan] = field(default_factory=dict)
-    _laid: dict[tuple[int, ...], Program] = field(default_factory=dict)
-    _calls: Callable[[tuple[Part, ...]], list[tuple[Program, float]]] = field(init=False)
-    _owner: dict[int, int] = field(default_factory=dict)
-    _streams: dict[int, _Stream] = field(default_factory=dict)
-    _due: list[tuple[float, int]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        have = self.cluster.ranks_per_node * self.cluster.nodes
-        if have < self.ranks:
-            raise ClusterError(
-                f"{self.cluster.name} has {have} accelerators, the pools need {self.ranks}"
-            )
-        self._scenario = Scenario(WorkloadBuilder(job_ranks=self.ranks).build(), self.cluster)
-        network = self._scenario.topology()
-        self.busy = np.zeros(len(network.bandwidth))
-        self._crowd = Crowd(network.bandwidth, network.resource, len(network.resources))
-        # Caches are whole blocks: few sizes, again and again.
-        self._calls = lru_cache(_SENDS)(self._written)
-
-    @property
-    def next_event(self) -> float:
-        """Time at which a transfer under way has an event, or more of a cache is ready (s)."""
-        network = self._crowd.next_event if self._owner else math.inf
-        return min(network, self._due[0][0]) if self._due else network
-
-    def begin(self, now: float, request: int, parts: list[Part], ready: Shares = ()) -> None:
-        """Begin to send a request's cache at a time (s); events before it must be handled.
-
-        Parameters
-        ----------
-        now, request, parts
-            The time, the request's number, and the messages between ranks.
-        ready
-            When which share of each message can be sent; (): all now.
-        """
-        self._streams[request] = _Stream(parts, ready or ((now, 1.0),), [0.0] * len(parts))
-        for time, _ in ready:
-            if time > now:
-                heappush(self._due, (time, request))
-        self._send(now, request)
-
-    def _send(self, now: float, request: int) -> None:
-        """Send what is ready of a request's cache, unless the send before is under way."""
-        stream = self._streams.get(request)
-        if stream is None or not (parts := stream.more(now)):
-            return
-        self._crowd.wait(max(now, self._crowd.time))
-        calls = self._calls(parts)
-        stream.under_way += len(calls)
-        for program, overhead in calls:
-            self._owner[self._crowd.begin(program, 1.0, overhead)] = request
-        for source, target, size in parts:
-            link, per_byte = self._links[source, target]
-            self.busy[link] += size * per_byte
-
-    def advance(self, until: float) -> list[int]:
-        """Advance to a time (s); return the requests whose caches have arrived."""
-        come = []
-        while True:
-            soon = min(until, self._due[0][0] if self._due else math.inf)
-            while over := self._crowd.advance(soon):
-                for call in over:
-                    self._crowd.forget(call)
-                    request = self._owner.pop(call)
-                    stream = self._streams[request]
-                    stream.under_way -= 1
-                    if stream.is_over:
-                        del self._streams[request]
-                        come.append(request)
-                    elif not stream.under_way:
-                        self._send(self._crowd.time, request)
-            if not self._due or self._due[0][0] > until:
-                return come
-            self._send(*heappop(self._due))
-
-    def _written(self, parts: tuple[Part, ...]) -> list[tuple[Program, float]]:
-        """Write out sends as the library does them, equal ones together as one call."""
-        alike: dict[tuple[Path, float], list[int]] = {}
-        for source, target, size in parts:
-            alike.setdefault((self._path(source, target), size), []).extend((source, target))
-        network, calls = self._scenario.topology(), []
-        for (path, size), ends in alike.items():
-            plan = self._plan(path, size, ends)
-            together = replace(plan, schedule=_sends(len(ends) // 2))
-            laid = self._laid.get(tuple(ends))
-            if laid is None:
-                laid = write(together, np.array(ends, dtype=np.int32), size, network)
-                self._laid[tuple(ends)] = laid
-            calls.append((numbered(laid, together, size, network), plan.overhead))
-        return calls
-
-    def _path(self, source: int, target: int) -> Path:
-        """Describe the links from one rank to another; sends over equal paths are equal."""
-        if (source, target) not in self._paths:
-            network = self._scenario.topology()
-            begin, end = (np.array([rank], dtype=np.int32) for rank in (source, target))
-            way = routes(network, begin, end, np.ones(1))
-            links = (network.resource, network.bandwidth, network.latency)
-            path = zip(*(values[way.link].tolist() for values in links), way.share, strict=True)
-            self._links[source, target] = way.link, way.share / network.bandwidth[way.link]
-            self._paths[source, target] = tuple(path)
-        return self._paths[source, target]
-
-    def _plan(self, path: Path, size: float, ends: list[int]) -> Plan:
-        if (path, size) not in self._plans:
-            if len(self._plans) >= _SENDS:
-                self._plans.clear()
-            call = Call("send_receive", Group((ends[0], ends[1]), "kv"), size)
-            plan = self._scenario.costs().planner(call, self._scenario.topology())
-            self._plans[path, size] = plan
-        return self._plans[path, size]
-
-
-@lru_cache
-def _sends(count: int) -> Schedule:
-    """Return simultaneous sends: from rank 0 to rank 1, from 2 to 3, ..."""
-    source = np.arange(0, 2 * count, 2, dtype=np.int32)
-    first, alone = np.zeros_like(source), np.ones_like(source)
-    step = Step(source, source + np.int32(1), first, alone, reduce=False)
-    return Schedule("send_receive", "direct", ranks=2 * count, chunks=1, parts=1, steps=(step,))
 
 
 def parts_of(

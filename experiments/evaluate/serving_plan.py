@@ -24,7 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, V
 
 from experiments.evaluate.serving_changes import as_logged, as_recorded
 from experiments.evaluate.serving_clients import Closed, Load, Slo
-from experiments.evaluate.serving_fleets import Instances, Neighbour, Outage
+from experiments.evaluate.serving_fleets import Instances, Neighbour
 from experiments.evaluate.serving_instances import (
     Deployment,
     MeasuredKernels,
@@ -32,7 +32,7 @@ from experiments.evaluate.serving_instances import (
     chip_of,
     deployment_of,
 )
-from experiments.evaluate.serving_scaling import Scaling
+from experiments.evaluate.serving_scaling import Outage, Scaling
 from simulator.imbalance import parse_imbalance
 from simulator.support.errors import QuantityError, WorkloadError
 from simulator.support.input_files import read_text

@@ -40,6 +40,18 @@ class Scaling(NamedTuple):
     keep: float = 300.0
 
 
+class Outage(NamedTuple):
+    """An instance, counted from 0, that is down between two times (s); infinite if for good.
+
+    It loses its cache and its requests in progress, which restart elsewhere. An instance that
+    starts late is down from the beginning.
+    """
+
+    instance: int
+    begin: float
+    end: float
+
+
 @dataclass(slots=True, eq=False)
 class Autoscaler:
     """Checks the load of a run at intervals, and starts and drains instances.

@@ -10,16 +10,15 @@ import numpy as np
 from experiments.baseline import Settings
 from experiments.documents import serving as documents
 from experiments.evaluate.serving_changes import HOST, Before, resources_of, with_more_of
-from experiments.evaluate.serving_clients import Closed, Load, Slo, table_of
-from experiments.evaluate.serving_fleets import (
+from experiments.evaluate.serving_clients import (
+    Closed,
     InstanceRun,
-    Instances,
-    check_runs,
-    held_ranks,
-    serve,
-    spent_on,
+    Load,
+    Slo,
+    table_of,
     token_rate,
 )
+from experiments.evaluate.serving_fleets import Instances, check_runs, held_ranks, serve, spent_on
 from experiments.evaluate.serving_instances import (
     Deployment,
     MemoryUse,

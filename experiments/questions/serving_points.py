@@ -14,17 +14,15 @@ from experiments.baseline import Settings
 from experiments.documents import serving as documents
 from experiments.evaluate.parallel import counted
 from experiments.evaluate.serving_changes import HOST, Before, of_pools, resources_of, with_more_of
-from experiments.evaluate.serving_clients import Closed, Load, Slo
-from experiments.evaluate.serving_fleets import (
+from experiments.evaluate.serving_clients import (
+    Closed,
     InstanceRun,
-    Instances,
+    Load,
+    Slo,
     check_lengths,
-    check_runs,
-    held_ranks,
-    serve,
-    spent_on,
     token_rate,
 )
+from experiments.evaluate.serving_fleets import Instances, check_runs, held_ranks, serve, spent_on
 from experiments.evaluate.serving_instances import Deployment, parallelism_of
 from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.provenance import Head
@@ -252,7 +250,7 @@ def _curve(instances: Instances, target: _Target, saturation: float) -> LoadCurv
 
 def _check(instances: Instances, tables: Sequence[Requests]) -> None:
     for table in tables:
-        check_lengths(instances, table)
+        check_lengths(instances.deployment.model, table)
         if len(table) < 2 or not table.arrival[-1] > table.arrival[0]:
             raise WhatIfError(
                 f"{table.source}: --find rate needs requests that arrive at different times"

@@ -136,7 +136,8 @@ class Answerer:
 def _served(site: Site, plan: "ServingPlan", numbers: Numbers) -> Answer:
     """Serve a deployment's load with a point's numbers."""
     from experiments.evaluate.serving_changes import with_more_of
-    from experiments.evaluate.serving_fleets import busy_share, held_ranks, token_rate
+    from experiments.evaluate.serving_clients import busy_share, token_rate
+    from experiments.evaluate.serving_fleets import held_ranks
     from experiments.evaluate.serving_plan import instances_of, load_of, slo_of
     from experiments.questions.serving import figures_of, over_requests, runs_of
 

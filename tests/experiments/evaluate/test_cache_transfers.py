@@ -2,13 +2,9 @@
 
 import pytest
 
-from experiments.evaluate.serving_instances import (
-    CacheTransfers,
-    cache_bytes,
-    deployment_of,
-    parts_of,
-)
+from experiments.evaluate.serving_instances import cache_bytes, deployment_of, parts_of
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.timed_calls import CacheTransfers
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.engine.simulate import simulate

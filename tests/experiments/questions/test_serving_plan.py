@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from experiments.evaluate.serving_changes import with_more
-from experiments.evaluate.serving_clients import Slo
-from experiments.evaluate.serving_fleets import InstanceRun, serve
+from experiments.evaluate.serving_clients import InstanceRun, Slo
+from experiments.evaluate.serving_fleets import serve
 from experiments.evaluate.serving_instances import instance_surface, memory_use
 from experiments.evaluate.serving_plan import (
     check_plan,

@@ -7,8 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.evaluate.serving_fleets import Instances, Outage
+from experiments.evaluate.serving_fleets import Instances
 from experiments.evaluate.serving_instances import deployment_of
+from experiments.evaluate.serving_scaling import Outage
 from experiments.questions.serving import Slo, serving
 from experiments.questions.serving_points import ATTAINED, serving_rate, serving_sweep
 from simulator.support.errors import WhatIfError, WorkloadError

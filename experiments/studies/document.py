@@ -92,8 +92,6 @@ def _headline(report: "StudyReport") -> str:
         most = max(index.total, key=index.total.__getitem__)
         share = percent(100 * index.total[most])
         return f"{most} explains {share} of the variance of {index.objective}."
-    if not front:
-        return f"None of {count} is feasible."
     name = next(iter(goals))
     if len(goals) == 1:
         best = front[0]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers.places import SHARED
 from helpers.pytorch_et_files import SCHEMAS, Program, tensor
@@ -148,13 +150,6 @@ def changed(**fields: object) -> bytes:
     return json.dumps({**document, "nodes": [node, *document["nodes"][1:]]}).encode()  # type: ignore[misc]
 
 
-def changed_call(**fields: object) -> bytes:
-    """A call whose attributes have these values, and those that all calls have."""
-    usual = {"collective_name": "allreduce", "pg_name": "7", "dtype": "Float"}
-    attrs = [{"name": name, "type": "", "value": value} for name, value in (usual | fields).items()]
-    return changed(name="record_param_comms", attrs=attrs)
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -177,8 +172,6 @@ def changed_call(**fields: object) -> bytes:
             "node 8 .*is not a tensor",
         ),
         (changed(attrs=[{"name": "rf_id", "value": "seven"}]), "'seven' is not an integer"),
-        (changed_call(out_msg_nelems=10**30), "node 8 .*is not a number of elements"),
-        (changed_call(pg_desc=1e300), r"node 8 .*pg_desc: 1e\+300 is not a name"),
         (
             changed(
                 name="process_group:init",
@@ -230,3 +223,195 @@ def test_the_first_writer_of_a_storage_is_a_producer():
     written, read = _tensors((0, 7), (1, 8), (2, 7)), _tensors((1, 7), (3, 7), (3, 8))
     source, target = data_edges(read, written, parents)
     assert list(zip(source.tolist(), target.tolist(), strict=True)) == [(0, 1), (2, 3), (1, 3)]
+
+
+@st.composite
+def call_trees(draw):
+    """Nodes in the order of their begin: each node's caller, and the storages it reads, writes."""
+    parents = [-1]
+    for node in range(1, draw(st.integers(2, 12))):
+        open_nodes, above = [], node - 1
+        while above >= 0:
+            open_nodes.append(above)
+            above = parents[above]
+        parents.append(draw(st.sampled_from([-1, *open_nodes])))
+    storages = st.lists(st.integers(0, 3), max_size=3)
+    return parents, [(draw(storages), draw(storages)) for _ in parents]
+
+
+@given(call_trees())
+def test_a_reader_depends_on_the_last_writer_before_it_that_did_not_call_it(tree):
+    parents, touched = tree
+    above = {}
+    for node, parent in enumerate(parents):
+        above[node] = {parent} | above.get(parent, set())
+    expected = {
+        (writers[-1], node)
+        for node, (reads, _) in enumerate(touched)
+        for storage in reads
+        if storage
+        and (
+            writers := [w for w in range(node) if storage in touched[w][1] and w not in above[node]]
+        )
+    }  # storage 0 is one that PyTorch does not record
+    inputs, outputs = (
+        [(node, storage) for node, sides in enumerate(touched) for storage in sides[side]]
+        for side in (0, 1)
+    )
+    if inputs and outputs:
+        made = data_edges(_tensors(*inputs), _tensors(*outputs), np.array(parents, dtype=np.int64))
+        pairs = list(zip(*(column.tolist() for column in made), strict=True))
+        assert len(pairs) == len(set(pairs))
+        assert set(pairs) == expected
+
+
+def tensors_of(*elements, kind="float"):
+    """An argument: a list of tensors of so many elements each."""
+    each = [tensor(n, n, count) for n, count in enumerate(elements, 1)]
+    return each, f"GenericList[{','.join([f'Tensor({kind})'] * len(each))}]"
+
+
+def record_of(tmp_path, inputs, outputs=(), **attributes):
+    program = Program()
+    program.op("record_param_comms", inputs=list(inputs), outputs=list(outputs), **attributes)
+    (comm,) = read_execution_trace(program.write(tmp_path / "et.json")).comms
+    return comm.record
+
+
+def positional(word="allgather", group=(["3", "tp"], "Tuple"), splits=((), ()), last=8, number=7):
+    lists = [(list(split), "GenericList[Int]") for split in splits]
+    return [(number, "Int"), group, (0, "Int"), (word, "String"), *lists, (last, "Int")]
+
+
+def test_a_record_is_read_by_its_positions(tmp_path):
+    record = record_of(tmp_path, [tensors_of(4), *positional()], [tensors_of(16, 16)])
+    assert (record.collective, record.in_elements, record.out_elements) == ("allgather", 4, 32)
+    assert (record.group_key, record.group_label, record.group_size) == ("3", "tp", 8)
+    assert (record.sequence, record.dtype) == (7, "float")
+    assert (record.in_split, record.out_split) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"group": (4711, "Int")}, {"group_key": "4711", "group_label": "", "group_size": 8}),
+        ({"group": (0, "Int")}, {"group_key": "", "group_label": "", "group_size": None}),
+        ({"group": (["3"], "Tuple")}, {"group_key": "3", "group_label": ""}),
+        ({"group": ([], "Tuple")}, {"group_key": "", "group_size": None}),
+        ({"number": [9, True]}, {"sequence": 9}),
+        ({"number": []}, {"sequence": None}),
+        ({"number": -1}, {"sequence": None}),
+        ({"last": -8}, {"group_size": None}),
+        ({"last": 0}, {"group_size": 0}),
+        ({"splits": ((1, 2), (3, 4, 5))}, {"in_split": (1, 2), "out_split": (3, 4, 5)}),
+        ({"splits": ((1, "x"), (True, 2))}, {"in_split": (), "out_split": ()}),
+        ({"word": "all_to_all"}, {"in_split": (), "out_split": (16, 16)}),
+        ({"word": "all_to_all", "splits": ((), (9,))}, {"out_split": (9,)}),
+    ],
+)
+def test_each_argument_of_a_record_is_its_own_field(tmp_path, changes, expected):
+    record = record_of(tmp_path, [tensors_of(4), *positional(**changes)], [tensors_of(16, 16)])
+    assert {name: getattr(record, name) for name in expected} == expected
+
+
+def test_types_that_differ_are_no_type_and_without_tensors_there_is_no_size(tmp_path):
+    mixed = [tensors_of(4), *positional()]
+    assert record_of(tmp_path, mixed, [tensors_of(4, kind="c10::Half")]).dtype == ""
+    bare = record_of(tmp_path, positional())
+    assert (bare.in_elements, bare.out_elements, bare.dtype) == (None, None, "")
+    short = record_of(tmp_path, [tensors_of(4, 5), *positional()[:5]])
+    assert (short.collective, short.in_elements, short.out_elements) == ("", 9, None)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({}, {"in_elements": 4, "out_elements": 32, "dtype": "float", "group_key": "3"}),
+        ({"in_msg_nelems": 5, "out_msg_nelems": 0}, {"in_elements": 5, "out_elements": 0}),
+        ({"dtype": "Half"}, {"dtype": "Half"}),
+        ({"dtype": ""}, {"dtype": "float"}),
+        ({"pg_name": "9", "pg_desc": "dp"}, {"group_key": "9", "group_label": "dp"}),
+        ({"pg_size": 2}, {"group_size": 2, "group_ranks": None}),
+        ({"pg_size": -2}, {"group_size": 8}),
+        (
+            {"pg_size": 3, "global_rank_start": 0, "global_rank_stride": 2},
+            {"group_ranks": (0, 2, 4)},
+        ),
+        ({"pg_size": 1, "global_rank_start": 5, "global_rank_stride": 1}, {"group_ranks": (5,)}),
+        ({"pg_size": 3, "global_rank_start": 0, "global_rank_stride": 0}, {"group_ranks": None}),
+        ({"pg_size": 0, "global_rank_start": 0, "global_rank_stride": 1}, {"group_ranks": None}),
+        (
+            {"pg_size": 10**6 + 1, "global_rank_start": 0, "global_rank_stride": 1},
+            {"group_ranks": None},
+        ),
+    ],
+)
+def test_attributes_are_believed_before_arguments(tmp_path, attributes, expected):
+    inputs, outputs = [tensors_of(4), *positional("gather")], [tensors_of(16, 16)]
+    record = record_of(tmp_path, inputs, outputs, collective_name="allgather", **attributes)
+    assert record.collective == "allgather"
+    assert {name: getattr(record, name) for name in expected} == expected
+    unnamed = record_of(tmp_path, inputs, outputs, **attributes)
+    assert (unnamed.collective, unnamed.in_elements, unnamed.group_key) == ("gather", 4, "3")
+
+
+def test_the_summary_counts_equal_calls_with_the_larger_of_their_sides(tmp_path):
+    program = Program()
+    program.groups(
+        {"pg_name": "3", "pg_desc": "tp", "backend_id": 99, "group_size": 3, "ranks": []},
+        {"pg_name": "4", "pg_desc": "", "ranks": [1, 5]},
+        {"pg_name": 5, "pg_desc": "e"},
+    )
+    for received in (16, 16, 2):
+        program.op("record_param_comms", inputs=[tensors_of(4), *positional()],
+                   outputs=[tensors_of(received)])  # fmt: skip
+    unlabelled = positional("wait", group=(99, "Int"))
+    program.op("record_param_comms", inputs=unlabelled)
+    odd = tensors_of(4, kind="c10::Odd")
+    program.op("record_param_comms", inputs=[odd, *positional("send")], tid=2)
+    trace = read_execution_trace(program.write(tmp_path / "et.json"))
+    summary = execution_summary(trace)
+    assert [(c.collective, c.group, c.ranks, c.size, c.count) for c in summary.calls] == [
+        ("allgather", "tp", 8, 64.0, 2),
+        ("allgather", "tp", 8, 16.0, 1),
+        ("wait", "3", 8, None, 1),
+        ("send", "tp", 8, None, 1),
+    ]
+    assert dict(summary.groups) == {"3": (0, 1, 2), "4": (1, 5), "5": None}
+    assert {group.key: group.size for group in trace.groups.values()} == {"3": 3, "4": 2, "5": 0}
+    assert (summary.nodes, summary.threads, summary.records) == (8, 2, 5)
+    assert summary.operators[0] == ("record_param_comms", 5)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (json.dumps([{"pg_name": "1", "group_size": -1}]), "-1 is not a number of ranks"),
+        (json.dumps([{"pg_name": "1", "group_size": 10**6 + 1}]), "1000001 is not a number"),
+        (7, "process groups: 7 is not text"),
+    ],
+)
+def test_process_groups_that_cannot_be_are_refused_with_their_node(tmp_path, config, said):
+    program = Program()
+    program.op("## process_group:init ##", inputs=[(config, "String")])
+    with pytest.raises(TraceError, match=f"node 3 .*{said}"):
+        read_execution_trace(program.write(tmp_path / "et.json"))
+
+
+def test_an_archive_of_several_traces_has_no_one_trace_and_one_of_none_is_refused(tmp_path):
+    def archive(*names):
+        path = tmp_path / "et.tar"
+        with tarfile.open(path, "w") as packed:
+            for name in names:
+                data = json.dumps(example().document()).encode()
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                packed.addfile(member, io.BytesIO(data))
+        return path
+
+    with pytest.raises(TraceError, match="holds 2 execution traces"):
+        read_execution_trace(archive("a.json", "b.json"))
+    with pytest.raises(TraceError, match="no JSON file in this archive"):
+        read_execution_trace(archive("a.txt"))
+    with pytest.raises(TraceError, match=r"16 nodes, 4 communication records"):
+        refuse_to_replay(archive("a.json", "b.json"), "median")

@@ -13,7 +13,7 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, settings
 
-from helpers import costs
+from helpers import costs, examples
 from helpers.engine_checks import steps_are_checked_once as steps_are_checked_once
 from helpers.predictions import predicted_once as predicted_once
 from helpers.readings import traces_are_read_once as traces_are_read_once
@@ -39,6 +39,7 @@ def interruptible():
 
 def pytest_configure(config):
     config.pluginmanager.register(costs)
+    config.pluginmanager.register(examples)
     gc.set_threshold(_ALLOCATIONS)
 
 

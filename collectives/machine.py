@@ -6,18 +6,20 @@ A library's choice does not depend on the calibration, which scales the call aft
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import exp, inf, log
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.accelerators import GENERATIONS
 from simulator.calls import Call
-from simulator.costing.stacked_networks import Number, OneNetwork
+from simulator.costing.stacked_networks import Networks, Number, OneNetwork
 from simulator.schedule import Plan, Schedule
 from simulator.shares import Shares
 from simulator.support.arrays import Ints
 from simulator.topology import Topology
+
+Found = TypeVar("Found")
 
 
 class Multiples(Protocol):
@@ -224,13 +226,29 @@ def choose(rules: Iterable[Rule], call: Call) -> str | None:
 class PlannedGraph:
     """Cache of a graph: the schedules of each group, and their loads on the links.
 
-    ``network`` is the graph with its own bandwidths and latencies.
+    ``network`` is the graph with its own bandwidths and latencies. What a library chooses from on
+    other networks of the graph is kept for the last of these: calibrations are asked for in turn.
     """
 
     network: OneNetwork
     _schedules: dict[tuple[str, bytes, str, Shares | None], tuple[Schedule, ...]] = field(
         default_factory=dict
     )
+    _last: tuple[Networks | None, dict[object, Any]] = field(default_factory=lambda: (None, {}))
+
+    def choices(
+        self, networks: Networks, call: Call, algorithm: str | None, find: Callable[[], Found]
+    ) -> Found:
+        """Return what a library chooses from for a call on networks, found on first use."""
+        asked, choices = self._last
+        if asked is not networks:
+            choices = {}
+            self._last = networks, choices
+        key = call.kind, call.group.ranks, call.size, call.shares, algorithm
+        if key not in choices:
+            choices[key] = find()
+        found: Found = choices[key]
+        return found
 
     def schedules(
         self,

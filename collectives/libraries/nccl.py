@@ -14,6 +14,7 @@ stays with trees for too long: the cost would fall where it switches to a ring. 
 size a ring is therefore assumed to cost at least as much as the tree at that size.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import permutations
@@ -92,22 +93,34 @@ def times(
         As :func:`plan` does.
     """
     case = case_of(call, networks, machine)
-    return least_times(call, case, _offers(case, algorithm), networks)
+    return least_times(call, case, networks, algorithm, lambda: _offers(case, algorithm))
 
 
 def least_times(
-    call: Call, case: Case, offers: list[Offer], networks: Networks
+    call: Call,
+    case: Case,
+    networks: Networks,
+    algorithm: str | None,
+    find: Callable[[], list[Offer]],
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Calibrated time of the fastest offer on each network (s), and where it is exact."""
+    """Calibrated time of the fastest offer on each network (s), and where it is exact.
+
+    ``find`` makes the offers: once for all calibrations, which the choice does not depend on.
+    """
+
+    def timed() -> tuple[list[Offer], NDArray[np.bool_], list[Number]]:
+        offers = launched(case, find())
+        return offers, _in_lockstep(case, offers, networks), [case.time(offer) for offer in offers]
+
+    planned = case.machine.on(networks.graph)
+    offers, sure, seconds_of = planned.choices(networks, call, algorithm, timed)
     multiples = case.machine.calibrated(call, networks.graph)
-    offers = launched(case, offers)
-    sure = _in_lockstep(case, offers, networks)
     if multiples is None:
-        return np.broadcast_to(_least(case, offers), len(networks)), sure
+        return np.broadcast_to(np.minimum.reduce(seconds_of), len(networks)), sure
     calibrated_networks = networks.multiplied(multiples.latency, multiples.bandwidth)
-    sure &= _in_lockstep(case, offers, calibrated_networks)
+    sure = sure & _in_lockstep(case, offers, calibrated_networks)
     seconds = fastest_times(
-        [case.time(offer) for offer in offers],
+        seconds_of,
         [case.software(offer) for offer in offers],
         [case.moving(offer, networks, calibrated_networks) for offer in offers],
         multiples.overhead,

@@ -94,7 +94,7 @@ def times(
     """
     case = case_of(call, networks, machine)
     offers = _offers(case, algorithm)
-    return least_times(call, case, offers, networks) if offers else None
+    return least_times(call, case, networks, algorithm, lambda: offers) if offers else None
 
 
 def sends_fraction(version: str) -> float:

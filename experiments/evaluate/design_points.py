@@ -63,12 +63,10 @@ class CallCosts:
 
         The networks have the classes of links that :func:`different_calls` was given.
         """
-        unlike, which = networks.distinct()
-        few = networks.at(networks.bandwidth[:, unlike], networks.latency[:, unlike])
-        cost = np.empty((len(self.calls), len(few)))
+        cost = np.empty((len(self.calls), len(networks)))
         for number, call in enumerate(self.calls):
-            cost[number] = times(call, few, self.machine)
-        return cost[:, which]
+            cost[number] = times(call, networks, self.machine)
+        return cost
 
 
 def different_calls(
@@ -380,11 +378,15 @@ class Asked:
 class _Shape:
     """Steps on one graph of links, and what is known about their calls there.
 
-    All are on the site of the first: they differ in their workloads only.
+    All are on the site of the first: they differ in their workloads only. The networks of the last
+    points are kept: with another calibration the library chooses on them as before.
     """
 
     scenarios: list[Scenario]
     _calls: dict[tuple[str, ...], tuple[Networks, CallCosts]] = field(default_factory=dict)
+    _networks: dict[tuple[str, ...], tuple[Networks, Networks, Indices]] = field(
+        default_factory=dict
+    )
 
     def costed(
         self, numbers: _Numbers, points: Indices, otherwise: "Recalibrate | None" = None
@@ -409,8 +411,21 @@ class _Shape:
             follow = network.following(name)
             changing = latency if name.endswith("latency") else bandwidth
             changing[follow] = changing[follow] * times / over
-        costs = calls.on(network.at(bandwidth, latency))
-        return Costed(points, steps, costs, calls.rows, numbers.scale())
+        unlike, which = self._distinct(names, network.at(bandwidth, latency))
+        return Costed(points, steps, calls.on(unlike)[:, which], calls.rows, numbers.scale())
+
+    def _distinct(self, names: tuple[str, ...], networks: Networks) -> tuple[Networks, Indices]:
+        """Return the networks that differ, and which of them each point's is."""
+        if names in self._networks:
+            before, unlike, which = self._networks[names]
+            if np.array_equal(before.bandwidth, networks.bandwidth) and np.array_equal(
+                before.latency, networks.latency
+            ):
+                return unlike, which
+        first, which = networks.distinct()
+        unlike = networks.at(networks.bandwidth[:, first], networks.latency[:, first])
+        self._networks[names] = networks, unlike, which
+        return unlike, which
 
 
 @dataclass(frozen=True, slots=True, eq=False)

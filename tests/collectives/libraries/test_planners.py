@@ -143,6 +143,10 @@ def test_what_a_trace_showed_is_in_the_cost_of_what_was_chosen_without_it(name, 
         assert free.schedule.algorithm == bound.schedule.algorithm
     expected = one_by_one(call, several, told)
     assert times(call, stacked(several), told) == pytest.approx(expected, rel=1e-9)
+    together = stacked(several)  # what is chosen there is kept for other calibrations
+    assert times(call, together, machine) == pytest.approx(one_by_one(call, several, machine))
+    asked_again = times(call, together, machine.recalibrated({kind: known}))
+    assert asked_again == pytest.approx(expected, rel=1e-9)
 
 
 def test_what_is_known_of_a_graph_serves_any_networks_of_it():

@@ -62,6 +62,11 @@ _DEPLOYMENT: Options = {
     "max_loras": _of_engine(
         int, "Most adapters on an accelerator; others wait in host memory.", min=1
     ),
+    "encoder": _of_engine(
+        str,
+        "What encodes each request's images, by the instances or on accelerators of its own.",
+        metavar="'vit-l-16, N images of N patches[, on N]'",
+    ),
     "expert_imbalance": _of_engine(
         str,
         "How unevenly tokens choose experts: busiest rank over mean (1.5), zipf:1.2, or a CSV file"

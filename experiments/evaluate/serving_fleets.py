@@ -30,12 +30,16 @@ from experiments.evaluate.serving_instances import (
     Deployment,
     adapter_bytes,
     cache_bytes,
+    computed_by_layer,
+    encoder_time,
+    encoding_delays,
     instance_surface,
     memory_use,
     parts_of,
+    pcie_rate,
     stage_share,
 )
-from experiments.evaluate.serving_scaling import Autoscaler, Outage, Scaling
+from experiments.evaluate.serving_scaling import Autoscaler, Outage, Scaling, switches
 from experiments.scenario.timed_calls import CacheTransfers, Computed, Part, collective_time
 from simulator.serving.engines import RESERVES
 from simulator.serving.loop import (
@@ -223,7 +227,13 @@ class Instances:
     def ranks(self) -> int:
         """Accelerators of all instances."""
         decode = 0 if self.decode is None else self.decode.parallelism.ranks
-        return self.count * self.deployment.parallelism.ranks + self.decode_count * decode
+        ranks = self.count * self.deployment.parallelism.ranks + self.decode_count * decode
+        return ranks + self.encoders
+
+    @property
+    def encoders(self) -> int:
+        """Accelerators that only encode images."""
+        return 0 if self.deployment.encoder is None else self.deployment.encoder.accelerators
 
     @property
     def fleets(self) -> "list[Instances]":
@@ -253,7 +263,8 @@ def held_ranks(instances: Instances, runs: Sequence[InstanceRun]) -> float:
     """Return the mean number of accelerators held, over time and runs."""
     if instances.scaling is None:
         return float(instances.ranks)
-    return float(np.mean([run.held for run in runs])) * instances.deployment.parallelism.ranks
+    held = float(np.mean([run.held for run in runs])) * instances.deployment.parallelism.ranks
+    return held + instances.encoders
 
 
 def spent_on(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | None:
@@ -342,13 +353,15 @@ class _Run:
     """A running fleet: the first ranks of its pools, and its first request among all models'.
 
     ``due`` is the time of its next event (s), ``reason`` why the loop returned, ``busiest`` the
-    time (s) for which caches keep a link busy.
+    time (s) for which caches keep a link busy, ``encoded`` that from each request's arrival until
+    other accelerators have encoded its images.
     """
 
     instances: Instances
     fleet: Fleet
     state: RunState
     scaler: Autoscaler | None
+    encoded: Floats
     ranks: tuple[int, int] = (0, 0)
     request: int = 0
     due: float = 0.0
@@ -373,17 +386,16 @@ def _run_of(
         check_lengths(instances.deployment.model, requested)
         hashes = requested.hashes if instances.caches_prefixes else None
         requested = columns_of(requested)
-    if instances.by_priority and requested.priority is None:
-        raise WorkloadError("the requests have no priorities: use --policy fcfs")
-    if instances.router == "session" and (requested.session < 0).all():
-        raise WorkloadError("the requests have no sessions: use --router prefix")
-    columns = requested if instances.by_priority else requested._replace(priority=None)
-    if instances.draws_adapters(columns):
-        drawn = np.random.default_rng((seed, _ADAPTERS_OF_SEED))
-        count = instances.deployment.adapters.count if instances.deployment.adapters else 0
-        columns = columns._replace(adapter=drawn.integers(0, count, len(columns.prompt)))
-    _check_adapters(instances, columns)
+    columns = _columns(instances, requested, seed)
     _check_size(instances, columns)
+    if instances.encoders and client.concurrency:
+        raise WorkloadError(
+            "encoders of their own are modelled only for an open loop: give --rate or --requests"
+        )
+    where = before.deployment.cluster
+    apart = min(instances.count * instances.deployment.parallelism.ranks, where.ranks_per_node)
+    encoded = encoding_delays(instances.deployment, columns.arrival, where, apart)
+    columns = columns._replace(arrival=columns.arrival + encoded)
     fleet = _fleet_of(instances, columns, hashes.tokens if hashes else 0, before, host)
     first_chunk = (instances.decode or instances.deployment).engine.first_chunk
     asks = Client(
@@ -393,22 +405,40 @@ def _run_of(
         int(first_chunk == "iterations"),
     )
     prefixes = None if hashes is None else prefixes_of(columns.prompt, hashes)
-    state = run_state(columns, fleet, asks, prefixes, _switches(instances.outages))
+    state = run_state(columns, fleet, asks, prefixes, switches(instances.outages))
     if instances.patience:
         state.states["needs"] = _to_first_token(fleet.first, state.states["prompt"])
     rules = instances.scaling
-    return _Run(instances, fleet, state, rules and Autoscaler(rules, state, fleet.first.width))
+    scaler = rules and Autoscaler(rules, state, fleet.first.width)
+    return _Run(instances, fleet, state, scaler, encoded)
 
 
-def _check_adapters(instances: Instances, columns: Columns) -> None:
-    """Refuse requests for more adapters than there are."""
-    adapters = instances.deployment.adapters
+def _columns(instances: Instances, requested: Columns, seed: int) -> Columns:
+    """Return what instances need of the requests; of adapters that they do not name, any.
+
+    Raises
+    ------
+    WorkloadError
+        If a request lacks a priority or a session, or asks for an adapter that there is not.
+    """
+    if instances.by_priority and requested.priority is None:
+        raise WorkloadError("the requests have no priorities: use --policy fcfs")
+    if instances.router == "session" and (requested.session < 0).all():
+        raise WorkloadError("the requests have no sessions: use --router prefix")
+    columns = requested if instances.by_priority else requested._replace(priority=None)
+    if (adapters := instances.deployment.adapters) is None:
+        return columns
+    if instances.draws_adapters(columns):
+        drawn = np.random.default_rng((seed, _ADAPTERS_OF_SEED))
+        numbers = drawn.integers(0, adapters.count, len(columns.prompt))
+        return columns._replace(adapter=numbers)
     asked = 0 if columns.adapter is None else int(columns.adapter.max()) + 1
-    if adapters is not None and asked > adapters.count:
+    if asked > adapters.count:
         raise WorkloadError(
             f"the requests ask for {asked} adapters, but there are {adapters.count}: use --adapters"
             f" '{asked} of rank {adapters.rank}'"
         )
+    return columns
 
 
 def _requests_of_seed(load: Load | Columns, seed: int) -> Requests | Columns:
@@ -452,15 +482,6 @@ def _host_of(instances: Instances, factor: float) -> Host:
     usual = instances.deployment.engine.host
     names = ("step", "prefill", "first", "per_token")
     return usual._replace(**{name: getattr(usual, name) / factor for name in names})
-
-
-def _switches(outages: tuple[Outage, ...]) -> list[tuple[int, int, float]]:
-    """Return which instances go down (1) or come back (0), and when."""
-    return [
-        row
-        for instance, begin, end in outages
-        for row in ((instance, 1, begin), (instance, 0, end))
-    ]
 
 
 def _finish(runs: Sequence[_Run]) -> None:
@@ -515,24 +536,14 @@ def _parts(run: _Run, request: int) -> list[Part]:
 
 
 def _ready(run: _Run, request: int) -> Computed:
-    """Return when which share of a cache is computed: layers take equal parts of an iteration.
-
-    Layers go together by twos, fours, ... toward the middle: where sends are slower than layers
-    the first ones fill the link, where they are faster the last one goes alone.
-    """
-    row, width = run.state.states[request], run.fleet.first.width
-    if not row["plan"]:  # its last iteration is over
+    """Return when which share of a request's cache is computed, if some is in this iteration."""
+    row = run.state.states[request]
+    if not row["plan"]:
         return ()
-    times, layers = (
-        run.state.instances[row["worker"] // width],
-        run.instances.deployment.model.layers,
-    )
-    begun, step = float(times["begun"]), float(times["ends"] - times["begun"]) / layers
-    powers = [2**k for k in range(layers.bit_length()) if 2 * 2**k <= layers]
-    counts = sorted({0, *powers, *(layers - n for n in powers)})
-    last = float(row["plan"] / row["prompt"])
-    shares = [(begun + n * step, 1 - last * (1 - n / layers)) for n in counts]
-    return (*shares, (float(times["ends"]), 1.0))
+    times = run.state.instances[row["worker"] // run.fleet.first.width]
+    layers = run.instances.deployment.model.layers
+    span = float(times["begun"]), float(times["ends"])
+    return computed_by_layer(*span, layers, float(row["plan"] / row["prompt"]))
 
 
 def _pool(
@@ -585,22 +596,19 @@ def _pool(
     # The largest stage sets the pace of a pipeline.
     times = times._replace(kernels=times.kernels * stages * stage_share(deployment))
     surface = instance_surface(deployment, base)
-    load = adapter_bytes(deployment) / _pcie(deployment, "--max-loras") if rules.adapters else 0.0
-    return Pool(count * width, width, rules, surface, times, stages=stages, load=load)
+    pool = Pool(count * width, width, rules, surface, times, stages=stages)
+    if rules.adapters:
+        load = adapter_bytes(deployment) / pcie_rate(deployment, "--max-loras")
+        pool = pool._replace(load=load)
+    if (encoder := deployment.encoder) is None or encoder.accelerators:
+        return pool
+    single, several = (encoder_time(deployment, requests, base) for requests in (1, _SEVERAL))
+    each = (several - single) / (_SEVERAL - 1)
+    return pool._replace(encode=single - each, encode_each=each)
 
 
-def _pcie(deployment: Deployment, option: str) -> float:
-    """Return the rate (B/s) at which an accelerator copies from host memory.
-
-    Raises
-    ------
-    ClusterError
-        If the cluster does not describe it; names the option that needs it.
-    """
-    pcie, name = deployment.cluster.pcie, deployment.cluster.name
-    if pcie is None:
-        raise ClusterError(f"{name}: pcie.bandwidth is missing, and {option} needs it")
-    return pcie.bandwidth * pcie.efficiency
+_SEVERAL = 8
+"""Requests whose images are encoded at once; times of other numbers are on a line with one's."""
 
 
 def _to_first_token(pool: Pool, prompt: Longs) -> Floats:
@@ -635,7 +643,7 @@ def _with_host_tier(pool: Pool, instances: Instances) -> Pool:
         raise WorkloadError(
             "--host-cache keeps prefixes that prompts share: give --requests with prefix hashes"
         )
-    copy = token / _pcie(deployment, "--host-cache")
+    copy = token / pcie_rate(deployment, "--host-cache")
     if shared and instances.count * deployment.parallelism.ranks > cluster.ranks_per_node:
         sent = collective_time(cluster, "send_receive", 2, _STORED, cluster.ranks_per_node)
         copy = max(copy, token * sent / _STORED)
@@ -668,11 +676,12 @@ def _client_times(run: _Run) -> InstanceRun:
     done = np.flatnonzero(np.isfinite(state.states["last"]))
     seen = state.states[done]
     later = np.where(seen["output"] > 1, seen["output"] - 1.0, np.nan)
-    delay = host.first + host.per_token * seen["prompt"]
+    encoded = run.encoded[done]
+    delay = host.first + host.per_token * seen["prompt"] + encoded
     # Copies: a column that is a view would keep the records of all requests in memory.
-    arrived, found, worker = (seen[name].copy() for name in ("arrived", "found", "worker"))
+    found, worker = (seen[name].copy() for name in ("found", "worker"))
     return InstanceRun(
-        arrived,
+        seen["arrived"] - encoded,
         seen["first"] - seen["arrived"] + delay,
         (seen["last"] - seen["first"]) / later,
         seen["last"] - seen["arrived"] + delay,

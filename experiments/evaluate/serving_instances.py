@@ -5,12 +5,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from collectives.libraries.engine_all_reduce import engine_all_reduce
-from experiments.scenario.timed_calls import Part, collective_time, network_of
+from experiments.scenario.timed_calls import Computed, Part, collective_time, network_of
 from simulator.accelerators import Accelerator, compute_capability
 from simulator.imbalance import Imbalance
 from simulator.serving.engines import Engine, captured_sizes, check_version, engine
 from simulator.serving.surface import IterationSurface, with_drafts
+from simulator.support.arrays import Floats
 from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.names import one_of
 from topologies import Cluster, load_cluster
@@ -62,6 +65,7 @@ class Deployment:
     blocks: int | None = None
     speculation: "Speculation | None" = None
     adapters: Adapters | None = None
+    encoder: "Encoder | None" = None
     measured: "MeasuredKernels | None" = None
     logged: str = ""
 
@@ -121,6 +125,80 @@ class Speculation:
                 f"{self.drafts} drafts cannot give {self.accepted:g} tokens per step: it is 1, plus"
                 " at most the number of drafts"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    """What makes embeddings of a request's images, which are tokens of its prompt.
+
+    Each request has ``images`` of ``patches``. ``accelerators`` of its own encode one request at a
+    time each; 0: an instance does in the iteration that begins to read the prompt, before it.
+
+    Raises
+    ------
+    WorkloadError
+        If the model is not an encoder of patches, or a number is not positive.
+    """
+
+    model: Model
+    images: int
+    patches: int
+    accelerators: int = 0
+
+    def __post_init__(self) -> None:
+        model = self.model
+        if model.patch is None or model.encoder_layers < model.layers:
+            raise WorkloadError(
+                f"encoder {model.name} is none of patches: use a card such as vit-l-16, or the"
+                " config.json of a vision transformer"
+            )
+        if min(self.images, self.patches) < 1:
+            raise WorkloadError("encoder: a request has at least one image of at least one patch")
+
+
+def encoder_time(deployment: Deployment, requests: float, base: Cluster | None = None) -> float:
+    """Return the time of the images of some requests at once on the device (s); 0 without any."""
+    encoder = deployment.encoder
+    if encoder is None:
+        return 0.0
+    p = _encoder_ranks(deployment, encoder)
+    clock = PassClock(
+        _kernels(chip_of(deployment.cluster)),
+        ExchangeClock(deployment.cluster, p, base or deployment.cluster),
+    )
+    images = Segment(requests * encoder.images, encoder.patches, encoder.patches)
+    time = clock.encoding(InferencePass(model=encoder.model, parallelism=p, segments=(images,)))
+    return time * deployment.engine.host.kernels
+
+
+def encoding_delays(deployment: Deployment, arrival: Floats, base: Cluster, apart: int) -> Floats:
+    """Return how long (s) each request is with accelerators that only encode.
+
+    Each takes the next request, first come first served, and sends an embedding of every patch to
+    an instance ``apart`` ranks away.
+    """
+    delays, encoder = np.zeros(len(arrival)), deployment.encoder
+    if encoder is None or not encoder.accelerators:
+        return delays
+    time = encoder_time(deployment, 1, base)
+    size = 2.0 * encoder.images * encoder.patches * deployment.model.hidden
+    sent = collective_time(deployment.cluster, "send_receive", 2, size, apart)
+    for number in range(encoder.accelerators):
+        mine = arrival[number :: encoder.accelerators]
+        busy = time * np.arange(len(mine))
+        begins = np.maximum.accumulate(mine - busy) + busy
+        delays[number :: encoder.accelerators] = begins + time + sent - mine
+    return delays
+
+
+def _encoder_ranks(deployment: Deployment, encoder: Encoder) -> Parallelism:
+    """Return the ranks of an encoder's pass: an instance's tensor ranks, if they divide its heads.
+
+    Others encode on one rank, and so does an accelerator of its own.
+    """
+    tp = deployment.parallelism.tp
+    is_whole = encoder.accelerators or encoder.model.attention.heads % tp
+    return Parallelism(tp=1 if is_whole else tp)
 
 
 class MemoryUse(NamedTuple):
@@ -188,7 +266,16 @@ def _draft(deployment: Deployment) -> list[Deployment]:
     return (
         []
         if draft is None
-        else [replace(deployment, model=draft, speculation=None, adapters=None, imbalance=None)]
+        else [
+            replace(
+                deployment,
+                model=draft,
+                speculation=None,
+                adapters=None,
+                imbalance=None,
+                encoder=None,
+            )
+        ]
     )
 
 
@@ -202,6 +289,10 @@ def _weights(deployment: Deployment) -> float:
         layers += numbers.experts / (p.ep * p.expert_tp) * experts
     if deployment.adapters is not None:
         layers += deployment.adapters.held * adapter_bytes(deployment)
+    if (encoder := deployment.encoder) is not None and not encoder.accelerators:
+        images, by = encoder.model, _encoder_ranks(deployment, encoder).tp
+        parts_of_it = [layer_parameters(images, layer) for layer in range(images.layers)]
+        layers += 2.0 * sum(each.sharded / by + each.replicated for each in parts_of_it)
     outer = embedding_parameters(model).sharded, head_parameters(model).sharded
     # The first stage looks tokens up, the last one has the head.
     return layers * stage_share(deployment) + (sum(outer) if p.pp == 1 else max(outer)) / p.tp * 2.0
@@ -291,6 +382,20 @@ def _kernels(chip: Accelerator, measured: MeasuredKernels | None = None) -> Kern
         )
         own = OwnKernels(measured.own.source, tuple(rows))
     return kernel_times(chip, own=own)
+
+
+def pcie_rate(deployment: Deployment, option: str) -> float:
+    """Return the rate (B/s) at which an accelerator copies from host memory.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster does not describe it; names the option that needs it.
+    """
+    pcie, name = deployment.cluster.pcie, deployment.cluster.name
+    if pcie is None:
+        raise ClusterError(f"{name}: pcie.bandwidth is missing, and {option} needs it")
+    return pcie.bandwidth * pcie.efficiency
 
 
 def chip_of(cluster: Cluster) -> Accelerator:
@@ -519,6 +624,33 @@ def parallelism_of(model: Model, cluster: Cluster, degrees: tuple[int, ...]) -> 
             f"{cluster.name} has {cluster.capacity} accelerators, an instance {ranks}: use fewer"
         )
     return Parallelism(tp=tp, dp=dp, ep=ep, pp=pp, etp=tp * dp // ep if ep > 1 else None)
+
+
+def computed_by_layer(begun: float, ends: float, layers: int, last: float) -> Computed:
+    """Return when which share of a cache is computed: layers take equal parts of an iteration.
+
+    Layers go together by twos, fours, ... toward the middle: where sends are slower than layers
+    the first ones fill the link, where they are faster the last one goes alone.
+
+    Parameters
+    ----------
+    begun, ends
+        The iteration (s).
+    layers
+        How many the model has.
+    last
+        Share of the prompt that the iteration reads; the rest was read before.
+
+    Examples
+    --------
+    >>> [share for _, share in computed_by_layer(0.0, 1.0, 8, 1.0)]
+    [0.0, 0.125, 0.25, 0.5, 0.75, 0.875, 1.0]
+    """
+    powers = [2**k for k in range(layers.bit_length()) if 2 * 2**k <= layers]
+    counts = sorted({0, *powers, *(layers - n for n in powers)})
+    step = (ends - begun) / layers
+    shares = [(begun + n * step, 1 - last * (1 - n / layers)) for n in counts]
+    return (*shares, (ends, 1.0))
 
 
 def parts_of(

@@ -27,6 +27,7 @@ from experiments.evaluate.serving_clients import Closed, Load, Slo
 from experiments.evaluate.serving_fleets import Instances, Neighbour
 from experiments.evaluate.serving_instances import (
     Deployment,
+    Encoder,
     MeasuredKernels,
     Speculation,
     chip_of,
@@ -54,6 +55,9 @@ _SPECULATION = re.compile(
     r"(mtp|eagle|ngram|draft\s+\S+)\s+(\d{1,3})\s+accepts\s+(\d{1,3}(?:\.\d*)?)"
 )
 _ADAPTERS = re.compile(r"(\d{1,6})\s+of\s+rank\s+(\d{1,6})")
+_ENCODER = re.compile(
+    r"([^\s,]+),?\s+(\d{1,6})\s+images?\s+of\s+(\d{1,9})\s+patches(?:,?\s+on\s+(\d{1,6}))?"
+)
 _SCALING = re.compile(
     r"from\s+(\d{1,6})\s+at\s+(\d{1,9}(?:\.\d{1,9})?)\s+requests,\s*(.+?)\s+to\s+start"
 )
@@ -94,6 +98,9 @@ class ServingPlan(BaseModel):
     adapters, max_loras
         LoRA adapters, each request asking for any: ``8 of rank 16``; and how many of them an
         accelerator holds at once, all if none is given.
+    encoder
+        What encodes the images of each request: ``vit-l-16, 2 images of 576 patches``, or ``... on
+        4`` accelerators of its own.
     expert_imbalance
         How unevenly tokens choose experts (:mod:`simulator.imbalance`), as the power law of the
         kernels' tables if none is given.
@@ -140,6 +147,7 @@ class ServingPlan(BaseModel):
     speculation: Annotated[str | None, BeforeValidator(_none)] = None
     adapters: Annotated[str | None, BeforeValidator(_none)] = None
     max_loras: Count | None = None
+    encoder: Annotated[str | None, BeforeValidator(_none)] = None
     expert_imbalance: Annotated[str | None, BeforeValidator(_none)] = None
     kernels_from: Annotated[str | None, BeforeValidator(_as_text)] = None
     policy: Literal["fcfs", "priority", "slo"] = "fcfs"
@@ -465,8 +473,29 @@ def _deployment(plan: ServingPlan, cluster: str | Cluster, degrees: tuple[int, .
         blocks=plan.blocks,
         speculation=speculation,
         adapters=_adapters(plan),
+        encoder=None if plan.encoder is None else read_encoder(plan.encoder),
         imbalance=None if skew is None else parse_imbalance(skew),
     )
+
+
+def read_encoder(text: str) -> Encoder:
+    """Parse what encodes the images of a request, and on how many accelerators of its own.
+
+    Raises
+    ------
+    WorkloadError
+        If it is written otherwise, or there is no such model.
+
+    Examples
+    --------
+    >>> encoder = read_encoder("vit-l-16, 2 images of 576 patches, on 4")
+    >>> encoder.images, encoder.patches, encoder.accelerators
+    (2, 576, 4)
+    """
+    words = _words(_ENCODER, text, "encoder", "'vit-l-16, 2 images of 576 patches, on 4'")
+    numbers = [int(number or 0) for number in words.groups()[1:]]
+    model = load_model(words[1])
+    return Encoder(model=model, images=numbers[0], patches=numbers[1], accelerators=numbers[2])
 
 
 def _adapters(plan: ServingPlan) -> Adapters | None:
@@ -667,4 +696,5 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "decode": lambda text: read_pool(text, (1, 1, 1)),
     "speculation": read_speculation,
     "adapters": read_adapters,
+    "encoder": read_encoder,
 }

@@ -52,6 +52,15 @@ class Outage(NamedTuple):
     end: float
 
 
+def switches(outages: tuple[Outage, ...]) -> list[tuple[int, int, float]]:
+    """Return which instances go down (1) or come back (0), and when."""
+    return [
+        row
+        for instance, begin, end in outages
+        for row in ((instance, 1, begin), (instance, 0, end))
+    ]
+
+
 @dataclass(slots=True, eq=False)
 class Autoscaler:
     """Checks the load of a run at intervals, and starts and drains instances.

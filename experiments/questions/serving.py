@@ -339,6 +339,9 @@ def say_engine(instances: Instances) -> str:
         text += "; weights are decompressed to 16 bits: the accelerator has no peak for fewer"
     if deployment.measured is not None:
         text += f"; kernels as in {deployment.measured.own.source}"
+    if (encoder := deployment.encoder) is not None:
+        text += f"; {encoder.model.name} encodes {encoder.images} x {encoder.patches} patches"
+        text += f" on {encoder.accelerators} of its own" if encoder.accelerators else ""
     if deployment.model.left_out:
         text += f"; left out: {deployment.model.left_out}"
     if deployment.logged:
@@ -602,6 +605,7 @@ def _unmeasured_doubts(deployment: Deployment, load: Load) -> tuple[str, ...]:
         for what, given in (
             ("pipeline stages", deployment.parallelism.pp > 1),
             ("adapters", deployment.adapters is not None),
+            ("images", deployment.encoder is not None),
         )
         if given
     ]

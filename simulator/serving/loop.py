@@ -12,11 +12,12 @@ from collections.abc import Mapping
 
 from simulator.serving.prefix_cache import PrefixCache, clear_host, evict, name_units, store_units
 from simulator.serving.schedulers import (
-    ADAPTERS,
     AWAITS,
+    BEGUN,
     COMES,
     DOWN,
     EXPECTED,
+    EXTRAS,
     FINISHED,
     FLEETS,
     FREE,
@@ -248,7 +249,7 @@ def _start(  # noqa: C901, PLR0915  a hot loop: a function around it would be co
     if run.instances[instance].ends != math.inf or run.counters[first, DOWN] == 1:
         return
     sums = run.sums[0]
-    device, chunks, most, mean, loaded, swapped = 0.0, 0, 0.0, 0.0, 0, 0
+    device, chunks, most, mean, loaded, swapped, begun = 0.0, 0, 0.0, 0.0, 0, 0, 0
     holds = _hold_prompts(run, pool, first) if FLEETS and pool.rules.balance else 0
     for number in range(first, first + pool.width):
         worker = _worker(run, number)
@@ -261,10 +262,11 @@ def _start(  # noqa: C901, PLR0915  a hot loop: a function around it would be co
         loaded = max(loaded, worker.counters[LOADED])
         sums.loaded_tokens += worker.counters[LOADED]
         worker.counters[LOADED] = 0
-        if ADAPTERS:
+        if EXTRAS:
             swapped = max(swapped, worker.counters[SWAPPED])
             sums.loaded_adapters += worker.counters[SWAPPED]
-            worker.counters[SWAPPED] = 0
+            begun = max(begun, worker.counters[BEGUN])
+            worker.counters[SWAPPED] = worker.counters[BEGUN] = 0
         if batch.decodes + batch.chunks:
             # After prompts it polls again at once (SGLang, managers/scheduler_recv_skipper.py).
             worker.counters[ITERATIONS] += run.client[0].poll if batch.chunks else 1
@@ -284,6 +286,8 @@ def _start(  # noqa: C901, PLR0915  a hot loop: a function around it would be co
         device += shared_time(surface, most if pads else mean, chunks)
         # Each rank copies over its own port, before its kernels.
         device = pool.host.kernels * device + loaded * pool.copy + swapped * pool.load
+        if begun:
+            device += pool.encode + begun * pool.encode_each
         _begin_iteration(run, pool, instance, device, most, chunks)
 
 
@@ -563,14 +567,16 @@ def _batch(rules: RuleRecord, worker: Worker, number: int) -> Batch:
             decodes += 1
             context += past + 1.0
         else:
+            if EXTRAS and past == 0:
+                worker.counters[BEGUN] += 1
             chunks += 1
             tokens += planned
             pairs += planned * (past + planned / 2.0)
     return Batch(1 + rules.drafts, decodes, context, chunks, tokens, pairs)
 
 
-_serve_alone = serve_requests.without("PREFIXES", "FLEETS", "ADAPTERS")
-_serve_vllm = serve_requests.without("PREFIXES", "FLEETS", "POLICIES", "ADAPTERS")
+_serve_alone = serve_requests.without("PREFIXES", "FLEETS", "EXTRAS")
+_serve_vllm = serve_requests.without("PREFIXES", "FLEETS", "POLICIES", "EXTRAS")
 
 
 def serving_loop(fleet: Fleet, *, outages: bool) -> HotLoop[[RunState, Surfaces, float, int], int]:
@@ -579,7 +585,8 @@ def serving_loop(fleet: Fleet, *, outages: bool) -> HotLoop[[RunState, Surfaces,
     vLLM's rules alone, the default, compile in a third of it.
     """
     rules, workers = fleet.first.rules, fleet.first.workers + fleet.second.workers
-    if workers * fleet.first.stages > 1 or rules.unit or rules.adapters or outages:
+    extras = rules.adapters > 0 or fleet.first.encode_each > 0
+    if workers * fleet.first.stages > 1 or rules.unit or extras or outages:
         return serve_requests
     return _serve_vllm if rules.scheduler == VLLM and not rules.patience else _serve_alone
 

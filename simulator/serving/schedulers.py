@@ -21,10 +21,10 @@ from simulator.serving.prefix_cache import (
 from simulator.support.arrays import Floats, Longs, numbers_of, records
 from simulator.support.compiled import hot_loop
 
-PREFIXES = FLEETS = POLICIES = ADAPTERS = True
+PREFIXES = FLEETS = POLICIES = EXTRAS = True
 """Whether prompts may share prefixes; whether there may be several workers, or outages; whether the
-scheduler may be another than vLLM's, or go by an SLO; and whether adapters are loaded. What a
-question does not need is left out of the loop that is compiled for it."""
+scheduler may be another than vLLM's, or go by an SLO; and whether adapters are loaded or images
+encoded. What a question does not need is left out of the loop that is compiled for it."""
 NOT_ARRIVED, WAITING, RUNNING, MOVING, FINISHED = 0, 1, 2, 3, 4
 NOBODY = -1
 LATE = 2**40
@@ -32,7 +32,8 @@ LATE = 2**40
 
 RUNS, WAITS, COMES, AWAITS = 0, 1, 4, 7
 FREE, KEPT, PREEMPTIONS, UNREAD, PEAK, EXPECTED, ITERATIONS = 10, 11, 12, 13, 14, 15, 16
-DOWN, LOADED, HOLDS, HELD, SKIPPED, SWAPPED, CLOCK, COUNTERS = 17, 18, 19, 20, 21, 24, 25, 26
+DOWN, LOADED, HOLDS, HELD, SKIPPED, SWAPPED, CLOCK, BEGUN = 17, 18, 19, 20, 21, 24, 25, 26
+COUNTERS = 27
 """Indices of a worker's counters: running requests; four lists, each as length, first and last:
 waiting ones, arrived ones that have not joined the queue, those whose cache may be sent when there
 are blocks for it, and those skipped while a batch is planned; free blocks, and those of them that
@@ -40,7 +41,8 @@ the prefix cache keeps; preemptions; unread tokens of prompts routed here; most 
 requests whose cache is in flight; iterations since it last looked for requests; 1 while it is down,
 2 while it drains; tokens that the planned iteration copies from host memory; 1 while it admits no
 prompt because other ranks have none, and for how many iterations its instance has not; adapters
-that the planned iteration loads, and how often one fell idle; the number of counters."""
+that the planned iteration loads, how often one fell idle, and prompts of which the planned
+iteration reads the first tokens; the number of counters."""
 
 VLLM, SGLANG, TRTLLM, STATIC, ORCA, SARATHI = 0, 1, 2, 3, 4, 5
 SCHEDULERS = {
@@ -283,7 +285,7 @@ def remove_running(worker: Worker, position: int) -> None:
     counters[RUNS] -= 1
     worker.running[counters[RUNS]] = request
     worker.states[request].plan = 0
-    if ADAPTERS and worker.states[request].slot != NOBODY:
+    if EXTRAS and worker.states[request].slot != NOBODY:
         slot = worker.slots[worker.states[request].slot]
         slot.references -= 1
         slot.idle = counters[CLOCK]
@@ -324,7 +326,7 @@ def _first_with_slot(rules: RuleRecord, worker: Worker) -> int:
     counters = worker.counters
     while counters[WAITS]:
         request = int(counters[WAITS + 1])
-        adapted = ADAPTERS and rules.adapters and worker.states[request].adapter != NOBODY
+        adapted = EXTRAS and rules.adapters and worker.states[request].adapter != NOBODY
         if not adapted or _slot_for(rules, worker, request) != NOBODY:
             return request
         push_last(worker, SKIPPED, pop_first(worker, WAITS))
@@ -548,11 +550,11 @@ def _admit_prompts(  # noqa: C901, PLR0915  a hot loop: a function would be comp
         _hold(rules, worker, request, sequence if rules.reserve else computed + planned)
         outstanding += max(0, whole - states[request].blocks) if rules.reserve == 2 else 0
         _run(worker, pop_first(worker, WAITS))
-        if ADAPTERS and states[request].adapter != NOBODY:
+        if EXTRAS and states[request].adapter != NOBODY:
             _take_slot(rules, worker, request)
         states[request].plan = planned
         left -= planned
-    if ADAPTERS and counters[SKIPPED]:
+    if EXTRAS and counters[SKIPPED]:
         _put_back(worker)
     return left < budget
 

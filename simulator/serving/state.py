@@ -61,8 +61,9 @@ class Pool(NamedTuple):
     """Equal workers, in instances of ``width`` data-parallel ranks that step together.
 
     ``copy`` is the time to copy a token of a cache from host memory, ``load`` that of an adapter
-    (s). An instance of several pipeline ``stages`` has as many batches in flight, of different
-    requests.
+    (s). Iterations that begin prompts first encode their images: ``encode`` s, and ``encode_each``
+    for every prompt. An instance of several pipeline ``stages`` has as many batches in flight, of
+    different requests.
     """
 
     workers: int
@@ -73,6 +74,8 @@ class Pool(NamedTuple):
     copy: float = 0.0
     stages: int = 1
     load: float = 0.0
+    encode: float = 0.0
+    encode_each: float = 0.0
 
 
 class Fleet(NamedTuple):

@@ -415,6 +415,7 @@ def test_every_option_with_a_path_is_known_to_be_read_or_written():
         "scale",
         "host_cache",
         "kv_transfer",
+        "encoder",
     }
     neither |= {"models", "clusters", "gpus", "accelerator", "failures"}
     told = {*output.TRACES, *output.READ, *output.WRITTEN, "traces"}

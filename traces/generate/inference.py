@@ -210,7 +210,13 @@ def pass_chunks(batch: MicroBatch) -> list[list[ModelBlock]] | None:
 
 
 def embedding_block(batch: InferencePass) -> ModelBlock:
-    """Look up tokens; the table is sharded by vocabulary, and tensor ranks sum their results."""
+    """Look up tokens; the table is sharded by vocabulary, and tensor ranks sum their results.
+
+    Every tensor rank projects all patches of an image.
+    """
+    if (patch := batch.model.patch) is not None:
+        kernels = (_product("patches", batch.tokens, patch, batch.model.hidden, "bf16"),)
+        return ModelBlock((_part("embedding", kernels),), embedding_parameters(batch.model))
     kernel = _streamed("embedding", 2 * batch.hidden_bytes)
     part = _part("embedding", (kernel,), after=_summed(batch))
     return ModelBlock((part,), embedding_parameters(batch.model))
@@ -301,7 +307,7 @@ def _grouped(
 def _grouped_scores(
     batch: InferencePass, attention: GroupedAttention, window: int | None
 ) -> tuple[Attention, ...]:
-    tp = batch.parallelism.tp
+    tp, encodes = batch.parallelism.tp, batch.model.encoder_layers > 0
     return tuple(
         Attention(
             batch=segment.sequences,
@@ -310,9 +316,9 @@ def _grouped_scores(
             queries=batch.decode_rows if segment.new_tokens == 1 else segment.new_tokens,
             keys=segment.context,
             head_size=attention.head,
-            causal=segment.new_tokens > 1 or batch.decode_rows == 1,
+            causal=not encodes and (segment.new_tokens > 1 or batch.decode_rows == 1),
             window=window,
-            cached=True,
+            cached=not encodes,
             cache_dtype=batch.precisions.cache,
         )
         for segment in batch.segments

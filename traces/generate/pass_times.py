@@ -56,7 +56,11 @@ class PassClock:
 
         Times of successive stages add up.
         """
-        blocks = [(embedding_block(batch), 1), *_layers(batch), (head_block(batch), 1)]
+        return self.encoding(batch) + self.block(head_block(batch))
+
+    def encoding(self, batch: InferencePass) -> float:
+        """Return the time of a pass without its head (s), as :meth:`time` does."""
+        blocks = [(embedding_block(batch), 1), *_layers(batch)]
         return float(sum(count * self.block(block) for block, count in blocks))
 
     def block(self, block: ModelBlock, *, scores: bool = True) -> float:

@@ -9,7 +9,7 @@ import pytest
 from experiments.evaluate.serving_changes import with_more
 from experiments.evaluate.serving_clients import InstanceRun, Slo
 from experiments.evaluate.serving_fleets import serve
-from experiments.evaluate.serving_instances import instance_surface, memory_use
+from experiments.evaluate.serving_instances import encoder_time, instance_surface, memory_use
 from experiments.evaluate.serving_plan import (
     check_plan,
     instances_of,
@@ -207,6 +207,49 @@ def test_experts_of_an_uneven_choice_set_the_pace_by_their_busiest_rank(tmp_path
     wide = {"dp": 16, "ep": 16}
     large = [tokens(each, **wide)[8192] for each in ("1", "2", "4")]
     assert large[2] - large[1] == pytest.approx(2 * (large[1] - large[0]), rel=0.1)
+
+
+def test_images_are_encoded_before_their_prompts_or_apart_and_hold_up_decodes_only_here():
+    """Alone, an instance's TTFT grows by the pass of the encoder, at least its FLOPs over the peak;
+    on an accelerator of its own by that and the send, and others' decodes do not wait for it."""
+    text = "vit-l-16, 4 images of 4096 patches"
+    fields = {"model": "llama-3.1-8b", "input": 512, "output": 16, "count": 20}
+
+    def run(rate, encoder):
+        plan = serving_plan(**fields, rate=rate, encoder=encoder)
+        instances = instances_of(plan, "hgx-h100")
+        return instances, serve(instances, load_of(plan))
+
+    (_, none), (here, alone), (apart, own) = (
+        run("0.5/s even", each) for each in (None, text, f"{text}, on 1")
+    )
+    time = encoder_time(here.deployment, 1)
+    products, scores = 24 * 12 * 1024**2, 24 * 2 * 4096 * 1024
+    flops = 2 * 4 * 4096 * (products + scores)
+    assert flops / here.deployment.cluster.accelerator.peak["bf16"] < time < 0.5
+    assert alone.ttft - none.ttft == pytest.approx([time] * 20)
+    sent = 2 * 4 * 4096 * 4096 / 450e9
+    assert time + sent < (own.ttft - none.ttft).min() < time + 3 * sent
+    assert own.tpot == pytest.approx(none.tpot)
+    assert apart.ranks == here.ranks + 1
+    # Beyond what one encodes its queue grows by the lack at each request.
+    _, queued = run(f"{2 / time:.6f}/s even", f"{text}, on 1")
+    delays = np.diff(queued.ttft[1:])
+    assert delays.mean() == pytest.approx(time / 2, rel=0.05)
+    assert memory_use(here.deployment).weights > memory_use(apart.deployment).weights
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"encoder": "llama-3.1-8b, 1 image of 9 patches"}, "is none of patches"),
+        ({"encoder": "two images"}, "write, for example, 'vit-l-16, 2 images"),
+        ({"encoder": "vit-l-16, 0 images of 9 patches"}, "at least one image"),
+    ],
+)
+def test_an_encoder_that_cannot_be_is_refused(fields, said):
+    with pytest.raises(TwofoldError, match=said):
+        instances_of(serving_plan(model="llama-3.1-8b", rate="1/s", **fields), "hgx-h100")
 
 
 @pytest.mark.parametrize(

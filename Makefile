@@ -24,10 +24,13 @@ CHROMIUM := $(firstword $(shell command -v chromium chromium-browser google-chro
 # Each process takes half of the tests, file after file, so that what a file shares is made once, and
 # helps the other when it is done.
 PYTEST := -m pytest --numprocesses auto --dist worksteal
-# Of make fuzz: how long, which numbers of chance, and where what fails is kept.
+# Of make fuzz: how long, which numbers of chance, where what fails is kept, by how many processes, and
+# which of the parts chosen, systematic and random.
 MINUTES := 10
 SEED :=
 KEEP :=
+WORKERS :=
+PARTS :=
 # Of make faults and make mutants: how many.
 COUNT := 500
 # Of make determinism: how many hash seeds, which other Pythons, and where their environments are.
@@ -158,7 +161,7 @@ bounds: $(READY)  ## the tests of readers and hot loops with every index checked
 	$(call stage,tests with checked indices,$(CHECKED) $(BIN)/python $(PYTEST) $(INDEXED))
 
 fuzz: $(READY)  ## MINUTES=10 of bad inputs over every format, by SEED or a fresh one, which is printed
-	$(BIN)/python -m benchmarks.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep $(KEEP))
+	$(BIN)/python -m benchmarks.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep $(KEEP)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(PARTS),--parts $(PARTS))
 
 faults: $(READY)  ## COUNT=500 of killed commands, full disks and places that cannot be written, by SEED
 	$(BIN)/python -m benchmarks.faults --count $(COUNT) $(if $(SEED),--seed $(SEED))

@@ -33,7 +33,8 @@ Part = tuple[Callable[[int], Case], Iterable[int]]
 def _case(seed: Seed, data: bytes, label: str, at: int) -> Case:
     command = seed.commands[at % len(seed.commands)]
     files = {seed.name: data, **dict(seed.beside)}
-    return Case(f"{seed.kind}: {label}", words_of(command, seed.name), files)
+    words = words_of(command, seed.name)
+    return Case(f"{seed.kind}: {label}", words, files, is_plan=seed.kind == "plan")
 
 
 def chosen_cases(only: str) -> Part:

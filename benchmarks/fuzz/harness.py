@@ -35,6 +35,8 @@ WALL_S = float(os.environ.get("FUZZ_WALL_S") or 20 * CPU_S)
 """After so long without a word a process waits for something: another may have its processor."""
 MEMORY = 2_000_000_000
 """Bytes resident, for files under 1 MB."""
+_MEMORY_OF_JOB = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+"""Bytes that a job may take which is generated from a plan, as SECURITY.md says."""
 _LARGE = 800_000_000
 """Bytes at whose peak a process ends, rather than give what it holds to the next case."""
 _OF_CHILD = 4000
@@ -67,6 +69,8 @@ class Case:
     """Whether the answer has to be one: a seed that nothing was changed of."""
     small: float | None = None
     """Bytes of files below which no step is kept, where it is not as usual."""
+    is_plan: bool = False
+    """Whether a job may be generated from it, which may be large."""
 
     def names(self) -> set[str]:
         """Return the texts in quotes that look like numbers of no sense: names may."""
@@ -79,13 +83,17 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case: exit status (negative: a signal), CPU (s), peak memory (B)."""
+    """What became of a case: exit status (negative: a signal), CPU (s), peak memory (B).
+
+    ``most`` is the memory that it may take (B).
+    """
 
     status: int
     cpu: float
     peak: int
     out: str
     err: str
+    most: int = MEMORY
 
     def verdict(self) -> str:
         """Say what is wrong; "" if the input was answered or refused as it should be."""
@@ -93,7 +101,7 @@ class Outcome:
             return "traceback"
         if self.status == -signal.SIGXCPU or self.status == -signal.SIGKILL or self.cpu > CPU_S:
             return "hang"
-        if self.peak > MEMORY:
+        if self.peak > self.most:
             return "memory"
         if self.status not in STATUS:
             return f"status {self.status}"
@@ -265,7 +273,8 @@ def _outcome(case: Case, folder: Path, streams: tuple[Path, Path]) -> Outcome:
     os.chdir(folder.parent)
     shutil.rmtree(folder, ignore_errors=True)
     size = 1024 * int(peak[1]) if peak else 0
-    return Outcome(status, cpu, size, *map(_text, streams))
+    most = max(MEMORY, _MEMORY_OF_JOB) if case.is_plan else MEMORY
+    return Outcome(status, cpu, size, *map(_text, streams), most)
 
 
 def _keep_steps_from(small: float) -> None:

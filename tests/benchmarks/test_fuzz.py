@@ -347,6 +347,7 @@ def test_a_random_case_is_made_of_seed_and_number_alone():
         (Outcome(-24, 1.0, 10**8, "", ""), "hang"),
         (Outcome(1, 31.0, 10**8, "", "error: late"), "hang"),
         (Outcome(1, 1.0, 3 * 10**9, "", "error: large"), "memory"),
+        (Outcome(0, 1.0, 3 * 10**9, "a large job", "", 4 * 10**9), ""),
         (Outcome(-11, 1.0, 10**8, "", ""), "status -11"),
         (Outcome(0, 1.0, 10**8, "step 1e300 s", ""), "nonsense believed"),
         (Outcome(0, 1.0, 10**8, "model llama-inf-8b gloo-ddp--1e308 NCCL 1e30.3", ""), ""),

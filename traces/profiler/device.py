@@ -9,7 +9,7 @@ thread's previous launch do.
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -95,10 +95,6 @@ class DeviceOps:
         first, second = self.launched[op], self.launched[later]
         return first is not None and second is not None and first < second
 
-    def is_first(self, op: int) -> bool:
-        """Whether an op is the first of its launch, as one of a graph's nodes is."""
-        return op not in self.nodes
-
     def previous(self, op: int) -> int | None:
         """Return the previous op on its stream."""
         if not self._before:
@@ -120,6 +116,15 @@ class DeviceOps:
         times, ops = self._launch_order(stream)
         after = bisect_left(times, time)
         return ops[after - 1] if after else None
+
+    def launched_by(self, time: float) -> list[int]:
+        """Return the last op of each stream whose launch began before ``time``."""
+        last = (self.last_launched(stream, time) for stream in self.on_stream)
+        return [op for op in last if op is not None]
+
+    def last_ended(self, ops: Collection[int]) -> list[int]:
+        """Return the op that ended last, the later one of two; none of none."""
+        return [max(ops, key=lambda op: (self.ends[op], op))] if ops else []
 
     def first_launched(self, stream: int, time: float) -> int | None:
         """Return the first op of a stream whose launch began after ``time``."""

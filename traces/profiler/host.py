@@ -130,26 +130,20 @@ def add_host_ops(
     if len(window.device) and not (trace.host.kind == HostKind.RUNTIME).any():
         graph.left_out = [trace.threads[thread] for thread in cuts if trace.threads]
         return lanes
-    quiet = unexplained_silences(trace, window)
-    graph.left_out = [
-        trace.threads[other_thread]
-        for other_thread in cuts
-        if other_thread != main and not cuts[other_thread]
-    ]
-    for thread in sorted(
-        other_thread for other_thread in cuts if other_thread != main and cuts[other_thread]
-    ):
-        _begin_with_main(trace, window, thread, main, cuts)
-    for thread in sorted(
-        other_thread for other_thread in cuts if other_thread == main or cuts[other_thread]
-    ):
+    silences = unexplained_silences(trace, window)
+    taking_part = sorted(thread for thread in cuts if thread == main or cuts[thread])
+    graph.left_out = [trace.threads[thread] for thread in cuts if thread not in taking_part]
+    for thread in taking_part:
+        if thread != main:
+            _begin_with_main(trace, window, thread, main, cuts)
+    for thread in taking_part:
         rows = window.host[trace.host.thread[window.host] == thread]
         begin = float(trace.host.start[rows].min(initial=window.end))
         end = float(trace.host.end[rows].max(initial=window.start))
         if thread == main and trace.steps:
             begin, end = window.start, max(end, window.end)
         label = trace.threads[thread] if trace.threads else _NO_THREAD
-        builder = _ThreadBuilder(graph, lanes, _Events(enclosing, quiet), thread, label)
+        builder = _ThreadBuilder(graph, lanes, enclosing, silences, thread, label)
         builder.build(begin, end, cuts[thread])
     for op, handover in lanes.woken:
         source = lanes.ends_at.get((handover.source_thread, handover.source_time))
@@ -171,89 +165,76 @@ def _begin_with_main(
     handover_cuts([Handover(thread, -np.inf, begin, main, source)], cuts)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Events:
-    """Events of a rank's threads: the enclosing ones at a time, and the silences."""
+@dataclass(slots=True, eq=False)
+class _ThreadBuilder:
+    """Builds one thread's chain of ops from left to right, up to ``cursor`` (s) so far."""
 
+    graph: RankGraph
+    lanes: HostLanes
     enclosing: Enclosing
     silences: Silences
-
-
-class _ThreadBuilder:
-    """Builds one thread's chain of ops from left to right."""
-
-    def __init__(
-        self, graph: RankGraph, lanes: HostLanes, events: "_Events", thread: int, label: str
-    ) -> None:
-        self._graph, self._lanes, self._events = graph, lanes, events
-        self._thread, self._label = thread, label
-        self._cursor = 0.0
-        self._last: int | None = None
+    thread: int
+    label: str
+    cursor: float = 0.0
+    last: int | None = None
 
     def build(self, begin: float, end: float, cuts: Iterable[Cut]) -> None:
         """Cut ``[begin, end]`` (s) into ops."""
-        self._cursor = begin
+        self.cursor = begin
         for cut in sorted(cuts, key=lambda cut: (cut.start, cut.end)):
             if cut.wakes is not None and cut.start <= begin:
-                self._cursor = max(self._cursor, cut.end)
-                self._resume(cut)
+                self._resume(cut.end, cut.wakes)
                 continue
-            if cut.start < self._cursor and cut.launch is None and not cut.hands_over:
+            if cut.start < self.cursor and cut.launch is None and not cut.hands_over:
                 continue
-            op = self._host(max(cut.start, self._cursor), cut.name)
+            op = self._host(max(cut.start, self.cursor), cut.name)
             if cut.launch is not None:
-                self._lanes.launch_op[cut.launch] = op
+                self.lanes.launch_op[cut.launch] = op
             if cut.hands_over:
-                self._lanes.ends_at[self._thread, cut.start] = op
+                self.lanes.ends_at[self.thread, cut.start] = op
             self._after(cut)
-        if end > self._cursor:
+        if end > self.cursor:
             self._host(end, "")
 
     def _after(self, cut: Cut) -> None:
         """Continue at the end of the cut: a wait, or a wake-up."""
         if cut.wait is not None:
-            wait = cut.wait
-            begun = max([cut.start, *(self._graph.ops[op].end for op in wait.sources)])
-            begun = min(begun, cut.end)
-            op = self._chain(LocalOp(What.HOST, self._label, cut.name, begun, cut.end))
-            self._graph.wait_for(op, wait.sources)
+            begun = max([cut.start, *(self.graph.ops[op].end for op in cut.wait.sources)])
+            op = self._chain(cut.name, min(begun, cut.end), cut.end)
+            self.graph.wait_for(op, cut.wait.sources)
         elif cut.wakes is not None:
-            self._cursor = max(self._cursor, cut.end)
-            self._resume(cut)
-        self._cursor = max(self._cursor, cut.end if cut.launch is None else cut.start)
+            self._resume(cut.end, cut.wakes)
+        self.cursor = max(self.cursor, cut.end if cut.launch is None else cut.start)
 
-    def _resume(self, cut: Cut) -> None:
-        """Restart at ``cut.end``, released by another thread."""
-        begin = self._graph.start
-        op = self._chain(
-            LocalOp(What.HOST, self._label, "wake-up", self._cursor, self._cursor, ready=begin)
-        )
-        if cut.wakes is not None:
-            self._lanes.woken.append((op, cut.wakes))
+    def _resume(self, awake: float, wakes: Handover) -> None:
+        """Restart at a time (s), released by another thread."""
+        self.cursor = max(self.cursor, awake)
+        op = self._chain("wake-up", self.cursor, self.cursor, ready=self.graph.start)
+        self.lanes.woken.append((op, wakes))
 
     def _host(self, until: float, name: str) -> int:
         """Add the host's time until then, silences as separate ops; return the last op."""
-        for begun, over in self._events.silences.within(self._thread, self._cursor, until):
-            if begun > self._cursor:
+        for begun, over in self.silences.within(self.thread, self.cursor, until):
+            if begun > self.cursor:
                 self._at_work(begun, name)
-            self._chain(LocalOp(What.HOST, self._label, UNEXPLAINED_HOST, begun, over))
-            self._cursor = over
+            self._chain(UNEXPLAINED_HOST, begun, over)
+            self.cursor = over
         return self._at_work(until, name)
 
     def _at_work(self, until: float, name: str) -> int:
-        inside = self._events.enclosing.operator(self._thread, until)
-        what = inside or name or "host"
-        op = self._chain(LocalOp(What.HOST, self._label, what, self._cursor, until))
-        self._cursor = until
+        inside = self.enclosing.operator(self.thread, until)
+        op = self._chain(inside or name or "host", self.cursor, until)
+        self.cursor = until
         return op
 
-    def _chain(self, local: LocalOp) -> int:
-        if self._last is None and local.ready is None:
-            local.ready = local.start
-        op = self._graph.add(local)
-        if self._last is not None:
-            self._graph.wait_for(op, [self._last])
-        self._last = op
+    def _chain(self, name: str, start: float, end: float, ready: float | None = None) -> int:
+        """Add an op behind the last one of the thread, the first as early as it started."""
+        if self.last is None and ready is None:
+            ready = start
+        op = self.graph.add(LocalOp(What.HOST, self.label, name, start, end, ready))
+        if self.last is not None:
+            self.graph.wait_for(op, [self.last])
+        self.last = op
         return op
 
 
@@ -303,16 +284,15 @@ def handover_cuts(handovers: Iterable[Handover], cuts: dict[int, list[Cut]]) -> 
             cuts.setdefault(handover.source_thread, []).append(cut)
 
 
-def main_thread(trace: RankTrace, window: Window, cuts: dict[int, list[Cut]]) -> int:
-    """Return the thread with the earliest event of the step: the one that opened it."""
-    return next(
-        (thread for thread in trace.host.thread[window.host].tolist() if thread in cuts), min(cuts)
-    )
+def threads_of_step(trace: RankTrace, window: Window) -> tuple[dict[int, list[Cut]], int]:
+    """Return an empty list of cuts for each thread with an event of its own, and the main thread.
 
-
-def every_thread(trace: RankTrace, window: Window) -> dict[int, list[Cut]]:
-    """Return an empty list of cuts for each thread with an event of its own in the step."""
+    That is the one with the earliest event of the step: the one that opened it.
+    """
     is_other = np.ones(len(trace.host), dtype=np.bool_)
     is_other[work_rows(trace, window)] = False
-    threads = np.unique(trace.host.thread[window.host[is_other[window.host]]]).tolist()
-    return {thread: [] for thread in threads or [0]}
+    own = trace.host.thread[window.host[is_other[window.host]]]
+    cuts: dict[int, list[Cut]] = {thread: [] for thread in np.unique(own).tolist() or [0]}
+    first = trace.host.thread[window.host]
+    main = first[np.isin(first, list(cuts))][:1].tolist()
+    return cuts, main[0] if main else min(cuts)

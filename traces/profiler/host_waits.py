@@ -10,7 +10,7 @@ and so was one that resumes just when a collective ends.
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,8 +108,7 @@ def _synchronized(
 ) -> list[int]:
     start, end = called
     if _ALL_STREAMS.search(name):
-        last = (ops.last_launched(stream, start) for stream in ops.on_stream)
-        return [op for op in last if op is not None and ops.ends[op] <= end + EXPLAINED]
+        return [op for op in ops.launched_by(start) if ops.ends[op] <= end + EXPLAINED]
     if not (_ONE_STREAM.search(name) or _EVENT.search(name)):
         return []
     if recorded is not None:
@@ -145,12 +144,11 @@ def _latest(ops: DeviceOps, start: float, end: float) -> list[int]:
     A call that did not have to wait returns at once and tells nothing. Of the step before, what
     ended just then counts.
     """
-    last = (ops.last_launched(stream, start) for stream in ops.on_stream)
-    done = [op for op in last if op is not None and start < ops.ends[op] <= end + EXPLAINED]
+    done = [op for op in ops.launched_by(start) if start < ops.ends[op] <= end + EXPLAINED]
     done += [
         op for op in ops.before if start < ops.ends[op] and abs(end - ops.ends[op]) <= EXPLAINED
     ]
-    return [max(done, key=lambda op: (ops.ends[op], op))] if done else []
+    return ops.last_ended(done)
 
 
 _ENOUGH = 4
@@ -159,43 +157,19 @@ _LONG = 100e-6
 """Least duration of a loop (s): an allocator that goes through its blocks takes less."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Loop:
-    """Queries of a thread with nothing else in between (s)."""
-
-    thread: int
-    name: str
-    starts: Sequence[float]
-    ends: Sequence[float]
+_ASKS = re.compile(r"(Event|Stream)Query")
 
 
 def polling_waits(trace: RankTrace, window: Window, ops: DeviceOps) -> Iterator[HostWait]:
     """Return the loops of queries that ended when an op of the device did.
 
-    The answer was no before the last query: the op ended between the last two answers.
+    A loop is a run of enough queries without another runtime call between them. The answer was no
+    before the last query: the op ended between the last two answers.
     """
-    for loop in _loops(trace, window):
-        if loop.ends[-1] - loop.starts[0] < _LONG:
-            continue
-        last = (ops.last_launched(stream, loop.starts[0]) for stream in ops.on_stream)
-        began, ended = loop.starts[-2], loop.ends[-1] + STAMPS
-        done = [op for op in last if op is not None and began <= ops.ends[op] <= ended]
-        if done:
-            source = max(done, key=lambda op: (ops.ends[op], op))
-            yield HostWait(loop.thread, loop.starts[0], loop.ends[-1], loop.name, (source,))
-
-
-_ASKS = re.compile(r"(Event|Stream)Query")
-
-
-def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
-    """Return runs of enough queries without another runtime call between them."""
     host = trace.host
     asks = names_with(trace, _ASKS)
     rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
-    if not np.isin(host.name[rows], asks).any():
-        return
-    for thread in np.unique(host.thread[rows]).tolist():
+    for thread in np.unique(host.thread[rows[np.isin(host.name[rows], asks)]]).tolist():
         on_thread = rows[host.thread[rows] == thread]
         query = np.isin(host.name[on_thread], asks)
         # Where the mask changes: begin and end of each run of queries, in pairs.
@@ -203,8 +177,14 @@ def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
         runs = edges.reshape(-1, 2)
         for first, last in runs[runs[:, 1] - runs[:, 0] >= _ENOUGH].tolist():
             run = on_thread[first:last]
-            name = trace.names[host.name[run[0]]]
-            yield _Loop(thread, name, host.start[run].tolist(), host.end[run].tolist())
+            start, end = float(host.start[run[0]]), float(host.end[run[-1]])
+            if end - start < _LONG:
+                continue
+            began, ended = float(host.start[run[-2]]), end + STAMPS
+            done = [op for op in ops.launched_by(start) if began <= ops.ends[op] <= ended]
+            if done:
+                name = trace.names[host.name[run[0]]]
+                yield HostWait(thread, start, end, name, tuple(ops.last_ended(done)))
 
 
 _LOADER = re.compile(r"_MultiProcessingDataLoaderIter\.__next__")
@@ -284,13 +264,11 @@ def _until_idle(
     copies = launches.host[trace.device.copy[launches.device]]
     for row in np.setdiff1d(rows[far], copies).tolist():
         start, end = float(host.start[row]), float(host.end[row])
-        last = (ops.last_launched(stream, start) for stream in ops.on_stream)
-        sources = [op for op in last if op is not None]
-        done = max((ops.ends[op] for op in sources), default=-np.inf)
+        sources = ops.last_ended(ops.launched_by(start))
+        done = ops.ends[sources[0]] if sources else -np.inf
         if start < done and abs(end - done) <= EXPLAINED:
-            source = max(sources, key=lambda op: (ops.ends[op], op))
             name = trace.names[host.name[row]]
-            yield HostWait(int(host.thread[row]), start, end, name, (source,))
+            yield HostWait(int(host.thread[row]), start, end, name, tuple(sources))
 
 
 def _until_room(

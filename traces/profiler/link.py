@@ -7,7 +7,7 @@ shares of all-to-alls.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,11 +29,10 @@ from traces.profiler.comms import Enclosing
 from traces.profiler.device import add_device_ops, split_messages, split_written
 from traces.profiler.host import (
     add_host_ops,
-    every_thread,
     handover_cuts,
     launch_cuts,
-    main_thread,
     queue_cuts,
+    threads_of_step,
     wait_cuts,
 )
 from traces.profiler.host_collectives import (
@@ -87,20 +86,22 @@ class RankCounts:
 
 def rank_counts(rank: RankTrace, window: Window) -> RankCounts:
     """Return the counters of one rank's step."""
-    # Blocks per multiprocessor and time (s) of the kernels that record them.
     device, rows = rank.device, window.device
-    rows = rows[~device.copy[rows] & ~np.isnan(device.blocks[rows])]
+    lasted = device.end - device.start
+    kernels = rows[~device.copy[rows] & ~np.isnan(device.blocks[rows])]
+    copies = rows[device.copy[rows] & (device.moved[rows] > 0)]
+    copies = copies[np.isin(device.name[copies], names_with(rank, _COPY))]
     # Sum what a rank says that it sends to each member of its groups in all-to-alls.
     sent: dict[tuple[int, ...], Floats] = {}
-    numbers = [*rank.device.comm[window.device].tolist(), *rank.host.comm[window.host].tolist()]
+    numbers = [*device.comm[rows].tolist(), *rank.host.comm[window.host].tolist()]
     for number in sorted({number for number in numbers if number >= 0}):
         record = rank.comms[number]
         if kind_of(record.collective) == "all_to_all" and record.in_split:
             group = record.group_ranks or tuple(range(len(record.in_split)))
             sent[group] = sent.get(group, np.zeros(1)) + np.array(record.in_split, np.float64)
     return RankCounts(
-        kernels=(device.blocks[rows], device.end[rows] - device.start[rows]),
-        copies=_copies(rank, window),
+        kernels=(device.blocks[kernels], lasted[kernels]),
+        copies=(device.moved[copies], lasted[copies]),
         sent=_links(rank, window, _SENT),
         received=_links(rank, window, _RECEIVED),
         tokens=sent,
@@ -141,14 +142,6 @@ def _share(part: Floats, of: Floats) -> float:
     return float(part.sum() / of.sum()) if of.sum() > 0 else float("nan")
 
 
-def _copies(rank: RankTrace, window: Window) -> Pair:
-    """Bytes and time (s) of the copies that record them."""
-    device, rows = rank.device, window.device
-    copies = names_with(rank, _COPY)
-    rows = rows[device.copy[rows] & (device.moved[rows] > 0) & np.isin(device.name[rows], copies)]
-    return device.moved[rows], device.end[rows] - device.start[rows]
-
-
 def _links(rank: RankTrace, window: Window, name: re.Pattern[str]) -> float:
     """Mean share of the links that a device used in the step: the sum of its counters."""
     shares_of_links = [
@@ -176,8 +169,7 @@ def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS)
     launches = pair(trace, window)
     enclosing = Enclosing.of(trace, window)
     ops = add_device_ops(trace, window, launches, enclosing, graph, kernels)
-    cuts = every_thread(trace, window)
-    main = main_thread(trace, window, cuts)
+    cuts, main = threads_of_step(trace, window)
     launch_cuts(trace, launches, cuts)
     for host_waits in (
         device_waits(trace, window, launches, ops),
@@ -394,15 +386,6 @@ def _names_of_step(rank: RankTrace, window: Window) -> frozenset[str]:
     return frozenset(rank.names[number] for number in np.unique(column).tolist())
 
 
-def _library_of_trace(workload: Workload) -> Iterator[str]:
-    """Return the library whose model costs the calls, if the trace records it."""
-    if workload.library:
-        yield (
-            f"{workload.library} carried out all calls: on a cluster without a library its model "
-            "gives their cost"
-        )
-
-
 def _coverage(
     job: JobHead, steps: Sequence[RankStep], matching: Matching, clock: JobClock, workload: Workload
 ) -> Coverage:
@@ -412,6 +395,11 @@ def _coverage(
     unused[_IN_FLIGHT] = sum(step.in_flight for step in steps)
     unused[LAUNCHES_ONLY] = sum(step.launches_only for step in steps)
     numbers = sorted({profiled.number for rank in job.ranks for profiled in rank.steps})
+    library = [
+        f"{name} carried out all calls: on a cluster without a library its model gives their cost"
+        for name in (workload.library,)
+        if name
+    ]
     return Coverage(
         step=steps[0].step,
         steps=tuple(numbers),
@@ -428,10 +416,7 @@ def _coverage(
         },
         unused=dict(+unused),
         skipped=tuple((str(skip.file), skip.reason) for skip in job.skipped),
-        notes=(
-            *(*job.notes, *_notes(graphs, matching, job)),
-            *(*_library_of_trace(workload), *workload.notes),
-        ),
+        notes=(*job.notes, *_notes(graphs, matching, job), *library, *workload.notes),
         gaps=worst(gap for graph in graphs for gap in graph.gaps),
     )
 

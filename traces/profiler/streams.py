@@ -146,7 +146,7 @@ def _allowed_by(ops: DeviceOps, op: int, sources: set[int], latency: float) -> d
         # When a call that took unusually long returned, if its op had not started by then (s)
         returned = ops.returned[op]
         long = returned > due + EXPLAINED and ops.starts[op] >= returned - CONTRADICTED
-        ready = max(due, returned if long and ops.is_first(op) else due)
+        ready = max(due, returned if long and op not in ops.nodes else due)
         allowed[_LAUNCH] = min(ready, max(ops.starts[op], launched))
     return allowed
 

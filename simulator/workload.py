@@ -329,9 +329,12 @@ class Workload:
 
     def is_host_named(self, name: str) -> Mask:
         """Return the mask of host ops of a name, shape ``(ops,)``."""
-        if name not in self.names:
-            return np.zeros(len(self), dtype=np.bool_)
-        return np.asarray((self.name == self.names.index(name)) & (self.what == What.HOST))
+        return np.asarray(self.is_named(name) & (self.what == What.HOST))
+
+    def is_named(self, *names: str) -> Mask:
+        """Return the mask of ops of some names, shape ``(ops,)``."""
+        numbers = [number for number, name in enumerate(self.names) if name in names]
+        return np.isin(self.name, numbers) if numbers else np.zeros(len(self), dtype=np.bool_)
 
     @cached_property
     def over_bus(self) -> Mask:
@@ -349,8 +352,7 @@ class Workload:
     @cached_property
     def own(self) -> Mask:
         """Mask of ops that are events of the step, shape ``(ops,)``: :data:`NOT_RECORDED`."""
-        others = [number for number, name in enumerate(self.names) if name in NOT_RECORDED]
-        return np.asarray(~np.isin(self.name, others))
+        return ~self.is_named(*NOT_RECORDED)
 
     @cached_property
     def predecessors(self) -> Ints:

@@ -24,13 +24,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 
 from simulator.analysis.critical_path import Released, ended_with, ops_on_path
 from simulator.engine.simulate import Costs
 from simulator.engine.simulation import LocalTimes
-from simulator.support.arrays import Floats, Ints, Longs
+from simulator.support.arrays import Floats, Ints, Longs, equal_in
 from simulator.support.errors import WorkloadError
 from simulator.timeline import Timeline
 from simulator.workload import Edges, What, Workload
@@ -70,8 +71,7 @@ class Parts:
         return float(sum(part.sum() for part in every))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Values:
+class _Values(NamedTuple):
     """All durations of a step (s)."""
 
     duration: Floats
@@ -91,26 +91,8 @@ class _Values:
 
     def interpolated(self, end: "_Values", share: float) -> "_Values":
         """Values on the straight line to others, at a share of it."""
-
-        def between(first: Floats, last: Floats) -> Floats:
-            return first + share * (last - first)
-
-        return _Values(
-            between(self.duration, end.duration),
-            between(self.ready, end.ready),
-            between(self.lag, end.lag),
-            between(self.late, end.late),
-            between(self.cost, end.cost),
-        )
-
-    def same_ops(self, values: "_Values") -> bool:
-        """Whether only calls differ."""
-        return (
-            np.array_equal(self.duration, values.duration)
-            and np.array_equal(self.ready, values.ready)
-            and np.array_equal(self.lag, values.lag)
-            and np.array_equal(self.late, values.late)
-        )
+        pairs = zip(self, end, strict=True)
+        return _Values(*(first + share * (last - first) for first, last in pairs))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,14 +161,8 @@ def path_integral(base: Timeline, changed: Timeline) -> Parts:
 
 
 def _check_same_graph(base: Workload, changed: Workload) -> None:
-    same = (
-        np.array_equal(base.what, changed.what)
-        and np.array_equal(base.rank, changed.rank)
-        and np.array_equal(base.call, changed.call)
-        and np.array_equal(base.edges.offset, changed.edges.offset)
-        and np.array_equal(base.edges.target, changed.edges.target)
-    )
-    if not same:
+    ops = equal_in(("what", "rank", "call"), base, changed)
+    if not (ops and equal_in(("offset", "target"), base.edges, changed.edges)):
         raise WorkloadError("the two steps are not the same graph of ops and calls")
 
 
@@ -195,17 +171,11 @@ class _Line:
 
     def __init__(self, workload: Workload, base: _Values, changed: _Values) -> None:
         self._workload, self._base, self._changed = workload, base, changed
-        self._only_calls = base.same_ops(changed)
+        self._only_calls = all(map(np.array_equal, base[:-1], changed[:-1]))
         edges = workload.edges
         self._key = edges.source.astype(np.int64) * max(1, len(workload)) + edges.target
         self._order = np.argsort(self._key, kind="stable")
-        self._difference = _Values(
-            changed.duration - base.duration,
-            changed.ready - base.ready,
-            changed.lag - base.lag,
-            changed.late - base.late,
-            changed.cost - base.cost,
-        )
+        self._difference = _Values(*map(np.subtract, changed, base))
 
     def point(self, at: float) -> _PointOnLine:
         """Time the step at a point of the line."""

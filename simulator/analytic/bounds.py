@@ -175,21 +175,28 @@ def _first_byte(load: Load) -> float:
 
 
 def _least_by_transfers(written: Program, plan: Plan, network: Topology) -> _Least:
-    """Return the least of a call whose ranks run ahead, by its chains of transfers."""
+    """Return the least of a call whose ranks run ahead, by its chains of transfers.
+
+    That are the longest of transfers that depend on each other, each alone on its path (s).
+    """
     of = row_of_entries(written.offset)
     busy = written.weight * written.amount[of] / network.bandwidth[written.link]
     lasts = np.zeros(len(written.source))
     np.maximum.at(lasts, of, busy)
     lasts += written.latency
-    chains = _Chains.longest_of(written, lasts)
-    repeats = np.repeat(written.repeats, np.diff(written.flows_of_runs))
-    begin = plan.overhead + chains.before + written.latency
+    flows = written.flows_of_runs
+    repeats = np.repeat(written.repeats, np.diff(flows))
+    times = written.repeats.tolist()
+    if (written.stride > 1).any():
+        # The loop simulates several equal steps at a time, as many as contention allows. So no
+        # dependence between ranks is certain across the repetitions of one run.
+        lasts, times = lasts * repeats, [1] * len(times)
+    runs = [(slice(*ends), count) for ends, count in zip(pairwise(flows), times, strict=True)]
+    before, longest = _forward_pass(written, lasts, runs)
+    after, _ = _forward_pass(written, lasts, runs[::-1])
+    begin = plan.overhead + before + written.latency
     return _merge_uses(
-        plan.overhead + chains.longest,
-        written.link,
-        begin[of],
-        busy * repeats[of],
-        chains.after[of],
+        plan.overhead + longest, written.link, begin[of], busy * repeats[of], after[of]
     )
 
 
@@ -204,34 +211,6 @@ def _merge_uses(time: float, link: Indices, before: Floats, busy: Floats, after:
     whole = np.bincount(row, busy[used], len(links)).astype(np.float64)
     most = float((first + whole + last).max(initial=time))
     return _Least(most, links, first, whole, last)
-
-
-class _Chains(NamedTuple):
-    """Longest chains of transfers that depend on each other, each alone on its path (s).
-
-    For every flow, shape ``(flows,)``: the chain ``before`` its first repetition, and the chain
-    ``after`` its last one; and the ``longest`` of all.
-    """
-
-    before: Floats
-    after: Floats
-    longest: float
-
-    @staticmethod
-    def longest_of(written: Program, lasts: Floats) -> "_Chains":
-        flows = written.flows_of_runs
-        runs = [
-            (slice(flows[run], flows[run + 1]), repeats)
-            for run, repeats in enumerate(written.repeats.tolist())
-        ]
-        if (written.stride > 1).any():
-            # The loop simulates several equal steps at a time, as many as contention allows. So no
-            # dependence between ranks is certain across the repetitions of one run.
-            lasts = lasts * np.repeat(written.repeats, np.diff(flows))
-            runs = [(flow_range, 1) for flow_range, _ in runs]
-        before, longest = _forward_pass(written, lasts, runs)
-        after, _ = _forward_pass(written, lasts, runs[::-1])
-        return _Chains(before, after, longest)
 
 
 def _forward_pass(

@@ -29,8 +29,7 @@ from simulator.engine.next_step import joints, without_backlog
 from simulator.support.arrays import Floats, Ints, Longs, Mask, Matrix, offsets_by_row
 from simulator.support.compiled import hot_loop
 from simulator.support.errors import DeadlockError
-from simulator.workload import What, Workload
-from simulator.workload import topological_order as order_of
+from simulator.workload import What, Workload, topological_order
 
 _COMPARED = 32
 """Most edges that one edge is compared with, so that the work stays linear."""
@@ -43,10 +42,20 @@ class EdgeRows(NamedTuple):
     edge: Longs
 
 
-class _Columns(NamedTuple):
+class _Edges(NamedTuple):
+    """Unordered edges: points ``source`` and ``target``, weights of shape ``(edges, parts)``."""
+
     source: Ints
     target: Ints
     weight: Matrix
+
+    def taken(self, rows: Mask | Longs | slice) -> "_Edges":
+        """Return some of the edges, or all in another order."""
+        return _Edges(self.source[rows], self.target[rows], self.weight[rows])
+
+    def turned(self) -> "_Edges":
+        """Return all edges in the other direction."""
+        return _Edges(self.target, self.source, self.weight)
 
 
 class _Merged(NamedTuple):
@@ -61,66 +70,23 @@ class _Merged(NamedTuple):
     later: Matrix
 
 
-def topological(points: int, source: Ints, target: Ints) -> Ints:
-    """Points in topological order; fewer than all if there is a cycle."""
-    begin = offsets_by_row(source, points)
-    order: Ints = order_of(begin, target[np.argsort(source, kind="stable")])
-    return order
-
-
-def merge_forwards(
-    order: Ints, fixed: Mask, source: Ints, target: Ints, weight: Matrix
-) -> tuple[Ints, Ints, Matrix]:
+def _merged(edges: _Edges, order: Ints, fixed: Mask) -> _Edges:
     """Merge points with a single predecessor into that; the columns are overwritten.
 
     ``order`` is a topological order of the points, ``fixed`` marks those that must stay.
     """
     points = len(order)
     stands = _Merged(
-        waits=np.bincount(target, minlength=points).astype(np.int32),
+        waits=np.bincount(edges.target, minlength=points).astype(np.int32),
         edge=np.zeros(points, dtype=np.int64),
         point=np.arange(points, dtype=np.int32),
-        later=np.zeros((points, weight.shape[1])),
+        later=np.zeros((points, edges.weight.shape[1])),
     )
-    edges = _merge_forwards(order, fixed, stands, _Columns(source, target, weight))
-    return source[:edges], target[:edges], weight[:edges]
-
-
-def merge_backwards(
-    order: Ints, fixed: Mask, source: Ints, target: Ints, weight: Matrix
-) -> tuple[Ints, Ints, Matrix]:
-    """Merge points with a single successor into that."""
-    turned = np.ascontiguousarray(order[::-1])
-    target, source, weight = merge_forwards(turned, fixed, target, source, weight)
-    return source, target, weight
-
-
-def longest_parallel(source: Ints, target: Ints, weight: Matrix) -> Mask:
-    """Mark the parallel edges that are the longest at some factors.
-
-    Parallel edges must be adjacent, sorted by their first part. An edge is never the longest if a
-    weighted mean of two others is no shorter in any part. With one scaled part all such edges are
-    found, with more parts those that are compared.
-    """
-    needed = np.zeros(len(source), dtype=np.bool_)
-    _mark_longest(_Columns(source, target, weight), np.empty(len(source), dtype=np.int64), needed)
-    return needed
-
-
-def without_detours(out: Longs, into: EdgeRows, source: Ints, target: Ints, weight: Matrix) -> Mask:
-    """Mark the edges that no path over a third point replaces.
-
-    ``out`` are the offsets of edges by source, ``into`` the edges by target. A dropped edge may
-    still be part of such a path, because what replaces it is no shorter.
-    """
-    needed = np.ones(len(source), dtype=np.bool_)
-    first = np.full(len(out), -1)
-    _mark_without_detours(out, into, _Columns(source, target, weight), first, needed)
-    return needed
+    return edges.taken(slice(_merge_forwards(order, fixed, stands, edges)))
 
 
 @hot_loop
-def _merge_forwards(order: Ints, fixed: Mask, stands: _Merged, edges: _Columns) -> int:
+def _merge_forwards(order: Ints, fixed: Mask, stands: _Merged, edges: _Edges) -> int:
     source, target, weight = edges
     parts = weight.shape[1]
     for edge in range(len(source)):
@@ -169,7 +135,13 @@ def _mean_no_shorter(weight: Matrix, low: int, middle: int, high: int) -> bool:
 
 
 @hot_loop
-def _mark_longest(edges: _Columns, stack: Longs, marks: Mask) -> None:  # noqa: C901  a hot loop
+def _mark_longest(edges: _Edges, stack: Longs, marks: Mask) -> None:  # noqa: C901  a hot loop
+    """Mark the parallel edges that are the longest at some factors.
+
+    Parallel edges must be adjacent, sorted by their first part. An edge is never the longest if a
+    weighted mean of two others is no shorter in any part. With one scaled part all such edges are
+    found, with more parts those that are compared.
+    """
     source, target, weight = edges
     size = 0
     for edge in range(len(source)):
@@ -207,9 +179,14 @@ def _path_no_shorter(weight: Matrix, first: int, second: int, edge: int) -> bool
 
 @hot_loop
 def _mark_without_detours(  # noqa: C901  a hot loop: a call per edge costs more than its work
-    out: Longs, into: EdgeRows, edges: _Columns, first: Longs, needed: Mask
+    out: Longs, into: EdgeRows, edges: _Edges, first: Longs, needed: Mask
 ) -> None:
-    """Fill ``needed``; ``first`` is scratch: the first edge from the present point to each."""
+    """Unmark the edges that a path over a third point replaces.
+
+    ``out`` are the offsets of edges by source, ``into`` the edges by target; ``first`` is scratch:
+    the first edge from the present point to each. A dropped edge may still be part of such a path,
+    because what replaces it is no shorter.
+    """
     source, target, weight = edges
     for point in range(len(out) - 1):
         for edge in range(out[point + 1] - 1, out[point] - 1, -1):
@@ -243,14 +220,6 @@ such part.
 
 _MOST_ROUNDS = 12
 """Most rounds: each drops what the one before made redundant; four usually suffice."""
-
-
-class _EdgeList(NamedTuple):
-    """Unordered edges: points ``source`` and ``target``, weights of shape ``(edges, parts)``."""
-
-    source: Ints
-    target: Ints
-    weight: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -305,19 +274,25 @@ def contract(workload: Workload, parts: Sequence[What] = PARTS) -> Contracted:
     for step in range(steps):
         fixed[step * of_step : step * of_step + len(workload)] = False
     before, first = -1, True
+    backwards = np.ascontiguousarray(order[::-1])
     for _ in range(_MOST_ROUNDS):
         if len(web.source) == before:
             break
         before = len(web.source)
-        for pulled in (merge_forwards, merge_backwards):
-            fewer = _EdgeList(*pulled(order, fixed, *web))
+        for turn in (False, True):  # into predecessors; with all edges turned, into successors
+            if turn:
+                fewer = _merged(web.turned(), backwards, fixed).turned()
+            else:
+                fewer = _merged(web, order, fixed)
             if first or len(fewer.source) < len(web.source):  # else nothing was merged
                 web = _drop_parallel(fewer)
             first = False
         # An edge is needed unless a path over a third point is as long; edges are sorted by source
         out, into = offsets_by_row(web.source, points), offsets_by_row(web.target, points)
-        needed = without_detours(out, EdgeRows(into, np.argsort(web.target, kind="stable")), *web)
-        web = _EdgeList(web.source[needed], web.target[needed], web.weight[needed])
+        needed = np.ones(len(web.source), dtype=np.bool_)
+        by_target = EdgeRows(into, np.argsort(web.target, kind="stable"))
+        _mark_without_detours(out, by_target, web, np.full(len(out), -1), needed)
+        web = web.taken(needed)
     return _renumbered(workload, web, order, scaled, steps)
 
 
@@ -327,7 +302,7 @@ def scaled_parts(workload: Workload, parts: Iterable[What]) -> tuple[What, ...]:
     return tuple(sorted({part for part in parts if part != What.BUS or has_bus}))
 
 
-def _edge_list(workload: Workload, parts: tuple[What, ...]) -> _EdgeList:
+def _edge_list(workload: Workload, parts: tuple[What, ...]) -> _Edges:
     """All edges of a workload: between ops, to and from calls, from the start and to the end.
 
     Points are ops, then calls, then the start and the end of the step.
@@ -343,20 +318,8 @@ def _edge_list(workload: Workload, parts: tuple[What, ...]) -> _EdgeList:
     leaf = np.flatnonzero(np.diff(edges.offset) == 0)
     first = np.flatnonzero((workload.ready > 0) | (workload.predecessors == 0))
     sent = ops + workload.call[after]
-    source: list[NDArray[np.integer]] = [
-        point[of],
-        member,
-        point[leaf],
-        _repeated(begin, first),
-        sent,
-    ]
-    target: list[NDArray[np.integer]] = [
-        edges.target,
-        point[member],
-        _repeated(finish, leaf),
-        first,
-        after,
-    ]
+    source = [point[of], member, point[leaf], np.full(len(first), begin), sent]
+    target = [edges.target, point[member], np.full(len(leaf), finish), first, after]
     ends = np.cumsum([len(points) for points in source])
     weight = np.zeros((ends[-1], 1 + len(parts)))
     _add_durations(weight[: ends[0]], workload, of, parts)
@@ -366,7 +329,7 @@ def _edge_list(workload: Workload, parts: tuple[What, ...]) -> _EdgeList:
     weight[ends[0] : ends[1], 0] = workload.calls.late[workload.call[member]]
     _add_durations(weight[ends[1] : ends[2]], workload, leaf, parts)
     weight[ends[2] : ends[3], 0] = workload.ready[first]
-    return _EdgeList(
+    return _Edges(
         np.concatenate(source, dtype=np.int32, casting="same_kind"),
         np.concatenate(target, dtype=np.int32, casting="same_kind"),
         weight,
@@ -399,7 +362,7 @@ def _end_points(workload: Workload) -> NDArray[np.integer]:
     return point
 
 
-def _two_steps(workload: Workload, web: _EdgeList, parts: tuple[What, ...]) -> _EdgeList:
+def _two_steps(workload: Workload, web: _Edges, parts: tuple[What, ...]) -> _Edges:
     """Edges of two successive steps, given those of one.
 
     Points are those of the first step, of the second, the start of the first, and the ends of both.
@@ -416,7 +379,7 @@ def _two_steps(workload: Workload, web: _EdgeList, parts: tuple[What, ...]) -> _
     first_source = np.where(source == begin, 2 * of_step, source)
     first_target = np.where(target == finish, 2 * of_step + 1, target)
     next_target = np.where(target == finish, 2 * of_step + 2, target + of_step)[later]
-    return _EdgeList(
+    return _Edges(
         np.concatenate(
             [first_source, source[later] + of_step, _end_points(workload)[joint.source]]
         ).astype(np.int32),
@@ -425,12 +388,9 @@ def _two_steps(workload: Workload, web: _EdgeList, parts: tuple[What, ...]) -> _
     )
 
 
-def _repeated(point: int, others: NDArray[np.integer]) -> NDArray[np.integer]:
-    return np.full(len(others), point)
-
-
-def _order(workload: Workload, web: _EdgeList, points: int) -> Ints:
-    order: Ints = topological(points, web.source, web.target)
+def _order(workload: Workload, web: _Edges, points: int) -> Ints:
+    by_source = np.argsort(web.source, kind="stable")
+    order: Ints = topological_order(offsets_by_row(web.source, points), web.target[by_source])
     if len(order) == points:
         return order
     stuck = np.setdiff1d(np.arange(len(workload), len(workload) + len(workload.calls)), order)
@@ -440,7 +400,7 @@ def _order(workload: Workload, web: _EdgeList, points: int) -> Ints:
     raise DeadlockError(f"calls wait for each other in a cycle: {names}{more}")
 
 
-def _drop_parallel(web: _EdgeList) -> _EdgeList:
+def _drop_parallel(web: _Edges) -> _Edges:
     """Drop parallel edges that are never the longest."""
     # Edges are sorted by their ends, parallel ones from the longest; most have no parallel one and
     # need no comparison by weight.
@@ -451,13 +411,14 @@ def _drop_parallel(web: _EdgeList) -> _EdgeList:
     several = order[rows]
     weight = web.weight[several]
     order[rows] = several[np.lexsort((-weight.sum(axis=1), -weight[:, 0], ends[several]))]
-    web = _EdgeList(web.source[order], web.target[order], web.weight[order])
-    needed = longest_parallel(*web)
-    return _EdgeList(web.source[needed], web.target[needed], web.weight[needed])
+    web = web.taken(order)
+    needed = np.zeros(len(web.source), dtype=np.bool_)
+    _mark_longest(web, np.empty(len(web.source), dtype=np.int64), needed)
+    return web.taken(needed)
 
 
 def _renumbered(
-    workload: Workload, web: _EdgeList, order: Ints, parts: tuple[What, ...], steps: int
+    workload: Workload, web: _Edges, order: Ints, parts: tuple[What, ...], steps: int
 ) -> Contracted:
     """Renumber the remaining points in topological order, and sort the edges by target.
 

@@ -23,7 +23,7 @@ from simulator.costing.link_load import Load
 from simulator.costing.symmetry import Symmetry, symmetry
 from simulator.routing.paths import of_resource
 from simulator.routing.routes import is_uneven, routes, share_routes
-from simulator.support.arrays import Ints, Longs, by_appearance
+from simulator.support.arrays import Ints, Longs, by_appearance, equal, equal_in
 from simulator.topology import Topology
 
 _MOST_MEMBERS = 64
@@ -39,6 +39,16 @@ class Place(NamedTuple):
 
     pattern: bytes
     links: Longs
+
+    def holds(self, loads: Iterable[Load]) -> bool:
+        """Whether all links are on the paths of the group."""
+        return all(np.isin(load.link, self.links).all() for load in loads)
+
+    def links_of(self, link: Ints, seat: "Place") -> Ints:
+        """Map links on the paths of an equivalent group to those of this one."""
+        order = np.argsort(seat.links)
+        at = order[np.searchsorted(seat.links, link, sorter=order)]
+        return np.asarray(self.links[at], dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,27 +68,7 @@ class InComponents:
         return self.symmetry.moved(link, seat.components, self.components)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OnPaths:
-    """A group with the paths between its members."""
-
-    place: Place
-
-    @property
-    def pattern(self) -> bytes:
-        """What equivalent groups have in common."""
-        return self.place.pattern
-
-    def holds(self, loads: Iterable[Load]) -> bool:
-        """Whether all links are on these paths."""
-        return all(np.isin(load.link, self.place.links).all() for load in loads)
-
-    def links_of(self, link: Ints, seat: "OnPaths") -> Ints:
-        """Map links of an equivalent group to those of this one."""
-        return moved(link, seat.place, self.place)
-
-
-Seat = InComponents | OnPaths
+Seat = InComponents | Place
 
 
 @dataclass(eq=False)
@@ -124,7 +114,7 @@ class Likeness:
         graph = self.network
         if network is graph and domains is self.domains:
             return True
-        if not (_same_graph(graph, network) and _equal(domains, self.domains)):
+        if not (_same_graph(graph, network) and equal(domains, self.domains)):
             return False
         if is_uneven(graph) != is_uneven(network):
             return False  # then the path of a message depends on what else is sent
@@ -163,8 +153,7 @@ class Likeness:
         pattern = None if components is None else components.pattern(members)
         if components is not None and pattern is not None:
             return InComponents(pattern, components, components.components(members))
-        on_paths = self.place(ranks)
-        return None if on_paths is None else OnPaths(on_paths)
+        return self.place(ranks)
 
     def _find_place(self, ranks: Ints) -> Place | None:
         graph = self.network
@@ -180,7 +169,7 @@ class Likeness:
         of = self.classes[0]
         parts = [
             np.argsort(ranks),
-            _order_of(self.domains[ranks]),
+            np.unique(self.domains[ranks], return_inverse=True)[1].ravel(),
             *self._links_around(ranks),
             offset,
             appears,
@@ -203,22 +192,6 @@ class Likeness:
             rows = np.stack([source[chosen], target[chosen], of[chosen]])
             cables.append(rows[:, np.lexsort(rows[::-1])])
         return tuple(cables)
-
-
-def _order_of(values: NDArray[np.integer[Any]]) -> Longs:
-    """Return the rank of each value in their order; equal values have one rank."""
-    order: Longs = np.unique(values, return_inverse=True)[1].ravel().astype(np.int64)
-    return order
-
-
-def moved(links: Ints, source: Place, target: Place) -> Ints:
-    """Map links of the group at ``source`` to those of the equivalent group at ``target``.
-
-    All of them must be on the paths of the group at ``source``.
-    """
-    order = np.argsort(source.links)
-    at = order[np.searchsorted(source.links, links, sorter=order)]
-    return np.asarray(target.links[at], dtype=np.int32)
 
 
 _MOST_GRAPHS = 8
@@ -244,38 +217,13 @@ class Likenesses:
 def _same_graph(first: Topology, second: Topology) -> bool:
     """Whether two networks differ only in the bandwidths and latencies of their links."""
     columns = ("source", "target", "resource", "latency_resource", "metric")
-    return (
-        (first.ranks, first.resources, first.kind) == (second.ranks, second.resources, second.kind)
-        and first.nodes == second.nodes
-        and first.route == second.route
-        and all(_equal(getattr(first, name), getattr(second, name)) for name in columns)
-        and _same_doors(first, second)
-        and _same_routing(first, second)
-    )
-
-
-def _same_doors(first: Topology, second: Topology) -> bool:
     doors, theirs = first.doors, second.doors
-    if doors is None or theirs is None or doors is theirs:
-        return doors is theirs
-    columns = ("node", "nic", "out", "into")
-    same = all(_equal(getattr(doors, name), getattr(theirs, name)) for name in columns)
-    return same and doors.by_target == theirs.by_target
-
-
-def _same_routing(first: Topology, second: Topology) -> bool:
-    routing, theirs = first.routing, second.routing
-    plain = (routing.policy, routing.resource, routing.seed) == (
-        theirs.policy,
-        theirs.resource,
-        theirs.seed,
-    )
-    return plain and all(
-        _equal(getattr(routing, name), getattr(theirs, name)) for name in ("group", "capacity")
+    return (
+        equal_in(("ranks", "resources", "kind", "nodes", "route", *columns), first, second)
+        and equal_in(_ROUTING, first.routing, second.routing)
+        and (doors is theirs or (bool(doors and theirs) and equal_in(_DOORS, doors, theirs)))
     )
 
 
-def _equal(first: NDArray[Any] | None, second: NDArray[Any] | None) -> bool:
-    if first is None or second is None or first is second:
-        return first is second
-    return np.array_equal(first, second)
+_ROUTING = ("policy", "resource", "seed", "group", "capacity")
+_DOORS = ("node", "nic", "out", "into", "by_target")

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calls import Call
 from simulator.costing.call_costs import Costs, distinct_calls
 from simulator.costing.link_load import cost
 from simulator.engine.simulation import LocalTimes, Simulation
@@ -76,19 +75,16 @@ def meeting(timeline: Timeline, costs: Costs) -> Mask:
     >>> meeting(simulate_on(WorkloadBuilder(job_ranks=1).build(), costs), costs).any()
     np.False_
     """
-    return _overlaps(timeline.workload, costs, timeline.call_start, timeline.call_end)
+    return overlaps(timeline.workload, costs, timeline.call_start, timeline.call_end)
 
 
-def any_overlap(workload: Workload, costs: Costs, start: Floats, end: Floats) -> bool:
-    """Return whether calls with these starts and ends (s) overlap on a link; NaN: call not made."""
-    return bool(_overlaps(workload, costs, start, end).any())
-
-
-def _overlaps(workload: Workload, costs: Costs, start: Floats, end: Floats) -> Mask:
+def overlaps(workload: Workload, costs: Costs, start: Floats, end: Floats) -> Mask:
+    """Mark calls with these starts and ends (s) that overlap on a link; NaN: call not made."""
     first, row = distinct_calls(workload)
-    used = [_links_of(costs, workload.call_view(call)) for call in first]
-    offset = offsets(map(len, used))
-    links = np.concatenate([np.empty(0, dtype=np.int32), *used])
+    none = np.empty(0, dtype=np.int32)
+    loads = [costs.loads(workload.call_view(call)) for call in first]
+    used = [np.unique(np.concatenate([none, *(load.link for load in of)])) for of in loads]
+    offset, links = offsets(map(len, used)), np.concatenate([none, *used])
     joined = np.flatnonzero(~np.isnan(end) & (row >= 0))
     meets = np.zeros(len(row), dtype=np.bool_)
     _mark_overlaps(
@@ -100,12 +96,6 @@ def _overlaps(workload: Workload, costs: Costs, start: Floats, end: Floats) -> M
         meets,
     )
     return meets
-
-
-def _links_of(costs: Costs, call: Call) -> NDArray[np.int32]:
-    """Return all links that a call uses, sorted."""
-    links = [load.link for load in costs.loads(call)]
-    return np.unique(np.concatenate([np.empty(0, dtype=np.int32), *links]))
 
 
 @hot_loop

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.alone import any_overlap, time_alone
+from simulator.engine.alone import overlaps, time_alone
 from simulator.engine.event_loop import (
     CALL,
     DONE,
@@ -64,7 +64,7 @@ def closed_form(simulation: Simulation) -> bool:
     """Time calls alone on their links; return whether no two calls meet, so that this is exact."""
     time_alone(simulation)
     calls = simulation.local.calls
-    if any_overlap(simulation.workload, simulation.costs, calls.start, calls.end):
+    if overlaps(simulation.workload, simulation.costs, calls.start, calls.end).any():
         return False
     if simulation.progress is not None and len(simulation.workload.calls):
         count = len(simulation.workload.calls)

@@ -40,7 +40,7 @@ class Joints(NamedTuple):
 
 def without_backlog(workload: Workload) -> Workload:
     """Return a step in which work that a stream had left of the step before takes no time."""
-    backlog = np.isin(workload.name, _numbers_of(workload, STEP_BEFORE))
+    backlog = workload.is_named(STEP_BEFORE)
     if not backlog.any():
         return workload
     return workload.lasting(
@@ -73,8 +73,7 @@ def joints(workload: Workload) -> Joints:
     is_main = np.isin(lane, lane[list(main.values())])
     rows = [_lane_edges(lane, last[~is_main[last]], first[~is_main[first]], np.nan_to_num(advance))]
     roots = np.flatnonzero(workload.predecessors == 0)
-    alone = np.isin(workload.name, _numbers_of(workload, STEP_BEFORE))
-    alone |= workload.is_host_named(DATA_LOADER)
+    alone = workload.is_named(STEP_BEFORE) | workload.is_host_named(DATA_LOADER)
     roots = roots[~alone[roots]]
     for rank, root in main.items():
         of_rank = roots[workload.rank[roots] == rank]
@@ -110,7 +109,7 @@ def with_advance(workload: Workload) -> Workload:
     advance[first] = np.minimum(0.0, left[lane[first]])
     loads = first[workload.is_host_named(DATA_LOADER)[first]]
     advance[loads] = left[lane[loads]]
-    ahead = set(workload.rank[np.isin(workload.name, _numbers_of(workload, STEP_BEFORE))].tolist())
+    ahead = set(workload.rank[workload.is_named(STEP_BEFORE)].tolist())
     for rank, root in _main_roots(workload).items():
         later = left[lane[root]]
         advance[root] = min(later, pause) if rank in ahead else later
@@ -120,11 +119,6 @@ def with_advance(workload: Workload) -> Workload:
 def _lanes(workload: Workload) -> Longs:
     """Return lane numbers that are unique over all ranks, shape ``(ops,)``."""
     return workload.rank.astype(np.int64) * max(1, len(workload.lanes)) + workload.lane
-
-
-def _numbers_of(workload: Workload, name: str) -> list[int]:
-    """Return the numbers of a name in a workload's table."""
-    return [number for number, other in enumerate(workload.names) if other == name]
 
 
 def _main_roots(workload: Workload) -> dict[int, int]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calls import Group
 from simulator.costing.call_costs import Costs
 from simulator.engine.flow import Loop, Step, closed_form
 from simulator.engine.simulation import Progress, Simulation, explain_deadlock
 from simulator.engine.works import Works
+from simulator.support.arrays import equal_in
 from simulator.support.errors import DeadlockError, TopologyError
 from simulator.timeline import Timeline
 from simulator.workload import Workload
@@ -89,28 +89,16 @@ class Replays:
 
 def _same_calls(first: Workload, second: Workload) -> bool:
     """Whether two steps have the same calls of the same groups, with as many members."""
-    if first.calls is not second.calls:
-        columns = ("kind", "group", "size", "dtype", "transfer", "spread", "shares")
-        calls, other_calls = first.calls, second.calls
-        if len(calls) != len(other_calls) or not all(
-            _equal(getattr(calls, name), getattr(other_calls, name)) for name in columns
-        ):
-            return False
-    same = first.call is second.call or np.array_equal(first.members, second.members)
-    return same and _same_groups(first.groups, second.groups)
-
-
-def _equal(first: object, second: object) -> bool:
-    if first is second:
-        return True
-    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
-        return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
-    return bool(first == second)
-
-
-def _same_groups(first: tuple[Group, ...], second: tuple[Group, ...]) -> bool:
-    if first is second:
-        return True
-    return first == second and all(
-        group.stand_in == other.stand_in for group, other in zip(first, second, strict=True)
+    columns = ("kind", "group", "size", "dtype", "transfer", "spread", "shares")
+    calls, groups = (first.calls, second.calls), (first.groups, second.groups)
+    return (
+        (calls[0] is calls[1] or equal_in(columns, *calls))
+        and (first.call is second.call or np.array_equal(first.members, second.members))
+        and (
+            groups[0] is groups[1]
+            or (
+                groups[0] == groups[1]
+                and all(equal_in(["stand_in"], *pair) for pair in zip(*groups, strict=True))
+            )
+        )
     )

@@ -19,7 +19,7 @@ from simulator.costing.call_costs import Carried, Costs, distinct_calls
 from simulator.costing.likeness import Likeness
 from simulator.costing.link_load import Load, cost, program
 from simulator.schedule import Schedule, Step
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, equal_in
 from simulator.topology import Topology
 from simulator.transfers.crowd import Program
 from simulator.transfers.equivalence import quotient
@@ -124,11 +124,9 @@ def _same(first: Schedule, second: Schedule) -> bool:
 
 
 def _same_step(first: Schedule, step: Step, second: Schedule, other_step: Step) -> bool:
-    return (
-        (step.repeats, step.in_network) == (other_step.repeats, other_step.in_network)
-        and np.array_equal(step.source, other_step.source)
-        and np.array_equal(step.target, other_step.target)
-        and np.array_equal(first.units(step), second.units(other_step))
+    columns = ("repeats", "in_network", "source", "target")
+    return equal_in(columns, step, other_step) and np.array_equal(
+        first.units(step), second.units(other_step)
     )
 
 

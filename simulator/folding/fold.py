@@ -39,7 +39,7 @@ from simulator.folding.refinement import (
     with_stand_ins,
 )
 from simulator.schedule import Plan
-from simulator.support.arrays import Floats, Longs, Mask
+from simulator.support.arrays import Floats, Longs, Mask, equal, equal_in
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Edges, What, Workload
@@ -444,31 +444,18 @@ def _plan_outline(plan: Plan | None) -> bytes:
 
 def _same_ops(first: Workload, second: Workload) -> bool:
     """Whether two workloads have the same ops and calls that wait for the same."""
-    calls = ("kind", "group", "size", "factor", "late", "eager", "transfer")
-    columns = [(getattr(first, name), getattr(second, name)) for name in ("what", "rank", "call")]
-    columns += [(getattr(first.calls, name), getattr(second.calls, name)) for name in calls]
-    columns += [
-        (first.edges.offset, second.edges.offset),
-        (first.edges.target, second.edges.target),
-    ]
-    texts = [(first.groups, second.groups), (first.calls.dtype, second.calls.dtype)]
-    tables = first.calls.shares is second.calls.shares or first.calls.shares == second.calls.shares
+    calls = ("kind", "group", "size", "factor", "late", "eager", "transfer", "dtype", "shares")
     return (
-        first.job_ranks == second.job_ranks
-        and all(_equal(left, right) for left, right in columns)
-        and all(left is right or left == right for left, right in texts)
-        and tables
+        equal_in(("job_ranks", "what", "rank", "call", "groups"), first, second)
+        and equal_in(calls, first.calls, second.calls)
+        and equal_in(("offset", "target"), first.edges, second.edges)
     )
-
-
-def _equal(first: Column, second: Column) -> bool:
-    return first is second or np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
 
 
 def _same_classes(folded: Folded, workload: Workload) -> bool:
     """Whether ops and edges that took as long as each other still do."""
     before, edges = folded.whole, workload.edges
-    if not _equal(before.ready, workload.ready):
+    if not equal(before.ready, workload.ready):
         return False
     if edges.lag is not before.edges.lag:
         on_host = before.what[before.edges.source] == What.HOST

@@ -148,3 +148,18 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
     Asked for their places, too, NumPy does without its masked arrays, which take long to import.
     """
     return np.unique(values, return_index=True)[0]
+
+
+def equal(first: object, second: object) -> bool:
+    """Whether two values are equal, arrays entry by entry, where NaN equals NaN."""
+    if first is second:
+        return True
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+    both = (first, second)
+    return not any(isinstance(value, np.ndarray) for value in both) and bool(first == second)
+
+
+def equal_in(names: Iterable[str], first: object, second: object) -> bool:
+    """Whether two objects have equal attributes of these names: :func:`equal`."""
+    return all(equal(getattr(first, name), getattr(second, name)) for name in names)

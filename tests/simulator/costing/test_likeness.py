@@ -19,7 +19,7 @@ from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import Call, Group
 from simulator.costing.call_costs import Costs
-from simulator.costing.likeness import Likeness, Likenesses, moved
+from simulator.costing.likeness import Likeness, Likenesses
 from simulator.costing.link_load import plan_loads
 from simulator.costing.symmetry import symmetry
 from simulator.routing.routes import routes
@@ -136,7 +136,7 @@ def test_links_are_moved_to_those_that_are_in_their_place():
     like = alike.place((3, 4, 5))
     assert like.pattern == one.pattern
     ends = routes(network, np.array([3], np.int32), np.array([5], np.int32)).link
-    assert moved(way, one, like).tolist() == ends.tolist()
+    assert like.links_of(way, one).tolist() == ends.tolist()
     assert there.tolist() != ends.tolist()
 
 

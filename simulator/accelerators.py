@@ -179,6 +179,7 @@ def _parsed(text: str) -> _Name | None:
     )
 
 
+@cache
 def named(text: str) -> tuple[Accelerator, ...]:
     """Return the accelerators that a name can mean; none if no data sheet matches.
 
@@ -195,11 +196,7 @@ def named(text: str) -> tuple[Accelerator, ...]:
     >>> named("ARTEMIS")
     ()
     """
-    return _named(text.strip())
-
-
-@cache
-def _named(text: str) -> tuple[Accelerator, ...]:
+    text = text.strip()
     spelt = letters_of(text.partition(":")[0])  # gfx942:sramecc+:xnack-
     exact = tuple(
         chip

@@ -96,7 +96,7 @@ def with_copies(
     Workload
         Copies have no measured times: they are NaN.
     """
-    rows = np.concatenate([np.arange(len(workload)), *(copy.program.ops for copy in copies)])
+    ops = np.concatenate([np.empty(0, dtype=np.int64), *(copy.program.ops for copy in copies)])
     sizes = [len(copy.program.ops) for copy in copies]
     # The ops of each copy begin behind all before; its edges move by as much.
     begins = (len(workload) + offsets(sizes)[:-1]).tolist()
@@ -105,22 +105,16 @@ def with_copies(
     source = [edges.source, *(program.source + begin for program, begin in moved)]
     target = [edges.target, *(program.target + begin for program, begin in moved)]
     lag = [edges.lag, *(program.lag for program, _ in moved)]
-    unmeasured = np.full(len(rows) - len(workload), np.nan)
-    ranks = np.repeat([copy.rank for copy in copies], sizes)
-    columns = workload.columns_of(rows) | {
-        "rank": np.concatenate([workload.rank, ranks]).astype(np.int32),
-        "measured_start": np.concatenate([workload.measured_start, unmeasured]),
-        "measured_end": np.concatenate([workload.measured_end, unmeasured]),
-    }
+    edge_columns = (np.concatenate(column) for column in (source, target, lag))
     like = np.concatenate([np.arange(len(calls)), *(more.like for more in further)]).astype(
         np.int64
     )
     group = [calls.group, *(np.full(len(more.like), more.group) for more in further)]
     return replace(
         workload,
-        **columns,
+        **workload.columns_with(ops, rank=np.repeat([copy.rank for copy in copies], sizes)),
         call=np.concatenate([workload.call, *(copy.joined for copy in copies)]).astype(np.int32),
-        edges=Edges.of(len(rows), *(np.concatenate(column) for column in (source, target, lag))),
+        edges=Edges.of(len(workload) + len(ops), *edge_columns),
         calls=replace(calls.taken(like), group=np.concatenate(group).astype(np.int32)),
         groups=tuple(groups),
     )

@@ -408,6 +408,17 @@ class Workload:
         columns = {name: getattr(self, name) for name in every}
         return {name: None if values is None else values[rows] for name, values in columns.items()}
 
+    def columns_with(self, like: NDArray[Any], **values: Any) -> dict[str, Any]:
+        """Columns as :meth:`columns_of`, of all ops and behind them of copies of those in ``like``.
+
+        ``values`` are the copies' own, by column; their measured times are unknown.
+        """
+        columns = self.columns_of(np.concatenate([np.arange(len(self)), like]))
+        for name, value in (dict.fromkeys(_MEASURED, np.nan) | values).items():
+            if columns[name] is not None:
+                columns[name][len(self) :] = value
+        return columns
+
     def lasting(
         self, duration: Floats | None = None, lag: Floats | None = None, ready: Floats | None = None
     ) -> "Workload":

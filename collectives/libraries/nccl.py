@@ -303,12 +303,12 @@ def _ring_offers(case: Case) -> list[Offer]:
 def _ring_schedule(case: Case) -> Schedule:
     if case.domains > 1 and case.local > 1:
         return select.ON_RINGS[case.kind](rings_across(case))
-    if case.domains == 1 and ring.is_mesh(case.positions, case.topology):
+    if case.domains == 1 and ring.is_mesh(case.positions, case.links.graph):
         if case.n <= _SMALL_MESH:
             return select.ON_RINGS[case.kind](_all_orders(case.n))
         return select.ALGORITHMS[case.kind][select.ON_A_MESH[case.kind]](case.n)
     if case.domains == 1 and case.machine.wired:
-        return select.on_local_rings(case.kind, case.positions, case.topology)
+        return select.on_local_rings(case.kind, case.positions, case.links.graph)
     return placed(
         select.ALGORITHMS[case.kind]["ring"](case.n), by_domain(case.positions, case.where)
     )
@@ -317,17 +317,17 @@ def _ring_schedule(case: Case) -> Schedule:
 def rings_across(case: Case) -> Ints:
     """Return the rings through several domains of several ranks, shape ``(rings, n)``."""
     wired = case.machine.wired
-    return select.rings_across(case.positions, case.where, case.topology, wired=wired)
+    return select.rings_across(case.positions, case.where, case.links.graph, wired=wired)
 
 
 def _chain_schedule(case: Case) -> Schedule:
     """Go down every ring from the root, each with its share."""
     if case.domains > 1 and case.local > 1:
         rings = rings_across(case)
-    elif case.domains == 1 and ring.is_mesh(case.positions, case.topology):
+    elif case.domains == 1 and ring.is_mesh(case.positions, case.links.graph):
         rings = _all_orders(case.n) if case.n <= _SMALL_MESH else ring.disjoint_rings(case.n)
     elif case.domains == 1 and case.machine.wired:
-        rings = local_rings(case.positions, case.topology)
+        rings = local_rings(case.positions, case.links.graph)
     else:
         rings = from_root(by_domain(case.positions, case.where), case.where)[None, :]
     return select.CHAINS_ON_RINGS[case.kind](rings)
@@ -353,4 +353,4 @@ def _without_model(case: Case, algorithm: str | None) -> list[Offer]:
 def _selected(case: Case, algorithm: str | None) -> Schedule:
     group = Group(tuple(case.positions.tolist()))
     call = Call(case.kind, group, case.size, shares=case.shares)
-    return select.plan(call, case.topology, case.machine, algorithm).schedule
+    return select.plan(call, case.links.graph, case.machine, algorithm).schedule

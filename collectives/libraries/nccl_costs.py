@@ -37,7 +37,7 @@ from simulator.costing.stacked_networks import Links, Networks, Number, Wire, on
 from simulator.schedule import Plan, Schedule
 from simulator.shares import Shares
 from simulator.support.arrays import Ints
-from simulator.topology import SCALE_UP, Topology
+from simulator.topology import SCALE_UP
 
 _TREE_EFFICIENCY = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}
 """Share of a tree's bandwidth that the tuner assumes for each protocol."""
@@ -86,11 +86,6 @@ class Case:
     links: Links
     machine: Machine
     shares: Shares | None = None
-
-    @property
-    def topology(self) -> Topology:
-        """The network, or one of the many: the graph is the same for all."""
-        return self.links.graph
 
     @cached_property
     def where(self) -> Ints:
@@ -159,7 +154,7 @@ class Case:
 
     def schedule(self, name: str, build: Callable[[], Schedule]) -> Schedule:
         """Return the group's schedule of a name, built on first use."""
-        schedules = self.machine.on(self.topology)
+        schedules = self.machine.on(self.links.graph)
         return schedules.schedules(
             self.kind, self.positions, name, lambda: (build(),), self.shares
         )[0]
@@ -183,7 +178,7 @@ class Case:
     def paths(self) -> Ints | None:
         """Paths through a domain, one from each place; None if its members meet at a switch."""
         members = self.positions[self.grid[:, 0]]
-        return local_paths(members, self.topology, wired=self.machine.wired)
+        return local_paths(members, self.links.graph, wired=self.machine.wired)
 
     @property
     def domains(self) -> int:
@@ -200,11 +195,6 @@ class Case:
         """Fewest members of a domain."""
         return int(self.members.min())
 
-    @property
-    def outside(self) -> int:
-        """Most peers of a rank that are outside its domain."""
-        return self.n - self.local
-
     def tree_fraction(self, schedule: Schedule) -> Number:
         """Share of the wire's bandwidth that trees use by Simple.
 
@@ -219,17 +209,6 @@ class Case:
         channels = tables.net_channels(self.machine.nics, self.machine.generation)
         carried = channel[self.domains > 2] / 2 * channels / 2
         return np.where(per_byte > 0, np.minimum(share, carried * per_byte), share)
-
-    @property
-    def block(self) -> Number:
-        """A rank's part of the message (B)."""
-        return self.size / self.n
-
-    @property
-    def own_copy(self) -> Number:
-        """Time to copy the rank's own block (s)."""
-        share = _COPIED_SHARE.get(self.kind, 1.0)
-        return share * self.block / (self.channels * (self.link.copy or self.tuning.copy))
 
     def message(self, size: Number, protocol: str) -> Number:
         """Time of the proxy for a message of some bytes (s); Simple's latency includes it."""
@@ -348,7 +327,7 @@ def _nvls_tree(case: Case, schedule: Schedule) -> Offer:
     passed every hop and the slots of the network; small calls fill it in part.
     """
     on_wire = case.wire(schedule, pipelined=True)
-    inside = on_wire.on(case.topology, SCALE_UP) / _nvls_share(case)
+    inside = on_wire.on(case.links.graph, SCALE_UP) / _nvls_share(case)
     slowed = np.maximum(inside, on_wire.per_byte)
     hops = 2 * (case.domains - 1).bit_length()
     heads = case.local * tables.NVLS_TREE_CHANNELS
@@ -383,7 +362,7 @@ def in_fabric(case: Case, schedule: Schedule, inside: str) -> Offer:
     on_wire = case.wire(schedule, pipelined=True)
     share: Number = tables.COLLNET_SHARE
     if inside == "switch":
-        near = on_wire.on(case.topology, SCALE_UP) / _nvls_share(case)
+        near = on_wire.on(case.links.graph, SCALE_UP) / _nvls_share(case)
         slowed = np.maximum(near, on_wire.per_byte / share)
         share = np.where(slowed > 0, on_wire.per_byte, 1.0) / np.where(slowed > 0, slowed, 1.0)
         steps = tables.NVLS_STEP
@@ -413,9 +392,10 @@ def sent(case: Case, schedule: Schedule) -> list[Offer]:
     The slowest message is the one whose channels are busy longest.
     """
     peers = case.n - 1
-    base = case.base + tables.P2P_PEER * (peers - case.outside)
+    outside = case.n - case.local  # most peers of a rank that are outside its domain
+    base = case.base + tables.P2P_PEER * (peers - outside)
     net_peer = tables.P2P_PEER_NET + tables.P2P_PEER_MESSAGE * case.net_message
-    base += net_peer * case.outside
+    base += net_peer * outside
     per_byte = case.wire(schedule, pipelined=False).per_byte
     transfer = case.size * per_byte
     block = case.size / schedule.parts
@@ -500,11 +480,11 @@ def _ring_offer(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -
         fraction = case.tuning.ll128
     step = transfer / max(steps, 1)
     near = _near_step(case, name)
-    across = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"] + case.message(case.block, name)
+    block = case.size / case.n  # a rank's part of the message (B)
+    across = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"] + case.message(block, name)
     crossing = case.domains / case.n if case.domains > 1 else 0.0
     software = (case.tuning.step if name == "LL" else 0.0) + near + crossing * (across - near)
-    posted = case.proxied(case.block) if crossing and name != "LL" else 0.0
-    block = case.block
+    posted = case.proxied(block) if crossing and name != "LL" else 0.0
     if name == "LL":
         passed = tables.LL_CHANNEL * block / (tables.LL_CHANNEL + block)
         fill = case.n * passed / (case.link.fractions["LL"] * case.tuning.channel)
@@ -512,11 +492,14 @@ def _ring_offer(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -
         phases = 2 if case.kind == "all_reduce" else 1
         slot = case.slot(name, case.ring_channels)
         fill = phases * step * slot / (slot + block)
+    # The rank's own block is copied from one buffer to the other (s).
+    copied = _COPIED_SHARE.get(case.kind, 1.0) * block
+    copied /= case.channels * (case.link.copy or case.tuning.copy)
     # Software latency of a step (s) in excess of the time on the wire meanwhile
     together = software + (step / fraction)
     return Offer(
         schedule,
-        overhead=_base(case, name) + fill + case.own_copy,
+        overhead=_base(case, name) + fill + copied,
         step_latency=np.maximum(
             software * software / np.where(together > 0, together, 1.0), posted - step / fraction
         ),

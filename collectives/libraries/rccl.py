@@ -119,7 +119,7 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
     if algorithm is not None:
         return []
     several = case.domains > 1 and case.local > 1
-    meshes = case.even and is_mesh(case.positions[case.grid[:, 0]], case.topology)
+    meshes = case.even and is_mesh(case.positions[case.grid[:, 0]], case.links.graph)
     mesh = meshes and case.domains == 1
     if case.kind in select.ON_RINGS and (mesh or (meshes and several)):
         return _mesh_offers(case) if mesh else _offers_across(case)

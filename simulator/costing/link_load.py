@@ -21,7 +21,7 @@ from simulator.routing.messages import Traffic, exchange, listed
 from simulator.routing.routes import Routes, routes
 from simulator.routing.totals import Totals, check_listed, routes_in_blocks, totals
 from simulator.schedule import Exchange, Plan, Schedule, Step
-from simulator.support.arrays import Floats, Ints
+from simulator.support.arrays import Floats, Ints, equal_in
 from simulator.support.errors import WorkloadError
 from simulator.topology import Topology
 from simulator.transfers.crowd import Program
@@ -287,7 +287,7 @@ def lockstep_loads(plan: Plan, positions: Ints, size: float, network: Topology) 
     if plan.pipelined:
         return (_all_at_once(loads + steps, network),)
     for load in steps:
-        if _same_links(loads[-1], load) or not len(loads[-1].link):
+        if not len(loads[-1].link) or equal_in(("link", "weight"), loads[-1], load):
             loads[-1] = _in_sequence(loads[-1], load)
         else:
             loads.append(load)
@@ -446,10 +446,6 @@ def _all_at_once(loads: list[Load], network: Topology) -> Load:
         alone=float(network.bandwidth[tightest]) if len(used) else np.inf,
         bottleneck=tightest,
     )
-
-
-def _same_links(first: Load, second: Load) -> bool:
-    return np.array_equal(first.link, second.link) and np.array_equal(first.weight, second.weight)
 
 
 def _in_sequence(first: Load, second: Load) -> Load:

@@ -237,11 +237,6 @@ class ClassLoads:
     ways: tuple[Floats, ...]
     total: Floats
 
-    @property
-    def steps(self) -> int:
-        """Number of steps of the schedule."""
-        return int(self.repeats.sum())
-
 
 def class_loads(schedule: Schedule, positions: Ints, networks: Networks) -> ClassLoads:
     """Return the loads of a schedule on the classes of links, equal on all networks with these.
@@ -286,7 +281,7 @@ def on_networks(
         for repeats, most, ways in zip(laid.repeats, laid.most, laid.ways, strict=True):
             latency += repeats * _slowest(ways, networks, chosen_on)
             per_byte += repeats * (most[:, None] / networks.bandwidth).max(axis=0, initial=0.0)
-    return Wire(per_byte, latency, laid.steps, busy, networks.resource)
+    return Wire(per_byte, latency, int(laid.repeats.sum()), busy, networks.resource)
 
 
 def _slowest(ways: Floats, networks: Networks, chosen_on: Networks | None) -> Floats:

@@ -9,10 +9,8 @@ dependencies.
 
 from dataclasses import replace
 from heapq import heappop, heappush
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import DeadlockError
@@ -98,28 +96,12 @@ def with_full_overlap(workload: Workload) -> Workload:
 
 def _with_joints(workload: Workload, like: Longs, ready: Floats, edges: Edges) -> Workload:
     """Append ops without a duration, with the names and places of the ops ``like``."""
-    extra = len(like)
-    unknown = np.full(extra, np.nan)
-
-    def longer(column: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:
-        return np.concatenate([column, more]).astype(column.dtype)
-
+    unknown = dict.fromkeys(("flops", "traffic", "advance"), np.nan)
     return replace(
         workload,
-        what=longer(workload.what, np.full(extra, What.COPY)),
-        rank=longer(workload.rank, workload.rank[like]),
-        lane=longer(workload.lane, workload.lane[like]),
-        name=longer(workload.name, workload.name[like]),
-        call=longer(workload.call, np.full(extra, -1)),
-        duration=longer(workload.duration, np.zeros(extra)),
-        ready=longer(workload.ready, ready),
-        measured_start=longer(workload.measured_start, unknown),
-        measured_end=longer(workload.measured_end, unknown),
+        **workload.columns_with(like, what=What.COPY, duration=0.0, ready=ready, **unknown),
+        call=np.append(workload.call, np.full(len(like), -1, dtype=np.int32)),
         edges=edges,
-        flops=None if workload.flops is None else longer(workload.flops, unknown),
-        traffic=None if workload.traffic is None else longer(workload.traffic, unknown),
-        advance=None if workload.advance is None else longer(workload.advance, unknown),
-        module=None if workload.module is None else longer(workload.module, workload.module[like]),
     )
 
 

@@ -173,30 +173,15 @@ def repeated(workload: Workload, insertions: Sequence[Insertion]) -> Workload:
         If ranks of a group would make different calls, or wait for themselves.
     """
     step = _Extended(workload, insertions)
-    template = np.concatenate([np.arange(len(workload)), *step.templates]).astype(np.int64)
+    like = np.concatenate([np.empty(0, dtype=np.int64), *step.templates])
+    duration = np.concatenate([np.empty(0), *step.durations])
     calls, call = step.calls()
-    unknown = np.full(len(template) - len(workload), np.nan)
-
-    def longer(column: Floats | None) -> Floats | None:
-        return None if column is None else column[template]
-
     return replace(
         workload,
-        what=workload.what[template],
-        rank=workload.rank[template],
-        lane=workload.lane[template],
-        name=workload.name[template],
+        **workload.columns_with(like, duration=duration, ready=0.0, advance=np.nan),
         call=call,
-        duration=np.concatenate([workload.duration, *step.durations]),
-        ready=np.concatenate([workload.ready, np.zeros(len(unknown))]),
-        measured_start=np.concatenate([workload.measured_start, unknown]),
-        measured_end=np.concatenate([workload.measured_end, unknown]),
-        edges=step.edges(len(template)),
+        edges=step.edges(len(workload) + len(like)),
         calls=calls,
-        flops=longer(workload.flops),
-        traffic=longer(workload.traffic),
-        module=None if workload.module is None else workload.module[template],
-        advance=None if workload.advance is None else np.append(workload.advance, unknown),
     )
 
 

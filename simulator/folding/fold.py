@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from heapq import heappop, heappush
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,6 @@ from simulator.folding.refinement import (
 from simulator.schedule import Plan
 from simulator.support.arrays import Floats, Longs, Mask, equal, equal_in
 from simulator.timeline import Timeline
-from simulator.topology import Topology
 from simulator.workload import Edges, What, Workload
 
 _NONE_ALIKE = "no two parts of the network are alike"
@@ -109,26 +108,17 @@ class Folded:
         return released
 
 
-class Carrier(Protocol):
-    """Plans and loads of calls on a network, as :class:`~simulator.costing.call_costs.Costs`."""
-
-    @property
-    def topology(self) -> Topology:
-        """The network."""
-
-    @property
-    def alike(self) -> Likeness:
-        """What is alike on it."""
-
-    def carried(self, call: Call) -> Carried:
-        """Say how a call is carried out, and what it puts on the links."""
-
-
-def fold(workload: Workload, costs: Carrier, seen: Callable[[str], str] = str) -> Folded:
+def fold(
+    workload: Workload,
+    costs: Costs,
+    seen: Callable[[str], str] = str,
+    asked: list[tuple[Call, Carried]] | None = None,
+) -> Folded:
     """Fold equivalent ranks, keeping as few as determine the times of all.
 
     Simulate ``workload`` of the answer with the same ``costs``. ``seen`` maps a group's label to
     what the planner of the costs reads of it: only groups with equal results may be equivalent.
+    The calls whose costs are asked for are appended to ``asked``.
     """
     topology = costs.topology
     if not most_alike(workload, np.arange(workload.job_ranks)) > 1:
@@ -139,7 +129,7 @@ def fold(workload: Workload, costs: Carrier, seen: Callable[[str], str] = str) -
         return _unfolded(workload, len(topology), _NONE_ALIKE)
     try:
         job = job_of(workload, rows, seen)
-        colours = refine(job, symmetry, lambda group: loads_of(workload, costs, group))
+        colours = refine(job, symmetry, lambda group: loads_of(workload, costs, group, asked=asked))
     except CannotFoldError as error:
         return _unfolded(workload, len(topology), str(error))
     components = kept_components(colours)
@@ -178,7 +168,11 @@ def _unfolded(workload: Workload, links: int, reason: str) -> Folded:
 
 
 def loads_of(
-    workload: Workload, costs: Carrier, group: int, ranks: tuple[int, ...] | None = None
+    workload: Workload,
+    costs: Costs,
+    group: int,
+    ranks: tuple[int, ...] | None = None,
+    asked: list[tuple[Call, Carried]] | None = None,
 ) -> list[Carried]:
     """Return plans and loads of a group's distinct calls, or as if made by other ``ranks``."""
     views = [
@@ -187,7 +181,10 @@ def loads_of(
     if ranks is not None:
         as_label = workload.groups[group].label
         views = [replace(view, group=Group(ranks, as_label)) for view in views]
-    return [costs.carried(view) for view in views]
+    carried = [costs.carried(view) for view in views]
+    if asked is not None:
+        asked += zip(views, carried, strict=True)
+    return carried
 
 
 def different_calls(workload: Workload, group: int) -> dict[tuple[int | float | str, ...], int]:
@@ -346,30 +343,6 @@ _ROUNDING = 1e-14
 Column = NDArray[Any]
 
 
-@dataclass(slots=True, eq=False)
-class _RecordingCosts:
-    """Costs that record the calls they were asked about, with an outline of each plan."""
-
-    costs: Costs
-    seen: list[tuple[Call, bytes]] = field(default_factory=list)
-
-    @property
-    def topology(self) -> Topology:
-        """The network."""
-        return self.costs.topology
-
-    @property
-    def alike(self) -> Likeness:
-        """What is alike on it."""
-        return self.costs.alike
-
-    def carried(self, call: Call) -> Carried:
-        """Say how a call is carried out, and what it puts on the links."""
-        carried = self.costs.carried(call)
-        self.seen.append((call, _plan_outline(carried.plan)))
-        return carried
-
-
 class _KnownFold(NamedTuple):
     """A folded step, with the network classes and the plans that its partition depends on."""
 
@@ -420,9 +393,10 @@ class Folds:
         for earlier in self._known:
             if earlier.serves(workload, labels, costs):
                 return earlier.again(workload)
-        recorded = _RecordingCosts(costs)
-        folded = fold(workload, recorded, seen)
-        earlier = _KnownFold(folded, labels, costs.alike, tuple(recorded.seen))
+        asked: list[tuple[Call, Carried]] = []
+        folded = fold(workload, costs, seen, asked)
+        outlines = tuple((call, _plan_outline(carried.plan)) for call, carried in asked)
+        earlier = _KnownFold(folded, labels, costs.alike, outlines)
         self._known[:] = [*self._known[1 - _MOST_KEPT :], earlier]
         return folded
 

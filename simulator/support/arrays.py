@@ -156,8 +156,9 @@ def equal(first: object, second: object) -> bool:
         return True
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
         return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
-    both = (first, second)
-    return not any(isinstance(value, np.ndarray) for value in both) and bool(first == second)
+    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
+        return False
+    return bool(first == second)
 
 
 def equal_in(names: Iterable[str], first: object, second: object) -> bool:

@@ -18,7 +18,7 @@ import stat
 import zlib
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from io import BufferedReader, BytesIO
 from itertools import zip_longest
@@ -154,41 +154,25 @@ def unpack(path: Path) -> bytes:
         If it unpacks to more than the limits allow.
     """
     data = read_bytes(path)
-    if data.startswith(GZIP):
-        return _unpack_gzip(path, data).removeprefix(BOM_UTF8)
     if data.startswith(PACKED):
-        pieces = _unpacked(path, BytesIO(data), data[:8], len(data))
-        unpacked = b"".join(pieces)
-        allow_for(len(unpacked))
-        return unpacked.removeprefix(BOM_UTF8)
+        pieces = list(_unpacked(path, BytesIO(data), data[:8], len(data)))
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        allow_for(len(data))
     return data.removeprefix(BOM_UTF8)
 
 
-def _unpack_gzip(path: Path, data: bytes) -> bytes:
-    packed, pieces, size = len(data), [], 0
-    while data.startswith(GZIP):
-        most = min(limits().unpacked, limits().ratio * packed + HEAD) - size
-        piece, data = _member(path, data, most)
-        pieces.append(piece)
-        size += len(piece)
-    if data.strip(b"\0"):
-        raise TraceError(f"{path}: {len(data)} bytes that are not gzip follow the gzip data")
-    allow_for(size)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
 def _unpacked(where: Path | str, packed: IO[bytes], head: bytes, size: int) -> Iterator[bytes]:
-    """Yield what is packed as xz or Zstandard piece by piece; ``size`` is that of the packed."""
+    """Yield what is packed piece by piece; ``size`` is that of the packed, ``head`` its begin."""
     import lzma
 
-    name, unpack = ("xz", _xz_pieces) if head.startswith(_XZ) else ("Zstandard", _zstd_pieces)
+    name, unpack = next(how for magic, how in _PIECES.items() if head.startswith(magic))
     written = 0
     try:
         for piece in unpack(packed):
             written += len(piece)
             check_ratio(str(where), size, written)
             yield piece
-    except (lzma.LZMAError, OSError, EOFError, ValueError) as error:
+    except (lzma.LZMAError, zlib.error, OSError, EOFError, ValueError) as error:
         raise TraceError(f"{where}: the {name} data are damaged: {reason_of(error)}") from error
 
 
@@ -211,6 +195,25 @@ def _xz_pieces(packed: IO[bytes]) -> Iterator[bytes]:
                 raise EOFError("they are cut short: copy the file again")
 
 
+def _gzip_pieces(packed: IO[bytes]) -> Iterator[bytes]:
+    unpacker = zlib.decompressobj(AS_GZIP)
+    rest = packed.read(_PIECE)
+    while True:
+        piece = unpacker.decompress(rest, _PIECE)
+        yield piece
+        if unpacker.eof:
+            rest = unpacker.unused_data.lstrip(b"\0") or packed.read(_PIECE).lstrip(b"\0")
+            if not rest:
+                return
+            if not GZIP.startswith(rest[:2]):
+                raise ValueError("bytes that are not gzip follow them")
+            unpacker = zlib.decompressobj(AS_GZIP)
+        else:
+            rest = unpacker.unconsumed_tail or packed.read(_PIECE)
+            if not rest and not piece:
+                raise EOFError("they are cut short: copy the file again")
+
+
 def _zstd_pieces(packed: IO[bytes]) -> Iterator[bytes]:
     import pyarrow
 
@@ -218,6 +221,14 @@ def _zstd_pieces(packed: IO[bytes]) -> Iterator[bytes]:
     # By pieces that the beginning of a file holds, or what is cut short gives none at all.
     while piece := source.read(HEAD):
         yield piece
+
+
+_PIECES: dict[bytes, tuple[str, Callable[[IO[bytes]], Iterator[bytes]]]] = {
+    GZIP: ("gzip", _gzip_pieces),
+    _XZ: ("xz", _xz_pieces),
+    _ZSTD: ("Zstandard", _zstd_pieces),
+}
+"""Name of a packed file's format, and the function that unpacks it, by its first bytes."""
 
 
 def head_of(path: Path) -> bytes:
@@ -264,33 +275,9 @@ def unpack_into(path: Path, packed: IO[bytes], plain: IO[bytes]) -> None:
     size = os.fstat(packed.fileno()).st_size
     head = packed.read(8)
     packed.seek(0)
-    if head.startswith(GZIP):
-        _unpack_gzip_into(path, packed, plain)
-    else:
-        for piece in _unpacked(path, packed, head, size):
-            plain.write(piece)
+    for piece in _unpacked(path, packed, head, size):
+        plain.write(piece)
     plain.flush()
-
-
-def _unpack_gzip_into(path: Path, packed: IO[bytes], plain: IO[bytes]) -> None:
-    size = os.fstat(packed.fileno()).st_size
-    unpacker, written = zlib.decompressobj(AS_GZIP), 0
-    rest = packed.read(_PIECE)
-    try:
-        while rest or not unpacker.eof:
-            if not rest:
-                raise TraceError(f"{path}: the gzip data are cut short: copy the file again")
-            piece = unpacker.decompress(rest, _PIECE)
-            written += len(piece)
-            check_ratio(str(path), size, written)
-            plain.write(piece)
-            if unpacker.eof:
-                rest = unpacker.unused_data.lstrip(b"\0") or packed.read(_PIECE)
-                unpacker = zlib.decompressobj(AS_GZIP) if rest else unpacker
-            else:
-                rest = unpacker.unconsumed_tail or packed.read(_PIECE)
-    except zlib.error as error:
-        raise TraceError(f"{path}: the gzip data are damaged: {error}") from error
 
 
 def check_ratio(where: str, packed: int, unpacked: int) -> None:
@@ -299,19 +286,6 @@ def check_ratio(where: str, packed: int, unpacked: int) -> None:
         times = -(-(unpacked - HEAD) // max(packed, 1))
         limits().check("ratio", times, where, f"unpacks to {times} times its size")
     limits().check("unpacked", unpacked, where, f"unpacks to {unpacked} B or more")
-
-
-def _member(path: Path, data: bytes, most: int) -> tuple[bytes, bytes]:
-    unpacker = zlib.decompressobj(AS_GZIP)
-    try:
-        piece = unpacker.decompress(data, max(most, 0) + 1)
-    except zlib.error as error:
-        raise TraceError(f"{path}: the gzip data are damaged: {error}") from error
-    if len(piece) > most:
-        check_ratio(str(path), len(data), len(piece) + HEAD + limits().ratio * len(data))
-    if not unpacker.eof:
-        raise TraceError(f"{path}: the gzip data are cut short after {len(data)} bytes: copy again")
-    return piece, unpacker.unused_data
 
 
 def open_zip(path: Path) -> "zipfile.ZipFile":

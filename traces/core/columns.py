@@ -142,13 +142,6 @@ class LaneLabels:
         self._seen: dict[tuple[int | float | str | None, int | float | str | None], int] = {}
         self._lanes: ValueIndex[tuple[int | str, int | str]] = ValueIndex()
 
-    def __call__(self, owner: int | float | str | None, lane: int | float | str | None) -> int:
-        """Return the index of a lane, adding it if it is new."""
-        index = self._seen.get((owner, lane))
-        if index is None:
-            index = self._seen[owner, lane] = self._lanes((_plain(owner), _plain(lane)))
-        return index
-
     def known(self, owner: int | float | str | None, lane: int | float | str | None) -> int | None:
         """Return the index of a lane that is present."""
         return self._lanes.index.get((_plain(owner), _plain(lane)))
@@ -156,13 +149,13 @@ class LaneLabels:
     def many(
         self, pairs: Iterable[tuple[int | float | str | None, int | float | str | None]]
     ) -> list[int]:
-        """Return the index of the lane of each of many pairs of owner and lane."""
+        """Return the index of the lane of each of many pairs of owner and lane, new ones added."""
         pairs = list(pairs)
-        indices = list(map(self._seen.get, pairs))
-        return [
-            self(*pair) if index is None else index
-            for pair, index in zip(pairs, indices, strict=True)
-        ]
+        for pair in dict.fromkeys(pairs):
+            if pair not in self._seen:
+                owner, lane = pair
+                self._seen[pair] = self._lanes((_plain(owner), _plain(lane)))
+        return [self._seen[pair] for pair in pairs]
 
     def labels(self) -> tuple[str, ...]:
         """Return the label of every lane, in the order of the indices."""

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import head_of
@@ -325,88 +326,18 @@ def _lacking(loaded: Loaded) -> bool:
     return coverage.bytes_known < 1 or coverage.collectives_matched < coverage.collectives
 
 
-def _open_xplane(path: Path, _: Options) -> OpenTrace:
-    from traces.xla.xplane import load_xplane
+def _later(name: str) -> Callable[..., Any]:
+    """Return a function whose module (``module:function``) is imported when it is first called."""
 
-    return partial(load_xplane, path)
+    def call(*values: Any) -> Any:
+        return resolve_name(name)(*values)
 
-
-def _open_xla_json(path: Path, _: Options) -> OpenTrace:
-    from traces.xla.xplane import load_trace_json
-
-    return partial(load_trace_json, path)
+    return call
 
 
-def _open_nsys_jax(path: Path, _: Options) -> OpenTrace:
-    from traces.xla.nsys_jax import load_bundles
-
-    return partial(load_bundles, path)
-
-
-def _is_bundle(file: Path) -> bool:
-    from traces.xla.nsys_jax import is_bundle
-
-    return is_bundle(file)
-
-
-def _open_execution_trace(path: Path, _: Options) -> OpenTrace:
-    from traces.pytorch_et.reader import refuse_to_replay
-
-    return partial(refuse_to_replay, path)
-
-
-def _open_flight_recorder(path: Path, _: Options) -> OpenTrace:
-    from traces.flight_recorder.hang import refuse_to_replay
-
-    return partial(refuse_to_replay, path)
-
-
-def _open_ndtimeline(path: Path, _: Options) -> OpenTrace:
-    from traces.ndtimeline import load_ndtimeline
-
-    return partial(load_ndtimeline, path)
-
-
-def _is_ndtimeline(file: Path) -> bool:
-    from traces.ndtimeline import is_ndtimeline
-
-    return is_ndtimeline(file)
-
-
-def _open_chakra(path: Path, _: Options) -> OpenTrace:
-    from traces.chakra.reader import load_chakra
-
-    return partial(load_chakra, path)
-
-
-def _is_chakra(head: bytes) -> bool:
-    from traces.chakra.files import is_chakra  # must decode the first messages
-
-    return is_chakra(head)
-
-
-def _group_tables(path: Path) -> Sequence[Path]:
-    from traces.chakra.files import group_tables
-
-    return group_tables(path)
-
-
-def _named_by_plan(path: Path) -> Sequence[Path]:
-    from traces.generate.plan import files_named
-
-    return files_named(path)
-
-
-def _open_plan(path: Path, _: Options) -> OpenTrace:
-    from traces.generate.generate import load_plan as load_plan
-
-    return partial(load_plan, path)
-
-
-def _open_goal(path: Path, _: Options) -> OpenTrace:
-    from traces.goal import load_goal
-
-    return partial(load_goal, path)
+def _read_by(name: str) -> Callable[[Path, Options], OpenTrace]:
+    """Return how to open a trace that a function of a path and a step reads."""
+    return lambda path, _: partial(_later(name), path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,17 +361,35 @@ class Format:
 
 FORMATS = {
     "kineto": Format(is_kineto, _open_kineto, profiler=True),
-    "xplane": Format(is_xplane, _open_xplane),
-    "xla_json": Format(is_xla_json, _open_xla_json),
-    "nsys_jax": Format(is_zip, _open_nsys_jax, _is_bundle),
+    "xplane": Format(is_xplane, _read_by("traces.xla.xplane:load_xplane")),
+    "xla_json": Format(is_xla_json, _read_by("traces.xla.xplane:load_trace_json")),
+    "nsys_jax": Format(
+        is_zip,
+        _read_by("traces.xla.nsys_jax:load_bundles"),
+        is_file=_later("traces.xla.nsys_jax:is_bundle"),
+    ),
     "rocm": Format(is_rocm, _open_rocm, profiler=True),
     "nsys": Format(_is_sqlite_or_parquet, _open_nsys, _is_nsys, profiler=True),
-    "ndtimeline": Format(is_parquet, _open_ndtimeline, _is_ndtimeline),
-    "flight_recorder": Format(is_flight_recorder, _open_flight_recorder),
-    "pytorch_et": Format(is_execution_trace, _open_execution_trace),
-    "chakra": Format(_is_chakra, _open_chakra, beside=_group_tables),
-    "plan": Format(is_plan, _open_plan, beside=_named_by_plan),
-    "goal": Format(is_goal, _open_goal),
+    "ndtimeline": Format(
+        is_parquet,
+        _read_by("traces.ndtimeline:load_ndtimeline"),
+        is_file=_later("traces.ndtimeline:is_ndtimeline"),
+    ),
+    "flight_recorder": Format(
+        is_flight_recorder, _read_by("traces.flight_recorder.hang:refuse_to_replay")
+    ),
+    "pytorch_et": Format(is_execution_trace, _read_by("traces.pytorch_et.reader:refuse_to_replay")),
+    "chakra": Format(
+        _later("traces.chakra.files:is_chakra"),  # decodes the first messages
+        _read_by("traces.chakra.reader:load_chakra"),
+        beside=_later("traces.chakra.files:group_tables"),
+    ),
+    "plan": Format(
+        is_plan,
+        _read_by("traces.generate.generate:load_plan"),
+        beside=_later("traces.generate.plan:files_named"),
+    ),
+    "goal": Format(is_goal, _read_by("traces.goal:load_goal")),
 }
 """Formats that can be read, by name.
 

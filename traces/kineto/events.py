@@ -78,12 +78,18 @@ _Place = tuple[_Lane, int]
 """A process and thread, and a time (ns since ``baseTimeNanoseconds``)."""
 
 
-class _Arrow(Struct, gc=False):
+class _Flow(Struct, gc=False):
+    """An end of an arrow."""
+
     ph: str = ""
+    cat: str | None = None
     id: Raw = ABSENT
+    pid: LooseNumber = None
+    tid: LooseNumber = None
+    ts: LooseNumber = None
 
 
-_decode_arrow = msgspec.json.Decoder(_Arrow).decode
+_decode_flow = msgspec.json.Decoder(_Flow).decode
 
 
 class ModuleReading:
@@ -92,13 +98,13 @@ class ModuleReading:
     def __init__(self) -> None:
         self._calls: list[tuple[_Lane, int, int, bool]] = []
         self._ranges: list[tuple[_Lane, str, int, int]] = []
-        self._ends: dict[str, dict[int, _Place]] = {"s": {}, "f": {}}
+        self._ends: dict[str, dict[int, _Place]] = {_FROM: {}, _TO: {}}
 
     def add(self, event: KinetoEvent, raw: Raw) -> None:
         """Add an event of one of the categories; events of no module are ignored."""
         with suppress(ValueError, OverflowError, RecursionError):
             if event.cat == "fwdbwd":
-                arrow = _decode_arrow(raw)
+                arrow = _decode_flow(raw)
                 number = unwrapped(arrow.id)
                 if arrow.ph in self._ends and isinstance(number, int | float | str):
                     where = (event.pid, event.tid), nanoseconds(event.ts, raw, "ts")
@@ -147,7 +153,7 @@ class ModuleReading:
             for lane, name, start, end in self._ranges
             if (thread := threads.known(*lane)) is not None
         ]
-        forward, backward = self._ends["s"], self._ends["f"]
+        forward, backward = self._ends[_FROM], self._ends[_TO]
         arrows = [
             (source, forward[number][1], target, backward[number][1])
             for number in forward.keys() & backward.keys()
@@ -174,18 +180,6 @@ _ARROWS = ("ac2g", "async_cpu_to_gpu")
 _FROM, _TO = "s", "f"
 
 
-class _Flow(Struct, gc=False):
-    ph: str = ""
-    cat: str | None = None
-    id: Raw = ABSENT
-    pid: LooseNumber = None
-    tid: LooseNumber = None
-    ts: LooseNumber = None
-
-
-_decode_flow = msgspec.json.Decoder(_Flow).decode
-
-
 def correlate(
     events: Sequence[Raw], host: tuple[EventRows, LaneLabels], device: tuple[EventRows, LaneLabels]
 ) -> None:
@@ -194,8 +188,7 @@ def correlate(
     A launch without one gets its kernel's. An arrow without an event at an end is ignored.
     """
     (calls, threads), (kernels, streams) = host, device
-    all_known = min(kernels.correlation, default=0) >= 0 and max(calls.correlation, default=0) >= 0
-    if all_known:
+    if min(kernels.correlation, default=0) >= 0 and max(calls.correlation, default=0) >= 0:
         return
     ends: dict[str, dict[int, tuple[int | None, int]]] = {_FROM: {}, _TO: {}}
     lanes = {_FROM: threads, _TO: streams}
@@ -512,21 +505,17 @@ class EventReading:
         return len(self.comms) - 1
 
     def _add_device(self, picked: PickedEvents) -> None:
-        comms, lanes = [], []
+        comms, lanes, blocks, moved = [], [], [], []
         for event, raw, _ in picked:
-            args, comm = event.args or _NO_ARGS, -1
-            if args.collective is not None:
-                comm = self._record(event, raw)
-            comms.append(comm)
+            args = event.args or _NO_ARGS
+            comms.append(-1 if args.collective is None else self._record(event, raw))
             device = event.pid if args.device is None else args.device
             stream = event.tid if args.stream is None else args.stream
             lanes.append((device, stream))
+            blocks.append(_count_of(args.blocks))
+            moved.append(_count_of(args.moved))
         self._add_rows(self.device, picked, self.streams.many(lanes), comms)
-        every = [event.args or _NO_ARGS for event, _, _ in picked]
-        self.device.extend(
-            blocks=[_count_of(args.blocks) for args in every],
-            moved=[_count_of(args.moved) for args in every],
-        )
+        self.device.extend(blocks=blocks, moved=moved)
 
     def _add_rows(
         self, rows: EventRows, picked: PickedEvents, lanes: list[int], comms: list[int]

@@ -5,7 +5,7 @@ Kineto wrote some numbers as strings, renamed fields and changed its schema betw
 here convert them, or raise ``ValueError`` with the reason; the reader adds file and event.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from types import NoneType
 from typing import Any
@@ -155,6 +155,8 @@ decode_events = msgspec.json.Decoder(list[Raw]).decode
 _decode_groups = msgspec.json.Decoder(list[GroupConfig]).decode
 _decode_stamps = msgspec.json.Decoder(_Stamps).decode
 _decode_name = msgspec.json.Decoder(_Name).decode
+unwrapped: Callable[[Raw], Any] = msgspec.json.decode
+"""Decodes a piece of JSON whose type varies."""
 
 
 def decode_batch(events: Sequence[Raw]) -> list[KinetoEvent]:
@@ -245,16 +247,15 @@ def whole_number(value: LooseNumber, which: str) -> int | None:
     if value == "":
         return None
     try:
-        number = int(value, _base(value)) if isinstance(value, str) else int(value)
+        if isinstance(value, str):
+            number = int(value, 16 if value.lower().startswith("0x") else 10)
+        else:
+            number = int(value)
     except (ValueError, OverflowError):
         raise ValueError(f"field {which!r}: {shown(value)} is not an integer") from None
     if not isinstance(value, str) and number != value:
         raise ValueError(f"field {which!r}: {shown(value)} is not an integer")
     return number
-
-
-def _base(text: str) -> int:
-    return 16 if text.lower().startswith("0x") else 10
 
 
 def identifier(value: LooseNumber, which: str) -> int:
@@ -290,11 +291,6 @@ def integers(piece: Raw) -> tuple[int, ...] | None:
         return tuple(msgspec.convert(value, list[int], strict=False))
     except ValueError:
         return None
-
-
-def unwrapped(piece: Raw) -> Any:
-    """Decode a piece of JSON whose type varies."""
-    return msgspec.json.decode(piece)
 
 
 def group_configs(piece: Raw) -> list[GroupConfig] | None:

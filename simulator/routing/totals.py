@@ -47,7 +47,7 @@ from simulator.routing.routes import (
     with_detours,
     without_slowed,
 )
-from simulator.routing.tree import ALIKE, BY_CAPACITY, HASH, SAME, Passing, Slowest, slowest, sums
+from simulator.routing.tree import ALIKE, BY_CAPACITY, HASH, SAME, slowest, sums
 from simulator.support.arrays import Floats, Ints, Longs, Mask
 from simulator.support.limits import Limits, limits
 from simulator.topology import DIVIDING, Topology
@@ -107,54 +107,7 @@ class Parts:
     least: float
 
 
-@dataclass(frozen=True, eq=False)
-class Divided:
-    """Result for divided messages: load on links, number of the slowest one, and the parts."""
-
-    load: Floats
-    slowest: int
-    parts: Parts
-
-
-def divided(network: Topology, traffic: Traffic) -> Divided | None:
-    """Return loads of messages that are routed adaptively, or by Valiant's detours.
-
-    Parameters
-    ----------
-    network
-        With such a policy.
-    traffic
-        Messages sent at once.
-
-    Returns
-    -------
-    Divided or None
-        None if messages must be listed: where a hash chooses behind a division, where there are too
-        many hubs, or no path.
-    """
-    survey = survey_of(network)
-    gathered = _gather(survey, traffic)
-    if gathered is None:
-        return None
-    evenly = _route_pairs(survey, gathered, ALIKE)
-    by_capacity = _route_pairs(survey, gathered, BY_CAPACITY) if is_uneven(network) else evenly
-    if evenly is None or by_capacity is None:
-        return None
-    part = 1.0
-    if is_uneven(network):
-        loads = (
-            gathered.load + loads_and_latency[0] for loads_and_latency in (evenly, by_capacity)
-        )
-        part = part_alike(network, *loads)
-    load = gathered.load + part * evenly[0] + (1 - part) * by_capacity[0]
-    took = part * evenly[1] + (1 - part) * by_capacity[1]
-    least = 1.0
-    if network.routing.detours and may_gain(network, load):
-        around = _has_detours(survey, gathered)
-        if around is None:
-            return None
-        least, load, took = _with_detours(survey, gathered, around, (load, took))
-    return Divided(load, _slowest(gathered, took), Parts(part, least))
+_WHOLE = Parts(1.0, 1.0)
 
 
 def _gather(survey: Survey, traffic: Traffic) -> Gathered | None:
@@ -291,7 +244,8 @@ def _with_detours(
     network, (load, took) = survey.network, direct
     first, last = gathered.first, gathered.last
     some: Mask | slice = slice(None) if around.all() else around  # do not copy millions of pairs
-    if gathered.images and around.all() and _is_one_group(network):
+    group = network.routing.group
+    if gathered.images and around.all() and group is not None and (group == group[0]).all():
         # Each half of the detours over all N equal nodes is an all-to-all of (N - 1) / N of the
         # bytes: of N detours, one has this half empty. So each link has ``times`` its direct load,
         # and all pairs have the same mean latency.
@@ -310,11 +264,6 @@ def _with_detours(
     longer[some] *= least
     longer[some] += (1 - least) * survey.detours.latencies(first[some], last[some], network.latency)
     return least, least * load + (1 - least) * detoured, longer
-
-
-def _is_one_group(network: Topology) -> bool:
-    group = network.routing.group
-    return group is not None and bool((group == group[0]).all())
 
 
 def _slowest(gathered: Gathered, took: Floats) -> int:
@@ -386,13 +335,15 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
             return ended
     passing, noted = sums(len(network), watched), slowest()
     survey, choice = survey_of(network), CHOICES[network.routing.policy]
-    if not _add_all(survey, traffic, (passing, noted), choice):
+    if choice == HASH:
+        _check_followed(network, traffic)
+    rule, none = survey.rule._replace(choice=choice), hub_pairs(survey.hub[:0])
+    blocks = traffic.blocks(len(survey.hub))
+    if not all(sum_links(sent, survey, rule, (passing, noted), none) for sent in blocks):
         return None
     few = noted.passing[1 : 1 + min(int(noted.passing[0]), len(noted.passing) - 1)]
-    ends = traffic.ends(int(noted.number[0]))
-    whole = Parts(1.0, 1.0)
-    latency_of = _latency_of(network, ends, whole)
-    return Totals(passing.load, ends, latency_of, (int(noted.passing[0]), few.tolist()), whole)
+    ends, passed = traffic.ends(int(noted.number[0])), (int(noted.passing[0]), few.tolist())
+    return _totals(network, passing.load, ends, _WHOLE, passed)
 
 
 def link_loads(network: Topology, source: Ints, target: Ints, amount: Floats) -> Floats:
@@ -428,15 +379,6 @@ def link_loads(network: Topology, source: Ints, target: Ints, amount: Floats) ->
         ways = routes(network, source[some], target[some], amount[some])
         load += ways.loads(amount[some], len(network))
     return load
-
-
-def _add_all(survey: Survey, traffic: Traffic, total: tuple[Passing, Slowest], choice: int) -> bool:
-    """Add the loads of messages to ``total``; return False if they must be listed instead."""
-    if choice == HASH:
-        _check_followed(survey.network, traffic)
-    rule, none = survey.rule._replace(choice=choice), hub_pairs(survey.hub[:0])
-    blocks = traffic.blocks(len(survey.hub))
-    return all(sum_links(sent, survey, rule, total, none) for sent in blocks)
 
 
 _LINK_STEPS = 6
@@ -499,7 +441,7 @@ def _mean_links(network: Topology, traffic: Traffic) -> float:
 
 def _totals_of_even(network: Topology, traffic: Traffic) -> Totals | None:
     """Return totals of an all-to-all of equal nodes; None if they differ, or a hash chooses."""
-    survey, whole = survey_of(network), Parts(1.0, 1.0)
+    survey = survey_of(network)
     hubs, alike = int(survey.hub.sum()), CHOICES[network.routing.policy] == ALIKE
     if not alike and hubs != 1:
         return None
@@ -507,24 +449,52 @@ def _totals_of_even(network: Topology, traffic: Traffic) -> Totals | None:
     routed = None if gathered is None else _route_pairs(survey, gathered, ALIKE)
     if gathered is None or routed is None:
         return None
-    load, ends = gathered.load + routed[0], traffic.ends(_slowest(gathered, routed[1]))
-    return Totals(load, ends, _latency_of(network, ends, whole), (0, []), whole)
+    ends = traffic.ends(_slowest(gathered, routed[1]))
+    return _totals(network, gathered.load + routed[0], ends, _WHOLE)
 
 
 def _totals_of_divided(network: Topology, traffic: Traffic) -> Totals | None:
-    total = divided(network, traffic)
-    if total is None:
+    """Return totals of messages that are routed adaptively, or by Valiant's detours.
+
+    None if messages must be listed: where a hash chooses behind a division, where there are too
+    many hubs, or no path.
+    """
+    survey = survey_of(network)
+    gathered = _gather(survey, traffic)
+    if gathered is None:
         return None
-    ends = traffic.ends(total.slowest)
-    return Totals(total.load, ends, _latency_of(network, ends, total.parts), (0, []), total.parts)
+    evenly = _route_pairs(survey, gathered, ALIKE)
+    by_capacity = _route_pairs(survey, gathered, BY_CAPACITY) if is_uneven(network) else evenly
+    if evenly is None or by_capacity is None:
+        return None
+    part = 1.0
+    if is_uneven(network):
+        part = part_alike(network, gathered.load + evenly[0], gathered.load + by_capacity[0])
+    load = gathered.load + part * evenly[0] + (1 - part) * by_capacity[0]
+    took = part * evenly[1] + (1 - part) * by_capacity[1]
+    least = 1.0
+    if network.routing.detours and may_gain(network, load):
+        around = _has_detours(survey, gathered)
+        if around is None:
+            return None
+        least, load, took = _with_detours(survey, gathered, around, (load, took))
+    ends = traffic.ends(_slowest(gathered, took))
+    return _totals(network, load, ends, Parts(part, least))
 
 
-def _latency_of(network: Topology, ends: tuple[int, int], parts: Parts) -> Floats:
-    """Return the latency of one message by resource (s), divided like the others."""
+def _totals(
+    network: Topology,
+    load: Floats,
+    ends: tuple[int, int],
+    parts: Parts,
+    passing: tuple[int, list[int]] = (0, []),
+) -> Totals:
+    """Add to loads the latency of the slowest message by resource, divided like the others."""
     source, target = (np.array([end], dtype=np.int32) for end in ends)
     _, link, share = _divided_routes(network, source, target, parts)
     hop = network.latency[link] * share
-    return np.bincount(network.resource[link], hop, len(network.resources)).astype(np.float64)
+    latency_of = np.bincount(network.resource[link], hop, len(network.resources))
+    return Totals(load, ends, latency_of.astype(np.float64), passing, parts)
 
 
 def routes_in_blocks(network: Topology, traffic: Traffic, parts: Parts) -> Iterator[Routes]:

@@ -74,7 +74,7 @@ def test_what_is_no_trace_is_skipped_with_the_reason(tmp_path: Path) -> None:
         "README.md": "not JSON",
         "card.yaml": "the JSON (7 bytes) is broken",
         "empty.log": "the file is empty; record the trace again",
-        "half.et.gz": "the gzip data are cut short after 20 bytes",
+        "half.et.gz": "the gzip data are damaged",
         "et_0.json": "an execution trace (PyTorch or Chakra), not a profiler trace",
         "config.json": "JSON without traceEvents",
         "old": "not a file; sub-directories are not searched",

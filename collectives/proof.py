@@ -31,10 +31,6 @@ def _root(schedule: Schedule, owner: Ints) -> Mask:
     return _owner(schedule, np.zeros_like(owner))
 
 
-def _last_rank(schedule: Schedule, owner: Ints) -> Mask:
-    return _owner(schedule, np.full_like(owner, schedule.ranks - 1))
-
-
 def _receiver(schedule: Schedule, owner: Ints) -> Mask:
     part = np.arange(len(owner), dtype=np.int32) % schedule.parts
     return _owner(schedule, part * schedule.ranks // schedule.parts)
@@ -63,7 +59,9 @@ COLLECTIVES: dict[str, Collective] = {
     "gather": Collective(_owner, _root),
     "scatter": Collective(_root, _owner),
     "barrier": Collective(_all_ranks, _all_ranks, repeatable=True),
-    "send_receive": Collective(_root, _last_rank),
+    "send_receive": Collective(
+        _root, lambda schedule, owner: _owner(schedule, np.full_like(owner, schedule.ranks - 1))
+    ),
 }
 """Conditions by kind. The root is rank 0; a message goes from rank 0 to the last (1)."""
 

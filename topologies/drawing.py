@@ -45,7 +45,8 @@ def draw_on(axes: "Axes", network: Topology) -> None:
         raise TopologyError(
             f"{network.name}: a figure shows at most {_MOST_RANKS} ranks, not {network.ranks}"
         )
-    colours = _colours(network)
+    unnamed = [name for name in network.resources if name not in _COLOURS]
+    colours = _COLOURS | {name: _EXTRAS[at % len(_EXTRAS)] for at, name in enumerate(unnamed)}
     # A figure without levels has axes of equal scale.
     graph, where, levels = merged(network), places(network), (family_of(network)[0] not in _LAYOUTS)
     most = max((b for b in network.bandwidth.tolist() if b < math.inf), default=1.0)
@@ -85,12 +86,6 @@ _MOST_RANKS = 1024
 _COLOURS = {SCALE_UP: "#2563a8", SCALE_OUT: "#d9722b", PCIE: "#7d8590"}
 _EXTRAS = ("#3a8a4a", "#8a3a7a", "#b8a21e", "#2a9aa0", "#a0522d", "#555555")
 """Colours of resources that a user's graph names, in order, repeated if there are more."""
-
-
-def _colours(network: Topology) -> dict[str, str]:
-    """Return the colour of every resource."""
-    unnamed = [name for name in network.resources if name not in _COLOURS]
-    return _COLOURS | {name: _EXTRAS[at % len(_EXTRAS)] for at, name in enumerate(unnamed)}
 
 
 def _bend(where: Places, source: Node, target: Node) -> float:
@@ -187,15 +182,6 @@ def _circle(network: Topology, numbers: Sequence[int]) -> Places:
     return {rank: _at_angle(rank / network.ranks, 1.0) for rank in range(network.ranks)}
 
 
-def _row(network: Topology, numbers: Sequence[int]) -> Places:
-    del numbers
-    return {rank: (float(rank), 0.0) for rank in range(network.ranks)}
-
-
-def _star(network: Topology, numbers: Sequence[int]) -> Places:
-    return {**_circle(network, numbers), "switch": (0.0, 0.0)}
-
-
 def _grid_axes(network: Topology, lengths: Sequence[int]) -> Places:
     """Place rows and columns; a third dimension is an oblique axis to the right."""
     axes = [(0.0, -1.0), (1.0, 0.0)] if len(lengths) < 3 else [(0.42, 0.5), (0.0, -1.3), (1.3, 0.0)]
@@ -269,7 +255,8 @@ def _levels(network: Topology) -> Places:
     rank reaches is on top.
     """
     graph = merged(network)
-    level: dict[Node, float] = {node: _level_of_kind(node) for node in graph}
+    of_kind = {"scale_up": -1.0, "host": -2.0}
+    level = {node: of_kind.get(str(node).partition(":")[0], 0.0) for node in graph}
     above = graph.subgraph([node for node in graph if level[node] >= 0])
     ranks = [rank for rank in range(network.ranks) if rank in graph]
     reached = nx.multi_source_dijkstra_path_length(above, set(ranks), weight=None)
@@ -291,11 +278,6 @@ def _levels(network: Topology) -> Places:
     return positions
 
 
-def _level_of_kind(node: Node) -> int:
-    kind = str(node).partition(":")[0]
-    return {"scale_up": -1, "host": -2}.get(kind, 0)
-
-
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
@@ -303,8 +285,8 @@ def _mean(values: list[float]) -> float:
 _GRIDS = ("torus", "mesh", "twisted_torus")
 _LAYOUTS: dict[str, Callable[[Topology, Sequence[int]], Places]] = {
     "ring": _circle,
-    "line": _row,
-    "switch": _star,
+    "line": lambda network, numbers: {rank: (float(rank), 0.0) for rank in range(network.ranks)},
+    "switch": lambda network, numbers: {**_circle(network, numbers), "switch": (0.0, 0.0)},
     "fully_connected": _circle,
     **dict.fromkeys(_GRIDS, _grid_axes),
     "hypercube": _cube,

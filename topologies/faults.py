@@ -396,16 +396,13 @@ def _switch_candidates(parts: Parts, resource: str | None) -> list[Named]:
     return [SwitchNamed(parts.names[number]) for number in switches.tolist()]
 
 
-def _node_candidates(parts: Parts, resource: str | None) -> list[Named]:
-    del resource
-    return [] if parts.home is None else [NodeNamed(n) for n in range(int(parts.home.max()) + 1)]
-
-
 _CANDIDATES: dict[str, Callable[[Parts, str | None], list[Named]]] = {
     "links": _link_candidates,
     "nics": _nic_candidates,
     "switches": _switch_candidates,
-    "nodes": _node_candidates,
+    "nodes": lambda parts, _: (
+        [] if parts.home is None else [NodeNamed(n) for n in range(int(parts.home.max()) + 1)]
+    ),
 }
 
 

@@ -403,14 +403,10 @@ def local_paths(positions: Ints, network: Topology, *, wired: bool) -> Ints | No
     None if its members meet at a switch, where any order will do. The result is an argument of
     :func:`rings_across_domains`.
     """
-    if is_mesh(positions, network) and _equal_links(positions, network):
+    inside = np.isin(network.source, positions) & np.isin(network.target, positions)
+    if is_mesh(positions, network) and np.ptp(network.bandwidth[inside]) == 0:
         return disjoint_paths(len(positions))
     return paths_along(local_rings(positions, network)) if wired else None
-
-
-def _equal_links(positions: Ints, network: Topology) -> bool:
-    inside = np.isin(network.source, positions) & np.isin(network.target, positions)
-    return bool(np.ptp(network.bandwidth[inside]) == 0)
 
 
 def local_rings(positions: Ints, network: Topology) -> Ints:

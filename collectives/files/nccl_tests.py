@@ -431,7 +431,8 @@ def _check_steps(run: _Run) -> None:
 def _check_row(row: _Row, kind: str, ranks: int) -> None:
     """Refuse a row with inconsistent columns: a wrong unit, or a truncated line."""
     width = _ELEMENT_BYTES.get(row.dtype)
-    if width and row.count > 0 and not _near(row.size / (row.count * width), (1, ranks)):
+    each = row.size / (row.count * width) if width and row.count > 0 else 1.0
+    if not any(abs(each - times) <= _ROUNDING * times for times in (1, ranks)):
         raise TraceError(
             f"{row.location}: {row.count:.0f} elements of type {row.dtype} are not {row.size:.0f} B"
         )
@@ -449,10 +450,6 @@ def _check_row(row: _Row, kind: str, ranks: int) -> None:
                 f"{ranks} ranks: {name} would be {should / GIGA:.4g} GB/s, not "
                 f"{printed / GIGA:.4g}: is a unit wrong, or the number of ranks?"
             )
-
-
-def _near(value: float, wanted: Sequence[int]) -> bool:
-    return any(abs(value - candidate) <= _ROUNDING * candidate for candidate in wanted)
 
 
 def _kind(run: _Run, ranks: int, layout: Layout) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator.accelerators import Accelerator, named
+from simulator.accelerators import Accelerator, named, sheets
 from simulator.support.arrays import Floats
 
 _TABLE = Path(__file__).parent / "engine_all_reduce.csv"
@@ -66,7 +66,7 @@ def engine_all_reduce(chip: Accelerator, ranks: int, size: float) -> float | Non
     True
     """
     tables = {sheet.kernel_table or name for sheet in named(chip.name) for name in [sheet.name]}
-    tables |= {spelling for sheet in named(chip.name) for spelling in _machines(sheet)}
+    tables |= {spelling for sheet in named(chip.name) for spelling in sheets()[sheet.name]["names"]}
     machines = sorted(_SAME_AS.get(table, table) for table in tables)
     times = (_time(machine, ranks, size) for machine in machines)
     return next((time for time in times if time is not None), None)
@@ -91,10 +91,3 @@ def _time(machine: str, ranks: int, size: float) -> float | None:
         _time(relative, most, size),
     )
     return here * more / fewer if more and here and fewer else None
-
-
-def _machines(sheet: Accelerator) -> tuple[str, ...]:
-    """Return aiconfigurator's names for an accelerator's machine."""
-    from simulator.accelerators import sheets
-
-    return tuple(sheets()[sheet.name]["names"])

@@ -222,10 +222,6 @@ def _all_to_all(n: int) -> Schedule:
     return Schedule("all_to_all", "direct", ranks=n, chunks=2 * n * n, parts=2 * n, steps=steps)
 
 
-def _reduce_scatter(n: int) -> Schedule:
-    return replace(ring.all_reduce(n), kind="reduce_scatter")
-
-
 def _reduce(n: int) -> Schedule:
     """Reduce-scatter on the ring, then every rank sends its part to rank 0."""
     steps = ring.reduce_scatter(n).steps + direct.gather(n).steps
@@ -252,7 +248,7 @@ def _broadcast(n: int) -> Schedule:
 _SCHEDULES: dict[str, Any] = {
     "all_reduce": ring.all_reduce,
     "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
+    "reduce_scatter": lambda n: replace(ring.all_reduce(n), kind="reduce_scatter"),
     "reduce": _reduce,
     "broadcast": _broadcast,
     "gather": direct.gather,

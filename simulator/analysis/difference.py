@@ -67,17 +67,13 @@ def without_size(name: str) -> str:
     return _OF_GROUP.sub("", name)
 
 
-def _label_without_numbers(name: str) -> str:
-    return _NUMBERS.sub("*", without_size(name))
-
-
-def _kind(name: str) -> str:
-    return name.partition(" ")[0]
-
-
 OPS: tuple[Coarser, ...] = (without_arguments, without_numbers)
 """Patterns for names of ops, tried in this order."""
-CALLS: tuple[Coarser, ...] = (without_size, _label_without_numbers, _kind)
+CALLS: tuple[Coarser, ...] = (
+    without_size,
+    lambda name: _NUMBERS.sub("*", without_size(name)),
+    lambda name: name.partition(" ")[0],
+)
 """Patterns for kinds and groups of calls, tried in this order."""
 
 

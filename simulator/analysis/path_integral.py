@@ -148,7 +148,10 @@ def path_integral(base: Timeline, changed: Timeline) -> Parts:
     >>> path_integral(base, changed).duration.tolist()
     [-2.0, 0.0]
     """
-    _check_same_graph(base.workload, changed.workload)
+    steps = base.workload, changed.workload
+    edges = (step.edges for step in steps)
+    if not (equal_in(("what", "rank", "call"), *steps) and equal_in(("offset", "target"), *edges)):
+        raise WorkloadError("the two steps are not the same graph of ops and calls")
     way = _Line(base.workload, _Values.from_timeline(base), _Values.from_timeline(changed))
     first, last = way.point(0.0), way.point(1.0)
     for point, timeline in ((first, base), (last, changed)):
@@ -158,12 +161,6 @@ def path_integral(base: Timeline, changed: Timeline) -> Parts:
                 "is not a sum of its calls and ops; take engine flow or analytic"
             )
     return way.integrate(first, last)
-
-
-def _check_same_graph(base: Workload, changed: Workload) -> None:
-    ops = equal_in(("what", "rank", "call"), base, changed)
-    if not (ops and equal_in(("offset", "target"), base.edges, changed.edges)):
-        raise WorkloadError("the two steps are not the same graph of ops and calls")
 
 
 class _Line:

@@ -118,7 +118,10 @@ def _symmetry_without_hubs(network: Topology, hub: Mask) -> Symmetry | None:
     if not (inhabited | hub).all():
         hub = ~inhabited
         component = _components(network, hub)
-    if hub.sum() > _MOST_HUBS or not _is_consecutive(component[: network.ranks]):
+    # Libraries order the members of a group by number; exchanging components keeps that order only
+    # if the ranks of each are consecutive, and components in the order of ranks.
+    of_rank = component[: network.ranks]
+    if hub.sum() > _MOST_HUBS or not len(of_rank) or (np.diff(of_rank) < 0).any():
         return None
     index = numbers_among_equals(component)
     link_component, ends = _ends(network, component, index)
@@ -156,14 +159,6 @@ def _components(network: Topology, hub: Mask) -> Longs:
     component = np.full(len(network.nodes), _HUB, dtype=np.int64)
     component[~hub] = np.argsort(np.argsort(first))[number.ravel()]
     return component
-
-
-def _is_consecutive(component: Longs) -> bool:
-    """Whether the ranks of each component are consecutive, and components in the order of ranks.
-
-    Libraries order the members of a group by number, and exchanging components keeps that order.
-    """
-    return bool(len(component)) and bool((np.diff(component) >= 0).all())
 
 
 def _ends(network: Topology, component: Longs, index: Longs) -> tuple[Longs, Longs]:

@@ -17,7 +17,6 @@ from simulator.calls import UNKNOWN, CallRow, Calls, Group
 from simulator.costing.call_costs import Costs
 from simulator.edits.replicas import cut
 from simulator.folding.fold import Folded, fold, most_alike
-from simulator.shares import Shares
 from simulator.support.arrays import Floats, Ints, Longs, offsets
 from simulator.support.errors import WorkloadError
 from simulator.workload import Edges, What, Workload
@@ -206,15 +205,13 @@ def _calls(workloads: Sequence[Workload], first: Longs) -> Calls:
     return Calls(
         group=np.concatenate(group).astype(np.int32),
         dtype=tuple(text for job in workloads for text in job.calls.dtype),
-        shares=_shares([job.calls for job in workloads]),
+        shares=tuple(
+            table for job in workloads for table in job.calls.shares or (None,) * len(job.calls)
+        )
+        if any(job.calls.shares for job in workloads)
+        else (),
         **columns,
     )
-
-
-def _shares(parts: Sequence[Calls]) -> tuple[Shares | None, ...]:
-    if not any(calls.shares for calls in parts):
-        return ()
-    return tuple(table for calls in parts for table in calls.shares or (None,) * len(calls))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,7 +253,9 @@ def fold_jobs(
     FoldedJobs
         Steps of the jobs in their order; unchanged if nothing is folded.
     """
-    marked, marks = _marked(workloads)
+    # A free call of its own distinguishes the ranks of each job.
+    marks = tuple(f"ranks of job {number}" for number in range(len(workloads)))
+    marked = merged([_with_mark(*pair) for pair in zip(workloads, marks, strict=True)])
     each = np.ones(marked.job_ranks)
     if part is None:
         part = np.arange(marked.job_ranks)
@@ -269,12 +268,6 @@ def fold_jobs(
     stands_for[list(folded.workload.ranks)] = folded.copies
     steps = tuple(_of_job(folded, job, marks) for job in workloads)
     return FoldedJobs(steps, stands_for, folded.text)
-
-
-def _marked(workloads: Sequence[Workload]) -> tuple[Workload, tuple[str, ...]]:
-    """Merge jobs, each with a free call of its own that distinguishes its ranks."""
-    marks = tuple(f"ranks of job {number}" for number in range(len(workloads)))
-    return merged([_with_mark(*pair) for pair in zip(workloads, marks, strict=True)]), marks
 
 
 def _with_mark(workload: Workload, mark: str) -> Workload:

@@ -18,7 +18,7 @@ from simulator.calls import Call
 from simulator.costing.call_costs import Carried, Costs, distinct_calls
 from simulator.costing.likeness import Likeness
 from simulator.costing.link_load import Load, cost, program
-from simulator.schedule import Schedule, Step
+from simulator.schedule import Schedule
 from simulator.support.arrays import Floats, equal_in
 from simulator.topology import Topology
 from simulator.transfers.crowd import Program
@@ -117,16 +117,10 @@ def _same(first: Schedule, second: Schedule) -> bool:
         return True
     if (first.ranks, first.parts) != (second.ranks, second.parts):
         return False
-    return len(first.steps) == len(second.steps) and all(
-        _same_step(first, step, second, other_step)
-        for step, other_step in zip(first.steps, second.steps, strict=True)
-    )
-
-
-def _same_step(first: Schedule, step: Step, second: Schedule, other_step: Step) -> bool:
     columns = ("repeats", "in_network", "source", "target")
-    return equal_in(columns, step, other_step) and np.array_equal(
-        first.units(step), second.units(other_step)
+    return len(first.steps) == len(second.steps) and all(
+        equal_in(columns, *pair) and np.array_equal(first.units(pair[0]), second.units(pair[1]))
+        for pair in zip(first.steps, second.steps, strict=True)
     )
 
 

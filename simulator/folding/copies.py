@@ -98,7 +98,9 @@ def representatives_without_contention(workload: Workload, costs: Costs) -> Writ
     copies = _copies_of(workload)
     timings: set[tuple[float, ...]] = set()
     ranks: list[int] = []
-    for number, copies_of_rank in enumerate(_ranks_by_copy(copies.stand_in)):
+    copy_of_rank = numbers_among_equals(copies.stand_in)
+    for number in range(int(copy_of_rank.max()) + 1):
+        copies_of_rank = np.flatnonzero(copy_of_rank == number)
         key = _cost_of_copy(workload, copies, costs, number)
         if key not in timings:
             timings.add(key)
@@ -166,12 +168,6 @@ def _text(workload: Workload, part: Workload) -> str:
     if ranks == workload.job_ranks:
         return "nothing is folded: no two nodes do the same"
     return f"{ranks:,} of {workload.job_ranks:,} ranks are simulated: the others are copies of them"
-
-
-def _ranks_by_copy(stand_in: Longs) -> list[Longs]:
-    """Ranks by copy: the ``n``-th array has the ``n``-th rank of each representative."""
-    number = numbers_among_equals(stand_in)
-    return [np.flatnonzero(number == copy) for copy in range(int(number.max()) + 1)]
 
 
 def _cost_of_copy(

@@ -247,8 +247,11 @@ def _folded(
     first = np.zeros(colours.component.max() + 1, dtype=np.int64)
     first[colours.component[components[::-1]]] = components[::-1]
     stands = first[colours.component]
+    # For each rank the corresponding rank of the component that represents its own
+    component = symmetry.component[: workload.job_ranks]
+    first_rank = np.searchsorted(component, np.arange(len(symmetry.shape)))
     ranks = np.arange(workload.job_ranks)
-    stand_in = _like_ranks(symmetry, stands, ranks)
+    stand_in = first_rank[stands[component]] + ranks - first_rank[component]
     of_kept = is_kept[symmetry.component[workload.rank]]
     inside = np.flatnonzero(of_kept)
     number = np.cumsum(of_kept) - 1
@@ -288,13 +291,6 @@ def like_links(symmetry: Symmetry, stands: Longs) -> Longs:
     of = symmetry.link_component[to]
     link[to] = symmetry.links[symmetry.first_link[stands[of]] + symmetry.link_place[to]]
     return link
-
-
-def _like_ranks(symmetry: Symmetry, stands: Longs, ranks: Longs) -> Longs:
-    """Return for each rank the corresponding rank of the component that represents its own."""
-    component = symmetry.component[ranks]
-    first = np.searchsorted(component, np.arange(len(symmetry.shape)))
-    return first[stands[component]] + ranks - first[component]
 
 
 def _kept_calls(workload: Workload, colours: Colours, is_kept: Mask) -> tuple[Longs, Longs]:

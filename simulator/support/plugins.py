@@ -8,13 +8,10 @@ does not have: an unused plugin costs no time, and a broken one breaks nothing e
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from simulator.support.errors import PluginError, TwofoldError
 from simulator.support.names import same_name
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 TOPOLOGIES, ALGORITHMS = "twofold.topologies", "twofold.algorithms"
 TRACE_FORMATS, CLUSTERS = "twofold.formats", "twofold.clusters"
@@ -68,14 +65,13 @@ def _listed(group: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
     del path
     from importlib.metadata import entry_points
 
-    installed = {_plugin(group, point) for point in entry_points(group=group)}
+    installed = {
+        Plugin(group, point.name, point.dist.name, point.dist.version, point.value)
+        if point.dist is not None
+        else Plugin(group, point.name, "an unnamed distribution", "", point.value)
+        for point in entry_points(group=group)
+    }
     return tuple(sorted(installed, key=lambda plugin: (plugin.name, plugin.distribution)))
-
-
-def _plugin(group: str, point: "EntryPoint") -> Plugin:
-    of = point.dist
-    distribution = (of.name, of.version) if of is not None else ("an unnamed distribution", "")
-    return Plugin(group, point.name, *distribution, point.value)
 
 
 def plugin_named(group: str, name: str) -> Plugin | None:

@@ -369,13 +369,9 @@ class _PcieTree:
             return 0.0
         if is_processor(name):
             return math.inf if self._has_peer_access("PHB") else self.paths.memory
-        leaf = any(gpu_number(end) is not None for end in self._neighbours(name))
+        joined = (cable.ends for cable in self.wiring.cables if name in cable.ends)
+        leaf = any(gpu_number(end) is not None for ends in joined for end in ends)
         return math.inf if self._has_peer_access("PIX" if leaf else "PXB") else 0.0
-
-    def _neighbours(self, name: str) -> Iterator[str]:
-        for cable in self.wiring.cables:
-            if name in cable.ends:
-                yield from cable.ends
 
     def _has_peer_access(self, level: P2pLevel) -> bool:
         """Whether GPUs at this distance have peer access."""

@@ -547,11 +547,6 @@ def fabric_fields(
     return fields, _most_nodes(fields, nics)
 
 
-def _switch(nodes: int, nics: int, ports: int) -> dict[str, Any]:
-    del nodes, nics, ports
-    return {}
-
-
 def _leaf_spine(nodes: int, nics: int, ports: int) -> dict[str, Any]:
     """Put whole nodes on half of a leaf's ports; each other port has a cable to a spine."""
     del nodes
@@ -616,7 +611,7 @@ def _most_nodes(fields: Mapping[str, Any], nics: int) -> float:
 
 
 _SIZES: dict[str, Callable[[int, int, int], dict[str, Any]]] = {
-    "switch": _switch,
+    "switch": lambda nodes, nics, ports: {},
     "leaf_spine": _leaf_spine,
     "rail": _rail,
     "fat_tree": _fat_tree,

@@ -173,26 +173,6 @@ def fabric_routing(fabric: ScaleOut, network: Topology) -> Routing:
     return Routing(fabric.policy, resource=SCALE_OUT, seed=seed, flows=flows, group=group)
 
 
-def _no_links(fabric: SwitchFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
-    """Yield nothing: a single switch has no links to others."""
-    del fabric, plugs, nodes
-    return iter(())
-
-
-def _leaf(fabric: LeafSpineFabric, nic: Nic) -> str:
-    return f"leaf:{nic.node // fabric.nodes_per_leaf}"
-
-
-def _leaf_spine_links(fabric: LeafSpineFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
-    del nodes
-    ports = fabric.nodes_per_leaf * fabric.nics_per_node
-    yield from _spine_links(fabric, plugs, ports)
-
-
-def _rail(fabric: RailFabric, nic: Nic) -> str:
-    return f"rail:{nic.node // fabric.nodes_per_pod}.{nic.first}"
-
-
 def _rail_links(fabric: RailFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
     """Yield links to spines; NICs that serve one rank as one share one rail switch."""
     pods = -(-nodes // fabric.nodes_per_pod)
@@ -323,9 +303,17 @@ _LINKS: dict[
     type, tuple[Callable[[Any, Nic], str], Callable[[Any, list[str], int], Iterator[Link]]]
 ]
 _LINKS = {
-    SwitchFabric: (lambda fabric, nic: "fabric", _no_links),
-    LeafSpineFabric: (_leaf, _leaf_spine_links),
-    RailFabric: (_rail, _rail_links),
+    SwitchFabric: (lambda fabric, nic: "fabric", lambda fabric, plugs, nodes: iter(())),
+    LeafSpineFabric: (
+        lambda fabric, nic: f"leaf:{nic.node // fabric.nodes_per_leaf}",
+        lambda fabric, plugs, nodes: _spine_links(
+            fabric, plugs, fabric.nodes_per_leaf * fabric.nics_per_node
+        ),
+    ),
+    RailFabric: (
+        lambda fabric, nic: f"rail:{nic.node // fabric.nodes_per_pod}.{nic.first}",
+        _rail_links,
+    ),
     FatTreeFabric: (_edge, _fat_tree_links),
     TorusFabric: (lambda fabric, nic: f"router:{nic.node}", _torus_links),
     DragonflyFabric: (_router, _dragonfly_links),

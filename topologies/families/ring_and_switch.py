@@ -7,11 +7,10 @@ chapter 5: a ring is the k-ary 1-cube, a line the k-ary 1-mesh; chapter 6: the c
 from itertools import combinations
 from typing import Unpack
 
-from simulator.topology import Node, Topology
+from simulator.topology import Topology
 from topologies.families.family import (
     Cable,
     Counts,
-    Domain,
     Family,
     ScaleUpRole,
     by_numbers,
@@ -114,14 +113,6 @@ def fully_connected(ranks: int, **cable: Unpack[Cable]) -> Topology:
     return joined(f"fully_connected({ranks})", ranks, ends, **cable)
 
 
-def _star(domain: Domain) -> list[tuple[Node, Node]]:
-    return [(rank, domain.switch) for rank in domain.members]
-
-
-def _every_pair(domain: Domain) -> list[tuple[Node, Node]]:
-    return list(combinations(domain.members, 2))
-
-
 _ONE_NUMBER = range(1, 2)
 
 FAMILIES = {
@@ -150,7 +141,11 @@ FAMILIES = {
         build=lambda spec: switch(spec.numbers[0], **spec.cable),
         counts=by_numbers(lambda n: Counts(n, n + 1, 2 * n, 2 if n > 1 else 0)),
         bisection=cables_cut(lambda numbers: numbers[0] // 2),
-        scale_up=ScaleUpRole(links=lambda lengths: 1, ends=_star, switched=True),
+        scale_up=ScaleUpRole(
+            links=lambda lengths: 1,
+            ends=lambda domain: [(rank, domain.switch) for rank in domain.members],
+            switched=True,
+        ),
     ),
     "fully_connected": Family(
         form="fully_connected:8",
@@ -160,6 +155,9 @@ FAMILIES = {
         counts=by_numbers(lambda n: Counts(n, n, n * (n - 1), min(n - 1, 1))),
         bisection=cables_cut(lambda numbers: (numbers[0] // 2) * ((numbers[0] + 1) // 2)),
         group=one_group,
-        scale_up=ScaleUpRole(links=lambda lengths: max(lengths[0] - 1, 1), ends=_every_pair),
+        scale_up=ScaleUpRole(
+            links=lambda lengths: max(lengths[0] - 1, 1),
+            ends=lambda domain: list(combinations(domain.members, 2)),
+        ),
     ),
 }

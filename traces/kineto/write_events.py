@@ -245,7 +245,9 @@ class RankEvents:
             calls = lay_calls(thread, spans, step.rank_end(self.rank))
             if number == 0:
                 self._thread = thread.thread
-                end = max(spans[-1][1], calls[-1].begin or 0, *self._ends(step, program))
+                # All threads are in the step.
+                ends = [step.span(h.op)[1] for others in program.threads for h in others.host[-1:]]
+                end = max(spans[-1][1], calls[-1].begin or 0, *ends)
                 self._annotation(f"ProfilerStep#{step.number}", (spans[0][0], end))
             rows = zip(thread.host, calls, calls[1:], strict=False)
             for (host, device_ops, after), (_, until) in zip(rows, spans, strict=True):
@@ -259,11 +261,6 @@ class RankEvents:
         for _, _, making in sorted(makings, key=lambda row: row[:2] if threads else row[1:2]):
             self._thread = making.program.thread
             self._host_op(making)
-
-    @staticmethod
-    def _ends(step: StepTimes, program: RankProgram) -> list[int]:
-        """Return when the threads end: all of them are in the step."""
-        return [step.span(host.op)[1] for thread in program.threads for host in thread.host[-1:]]
 
     def _kernel(self, step: StepTimes, op: int, comms: WrittenCalls) -> None:
         """Add an op of a stream that no call in the file launched."""
@@ -488,23 +485,16 @@ def lay_calls(program: ThreadProgram, times: Sequence[SpanNs], end: int) -> tupl
     behind: list[int] = []
     begin = times[0][0]
     for host, time in zip(program.host, times, strict=True):
-        before = [kind for source in host.waits for kind in _wait(program, source)]
+        before = []
+        for source in host.waits:
+            before += [WAIT] if source in program.recorded else [RECORD, WAIT]
         laid.append(_place_calls(host, (begin, *time), behind, before))
         begin = time[1]
-        behind = _calls_after(program, host)
+        behind = [LAUNCH] if host.launched else []
+        behind += [RECORD for op in host.launched if op in program.recorded]
     room = max(end - begin, len(behind))
     laid.append(CudaCalls(_in_sequence(begin, _shortened(behind, room)), None, ()))
     return tuple(laid)
-
-
-def _wait(program: ThreadProgram, source: int) -> list[int]:
-    return [WAIT] if source in program.recorded else [RECORD, WAIT]
-
-
-def _calls_after(program: ThreadProgram, host: HostOp) -> list[int]:
-    if not host.launched:
-        return []
-    return [LAUNCH, *(RECORD for op in host.launched if op in program.recorded)]
 
 
 def _place_calls(

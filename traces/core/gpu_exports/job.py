@@ -148,7 +148,8 @@ def _series(trace: RankTrace, unit: GpuProcess) -> list[_Series]:
     runtime &= host.correlation >= 0
     zero = trace.epoch - unit.file.export.utc
     launches = np.sort(np.round(host.start[runtime] * 1e9).astype(np.int64) + zero)
-    plain = [_plain(name) for name in export.names]
+    # Names of ranges without their numbers, in lower case
+    plain = [_SUFFIX.sub("", name).strip("( ").lower() or name for name in export.names]
     keys: dict[tuple[str, int, bool], list[int]] = {}
     columns = (ranges.name.tolist(), ranges.thread.tolist(), ranges.nested.tolist())
     for row, (name, thread, nested) in enumerate(zip(*columns, strict=True)):
@@ -225,8 +226,3 @@ def _aligned(
             else rank_steps
         )
     return aligned
-
-
-def _plain(name: str) -> str:
-    """Return a range's name without its number, in lower case."""
-    return _SUFFIX.sub("", name).strip("( ").lower() or name

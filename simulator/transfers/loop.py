@@ -216,14 +216,21 @@ def _activate(s: State, flow: int, coming: float) -> None:
 @hot_loop
 def _add_to_links(s: State, flow: int) -> None:
     """Add a flow to the flows of its links, without a rate yet."""
-    flows, uses, wires = s.flows, s.uses, s.wires
+    flows = s.flows
     flows[flow].doing = MOVES
     flows[flow].since = s.book.clock[0]
     flows[flow].rate = 0.0
     flows[flow].held_by = -1
     flows[flow].end = np.inf
     set_next_event(s, flows[flow].place, np.inf)
-    for use in range(flows[flow].first, flows[flow].last):
+    _list_on_links(s, flow)
+
+
+@hot_loop
+def _list_on_links(s: State, flow: int) -> None:
+    """Add a flow to the lists of its links, which are dirty then."""
+    uses, wires = s.uses, s.wires
+    for use in range(s.flows[flow].first, s.flows[flow].last):
         # Pushed to the front of the link's list, doubly linked through the records of uses.
         head = wires[uses[use].link].head
         uses[use].before, uses[use].after = -1, head
@@ -316,7 +323,7 @@ def _adopt_ranks(s: State, call: int, old: State, old_call: int) -> None:
 @hot_loop
 def relist_flows(s: State, first: int, last: int) -> None:
     """Add flows whose progress was copied to the lists of active flows and of links."""
-    flows, uses, wires = s.flows, s.uses, s.wires
+    flows = s.flows
     for flow in range(first, last):
         if flows[flow].doing == IDLE:
             continue
@@ -324,13 +331,7 @@ def relist_flows(s: State, first: int, last: int) -> None:
             _activate(s, flow, flows[flow].wakes)
             continue
         _activate(s, flow, flows[flow].end)
-        for use in range(flows[flow].first, flows[flow].last):
-            head = wires[uses[use].link].head
-            uses[use].before, uses[use].after = -1, head
-            if head >= 0:
-                uses[head].before = use
-            wires[uses[use].link].head = use
-            _mark_dirty(s, uses[use].link)
+        _list_on_links(s, flow)
 
 
 @hot_loop

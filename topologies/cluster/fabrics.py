@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from pydantic import (
@@ -219,18 +219,6 @@ _POLICY_OF_LINK = {"infiniband": "d_mod_k", "slingshot": "adaptive", "efa": "spr
 """Policies by the fabric's technology."""
 
 
-F = TypeVar("F", bound=_Routed)
-
-
-def _no_valiant(fabric: F) -> F:
-    """Refuse detours in fabrics without groups of routers."""
-    if fabric.routing == "valiant":
-        raise ValueError(
-            "routing valiant needs groups of routers: only dragonfly and torus have them"
-        )
-    return fabric
-
-
 _MOST_PLANES = 64
 """More than any fabric in use: MPFT has 8."""
 
@@ -288,6 +276,14 @@ class PlanedFabric(_Routed):
             )
         return self
 
+    @model_validator(mode="after")
+    def _trees_have_no_detours(self) -> Self:
+        if self.routing == "valiant":
+            raise ValueError(
+                "routing valiant needs groups of routers: only dragonfly and torus have them"
+            )
+        return self
+
     def in_plane(self) -> Self:
         """Return the fabric of one plane, with a NIC for each of a node's ports in it."""
         nics = self.nics_per_node * self.ports_of_nic // self.planes
@@ -314,8 +310,6 @@ class LeafSpineFabric(PlanedFabric):
     oversubscription: Ratio = 1.0
     hop_latency: Latency = 0.0
 
-    _trees_have_no_detours = model_validator(mode="after")(_no_valiant)
-
 
 class RailFabric(PlanedFabric):
     """Rail-optimised: NIC ``i`` of every node of a pod is plugged into the pod's rail switch ``i``.
@@ -332,8 +326,6 @@ class RailFabric(PlanedFabric):
     spines: Annotated[StrictInt, Field(ge=0)]
     oversubscription: Ratio = 1.0
     hop_latency: Latency = 0.0
-
-    _trees_have_no_detours = model_validator(mode="after")(_no_valiant)
 
     @property
     def room(self) -> int | None:
@@ -352,8 +344,6 @@ class FatTreeFabric(PlanedFabric):
     ports: Count
     oversubscription: Ratio = 1.0
     hop_latency: Latency = 0.0
-
-    _trees_have_no_detours = model_validator(mode="after")(_no_valiant)
 
     @model_validator(mode="after")
     def _ports_are_even(self) -> Self:

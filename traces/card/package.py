@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from simulator.calls import Group
 from simulator.support.errors import TraceError
+from simulator.support.input_files import reason_of
 from simulator.workload import Workload
 from traces.core.loaded import MEDIAN, Loaded, Options
 from traces.load import OpenTrace, files_of, format_of, open_trace
@@ -197,8 +198,7 @@ def _files(folder: Path) -> list[Path]:
     try:
         return sorted(_some(folder))
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TraceError(f"{folder}: cannot be read: {reason}") from error
+        raise TraceError(f"{folder}: cannot be read: {reason_of(error)}") from error
 
 
 def _some(folder: Path) -> Iterator[Path]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.support.errors import OutputError, TraceError
-from simulator.support.input_files import check_ratio, partial_path
+from simulator.support.input_files import check_ratio, partial_path, reason_of
 from simulator.support.limits import check_memory
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ def write_files(files: Iterable[tuple[Path, bytes]], *, folder: Path | None = No
         for path, part in parts.items():
             part.replace(path.resolve())
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise OutputError(f"{path}: cannot be written: {reason}") from error
+        raise OutputError(f"{path}: cannot be written: {reason_of(error)}") from error
     finally:
         for part in parts.values():
             with suppress(OSError):
@@ -89,8 +88,7 @@ def files_in(path: Path) -> list[Path]:
     try:
         return sorted(path.iterdir())
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TraceError(f"{path}: cannot be read: {reason}") from error
+        raise TraceError(f"{path}: cannot be read: {reason_of(error)}") from error
 
 
 def message_class(messages: Mapping[str, MessageFields], name: str) -> Any:

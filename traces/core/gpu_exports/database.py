@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator.support.errors import TraceError
-from simulator.support.input_files import PACKED, head_of, open_file, unpack, unpack_into
+from simulator.support.input_files import PACKED, head_of, open_file, reason_of, unpack, unpack_into
 from traces.core.events import Longs
-from traces.core.files import SQLITE, is_parquet, parquet_names, parquet_table
+from traces.core.files import SQLITE, files_in, is_parquet, parquet_names, parquet_table
 from traces.core.gpu_exports.export import IntColumns
 
 if TYPE_CHECKING:
@@ -230,11 +230,8 @@ def is_kernel_table(path: Path) -> bool:
 
 def tables_in(folder: Path) -> list[Path]:
     """Return the Parquet files of a directory, without those whose beginning is damaged."""
-    try:
-        files = sorted(file for file in folder.iterdir() if file.is_file())
-    except OSError as error:
-        raise _unreadable(folder, error) from error
-    return [file for file in files if file.suffix == ".parquet" and is_parquet(beginning_of(file))]
+    files = [file for file in files_in(folder) if file.suffix == ".parquet" and file.is_file()]
+    return [file for file in files if is_parquet(beginning_of(file))]
 
 
 def beginning_of(file: Path) -> bytes:
@@ -243,10 +240,6 @@ def beginning_of(file: Path) -> bytes:
         return head_of(file)
     except TraceError:
         return b""
-
-
-def _unreadable(path: Path, error: OSError) -> TraceError:
-    return TraceError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}")
 
 
 @contextmanager
@@ -268,7 +261,7 @@ def opened(path: Path) -> Iterator[Database]:
                 with _database(path, Path(plain.name)) as database:
                     yield database
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise TraceError(f"{path}: cannot be read: {reason_of(error)}") from error
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import numpy as np
 
 from simulator.support.errors import TraceError
 from traces.core.events import HostKind, Job, Longs, ProfilerStep, RankTrace, Skipped
+from traces.core.files import files_in
 from traces.core.gpu_exports.communicators import common_part, with_groups
 from traces.core.gpu_exports.database import beginning_of
 from traces.core.gpu_exports.export import Export, Ranges
@@ -59,13 +60,8 @@ def read_exported_job(path: Path, reader: ExportReader) -> Job:
 def _files(path: Path, reader: ExportReader) -> tuple[list[ExportFile], tuple[Skipped, ...]]:
     if not path.is_dir() or reader.fills(path):
         return [reader.read(path)], ()
-    try:
-        inside = sorted(path.iterdir())
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TraceError(f"{path}: cannot be read: {reason}") from error
     files, skipped = [], []
-    for file in inside:
+    for file in files_in(path):
         if file.is_dir() and reader.fills(file):
             files.append(reader.read(file))
         elif not file.is_file():

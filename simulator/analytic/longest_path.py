@@ -174,6 +174,7 @@ def _relax(
 
     ``after`` is scratch. Most edges have at most one scaled part.
     """
+    # Column 0 of a weight is the fixed part (s); each other one scales with a number of its own.
     parts, part = 0, 0
     for column in range(1, len(weight)):
         if weight[column] > 0:

@@ -462,6 +462,7 @@ def _end_contended(w: World, number: int) -> None:
         control.tally[IN_CROWD] -= 1
         for part in range(w.spent.shape[1]):
             w.spent[call, part] = w.crowd.call_spent[number, part]
+        # The place goes back to the list of free ones of its distinct call.
         places[number].next = works[work].free
         works[work].free = number
         works[work].spare += 1

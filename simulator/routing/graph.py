@@ -154,6 +154,7 @@ def _relax_into(node: int, graph: Graph, inner: Mask, state: SearchState, waitin
         if metric[before] == UNKNOWN:
             state.seen[state.size[0]] = before
             state.size[0] += 1
+        # An older entry of the node stays in the heap; whoever takes it out sees that it is final.
         metric[before] = step
         waiting = push(state.heap, waiting, float(step), before)
     return waiting

@@ -201,6 +201,7 @@ def settle(goal: int, missing: int, limit: int, space: Space, state: SearchState
     begin_search(goal, state)
     order[0] = goal
     missing -= state.wanted[goal]
+    # ``order`` is the queue: entries from ``done`` to ``reached`` wait, in order of metric.
     reached, done = 1, 0
     while done < reached and missing > 0 and metric[order[done]] <= limit:
         node = order[done]

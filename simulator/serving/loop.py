@@ -82,6 +82,8 @@ def serve_requests(  # noqa: C901  a hot loop: a function around it would be com
     sums = run.sums[0]
     limit = sums.iterations + most
     while True:
+        # All that happens at one instant, in this order: ends free seats and blocks, which outages
+        # and arrivals of the same time see, and only then do idle instances begin.
         now = sums.now
         for instance in range(run.instances.shape[0]):
             if run.instances[instance].ends <= now:
@@ -190,6 +192,7 @@ def _route(run: RunState, request: int) -> int:
     if fleet.router == ROUND_ROBIN:
         instances, number = workers // width, 0
         for _ in range(instances):
+            # Instance by instance, and of each the next rank whenever all have had their turn.
             turn = int(run.sums[0].turn)
             run.sums[0].turn += 1
             number = (turn % instances) * width + (turn // instances) % width
@@ -340,6 +343,7 @@ def _begin_iteration(
     times.begun = sums.now
     times.ends = sums.now + time
     if FLEETS and pool.stages > 1:
+        # ``instance`` numbers batches in flight here: as many to each instance as it has stages.
         free, ends = run.stages[instance // pool.stages], sums.now
         for stage in range(pool.stages):
             ends = max(ends, free[stage]) + time / pool.stages
@@ -421,6 +425,7 @@ def _accept_caches(run: RunState, rules: RuleRecord, worker: Worker) -> None:
     counters = worker.counters
     while counters[AWAITS] and counters[RUNS] + counters[EXPECTED] < rules.sequences:
         request = int(counters[AWAITS + 1])
+        # The prompt and the first token; the rest of the output only where it is reserved at once.
         tokens = int(worker.states[request].prompt + 1)
         if rules.reserve == 2:
             tokens += int(worker.states[request].output - 1)
@@ -571,6 +576,7 @@ def _batch(rules: RuleRecord, worker: Worker, number: int) -> Batch:
                 worker.counters[BEGUN] += 1
             chunks += 1
             tokens += planned
+            # Each new token attends to the past and, on average, to half of the new ones.
             pairs += planned * (past + planned / 2.0)
     return Batch(1 + rules.drafts, decodes, context, chunks, tokens, pairs)
 

@@ -92,6 +92,7 @@ def name_units(cache: PrefixCache, request: int, first: int, last: int, merges: 
         unit = cache.entries[entry].unit
         if cache.entries[entry].shared:
             continue
+        # ``shared``: the entry counts among the references of the cached unit.
         if cache.nodes[unit].references == ABSENT:
             cache.nodes[unit].references = 1
             cache.entries[entry].shared = 1

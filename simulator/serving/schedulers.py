@@ -239,6 +239,7 @@ def _return_to_queue(worker: Worker, request: int) -> None:
 def _wait_before(worker: Worker, request: int, priority: int) -> None:
     """Insert a request into the queue before the first of this priority or a higher number."""
     counters, states = worker.counters, worker.states
+    # A queue is a linked list; its counters are its length, and its first and last request.
     if not counters[WAITS] or states[counters[WAITS + 2]].priority < priority:
         push_last(worker, WAITS, request)
         return
@@ -357,7 +358,7 @@ def free_blocks(rules: RuleRecord, worker: Worker, request: int) -> None:
         shared = 0
         for entry in range(worker.cache.offset[request], worker.cache.offset[request + 1]):
             shared += worker.cache.entries[entry].shared
-        loose = int(blocks - shared * unit_blocks)
+        loose = int(blocks - shared * unit_blocks)  # not of units that others may use
         _, freed = release_units(worker.cache, request, loose)
         blocks = loose + freed * unit_blocks
         counters[KEPT] += blocks
@@ -446,6 +447,7 @@ def _run_in_order(rules: RuleRecord, worker: Worker) -> int:
             left -= planned
             position += 1
             continue
+        # The request is tried again, unless it was itself the victim; those behind have moved up.
         victim, returned = _preempt(rules, worker)
         preempted = True
         left += returned

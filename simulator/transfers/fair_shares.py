@@ -293,6 +293,7 @@ def _include_unfair(s: State, links: int, stamp: int) -> int:
 def _link_state(s: State, link: int, fill: int) -> tuple[float, float, float]:
     """Return the rate at which a link limits flows, the highest new rate, and the sum of rates."""
     flows, uses = s.flows, s.uses
+    # The list of a link holds uses: a flow with its weight, the share of its rate on this link.
     level, top, used = np.inf, 0.0, 0.0
     use = s.wires[link].head
     while use >= 0:

@@ -119,6 +119,7 @@ def _handle_due(s: State) -> None:
     flows, book = s.flows, s.book
     many = _list_due(s)
     for number in range(many):
+        # Due are ends of transfers, ends of latencies of flows without bytes, and starts.
         flow = book.due[number]
         if flows[flow].doing == MOVES:
             account(s, flow)
@@ -291,6 +292,7 @@ def reset_call(s: State, call: int, factor: float) -> None:
 def adopt_call(s: State, call: int, old: State, old_call: int) -> None:
     """Copy the progress of an equal call from another state, and continue it here."""
     first, last = s.calls[call].first_flow, s.calls[call].last_flow
+    # Equal calls list their flows in one order, so that one shift leads from these to those.
     shift = old.calls[old_call].first_flow - first
     for flow in range(first, last):
         s.flows[flow].doing = old.flows[flow + shift].doing

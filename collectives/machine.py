@@ -240,15 +240,15 @@ class PlannedGraph:
         self, networks: Networks, call: Call, algorithm: str | None, find: Callable[[], Found]
     ) -> Found:
         """Return what a library chooses from for a call on networks, found on first use."""
-        asked, choices = self._last
-        if asked is not networks:
+        last_networks, choices = self._last
+        if last_networks is not networks:
             choices = {}
             self._last = networks, choices
         key = call.kind, call.group.ranks, call.size, call.shares, algorithm
         if key not in choices:
             choices[key] = find()
-        found: Found = choices[key]
-        return found
+        choice: Found = choices[key]
+        return choice
 
     def schedules(
         self,

@@ -61,8 +61,6 @@ def chained_all_reduce(grid: Ints, paths: Ints | None = None) -> Schedule:
     ``paths[l]`` is the chain of place l, through all places; by default from each to the next.
     2(L-1) steps inside the domains and 2 ceil(log2 D) between them.
     """
-    place = np.arange(len(grid), dtype=np.int32)
-    paths = (place[:, None] + place) % np.int32(len(grid)) if paths is None else paths
     out = _down_trees(grid) + _chain(grid, paths, width=2)
     return _double_tree("double_tree", grid, _reversed(out) + out)
 
@@ -91,8 +89,6 @@ def collnet_all_reduce(grid: Ints, inside: str, paths: Ints | None = None) -> Sc
     """
     local = len(grid)
     if inside == "chain":
-        place = np.arange(local, dtype=np.int32)
-        paths = (place[:, None] + place) % np.int32(local) if paths is None else paths
         out = _from_fabric(grid) + _chain(grid, paths, width=1)
     else:
         copied = _multicast(grid, width=1, in_network=inside == "switch")
@@ -155,13 +151,16 @@ def parents(n: int) -> Ints:
     return np.where(up < n, up, rank ^ low).astype(np.int32)
 
 
-def _chain(grid: Ints, paths: Ints, *, width: int) -> tuple[Step, ...]:
+def _chain(grid: Ints, paths: Ints | None, *, width: int) -> tuple[Step, ...]:
     """Return the L-1 steps from every place to the next on its path through its domain.
 
-    Place l has the ``width`` chunks from ``width * l`` on.
+    Place l has the ``width`` chunks from ``width * l`` on. Without paths each place's leads to the
+    next place.
     """
     places, domains = grid.shape
-    chunk = np.repeat(np.arange(places, dtype=np.int32) * np.int32(width), domains)
+    number = np.arange(places, dtype=np.int32)
+    paths = (number[:, None] + number) % np.int32(places) if paths is None else paths
+    chunk = np.repeat(number * np.int32(width), domains)
     steps = []
     for hop in range(places - 1):
         # In hop h place l's chunks are at place paths[l, h] of the domain.

@@ -8,7 +8,10 @@ from experiments.cards import card_cluster, check_card, kind_of_group, peak_of, 
 from experiments.questions.convert import _filled, _of_cluster
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import SHARED
+from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.support.errors import ClusterError
+from simulator.workload import What
 from topologies import catalog, load_cluster
 from traces.card.card import WorkloadCard
 from traces.card.package import load_package
@@ -210,3 +213,101 @@ def test_a_real_trace_shows_a_bandwidth_in_the_wrong_unit():
     assert check_card(card(xpu=xpu, plan=plan), real) == ()
     found = check_card(card(xpu=xpu, plan=plan, network={"bandwidth_gbps": [200, 600]}), real)
     assert any("ran at a busbw of" in line and "perhaps 600 is GB/s" in line for line in found)
+
+
+def timed(loaded, kind="all_gather", ranks=(0, 1, 2, 3), size=2.0**20, transfer=1e-3, joined=None):
+    """The sample as if it had one call that took so long, joined by some of its ranks."""
+    builder = WorkloadBuilder(job_ranks=8)
+    call = builder.call(CallRow(kind, builder.group(ranks, "x"), 0, size, transfer=transfer))
+    for rank in ranks if joined is None else joined:
+        builder.op(What.COLLECTIVE, rank=rank, lane="x", name="x", duration=0.0, call=call)
+    for rank in range(8):
+        builder.op(What.COMPUTE, rank=rank, lane="c", name="c", duration=1e-3)
+    return replace(loaded, workload=builder.build())
+
+
+@pytest.mark.parametrize(
+    ("call", "busbw"),
+    [
+        ({}, 0.75 * 2**20 / 1e-3),
+        ({"kind": "send_receive", "ranks": (0, 1)}, 2**20 / 1e-3),
+        ({"size": 2.0**20 - 1}, None),
+        ({"transfer": 1.0001e-6}, 0.75 * 2**20 / 1.0001e-6),
+        ({"transfer": 1e-6}, None),
+        ({"ranks": (3, 4)}, None),  # across nodes of four
+        ({"ranks": (4, 5, 6, 7)}, 0.75 * 2**20 / 1e-3),
+        ({"joined": (0, 1, 2)}, None),  # not all members were recorded
+    ],
+)
+def test_a_large_call_in_a_node_is_no_faster_than_the_cards_port(loaded, call, busbw):
+    """The card's scale-up bandwidth is 5 % less than what the call ran at, or just within it."""
+    job = timed(loaded, **call)
+    expected = busbw or 0.75 * 2**20 / 1e-3
+    for below, is_found in ((1.06, busbw is not None), (1.04, False)):
+        gbps = expected * 8 / 1e9 / below
+        found = check_card(
+            card(network={"bandwidth_gbps": [gbps / 9, gbps]}, plan={"tp": None}), job
+        )
+        assert any("ran at a busbw of" in line for line in found) == is_found
+        assert any("is GB/s, not Gb/s" in line for line in found) == is_found
+    slow = expected * 8 / 1e9 / 8.1
+    found = check_card(card(network={"bandwidth_gbps": [slow / 9, slow]}, plan={"tp": None}), job)
+    assert not any("is GB/s, not Gb/s" in line for line in found)
+
+
+def test_switches_that_add_make_no_port_of_a_reduction_faster(loaded):
+    h100 = {"model": "nvidia_h100", "count_per_node": 4}
+    network = {"bandwidth_gbps": [400, 3600], "topology": "hgx-h100"}
+    for kind, is_found in (("all_reduce", False), ("all_gather", True)):
+        fast = timed(loaded, kind, size=2.0**30, transfer=1e-3)
+        found = check_card(card(xpu=h100, network=network, plan={"tp": None}), fast)
+        assert any("ran at a busbw of" in line for line in found) == is_found
+
+
+@pytest.mark.parametrize("name", catalog())
+def test_a_card_with_other_nodes_makes_domains_and_nics_of_their_size(name):
+    cluster = load_cluster(name)
+    half = cluster.ranks_per_node // 2
+    xpu = {"model": cluster.accelerator.name, "total_count": 3 * half + 1, "count_per_node": half}
+    network = {"bandwidth_gbps": [None, None], "topology": name}
+    if half == 0 or cluster.scale_out is None:
+        return
+    if name.endswith("-pcie-8") or name == "deepseek-mpft":  # no half of a wired node, or of planes
+        with pytest.raises(ClusterError, match=r"^c: no cluster can be made of the card after"):
+            card_cluster(card(xpu=xpu, network=network), source="c")
+        return
+    made = card_cluster(card(xpu=xpu, network=network), source="c")
+    nearest = load_cluster(made.nearest)
+    is_domain = nearest.scale_up.size == nearest.ranks_per_node
+    is_domain &= nearest.scale_up.dimensions is None
+    assert made.cluster.ranks_per_node == half
+    assert made.cluster.nodes == max(4, nearest.nodes)
+    if half == nearest.ranks_per_node:
+        assert made.cluster.scale_up == nearest.scale_up
+    elif is_domain:
+        assert made.cluster.scale_up.size == half
+        nics = nearest.scale_out.nics_per_node * half / nearest.ranks_per_node
+        assert made.cluster.scale_out.nics_per_node == max(1, round(nics))
+    else:
+        assert made.cluster.scale_up.size == nearest.scale_up.size
+    said = f"a node has {half} ranks on the card, {nearest.ranks_per_node} there"
+    assert (said in made.notes) == (half != nearest.ranks_per_node)
+
+
+def test_a_bandwidth_near_that_of_the_catalogue_is_taken_without_a_word():
+    for factor, is_said in ((1.28, False), (1.29, True), (0.785, False), (0.77, True)):
+        network = {"topology": "slingshot", "bandwidth_gbps": [200 * factor, 2400]}
+        made = card_cluster(card(network=network), source="c")
+        assert made.cluster.scale_out.bandwidth == pytest.approx(25e9 * factor)
+        assert any(note.startswith("scale_out.bandwidth") for note in made.notes) == is_said
+
+
+def test_ranks_that_a_card_leaves_out_are_not_compared(loaded):
+    one_node = {"total_count": None, "count_per_node": 3}
+    assert not any("do not fill" in line for line in check_card(card(xpu=one_node), loaded))
+    part = {"total_count": 8, "count_per_node": 8}
+    assert not any("do not fill" in line for line in check_card(card(xpu=part), loaded))
+    more = {"total_count": 8, "count_per_node": 12}
+    assert not any("do not fill" in line for line in check_card(card(xpu=more), loaded))
+    no_plan = dict.fromkeys(("dp_shard", "tp"))
+    assert check_card(card(plan=no_plan), loaded) == ()

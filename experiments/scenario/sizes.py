@@ -394,11 +394,14 @@ def _layer_runs(workload: Workload, program: Program, layers: int) -> list[Run]:
 
 
 def _check_count(program: Program, runs: Sequence[Run], layers: int) -> None:
-    """Refuse a number that is off by one: more runs have one unit fewer, or more."""
+    """Refuse a number that is off by one: more launches are in units of one fewer, or more.
+
+    Updates of weights come in batches, many runs of few launches that may be one more than layers.
+    """
     if layers < _ENDS:
         return
     exact = {
-        count: sum(not len(run) % count for run in runs)
+        count: sum(len(run) * run.period for run in runs if not len(run) % count)
         for count in (layers, layers - 1, layers + 1)
     }
     most = max(exact, key=lambda count: exact[count])

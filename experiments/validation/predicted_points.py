@@ -164,10 +164,10 @@ class PointError:
 
     @property
     def off_pct(self) -> float | None:
-        """Error of the utility, or else of the step; None without an interval."""
+        """Error of the utility, or of the unchanged step; None if it cannot be compared."""
         if self.interval_pct is None:
             return None
-        return self.error_pct if self.points_apart is None else self.points_apart
+        return self.points_apart if self.what_if else self.error_pct
 
     @property
     def is_inside(self) -> bool | None:
@@ -287,14 +287,22 @@ def points_of(
 ) -> Iterator[tuple[PointError, Cluster | None]]:
     """Predict each point from its recording, in order; each with the recording's cluster.
 
-    A point whose recording cannot be used is a row with the reason, without cluster.
+    A point whose recording cannot be used is a row with the reason, without cluster. The step that
+    a recording took on its own network may stand in any row.
     """
-    for _, same in groupby(points, key=lambda point: (point.trace, point.cluster)):
-        yield from _of_recording(list(same), settings, watch)
+
+    def recording(point: MeasuredPoint) -> tuple[Path, str | Path]:
+        return point.trace, point.cluster
+
+    unchanged = {
+        recording(point): point.measured for point in reversed(points) if point.change is None
+    }
+    for which, same in groupby(points, key=recording):
+        yield from _of_recording(list(same), unchanged.get(which), settings, watch)
 
 
 def _of_recording(
-    points: Sequence[MeasuredPoint], settings: Settings, watch: Watch
+    points: Sequence[MeasuredPoint], recorded: float | None, settings: Settings, watch: Watch
 ) -> Iterator[tuple[PointError, Cluster | None]]:
     first = points[0]
     try:
@@ -304,7 +312,6 @@ def _of_recording(
         for point in points:
             yield _empty(point, str(error)), None
         return
-    recorded = next((point.measured for point in points if point.change is None), None)
     rows: dict[Hashable, PointError] = {}
     for point in points:
         asked = point.what_if, point.factor, point.step_is

@@ -219,12 +219,17 @@ def accumulating(batches: int) -> Scenario:
     """
     passes = ["forward"] * 3 + ["loss"] + ["backward", "weights"] * 3
     added = [*passes[:4], *["backward", "weights", "add"] * 3]
+    return launching([*passes, *added * (batches - 1), *["multi_tensor_apply"] * 2], late=17)
+
+
+def launching(kernels: list[str], late: int | None = None) -> Scenario:
+    """A rank that launches these kernels in turn; one begins ``late`` for an unrecorded reason."""
     builder, before, host = WorkloadBuilder(job_ranks=1), None, None
-    for number, name in enumerate([*passes, *added * (batches - 1), *["multi_tensor_apply"] * 2]):
+    for number, name in enumerate(kernels):
         launch = builder.op(What.HOST, rank=0, lane="main", name="launch", duration=1e-5)
         kernel = builder.op(What.COMPUTE, rank=0, lane="stream 7", name=name, duration=1e-4)
         waits = [launch] if before is None else [launch, before]
-        if number == 17:
+        if number == late:
             delay = builder.op(What.COPY, rank=0, lane="stream 7", name=LAUNCH_DELAY, duration=0.0)
             for op in waits:
                 builder.edge(op, delay)
@@ -247,6 +252,18 @@ def test_accumulated_micro_batches_are_the_step_with_as_many(then):
             parse_change(text).apply(accumulating(4))
     with pytest.raises(WhatIfError, match="distinguished from layers"):
         parse_change("micro-batches 3 -> 6").apply(accumulating(1))
+
+
+def test_updates_in_batches_that_are_one_more_than_layers_do_not_hide_how_many_layers_there_are():
+    def step(layers):
+        updates = [name for name in ("scale", "square", "divide") for _ in range(layers + 1)]
+        passes = [["norm", "forward"], ["loss"], ["backward", "weights", "norm"]]
+        return launching([*passes[0] * layers, *passes[1], *passes[2] * layers, *updates])
+
+    found = parse_change("layers 5 -> 7").apply(step(5)).scenario
+    assert found.run().makespan == pytest.approx(step(7).run().makespan, rel=1e-9)
+    with pytest.raises(WhatIfError, match="repeat 5 times, not 6"):
+        parse_change("layers 6 -> 8").apply(step(5))
 
 
 def test_messages_that_are_no_multiple_of_the_micro_batches_are_refused():

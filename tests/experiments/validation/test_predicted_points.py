@@ -56,11 +56,13 @@ def test_a_point_is_the_sweep_s_and_its_error_is_against_what_was_measured(job):
     assert report.median("points_apart") == pytest.approx(0, abs=1e-9)
 
 
-def test_an_error_is_that_of_the_utility_or_else_of_the_step_where_there_is_an_interval():
+def test_an_error_is_in_the_unit_of_its_interval_points_of_a_change_and_percent_of_a_step():
     point = PointError("trace", "cluster", 1.0, error_pct=3.0, interval_pct=1.0)
     assert point.off_pct == 3.0
-    assert replace(point, points_apart=-2.0).off_pct == -2.0
-    assert replace(point, points_apart=-2.0, interval_pct=None).off_pct is None
+    change = replace(point, what_if="compute x2", points_apart=-2.0)
+    assert change.off_pct == -2.0
+    assert replace(change, interval_pct=None).off_pct is None
+    assert replace(change, points_apart=None).off_pct is None  # not measured as recorded
 
 
 def test_what_was_measured_moves_no_prediction(job):
@@ -77,7 +79,8 @@ def test_points_that_ask_the_same_are_predicted_alike_and_compared_with_their_ow
         f"job,{CLUSTER},{RESOURCE},{factor},{step},0.1"
         for factor, step in ((1, 2), (2, 1), (4, 1), (2, 0.5), (1, 4))
     ]
-    base, twice, four, again, slower = validate(against=[pairs(job, *rows)]).points
+    rows.insert(1, f"no-job,{CLUSTER},{RESOURCE},1,3,0.1")  # rows of a recording may be apart
+    base, _, twice, four, again, slower = validate(against=[pairs(job, *rows)]).points
     assert again.predicted_s == twice.predicted_s > four.predicted_s
     assert (100 + again.error_pct) / 2 == pytest.approx(100 + twice.error_pct)
     assert (twice.utility_measured_pct, again.utility_measured_pct) == (50, 75)

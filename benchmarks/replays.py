@@ -1,21 +1,23 @@
 """What replays on other networks were off by: ``python -m benchmarks.replays``.
 
-The points of ``traces/live/pairs.csv``, each recorded once and run again on another network, by
-what the steps of their programs wait for (:mod:`experiments.priors.errors`); and those of
-``traces/live/gpu``, run again with kernels, host code and copies of other lengths: ``no gain``
-where the step should hardly change, ``no calls`` elsewhere. Points whose own
-scatter is above 4 % are left out: they are no truth. The class ``step`` are the steps on the
-networks of the recordings. ``--write`` puts the errors where answers find them.
+The points of ``traces/live/pairs.csv`` and ``traces/live/ranks``, each recorded once and run again
+on another network, by what the steps of their programs wait for (:mod:`experiments.priors.errors`);
+and those of ``traces/live/gpu``, run again with kernels, host code and copies of other lengths:
+``no gain`` where the step should hardly change, ``no calls`` elsewhere. Points whose own
+scatter is above 4 % are left out: they are no truth. The classes ``step`` and ``step without
+calls`` are the steps as they were recorded. ``--write`` puts the errors where answers find them.
 
 Intervals count the scatter of a recording and the errors of its network by themselves, so it is
 the rest of an error that they add: the deviation ``t`` of which squares of errors over
 ``known**2 + (t * change)**2`` have a mean of 1 (Paule and Mandel, J. Res. Natl. Bur. Stand. 87,
 1982). Beside each class is how many of its points are inside intervals made without the program
-that they are of, and half of such an interval over the 95th percentile of the errors: 1 at most
-where intervals are no wider than twice what they are to hold.
+that they are of, half of such an interval in the median and the 95th percentile of the errors
+(points of the step), and their ratio: 1 at most where intervals are no wider than twice what they
+are to hold.
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -38,13 +40,15 @@ from experiments.priors.errors import (
     NO_GAIN,
     REPLAY_ERRORS,
     REST,
-    STEP,
+    STEPS,
     WHOLE,
     WITHIN_95,
     Errors,
     class_of,
+    least_error,
     replay_error,
-    student_95,
+    step_class,
+    step_error,
 )
 from experiments.validation.predicted_points import MeasuredPoint, measured_of, read_points
 
@@ -61,26 +65,55 @@ class Off:
     """A point: the logarithm of step over baseline as predicted (``change``), and measured less it.
 
     ``known`` is half of the 95 % interval that scatter and the network's prior give that logarithm.
-    Of a step on the network of its recording, the logarithm is that of measured over predicted.
+    Of a step as it was recorded, the logarithm is that of measured over predicted.
     """
 
     program: str
     class_name: str
     error: float
-    change: float = 1.0
+    change: float = 0.0
     known: float = 0.0
 
-    def half_width(self, off: float) -> float:
-        """Half of the 95 % interval, where ``off`` of the change is uncertain beside ``known``."""
-        return math.hypot(self.known, off * self.change)
+    @property
+    def share(self) -> float:
+        """The error as a share of the change; itself where a step changes hardly, or not at all."""
+        return self.error if self.class_name in (*STEPS, NO_GAIN) else self.error / abs(self.change)
+
+    def half_width(self, off: float, least: float = 0.0) -> float:
+        """Half of the 95 % interval: ``off`` of the change, and ``least``, beside ``known``."""
+        return math.hypot(self.known, off * self.change, least)
 
     def points(self, logarithm: float) -> float:
         """Return what a difference of the logarithm is in percentage points of the baseline."""
         return 100 * math.exp(self.change) * logarithm
 
 
-def points(pairs: Path = PAIRS) -> Iterator[Off]:
-    """Predict every point of a table that is a truth."""
+def points() -> list[Off]:
+    """Predict every point on another network that is a truth."""
+    tables = PAIRS, PAIRS.parent / "ranks" / PAIRS.name
+    return [row for table in tables for row in _points(table)]
+
+
+def on_gpu() -> list[Off]:
+    """Predict the points on a GPU that are a truth; of other cards, sizes and names the step alone.
+
+    What a loader that nobody waits for hides is left out: its speed is in no trace. Other sizes of
+    a model, drawn lengths and other cards are the same program.
+    """
+    folder, rows = PAIRS.parent / "gpu", []
+    for table in ("", "named", "cards", "sizes"):
+        for row in _points(folder / table / PAIRS.name):
+            name = row.program.removesuffix(".json.gz").removesuffix("-drawn")
+            program = "sizes" if table == "sizes" else re.sub("^h[12]00-", "", name)
+            is_known = program != "loads-ahead" and not table
+            if is_known or row.class_name in STEPS:
+                is_same = row.class_name not in STEPS and abs(row.change) < _NO_GAIN
+                class_name = NO_GAIN if is_same else row.class_name
+                rows.append(replace(row, program=program, class_name=class_name))
+    return rows
+
+
+def _points(pairs: Path) -> Iterator[Off]:
     for (trace, cluster), same in groupby(
         read_points(pairs), key=lambda point: (point.trace, point.cluster)
     ):
@@ -89,8 +122,8 @@ def points(pairs: Path = PAIRS) -> Iterator[Off]:
         if recorded is None:
             continue
         base = baseline(trace, cluster)
-        step = measured_of(base, recorded)
-        yield Off(trace.name, STEP, math.log(recorded.measured / step))
+        step, class_name = measured_of(base, recorded), class_of(base.timeline)
+        yield Off(trace.name, step_class(class_name), math.log(recorded.measured / step))
         changed = [(point, point.change) for point in rows if point.change is not None]
         answered = steps(base, [(point.what_if, change) for point, change in changed])
         of_points = intervals(base, answered)
@@ -99,32 +132,11 @@ def points(pairs: Path = PAIRS) -> Iterator[Off]:
             known = math.hypot(interval.scatter_pct or 0.0, interval.prior_pct or 0.0) / 100
             yield Off(
                 trace.name,
-                class_of(base.timeline),
+                class_name,
                 error=math.log(point.measured / recorded.measured / predicted),
                 change=math.log(predicted),
                 known=known / predicted,
             )
-
-
-def on_gpu() -> list[Off]:
-    """Predict the points on a GPU: what hardly changes the step, and the rest beside that.
-
-    A loader that nobody waits for is left out: its speed is in no trace.
-    """
-    rows = [
-        replace(row, program=row.program.removesuffix(".json.gz").removesuffix("-drawn"))
-        for row in points(PAIRS.parent / "gpu" / PAIRS.name)
-        if row.class_name != STEP and not row.program.startswith("loads-ahead")
-    ]
-    same = [
-        replace(row, class_name=NO_GAIN, change=1.0) for row in rows if abs(row.change) < _NO_GAIN
-    ]
-    least = float(np.sqrt(np.mean([row.error**2 for row in same])))
-    return same + [
-        replace(row, known=math.hypot(row.known, WITHIN_95 * least))
-        for row in rows
-        if abs(row.change) >= _NO_GAIN
-    ]
 
 
 def _is_truth(point: MeasuredPoint) -> bool:
@@ -137,13 +149,13 @@ def errors(rows: Sequence[Off]) -> dict[tuple[str, ...], Errors]:
     The rest of a class is the deviation beyond what is known of its points.
     """
     table = {}
-    for name in (*CLASSES, STEP, NO_CALLS, NO_GAIN):
+    for name in (*CLASSES, *STEPS, NO_GAIN, NO_CALLS):
         of_class = [row for row in rows if row.class_name == name]
         if not of_class:
             continue
-        shares = np.array([row.error / abs(row.change) for row in of_class])
+        shares = np.array([row.share for row in of_class])
         machines = tuple(sorted({row.program for row in of_class}))
-        table[name, WHOLE] = Errors(
+        whole = Errors(
             key=(name, WHOLE),
             count=len(of_class),
             median_pct=round(100 * float(np.median(np.abs(shares))), 1),
@@ -153,11 +165,13 @@ def errors(rows: Sequence[Off]) -> dict[tuple[str, ...], Errors]:
             machines=machines,
         )
         if name == NO_CALLS:
-            rest = round(beyond_known(of_class), 4)
-            table[name, WHOLE] = replace(table[name, WHOLE], shared=rest)
+            least = WITHIN_95 * table[NO_GAIN, WHOLE].shared
+            of_class = [replace(row, known=math.hypot(row.known, least)) for row in of_class]
+            whole = replace(whole, shared=round(beyond_known(of_class), 4))
+        table[name, WHOLE] = whole
         if name in CLASSES:
             rest = round(beyond_known(of_class), 4)
-            table[name, REST] = replace(table[name, WHOLE], key=(name, REST), shared=rest)
+            table[name, REST] = replace(whole, key=(name, REST), shared=rest)
     return table
 
 
@@ -192,16 +206,23 @@ def beyond_known(rows: Sequence[Off]) -> float:
 def held_out(rows: Sequence[Off]) -> dict[str, list[tuple[float, float]]]:
     """Return error and half width of each class's points (percentage points, without sign).
 
-    Each interval is made without the program that its point is of.
+    Each interval is made without the program that its point is of. Points of ``no gain`` are among
+    those of ``no calls``, as they are for an answer.
     """
-    rows = [row for row in rows if row.class_name in CLASSES]
-    widths: dict[str, list[tuple[float, float]]] = {name: [] for name in CLASSES}
+    widths: dict[str, list[tuple[float, float]]] = {}
     for program in sorted({row.program for row in rows}):
         table = errors([row for row in rows if row.program != program])
         for row in rows:
             if row.program == program:
-                half_width = row.half_width(replay_error(row.class_name, REST, table))
-                widths[row.class_name].append(
+                class_name = NO_CALLS if row.class_name == NO_GAIN else row.class_name
+                if class_name in STEPS:
+                    half_width = row.half_width(0.0, step_error(class_name, table))
+                elif class_name == NO_CALLS:
+                    off = replay_error(NO_CALLS, table=table)
+                    half_width = row.half_width(off, least_error(table))
+                else:
+                    half_width = row.half_width(replay_error(class_name, REST, table))
+                widths.setdefault(class_name, []).append(
                     (row.points(abs(math.expm1(row.error))), row.points(half_width))
                 )
     return widths
@@ -224,20 +245,17 @@ def main(
     """Print the errors by class, and how many points intervals of other programs hold."""
     rows = [*points(), *on_gpu()]
     table, widths = errors(rows), held_out(rows)
-    shown = Table("class", "programs", "points", "median %", "rest %", "inside", "width / p95")
-    for (name, part), row in table.items():
-        counted = f"{len(row.machines)}", f"{row.count}", f"{row.median_pct:.1f}"
-        if name in (NO_CALLS, NO_GAIN):
-            off = student_95(len(row.machines) - 1) * row.shared
-            shown.add_row(name, *counted, f"{100 * off:.1f}", "", "")
-        elif name == STEP:
-            off = student_95(row.count - 1) * row.shared
-            shown.add_row(name, *counted, f"{100 * off:.1f}", "", "")
-        elif part == REST:
-            off = replay_error(name, REST, table)
-            held = f"{inside(widths[name])} of {row.count}"
-            cells = f"{100 * off:.1f}", held, f"{relative_width(widths[name]):.2f}"
-            shown.add_row(name, *counted, *cells)
+    columns = "class", "programs", "points", "median", "at 95 %", "inside", "±", "p95", "± / p95"
+    shown = Table(*columns)
+    for name, of_class in widths.items():
+        part = REST if name in CLASSES else WHOLE
+        row = table[name, part]
+        off = step_error(name, table) if name in STEPS else replay_error(name, part, table)
+        error, half_width = np.array(of_class).T
+        counted = f"{len(row.machines)}", f"{len(of_class)}", f"{row.median_pct:.1f}"
+        held = f"{100 * off:.1f}", f"{inside(of_class)}", f"{np.median(half_width):.1f}"
+        ratio = f"{np.quantile(error, 0.95):.1f}", f"{relative_width(of_class):.2f}"
+        shown.add_row(name, *counted, *held, *ratio)
     Console().print(shown)
     every = [point for of_class in widths.values() for point in of_class]
     Console().print(

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"skipped: {reason}")
         return 0
     chosen = [case for case in CASES if not options.only or case.name in options.only]
-    plan = Plan(rounds=options.rounds, limit=options.case_limit)
+    plan = Plan(options.control, rounds=options.rounds, limit=options.case_limit)
     with _ending(options.limit), tempfile.TemporaryDirectory() as scratch:
         folder = options.write or Path(scratch) / "live"
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,6 +72,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     names = [case.name for case in CASES]
     parser.add_argument("--only", nargs="+", choices=names, metavar="CASE", help=", ".join(names))
     parser.add_argument("--write", type=Path, metavar="DIR", help="keep recordings and pairs.csv")
+    parser.add_argument("--control", default="", help="TCP's congestion control (the host's)")
     parser.add_argument("--rounds", type=int, default=3, help="visits to each network (3)")
     parser.add_argument("--step", type=float, default=10, help="limit of a step's error, %% (10)")
     parser.add_argument("--median", type=float, default=5, help="limit of the median, %% (5)")

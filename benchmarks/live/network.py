@@ -40,6 +40,7 @@ _QUEUE = "32mb"
 _COMMAND_LIMIT = 10.0
 """Seconds for a command of iproute2, which takes milliseconds."""
 
+_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 _SYSCTL = (
     "net.ipv4.tcp_slow_start_after_idle=0",  # a step waits for computing between its transfers
     "net.ipv6.conf.all.disable_ipv6=1",  # address detection would hold the interface back
@@ -60,9 +61,13 @@ class Rates:
 
 @dataclass(slots=True)
 class Network:
-    """Namespaces that are up; ``delayed_by`` says what adds a latency, "" where nothing does."""
+    """Namespaces that are up; ``delayed_by`` says what adds a latency, "" where nothing does.
+
+    ``control`` is TCP's congestion control.
+    """
 
     ranks: int
+    control: str = ""
     delayed_by: str = ""
     switch: "subprocess.Popen[str] | None" = None
     rates: Rates = field(default=Rates(0.0))
@@ -139,13 +144,14 @@ def missing() -> str:
 
 
 @contextmanager
-def up(ranks: int, *, delayed: bool = False) -> Iterator[Network]:
+def up(ranks: int, *, delayed: bool = False, control: str = "") -> Iterator[Network]:
     """Make namespaces for ranks and join them; they are gone when the block is left.
 
-    With ``delayed`` a latency can be set, by netem or by the switch in user space.
+    With ``delayed`` a latency can be set, by netem or by the switch in user space. ``control`` is
+    TCP's congestion control, "" for the host's.
     """
     sweep()
-    network = Network(ranks)
+    network = Network(ranks, control or Path(_CONTROL).read_text().strip())
     with ExitStack() as stack:
         stack.callback(_delete, [network.hub, *map(network.namespace, range(ranks))])
         for name in (network.hub, *map(network.namespace, range(ranks))):
@@ -160,7 +166,7 @@ def up(ranks: int, *, delayed: bool = False) -> Iterator[Network]:
             _bridge(network)
             network.delayed_by = "netem" if delayed else ""
         for rank in range(ranks):
-            _configure(network.namespace(rank), address(rank))
+            _configure(network.namespace(rank), address(rank), network.control)
         yield network
 
 
@@ -184,10 +190,11 @@ def _bridge(network: Network) -> None:
         run(*hub, "set", f"p{rank}", "mtu", f"{MTU}", "master", "bridge0", "up")
 
 
-def _configure(namespace: str, own: str) -> None:
+def _configure(namespace: str, own: str, control: str) -> None:
     link = ("ip", "-n", namespace, "link", "set")
     run(*link, "lo", "up")
-    run("ip", "netns", "exec", namespace, "sysctl", "-qw", *_SYSCTL)
+    own_control = f"net.ipv4.tcp_congestion_control={control}"
+    run("ip", "netns", "exec", namespace, "sysctl", "-qw", *_SYSCTL, own_control)
     run(*link, INTERFACE, "mtu", f"{MTU}", "gso_max_segs", "1", "up")
     run("ip", "-n", namespace, "address", "add", f"{own}/24", "dev", INTERFACE)
 

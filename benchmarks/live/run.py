@@ -24,9 +24,11 @@ _OFF = 0.1
 class Plan:
     """How much is run: ``rounds`` times ``steps`` at every point; ``recorded`` steps profiled.
 
-    A case that takes longer than ``limit`` (s) is given up.
+    A case that takes longer than ``limit`` (s) is given up. ``control`` is TCP's congestion
+    control, "" for the host's.
     """
 
+    control: str = ""
     rounds: int = 3
     steps: int = 4
     recorded: int = 4
@@ -40,6 +42,7 @@ class Measured:
     case: Case
     latency: float
     delayed_by: str
+    control: str
     steps: dict[Point, list[float]] = field(default_factory=dict)
     recorded: dict[Path, float] = field(default_factory=dict)
 
@@ -82,9 +85,9 @@ def measure(case: Case, plan: Plan, folder: Path, scratch: Path, say: Say) -> Me
     NetworkError, JobError
         As :mod:`benchmarks.live.network` and :mod:`benchmarks.live.job` say.
     """
-    with network.up(case.ranks, delayed=case.is_delayed) as net:
+    with network.up(case.ranks, delayed=case.is_delayed, control=plan.control) as net:
         own = _own_latency(net, case)
-        found = Measured(case, own + case.base.delay, net.delayed_by)
+        found = Measured(case, own + case.base.delay, net.delayed_by, net.control)
         for point in case.points():
             _check(net, case, point, own, say)
         with job.started(case, net, scratch, plan.limit) as ranks:

@@ -81,8 +81,8 @@ def _cluster(one: Measured) -> str:
     return f"""\
 name: {one.case.name}
 description: >-
-  one rank per network namespace on one machine, {how}a token bucket of {rate} per rank; latency as
-  a round trip of one byte over TCP had it, halved
+  one rank per network namespace on one machine, {how}a token bucket of {rate} per rank; TCP with
+  {one.control}; latency as a round trip of one byte over TCP had it, halved
 accelerator: {{name: cpu}}
 ranks_per_node: 1
 nodes: 64

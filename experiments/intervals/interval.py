@@ -30,6 +30,7 @@ from experiments.priors.errors import (
     class_of,
     least_error,
     replay_error,
+    step_class,
     step_error,
 )
 from experiments.priors.steps import StepPrior
@@ -223,7 +224,8 @@ def _of_another_job(base: Baseline, answered: Answered, saved_pct: float) -> flo
     is_another = then.ranks != now.ranks or _work(then.workload) > _work(now.workload)
     if not is_another or base.step_prior is not None:
         return 0.0
-    return 100 * step_error() * max(0.0, 1 - saved_pct / 100)
+    off = step_error(step_class(class_of(base.timeline)))
+    return 100 * off * max(0.0, 1 - saved_pct / 100)
 
 
 def _work(workload: Workload) -> int:
@@ -282,8 +284,8 @@ def generated_half_width(saved_pct: float, prior: StepPrior) -> float:
 
 
 BOUND_ASSUMES = (
-    "no two calls share a link, every path through the changed step takes its full time, kernels "
-    "run alone, and unexplained delays stay as recorded"
+    "calls cost what the model says, no two share a link, every path through the changed step "
+    "takes its full time, kernels run alone, and unexplained delays stay as recorded"
 )
 """Assumptions of a bound; no engine gives a shorter step than these."""
 

@@ -158,8 +158,8 @@ _CLASS_OF = {
     "all_gather": SHARDS,
     "reduce_scatter": SHARDS,
 }
-STEP = "step"
-"""The row of unchanged steps on the network of the recording."""
+STEPS = "step", "step without calls"
+"""The rows of unchanged steps, run again as they were recorded: with calls and without any."""
 WHOLE, REST = "whole", "rest"
 """Whether a row has the whole error, or what remains without scatter and the network's prior."""
 CLASSES = (MESSAGES, EXCHANGES, SHARDS, REDUCTIONS)
@@ -245,17 +245,18 @@ def replay_error(
     )
 
 
-def least_error() -> float:
+def least_error(table: Mapping[tuple[str, ...], Errors] | None = None) -> float:
     """Return the error of the logarithm of a step at 95 % if kernels, host or copies change.
 
     Even if they save nothing: what waits for what is told from a trace, and a profiler takes time.
+    From the shipped table if None.
 
     Examples
     --------
     >>> 0.002 < least_error() < 0.1
     True
     """
-    return _alone(read_errors(REPLAY_ERRORS)[NO_GAIN, WHOLE])
+    return _alone((read_errors(REPLAY_ERRORS) if table is None else table)[NO_GAIN, WHOLE])
 
 
 def _alone(row: Errors) -> float:
@@ -263,16 +264,29 @@ def _alone(row: Errors) -> float:
     return student_95(len(row.machines) - 1) * row.shared
 
 
-def step_error() -> float:
+def step_class(program: str) -> str:
+    """Return which of ``STEPS`` the steps of a class of programs are."""
+    return STEPS[program == NO_CALLS]
+
+
+def step_error(
+    name: str = STEPS[0], table: Mapping[tuple[str, ...], Errors] | None = None
+) -> float:
     """Return half the width of the 95 % interval of a recorded step itself, relative to it.
 
-    From the errors of replays on the network of the recording against the same programs run again
-    without a profiler; Student's t of their number less one.
+    From the errors of replays against the same programs run again without a profiler; Student's t
+    of their number less one.
+
+    Parameters
+    ----------
+    name
+        One of ``STEPS`` (:func:`step_class`).
+    table
+        Errors by class and part; the shipped ones if None.
 
     Examples
     --------
-    >>> 0.01 < step_error() < 0.2
+    >>> 0.01 < step_error("step without calls") < step_error("step") < 0.2
     True
     """
-    row = read_errors(REPLAY_ERRORS)[STEP, WHOLE]
-    return student_95(row.count - 1) * row.shared
+    return _alone((read_errors(REPLAY_ERRORS) if table is None else table)[name, WHOLE])

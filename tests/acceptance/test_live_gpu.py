@@ -16,6 +16,15 @@ LIVE = Path("traces") / "live"  # as the pages ask, so that points are predicted
 STEP, MEDIAN = 10.0, 6.0
 """Limits (%): of each step, and of a recording's median."""
 AHEAD = "how fast a loader is that nobody waits for is in no trace"
+MISSED = {
+    ("ranks", "two-groups-4"): "BBR leaves an egress that two connections share idle for a tenth",
+    (
+        "reno",
+        "zero3-sleep-2",
+    ): "its two ranks arrive within a latency, as ranks that compute do not",
+    ("gpu/cards", "h100-decodes-128-eager"): "the profiler makes a short step 4 % longer",
+}
+"""Recordings whose median is beyond the limit."""
 KNOWN = {
     **{
         (name, change): AHEAD
@@ -25,6 +34,10 @@ KNOWN = {
     ("loads-ahead", "host x0.25"): "host code unpacks a batch: at the worker's pace",
     ("loads-ahead-drawn", "host x2"): "host code unpacks a batch: at the worker's pace",
     ("loads-ahead", "host x2"): "host code unpacks a batch: at the worker's pace",
+    **{
+        ("zero3-sleep-2", change): MISSED["reno", "zero3-sleep-2"]
+        for change in ("", "scale_out.bandwidth x0.5")
+    },
     ("named-reads", "*spin_kernel* drop"): "its host work was behind the launch, not before",
     (
         "named-streams",
@@ -32,14 +45,18 @@ KNOWN = {
     ): "the profiler took 12 % of the host's time, hidden by kernels",
     ("feeds-drawn", "host x2"): "the profiler took 13 % of the host's time, hidden by copies",
 }
-MISSED = {"two-groups-4", "h100-decodes-128-eager"}
-"""Recordings whose median is beyond the limit: both groups' calls share one queue of a rank; and
-the profiler makes a short step 4 % longer."""
 
 
 @pytest.mark.parametrize(
     ("table", "median"),
-    [("gpu", 1.5), ("ranks", 4.0), ("gpu/sizes", 1.0), ("gpu/cards", 2.5), ("gpu/named", 1.0)],
+    [
+        ("gpu", 1.5),
+        ("ranks", 4.0),
+        ("reno", 3.0),
+        ("gpu/sizes", 1.0),
+        ("gpu/cards", 2.5),
+        ("gpu/named", 1.0),
+    ],
 )
 def test_what_was_asked_is_what_followed(table: str, median: float) -> None:
     errors = defaultdict(dict)
@@ -53,5 +70,6 @@ def test_what_was_asked_is_what_followed(table: str, median: float) -> None:
     medians = {
         name: np.median([off for point, off in good.items() if point[0] == name]) for name in errors
     }
-    assert {name for name in medians if medians[name] > MEDIAN} == MISSED & medians.keys()
+    missed = {name for name in medians if medians[name] > MEDIAN}
+    assert missed == {name for where, name in MISSED if where == table}
     assert np.median(list(good.values())) < median

@@ -196,7 +196,8 @@ def test_every_case_is_run_where_it_is_recorded_and_at_twice_that():
 def test_what_is_written_is_what_validate_reads(tmp_path):
     case = Case("program-2", "sharded", {"ranks": 2}, Rates(250e6, 1e-3), factors=(1.0, 2.0))
     points = list(case.points())
-    measured = Measured(case, 1.1e-3, "netem", {points[0]: [1.0, 2.0, 4.0], points[1]: [0.5, 0.5]})
+    steps = {points[0]: [1.0, 2.0, 4.0], points[1]: [0.5, 0.5]}
+    measured = Measured(case, 1.1e-3, "netem", "reno", steps)
     (tmp_path / "pairs.csv").write_text("trace,cluster\nother,net.yaml\nprogram-2,net.yaml\n")
     path = write([measured], tmp_path)
     assert path.read_text().splitlines()[1].startswith("other,net.yaml")
@@ -306,6 +307,6 @@ def test_one_forward_one_backward_keeps_as_many_micro_batches_as_stages_are_behi
 def test_what_scatters_or_is_slower_under_the_profiler_is_no_truth(steps, recorded, reason):
     case = Case("program-2", "sharded", {"ranks": 2}, Rates(250e6), factors=(1.0,))
     (point,) = case.points()
-    measured = Measured(case, 1e-4, "", {point: steps}, {Path("recording"): recorded})
+    measured = Measured(case, 1e-4, "", "reno", {point: steps}, {Path("recording"): recorded})
     assert measured.unsound().startswith(reason)
     assert bool(measured.unsound()) is bool(reason)

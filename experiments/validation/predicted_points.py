@@ -28,7 +28,7 @@ from experiments.calibration.calibration import (
     with_calibration,
 )
 from experiments.evaluate.design_points import Answered, steps
-from experiments.intervals.interval import interval
+from experiments.intervals.interval import Interval, intervals
 from experiments.scenario.change import Change
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import RANKS, better, check_resource, utility_pct
@@ -209,24 +209,37 @@ class Recording:
             return cls(base, None, f"not calibrated: {error}")
         return cls(base, again, "")
 
-    def point(self, point: MeasuredPoint, watch: Watch) -> PointError:
-        """Predict a point, independently of its measurement."""
-        row = replace(_empty(point, self.why), step=self.base.loaded.coverage.step)
-        if point.change is None:
-            again = None if self.calibrated is None else measured_of(self.calibrated, point)
-            step, width = measured_of(self.base, point), self.base.step_interval_pct
-            return replace(row, predicted_s=step, calibrated_s=again, interval_pct=width)
-        named_change, calibrated = (point.what_if, point.change), None
-        try:
-            predicted = _answer(self.base, named_change, watch)
-            width = interval(self.base, predicted).interval_pct
-            if self.calibrated is not None:
-                fitted = _answer(self.calibrated, named_change, watch)
-                calibrated = measured_of(self.calibrated, point, fitted)
-            step = measured_of(self.base, point, predicted)
-        except TwofoldError as error:
-            return _with_note(row, str(error))
-        return replace(row, predicted_s=step, calibrated_s=calibrated, interval_pct=width)
+    def rows(self, points: Sequence[MeasuredPoint], watch: Watch) -> list[PointError]:
+        """Predict points, independently of their measurements; their intervals all at once."""
+        rows: list[PointError] = []
+        predictions: dict[int, Answered] = {}
+        for number, point in enumerate(points):
+            row = replace(_empty(point, self.why), step=self.base.loaded.coverage.step)
+            if point.change is None:
+                again = None if self.calibrated is None else measured_of(self.calibrated, point)
+                step, width = measured_of(self.base, point), self.base.step_interval_pct
+                rows.append(replace(row, predicted_s=step, calibrated_s=again, interval_pct=width))
+                continue
+            named_change, calibrated = (point.what_if, point.change), None
+            try:
+                predicted = _answer(self.base, named_change, watch)
+                if self.calibrated is not None:
+                    fitted = _answer(self.calibrated, named_change, watch)
+                    calibrated = measured_of(self.calibrated, point, fitted)
+                step = measured_of(self.base, point, predicted)
+            except TwofoldError as error:
+                rows.append(_with_note(row, str(error)))
+                continue
+            predictions[number] = predicted
+            rows.append(replace(row, predicted_s=step, calibrated_s=calibrated))
+        of_changes = _intervals(self.base, list(predictions.values()))
+        for number, of_change in zip(predictions, of_changes, strict=True):
+            if isinstance(of_change, TwofoldError):
+                row = replace(rows[number], predicted_s=None, calibrated_s=None)
+                rows[number] = _with_note(row, str(of_change))
+            else:
+                rows[number] = replace(rows[number], interval_pct=of_change.interval_pct)
+        return rows
 
     def compared(self, row: PointError, point: MeasuredPoint, recorded: float | None) -> PointError:
         """Compare a prediction with a point; ``recorded`` is the step on its own network (s)."""
@@ -312,13 +325,23 @@ def _of_recording(
         for point in points:
             yield _empty(point, str(error)), None
         return
-    rows: dict[Hashable, PointError] = {}
+    asked: dict[Hashable, MeasuredPoint] = {}
     for point in points:
-        asked = point.what_if, point.factor, point.step_is
-        if asked not in rows:
-            rows[asked] = recording.point(point, watch)
-        row = recording.compared(rows[asked], point, recorded)
+        asked.setdefault((point.what_if, point.factor, point.step_is), point)
+    rows = dict(zip(asked, recording.rows(list(asked.values()), watch), strict=True))
+    for point in points:
+        row = recording.compared(rows[point.what_if, point.factor, point.step_is], point, recorded)
         yield replace(row, cluster=cluster.name), cluster
+
+
+def _intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval | TwofoldError]:
+    """Return the interval of each change, or why it has none; the others have theirs."""
+    try:
+        return [*intervals(base, answered)]
+    except TwofoldError as error:
+        if len(answered) == 1:
+            return [error]
+        return [width for each in answered for width in _intervals(base, [each])]
 
 
 def recording_of(

@@ -94,10 +94,8 @@ def find(name: str, tables: Sequence[Mapping[str, NamedGroup]]) -> NamedGroup | 
 
 
 def _are_ranks(ranks: Sequence[int] | None) -> bool:
-    return bool(ranks) and len(set(ranks or ())) == len(ranks or ()) and _in_range(ranks or ())
-
-
-def _in_range(ranks: Sequence[int]) -> bool:
+    if not ranks or len(set(ranks)) < len(ranks):
+        return False
     return min(ranks) >= 0 and max(ranks) < MOST_RANKS
 
 

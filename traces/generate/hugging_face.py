@@ -314,11 +314,6 @@ def _phi(config: _Config) -> Fields:
     return _decoder(config, config.count("intermediate_size", "n_inner"), tied=False) | {"norms": 1}
 
 
-def _phi3(config: _Config) -> Fields:
-    window = config.number("sliding_window", 0)
-    return _llama(config) | {"window": window or None}
-
-
 def _gpt2(config: _Config) -> Fields:
     hidden = config.count("n_embd", "hidden_size")
     ffn = config.count("n_inner", "intermediate_size", usual=4 * hidden)
@@ -360,10 +355,6 @@ def _glm(config: _Config) -> Fields:
     }
 
 
-def _gpt_neox(config: _Config) -> Fields:
-    return _decoder(config, config.count("intermediate_size"), tied=False)
-
-
 def _opt(config: _Config) -> Fields:
     if config.count("word_embed_proj_dim", usual=config.count("hidden_size")) != config.count(
         "hidden_size"
@@ -374,10 +365,6 @@ def _opt(config: _Config) -> Fields:
     return _decoder(config, config.count("ffn_dim"), tied=True) | {
         "positions": config.count("max_position_embeddings") + 2  # two are offsets for padding
     }
-
-
-def _bloom(config: _Config) -> Fields:
-    return _decoder(config, 4 * config.count("hidden_size", "n_embed"), tied=True)
 
 
 def _falcon(config: _Config) -> Fields:
@@ -512,9 +499,9 @@ FAMILIES: dict[str, Callable[[_Config], Fields]] = {
     "gpt2": _gpt2,
     "gpt_bigcode": _gpt_bigcode,
     "gptj": _gptj,
-    "gpt_neox": _gpt_neox,
+    "gpt_neox": lambda config: _decoder(config, config.count("intermediate_size"), tied=False),
     "opt": _opt,
-    "bloom": _bloom,
+    "bloom": lambda config: _decoder(config, 4 * config.count("hidden_size", "n_embed"), tied=True),
     "falcon": _falcon,
     "llama": _llama,
     "mistral": _mistral,
@@ -530,7 +517,7 @@ FAMILIES: dict[str, Callable[[_Config], Fields]] = {
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "phi": _phi,
-    "phi3": _phi3,
+    "phi3": _mistral,
     "granite": _llama,
     "olmo": _llama,
     "olmo2": lambda config: _llama(config) | {"qk_norm": True},

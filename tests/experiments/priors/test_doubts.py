@@ -402,7 +402,7 @@ def test_megatron_on_v100_is_no_longer_right_without_a_word():
 # --- what the answers say
 
 
-@pytest.mark.parametrize("trace", [GPU, CPU])
+@pytest.mark.parametrize("trace", [GPU, pytest.param(CPU, marks=pytest.mark.slow)])
 def test_every_answer_about_a_trace_says_it(trace):
     fast = {"engine": "analytic"}
     answers = (

@@ -105,9 +105,8 @@ def test_every_form_of_the_answer(tmp_path):
     assert "scale_out.bandwidth 25 GB/s → 50 GB/s" in table.stdout
     assert "all_reduce dp[2]" in table.stdout
     assert picture.stat().st_size > 1000
-    csv = CliRunner().invoke(app, [*words, "-o", "csv"]).stdout
-    assert "by,what,name,cause,saved_s,utility_pct" in csv
     answer = json.loads(CliRunner().invoke(app, [*words, "-o", "json"]).stdout)
     assert answer["utility"]["resource"] == "scale_out.bandwidth"
-    plain = json.loads(CliRunner().invoke(app, [*words[:-2], "-o", "json"]).stdout)
-    assert plain["utility"] is None
+    report = tf.explain(GPU, "dgx-a100", nodes=2, utility="scale_out.bandwidth")
+    assert "by,what,name,cause,saved_s,utility_pct" in report.to_csv()
+    assert tf.explain(GPU, "dgx-a100", nodes=2).record()["utility"] is None

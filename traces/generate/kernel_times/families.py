@@ -12,6 +12,7 @@ Composable Kernel, MIOpen, Triton, FlashAttention, PyTorch, FBGEMM, vLLM, SGLang
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -73,14 +74,6 @@ class Family:
 def _gemm(variant: str, sizes: tuple[Floats, ...]) -> Work:
     m, n, k = sizes
     return gemm_work(m, n, k, precision(variant))
-
-
-def _prefill(variant: str, sizes: tuple[Floats, ...]) -> Work:
-    return _causal(variant, sizes, cached=True)
-
-
-def _flash(variant: str, sizes: tuple[Floats, ...]) -> Work:
-    return _causal(variant, sizes, cached=False)
 
 
 def _causal(variant: str, sizes: tuple[Floats, ...], *, cached: bool) -> Work:
@@ -160,8 +153,22 @@ FAMILIES = {
     family.name: family
     for family in (
         Family("gemm", ("m", "n", "k"), (1.0, 1.0, 1.0), 0, _gemm, _first),
-        Family("prefill", _ATTENTION, (1.0, 2.0, 1.0, 1.0), 0, _prefill, _arithmetic),
-        Family("flash", _ATTENTION, (1.0, 2.0, 1.0, 1.0), 0, _flash, _arithmetic),
+        Family(
+            "prefill",
+            _ATTENTION,
+            (1.0, 2.0, 1.0, 1.0),
+            0,
+            partial(_causal, cached=True),
+            _arithmetic,
+        ),
+        Family(
+            "flash",
+            _ATTENTION,
+            (1.0, 2.0, 1.0, 1.0),
+            0,
+            partial(_causal, cached=False),
+            _arithmetic,
+        ),
         Family(
             "decode", ("batch", "keys", "heads", "kv_heads"), (1.0,) * 4, 0, _decode, _arithmetic
         ),

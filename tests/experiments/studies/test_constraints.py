@@ -112,3 +112,42 @@ def test_a_contradiction_is_found_where_names_are_compared_with_numbers(texts, c
 
 def test_numbers_are_read_to_the_last_bit():
     assert read("step_s <= 20 us").right.value == parse_quantity("20 us", "s")
+
+
+@pytest.mark.parametrize(
+    ("sign", "below", "rounded_below", "equal", "rounded_above", "above"),
+    [
+        ("==", 0, 1, 1, 1, 0),
+        ("!=", 1, 0, 0, 0, 1),
+        ("<=", 1, 1, 1, 1, 0),
+        (">=", 0, 1, 1, 1, 1),
+        ("<", 1, 1, 0, 0, 0),
+        (">", 0, 0, 0, 1, 1),
+    ],
+)
+def test_a_comparison_takes_numbers_that_rounding_sets_apart_for_equal(
+    sign, below, rounded_below, equal, rounded_above, above
+):
+    """An equation must not fail by the last bits; what is strictly less is less by any bit."""
+    expected = [below, rounded_below, equal, rounded_above, above]
+    values = [8 * (1 + off) for off in (-1e-8, -1e-11, 0.0, 1e-11, 1e-8)]
+    assert [holds(f"gpus {sign} 8", gpus=value) for value in values] == [bool(e) for e in expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "excess"),
+    [
+        ("gpus <= 8", 10.0, 0.2),
+        ("gpus >= 8", 6.0, 0.25),
+        ("gpus == 8", 4.0, 0.5),
+        ("gpus <= 8", 8.0, 0.0),
+        ("gpus < 8", 8.0, 1.0),
+        ("gpus != 8", 8.0, 1.0),
+        ("gpus > 0", 0.0, 1.0),
+        ("gpus >= 0", -4.0, 1.0),
+        ("gpus / gpus == 1", 0.0, 1.0),
+        ("gpus - 8 >= 2", 6.0, 2.0),
+    ],
+)
+def test_excess_is_the_share_of_the_larger_side_or_all_where_there_is_none(text, value, excess):
+    assert read(text).excess({"gpus": value}.__getitem__) == pytest.approx(excess)

@@ -11,8 +11,8 @@ from simulator.accelerators import accelerators
 from simulator.serving.surface import Batch, IterationSurface, iteration_time
 from simulator.support.errors import WorkloadError
 from traces.generate.inference import InferencePass, Precisions, Segment, pass_blocks
-from traces.generate.kernel_times import ExpertGemms, LatentAttention, kernel_times
-from traces.generate.model import load_model
+from traces.generate.kernel_times import ExpertGemms, Gemm, LatentAttention, kernel_times, work_of
+from traces.generate.model import layer_parameters, load_model
 from traces.generate.parallelism import Parallelism
 from traces.generate.pass_times import PassClock, SurfaceLimits, padded, surface
 
@@ -116,3 +116,53 @@ def test_captured_sizes_pad():
 def test_fewer_tokens_than_the_segments_have_are_refused():
     with pytest.raises(WorkloadError, match="tokens 2: the segments have 4"):
         a_pass("llama-3.1-70b", Segment(4, 1, 10), tokens=2)
+
+
+DENSE = ("llama-3.1-8b", "llama-3.1-70b", "mistral-7b", "qwen3-8b", "gemma-2-9b", "llama-3.2-1b")
+SPARSE = ("mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-20b")
+BATCH = (Segment(5, 1, 700), Segment(2, 30, 30))
+TOKENS, SEQUENCES = 5 + 2 * 30, 7
+
+
+def flops_of(block):
+    """FLOPs of a block's products, without those of attention's scores."""
+    shapes = [kernel.forward.shape for part in block.parts for kernel in part.kernels]
+    return sum(work_of(shape).flops for shape in shapes if isinstance(shape, Gemm | ExpertGemms))
+
+
+@pytest.mark.parametrize("name", [*DENSE, *SPARSE])
+@pytest.mark.parametrize("tp", [1, 4])
+def test_every_token_is_multiplied_by_every_weight_that_it_uses(name, tp):
+    """Two FLOPs for each weight and token (of the head: for each sequence), and no others."""
+    model = load_model(name)
+    plain = model.model_copy(update={"biases": False, "qkv_biases": False})
+    one = a_pass(name, *BATCH, tp=tp, distribution="balanced")
+    embedding, *layers, head = pass_blocks(one)
+    assert flops_of(embedding) == 0
+    for index, block in enumerate(layers):
+        parameters, experts = layer_parameters(plain, index), model.experts_at(index)
+        weights = parameters.sharded / tp
+        if experts is not None:
+            weights += parameters.experts * experts.top_k / experts.count / tp
+            weights += model.hidden * experts.count  # the router is on every rank
+        assert flops_of(block) == pytest.approx(2 * TOKENS * weights), index
+    vocabulary = model.vocabulary * model.hidden / tp
+    assert flops_of(head) == pytest.approx(2 * SEQUENCES * vocabulary)
+
+
+@pytest.mark.parametrize("name", [*DENSE, *SPARSE])
+def test_tensor_ranks_sum_what_each_half_of_a_layer_makes(name):
+    """Activations of all tokens in 2 bytes, after attention and after the network of each layer."""
+    model = load_model(name)
+    embedding, *layers, head = (
+        [exchange for part in block.parts for exchange in (*part.before, *part.after)]
+        for block in pass_blocks(a_pass(name, *BATCH, tp=4))
+    )
+    whole = ("all_reduce", "tp", TOKENS * model.hidden * 2.0)
+    assert [(each.kind, each.label, each.size) for each in embedding] == [whole]
+    for exchanges in layers:
+        assert [(each.kind, each.label, each.size) for each in exchanges] == [whole, whole]
+    gathered = ("all_gather", "tp", SEQUENCES * model.vocabulary * 2.0)
+    assert [(each.kind, each.label, each.size) for each in head] == [gathered]
+    alone = pass_blocks(a_pass(name, *BATCH, tp=1))
+    assert not any(part.before or part.after for block in alone for part in block.parts)

@@ -411,3 +411,101 @@ def test_a_count_of_none_is_a_count(tmp_path):
     none = {"n_shared_experts": 0, "first_k_dense_replace": 0}
     experts = load_model(write(tmp_path, DEEPSEEK | none)).experts
     assert (experts.shared, experts.dense_layers) == (0, 0)
+
+
+NEO = GPT_2 | {"model_type": "gptj", "tie_word_embeddings": None}
+STABLE = LLAMA | {"model_type": "stablelm"}
+GEMMA = LLAMA | {"model_type": "gemma", "tie_word_embeddings": None}
+BLOOM = {"model_type": "bloom", "hidden_size": 1024, "n_layer": 2, "n_head": 8, "vocab_size": 99}
+OPT = LLAMA | {"model_type": "opt", "ffn_dim": 64, "tie_word_embeddings": None}
+PHI = LLAMA | {"model_type": "phi"}
+QWEN2 = LLAMA | {"model_type": "qwen2"}
+SWITCHES = [
+    (LLAMA, {"tie_word_embeddings": True}, {"tied_embeddings": True}),
+    (LLAMA, {"attention_bias": True}, {"qkv_biases": True}),
+    (LLAMA, {"attention_bias": True, "mlp_bias": True}, {"biases": True}),
+    (LLAMA, {"num_key_value_heads": 4}, {"attention.kv_heads": 4}),
+    (LLAMA, {"num_key_value_heads": None}, {"attention.kv_heads": 32}),
+    (LLAMA, {"head_dim": 64}, {"attention.head": 64}),
+    (LLAMA, {"max_position_embeddings": 4096}, {"longest": 4096}),
+    (LLAMA | {"model_type": "mistral"}, {"sliding_window": 512}, {"window": 512}),
+    (MIXTRAL, {"num_experts_per_tok": 3}, {"experts.top_k": 3}),
+    (QWEN2, {"use_sliding_window": True, "sliding_window": 512}, {"window": 512}),
+    (QWEN3, {"attention_bias": True}, {"qkv_biases": True}),
+    (QWEN3, {"shared_expert_intermediate_size": 1536}, None),
+    (DEEPSEEK, {"q_lora_rank": None}, {"attention.q_rank": None}),
+    (DEEPSEEK, {"n_shared_experts": None}, {"experts.shared": 0}),
+    (DEEPSEEK, {"first_k_dense_replace": None}, {"experts.dense_layers": 0}),
+    (GEMMA, {"head_dim": 128}, {"attention.head": 128}),
+    (GEMMA, {"tie_word_embeddings": False}, {"tied_embeddings": False}),
+    (GEMMA_3_27B, {"sliding_window_pattern": 4}, {"global_every": 4}),
+    (GEMMA_3_27B, {"sliding_window": None}, {"window": 4096}),
+    (GPT_2, {"n_inner": 100}, {"ffn": 100}),
+    (GPT_2, {"tie_word_embeddings": False}, {"tied_embeddings": False}),
+    (NEO, {"tie_word_embeddings": True}, {"tied_embeddings": True}),
+    (GPT_2 | {"model_type": "gpt_bigcode"}, {"multi_query": False}, {"attention.kv_heads": 12}),
+    (STABLE, {"use_qkv_bias": True}, {"qkv_biases": True}),
+    (STABLE, {"use_parallel_residual": True}, {"norms": 1}),
+    (STABLE, {"qk_layernorm": True}, {"qk_norm": True}),
+    (OPT, {"max_position_embeddings": 62}, {"positions": 64, "longest": 62}),
+    (OPT, {"tie_word_embeddings": False}, {"tied_embeddings": False}),
+    (PHI, {"tie_word_embeddings": True}, {"tied_embeddings": True}),
+]  # fmt: skip
+"""A config, fields that are given other than its library takes them to be, and what they set."""
+
+
+def flat(fields, before=""):
+    """Fields of a card by their dotted names, with the defaults."""
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def card(config, folder):
+    (folder / "config.json").write_text(json.dumps(config))
+    fields = dict(flat(load_model(folder).model_dump()))
+    return {name: value for name, value in fields.items() if name not in ("name", "description")}
+
+
+def with_fields(config, given):
+    if "text_config" not in config:
+        return config | given
+    return config | {"text_config": config["text_config"] | given}
+
+
+@pytest.mark.parametrize(("config", "given", "expected"), SWITCHES)
+def test_a_field_of_a_config_sets_its_own_field_of_the_card_and_no_other(
+    config, given, expected, tmp_path
+):
+    plain, changed = card(config, tmp_path), card(with_fields(config, given), tmp_path)
+    differing = {name for name in plain | changed if plain.get(name) != changed.get(name)}
+    if expected is None:  # shared experts are counted by the width of one
+        expected = {"experts.shared": 2}
+    assert {name: changed.get(name) for name in differing} == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (LLAMA, {"gated": True, "biases": False, "qkv_biases": False, "norms": 2, "window": None}),
+        (GPT_2, {"gated": False, "biases": True, "ffn": 3072, "positions": 1024,
+                 "tied_embeddings": True}),
+        (GPT_2 | {"model_type": "gpt_bigcode"}, {"attention.kv_heads": 1, "biases": True}),
+        (NEO, {"norms": 1, "biases": False, "positions": None, "tied_embeddings": False}),
+        (STABLE, {"norms": 2, "qk_norm": False, "qkv_biases": False, "gated": True}),
+        (GEMMA, {"attention.head": 256, "tied_embeddings": True, "norms": 2}),
+        (GEMMA | {"model_type": "gemma2"}, {"norms": 4, "window": 4096, "global_every": 2}),
+        (GEMMA_3_27B, {"norms": 4, "global_every": 6, "qk_norm": True, "vocabulary": 262208}),
+        (BLOOM, {"ffn": 4096, "tied_embeddings": True, "biases": True, "attention.head": 128}),
+        (OPT, {"positions": 131074, "tied_embeddings": True, "ffn": 64}),
+        (PHI, {"norms": 1, "biases": True, "gated": False, "tied_embeddings": False}),
+        (QWEN2, {"qkv_biases": True, "window": None, "qk_norm": False}),
+        (QWEN3, {"qkv_biases": False, "qk_norm": True, "ffn": None, "experts.shared": 0}),
+        (MIXTRAL, {"ffn": None, "experts.hidden": 14336, "experts.dense_layers": 0}),
+    ],
+)  # fmt: skip
+def test_what_a_config_leaves_out_is_what_its_library_takes_it_to_be(config, expected, tmp_path):
+    fields = card(config, tmp_path)
+    assert {name: fields.get(name) for name in expected} == expected

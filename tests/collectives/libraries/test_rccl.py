@@ -2,18 +2,22 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from collectives import Machine, busbw_factor, plan
 from collectives.libraries import rccl
+from collectives.libraries.nccl import case_of
 from collectives.libraries.planners import times
 from helpers.calls import call_of
 from helpers.topologies import scaled
+from helpers.tries import tries
 from simulator.costing.link_load import cost, plan_loads
 from simulator.costing.stacked_networks import classes
-from simulator.topology import SCALE_UP
+from simulator.topology import SCALE_OUT, SCALE_UP, Link, topology
 from topologies import build, load_cluster
 
-KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
+US, KIB, MIB, GIB = 1e-6, 2.0**10, 2.0**20, 2.0**30
 MI300X = load_cluster("mi300x-8")
 
 
@@ -124,3 +128,106 @@ def test_a_larger_call_of_several_nodes_is_never_faster(kind, ranks):
         for chosen, size in zip(plans, sizes, strict=True)
     ]
     assert np.all(np.diff(taken) >= -1e-15)
+
+
+class Worked:
+    """A call of nodes that are meshes, with a NIC a GPU if there are several, and RCCL's offers."""
+
+    def __init__(self, seed, kinds, nodes):
+        chance = np.random.default_rng(seed)
+        self.kind, self.nodes = str(chance.choice(kinds)), int(chance.choice(nodes))
+        self.local = int(chance.integers(3, 9))  # two are no mesh
+        self.n, self.size = self.local * self.nodes, float(2 ** chance.uniform(4, 33))
+        self.overhead = float(chance.uniform(5, 30)) * US
+        self.version = str(chance.choice(["", "2.22.3", "2.27.7"]))
+        domains = np.repeat(np.arange(self.nodes, dtype=np.int32), self.local)
+        there = Machine(
+            domains, library="rccl", overhead=self.overhead, version=self.version, net_message=2e-6
+        )
+        call = call_of(self.kind, range(self.n), self.size)
+        self.case = case_of(call, there.on(self.network(chance)).network, there)
+        self.offers = rccl._offers(self.case, None)
+
+    def network(self, chance):
+        wire, nic = chance.uniform(20, 80) * 1e9, chance.uniform(10, 60) * 1e9
+        links = []
+        for a in range(self.n):
+            node = range(self.local * (a // self.local), self.local * (a // self.local + 1))
+            links += [Link(a, b, wire, 0.9 * US, SCALE_UP) for b in node if a != b]
+            if self.nodes > 1:
+                links.append(Link(a, "fabric", nic, 1.2 * US, SCALE_OUT))
+                links.append(Link("fabric", a, nic, 1.2 * US, SCALE_OUT))
+        return topology("meshes", self.n, links)
+
+    def expect(self, offer, protocol, overhead, share=1.0, step=0.0):
+        """Hold an offer to its overhead, its steps' software (s) and its share of the wire."""
+        wire = self.case.wire(offer.schedule, pipelined=offer.pipelined)
+        repeats = sum(each.repeats for each in offer.schedule.steps)
+        expected = overhead + repeats * step + wire.latency + self.size * wire.per_byte / share
+        assert offer.protocol == protocol
+        assert self.case.time(offer) == pytest.approx(expected)
+
+    def first(self, schedule):
+        return self.size * self.case.wire(schedule, pipelined=False).per_byte
+
+
+seeds = st.integers(0, 10**9)
+
+
+@given(seeds)
+@tries(60)
+def test_on_a_mesh_rings_pay_the_steps_that_direct_sends_do_not(seed):
+    worked = Worked(seed, ["all_reduce", "all_gather", "reduce_scatter"], [1])
+    low, simple = worked.offers
+    times = 2 if worked.kind == "all_reduce" else 1
+    worked.expect(low, "LL", 11.2 * US, share=0.5)
+    # n - 1 steps in place of one, each with the latency of a link, and by Simple 2.1 us.
+    more = times * ((worked.n - 2) * 0.9 + (worked.n - 1) * 2.1) * US
+    worked.expect(simple, "Simple", worked.overhead + more)
+
+
+@given(seeds)
+@tries(60)
+def test_rings_and_trees_between_meshes_take_what_their_protocols_take(seed):
+    worked = Worked(seed, ["all_reduce", "all_gather", "reduce_scatter"], [2, 3, 4])
+    posted = 2 * US * worked.size / (worked.size + 8 * KIB)
+    worked.expect(worked.offers[0], "LL128", 11.2 * US + posted, share=0.41)
+    worked.expect(worked.offers[1], "Simple", worked.overhead, step=4.6 * US)
+    assert len(worked.offers) == (4 if worked.kind == "all_reduce" else 2)
+    if worked.kind == "all_reduce":
+        low, simple = worked.offers[2:]
+        up = 1 if worked.nodes == 2 else 2
+        chunk = 512 * KIB
+        for least, passes in ((128, 8), (64, 4), (32, 1)):
+            while chunk > least * KIB and worked.size < (
+                passes * (worked.local - 1 + up) * 64 * chunk
+            ):
+                chunk /= 2
+        fill = worked.first(simple.schedule) * min(1, 64 * chunk / worked.size)
+        hops = 2 * ((worked.local - 1) * 1.4 + up * 14.5) * US
+        worked.expect(low, "LL128", 11.2 * US + 2 * up * posted, share=0.41)
+        steps = len(simple.schedule.steps)
+        worked.expect(simple, "Simple", worked.overhead + fill, 0.92 * 0.85, hops / steps)
+
+
+@given(seeds)
+@tries(60)
+def test_from_a_root_a_slice_of_each_share_goes_ahead(seed):
+    worked = Worked(seed, ["broadcast", "reduce"], [1, 2, 3])
+    (offer,) = worked.offers
+    slices = offer.schedule.parts * 512 * KIB
+    fill = worked.first(offer.schedule) * slices / (slices + worked.size)
+    hops, crossings = len(offer.schedule.steps), worked.nodes if worked.nodes > 1 else 0
+    step = ((hops - crossings) * 2.1 + crossings * 4.6) * US / hops
+    worked.expect(offer, "Simple", worked.overhead + fill, step=step)
+
+
+@given(seeds)
+def test_sends_between_nodes_reach_a_share_that_the_version_says(seed):
+    worked = Worked(seed, ["all_to_all"], [1, 2, 3])
+    if worked.nodes == 1:
+        assert worked.offers == [], "planned as of any library"
+        return
+    (offer,) = worked.offers
+    share = 0.89 if worked.version == "2.27.7" else 0.5
+    worked.expect(offer, "", worked.overhead, share, 4.6 * US)

@@ -1,11 +1,14 @@
 """A curve is within its gap, says where it fell, and ends where it was told to."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.analytic.curve import break_even, sample_curve, trace_curve
+from helpers.tries import tries
+from simulator.analytic.curve import _convex_gaps, _simplify, break_even, sample_curve, trace_curve
 
 
 def convex(x):
@@ -132,3 +135,98 @@ def test_a_sampled_curve_ends_at_its_number_of_points_and_says_what_is_left():
     assert jump.gap.max() == 1.0
     assert not jump.fell
     assert sample_curve(lambda x: -x, 0.1, 10.0, gap=20.0).fell
+
+
+rising = st.lists(
+    st.tuples(st.floats(0.01, 2), st.floats(0, 5)), min_size=2, max_size=9
+)  # widths, and slopes on them
+
+
+@given(rising, st.booleans())
+@tries(60)
+def test_a_chord_is_as_far_from_a_convex_curve_as_its_neighbours_leave_room(intervals, is_convex):
+    """Below the chord lie the step at its left and the neighbours' chords, and nothing else."""
+    widths, slopes = np.array(intervals).T
+    slopes = np.sort(slopes) if is_convex else slopes
+    x = 1 + np.concatenate([[0], np.cumsum(widths)])
+    step = np.concatenate([[1], 1 + np.cumsum(widths * slopes)])
+    gaps = _convex_gaps(x, step)
+    for i, slope in enumerate(slopes):
+        inside = np.linspace(x[i], x[i + 1], 5001)
+        chord = step[i] + slope * (inside - x[i])
+        below = [np.full_like(inside, step[i])]
+        if i > 0:
+            below.append(step[i] + slopes[i - 1] * (inside - x[i]))
+        if i + 1 < len(slopes):
+            below.append(step[i + 1] - slopes[i + 1] * (x[i + 1] - inside))
+        room = (chord - np.max(below, axis=0)).max()
+        if is_convex:
+            assert gaps[i] == pytest.approx(room, abs=2e-3 * widths[i] * slopes.max() + 1e-12)
+        assert gaps[i] >= 0
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 2), st.floats(-1, 1)), min_size=2, max_size=30),
+    st.floats(1e-3, 0.5),
+)
+@tries(60)
+def test_lines_go_as_far_as_they_pass_all_points_and_no_further(points, tolerance):
+    widths, step = np.array(points).T
+    x, gaps = np.cumsum(widths), np.abs(np.diff(step)) / 7
+    curve = _simplify(x, step, gaps, tolerance=tolerance, convex=False)
+    stays = np.searchsorted(x, curve.x).tolist()
+    assert np.array_equal(curve.step, step[stays])
+    assert (stays[0], stays[-1]) == (0, len(x) - 1)
+
+    def off(first, last):
+        line = np.interp(x[first : last + 1], x[[first, last]], step[[first, last]])
+        return np.abs(step[first : last + 1] - line)
+
+    for (first, last), gap in zip(pairwise(stays), curve.gap, strict=True):
+        away = off(first, last)
+        assert away.max() <= tolerance * (1 + 1e-9)
+        # What lies between two points may be as far off as the farther of both, and its own gap.
+        inside = np.maximum(away[:-1], away[1:]) + gaps[first:last]
+        assert gap == pytest.approx(inside.max())
+        if last < len(x) - 1:
+            assert off(first, last + 1).max() > tolerance * (1 - 1e-9)
+    assert curve.fell == bool((np.diff(step) < -1e-12 * step[:-1]).any())
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(-9, 9)), min_size=1, max_size=4))
+def test_a_sampled_curve_is_halved_where_its_middle_is_off_the_line(lines):
+    """The same by recursion, each interval for itself."""
+
+    def zigzag(x):
+        return np.sum([np.abs(start + slope * x) for start, slope in lines], axis=0)
+
+    def halved(low, high):
+        middle = np.sqrt(low * high)
+        ends = zigzag(np.array([low, middle, high]))
+        off = abs(ends[1] - np.interp(middle, [low, high], ends[[0, 2]]))
+        if off <= 0.2:
+            return [(low, off), (middle, off)]
+        return halved(low, middle) + halved(middle, high)
+
+    curve = sample_curve(zigzag, 0.05, 4.0, gap=0.2, most=10**4)
+    expected = [part for ends in pairwise(np.geomspace(0.05, 4, 9)) for part in halved(*ends)]
+    x, gaps = zip(*expected, strict=True)
+    assert curve.x[:-1] == pytest.approx(x)
+    assert curve.gap == pytest.approx(gaps, abs=1e-12)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 5), st.floats(0, 9)), min_size=1, max_size=4),
+       st.sampled_from([1.5, 2.0, 4.0]), st.sampled_from([0.05, 0.2]))  # fmt: skip
+def test_below_a_break_even_nothing_gains_much_and_just_above_it_does(lines, factor, least):
+    def highest(x):
+        return np.max([start + slope * x for start, slope in lines], axis=0)
+
+    def gain(x):
+        return (highest(x) - highest(x / factor)) / highest(x)
+
+    x = break_even(highest, 0.01, 10.0, factor=factor, least=least)
+    if x is None:
+        assert gain(np.array([0.01 * factor])) >= least
+        return
+    assert (gain(np.geomspace(0.01 * factor, x, 300)) < least).all()
+    assert x == 10.0 or gain(np.array([x * (1 + 1e-4)])) >= least * (1 - 1e-3)

@@ -145,7 +145,9 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
 
     Each is scaled by ``max(f/P', b/B') / max(f/P, b/B)``, of its FLOPs ``f`` and bytes ``b``, the
     peaks ``P`` for 16-bit floats and the memory bandwidths ``B`` (Williams, Waterman and
-    Patterson, CACM 52, 2009): its efficiency against the roofline stays. If the trace has no FLOPs
+    Patterson, CACM 52, 2009): its efficiency against the roofline stays. On an accelerator of the
+    same generation the bytes tell how far memory limits a kernel, as of recorded ones
+    (:func:`experiments.scenario.recognised.compared_alike`). If the trace has no FLOPs
     and no bytes, kernels are recognised (:mod:`experiments.scenario.recognised`). If kinds of node
     differ, ``P`` and ``B`` are those of the rank's own; with ``kind`` only that kind's are
     replaced. The network and the library's choices stay. After ``cluster NAME`` kernel durations
@@ -199,26 +201,24 @@ def _exchanged(scenario: Scenario, exchange: _Exchange, kind: str | None) -> Cha
     if workload.flops is None and workload.traffic is None:
         return _recognised(scenario, exchange, kind)
     from experiments.scenario.recognised import weighted_uncertainty
-    from traces.generate.kernel_times.times import COMPARED, kernel_error
 
     flops, traffic = (
         np.zeros(len(workload)) if amount is None else np.nan_to_num(amount)
         for amount in (workload.flops, workload.traffic)
     )
     is_known = (workload.what == What.COMPUTE) & ((flops > 0) | (traffic > 0))
-    before, after = _rooflines(scenario, is_known, flops, traffic, exchange)
+    ratio, unsure = _compared(scenario, is_known, flops, traffic, exchange).T
     if kind is not None:
         is_known &= ops_of_kind(scenario, kind)
     if not is_known.any():
         raise WhatIfError("the trace gives no kernel's FLOPs or bytes")
-    ratio = np.divide(after, before, out=np.ones(len(workload)), where=is_known)
     unscaled = int(((workload.what == What.COMPUTE) & ~is_known).sum())
     kept = "of unknown work kept" if kind is None else "of other kinds or unknown work kept"
     note = (
         f"{_names(scenario, exchange, kind)}: {count_ops(workload, is_known)}; {unscaled:,} {kept}"
     )
     faster = durations_scaled(workload, is_known, ratio)
-    unsure = np.where(is_known & (after != before), kernel_error(COMPARED).shared, 0.0)
+    unsure = np.where(is_known & (ratio != 1), unsure, 0.0)
     error = scenario.kernel_error + weighted_uncertainty(faster, unsure)
     after_scenario = replace(scenario, workload=faster, kernel_error=error, timed_on=None)
     return Changed(
@@ -284,19 +284,27 @@ def _names(scenario: Scenario, exchange: _Exchange, kind: str | None) -> str:
     return f"{before} → {after}"
 
 
-def _rooflines(
+def _compared(
     scenario: Scenario, is_known: Mask, flops: Floats, traffic: Floats, exchange: _Exchange
-) -> tuple[Floats, Floats]:
-    """Return the least time of each op (s) on the accelerator of its rank, and after exchange."""
-    workload = scenario.workload
-    least = np.zeros((2, len(workload)))
-    from experiments.scenario.recognised import chips_of
+) -> Floats:
+    """Return the ratio of each op's times on its rank's accelerator, and its error (log)."""
+    from experiments.scenario.recognised import are_alike, as_tabled, chips_of, worked_alike
+    from traces.generate.kernel_times.times import COMPARED, kernel_error
 
+    workload = scenario.workload
+    compared = np.full((len(workload), 2), (1.0, 0.0))
     for members, chip in chips_of(scenario):
-        of_members = is_known & (workload.rank >= members.start) & (workload.rank < members.stop)
-        for row, each in enumerate((chip, exchange(chip))):
-            least[row, of_members] = _roofline(each, flops[of_members], traffic[of_members])
-    return least[0], least[1]
+        ops = is_known & (workload.rank >= members.start) & (workload.rank < members.stop)
+        chips, work = (chip, exchange(chip)), (flops[ops], traffic[ops])
+        before, after = (_roofline(each, *work) for each in chips)
+        if all(each.memory_bandwidth and each.peak.keys() & set(HALVES) for each in chips):
+            tabled = [as_tabled(each) for each in chips]
+            if are_alike(*tabled):
+                compared[ops] = worked_alike(workload.duration[ops], work, *tabled)
+                continue
+        compared[ops, 0] = after / before
+        compared[ops, 1] = kernel_error(COMPARED).shared
+    return compared
 
 
 def _with_accelerator(cluster: Cluster, exchange: _Exchange, kind: str | None) -> Cluster:

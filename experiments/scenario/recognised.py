@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.accelerators import multiprocessor_count
+from simulator.accelerators import multiprocessor_count, named
 from simulator.analysis.data_parallel import OPTIMISER
 from simulator.support.arrays import Floats, Longs, Mask
 from simulator.support.errors import TraceError, WhatIfError, WorkloadError
@@ -277,8 +277,18 @@ def compared(kernels: RecognisedOps, recorded: Accelerator, target: Accelerator)
 
 
 def are_alike(recorded: Accelerator, target: Accelerator) -> bool:
-    """Whether two accelerators run the same kernels: those of one generation."""
-    return recorded.name == target.name or recorded.generation == target.generation != ""
+    """Whether two accelerators run the same kernels: those of one generation.
+
+    Of a known name it is the data sheet's: a change of the accelerator leaves a cluster's, by which
+    its library chooses.
+    """
+    if recorded.name == target.name:
+        return True
+    generations = [
+        {sheet.generation for sheet in named(chip.name)} or {chip.generation}
+        for chip in (recorded, target)
+    ]
+    return generations[0] == generations[1] != {""}
 
 
 _LIMITS = 3.0
@@ -315,17 +325,43 @@ def compared_alike(kernels: RecognisedOps, recorded: Accelerator, target: Accele
     of_rest = np.where(kernels.how == _BY_SHAPE, np.array([*by_shape, rest])[kernels.shape], rest)
     of_rest[by_peak] = of_halves
 
-    running = np.maximum(kernels.duration - LAUNCHED, 0.0)
-    moved = kernels.traffic / _reached_memory(recorded)
-    share = np.divide(moved, running, out=np.ones_like(moved), where=running > 0).clip(max=1.0)
+    share = _share_of_memory(kernels.duration, kernels.traffic, recorded)
     share[np.isin(kernels.how, (_BY_MEMORY, _FEW_ROWS))] = 1.0
     share[by_peak | (kernels.how == _STRIDED)] = 0.0
-    limited = (share * memory) ** _LIMITS + (1.0 - share**_LIMITS) * of_rest**_LIMITS
-    whole = running * limited ** (1 / _LIMITS) + (kernels.duration - running)
-    ratio = np.divide(whole, kernels.duration, out=np.ones_like(whole), where=kernels.scaled)
+    ratio = np.where(kernels.scaled, _ratio(kernels.duration, share, memory, of_rest), 1.0)
     apart = max(map(_apart, (memory, rest, of_halves)))
     error = np.where(kernels.scaled, apart * kernel_error(ALIKE).shared, 0.0)
     return np.stack((ratio, error), axis=1)
+
+
+def worked_alike(
+    duration: Floats, work: tuple[Floats, Floats], recorded: Accelerator, target: Accelerator
+) -> Floats:
+    """As :func:`compared_alike`, of kernels whose FLOPs and bytes, ``work``, are known."""
+    flops, traffic = work
+    memory = recorded.memory_bandwidth / target.memory_bandwidth
+    of_products = next(filter(None, (_peaks(half, recorded, target) for half in HALVES)), memory)
+    counts = [multiprocessor_count(chip) for chip in (recorded, target)]
+    rest = counts[0] / counts[1] if counts[0] and counts[1] else of_products
+    share = _share_of_memory(duration, traffic, recorded)
+    ratio = _ratio(duration, share, memory, np.where(flops > 0, of_products, rest))
+    apart = max(map(_apart, (memory, rest, of_products)))
+    return np.stack((ratio, np.full(len(ratio), apart * kernel_error(ALIKE).shared)), axis=1)
+
+
+def _share_of_memory(duration: Floats, traffic: Floats, recorded: Accelerator) -> Floats:
+    """Return the share of a kernel's time, less its start, that memory needs for the bytes."""
+    running = np.maximum(duration - LAUNCHED, 0.0)
+    moved = traffic / _reached_memory(recorded)
+    return np.divide(moved, running, out=np.ones_like(moved), where=running > 0).clip(max=1.0)
+
+
+def _ratio(duration: Floats, share: Floats, memory: float, of_rest: Floats) -> Floats:
+    """Return the ratio of kernels' times if the time of memory and of the rest change."""
+    running = np.maximum(duration - LAUNCHED, 0.0)
+    limited = (share * memory) ** _LIMITS + (1.0 - share**_LIMITS) * of_rest**_LIMITS
+    whole = running * limited ** (1 / _LIMITS) + (duration - running)
+    return np.divide(whole, duration, out=np.ones_like(whole), where=duration > 0)
 
 
 def _apart(ratio: float) -> float:

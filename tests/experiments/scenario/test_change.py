@@ -218,6 +218,18 @@ def test_another_accelerator_is_faster_by_its_roofline():
     assert cluster.accelerator.generation == "ampere"
 
 
+def test_of_one_generation_the_bytes_tell_how_far_memory_limits_a_kernel():
+    """H100 to H200, of equal peaks: 90 % of 3.35 TB/s are 1 s, but for the start of a kernel."""
+    moved = 0.9 * 3.35e12
+    workload = roofs((0.0, moved), (1e15, 0.0), (1e15, moved / 2))
+    done = parse_change("accelerator H200-SXM-141GB").apply(chip(workload, "hgx-h100"))
+    memory, start = 3.35 / 4.8, 2e-6
+    both = (1 + (memory**3 - 1) / 8) ** (1 / 3)
+    np.testing.assert_allclose(done.scenario.workload.duration, [memory, 1, both], atol=start)
+    there_and_back = parse_change("accelerator hgx-h100").apply(done.scenario).scenario
+    np.testing.assert_allclose(there_and_back.workload.duration, workload.duration, atol=start)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -110,8 +110,10 @@ def identity(cluster: "Cluster") -> ClusterIdentity:
 def graphs(cluster: "Cluster | None") -> "Inputs":
     """List the graph files of a cluster."""
     tiers = () if cluster is None else (cluster.scale_up, cluster.scale_out)
-    made_of = [getattr(tier, "graph", None) for tier in tiers]
-    return Inputs(files=tuple(Path(one.file) for one in made_of if one is not None and one.file))
+    drawn = [getattr(tier, "graph", None) for tier in tiers]
+    return Inputs(
+        files=tuple(Path(graph.file) for graph in drawn if graph is not None and graph.file)
+    )
 
 
 def hashed(files: Sequence[Path]) -> list[InputFile]:

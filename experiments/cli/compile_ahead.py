@@ -92,10 +92,10 @@ def _entered() -> Iterator[HotLoop[..., Any]]:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] not in PACKAGES:
             continue
-        known = vars(module)
-        codes = [_codes_of(value) for value in list(known.values())]
+        members = vars(module)
+        codes = [_codes_of(value) for value in list(members.values())]
         names = {name for code in itertools.chain(*codes) for name in code.co_names}
-        yield from (known[name] for name in names if isinstance(known.get(name), HotLoop))
+        yield from (members[name] for name in names if isinstance(members.get(name), HotLoop))
 
 
 def _codes_of(value: object) -> Iterator[CodeType]:
@@ -122,5 +122,5 @@ def every_loop() -> tuple[HotLoop[..., Any], ...]:
             except ModuleNotFoundError as error:
                 if (error.name or "").partition(".")[0] in PACKAGES:
                     raise  # else of an extra that is not installed, with which no loop is written
-    found = {f"{loop.__module__}.{loop.__qualname__}": loop for loop in LOOPS}  # type: ignore[attr-defined]
-    return tuple(found[name] for name in sorted(found) if name.partition(".")[0] in PACKAGES)
+    loops = {f"{loop.__module__}.{loop.__qualname__}": loop for loop in LOOPS}  # type: ignore[attr-defined]
+    return tuple(loops[name] for name in sorted(loops) if name.partition(".")[0] in PACKAGES)

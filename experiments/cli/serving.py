@@ -203,15 +203,15 @@ def serving(
         raise typer.BadParameter(f"{error}.") from error
     served_by = instances_of(plan, str(cluster))
     if ctx.params["find"] is not None:
-        report = _asked("serving_rate", plan, served_by, resources=resource, factor=factor)
+        report = _ask("serving_rate", plan, served_by, resources=resource, factor=factor)
     elif (sweep := ctx.params["sweep"]) is not None:
         varied, equals, values = sweep.partition("=")
         if not equals:
             raise typer.BadParameter(f"--sweep {sweep!r}: write, for example, rate=1/s,2/s,4/s.")
         given = [value.strip() for value in values.split(",") if value.strip()]
-        report = _asked("serving_sweep", plan, served_by, varied.strip(), given)
+        report = _ask("serving_sweep", plan, served_by, varied.strip(), given)
     else:
-        report = _asked("serving", plan, served_by, resources=resource, factor=factor)
+        report = _ask("serving", plan, served_by, resources=resource, factor=factor)
         if perfetto is not None:
             from experiments.output.timeline_files import write_serving
 
@@ -244,7 +244,7 @@ _NOT_OF_PLANS = ("find", "sweep", "output_tokens")
 """Options that are no fields of a plan by these names."""
 
 
-def _asked(
+def _ask(
     question: str,
     plan: "ServingPlan",
     served_by: "Instances",
@@ -294,7 +294,7 @@ def utility_of_deployment(
 ) -> None:
     """Say what a multiple of each resource would buy a deployment that a file has."""
     plan, served_by = _read(ctx, file, cluster, ("factor", "resource"))
-    show(_asked("serving", plan, served_by, resources=resources, factor=factor), *_forms(ctx))
+    show(_ask("serving", plan, served_by, resources=resources, factor=factor), *_forms(ctx))
 
 
 def sweep_deployment(
@@ -303,7 +303,7 @@ def sweep_deployment(
     """Say what requests see of a deployment at multiples of a resource."""
     plan, served_by = _read(ctx, file, cluster, ("resource", "factors"))
     values = [f"{factor:g}" for factor in factors]
-    show(_asked("serving_sweep", plan, served_by, resource, values), *_forms(ctx))
+    show(_ask("serving_sweep", plan, served_by, resource, values), *_forms(ctx))
 
 
 def compare_deployments(ctx: typer.Context, file: Path, clusters: list[str]) -> None:
@@ -312,7 +312,7 @@ def compare_deployments(ctx: typer.Context, file: Path, clusters: list[str]) -> 
 
     refuse_log(read_serving_plan(file))
     plan, served_by = _read(ctx, file, clusters[0], ())
-    show(_asked("serving_sweep", plan, served_by, "cluster", clusters), *_forms(ctx))
+    show(_ask("serving_sweep", plan, served_by, "cluster", clusters), *_forms(ctx))
 
 
 def _read(

@@ -187,10 +187,10 @@ def atlas(
     from experiments.studies.atlas.atlas import declare_grid, write_overview
 
     grid = {"--models": models, "--clusters": clusters, "--gpus": gpus}
-    given = [name for name, value in grid.items() if value is not None]
-    if file is not None and given:
-        raise typer.BadParameter(f"{given[0]} has no effect for a file, which declares the grid.")
-    if file is None and (missing := [name for name in grid if name not in given]):
+    named = [name for name, value in grid.items() if value is not None]
+    if file is not None and named:
+        raise typer.BadParameter(f"{named[0]} has no effect for a file, which declares the grid.")
+    if file is None and (missing := [name for name in grid if name not in named]):
         raise typer.BadParameter(f"name a study file, or give {', '.join(missing)} too.")
     if file is None:
         file = declare_grid(_names(models), _names(clusters), _sizes(gpus), output)

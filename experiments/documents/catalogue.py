@@ -103,7 +103,8 @@ def bill(report: "BillReport") -> Document:
         price = "?" if row.price_usd is None else _money(row.price_usd) + half
         whole = "?" if row.cost_usd is None else _money(row.cost_usd)
         drawn = [
-            "?" if one is None else format_quantity(one, "W") for one in (row.idle_w, row.active_w)
+            "?" if watts is None else format_quantity(watts, "W")
+            for watts in (row.idle_w, row.active_w)
         ]
         rows.append(Row((row.what, f"{row.count:,}", price, whole, *drawn)))
     foot = "price, idle and active power: per piece; ±: spread of public prices"

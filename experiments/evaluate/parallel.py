@@ -119,11 +119,11 @@ def map_rows(
     if key is not None:
         keys = list(map(key, rows))
         first: dict[Hashable, Row] = {}
-        for asked, row in zip(keys, rows, strict=True):
-            first.setdefault(asked, row)
+        for equal, row in zip(keys, rows, strict=True):
+            first.setdefault(equal, row)
         answers = map_rows(list(first.values()), predict, named, workers=workers, watch=watch)
         by_key = dict(zip(first, answers, strict=True))
-        return [by_key[asked] for asked in keys]
+        return [by_key[equal] for equal in keys]
     if workers > 1 and len(rows) > 1:
         from simulator.support.workers import ask_all  # one process does without
 

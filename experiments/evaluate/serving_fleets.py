@@ -432,11 +432,11 @@ def _columns(instances: Instances, requested: Columns, seed: int) -> Columns:
         drawn = np.random.default_rng((seed, _ADAPTERS_OF_SEED))
         numbers = drawn.integers(0, adapters.count, len(columns.prompt))
         return columns._replace(adapter=numbers)
-    asked = 0 if columns.adapter is None else int(columns.adapter.max()) + 1
-    if asked > adapters.count:
+    wanted = 0 if columns.adapter is None else int(columns.adapter.max()) + 1
+    if wanted > adapters.count:
         raise WorkloadError(
-            f"the requests ask for {asked} adapters, but there are {adapters.count}: use --adapters"
-            f" '{asked} of rank {adapters.rank}'"
+            f"the requests ask for {wanted} adapters, but there are {adapters.count}: use"
+            f" --adapters '{wanted} of rank {adapters.rank}'"
         )
     return columns
 

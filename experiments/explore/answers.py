@@ -243,7 +243,7 @@ def composition(timeline: Timeline, path: CriticalPath) -> Composition:
     exposed = exposed_by_resource(timeline).items()
     return Composition(
         path=_largest(rows),
-        causes=tuple(_share(one.what, one.name, one.seconds, step) for one in parts[:_CAUSES]),
+        causes=tuple(_share(part.what, part.name, part.seconds, step) for part in parts[:_CAUSES]),
         exposed_s=exposed_communication(timeline),
         exposed_by=_largest(_share(COMMUNICATION, name, time, step) for name, time in exposed),
     )

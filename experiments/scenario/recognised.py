@@ -674,23 +674,23 @@ def _operator_at_size(
 ) -> tuple[float, float] | None:
     """Return the factor on the time of an operator's kernels, and its error (log)."""
     shape = shape_of(operator)
-    other: Shape | None = None
+    scaled: Shape | None = None
     if isinstance(shape, Gemm):
-        other = factors.product(shape)
+        scaled = factors.product(shape)
     elif isinstance(shape, Attention):
-        other = factors.attention(shape)
+        scaled = factors.attention(shape)
     elif not any(_is_product(name) for name, _ in operator.kernels):
-        shape, other = factors.streaming(operator) or (None, None)
-    if shape is None or other is None:
+        shape, scaled = factors.streaming(operator) or (None, None)
+    if shape is None or scaled is None:
         return None
-    if other == shape:
+    if scaled == shape:
         return 1.0, 0.0
     try:
-        origins = {times.time(each).origin for each in (shape, other)}
-        seconds = _seconds(times, other) / _seconds(times, shape)
+        origins = {times.time(each).origin for each in (shape, scaled)}
+        seconds = _seconds(times, scaled) / _seconds(times, shape)
     except WorkloadError:
         # A type of which a peak is not given, such as fp32: as the work compares
-        return work_of(other).flops / work_of(shape).flops, kernel_error(COMPARED).shared
+        return work_of(scaled).flops / work_of(shape).flops, kernel_error(COMPARED).shared
     if "roofline" in origins:
         return seconds, kernel_error(COMPARED).shared
     return seconds, max(kernel_error(origin).shared for origin in origins)

@@ -325,10 +325,10 @@ def _of_recording(
         for point in points:
             yield _empty(point, str(error)), None
         return
-    asked: dict[Hashable, MeasuredPoint] = {}
+    distinct: dict[Hashable, MeasuredPoint] = {}
     for point in points:
-        asked.setdefault((point.what_if, point.factor, point.step_is), point)
-    rows = dict(zip(asked, recording.rows(list(asked.values()), watch), strict=True))
+        distinct.setdefault((point.what_if, point.factor, point.step_is), point)
+    rows = dict(zip(distinct, recording.rows(list(distinct.values()), watch), strict=True))
     for point in points:
         row = recording.compared(rows[point.what_if, point.factor, point.step_is], point, recorded)
         yield replace(row, cluster=cluster.name), cluster

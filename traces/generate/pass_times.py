@@ -20,6 +20,7 @@ from traces.generate.inference import (
 )
 from traces.generate.kernel_times import ExpertGemms, Gemm, KernelTimes, Shape, Streaming
 from traces.generate.layers import Exchange, LayerPart, ModelBlock
+from traces.generate.model import LatentAttention
 
 ExchangeTime = Callable[[Exchange], float]
 """Time (s) of a collective on an idle network."""
@@ -167,10 +168,7 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
     limits
         The largest batch.
     """
-    # Numbers of tokens at which times are computed: the captured sizes, and eight per doubling
-    grown = np.unique(np.round(2.0 ** np.arange(0, np.log2(limits.tokens) + 0.125, 0.125)))
-    points = np.unique(np.concatenate([grown, np.array(limits.captured, dtype=float)]))
-    every = np.append(points[points < limits.tokens], float(limits.tokens))
+    every = _token_counts(limits)
     passes = [_without_head(batch, tokens) for tokens in every]
     clock.look_up(part for blocks in passes for block, _ in blocks for part in block.parts)
     # Without attention's scores, which the tables below have.
@@ -192,7 +190,7 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
     sequences = np.interp(np.arange(limits.sequences + 1), heads, by_head)
     sequences[0] = 0.0
     grids = _grid(limits.sequences), _grid(limits.context)
-    window = float(batch.model.window or 0.0)
+    window = float(batch.model.window or _sparse(batch) or 0.0)
     chunks = _grid(64), _grid(round(limits.tokens + window / 2))
     decodes = beside = _attention(clock, batch, *grids, _decode)
     if limits.query_block > 1:
@@ -210,6 +208,25 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
         shared_eager=shared_eager,
         window=window,
     )
+
+
+def _token_counts(limits: SurfaceLimits) -> Floats:
+    """Return the numbers of tokens at which times are computed; between them they are linear.
+
+    Products of tables step where one more row is one more tile of 256: both sides of each step,
+    where it is more than a few per cent. Below, the captured sizes and eight for each doubling, as
+    beyond.
+    """
+    grown = np.round(2.0 ** np.arange(0, np.log2(limits.tokens) + 0.125, 0.125))
+    grown = grown[(grown <= _TILED[0]) | (grown > _TILED[1])]
+    captured = np.array([size for size in limits.captured if size <= _TILE], dtype=float)
+    steps = np.arange(_TILE, _TILED[1] + 1, _TILE)
+    points = np.unique(np.concatenate([grown, captured, steps, steps + 1]))
+    return np.append(points[points < limits.tokens], float(limits.tokens))
+
+
+_TILE, _TILED = 256, (512, 8192)
+"""Rows of a tile of tables' products, and the tokens between which its steps are all points."""
 
 
 def _by_tokens(
@@ -259,9 +276,10 @@ def _attention(
     # Distinct kinds of attention, those with (without) a window, and the number of layers of each.
     first: dict[tuple[object, ...], int] = {}
     numbers: Counter[int] = Counter()
+    sparse = windowed is not None and _sparse(batch)
     for index in range(batch.model.layers):
         kind = (batch.model.window_at(index), batch.model.delta_at(index))
-        if windowed is None or windowed == (kind != (None, None)):
+        if windowed is None or sparse or windowed == (kind != (None, None)):
             numbers[first.setdefault(kind, index)] += 1
     layers = list(numbers.items())
     cells: list[list[tuple[tuple[Shape, ...], int]]] = []
@@ -269,10 +287,22 @@ def _attention(
         for size in sizes:
             part = segment(float(count), float(size))
             given = replace(batch, segments=(part,), tokens=part.sequences * part.new_tokens)
-            cells.append([(score_shapes(given, layer), number) for layer, number in layers])
+            shapes = [(score_shapes(given, layer), number) for layer, number in layers]
+            if sparse:  # the indexer reads all keys, attention as many as it selects: a window
+                shapes = [
+                    (tuple(each for each in kinds if isinstance(each, Streaming) != windowed), n)
+                    for kinds, n in shapes
+                ]
+            cells.append(shapes)
     clock.kernels.times(shape for cell in cells for shapes, _ in cell for shape in shapes)
     times = [sum(number * clock.scores(shapes) for shapes, number in cell) for cell in cells]
     return np.ascontiguousarray(np.reshape(np.array(times, dtype=float), (len(counts), len(sizes))))
+
+
+def _sparse(batch: InferencePass) -> int | None:
+    """Return the keys that a query of sparse attention selects; None for other attention."""
+    attention = batch.model.attention
+    return attention.sparse if isinstance(attention, LatentAttention) else None
 
 
 def padded(sizes: Sequence[int], tokens: int) -> int:

@@ -56,15 +56,31 @@ def test_the_surface_is_the_pass_within_two_per_cent(name, decodes, context, chu
     assert iteration_time(surface_of(name), batch) == pytest.approx(whole, rel=0.02)
 
 
+@pytest.mark.parametrize("model", ["mistral-7b", "deepseek-v3.2-671b"])
 @pytest.mark.parametrize(
-    ("chunks", "length", "past"), [(1, 500, 4000), (2, 700, 7000), (1, 256, 0)]
+    ("chunks", "length", "past"), [(1, 500, 4000), (2, 700, 7000), (1, 256, 0), (1, 2048, 14000)]
 )
-def test_a_chunk_attends_to_what_its_window_reaches_of_the_tokens_before_it(chunks, length, past):
-    """All layers of Mistral-7B have a window of 4,096."""
-    whole = CLOCK.time(a_pass("mistral-7b", Segment(chunks, length, length + past)))
+def test_a_chunk_attends_to_what_its_window_reaches_of_the_tokens_before_it(
+    model, chunks, length, past
+):
+    """All layers of Mistral-7B have a window of 4,096; DeepSeek-V3.2 selects 2,048 of all keys."""
+    whole = CLOCK.time(a_pass(model, Segment(chunks, length, length + past)))
     pairs = chunks * length * (past + length / 2)
     batch = Batch(1, 0, 0.0, chunks, float(chunks * length), pairs)
-    assert iteration_time(surface_of("mistral-7b"), batch) == pytest.approx(whole, rel=0.02)
+    assert iteration_time(surface_of(model), batch) == pytest.approx(whole, rel=0.02)
+
+
+@pytest.mark.parametrize("chip", ["RTX PRO 6000 Blackwell Server Edition", "B200-SXM-180GB"])
+def test_batches_of_one_tile_more_take_a_step_of_the_surface_too(chip):
+    """Products take a step where one row more is one tile more, by up to a fifth."""
+    clock = PassClock(kernel_times(accelerators()[chip]), CLOCK.exchange)
+    small = replace(a_pass("llama-3.1-8b", Segment(1, 1, 1), tp=1), precisions=Precisions())
+    table = surface(clock, small, LIMITS)
+    for tokens in (200, 256, 257, 512, 513, 618, 768, 769, 1025, 1280, 1300, 2049, 2560, 4097):
+        segments = (Segment(1, tokens, tokens),)
+        whole = clock.time(replace(small, segments=segments, tokens=float(tokens)))
+        batch = Batch(1, 0, 0.0, 1, float(tokens), tokens**2 / 2)
+        assert iteration_time(table, batch) == pytest.approx(whole, rel=0.02)
 
 
 @pytest.mark.parametrize("chunks", [0, 2])

@@ -9,7 +9,7 @@ only if nobody but the user can have written to it, and an entry that is not a s
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import fields
 from functools import lru_cache, partial
 from pathlib import Path
@@ -78,7 +78,7 @@ def _read(  # noqa: PLR0913 - what a step depends on
     read_anew: OpenTrace,
     step: str,
 ) -> Loaded:
-    from traces.core.loaded import restored
+    from traces.core.loaded import UnstorableError, restored, stored
 
     try:
         with closing(KeptStore(folder)) as cache:
@@ -91,19 +91,11 @@ def _read(  # noqa: PLR0913 - what a step depends on
             loaded = read_anew(step)
             # A file that changes while it is read must not be cached.
             if key == _key(cache, trace, files, options, step):
-                _keep(cache, key, loaded)
+                with suppress(UnstorableError):
+                    cache.keep(key, stored(loaded))
             return loaded
     except OutputError:
         return read_anew(step)
-
-
-def _keep(cache: KeptStore, key: bytes, loaded: Loaded) -> None:
-    from traces.core.loaded import UnstorableError, stored
-
-    try:
-        cache.keep(key, stored(loaded))
-    except UnstorableError:
-        return
 
 
 def _key(cache: KeptStore, trace: str, files: Sequence[Path], options: Options, step: str) -> bytes:

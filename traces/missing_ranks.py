@@ -21,11 +21,10 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.calls import KINDS, Group
 from simulator.copied_ranks import CopiedRank, MadeCalls, RankProgram, with_copies
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import TraceError, WorkloadError
 from simulator.support.quantities import format_ranks, some_ranks
 from simulator.workload import What, Workload
@@ -180,8 +179,6 @@ def _stride(ranks: tuple[int, ...]) -> int | None:
     return distances.pop() if len(distances) == 1 and min(distances) > 0 else None
 
 
-Ints = NDArray[np.int64]
-
 _MESSAGE = KINDS.index("send_receive")
 _ALL_TO_ALL = KINDS.index("all_to_all")
 """Kind of the calls whose size may differ from rank to rank."""
@@ -260,7 +257,7 @@ def _known_groups(workload: Workload, listed: Sequence[Group]) -> tuple[Group, .
     return tuple(group for group in every if len(group.ranks) > 1 and group not in backward)
 
 
-def _groups_of_messages(workload: Workload) -> Ints:
+def _groups_of_messages(workload: Workload) -> Longs:
     calls = workload.calls
     return np.asarray(calls.group[calls.kind == _MESSAGE], dtype=np.int64)
 
@@ -281,8 +278,8 @@ class _CallTable:
 
     workload: Workload
     groups: dict[Group, int]
-    of_group: dict[int, Ints]
-    made_as: dict[int, Ints]
+    of_group: dict[int, Longs]
+    made_as: dict[int, Longs]
     made: list[MadeCalls] = field(default_factory=list)
     length: int = 0
 
@@ -297,7 +294,7 @@ class _CallTable:
         of_group = {int(workload.calls.group[part[0]]): part for part in parts}
         return _CallTable(workload, groups, of_group, dict(of_group), length=len(workload.calls))
 
-    def joined_by(self, part: RankProgram, model: int, rank: int, roles: Roles) -> Ints:
+    def joined_by(self, part: RankProgram, model: int, rank: int, roles: Roles) -> Longs:
         """Return the calls that a copy of a model's program joins, op by op."""
         # By index of the model's call, the copy's call; the last entry is for ops without a call.
         joins = np.full(len(self.workload.calls) + 1, -1, dtype=np.int64)
@@ -305,7 +302,7 @@ class _CallTable:
             joins[self.of_group[index]] = self._counterpart(index, model, rank, roles)
         return joins[part.call]
 
-    def _counterpart(self, index: int, model: int, rank: int, roles: Roles) -> Ints:
+    def _counterpart(self, index: int, model: int, rank: int, roles: Roles) -> Longs:
         group, calls = self.workload.groups[index], self.of_group[index]
         message = self.workload.calls.kind[calls] == _MESSAGE
         if message.any():
@@ -322,7 +319,9 @@ class _CallTable:
         self._check(calls, self.made_as[number], (model, rank), peers)
         return self.of_group[number]
 
-    def _check(self, model_calls: Ints, theirs: Ints, ranks: tuple[int, int], group: Group) -> None:
+    def _check(
+        self, model_calls: Longs, theirs: Longs, ranks: tuple[int, int], group: Group
+    ) -> None:
         model, rank = ranks
         as_copy = f"rank {rank}, as a copy of rank {model}, would make"
         where = f"on group {group}"

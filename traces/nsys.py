@@ -28,10 +28,11 @@ from pathlib import Path
 
 import numpy as np
 
+from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
 from simulator.support.input_files import head_of
 from traces.core.columns import ValueIndex
-from traces.core.events import Job, Longs, RankTrace, known_host
+from traces.core.events import Job, RankTrace, known_host
 from traces.core.files import is_parquet, is_sqlite
 from traces.core.gpu_exports.database import Database, is_kernel_table, opened, tables_in
 from traces.core.gpu_exports.export import Export, IntColumns, Ranges

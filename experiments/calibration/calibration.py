@@ -31,6 +31,7 @@ from experiments.costing.collective_costs import alone, by_model, by_trace, had_
 from experiments.scenario.scenario import Scenario
 from simulator.calls import UNKNOWN, Call
 from simulator.engine.simulate import Costs
+from simulator.support.arrays import Floats
 from simulator.support.errors import CalibrationError, WhatIfError
 from simulator.support.names import one_of
 from simulator.support.quantities import format_quantity
@@ -38,7 +39,6 @@ from simulator.workload import Workload
 from topologies import Cluster, resource_values
 from topologies.cluster.node import Calibrated
 
-Floats = NDArray[np.float64]
 Row = tuple[float, Floats]
 """Time of a call alone (s), and the modelled time of each of its parts (s)."""
 

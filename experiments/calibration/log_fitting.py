@@ -27,12 +27,10 @@ from collectives.files.measured_calls import LINK
 from experiments.calibration.calibration import SOFTWARE
 from experiments.calibration.modelled_calls import ModelledCall, check_unit, software_first
 from simulator.calls import KINDS
+from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import CalibrationError
 from topologies import Cluster
 from topologies.cluster.node import Calibrated, TimeMultiples
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SHARED, OWN = 0.25, 0.6
 """Prior deviation of the logarithm of a multiple, and that of a kind's own as a share of it. If it
@@ -75,12 +73,12 @@ class LoggedCalls:
 
     names: tuple[str, ...]
     kind: NDArray[np.str_]
-    ranks: Ints
-    domains: Ints
+    ranks: Longs
+    domains: Longs
     size: Floats
     bare: NDArray[np.bool_]
     took: Floats
-    count: Ints
+    count: Longs
     parts: Floats
     beforehand: Floats
 
@@ -242,7 +240,7 @@ class _Features:
 
 
 def _features(
-    kind: NDArray[np.str_], ranks: Ints, domains: Ints, size: Floats, bare: NDArray[np.bool_]
+    kind: NDArray[np.str_], ranks: Longs, domains: Longs, size: Floats, bare: NDArray[np.bool_]
 ) -> _Features:
     way = np.array([_PATTERN.get(name, name) for name in kind.tolist()])
     return _Features(kind, way, np.log2(ranks), domains > 1, np.log2(np.maximum(size, 1.0)), bare)
@@ -517,7 +515,7 @@ def _minus_log_prior(first: Reach, reach: Reach) -> float:
     return float(np.sum(np.square(logs)) / (2 * _SPREAD**2))
 
 
-def _rows_of(places: _Features, rows: Ints) -> _Features:
+def _rows_of(places: _Features, rows: Longs) -> _Features:
     return _Features(
         places.kind[rows],
         places.way[rows],

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collectives.files.measured_calls import LINK, BenchmarkLog, MeasuredCall
 from experiments.calibration.calibration import SOFTWARE, call_parts, part_names
@@ -13,12 +12,11 @@ from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.calls import Call, Group
 from simulator.costing.call_costs import Costs
+from simulator.support.arrays import Floats
 from simulator.support.errors import CalibrationError, TwofoldError
 from simulator.topology import SCALE_OUT
 from topologies import Cluster
 from topologies.cluster.node import Library
-
-Floats = NDArray[np.float64]
 
 _LIBRARIES = {"mpi": "none", "nccl": "nccl", "rccl": "rccl"}
 """Name in a cluster file of the library that a log timed; MPI has no model of its own."""

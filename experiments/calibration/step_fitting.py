@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.support.arrays import Floats
 from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies import Cluster
 from topologies.cluster.changed import with_setting
 from topologies.cluster.node import FittedSteps
 
-Floats = NDArray[np.float64]
 Predict = Callable[[int, Cluster], float]
 """Time (s) of a measured step, by its number, on a cluster."""
 Spread = Callable[[str], float]

@@ -157,7 +157,12 @@ _PLAN: Options = {
         "--fold/--no-fold",
         show_default="from 512 ranks on",
     ),
-    "write": option(Path, "Write the plan, a YAML file for other commands.", "--write", "-w"),
+    "write": option(
+        Path,
+        "Write the plan, a YAML file; with --memory, in .json, events for pytorch.org/memory_viz.",
+        "--write",
+        "-w",
+    ),
     "launch": option(
         str,
         "Print the file that starts the step, and simulate nothing: megatron, torchtitan, "
@@ -189,7 +194,7 @@ def generate(
 ) -> None:
     """Generate a step from a model's shape or a plan, and simulate it; no trace needed."""
     from experiments.questions.generate import generate as ask
-    from experiments.questions.generate import memory, write_plan
+    from experiments.questions.generate import memory, write_memory, write_plan
     from topologies import load_cluster
 
     _check(ctx)
@@ -198,6 +203,9 @@ def generate(
     write = ctx.params["write"]
     if ctx.params["memory_only"]:
         show(memory(plan), output)
+        if write is not None:
+            (write_memory if write.suffix.lower() == ".json" else write_plan)(plan, write)
+            say(f"wrote {write}")
         return
     if (launcher := ctx.params["launch"]) is not None:
         # Print the launch file of a plan; what its format has no comments for is told beside it
@@ -231,7 +239,8 @@ def _check(ctx: typer.Context) -> None:
     """Refuse options that have no effect beside others, and a plan that cannot be written."""
     values = ctx.params
     if values["write"] is not None:
-        check_output(values["write"], (".yaml", ".yml"))
+        events = (".json",) if values["memory_only"] else ()
+        check_output(values["write"], (".yaml", ".yml", *events))
     if values["write"] is not None and values["kernels_from"] is not None:
         raise typer.BadParameter(
             "--write does not keep the times of --kernels-from; leave one out."

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.scenario.scenario import Scenario
+from simulator.support.arrays import Floats
 from simulator.workload import What, Workload
-
-Floats = NDArray[np.float64]
 
 _ROUNDS = 20
 """Most replays until calls take their measured times; without overlap one suffices."""

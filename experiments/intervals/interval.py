@@ -130,7 +130,7 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
         for name, point in points.items()
     }
     by_change = _by_change(base, points, changes)
-    program = class_of(base.timeline)
+    program, prior = class_of(base.timeline), base.step_prior
     rows = []
     for number, point in enumerate(answered):
         saved = utility_pct(base.timeline.makespan, point.step)
@@ -146,7 +146,7 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
                     prediction_half_width(round(saved, _DIGITS), off, least),
                     _of_another_job(base, point, round(saved, _DIGITS)),
                 ),
-                generated_pct=_generated(base.step_prior, round(saved, _DIGITS)),
+                generated_pct=prior and generated_half_width(round(saved, _DIGITS), prior),
                 bound_pct=not_below(of_change.bound_pct, saved),
             )
         )
@@ -254,10 +254,6 @@ def prediction_half_width(saved_pct: float, off: float, least: float = 0.0) -> f
     """
     ratio = 1 - saved_pct / 100
     return 100 * ratio * hypot(off * log(ratio), least) if ratio > 0 else 0.0
-
-
-def _generated(prior: StepPrior | None, saved_pct: float) -> float | None:
-    return None if prior is None else generated_half_width(saved_pct, prior)
 
 
 def generated_half_width(saved_pct: float, prior: StepPrior) -> float:

@@ -33,11 +33,10 @@ from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import Points, makespans
 from simulator.calls import UNKNOWN, Call
 from simulator.edits.slowdown import recorded as as_measured
+from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError
 from simulator.workload import Workload
 from traces.core.loaded import Loaded
-
-Floats = NDArray[np.float64]
 
 DRAWS = 200
 _MOST_STEPS = 8

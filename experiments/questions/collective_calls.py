@@ -25,6 +25,7 @@ from simulator.engine.simulate import Costs, Planner, simulate_on
 from simulator.imbalance import parse_imbalance
 from simulator.schedule import Plan
 from simulator.shares import Shares, largest
+from simulator.support.arrays import Floats
 from simulator.support.errors import WhatIfError
 from simulator.timeline import Timeline
 from simulator.topology import Topology
@@ -38,8 +39,6 @@ _MOST = 100_000
 """Most repetitions of a call: more are a mistake in ``every``."""
 _ROUNDS = 50
 """Most simulations to find how often calls without an end repeat: each adds some repetitions."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

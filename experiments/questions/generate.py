@@ -3,11 +3,12 @@
 Or compute only the memory of each rank, without generating the step.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 from collectives.libraries.planners import parse_rule
 from experiments.baseline import Baseline, BaselineAnswer, Settings, replayed
@@ -37,7 +38,7 @@ from traces.generate.generate import CallVolume, Volumes, as_loaded
 from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, OwnKernels
 from traces.generate.launch_files import Job, notes_of
 from traces.generate.launch_files import launch_file as made_launch_file
-from traces.generate.memory import StageMemory, fullest, memory_of
+from traces.generate.memory import StageMemory, fullest, memory_events, memory_of
 from traces.generate.model import Model, load_model, parameters
 from traces.generate.parallelism import Parallelism
 from traces.generate.plan import GenerationPlan, plan_text
@@ -321,6 +322,23 @@ def write_plan(plan: GenerationPlan, path: Path | str) -> None:
     """
     with writing(Path(path)) as stream:
         stream.write(plan_text(plan).encode())
+
+
+def write_memory(plan: GenerationPlan, path: Path | str) -> None:
+    """Write what a step allocates and frees, for PyTorch's viewer (pytorch.org/memory_viz).
+
+    The viewer takes JSON in place of a pickle (``torch/utils/viz/MemoryViz.js``); a stage of the
+    pipeline is a device there. Errors as :func:`write_plan`.
+    """
+    traces: list[list[dict[str, Any]]] = [[] for _ in range(plan.parallelism.pp)]
+    for stage, events in enumerate(memory_events(plan)):
+        for block, size, what, is_free in events:
+            action = "free_completed" if is_free else "alloc"
+            frames = [{"filename": plan.model.name, "line": stage, "name": what}]
+            event = {"action": action, "addr": block, "size": round(size), "stream": 0}
+            traces[stage].append(event | {"frames": frames})
+    with writing(Path(path)) as stream:
+        stream.write(json.dumps({"segments": [], "device_traces": traces}).encode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -394,12 +394,10 @@ def _layer_runs(workload: Workload, program: Program, layers: int) -> list[Run]:
 
 
 def _check_count(program: Program, runs: Sequence[Run], layers: int) -> None:
-    """Refuse a number that is off by one: more launches are in units of one fewer, or more.
-
-    Updates of weights come in batches, many runs of few launches that may be one more than layers.
-    """
+    """Refuse a number that is off by one: more launches are in units of one fewer, or more."""
     if layers < _ENDS:
         return
+    # Not more runs: updates of weights are many of few launches, perhaps one more than layers.
     exact = {
         count: sum(len(run) * run.period for run in runs if not len(run) % count)
         for count in (layers, layers - 1, layers + 1)

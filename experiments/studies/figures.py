@@ -25,12 +25,11 @@ from functools import cached_property, partial
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments.priors.errors import WITHIN_95
 from experiments.studies.constraints import Formula
 from experiments.studies.placed import Move, Placed, Served
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import StudyError
 from simulator.support.quantities import format_quantity
 from topologies import Cluster, place, resource_values
@@ -315,9 +314,6 @@ def number_at(jobs: Sequence[Job], name: str) -> float:
         elif first != "plan" and name in (values := resource_values(job.cluster)):
             return float(values[name])
     raise StudyError(f"{name} is not a number of this point")
-
-
-Mask = NDArray[np.bool_]
 
 
 def pareto(values: Floats) -> Mask:

@@ -16,6 +16,7 @@ Other columns are not read.
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -303,13 +304,8 @@ def points_of(
     A point whose recording cannot be used is a row with the reason, without cluster. The step that
     a recording took on its own network may stand in any row.
     """
-
-    def recording(point: MeasuredPoint) -> tuple[Path, str | Path]:
-        return point.trace, point.cluster
-
-    unchanged = {
-        recording(point): point.measured for point in reversed(points) if point.change is None
-    }
+    recording = attrgetter("trace", "cluster")
+    unchanged = {recording(row): row.measured for row in reversed(points) if row.change is None}
     for which, same in groupby(points, key=recording):
         yield from _of_recording(list(same), unchanged.get(which), settings, watch)
 

@@ -422,8 +422,7 @@ def _renumbered(
 ) -> Contracted:
     """Renumber the remaining points in topological order, and sort the edges by target.
 
-    Parallel edges are adjacent before, and stay so. The ends of steps come last: nothing waits for
-    them.
+    Parallel edges stay adjacent. The ends of steps come last: nothing waits for them.
     """
     begin = len(order) - 1 - steps
     used = np.zeros(len(order), dtype=np.bool_)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calls import UNKNOWN, CallRow, Calls, Group
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import TraceError, WorkloadError
 from simulator.support.quantities import format_quantity
 from simulator.workload import Edges, What, Workload, unawaited
@@ -42,8 +42,6 @@ from traces.core.loaded import CONTRADICTED, EXPLAINED, Coverage, Loaded
 from traces.core.rank_graph import UNKNOWN_GROUP, LocalOp, RankGraph
 from traces.matching.lane_order import LOOSE, LaneGraph, awaited, before_on_lane, with_lanes
 from traces.matching.match import Matching, match
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

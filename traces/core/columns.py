@@ -7,8 +7,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.support.arrays import Floats, Ints, Longs
 from simulator.support.quantities import whole_of
-from traces.core.events import DeviceEvents, Floats, HostEvents, Ints, Longs
+from traces.core.events import DeviceEvents, HostEvents
 
 _Value = TypeVar("_Value")
 

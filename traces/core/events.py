@@ -15,11 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.support.arrays import Floats, Ints, Longs
 from simulator.support.errors import TraceError
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int32]
-Longs = NDArray[np.int64]
 
 
 class HostKind(IntEnum):

@@ -9,8 +9,9 @@ precision of the step (arXiv 2304.11277). Activations are counted along the sche
 allocator's cache is separate: no step is refused for it, but tools report it as reserved.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import count
 from typing import NamedTuple
 
 from simulator.support.quantities import bytes_per_element
@@ -25,7 +26,7 @@ from traces.generate.activations import (
 )
 from traces.generate.layers import ModelBlock, chunks, parameters_on_rank
 from traces.generate.model import GroupedAttention, LatentAttention, Parameters
-from traces.generate.parallelism import SCHEDULES, Pipeline, SlotKind
+from traces.generate.parallelism import SCHEDULES, Pipeline, Slot, SlotKind
 from traces.generate.plan import CUDA_RESERVE, GenerationPlan
 from traces.generate.run import OPTIMIZERS, MicroBatch, Serving, Training, micro_batch
 
@@ -192,7 +193,8 @@ def _training(
     parameters = [parameters_on_rank(block.block.held, batch) for block in blocks]
     trained = [parameters_on_rank(block.block.trained, batch) for block in blocks]
     states = _states(batch, run, parameters, trained)
-    peak = _peak(batch, run, stage, own_chunks)
+    slots = _slots(batch, run, stage, own_chunks)
+    peak = max((moment for slot in slots for moment in slot.moments), key=sum)
     return StageMemory(
         stage=stage,
         weights=states.weights,
@@ -277,10 +279,19 @@ class _ChunkBytes(NamedTuple):
     gradients: float
 
 
-def _peak(
+class _SlotBytes(NamedTuple):
+    """A slot of the schedule, its chunk, its moments in order, and what is gathered after it."""
+
+    slot: Slot
+    part: _ChunkBytes
+    moments: list[_PeakBytes]
+    gathered: float
+
+
+def _slots(
     batch: MicroBatch, run: Training, stage: int, own_chunks: Sequence[Sequence[_NumberedBlock]]
-) -> _PeakBytes:
-    """Return the memory of a rank besides its states at the peak of the schedule.
+) -> Iterator[_SlotBytes]:
+    """Walk through the schedule of a stage: a rank's memory besides its states.
 
     Every forward slot adds what its chunk keeps, every backward slot (that of the weights, if the
     two gradients are separate) frees it. Except GPipe's, schedules are periodic after the first
@@ -299,23 +310,84 @@ def _peak(
     blocks = [block for chunk in own_chunks for block in chunk]
     by_layer, by_head = _gathered(batch, run, blocks)
     begun: set[int] = set()
-    most = _PeakBytes(0.0, 0.0, 0.0)
     for slot in SCHEDULES[run.schedule](stage, Pipeline(p.pp, simulated, p.virtual)):
         part = parts[slot.chunk]
         if slot.kind is SlotKind.FORWARD:
             level += part.kept + part.stays
+            yield _SlotBytes(slot, part, [_PeakBytes(gathered, level, 0.0)], gathered)
             continue
         moments = [_PeakBytes(gathered + by_layer, level, part.layer)]
         if part.head is not None:
-            moments.append(_PeakBytes(gathered + by_head, level, part.head))
+            moments.insert(0, _PeakBytes(gathered + by_head, level, part.head))
         if whole and slot.chunk not in begun:
             begun.add(slot.chunk)
             gathered += part.gradients
             moments.append(_PeakBytes(gathered + by_layer, level - part.kept, part.layer))
-        most = max(most, *moments, key=sum)
+        yield _SlotBytes(slot, part, moments, gathered)
         if slot.kind in (SlotKind.BACKWARD, SlotKind.WEIGHT_GRADIENT):
             level -= part.kept
-    return most
+
+
+class MemoryEvent(NamedTuple):
+    """A rank allocates or frees a block of so many bytes, for ``what``."""
+
+    block: int
+    size: float
+    what: str
+    is_free: bool = False
+
+
+def memory_events(plan: GenerationPlan) -> tuple[list[MemoryEvent], ...]:
+    """Return what a rank of every pipeline stage allocates and frees in a step, in order.
+
+    What a chunk of layers keeps for a micro-batch is one block. Of periodic schedules the first
+    rounds stand for all. What is held at once reaches the total of :func:`memory_of`, and no more.
+    """
+    batch, run = micro_batch(plan.model, plan.parallelism, plan.run), plan.run
+    blocks = _numbered_blocks(chunks(batch))
+    stages = []
+    for memory in memory_of(plan):
+        held = {use: size for use, size in memory.parts.items() if use != "working"}
+        if isinstance(run, Training):
+            slots = list(
+                _slots(batch, run, memory.stage, blocks[memory.stage :: plan.parallelism.pp])
+            )
+            first = slots[0]
+            whole_step = first.moments[0].activations - first.part.kept - first.part.stays
+            changes = [held | {"gathered": 0.0, "activations": whole_step}]
+            changes += [change for slot in slots for change in _held_in(slot)]
+        else:
+            changes = [held | {"working": memory.working}, {"working": 0.0}]
+        stages.append(list(_events(changes)))
+    return tuple(stages)
+
+
+def _held_in(step: _SlotBytes) -> Iterator[dict[str, float]]:
+    """Yield the bytes of what changes in a slot, moment by moment."""
+    slot, part = step.slot, step.part
+    of = f"of micro-batch {slot.micro_batch}, chunk {slot.chunk}"
+    kept = f"activations {of}"
+    for moment in step.moments:
+        # Of what was kept is free what this moment has less of, and what its working memory lacks.
+        freed = step.moments[0].activations - moment.activations - min(moment.working, 0.0)
+        gathered = moment.gathered + min(part.kept - freed, 0.0)
+        yield {kept: part.kept - freed, "gathered": gathered, "working": moment.working}
+    is_over = slot.kind in (SlotKind.BACKWARD, SlotKind.WEIGHT_GRADIENT)
+    still = {kept: 0.0 if is_over else part.kept, f"outputs {of}": part.stays}
+    yield still | {"gathered": step.gathered, "working": 0.0}
+
+
+def _events(changes: Iterable[Mapping[str, float]]) -> Iterator[MemoryEvent]:
+    """Yield events of blocks by what they are for; another size is another block."""
+    held: dict[str, MemoryEvent] = {}
+    numbers = count(1)
+    for sizes in changes:
+        for what in [what for what in held if sizes.get(what, held[what].size) != held[what].size]:
+            yield held.pop(what)._replace(is_free=True)
+        for what, size in sizes.items():
+            if what not in held and size > 0:
+                held[what] = MemoryEvent(next(numbers), size, what)
+                yield held[what]
 
 
 def _chunk_bytes(batch: MicroBatch, run: Training, chunk: Sequence[_NumberedBlock]) -> _ChunkBytes:
@@ -381,7 +453,7 @@ def _gathered(
     gradients of one as they are computed and those of another as they are reduced, and, throughout
     the step, the root's weights, which are those of embedding and head, with the head's gradient.
     The head has only the last layer, which is not sharded again, and no layer's gradient. On a
-    pipeline all are whole throughout (:func:`_peak`), and none are temporary.
+    pipeline all are whole throughout (:func:`_slots`), and none are temporary.
     """
     zero, width = batch.parallelism.zero, _trained_bytes(batch)
     if zero == 2:

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from msgspec import Raw, Struct, field
 
+from simulator.support.arrays import Longs
 from simulator.support.errors import shown
-from traces.core.events import Longs
 
 LooseNumber = int | float | str | None
 

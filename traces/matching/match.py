@@ -17,14 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.shares import Shares
-from simulator.support.arrays import Floats, by_appearance
+from simulator.support.arrays import Floats, Mask, by_appearance
 from simulator.support.errors import TraceError
 from simulator.workload import What
 from traces.core.rank_graph import LinkedRank, LocalCall
 from traces.matching.pair_bytes import PairBytes, pair_bytes
 
 Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 Key = tuple[tuple[int, ...], str]
 """Ranks and label of a group."""
 

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.shares import Shares, of_bytes
+from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError
 from traces.core.rank_graph import LocalCall
 
-Floats = NDArray[np.float64]
 _SENT, _RECEIVED = "In split size", "Out split size"
 
 

@@ -19,8 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.analysis.metrics import union, united
+from simulator.support.arrays import Floats
 from simulator.workload import UNEXPLAINED_HOST, What
-from traces.core.events import Floats, HostKind, PythonCalls, RankTrace
+from traces.core.events import HostKind, PythonCalls, RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph, shortest_silence
 from traces.profiler.comms import Enclosing
 from traces.profiler.host_collectives import HostCollective, work_rows

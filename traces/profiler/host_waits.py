@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.support.arrays import Floats, Longs
 from simulator.workload import DATA_LOADER, What
-from traces.core.events import Floats, HostKind, Longs, RankTrace, names_with
+from traces.core.events import HostKind, RankTrace, names_with
 from traces.core.loaded import CONTRADICTED, EXPLAINED
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.device import DeviceOps

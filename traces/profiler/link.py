@@ -15,11 +15,12 @@ import numpy as np
 
 from simulator.analysis.phases import Phase
 from simulator.engine.next_step import with_advance
+from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError
 from simulator.support.quantities import format_quantity
 from simulator.workload import Workload
 from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
-from traces.core.events import Floats, HostKind, Job, JobHead, RankTrace, names_with
+from traces.core.events import HostKind, Job, JobHead, RankTrace, names_with
 from traces.core.files import uncollected
 from traces.core.loaded import LAUNCHES_ONLY, MEDIAN, Counters, Coverage, Loaded, Options, worst
 from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank, RankGraph, kind_of

@@ -7,13 +7,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
 from simulator.support.quantities import whole_of
 from simulator.workload import Repeats
 from traces.core.events import (
     DeviceEvents,
     HostKind,
-    Longs,
     ProfilerStep,
     RankHead,
     RankTrace,

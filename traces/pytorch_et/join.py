@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
 from simulator.support.input_files import HEAD, unpack
 from traces.core.comm_kernels import communicates
@@ -22,7 +23,6 @@ from traces.core.events import (
     CommRecord,
     HostKind,
     Job,
-    Longs,
     RankTrace,
     launch_rows,
     merged_record,

@@ -28,11 +28,12 @@ import msgspec
 import numpy as np
 from msgspec import Raw, Struct
 
+from simulator.support.arrays import Ints, Longs
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.input_files import tar_members, unpack
 from simulator.support.quantities import MOST_BYTES, bytes_per_element
 from traces.core.columns import ValueIndex
-from traces.core.events import CommRecord, Ints, Longs, ProcessGroup
+from traces.core.events import CommRecord, ProcessGroup
 from traces.core.files import is_execution_trace, is_tar
 from traces.core.loaded import Loaded
 from traces.core.rank_graph import kind_of

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
 from traces.core.columns import ValueIndex
-from traces.core.events import Longs
 from traces.core.gpu_exports.export import Export, IntColumns, Ranges
 
 COPY_NAMES = {

@@ -17,9 +17,9 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
 from traces.core.columns import ValueIndex
-from traces.core.events import Longs
 from traces.core.gpu_exports.database import Database
 from traces.core.gpu_exports.export import Export, IntColumns, looked_up
 from traces.rocm.columns import (
@@ -38,7 +38,6 @@ _COPY = "MEMORY_COPY_"
 _UNUSED = ("rocpd_pmc_event", "rocpd_memory_allocate", "rocpd_sample")
 _CALLS, _MARKS = "HIP_", "MARKER_"
 """Prefixes of the categories of HIP's calls and of marks (ROCTX)."""
-_TIMED = (*("start", "end", "pid", "tid"), "event_id")
 
 
 def read_rocpd(database: Database) -> Export:

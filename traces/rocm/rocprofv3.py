@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct, field
 
+from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
 from simulator.support.input_files import unpack
 from traces.core.columns import ValueIndex
-from traces.core.events import Longs
 from traces.core.files import uncollected
 from traces.core.gpu_exports.export import Export
 from traces.rocm.columns import COPY_NAMES, Recording, blocks_of, exported, joined, thread_number

@@ -255,6 +255,19 @@ def test_the_command_writes_a_plan_that_the_next_reads(tmp_path):
     assert json.loads(again.stdout)["simulated_step_s"] == told["simulated_step_s"]
 
 
+def test_memory_is_written_for_the_viewer_of_pytorch_or_with_its_plan(tmp_path):
+    words = ["generate", "llama-3.1-8b", "-c", CLUSTER, "--pp", "2", "--sequence", "512"]
+    for name in ("memory.json", "plan.yaml"):
+        answer = CliRunner().invoke(app, [*words, "--memory", "-w", str(tmp_path / name)])
+        assert answer.exit_code == 0, answer.output
+    (first, second) = json.loads((tmp_path / "memory.json").read_text())["device_traces"]
+    assert {event["action"] for event in first} == {"alloc", "free_completed"}
+    assert first[0]["frames"] == [{"filename": "llama-3.1-8b", "line": 0, "name": "weights"}]
+    assert second[0]["frames"][0]["line"] == 1
+    assert read_plan(tmp_path / "plan.yaml").parallelism.pp == 2
+    assert CliRunner().invoke(app, [*words, "-w", str(tmp_path / "plan.json")]).exit_code == 1
+
+
 @pytest.mark.parametrize("fold", [(), ("--fold",)])
 def test_the_plan_is_written_before_the_step_is_simulated(tmp_path, monkeypatch, fold):
     """A simulation that fails, or is interrupted, leaves the plan."""

@@ -3,7 +3,7 @@
 import csv
 import functools
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ from topologies import catalog, load_cluster
 from traces.generate.activations import head_activations, layer_activations, layer_tensors
 from traces.generate.kernel_times import KernelRates
 from traces.generate.layers import chunks, parameters_on_rank
-from traces.generate.memory import fullest, memory_of
+from traces.generate.memory import fullest, memory_events, memory_of
 from traces.generate.model import Experts, GroupedAttention, Model, load_model, parameters
 from traces.generate.parallelism import Parallelism
 from traces.generate.plan import DeviceMemory, GenerationPlan, RankRates, plan_text, read_plan
@@ -133,6 +133,30 @@ def test_more_recomputation_keeps_less(plan):
     ]
     assert kept == sorted(kept, reverse=True)
     assert kept[0] == pytest.approx(sum(tensor.size for tensor in layer_tensors(batch, 1, run)))
+
+
+@given(
+    plan=plans(),
+    zero=st.integers(0, 3),
+    schedule=st.sampled_from(["1f1b", "gpipe", "zb-h1"]),
+    framework=st.sampled_from(["megatron", "fsdp2"]),
+)
+def test_what_a_rank_holds_at_once_reaches_its_total_and_no_more(plan, zero, schedule, framework):
+    if plan.run.schedule != "interleaved":
+        plan = replace(plan, run=replace(plan.run, schedule=schedule, framework=framework))
+    plan = replace(plan, parallelism=replace(plan.parallelism, zero=zero))
+    for stage, events in zip(memory_of(plan), memory_events(plan), strict=True):
+        sizes = [-event.size if event.is_free else event.size for event in events]
+        assert max(accumulate(sizes)) == pytest.approx(stage.total)
+        allocated = [event.block for event in events if not event.is_free]
+        freed = [event.block for event in events if event.is_free]
+        assert len(set(allocated)) == len(allocated)
+        assert set(freed) < set(allocated)
+        assert len(set(freed)) == len(freed)
+        kept = {event.what for event in events if event.block not in freed}
+        states = {use for use, size in stage.parts.items() if size}
+        assert {"weights", "gradients", "optimiser"} & states <= kept
+        assert not [what for what in kept if what.startswith("activations of micro-batch")]
 
 
 @pytest.mark.parametrize(("pp", "count"), [(2, 8), (4, 8), (8, 4), (8, 32)])

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
 from simulator.support.input_files import PACKED, head_of, open_file, reason_of, unpack, unpack_into
-from traces.core.events import Longs
 from traces.core.files import SQLITE, files_in, is_parquet, parquet_names, parquet_table
 from traces.core.gpu_exports.export import IntColumns
 

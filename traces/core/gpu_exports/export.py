@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.core.events import Longs
+from simulator.support.arrays import Longs
 
 
 class IntColumns:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
-from traces.core.events import HostKind, Job, Longs, ProfilerStep, RankTrace, Skipped
+from traces.core.events import HostKind, Job, ProfilerStep, RankTrace, Skipped
 from traces.core.files import files_in
 from traces.core.gpu_exports.communicators import common_part, with_groups
 from traces.core.gpu_exports.database import beginning_of

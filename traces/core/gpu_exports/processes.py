@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from simulator.support.arrays import Longs
 from traces.core.comm_kernels import communicates
-from traces.core.events import NAMED, CommRecord, Longs
+from traces.core.events import NAMED, CommRecord
 from traces.core.gpu_exports.export import Export
 
 _WORK = re.compile(

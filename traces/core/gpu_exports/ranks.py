@@ -15,15 +15,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.support.arrays import Floats, Longs
 from traces.core.comm_kernels import communicates
 from traces.core.events import (
     CommRecord,
     DeviceEvents,
-    Floats,
     HostEvents,
     HostKind,
     LinkSamples,
-    Longs,
     ProcessGroup,
     RankTrace,
     SyncEvent,

@@ -64,7 +64,7 @@ def convert(
         str | None,
         typer.Option(
             "--from",
-            **choice(names_in("traces.load", "format_names")),
+            **choice(names_in("traces.load:format_names")),
             show_default="by content",
             help="Format of the source.",
         ),

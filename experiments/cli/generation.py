@@ -83,7 +83,7 @@ _PLAN: Options = {
         "The framework, with its measured kernels, host times and overlap: megatron, "
         "deepspeed, nemo, fsdp2, composer, maxtext, vllm; none: a roofline.",
         default="none",
-        **choice(names_in("traces.generate.framework", "FRAMEWORKS")),
+        **choice(names_in("traces.generate.framework:FRAMEWORKS")),
     ),
     "attention": _of_model(Attention, "Whether scores stay on the chip.", default="flash"),
     "fused": _of_kernels(
@@ -108,7 +108,7 @@ _PLAN: Options = {
         str,
         "The optimiser, which decides the memory per parameter.",
         default="adam",
-        **choice(names_in("traces.generate.run", "OPTIMIZERS")),
+        **choice(names_in("traces.generate.run:OPTIMIZERS")),
     ),
     "lora_rank": _of_model(
         int, "Rank of adapters trained beside frozen weights; 0: none.", default=0, min=0
@@ -123,7 +123,7 @@ _PLAN: Options = {
         str,
         "gpipe, 1f1b, interleaved, zb-h1.",
         show_default="1f1b or interleaved",
-        **choice(names_in("traces.generate.parallelism", "SCHEDULES")),
+        **choice(names_in("traces.generate.parallelism:SCHEDULES")),
     ),
     "launch_time": _of_kernels(str, "Host time per op, such as '5 us'.", callback=quantity("s")),
     "compute_efficiency": _of_kernels(
@@ -167,7 +167,7 @@ _PLAN: Options = {
         str,
         "Print the file that starts the step, and simulate nothing: megatron, torchtitan, "
         "nemo, deepspeed, slurm.",
-        **choice(names_in("traces.generate.launch_files", "LAUNCHERS")),
+        **choice(names_in("traces.generate.launch_files:LAUNCHERS")),
     ),
 }
 

@@ -23,7 +23,7 @@ def schema(
     command: Annotated[
         str,
         typer.Argument(
-            autocompletion=completed(names_in("experiments.schemas.schema", "schema_names")),
+            autocompletion=completed(names_in("experiments.schemas.schema:schema_names")),
             help="utility, sweep, replay, …; of files: cluster, program, study_file.",
         ),
     ],

@@ -4,8 +4,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import partial, wraps
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
@@ -65,21 +65,21 @@ def choice(names: Names, former: Mapping[str, str] | None = None) -> dict[str, A
     return {"callback": check, "autocompletion": completed(names)}
 
 
-def names_in(module: str, name: str) -> Names:
-    """Return what looks names up in a module: a collection of them, or a function that has them."""
+def names_in(source: str) -> Names:
+    """Return what looks names up in ``module:name``: a collection, or a function that has one."""
 
     def names() -> Iterable[str]:
-        value = getattr(import_module(module), name)
+        value = resolve_name(source)
         return value() if callable(value) else value  # type: ignore[no-any-return]
 
     return names
 
 
-clusters = names_in("topologies", "catalog")
+clusters = names_in("topologies:catalog")
 """Names of the catalogue; a path of a file is none of them and completed by the shell."""
-kinds = names_in("simulator.calls", "KINDS")
-models = names_in("traces.generate.model", "model_names")
-transports = names_in("topologies.cluster.fabrics", "TRANSPORTS")
+kinds = names_in("simulator.calls:KINDS")
+models = names_in("traces.generate.model:model_names")
+transports = names_in("topologies.cluster.fabrics:TRANSPORTS")
 
 
 def topologies() -> Iterable[str]:
@@ -371,13 +371,13 @@ _SETTINGS: Options = {
         "flow: calls share links; simpy: the same model as SimPy processes, for small cases; "
         "analytic: no contention.",
         default="flow",
-        **choice(names_in("simulator.engine.simulate", "ENGINES"), FORMER_ENGINES),
+        **choice(names_in("simulator.engine.simulate:ENGINES"), FORMER_ENGINES),
     ),
     "collective_cost": _of_simulation(
         str,
         "model: from the cluster's links; calibrated: fitted to the trace; trace: its own.",
         default="model",
-        **choice(names_in("experiments.calibration.calibration", "COLLECTIVE_COSTS")),
+        **choice(names_in("experiments.calibration.calibration:COLLECTIVE_COSTS")),
     ),
     "nodes": _of_simulation(
         int, "Spread the ranks evenly over N nodes.", min=1, show_default="fill"

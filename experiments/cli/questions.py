@@ -445,7 +445,7 @@ _PLACEMENT: Options = {
         str,
         "packed, striped, random, or a file: CSV (job,rank,seat) or YAML (job: 0-7,16).",
         default="packed",
-        autocompletion=completed(names_in("experiments.scenario.seating", "PLACEMENTS")),
+        autocompletion=completed(names_in("experiments.scenario.seating:PLACEMENTS")),
     ),
     "place_on": _of_placement(
         int, "Number of nodes to use.", min=1, metavar="N", show_default="as few as hold all"

@@ -46,7 +46,7 @@ _DEPLOYMENT: Options = {
         str,
         "Serving engine.",
         default="vllm",
-        **choice(names_in("simulator.serving.engines", "engine_names")),
+        **choice(names_in("simulator.serving.engines:engine_names")),
     ),
     "version": _of_engine(
         str, "Such as 0.19.0.", "--engine-version", default="", show_default="newest"
@@ -92,7 +92,7 @@ _DEPLOYMENT: Options = {
         str,
         "Which instance gets a request.",
         default="least-load",
-        **choice(names_in("simulator.serving.loop", "ROUTERS")),
+        **choice(names_in("simulator.serving.loop:ROUTERS")),
     ),
     "prefix_cache": _of_instances(
         bool, "Reuse the KV cache of prompts that begin with the same tokens.", default=True

@@ -41,7 +41,7 @@ _OPTIONS: Options = {
         str,
         "Read all sources as tables of this kind.",
         "--as",
-        **options.choice(options.names_in("experiments.validation.tables", "KINDS")),
+        **options.choice(options.names_in("experiments.validation.tables:KINDS")),
         show_default="by the columns of the file",
     ),
     "predict": option(

@@ -447,9 +447,9 @@ def max_min_rates(
         lowest = level.min()
         full = level <= lowest * (1 + _EQUAL)
         at_full = active & full[link]
-        stopped = np.unique(owner[at_full])
+        stopped = owner[at_full]  # once for each of a load's full links
         rates[stopped] = lowest
-        holds[owner[at_full]] = used[link[at_full]]
+        holds[stopped] = used[link[at_full]]
         free[stopped] = False
         now_fixed = active & ~free[owner]
         taken += np.bincount(

@@ -75,11 +75,6 @@ over NVLink), and so are ``peer_channels``: channels over ranks, at least one. `
 fitted; 4 RTX PRO 6000 reach by all-to-all the rate of their host memory, 24.3 of 25 GB/s each."""
 
 
-def local_link(technology: str) -> LocalLink:
-    """Return the constants of a link technology such as ``pcie4``; NVLink's for any other."""
-    return PCI if technology.startswith("pcie") else NVLINK
-
-
 NET_STEP = {"LL": 2.7 * MICRO, "LL128": 4.0 * MICRO, "Simple": 14.0 * MICRO}
 """Hardware latency of a ring's step between NICs (s), by protocol, as the tuner chooses by."""
 NET_TREE_STEP = {"LL": 5.0 * MICRO, "LL128": 8.5 * MICRO, "Simple": 14.0 * MICRO}

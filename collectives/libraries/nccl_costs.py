@@ -100,7 +100,7 @@ class Case:
     @cached_property
     def link(self) -> LocalLink:
         """Constants of the links inside a domain."""
-        return tables.local_link(self.machine.link)
+        return tables.PCI if self.machine.link.startswith("pcie") else tables.NVLINK
 
     @property
     def channels(self) -> int:

@@ -212,10 +212,6 @@ class _NewJob:
         number = self.pipeline.rank
         return tuple(sorted(number(s, c, self.stages) for s, row in members.items() for c in row))
 
-    def is_of_one_stage(self, group: Group) -> bool:
-        """Whether all ranks of a group are on one stage."""
-        return len({self.stage_of[rank] for rank in group.ranks}) == 1
-
     def call(self, rank: int, ranks: tuple[int, ...], row: CallRow, label: str) -> int:
         """Return the next call of a rank in a group, the same for all of its members."""
         group = self.builder.group(ranks, label)
@@ -361,7 +357,8 @@ class _NewRank:
         ranks = self.job.group(view.group, self.stage)
         if ranks is None:
             return None
-        of_weights = share is not None and self.job.is_of_one_stage(view.group)
+        stages = {self.job.stage_of[rank] for rank in view.group.ranks}
+        of_weights = share is not None and len(stages) == 1
         row = CallRow(
             view.kind,
             group=0,

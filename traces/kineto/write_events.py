@@ -242,7 +242,7 @@ class RankEvents:
         makings: list[tuple[int, int, _OpEvents]] = []
         for number, thread in enumerate(program.threads):
             spans = [step.span(host.op) for host in thread.host]
-            calls = lay_calls(thread, spans, step.rank_end(self.rank))
+            calls = lay_calls(thread, spans, int(step.end[step.workload.rank == self.rank].max()))
             if number == 0:
                 self._thread = thread.thread
                 # All threads are in the step.

@@ -416,10 +416,6 @@ class StepTimes:
         """Start and end of an op."""
         return int(self.start[op]), int(self.end[op])
 
-    def rank_end(self, rank: int) -> int:
-        """Return the end of the rank's last op."""
-        return int(self.end[self.workload.rank == rank].max())
-
 
 _BEFORE = 1_000_000
 _BETWEEN = 10_000

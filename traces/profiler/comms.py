@@ -307,10 +307,6 @@ class Enclosing:
         first, last = bisect_right(starts, after), bisect_left(starts, before)
         return [span for span in self._spans.get(thread, [])[first:last] if span.end < before]
 
-    def records_of(self, span: CommSpan) -> list[CommRecord]:
-        """Return the records of a call: ``record_param_comms``, then inner to outer."""
-        return [self.trace.comms[span.comms[event]] for event in span.order]
-
     def operator(self, thread: int, time: float) -> str | None:
         """Return the name of the outermost operator of a thread at a time."""
         starts, ends, names = self._operators.get(thread, ([], [], []))

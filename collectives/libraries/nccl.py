@@ -17,7 +17,6 @@ size a ring is therefore assumed to cost at least as much as the tree at that si
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import permutations
 from math import inf
 
@@ -193,11 +192,13 @@ def _collnet_offers(case: Case) -> list[Offer]:
         forms.append("direct")
     if case.machine.in_network and case.tuning.nvls is not None and case.local > 1:
         forms.append("switch")
-    make = partial(tree.collnet_all_reduce, case.grid, paths=case.paths)
-    return [
-        in_fabric(case, case.schedule(f"collnet {form}", partial(make, form)), form)
-        for form in forms
-    ]
+    return [in_fabric(case, _collnet_schedule(case, form), form) for form in forms]
+
+
+def _collnet_schedule(case: Case, form: str) -> Schedule:
+    return case.schedule(
+        f"collnet {form}", lambda: tree.collnet_all_reduce(case.grid, form, case.paths)
+    )
 
 
 def _forced(case: Case, algorithm: str) -> list[Offer]:

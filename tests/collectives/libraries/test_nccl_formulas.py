@@ -253,7 +253,7 @@ def test_trees_of_switches_wait_for_their_nics_or_their_first_chunks(seed, gener
     worked = Worked(seed, kind="all_reduce", shapes=shapes, link="nvlink", generation=generation)
     (offer,) = nccl._offers(worked.case, "nvls_tree")
     wire = worked.case.wire(offer.schedule, pipelined=True)
-    inside = wire.on(worked.case.topology, SCALE_UP) / (worked.own["nvls"] * 0.793)
+    inside = wire.on(worked.case.links.graph, SCALE_UP) / (worked.own["nvls"] * 0.793)
     slowest = max(inside, wire.per_byte)
     hops, heads = 2 * ceil(log2(worked.nodes)), 16 * worked.local
     chunk = (64 if worked.nodes >= 4 else 128) * KIB
@@ -279,7 +279,7 @@ def test_collnet_takes_its_latencies_and_the_share_of_the_wire(seed, form):
     wire = worked.case.wire(offer.schedule, pipelined=True)
     per_byte = wire.per_byte / 0.85
     if form == "switch":
-        inside = wire.on(worked.case.topology, SCALE_UP) / (worked.own["nvls"] * 0.793)
+        inside = wire.on(worked.case.links.graph, SCALE_UP) / (worked.own["nvls"] * 0.793)
         per_byte = max(inside, per_byte)
     steps = {
         "chain": 2 * (worked.local - 1) * (2.8 - 0.6),

@@ -111,17 +111,20 @@ def as_logged(deployment: Deployment, log: Path) -> Deployment:
     tpot = (ends - starts)[several] / (requests.output[several] - 1)
     if np.isnan(ends - starts).any():
         raise TraceError(f"{log}: a request has no first_token_ts or no last_token_ts")
-    host = deployment.engine.host
+    host, off = deployment.engine.host, math.inf
+    kernels, ttft = host.kernels, 0.0
     for _ in range(_FITTINGS):
-        scaled = replace(deployment, engine=replace(deployment.engine, host=host))
-        run = serve(Instances(deployment=scaled), requests)
+        scaled = replace(deployment.engine, host=host._replace(kernels=kernels))
+        run = serve(Instances(deployment=replace(deployment, engine=scaled)), requests)
         ratio = float(tpot.mean() / run.tpot[several].mean())
-        if abs(ratio - 1) < _FITTED:
+        if abs(ratio - 1) < off:
+            off, host, ttft = abs(ratio - 1), scaled.host, float(run.ttft.mean())
+        if off < _FITTED:
             break
-        host = host._replace(kernels=host.kernels * ratio)
+        kernels *= ratio
     factor = host.kernels / deployment.engine.host.kernels
-    _check_factor(deployment, factor if abs(ratio - 1) < _FITTED else math.inf, str(log), "tokens")
-    first = max(0.0, host.first + float((starts - requests.arrival).mean() - run.ttft.mean()))
+    _check_factor(deployment, factor if off < _NEAR else math.inf, str(log), "tokens")
+    first = max(0.0, host.first + float((starts - requests.arrival).mean()) - ttft)
     engine = replace(deployment.engine, host=host._replace(first=first))
     return replace(deployment, engine=engine, logged=str(log))
 
@@ -163,5 +166,6 @@ def _check_factor(deployment: Deployment, factor: float, source: str, what: str)
         )
 
 
-_FITTINGS, _FITTED, _FARTHEST = 12, 0.002, 3.0
-"""Runs in which the factor of kernels is found, to which part, and how far it may be from 1."""
+_FITTINGS, _FITTED, _NEAR, _FARTHEST = 12, 0.002, 0.02, 3.0
+"""Runs in which the factor of kernels is found, to which part, or, where TPOT jumps because other
+requests meet in a batch, at least to which; and how far it may be from 1."""

@@ -115,13 +115,19 @@ def check_lengths(model: Model, requests: Requests) -> None:
         )
 
 
-def prefixes_of(prompt: Longs, hashes: Hashes) -> Prefixes:
-    """Return the full units of prompts: engines cache no partial block."""
+def prefixes_of(prompt: Longs, hashes: Hashes, adapter: Longs | None = None) -> Prefixes:
+    """Return the full units of prompts: engines cache no partial block.
+
+    Those of requests with different adapters are different (vLLM, ``v1/core/kv_cache_utils.py``).
+    """
     full = prompt // hashes.tokens
     begins = np.repeat(hashes.offset[:-1], full)
     offset = offsets(full)
     entries = begins + np.arange(offset[-1]) - np.repeat(offset[:-1], full)
     _, units = np.unique(hashes.ids[entries], return_inverse=True)
+    if adapter is not None:
+        mixed = units * (adapter.max() + 2) + np.repeat(adapter, full)
+        _, units = np.unique(mixed, return_inverse=True)
     return Prefixes(offset, np.ascontiguousarray(units, dtype=np.int64))
 
 

@@ -404,7 +404,7 @@ def _run_of(
         max(1, client.poll),
         int(first_chunk == "iterations"),
     )
-    prefixes = None if hashes is None else prefixes_of(columns.prompt, hashes)
+    prefixes = None if hashes is None else prefixes_of(columns.prompt, hashes, columns.adapter)
     state = run_state(columns, fleet, asks, prefixes, switches(instances.outages))
     if instances.patience:
         state.states["needs"] = _to_first_token(fleet.first, state.states["prompt"])

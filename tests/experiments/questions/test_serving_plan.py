@@ -173,6 +173,17 @@ def test_adapters_beyond_those_that_fit_are_loaded_over_pcie_and_wait_for_their_
         run(max_loras=1)
 
 
+def test_prompts_that_begin_alike_share_nothing_if_their_adapters_differ():
+    load, plan = hashed(families=1, count=4), serving_plan(model="llama-3.1-8b", rate="1/s")
+    adapted = plan.with_fields({"adapters": "2 of rank 8"})
+    runs = [
+        serve(instances_of(adapted, "hgx-h100"), replace(load, adapter=np.array(numbers)))
+        for numbers in ([0, 0, 1, 1], [0, 0, 0, -1])
+    ]
+    found = [(run.found > 0).tolist() for run in runs]
+    assert found == [[False, True, False, True], [False, True, True, False]]
+
+
 def test_adapters_of_experts_are_refused():
     with pytest.raises(TwofoldError, match="only for dense models"):
         instances_of(

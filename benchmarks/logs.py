@@ -4,8 +4,9 @@
 of them, 10, 25 and 50 %) calibrates the catalogue's nearest cluster as ``calibrate --logs`` does,
 and the other rows are predicted: medians over seeds of the median and 90th percentile of the
 error, by the catalogue and calibrated, and in how many seeds the calibrated median was the worse.
-``between`` is what interpolation between the next smaller and the next larger size of the same
-kind, ranks and version is off at the 90th percentile, all other rows known: no smooth model of a
+Two columns are what a machine's rows are off each other, median and 90th percentile: ``between``,
+interpolation between the next smaller and the next larger size of the same kind, ranks and version,
+all other rows known, and ``again``, the same call by another version of the library. No model of a
 quarter of the rows does better. ``--parts``: what calls of some sizes, or of one kind, make of all
 others: sizes from 512 KiB to 64 MiB, up to and from 1 MiB, all-reduces from 8 MiB, and six sizes of
 one kind on the largest node that was timed. ``--part 0.25 --system polaris``: one of the curves'
@@ -56,16 +57,19 @@ MEDIAN, P90 = 6.0, 22.0
 QUARTER = 0.25
 
 
-def rows_of(table: pd.DataFrame, system: str) -> list[MeasuredCall]:
-    """Return the rows of a system as calls of a log."""
+def _own_rows(table: pd.DataFrame, system: str) -> pd.DataFrame:
     own = table[(table.system == system) & (table.size_bytes > 0)]
     own = own[~own.setting.fillna("").str.contains(NOT_NCCL)]
-    own = own[(own.collective != "all_to_all") | (own.gpus <= MOST_PEERS)]
+    return own[(own.collective != "all_to_all") | (own.gpus <= MOST_PEERS)]
+
+
+def rows_of(table: pd.DataFrame, system: str) -> list[MeasuredCall]:
+    """Return the rows of a system as calls of a log."""
     return [
         MeasuredCall(
             row.collective, row.gpus, row.nodes, row.size_bytes, 1e-6 * row.time_us, system
         )
-        for row in own.itertuples()
+        for row in _own_rows(table, system).itertuples()
     ]
 
 
@@ -119,16 +123,33 @@ def medians(calls: Sequence[ModelledCall], cluster: Cluster, part: float, seeds:
     )
 
 
-def between(table: pd.DataFrame, system: str) -> float:
-    """Error (%) of rows interpolated between their neighbours in size, at the 90th percentile."""
-    own = table[(table.system == system) & (table.size_bytes > 0)]
+_CALL = ["collective", "nodes", "gpus"]
+
+
+def between(table: pd.DataFrame, system: str) -> Floats:
+    """Errors (%) of rows interpolated between their neighbours in size."""
     off: list[float] = []
-    for _, curve in own.groupby(["collective", "nodes", "gpus", "setting"], dropna=False):
+    for _, curve in _own_rows(table, system).groupby([*_CALL, "setting"], dropna=False):
         times = curve.groupby("size_bytes").time_us.median()
         x, y = np.log(times.index.to_numpy(dtype=float)), np.log(times.to_numpy())
         share = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])
         off += np.abs(y[1:-1] - (1 - share) * y[:-2] - share * y[2:]).tolist()
-    return float(100 * np.expm1(np.quantile(off, 0.9)))
+    return 100 * np.expm1(np.array(off))
+
+
+def again(table: pd.DataFrame, system: str) -> Floats:
+    """Errors (%) of rows that the same calls by other versions predict, by their geometric mean."""
+    own = _own_rows(table, system)
+    logs = np.log(own.time_us)
+    same = logs.groupby([own[name] for name in (*_CALL, "size_bytes")])
+    others = same.transform("size") - 1
+    off = (logs - (same.transform("sum") - logs) / others.clip(lower=1)).abs()
+    return np.asarray(100 * np.expm1(off[others > 0]), dtype=np.float64)
+
+
+def _two(errors_pct: Floats) -> str:
+    quantiles = np.quantile(errors_pct, (0.5, 0.9)) if len(errors_pct) else ()
+    return ", ".join(f"{error:.1f}" for error in quantiles)
 
 
 FEW, KINDS = 6, ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -197,19 +218,18 @@ def main(
     for name in system or NEAREST:  # each is printed when it is done: all take minutes
         shown = Table(
             *("system", "rows", "known", "median before", "after", "90th pct before", "after"),
-            *("seeds worse", "between", "kept"),
+            *("seeds worse", "between", "again", "kept"),
         )
-        base, rows = nearest(name), rows_of(table, name)
-        calls = modelled_rows(rows, base)
+        base, calls = nearest(name), modelled_rows(rows_of(table, name), nearest(name))
         for known in part or PARTS:
             by_seed = medians(calls, base, known, seeds)
             before, after, p90_before, p90 = np.median(by_seed, axis=0).tolist()
             kept = after <= before + 1e-9 and (known != QUARTER or (after <= MEDIAN and p90 <= P90))
             shown.add_row(
-                *(name, str(len(rows)), f"{known:g}" if known >= 1 else f"{100 * known:.0f} %"),
+                *(name, str(len(calls)), f"{known:g}" if known >= 1 else f"{100 * known:.0f} %"),
                 *(f"{before:.1f}", f"{after:.1f}", f"{p90_before:.1f}", f"{p90:.1f}"),
                 f"{int((by_seed[:, 1] > by_seed[:, 0] + 1e-9).sum())} of {seeds}",
-                f"{between(table, name):.1f}" if known == QUARTER else "",
+                *(_two(rows(table, name)) if known == QUARTER else "" for rows in (between, again)),
                 "yes" if kept else "no",
             )
         console.print(shown)

@@ -2,8 +2,9 @@
 
 A table may have any version's columns: ``size count type [redop] [root]``, then ``time algbw busbw
 error`` (or ``#wrong``, and any further columns of a version) once for out-of-place and once for
-in-place. The out-of-place call is read, or the in-place one if it is the only one. A file may
-contain several runs, and other output of a job.
+in-place. The out-of-place call is read, or the in-place one if it is the only one. ``#wrong``
+counts wrong elements, ``error`` of older versions is the largest deviation, of which a little is
+rounding. A file may contain several runs, and other output of a job.
 
 Sources: NVIDIA/nccl-tests src/common.cu and src/util.cu (2.0 to 2.17), ROCm/rccl-tests.
 """
@@ -57,6 +58,7 @@ _CONFIG = re.compile(
 )
 _STEP = re.compile(r"step:\s*(\d{1,18})\((\w+)\)")
 _AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*(\S+)")
+_FAILED = re.compile(r"#?\s*(Out of bounds values|Bitwise mismatches)\s*:\s*(\d{1,18}) FAILED")
 _LIBRARY_CODE = re.compile(r"\bnccl-library=(\d{5})\b")
 """NCCL_VERSION_CODE from 2.9 on: 10000 major + 100 minor + patch (nccl.h)."""
 _LIBRARY_VERSION = re.compile(r"\b[NR]CCL version\s*:?\s*(\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)")
@@ -66,6 +68,8 @@ _ELEMENT_BYTES = {
     **{"double": 8, "int64": 8, "uint64": 8},
 }
 """Bytes per element by nccl-tests' names of types; others are not checked."""
+_TOLERANCE = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
+"""Deviation up to which a result is right (DeltaMaxValue of nccl-tests 2.0 to 2.11)."""
 _ROUNDING = 0.02
 """Relative rounding of a printed bandwidth: two decimals, and three digits of the time."""
 _MEAN_ROUNDING = 0.005
@@ -92,16 +96,26 @@ class _Run:
     step: tuple[float, str] | None = None
     rows: "list[_Row]" = field(default_factory=list)
     average: float | None = None
+    failures: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Timing:
-    """Columns of a call out of place or in place: bandwidths in B/s, NaN if not given."""
+    """Columns of a call out of place or in place: bandwidths in B/s, NaN if not given.
+
+    ``wrong`` is the cell of the check, ``most`` the value up to which the result is right.
+    """
 
     time: float
     algbw: float
     busbw: float
     wrong: str
+    most: float = 0.0
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the check failed; RCCL marks that with an asterisk."""
+        return self.wrong.endswith("*") or number(self.wrong) > self.most
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +254,8 @@ def _read_line(run: _Run, line: str, location: str) -> None:
     words = line.split()
     if average := _AVERAGE.match(line.strip()):
         run.average = number(average[1])
+    elif failed := _FAILED.match(line.strip()):
+        run.failures.append(f"{location}: the run failed its own check: {failed[1]}: {failed[2]}")
     elif words[:1] in (["#"], ["#(B)"], ["(B)"]) and "(elements)" in words:
         units = [word.strip("()") for word in words if word.strip("()") in SECONDS]
         run.unit = SECONDS[units[0]] if units else run.unit
@@ -267,7 +283,7 @@ def _row(run: _Run, words: Sequence[str], location: str) -> _Row:
         shortfall = f"{len(words)} of {2 * width + first} columns"
         raise TraceError(f"{location}: the row ends early ({shortfall}): is the table truncated?")
     timings = [
-        _timing(dict(zip(group, rest[start:], strict=False)), run.unit, location)
+        _timing(dict(zip(group, rest[start:], strict=False)), run.unit, location, dtype)
         for group, start in zip(groups, range(0, cell_count, width), strict=False)
     ]
     out_of_place, in_place = timings if len(timings) == 2 else (None, timings[0])
@@ -281,13 +297,14 @@ def _is_integer(text: str) -> bool:
     return re.fullmatch(r"-?[0-9]{1,9}", text) is not None
 
 
-def _timing(cells: Mapping[str, str], unit: float, location: str) -> _Timing:
-    wrong = next((cells[name] for name in ("#wrong", "error", "res") if name in cells), "")
+def _timing(cells: Mapping[str, str], unit: float, location: str, dtype: str) -> _Timing:
+    check = next((name for name in ("#wrong", "error", "res") if name in cells), "")
+    most = 0.0 if check == "#wrong" else _TOLERANCE.get(dtype, 0.0)
     time = number(cells["time"])
     if math.isnan(time):
         raise TraceError(f"{location}: time: {shown(cells['time'])} is not a time")
     algbw, bus = (GIGA * number(cells.get(name, "nan")) for name in ("algbw", "busbw"))
-    return _Timing(time * unit, algbw, bus, wrong)
+    return _Timing(time * unit, algbw, bus, cells.get(check, ""), most)
 
 
 def _json_runs(text: str, path: str) -> list[_Run]:
@@ -310,6 +327,11 @@ def _json_runs(text: str, path: str) -> list[_Run]:
             run.rows.append(_json_row(row, f"{path}, result {count}"))
         average = document.get("average_bus_bandwidth")
         run.average = number(str(average["bandwidth"])) if isinstance(average, dict) else None
+        for name in ("out_of_bounds", "bitwise_mismatches"):
+            check = document.get(name)
+            if isinstance(check, dict) and check.get("okay") is False:
+                what = f"{name.capitalize().replace('_', ' ')}: {shown(check.get('count'))}"
+                run.failures.append(f"{path}: the run failed its own check: {what}")
         runs.append(run)
     return runs
 
@@ -343,7 +365,9 @@ def _json_row(row: Mapping[str, Any], location: str) -> _Row:
         renamed_cells = {
             key: "N/A" if value == "None" else value for key, value in renamed_cells.items()
         }
-        timings.append(_timing(renamed_cells, MICRO, location) if "time" in renamed_cells else None)
+        timings.append(
+            _timing(renamed_cells, MICRO, location, "") if "time" in renamed_cells else None
+        )
     if timings == [None, None]:
         raise TraceError(f"{location}: neither out_of_place nor in_place has a time")
     root = str(row.get("root", "")).strip()
@@ -360,6 +384,7 @@ def _json_row(row: Mapping[str, Any], location: str) -> _Row:
 
 def _calls(run: _Run, layout: Layout, notes: list[str]) -> Iterator[MeasuredCall]:
     """Check a run as a whole, and yield its calls."""
+    notes += run.failures
     if not run.rows:
         notes.append(f"{run.location}: a run without rows is left out: did it fail?")
         return
@@ -376,8 +401,7 @@ def _calls(run: _Run, layout: Layout, notes: list[str]) -> Iterator[MeasuredCall
         if not row.size:
             continue
         _check_row(row, kind, ranks)
-        wrong = number(row.timing.wrong)
-        if wrong > 0:
+        if row.timing.is_wrong:
             notes.append(f"{run.location}: rows with wrong results are left out")
             continue
         if kind == "send_receive" and ranks > 2:

@@ -180,7 +180,8 @@ class Tuning:
     rates of all channels in grouped sends, including a rank's own block, up to ``P2P_FEW`` and
     beyond (B/s; fitted), ``sends_share`` the largest share of the wire in such sends (the links'
     figure if None; fitted). ``channels`` are those of a communicator on NVSwitch. ``step`` is the
-    time of a step of LL beyond the wire (s; fitted), ``simple_step`` the hardware latency of a step
+    time of a step of LL beyond the wire (s; fitted), ``tree_hop`` what a hop of trees between nodes
+    takes besides (s), ``simple_step`` the hardware latency of a step
     of Simple over NVLink (s; NCCL's figure; fitted on Blackwell and Ampere), ``ll128`` the share of
     NVLink that rings by LL128 reach inside a domain (the tuner's figure if None; Ampere's fitted
     with ``simple_step`` to every second size of 2, 4 and 8 A100). ``nvls`` is nvlsEfficiency, None
@@ -200,6 +201,7 @@ class Tuning:
     sends_share: float | None = None
     channels: int = 24
     step: float = 0.2 * MICRO
+    tree_hop: float = 0.0
     simple_step: float = NVLINK.steps["Simple"]
     ll128: float | None = None
     nvls: float | None = None
@@ -253,6 +255,14 @@ channels are assumed to scale with links of twice Blackwell's bandwidth; no figu
 
 BLACKWELL_CHANNEL = {"2.28": 73.4 * GIGA, "2.29": 34.5 * GIGA}
 """perChMaxRingLL128Bws of Blackwell in versions that differ."""
+
+FASTER_TREES, OLD_TREE_HOP = (2, 21), 1.5 * MICRO
+"""Version from which on trees between nodes are faster, and what a hop took longer before (s).
+Fitted to all-reduces of up to 1 KiB on eight nodes of Polaris, timed on one day with NCCL 2.18 and
+2.21: 46 and 38 us of 8 B (github argonne-lcf/alcf-nccl-tests). Held out: 22 and 20 us on two nodes
+there; 62 and 77 us of 16 B and 4 KiB on 16 nodes of H100 with NCCL 2.20.5 (NVIDIA/nccl issue 1469),
+here 68 and 76, and 56 and 64 by newer ones; 36 us of 1 KiB on two nodes of A100 with NCCL 2.17.1
+(microsoft/mscclpp docs), here 34 and 31."""
 
 NVLINK_RING = {"hopper": 18 * 20.6 * GIGA} | dict.fromkeys(("blackwell", "rubin"), 18 * 40.1 * GIGA)
 """The tuner's bandwidth of a ring over NVLink: 18 links of 20.6 or 40.1 GB/s (topo.h)."""
@@ -381,4 +391,7 @@ def tuning(generation: str, version: str = "") -> Tuning:
     minor = ".".join(version.split(".")[:2])
     if generation == "blackwell" and minor in BLACKWELL_CHANNEL:
         return replace(constants, channel=BLACKWELL_CHANNEL[minor])
+    numbers = tuple(int(number) for number in minor.split(".") if number.isdecimal())
+    if generation in GENERATIONS and len(numbers) == 2 and numbers < FASTER_TREES:
+        return replace(constants, tree_hop=OLD_TREE_HOP)
     return constants

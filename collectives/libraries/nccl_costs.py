@@ -457,6 +457,7 @@ def _pipelined(case: Case, schedule: Schedule, how: tuple[str, Number], net_hops
     name, fraction = how
     steps = len(schedule.steps)
     net = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"] + case.message(case.size, name)
+    net += case.tuning.tree_hop if case.kind == "all_reduce" else 0.0
     near = case.link.tree_steps[name] - case.link.steps["LL"] + case.tuning.step
     bytes_time = case.bytes_time(schedule, pipelined=True)
     capped = np.minimum(fraction, _ll_fraction(case, bytes_time)) if name == "LL" else fraction

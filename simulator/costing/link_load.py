@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.routing.messages import Traffic, exchange, listed
-from simulator.routing.routes import Routes, routes
+from simulator.routing.routes import Routes, routes, without_slowed
 from simulator.routing.totals import Totals, check_listed, routes_in_blocks, totals
 from simulator.schedule import Exchange, Plan, Schedule, Step
 from simulator.support.arrays import Floats, Ints, equal_in
@@ -92,7 +92,7 @@ def summed(
     largest = 1.0 if uniform else float(schedule.units(step).max())
     if not everyone:
         return Summed(total.load, largest, np.append(total.latency_of, 0.0))
-    if not uniform and network.routing.policy == "adaptive":
+    if not uniform and (network.routing.policy == "adaptive" or without_slowed(network)):
         return None  # messages of one byte are divided in other proportions
     mean = _mean_latency_of(schedule, step, positions, network)
     return None if mean is None else Summed(total.load, largest, mean)

@@ -498,9 +498,14 @@ def _divide_avoiding(
         around = _routes(avoiding.network, *ends, sent)
     except TopologyError:
         return ways  # there is no other path
-    around = around._replace(link=avoiding.link[around.link].astype(np.int32))
-    part = part_on_slowed(network, *(way.loads(sent, len(network)) for way in (ways, around)))
+    whole = around._replace(link=avoiding.link[around.link].astype(np.int32))
+    part = part_on_slowed(network, *(way.loads(sent, len(network)) for way in (ways, whole)))
+    return avoided(avoiding, ways, around, part)
+
+
+def avoided(avoiding: Avoiding, ways: Routes, around: Routes, part: float) -> Routes:
+    """Mix paths of which a part uses a slow cable; the rest is ``around`` it."""
     message = np.concatenate([ways.message, around.message])
-    links = np.concatenate([ways.link, around.link])
+    links = np.concatenate([ways.link, avoiding.link[around.link].astype(np.int32)])
     shares = np.concatenate([part * ways.share, (1 - part) * around.share])
-    return rows_of_links(len(sent), message, links, shares)
+    return rows_of_links(len(ways.offset) - 1, message, links, shares)

@@ -22,7 +22,7 @@ Neither applies where a hash of both ends chooses among several paths.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,12 +37,15 @@ from simulator.routing.paths import (
     survey_of,
 )
 from simulator.routing.routes import (
+    Avoiding,
     Routes,
+    avoided,
     is_uneven,
     may_gain,
     mixed,
     part_alike,
     part_of_loads,
+    part_on_slowed,
     routes,
     with_detours,
     without_slowed,
@@ -100,11 +103,13 @@ class Gathered:
 class Parts:
     """How messages are divided: ``alike`` over all paths of least metric, the rest by capacity.
 
-    ``least`` of the whole is on paths of least metric, the rest on detours.
+    ``least`` of the whole is on paths of least metric, the rest on detours. Of each of ``around``,
+    a part goes so and the rest avoids slow cables, divided in turn.
     """
 
     alike: float
     least: float
+    around: tuple[tuple[Avoiding, float, "Parts"], ...] = ()
 
 
 _WHOLE = Parts(1.0, 1.0)
@@ -314,8 +319,8 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
     -------
     Totals or None
         None if messages must be listed: where the topology gives the paths itself or chooses NICs
-        as doors, where messages avoid slow cables or have several flows, where a hash chooses
-        behind a division, and where there is no path.
+        as doors, where messages have several flows, where a hash chooses behind a division, and
+        where there is no path, or none without a slow cable.
 
     Raises
     ------
@@ -325,8 +330,36 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
     check_nodes(network, traffic.source, traffic.goal)
     if network.route is not None or network.doors is not None:
         return None
-    if network.routing.flows > 1 or without_slowed(network):
+    if network.routing.flows > 1:
         return None
+    total = _totals_of_all(network, traffic, watched)
+    for avoiding in without_slowed(network) if total is not None else ():
+        around = totals(avoiding.network, traffic)
+        if total is None or around is None:
+            return None
+        total = _avoiding(network, total, avoiding, around)
+    return total
+
+
+def _avoiding(network: Topology, total: Totals, avoiding: Avoiding, around: Totals) -> Totals:
+    """Divide messages between these paths and paths around slow cables.
+
+    The slowest message is the slower of the slowest on either.
+    """
+    whole = np.zeros(len(network))
+    whole[avoiding.link] = around.load
+    part = part_on_slowed(network, total.load, whole)
+    parts = replace(total.parts, around=(*total.parts.around, (avoiding, part, around.parts)))
+    load = part * total.load + (1 - part) * whole
+    of_slowest = [
+        _totals(network, load, ends, parts, total.passing)
+        for ends in (total.slowest, around.slowest)
+    ]
+    return max(of_slowest, key=lambda summed: float(summed.latency_of.sum()))
+
+
+def _totals_of_all(network: Topology, traffic: Traffic, watched: int) -> Totals | None:
+    """Return totals of messages that avoid no slow cable."""
     if network.routing.policy in ("adaptive", "valiant"):
         return _totals_of_divided(network, traffic)
     if watched < 0 and traffic.is_even:
@@ -515,9 +548,12 @@ def _divided_routes(network: Topology, source: Ints, target: Ints, parts: Parts)
     paths = found_paths(network, source, target)
     if parts.alike < 1.0:
         paths = mixed(paths, found_paths(network, source, target, by_capacity=True), parts.alike)
-    if parts.alike == parts.least == 1.0:
-        return Routes(*paths[:3])
-    return with_detours(network, paths, parts.least)
+    straight = parts.alike == parts.least == 1.0
+    ways = Routes(*paths[:3]) if straight else with_detours(network, paths, parts.least)
+    for avoiding, part, within in parts.around:
+        around = _divided_routes(avoiding.network, source, target, within)
+        ways = avoided(avoiding, ways, around, part)
+    return ways
 
 
 _MOST_NEIGHBOURS = 16

@@ -451,7 +451,10 @@ def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
             if name not in {f"{SCALE_OUT}.{field}" for field in gone}
         }
         data["known"] = _as_data_sheet(data.get("known", {}), SCALE_OUT)
-        cluster = Cluster.model_validate(data | {SCALE_OUT: {**after, **part}})
+        try:
+            cluster = Cluster.model_validate(data | {SCALE_OUT: {**after, **part}})
+        except ValidationError as error:
+            raise WhatIfError(f"{what}: {complaints(error)}") from error
     return with_fields(cluster, fields, what)
 
 

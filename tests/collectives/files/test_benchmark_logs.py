@@ -153,6 +153,27 @@ def test_the_first_nccl_tests_had_no_root_and_left_a_blank_operator_out(tmp_path
     ]
 
 
+@pytest.mark.parametrize(
+    ("deviation", "rows"), [("0e+00", 3), ("4e-07", 3), ("2e-05", 0), ("4e-07*", 0)]
+)
+def test_early_versions_print_the_largest_deviation(tmp_path, deviation, rows):
+    """1e-5 of floats is rounding (DeltaMaxValue of nccl-tests 2.0); RCCL marks what is not."""
+    text = REDUCE.replace("#wrong", "error").replace("      0", f"  {deviation}")
+    if rows:
+        assert len(read(tmp_path, text).calls) == rows
+    else:
+        assert "wrong results" in refused(tmp_path, text)
+
+
+def test_a_run_that_failed_its_own_check_says_so(tmp_path):
+    log = read(tmp_path, REDUCE.replace(": 0 OK", ": 3 FAILED"))
+    assert len(log.calls) == len(TIMES)  # only the calls in place had wrong results
+    (note,) = log.notes
+    assert "failed its own check: Out of bounds values: 3" in note
+    run = json.dumps(json_run() | {"out_of_bounds": {"count": 3, "okay": False}})
+    assert "failed its own check: Out of bounds: 3" in read(tmp_path, run).notes[0]
+
+
 def test_rccl_tests_on_mi300x(tmp_path):
     """A row as printed in crickett-hpe/hpc-ai-envs pull request 30, its ranks and host renamed."""
     ranks = "".join(

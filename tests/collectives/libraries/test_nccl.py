@@ -265,8 +265,16 @@ def test_refusals_name_what_is_wrong():
 def test_versions_are_data():
     assert tuning("blackwell", "2.29.2").channel == 34.5e9
     assert tuning("blackwell", "2.30.7").channel == 40e9
-    assert tuning("hopper", "2.29.2") == tuning("hopper")
+    assert tuning("hopper", "2.29.2") == tuning("hopper", "develop") == tuning("hopper")
     assert tuning("never heard of").nvls is None
+
+
+def test_a_hop_of_trees_between_nodes_took_longer_before_nccl_2_21():
+    network = switches(8, 4)
+    old, new = (machine(8, 4, version=version) for version in ("2.20.5", "2.21.5"))
+    for kind, longer in (("all_reduce", 4 * 1.5e-6), ("all_gather", 0.0)):  # up and down two hops
+        times = [seconds(kind, KIB, network, there) for there in (old, new)]
+        assert times[0] - times[1] == pytest.approx(longer, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", LIBRARIES)

@@ -117,10 +117,41 @@ def test_following_too_many_messages_is_refused_with_an_estimate():
         totals(network, exchange(np.arange(16384, dtype=np.int32)))
 
 
+SLOW = [
+    ("torus:5x4@spray", 20, ("0-1",)),
+    ("torus:4x3x2@adaptive", 24, ("0-1", "3-5")),
+    ("leaf_spine:4x2x8:2@spray", 32, ("leaf0-spine0",)),
+]
+
+
+@pytest.mark.parametrize(("spec", "ranks", "cables"), SLOW)
+def test_sums_around_slow_cables_are_those_of_a_list(spec, ranks, cables):
+    whole, nodes = network_of(spec, ranks), np.arange(ranks, dtype=np.int32)
+    network = broken(whole, [Fault(LinkNamed(cable), 0.25) for cable in cables]).network
+    total = totals(network, exchange(nodes))
+    load, longest = listed(network, nodes)
+    assert total.load == pytest.approx(load, rel=1e-9)
+    assert total.latency_of.sum() == pytest.approx(longest, rel=1e-9)
+    assert total.load.sum() > totals(whole, exchange(nodes)).load.sum() * (1 - 1e-9)
+
+
+def test_a_million_messages_around_a_slow_cable_are_no_later_than_around_a_dead_one():
+    whole, everyone = (
+        network_of("torus:32x32@spray", 1024),
+        exchange(np.arange(1024, dtype=np.int32)),
+    )
+    busiest = []
+    for left in (None, 0.25, 1.0):  # cut, slow, whole
+        network = broken(whole, [Fault(LinkNamed("0-1"), left)]).network
+        busiest.append((totals(network, everyone).load / network.bandwidth).max())
+    assert busiest == sorted(busiest, reverse=True)
+
+
 def test_listing_too_many_messages_is_refused_with_an_estimate():
-    """One slow cable leaves no two nodes equal: no message of a million is like another."""
+    """A node whose last cable is slow has no path around it, so all messages must be listed."""
     whole = network_of("torus:32x32@spray", 1024)
-    network = broken(whole, [Fault(LinkNamed("0-1"), 0.5)]).network
+    last = [Fault(LinkNamed(f"0-{peer}"), None if peer > 1 else 0.5) for peer in (1, 31, 32, 992)]
+    network = broken(whole, last).network
     everyone = exchange(np.arange(1024, dtype=np.int32))
     assert totals(network, everyone) is None
     with pytest.raises(LimitError, match=r"1 million messages takes about \d+\.\d GB.*memory="):

@@ -12,8 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives.libraries import nccl, nccl_costs
-from collectives.libraries.nccl_constants import nvls_chunks
+from collectives.algorithms.tree import collnet_all_reduce
+from collectives.libraries import nccl
+from collectives.libraries.nccl_constants import (
+    most_beside_nvls,
+    most_of,
+    most_of_ll_trees,
+    nvls_chunks,
+    tuning,
+)
+from collectives.libraries.nccl_costs import in_fabric
 from collectives.machine import Machine
 from helpers.calls import call_of
 from helpers.tries import tries
@@ -275,7 +283,8 @@ def test_collnet_takes_its_latencies_and_the_share_of_the_wire(seed, form):
     generation = "hopper" if form == "switch" else None
     shapes = [(2, 2), (8, 2), (4, 4)]
     worked = Worked(seed, kind="all_reduce", shapes=shapes, link="nvlink", generation=generation)
-    offer = nccl_costs.in_fabric(worked.case, nccl._collnet_schedule(worked.case, form), form)
+    schedule = collnet_all_reduce(worked.case.grid, form, worked.case.paths)
+    offer = in_fabric(worked.case, schedule, form)
     wire = worked.case.wire(offer.schedule, pipelined=True)
     per_byte = wire.per_byte / 0.85
     if form == "switch":
@@ -336,3 +345,55 @@ def test_grouped_sends_take_their_slowest_part(seed, kind):
         slowest = max(slowest, (1 / worked.wire_speed + waits) * block / size)
     overhead = base + line["wide"] * US + fill
     assert worked.case.time(simple) == pytest.approx(overhead + wire.latency + size * slowest)
+
+
+LATENCY = {"LL": (6.6, 0.6), "LL128": (14.0, 1.9), "Simple": (8.4, 3.4)}
+"""Base of a ring and its step over NVLink by the tuner (us)."""
+
+
+def tuner_s_ring(protocol, n, passes, size, speed):
+    """Return the time of a ring by the tuner (s), whose links reach ``speed`` (B/s)."""
+    base, step = LATENCY[protocol]
+    return (base + passes * (n - 1) * step) * US + passes * (n - 1) / n * size / speed
+
+
+@pytest.mark.parametrize("version", ["2.28", "2.29", "2.30"])
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 64])
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("protocol", ["LL", "LL128"])
+def test_a_protocol_is_left_where_the_tuner_s_times_are_equal(version, n, passes, protocol):
+    constants, links = tuning("blackwell", version), 18 * 40.1 * GB
+    most = most_of(protocol, constants, 16, n, passes)
+    if n == 1:
+        assert most == inf
+        return
+    limit = {"LL": 282 * GB, "LL128": 16 * constants.channel}[protocol]
+    speed = min({"LL": 0.5, "LL128": 0.92}[protocol] * links, limit)
+    times = [
+        tuner_s_ring(name, n, passes, most, by)
+        for name, by in ((protocol, speed), ("Simple", links))
+    ]
+    assert times[0] == pytest.approx(times[1]) or (most == 0.0 and times[0] >= times[1])
+
+
+@pytest.mark.parametrize(("generation", "link"), [("hopper", 20.6), ("blackwell", 40.1)])
+@pytest.mark.parametrize("n", [5, 8, 16])
+def test_a_ring_is_left_for_nvls_where_the_tuner_s_times_are_equal(generation, link, n):
+    own, links = GENERATIONS[generation], 18 * link * GB
+    most = most_beside_nvls(generation, n)
+    ring = tuner_s_ring("LL", n, 2, most, min(own["cap"] * GB, links / 2))
+    nvls = 25 * US + most / (5 / 6 * own["nvls"] * 15 / 16 * links)
+    assert ring == pytest.approx(nvls) or (most == 0.0 and ring >= nvls)
+
+
+@pytest.mark.parametrize("local", [1, 4, 8])
+@pytest.mark.parametrize(("domains", "hops"), [(2, 1), (3, 2), (4, 2), (9, 4)])
+def test_trees_by_ll_are_left_where_the_tuner_s_times_are_equal(local, domains, hops):
+    """LL moves half of its cap, LL128 as much as it likes."""
+    cap = 39 * GB
+    most = most_of_ll_trees(local, domains, cap)
+    latency = {"LL": (6.6, 0.6, 5.0), "LL128": (14.0, 1.25, 8.5)}
+    low, wide = (
+        (base + 2 * ((local - 1) * near + hops * net)) * US for base, near, net in latency.values()
+    )
+    assert low + most / (cap / 2) == pytest.approx(wide)

@@ -550,18 +550,6 @@ def fabric_fields(
     return fields, _most_nodes(fields, nics)
 
 
-def _leaf_spine(nodes: int, nics: int, ports: int) -> dict[str, Any]:
-    """Put whole nodes on half of a leaf's ports; each other port has a cable to a spine."""
-    del nodes
-    return {"nodes_per_leaf": max(1, ports // 2 // nics), "spines": ports // 2}
-
-
-def _rail(nodes: int, nics: int, ports: int) -> dict[str, Any]:
-    """Put a node on each port of the lower half of a rail switch."""
-    del nodes, nics
-    return {"nodes_per_pod": ports // 2, "spines": ports // 2}
-
-
 def _fat_tree(nodes: int, nics: int, ports: int) -> dict[str, Any]:
     """Size three levels; switches get more ports if the job does not fit."""
     while ports**3 // 4 < nodes * nics:
@@ -615,8 +603,12 @@ def _most_nodes(fields: Mapping[str, Any], nics: int) -> float:
 
 _SIZES: dict[str, Callable[[int, int, int], dict[str, Any]]] = {
     "switch": lambda nodes, nics, ports: {},
-    "leaf_spine": _leaf_spine,
-    "rail": _rail,
+    # Whole nodes are on half of a leaf's or a rail's ports; each other port has a cable to a spine.
+    "leaf_spine": lambda nodes, nics, ports: {
+        "nodes_per_leaf": max(1, ports // 2 // nics),
+        "spines": ports // 2,
+    },
+    "rail": lambda nodes, nics, ports: {"nodes_per_pod": ports // 2, "spines": ports // 2},
     "fat_tree": _fat_tree,
     "torus": _torus,
     "dragonfly": _dragonfly,

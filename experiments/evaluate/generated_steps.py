@@ -185,22 +185,27 @@ def representatives(
         place(cluster, p.ranks, settings.nodes).ranks_per_node,
         unlike=1 if plan.imbalance is None else p.ep,
     )
+    reason = "it is no larger"
     if plan.others or cluster.node_kinds:
         reason = "its nodes differ"
-    elif replicas is None:
-        reason = "its replicas do not fill whole nodes"
-    elif replicas == p.dp:
-        reason = "it is no larger"
     else:
-        part = replace(all_ranks, replicas=replicas)
-        workload = expand(programs, part)
+        if replicas is None:
+            reason = "its replicas do not fill whole nodes"
         forced = tuple(parse_rule(rule) for rule in settings.algorithms)
-        scenario = Scenario(workload, cluster, settings.engine, settings.nodes, forced)
-        stand_ins = copies(workload, part.parallelism, replicas)
-        reason = why_not_copies(workload, stand_ins, scenario.costs())
-        if not reason:
-            ranks = f"{len(workload.ranks)} of {p.ranks} ranks stand for all"
-            return GeneratedStep(part, workload, computed, programs[0].clock.shares(), ranks)
+        # The fewest first: whether they do is cheap to tell.
+        of_replica = p.cp * p.tp > 1 and plan.imbalance is None
+        for one_each in (True, False) if of_replica else (False,):
+            kept = replicas or p.dp
+            if kept == p.dp and not one_each:
+                break
+            part = replace(all_ranks, replicas=None if kept == p.dp else kept)
+            workload = expand(programs, part, one_each=one_each)
+            scenario = Scenario(workload, cluster, settings.engine, settings.nodes, forced)
+            stand_ins = copies(workload, p, kept, one_each=one_each)
+            reason = why_not_copies(workload, stand_ins, scenario.costs())
+            if not reason:
+                ranks = f"{len(workload.ranks)} of {p.ranks} ranks stand for all"
+                return GeneratedStep(part, workload, computed, programs[0].clock.shares(), ranks)
     text = f"nothing is folded: {reason}"
     return _all_ranks(all_ranks, programs, text)
 

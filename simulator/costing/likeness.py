@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costing.link_load import Load
-from simulator.costing.symmetry import Symmetry, symmetry
+from simulator.costing.symmetry import Symmetry, symmetry, symmetry_of_ranks
 from simulator.routing.paths import of_resource
 from simulator.routing.routes import is_uneven, routes, share_routes
 from simulator.support.arrays import Ints, Longs, by_appearance, equal, equal_in
@@ -108,6 +108,11 @@ class Likeness:
     def symmetry(self) -> Symmetry | None:
         """Components that equal each other; None if there are none."""
         return symmetry(self.network)
+
+    @cached_property
+    def symmetry_of_ranks(self) -> Symmetry | None:
+        """Ranks that equal each other, in one node or in several; None if there are none."""
+        return symmetry_of_ranks(self.network)
 
     def serves(self, network: Topology, domains: NDArray[np.integer[Any]] | None) -> bool:
         """Whether groups that are equivalent here are so on another network."""

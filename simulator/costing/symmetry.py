@@ -3,6 +3,8 @@
 Without its *hubs* (the switches with most links) a network splits into *components*: nodes of a
 cluster with their NICs, racks, single ranks on a switch. Two components have one *shape* if their
 nodes, in order, have the same links with the same numbers, those to hubs to the same hubs.
+:func:`symmetry_of_ranks` takes switches of nodes for hubs, too, and has components of one rank:
+hubs may then be others, as long as two components of a group share one if their counterparts do.
 Exchanging two components of one shape then changes nothing: a call loads the links of its
 components as the same call of ranks in the same places of other components loads theirs.
 
@@ -17,7 +19,15 @@ import numpy as np
 
 from simulator.routing.graph import cells
 from simulator.routing.paths import graph_of, link_metrics
-from simulator.support.arrays import Floats, Ints, Longs, Mask, distinct, numbers_among_equals
+from simulator.support.arrays import (
+    Floats,
+    Ints,
+    Longs,
+    Mask,
+    by_appearance,
+    distinct,
+    numbers_among_equals,
+)
 from simulator.topology import Topology
 
 _HUB = -1
@@ -41,7 +51,9 @@ class Symmetry:
     ``(links,)``; the component of a hub, and of a link between hubs, is -1. ``shape`` has shape
     ``(components,)``; ``links`` are sorted by component and place, those of component ``c`` begin
     at ``first_link[c]``. ``kind`` numbers the pairs of shape and place of ranks; ``certain[k, l]``:
-    there is a single shortest path from ranks of kind ``k`` to ranks of kind ``l``.
+    there is a single shortest path from ranks of kind ``k`` to ranks of kind ``l``. ``hubs`` are
+    those of each component in the order of its links, where equal components may have others,
+    shape ``(components, most links)``, -1 beyond; else None.
     """
 
     component: Longs
@@ -53,6 +65,7 @@ class Symmetry:
     first_link: Longs
     kind: Longs
     certain: Mask
+    hubs: Longs | None = None
 
     def components(self, ranks: Longs) -> Longs:
         """Return the components of a group, ascending."""
@@ -69,8 +82,10 @@ class Symmetry:
         kinds = distinct(self.kind[ranks])
         if not self.certain[np.ix_(kinds, kinds)].all():
             return None
-        columns = np.concatenate([order.ravel(), self.place[ranks], self.shape[component[first]]])
-        return columns.tobytes()
+        columns = [order.ravel(), self.place[ranks], self.shape[component[first]]]
+        if self.hubs is not None:  # which components of the group share a hub
+            columns.append(by_appearance(self.hubs[component[first]].ravel())[0])
+        return np.concatenate(columns).tobytes()
 
     def confined(self, links: Ints, components: Longs) -> bool:
         """Return whether all links are in these components or between hubs."""
@@ -111,7 +126,37 @@ def symmetry(network: Topology) -> Symmetry | None:
     return None
 
 
-def _symmetry_without_hubs(network: Topology, hub: Mask) -> Symmetry | None:
+def symmetry_of_ranks(network: Topology) -> Symmetry | None:
+    """Return components of one rank each, whose hubs may be others; None if none are equal.
+
+    Examples
+    --------
+    Two nodes of two ranks with a switch each, on a common one:
+
+    >>> from simulator.topology import Link, topology
+    >>> pairs = [(0, "a"), (1, "a"), (2, "b"), (3, "b"), *((rank, "top") for rank in range(4))]
+    >>> links = [Link(*ends, 1e9, 0.0) for a, b in pairs for ends in ((a, b), (b, a))]
+    >>> found = symmetry_of_ranks(topology("pairs", 4, links))
+    >>> found.shape.tolist(), found.pattern(np.array([0, 1])) == found.pattern(np.array([2, 3]))
+    ([0, 0, 0, 0], True)
+    >>> found.pattern(np.array([0, 2])) == found.pattern(np.array([0, 1]))
+    False
+    """
+    if network.route is not None or network.doors is not None:
+        return None
+    links = np.bincount(network.source, minlength=len(network.nodes))
+    links[: network.ranks] = 0
+    for least in distinct(links[links > 1])[::-1][:_LEVELS]:
+        hub = links >= least
+        component = _components(network, hub)
+        if component.max() + 1 == network.ranks and (component[: network.ranks] >= 0).all():
+            return _symmetry_without_hubs(network, hub, any_hub=True)
+    return None
+
+
+def _symmetry_without_hubs(
+    network: Topology, hub: Mask, *, any_hub: bool = False
+) -> Symmetry | None:
     """Return the components without hubs, if most are equal; parts without ranks become hubs."""
     component = _components(network, hub)
     inhabited = np.isin(component, component[: network.ranks])
@@ -121,13 +166,18 @@ def _symmetry_without_hubs(network: Topology, hub: Mask) -> Symmetry | None:
     # Libraries order the members of a group by number; exchanging components keeps that order only
     # if the ranks of each are consecutive, and components in the order of ranks.
     of_rank = component[: network.ranks]
-    if hub.sum() > _MOST_HUBS or not len(of_rank) or (np.diff(of_rank) < 0).any():
+    if (hub.sum() > _MOST_HUBS and not any_hub) or not len(of_rank) or (np.diff(of_rank) < 0).any():
         return None
     index = numbers_among_equals(component)
     link_component, ends = _ends(network, component, index)
+    to_hub = ends
     owner = np.unique(network.latency_resource, return_inverse=True)[1].ravel()
     columns = np.stack([network.bandwidth, network.latency, network.resource, owner])
-    order = np.lexsort((ends[1], ends[0], link_component))
+    if any_hub:  # whatever the hub, equal links have equal places
+        ends = np.maximum(ends, _HUB)
+        order = np.lexsort((*columns, ends[1], ends[0], link_component))
+    else:
+        order = np.lexsort((ends[1], ends[0], link_component))
     link_place = np.empty(len(network), dtype=np.int64)
     link_place[order] = numbers_among_equals(link_component[order])
     first_link = np.searchsorted(link_component[order], np.arange(component.max() + 2))
@@ -139,6 +189,7 @@ def _symmetry_without_hubs(network: Topology, hub: Mask) -> Symmetry | None:
         return None
     at = shape[component[: network.ranks]] * (index.max() + 1) + index[: network.ranks]
     kind = np.unique(at, return_inverse=True)[1].ravel()
+    hubs = _hubs_by_component(to_hub, order, first_link, link_component) if any_hub else None
     return Symmetry(
         component=component,
         place=index,
@@ -148,8 +199,20 @@ def _symmetry_without_hubs(network: Topology, hub: Mask) -> Symmetry | None:
         links=order,
         first_link=first_link,
         kind=kind,
-        certain=_single_paths(network, component, shape, kind),
+        certain=_single_paths(network, (component, hubs), shape, kind),
+        hubs=hubs,
     )
+
+
+def _hubs_by_component(ends: Longs, order: Longs, first_link: Longs, component: Longs) -> Longs:
+    """Return the hubs of each component in the order of its links, -1 for links without."""
+    place = numbers_among_equals(component[order])
+    hubs = np.full((len(first_link) - 1, int(place.max(initial=0)) + 1), -1)
+    inside = component[order] >= 0
+    hubs[component[order][inside], place[inside]] = np.maximum(-1, -1 - ends.min(axis=0))[order][
+        inside
+    ]
+    return hubs
 
 
 def _components(network: Topology, hub: Mask) -> Longs:
@@ -191,9 +254,16 @@ def _shapes_by_kind(shape: Longs, component: Longs, network: Topology) -> Longs:
     return np.asarray(np.unique(both, return_inverse=True)[1].ravel(), dtype=np.int64)
 
 
-def _single_paths(network: Topology, component: Longs, shape: Longs, kind: Longs) -> Mask:
+def _single_paths(
+    network: Topology, parts: tuple[Longs, Longs | None], shape: Longs, kind: Longs
+) -> Mask:
     """Return which kinds have a single shortest path, from a sample of each shape and hubs."""
+    component, hubs = parts
     few = np.flatnonzero(numbers_among_equals(shape) < _SAMPLE)
+    if hubs is not None:  # of some sets of hubs some components: neighbours, and others
+        same = np.unique(hubs, axis=0, return_inverse=True)[1].ravel()
+        of_hubs = numbers_among_equals(same * (shape.max() + 1) + shape) < _SAMPLE
+        few = np.flatnonzero(of_hubs & (by_appearance(same)[0] < _SAMPLE))
     tested = np.flatnonzero((component < 0) | np.isin(component, few))
     number = np.full(len(component), -1, dtype=np.int64)
     number[tested] = np.arange(len(tested))

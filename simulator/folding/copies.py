@@ -271,10 +271,20 @@ class _CallTable:
 
 
 def why_not_copies(workload: Workload, copies: Copies, costs: Costs) -> str:
-    """Return why the workload's times would differ from those of the whole job; "": they do not."""
-    symmetry = costs.alike.symmetry
-    if symmetry is None:
-        return "no two parts of the network are alike"
+    """Return why the workload's times would differ from those of the whole job; "": they do not.
+
+    Ranks stand for others in whole nodes, or each for itself, where its links are its own.
+    """
+    by_node, by_rank = costs.alike.symmetry, costs.alike.symmetry_of_ranks
+    reason = "no two parts of the network are alike"
+    if by_node is not None:
+        reason = _why_not(workload, copies, costs, by_node)
+    if reason and by_rank is not None and not _why_not(workload, copies, costs, by_rank):
+        return ""
+    return reason
+
+
+def _why_not(workload: Workload, copies: Copies, costs: Costs, symmetry: Symmetry) -> str:
     try:
         job, originals, _ = _whole_job(workload, copies)
         component = symmetry.component[copies.stand_in]

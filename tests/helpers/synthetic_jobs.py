@@ -2,12 +2,13 @@
 
 from hypothesis import strategies as st
 
-from traces.generate.generate import generate
+from traces.generate.generate import expand
 from traces.generate.kernel_times import KernelRates
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
 from traces.generate.plan import GenerationPlan
 from traces.generate.run import Training
+from traces.generate.stage import stage_programs
 
 CHIP = KernelRates(peak=989e12, memory_bandwidth=3.35e12)
 
@@ -19,9 +20,10 @@ def planned(model, parallelism, run, accelerator=CHIP, **more):
     )
 
 
-def generated(*planned_by, **more):
-    """Generate the workload of such a plan."""
-    return generate(planned(*planned_by, **more))[0]
+def generated(*planned_by, one_each=False, **more):
+    """Generate the workload of such a plan, of all ranks of a replica or of one of each stage."""
+    plan = planned(*planned_by, **more)
+    return expand(stage_programs(plan), plan, one_each=one_each)
 
 
 @st.composite

@@ -255,17 +255,23 @@ class _RankColumns(NamedTuple):
     traffic: Floats
 
 
-def expand(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
+def expand(
+    programs: Sequence[RankProgram], plan: GenerationPlan, *, one_each: bool = False
+) -> Workload:
     """Give every rank its stage's program; ``programs`` are in the order of the stages.
 
-    The workload has the ranks of the first ``plan.replicas`` replicas, or of all if that is None.
+    The workload has the ranks of the first ``plan.replicas`` replicas, or of all if that is None;
+    with ``one_each`` the first rank of each replica and stage: its tensor and context ranks do the
+    same.
     """
     p = plan.parallelism
     kept_ranks = p.ranks_per_stage if plan.replicas is None else plan.replicas * p.cp * p.tp
-    ops = kept_ranks * sum(len(program.what) for program in programs)
+    every = p.cp * p.tp if one_each else 1
+    written_ranks = kept_ranks // every
+    ops = written_ranks * sum(len(program.what) for program in programs)
     if ops > np.iinfo(np.int32).max:
         raise WorkloadError(f"the step has {ops} ops, more than 32 bits can number")
-    ranks = [stage_ranks(p, program.stage)[:kept_ranks] for program in programs]
+    ranks = [stage_ranks(p, program.stage)[:kept_ranks:every] for program in programs]
     channels = {
         key: replace(
             channel,
@@ -295,7 +301,7 @@ def expand(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
         ready=np.zeros(ops),
         measured_start=np.full(ops, np.nan),
         measured_end=np.full(ops, np.nan),
-        edges=_edges(programs, kept_ranks),
+        edges=_edges(programs, written_ranks),
         calls=calls,
         groups=groups,
         names=tuple(names),
@@ -433,12 +439,20 @@ def _concatenate(columns: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
     return np.concatenate([np.empty(0), *columns]).astype(dtype)
 
 
-def copies(workload: Workload, parallelism: Parallelism, replicas: int) -> Copies:
-    """Return the rank that represents each of the job, and which groups make a group's calls."""
+def copies(
+    workload: Workload, parallelism: Parallelism, replicas: int, *, one_each: bool = False
+) -> Copies:
+    """Return the rank that represents each of the job, and which groups make a group's calls.
+
+    ``replicas`` and ``one_each`` are those with which :func:`expand` wrote the workload.
+    """
     p = parallelism
     # Ranks are numbered with tp and cp innermost, then dp, then pp.
     job = np.arange(p.ranks).reshape(p.pp, p.dp, -1)
-    stand_in = job[:, np.arange(p.dp) % replicas].ravel()
+    stand_in = job[:, np.arange(p.dp) % replicas]
+    if one_each:
+        stand_in = np.broadcast_to(stand_in[..., :1], job.shape)
+    stand_in = stand_in.ravel()
     keys = [_channel(group, p) for group in workload.groups]
     groups = {key: channel_groups(p, key) for key in dict.fromkeys(keys)}
     return Copies(stand_in, tuple(groups[key] for key in keys))

@@ -29,6 +29,7 @@ from benchmarks.error_tables import write_errors
 from benchmarks.measured_rows import TABLE, load_rows
 from experiments.priors.errors import HELD_OUT, Errors
 from experiments.priors.network import LARGE, SMALL, SPLIT
+from topologies import load_cluster
 from topologies.cluster.fabrics import DATA_SHEET, FITTED, PATH_CLASS, SAME_GENERATION, Knowledge
 
 CASES: tuple[tuple[Knowledge, str, str], ...] = (
@@ -54,7 +55,7 @@ def rows(path: Path) -> pd.DataFrame:
         every[every.level == level].query(which).assign(known=known)
         for known, level, which in CASES
     ]
-    table = pd.concat([*found, over_pcie()]).rename(columns={"log_error": "log"})
+    table = pd.concat([*found, over_pcie(), elsewhere()]).rename(columns={"log_error": "log"})
     table["tier"] = np.where(table.nodes > 1, "scale_out", "scale_up")
     table["sizes"] = np.where(table.size_bytes < SPLIT, SMALL, LARGE)
     return table
@@ -77,6 +78,27 @@ def over_pcie() -> pd.DataFrame:
         gpus=boxes.ranks,
     )
     return boxes[["known", "log_error", "system", "collective", "nodes", "gpus", "size_bytes"]]
+
+
+def elsewhere() -> pd.DataFrame:
+    """Return what others published of fabrics between nodes of a fitted kind, held out.
+
+    The rows of :data:`CASES` are of the site that such figures were fitted to; these are of other
+    sites, with their own settings, by the library's own choice.
+    """
+    from benchmarks import published
+
+    every = published.figures()
+    fitted = every.cluster.map(lambda name: load_cluster(name).known.scale_out) == FITTED
+    every = every[fitted & (every.nodes > 1) & (every.fitted == "") & (every.algorithm == "")]
+    every = every.assign(
+        known=FITTED,
+        log_error=-np.log1p(every.error / 100),
+        system="other-sites",
+        collective=every.kind,
+        gpus=every.ranks,
+    )
+    return every[["known", "log_error", "system", "collective", "nodes", "gpus", "size_bytes"]]
 
 
 def held_out(table: pd.DataFrame) -> Iterator[Errors]:

@@ -167,3 +167,15 @@ def test_an_empty_step_has_an_empty_account():
     assert found.step == 0
     assert sum(found.totals().values()) == 0
     assert np.isclose(sum(row.difference for row in compared(found, found)), 0)
+
+
+words = st.text("abz:_ ", min_size=1, max_size=6).filter(lambda word: word.strip() == word)
+arguments = st.recursive(
+    st.text("ab,4 *", max_size=4), lambda inner: inner.map("<{}>".format) | inner.map("({})".format)
+)
+
+
+@given(st.lists(st.tuples(words, arguments), min_size=1, max_size=4), words)
+def test_what_stands_outside_of_arguments_stays(parts, last):
+    name = "".join(f"{word}<{inside}>" for word, inside in parts) + last
+    assert without_arguments(name) == "*".join([word for word, _ in parts] + [last])

@@ -37,7 +37,6 @@ def planned(kind="all_reduce", **change):
 
 
 @given(factors, factors, factors, factors)
-@pytest.mark.slow
 def test_factors_are_as_if_the_links_were_so(up, out, near, far):
     bandwidth, latency = {SCALE_UP: up, SCALE_OUT: out}, {SCALE_UP: near, SCALE_OUT: far}
     changed = planned(bandwidth_factor=bandwidth, latency_factor=latency)

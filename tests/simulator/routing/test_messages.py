@@ -5,7 +5,7 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import both_ways, wild_networks
@@ -39,9 +39,8 @@ def weighted(network):
     return graph
 
 
-@settings(max_examples=200)
+@tries(200)
 @given(wild_networks(), st.data())
-@pytest.mark.slow
 def test_paths_are_the_least_whatever_nodes_are_called_hubs(network, data):
     """Ranks and dead ends too, all nodes or none of them."""
     nodes = len(network.nodes)

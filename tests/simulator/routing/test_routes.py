@@ -6,7 +6,7 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import both_ways, random_links, two_tiers, wild_networks
@@ -150,9 +150,8 @@ def test_no_path_is_an_error_that_names_both_ends(pair):
         paths(network, [(0, 1), tuple(ends)])
 
 
-@settings(max_examples=300)
+@tries(300)
 @given(wild_networks(), st.randoms(use_true_random=False))
-@pytest.mark.slow
 def test_every_path_of_a_wild_network_is_the_least_whatever_else_is_sent(network, random):
     """Between switches and NICs too, through ranks where that is shorter, all at once or some."""
     least = least_metrics(network)

@@ -15,8 +15,9 @@ unpacking and checking a tuple of eighty arrays from Python is code for every fi
 Kept code is read without importing the compiler: a warm ``twofold utility`` takes 1.4 s of
 processor time, and 1.7 s with ``cache=True``.
 
-Numba recompiles a loop when its own file changes, but not when that of a loop it calls does: after
-a change to a loop that others call run ``make clean`` or delete ``*.nbi``.
+Numba compiles a loop anew when its own file changes, but not when that of a loop or a constant that
+it uses does. Whoever updates a checkout would get answers of two versions mixed, so code is kept
+under a name with a digest of all that is compiled into it (:attr:`HotLoop.digest`).
 
 Small inputs
 ------------
@@ -42,11 +43,13 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from enum import Enum
 from functools import cache, cached_property, update_wrapper
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from pickle import UnpicklingError
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -121,7 +124,8 @@ class HotLoop(Generic[P, R]):
             check()
         _keep_nothing_in_a_folder_named_tilde()
         _report_compilation()
-        return _dispatcher_type()(self.function, {**self._options, "nopython": True})
+        options = {**self._options, "nopython": True}
+        return _dispatcher_type()(self.function, options, self.digest)
 
     @cached_property
     def inner(self) -> Any:
@@ -139,6 +143,22 @@ class HotLoop(Generic[P, R]):
     @cached_property
     def code_size(self) -> int:
         """Bytes of bytecode of the loop and all that it calls: a measure of its compile time."""
+        return sum(len(loop.function.__code__.co_code) for loop in self._compiled_into_it())
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the bytecode and the constants of the loop and of all that it calls."""
+        digest = blake2b(digest_size=8)
+        for loop in self._compiled_into_it():
+            names = loop.function.__globals__
+            digest.update(loop.function.__qualname__.encode())
+            for code in _codes(loop.function.__code__):
+                constants = [value for value in code.co_consts if not isinstance(value, CodeType)]
+                used = [_constant(names.get(name)) for name in code.co_names]
+                digest.update(repr((code.co_code, constants, code.co_names, used)).encode())
+        return digest.hexdigest()
+
+    def _compiled_into_it(self) -> "list[HotLoop[..., Any]]":
         loops: dict[int, HotLoop[..., Any]] = {}
         waiting: list[HotLoop[..., Any]] = [self]
         while waiting:
@@ -146,7 +166,7 @@ class HotLoop(Generic[P, R]):
             if id(loop) not in loops:
                 loops[id(loop)] = loop
                 waiting += loop.called
-        return sum(len(loop.function.__code__.co_code) for loop in loops.values())
+        return list(loops.values())
 
     @property
     def called(self) -> "list[HotLoop[..., Any]]":
@@ -172,6 +192,22 @@ class HotLoop(Generic[P, R]):
     @property
     def _options(self) -> dict[str, Any]:
         return {**_OPTIONS, "fastmath": self.fastmath}
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a function's code, and that of comprehensions and functions in it."""
+    yield code
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _codes(value)
+
+
+def _constant(value: Any) -> Any:
+    """Return what machine code would contain of the value of a global name."""
+    if isinstance(value, type) and issubclass(value, Enum):
+        return [(member.name, member.value) for member in value]
+    is_plain = isinstance(value, bool | int | float | str | tuple)
+    return value if is_plain or type(value).__module__ == "numpy" else None
 
 
 def _without(
@@ -284,9 +320,11 @@ def _dispatcher_type() -> Any:
     from numba.extending import typeof_impl
 
     class KeptDispatcher(CPUDispatcher):
-        def __init__(self, function: Callable[..., Any], targetoptions: dict[str, Any]) -> None:
+        def __init__(
+            self, function: Callable[..., Any], targetoptions: dict[str, Any], digest: str
+        ) -> None:
             super().__init__(function, targetoptions=targetoptions)
-            self.kept = _cache_of(function)
+            self.kept = _cache_of(function, digest)
 
         def read(self, arguments: tuple[Any, ...]) -> bool:
             """Whether there is code for arguments of such types: it is read where it is kept."""
@@ -312,12 +350,18 @@ def _dispatcher_type() -> Any:
     return KeptDispatcher
 
 
-def _cache_of(function: Callable[..., Any]) -> Any:
-    """Return Numba's cache of a loop; warn and return None if no directory can be written."""
+def _cache_of(function: Any, digest: str) -> Any:
+    """Return Numba's cache of a loop; warn and return None if no directory can be written.
+
+    What is kept of a loop is found by its name, to which the digest is added.
+    """
     from numba.core.caching import FunctionCache
 
+    named = FunctionType(function.__code__, function.__globals__)
+    update_wrapper(named, function)
+    named.__qualname__ += f"_{digest}"
     try:
-        return FunctionCache(function)  # type: ignore[no-untyped-call]
+        return FunctionCache(named)  # type: ignore[no-untyped-call]
     except RuntimeError:  # no directory that it could be kept in can be written
         _warn_once("hot loops cannot be kept: set NUMBA_CACHE_DIR to a directory to write to")
         return None

@@ -78,6 +78,53 @@ def test_what_is_kept_of_a_type_that_was_renamed_is_compiled_anew(tmp_path):
         assert told == ("6\n", COMPILED)
 
 
+PART = """
+from simulator.support.compiled import hot_loop
+
+@hot_loop
+def part(value: int) -> int:
+    return {code}
+"""
+WHOLE = """
+from sys import argv
+from constants import FACTOR
+from part import part
+from simulator.support import compiled
+from simulator.support.compiled import hot_loop
+
+compiled.IMPORTING = compiled.COMPILING = 0
+
+@hot_loop
+def whole(count: int) -> int:
+    total = 0
+    for value in range(count):
+        total += FACTOR * part(value)
+    return total
+
+print(whole(4))
+"""
+
+
+def test_a_loop_is_compiled_anew_when_another_file_that_it_is_made_of_changes(tmp_path):
+    """The loop that it calls, then a constant that it uses; nothing else is compiled twice."""
+    (tmp_path / "whole.py").write_text(WHOLE)
+    answers = []
+    for factor, code in ((1, "value"), (1, "2 * value"), (3, "2 * value"), (3, "2 * value")):
+        (tmp_path / "part.py").write_text(PART.format(code=code))
+        (tmp_path / "constants.py").write_text(f"FACTOR = {factor}\n")
+        done = subprocess.run(
+            [sys.executable, "-B", "whole.py"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+            env={"PATH": os.defpath, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)},
+        )
+        answers.append((done.stdout, done.stderr))
+    assert [int(out) for out, _ in answers] == [6, 12, 36, 36]
+    assert [bool(told) for _, told in answers] == [True, True, True, False]
+
+
 TWO_LOOPS = """
 import sys
 import numpy as np

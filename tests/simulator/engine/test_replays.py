@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collectives.algorithms import ring
+from collectives.algorithms.hierarchical import placed
 from helpers.replicated import replicated
 from helpers.strategies import plan, switch_network, with_software
 from helpers.wide_cases import NETWORKS, wide_case
@@ -15,6 +17,7 @@ from simulator.calls import CallRow
 from simulator.costing.call_costs import Costs
 from simulator.costing.likeness import Likenesses
 from simulator.engine import replays as module
+from simulator.engine import works
 from simulator.engine.replays import Replays
 from simulator.engine.simulate import simulate, simulate_on
 from simulator.folding.fold import Folds
@@ -143,3 +146,13 @@ def test_a_link_that_leaves_its_like_is_a_graph_of_its_own():
         steps.append(replays.makespan(step, Costs(one, plan)))
     assert steps[1] > 4 * steps[0] == pytest.approx(4 * steps[2])
     assert len(replays._kept) == 2
+
+
+def test_schedules_are_the_same_where_every_transfer_is():
+    """As many steps of other transfers are another program."""
+    ours, again = ring.all_gather(4), ring.all_gather(4)
+    assert works._same(ours, ours)
+    assert works._same(ours, again)
+    assert not works._same(ours, placed(again, np.array([0, 2, 1, 3], dtype=np.int32)))
+    assert not works._same(ours, ring.all_reduce(4))
+    assert not works._same(ours, ring.all_gather(5))

@@ -227,7 +227,7 @@ def replay_error(
 
     Examples
     --------
-    >>> 0 < replay_error("shards") < replay_error("all-reduce") < 0.3
+    >>> 0 < replay_error("all-reduce") < replay_error("shards") < 0.3
     True
     >>> replay_error("shards", REST) < replay_error("shards")
     True

@@ -131,10 +131,12 @@ def symmetry_of_ranks(network: Topology) -> Symmetry | None:
 
     Examples
     --------
-    Two nodes of two ranks with a switch each, on a common one:
+    Two nodes of two ranks with a switch in each, and a NIC for each rank:
 
     >>> from simulator.topology import Link, topology
-    >>> pairs = [(0, "a"), (1, "a"), (2, "b"), (3, "b"), *((rank, "top") for rank in range(4))]
+    >>> pairs = [(0, "a"), (1, "a"), (2, "b"), (3, "b")]
+    >>> pairs += [(rank, f"nic {rank}") for rank in range(4)]
+    >>> pairs += [(f"nic {rank}", "top") for rank in range(4)]
     >>> links = [Link(*ends, 1e9, 0.0) for a, b in pairs for ends in ((a, b), (b, a))]
     >>> found = symmetry_of_ranks(topology("pairs", 4, links))
     >>> found.shape.tolist(), found.pattern(np.array([0, 1])) == found.pattern(np.array([2, 3]))

@@ -366,7 +366,8 @@ def test_a_comparison_is_tabulated_and_drawn_cluster_by_cluster(compared):
         assert communication == say_step(exposed)
         assert table.rows[number].bar == (point.utility_pct if number else None)
         assert (whole.x[number], part.x[number]) == (scale * point.step_s, scale * exposed)
-        assert whole.errors[number] == scale * base * (point.interval_pct or 0) / 100
+        half = scale * base * (point.interval_pct or 0) / 100
+        assert whole.errors[number] == pytest.approx(half, rel=1e-12)
         assert whole.y[number] == part.y[number] == point.cluster
         assert (whole.labels[number].endswith("(baseline)")) == (number == 0)
     assert document.details["networks"].count("\n") == len(compared.points) - 2

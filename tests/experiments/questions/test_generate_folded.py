@@ -48,7 +48,7 @@ def test_a_step_takes_as_long_folded_generated_in_part_or_whole(engine):
     assert few.run().makespan == pytest.approx(expected, rel=1e-9)
     assert timeline.makespan == pytest.approx(expected, rel=1e-9)
     assert len(timeline.end) == len(whole.workload)
-    assert said == "16 of 64 ranks stand for all"
+    assert said == "4 of 64 ranks stand for all"
     assert timeline.folded.startswith("16 of 64 ranks are simulated, on 2 of 8 parts")
 
 
@@ -63,12 +63,20 @@ def test_a_what_if_on_representatives_is_that_of_the_whole_job():
 
 @pytest.mark.parametrize(
     ("degrees", "reason"),
-    [({"tp": 8}, "it is no larger"), ({"tp": 2, "dp": 6}, "its replicas do not fill whole nodes")],
+    [({"dp": 8}, "it is no larger"), ({"dp": 6}, "its replicas do not fill whole nodes")],
 )
 def test_where_nothing_can_be_folded_all_ranks_are_there_and_it_is_said(degrees, reason):
     scenario, text = fewest(plan_of(**degrees))
     assert len(scenario.workload.ranks) == scenario.ranks
     assert text == f"nothing is folded: {reason}"
+
+
+def test_tensor_ranks_are_folded_where_replicas_are_not():
+    plan = plan_of(tp=2, dp=6, pp=2)
+    scenario, text = fewest(plan)
+    assert text == "12 of 24 ranks stand for all"
+    whole = all_ranks(plan).run().makespan
+    assert scenario.run().makespan == pytest.approx(whole, rel=1e-9)
 
 
 def test_a_network_on_which_replicas_differ_gets_all_ranks():
@@ -101,7 +109,7 @@ def test_a_large_step_is_folded_unless_it_is_changed_or_somebody_says_no(monkeyp
     monkeypatch.setattr(module, "_FOLD_FROM", 32)
     large, kept = plan_of(tp=8, dp=4), []
     report = generate(large, CLUSTER, planned=kept.append)
-    assert report.folded == "8 of 32 ranks stand for all"
+    assert report.folded == "1 of 32 ranks stand for all"
     assert [plan.replicas for plan in kept] == [1]
     for options in ({"fold_replicas": False}, {"settings": Settings(what_ifs=("compute x0.5",))}):
         whole = generate(large, CLUSTER, **options)

@@ -1,8 +1,8 @@
 """How time grows with ranks and with ops: ``python -m benchmarks.scaling`` (minutes).
 
 Writes ``docs/images/scaling.png``. Ranks grow by data-parallel replicas, so that the work
-of a rank stays the same: all ranks simulated up to 1,024, representatives of whole jobs up to
-16,384 (of another model: the two curves are not to be compared). Ops grow by layers on 64 ranks.
+of a rank stays the same: all ranks simulated up to 1,024, one rank of each stage for whole jobs up
+to 16,384 (of another model: the two curves are not to be compared). Ops grow by layers on 64 ranks.
 Each size runs in a process of its own; seconds are those its processor worked on the simulation,
 so that other work on the machine counts little.
 """
@@ -36,7 +36,7 @@ def main() -> None:
     """Measure, fit, draw."""
     series = {
         "8B, all ranks": _measured("ranks", RANKS),
-        "405B, 128 representatives": _measured("folded", FOLDED),
+        "405B, one rank of each stage": _measured("folded", FOLDED),
         "ops on 64 ranks": _measured("ops", OPS),
     }
     for name, points in series.items():

@@ -84,7 +84,9 @@ class Symmetry:
             return None
         columns = [order.ravel(), self.place[ranks], self.shape[component[first]]]
         if self.hubs is not None:  # which components of the group share a hub
-            columns.append(by_appearance(self.hubs[component[first]].ravel())[0])
+            numbers: dict[int, int] = {}
+            hubs = self.hubs[component[first]].ravel().tolist()
+            columns.append(np.array([numbers.setdefault(hub, len(numbers)) for hub in hubs]))
         return np.concatenate(columns).tobytes()
 
     def confined(self, links: Ints, components: Longs) -> bool:

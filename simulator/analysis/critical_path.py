@@ -126,11 +126,11 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     # In order of time; each op of the path has up to four segments.
     left, arrived = left[::-1], arrived[::-1]
     call, before = joined[left], timeline.released_by[arrived]
-    # The ends of a call, and of an op without one its own start, and 0 for what nothing released.
     start, end = timeline.start[arrived], timeline.end[left]
+    # An op without a call lasts to its end: its third and fourth segment have no length.
     begun, over = (
-        np.where(call >= 0, times[call] if len(times) else 0.0, own)
-        for times, own in ((timeline.call_start, end), (timeline.call_end, end))
+        np.where(call >= 0, times[call] if len(times) else 0.0, end)
+        for times in (timeline.call_start, timeline.call_end)
     )
     released = np.where(before >= 0, timeline.end[before], 0.0)
     times = np.stack([released, start, begun, over, end], axis=1)

@@ -275,16 +275,15 @@ def why_not_copies(workload: Workload, copies: Copies, costs: Costs) -> str:
 
     Ranks stand for others in whole nodes, or each for itself, where its links are its own.
     """
-    by_node, by_rank = costs.alike.symmetry, costs.alike.symmetry_of_ranks
-    reason = "no two parts of the network are alike"
-    if by_node is not None:
-        reason = _why_not(workload, copies, costs, by_node)
-    if reason and by_rank is not None and not _why_not(workload, copies, costs, by_rank):
+    reason = _why_not(workload, copies, costs, costs.alike.symmetry)
+    if reason and not _why_not(workload, copies, costs, costs.alike.symmetry_of_ranks):
         return ""
     return reason
 
 
-def _why_not(workload: Workload, copies: Copies, costs: Costs, symmetry: Symmetry) -> str:
+def _why_not(workload: Workload, copies: Copies, costs: Costs, symmetry: Symmetry | None) -> str:
+    if symmetry is None:
+        return "no two parts of the network are alike"
     try:
         job, originals, _ = _whole_job(workload, copies)
         component = symmetry.component[copies.stand_in]

@@ -206,6 +206,8 @@ def _constant(value: Any) -> Any:
     """Return what machine code would contain of the value of a global name."""
     if isinstance(value, type) and issubclass(value, Enum):
         return [(member.name, member.value) for member in value]
+    if hasattr(value, "tobytes"):  # the text of a long array leaves numbers out
+        return value.tobytes(), value.dtype
     is_plain = isinstance(value, bool | int | float | str | tuple)
     return value if is_plain or type(value).__module__ == "numpy" else None
 

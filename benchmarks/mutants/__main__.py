@@ -3,10 +3,12 @@
 In each area mutants are drawn by the seed, each as likely as another, and so many are tried as
 ``--count`` says of those that tests reach, or as ``--minutes`` leave time for, by ``--jobs``
 processes. Printed is what became of each, and the part that was noticed, with a 95 % interval.
+Mutants that ``equivalent.csv`` lists change no answer, and are not drawn.
 """
 
 import argparse
 import ast
+import csv
 import importlib
 import os
 import random
@@ -15,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from math import inf, sqrt
 from pathlib import Path
 from typing import TextIO
@@ -23,6 +26,7 @@ from benchmarks.mutants.changes import mutants
 from benchmarks.mutants.server import BROKEN, NOTICED, SURVIVED, UNREACHED, UNSOUND, Place, serve
 
 ROOT = Path(__file__).parents[2]
+EQUIVALENT = Path(__file__).with_name("equivalent.csv")
 AREAS = ("simulator", "collectives", "topologies", "traces", "experiments")
 TESTS = (
     *(f"tests/{area}" for area in AREAS),
@@ -30,6 +34,8 @@ TESTS = (
     *(f"tests/acceptance/test_{name}.py" for name in ("cli_answers", "known_truth", "recorded")),
 )
 """The tests of the areas, their examples, and tests of the whole program in this process."""
+Changed = tuple[str, str, str, str]
+"""A mutant by file, line, what is changed, and of what: alike ones of a line are not told apart."""
 _SHARED = (
     *("numpy", "numba", "pydantic", "networkx", "simpy", "yaml", "typer"),
     *("msgspec", "pyarrow", "pytest", "rich", "google.protobuf", "scipy"),
@@ -46,6 +52,22 @@ def places(area: str) -> list[Place]:
         if file.name not in ("__init__.py", "__main__.py") and "gallery" not in file.parts
         for mutant in mutants(ast.parse(file.read_text("utf-8")))
     ]
+
+
+def equivalents() -> dict[Changed, str]:
+    """Read the list of mutants that change no answer, and why."""
+    with EQUIVALENT.open(encoding="utf-8", newline="") as table:
+        return {
+            (row["file"], row["line"], row["change"], row["text"]): row["why"]
+            for row in csv.DictReader(table)
+        }
+
+
+def changed(place: Place) -> Changed:
+    """Tell a mutant by the text of its line, which stays where lines move."""
+    file, mutant = place
+    line = _lines(file)[mutant.line - 1].strip()
+    return str(file.relative_to(ROOT)), line, mutant.what, mutant.text
 
 
 def interval(noticed: int, tried: int) -> tuple[float, float]:
@@ -77,13 +99,15 @@ class Campaign:
         self._until = time.monotonic() + 60 * options.minutes
         self._out = out
         self._left: dict[str, list[Place]] = {}
+        listed = equivalents()
         for area in options.of:
             every = [place for place in places(area) if options.loops or not place[1].hot]
             random.Random(f"{seed} {area}").shuffle(every)
             self._left[area] = [
                 place
                 for place in every[job :: options.jobs]
-                if not only or f"{SURVIVED}: {text(place)}" in only
+                if changed(place) not in listed
+                and (not only or f"{SURVIVED}: {text(place)}" in only)
             ]
         self._verdicts: dict[str, Counter[str]] = {area: Counter() for area in options.of}
 
@@ -151,6 +175,11 @@ def text(place: Place) -> str:
     """Name a mutant."""
     file, mutant = place
     return f"{file.relative_to(ROOT)}:{mutant}"
+
+
+@cache
+def _lines(file: Path) -> list[str]:
+    return file.read_text("utf-8").splitlines()
 
 
 def _tried(verdicts: Counter[str]) -> int:

@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from benchmarks.mutants.__main__ import Campaign, interval
+from benchmarks.mutants.__main__ import ROOT, Campaign, changed, equivalents, interval
 from benchmarks.mutants.changes import mutants, mutated, probed
 from benchmarks.mutants.server import NOTICED, UNREACHED
 
@@ -111,3 +111,15 @@ def test_jobs_share_the_mutants_that_one_job_would_draw():
     assert len(set(shared)) == len(shared) > 3
     assert set(shared) == set(alone)
     assert [len(drawn(job, 3, 4, NOTICED)) for job in range(3)] == [2, 1, 1], "4 of those reached"
+
+
+def test_each_mutant_that_changes_no_answer_is_one_of_the_code():
+    """A row whose line has changed has to be looked at anew, or to go."""
+    listed = equivalents()
+    drawn = {
+        changed((ROOT / file, mutant))
+        for file in {file for file, *_ in listed}
+        for mutant in mutants(ast.parse((ROOT / file).read_text("utf-8")))
+    }
+    assert not [key for key in listed if key not in drawn]
+    assert all(why.strip() for why in listed.values())

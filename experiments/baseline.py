@@ -40,7 +40,7 @@ from experiments.priors.placement import (
     other_hosts,
 )
 from experiments.priors.steps import KernelPrior, StepPrior, kernel_prior, step_prior
-from experiments.provenance import jsonable
+from experiments.provenance import Head, jsonable
 from experiments.scenario.resources import check_resources
 from experiments.scenario.scenario import EngineCheck, Scenario, engine_check
 from experiments.settings import Settings as Settings
@@ -288,25 +288,6 @@ class Baseline:
         return record
 
 
-def by_engine(base: Baseline, engine: str) -> Baseline:
-    """Return a baseline by another engine; it shares no state that simulating would change."""
-
-    def fresh(scenario: Scenario) -> Scenario:
-        return replace(scenario, engine=engine, _site=None)
-
-    recorded = fresh(base.recorded)
-    scenario = recorded if base.scenario is base.recorded else fresh(base.scenario)
-    replay = recorded.run()
-    return replace(
-        base,
-        settings=replace(base.settings, engine=engine),
-        recorded=recorded,
-        replay=replay,
-        scenario=scenario,
-        timeline=replay if scenario is recorded else scenario.run(),
-    )
-
-
 class WhatIfNote(TypedDict):
     """A what-if of the baseline, and what it touched."""
 
@@ -366,6 +347,29 @@ class BaselineAnswer(TypedDict):
     what_ifs: list[WhatIfNote]
     assumptions: list[str]
     changed_step_s: float | None
+
+
+class BaselineHead(Head, BaselineAnswer):
+    """The beginning of an answer about a step."""
+
+
+def by_engine(base: Baseline, engine: str) -> Baseline:
+    """Return a baseline by another engine; it shares no state that simulating would change."""
+
+    def fresh(scenario: Scenario) -> Scenario:
+        return replace(scenario, engine=engine, _site=None)
+
+    recorded = fresh(base.recorded)
+    scenario = recorded if base.scenario is base.recorded else fresh(base.scenario)
+    replay = recorded.run()
+    return replace(
+        base,
+        settings=replace(base.settings, engine=engine),
+        recorded=recorded,
+        replay=replay,
+        scenario=scenario,
+        timeline=replay if scenario is recorded else scenario.run(),
+    )
 
 
 def baseline(

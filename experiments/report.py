@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from math import isfinite
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from experiments.baseline import Baseline, BaselineHead
     from experiments.settings import Settings
     from topologies.cluster.schema import Cluster
 
@@ -45,14 +47,27 @@ class Report(ABC):
     schema: ClassVar[str]
     listed: ClassVar[tuple[type[Any], str]]
     """Of the CSV answer: the type of its rows, and the attribute that has them."""
+    answered: ClassVar[str]
+    """Of the JSON answer: attributes that it has below its head, or ``name=path.of.attribute``."""
 
     command: str = ""
     inputs: Inputs = field(default_factory=Inputs)
     options: Mapping[str, Option] = field(default_factory=dict)
 
-    @abstractmethod
     def answer(self) -> Any:
-        """Return the JSON answer, typed: a TypedDict, from which a JSON Schema is made."""
+        """Return the JSON answer: its head and what is ``answered``, whose types make the schema.
+
+        An answer that is not made of attributes is a TypedDict, from which its schema is made.
+        """
+        answer: dict[str, Any] = {**self.headed()}
+        for name, path in answered(type(self)).items():
+            value = attrgetter(path)(self)
+            answer[name] = list(value) if isinstance(value, tuple) else value
+        return answer
+
+    def headed(self) -> Head:
+        """Return the head of the answer, with the cluster and the settings that the report has."""
+        return self.head(getattr(self, "cluster", None), getattr(self, "settings", None))
 
     def table(self) -> Rows:
         """Return the rows; their type names the columns, also if there is no row."""
@@ -186,6 +201,24 @@ class Report(ABC):
         from experiments.output.terminal import notebook
 
         return notebook(self.document())
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class BaselineReport(Report):
+    """An answer about a step, which begins with its baseline."""
+
+    base: "Baseline"
+
+    def headed(self) -> "BaselineHead":
+        """Return the head of the answer, and the part on the replay."""
+        head = self.head(self.base.recorded.cluster, self.base.settings)
+        return {**head, **self.base.answer()}
+
+
+def answered(report: type[Report]) -> dict[str, str]:
+    """Return the names of an answer below its head, and the path of the attribute of each."""
+    parts = (word.partition("=") for word in report.answered.split())
+    return {name: path or name for name, _, path in parts}
 
 
 _LISTED = ("inputs", "what_ifs", "warnings")

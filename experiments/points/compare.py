@@ -3,22 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 from experiments.baseline import Settings, baseline
 from experiments.calibration.calibration import with_calibration
 from experiments.documents import points as documents
 from experiments.evaluate.design_points import Changing, simulated
 from experiments.evaluate.parallel import exposed_outcome
-from experiments.points.report import (
-    INTERVAL,
-    Columns,
-    Point,
-    PointsAnswer,
-    PointsReport,
-    interruption,
-    saved_by,
-)
+from experiments.points.report import INTERVAL, Columns, Point, PointsReport, interruption, saved_by
 from experiments.priors.doubts import touched
 from experiments.priors.network import prior_of, say_prior
 from experiments.provenance import ClusterIdentity, identity
@@ -41,35 +33,21 @@ _COLUMNS = Columns(
 )
 
 
-class CompareAnswer(PointsAnswer):
-    """A step on several clusters, in the order they were given.
-
-    ``notes`` are what bare networks among them leave undefined.
-    """
-
-    clusters: list[ClusterIdentity]
-    notes: list[str]
-    points: Annotated[list[dict[str, Any]], _COLUMNS]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CompareReport(PointsReport):
-    """Clusters in the order they were given."""
+    """A step on several clusters in the order they were given; what bare networks lack is noted."""
 
     schema: ClassVar[str] = "twofold/compare/1"
     document = documents.compare
     columns: ClassVar[Columns] = _COLUMNS
+    answered: ClassVar = "clusters=identities notes points=rows"
 
     clusters: tuple[Cluster, ...] = ()
 
-    def answer(self) -> CompareAnswer:
-        """Return the JSON answer."""
-        return {
-            **self.of_baseline(),
-            "clusters": [identity(cluster) for cluster in self.clusters],
-            "notes": list(self.notes),
-            "points": self.rows(),
-        }
+    @property
+    def identities(self) -> list[ClusterIdentity]:
+        """The clusters, as an answer names them."""
+        return [identity(cluster) for cluster in self.clusters]
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -10,11 +10,10 @@ from typing import Any, ClassVar, get_type_hints
 
 from typing_extensions import TypedDict
 
-from experiments.baseline import Baseline, BaselineAnswer
+from experiments.baseline import Baseline, BaselineHead
 from experiments.evaluate.design_points import Answered
 from experiments.intervals.interval import Interval, intervals
-from experiments.provenance import Head
-from experiments.report import Report, Rows
+from experiments.report import BaselineReport, Rows
 from experiments.scenario.resources import (
     amount_of,
     factor_means,
@@ -134,17 +133,14 @@ class Columns:
         return handler(list[row])
 
 
-class PointsAnswer(Head, BaselineAnswer):
-    """The common part of answers about changes of a step.
-
-    ``interrupted`` counts the answered changes if Ctrl-C was pressed; "" if all are.
-    """
+class PointsHead(BaselineHead):
+    """The common part of answers about changes of a step."""
 
     interrupted: str
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PointsReport(Report):
+class PointsReport(BaselineReport):
     """Savings by changes of one step, a row for each.
 
     ``interrupted`` counts the answered changes if Ctrl-C was pressed; "" if all are.
@@ -152,17 +148,16 @@ class PointsReport(Report):
 
     columns: ClassVar[Columns]
 
-    base: Baseline
     points: tuple[Point, ...]
     interrupted: str = field(default="", kw_only=True)
 
-    def of_baseline(self) -> PointsAnswer:
-        """Return the part of the JSON answer on the step and the question."""
-        head = self.head(self.base.recorded.cluster, self.base.settings)
-        return {**head, **self.base.answer(), "interrupted": self.interrupted}
+    def headed(self) -> PointsHead:
+        """Return the head of the answer, and how much of it is there."""
+        return {**BaselineReport.headed(self), "interrupted": self.interrupted}
 
+    @property
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of the JSON answer."""
+        """The rows of the JSON answer."""
         return [self.columns.row(point) for point in self.points]
 
     def table(self) -> Rows:

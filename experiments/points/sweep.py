@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from experiments.points.report import (
     INTERVAL,
     Columns,
     Point,
-    PointsAnswer,
     PointsReport,
     interruption,
     of_factor,
@@ -63,35 +62,20 @@ _COLUMNS = Columns(
 )
 
 
-class SweepAnswer(PointsAnswer):
-    """The step time over one resource, by factor; ``warning`` is what makes it doubtful."""
-
-    resource: str
-    note: str
-    warning: str
-    points: Annotated[list[dict[str, Any]], _COLUMNS]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SweepReport(PointsReport):
-    """Points of one resource by factor; ``note`` is the reason if it has no effect."""
+    """The step over one resource by factor; ``note`` is the reason if it has no effect.
+
+    ``warning`` is what makes the savings doubtful.
+    """
 
     schema: ClassVar[str] = "twofold/sweep/1"
     document = documents.sweep
     columns: ClassVar[Columns] = _COLUMNS
+    answered: ClassVar = "resource note warning points=rows"
 
     resource: str
     note: str
-
-    def answer(self) -> SweepAnswer:
-        """Return the JSON answer."""
-        return {
-            **self.of_baseline(),
-            "resource": self.resource,
-            "note": self.note,
-            "warning": self.warning,
-            "points": self.rows(),
-        }
 
     @property
     def warning(self) -> str:
@@ -147,26 +131,6 @@ _CURVE_COLUMNS = Columns(
 Certificate = Literal["convex", "monotone", "sampled", "none"]
 
 
-class CurveAnswer(PointsAnswer):
-    """The curve of step time over a resource: linear between points, over 1/factor.
-
-    ``warning`` is what makes it doubtful. ``gap_s`` is as certain as ``certificate`` states.
-    """
-
-    resource: str
-    factor_means: str
-    gap_s: float
-    certificate: Certificate
-    threshold_pct: float
-    break_even_factor: float | None
-    break_even_value: str
-    break_even_number: float | None
-    unit: str
-    note: str
-    warning: str
-    points: Annotated[list[dict[str, Any]], _CURVE_COLUMNS]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CurveReport(PointsReport):
     """Points in order of the factor; straight lines between them, over 1/factor, are the curve.
@@ -183,6 +147,10 @@ class CurveReport(PointsReport):
     schema: ClassVar[str] = "twofold/curve/1"
     document = documents.curve
     columns: ClassVar[Columns] = _CURVE_COLUMNS
+    answered: ClassVar = (
+        "resource factor_means gap_s certificate threshold_pct break_even_factor=break_even "
+        "break_even_value break_even_number unit note warning points=rows"
+    )
 
     resource: str
     gap_s: float
@@ -192,25 +160,21 @@ class CurveReport(PointsReport):
     break_even_value: str
     note: str
 
-    def answer(self) -> CurveAnswer:
-        """Return the JSON answer."""
+    @property
+    def factor_means(self) -> str:
+        """What twice of the resource is."""
+        return f"2: {factor_means(self.resource)}"
+
+    @property
+    def break_even_number(self) -> float | None:
+        """The resource at ``break_even``, in base units."""
         even = self.break_even
-        number = None if even is None else amount_of(self.base.scenario, self.resource, even)
-        return {
-            **self.of_baseline(),
-            "resource": self.resource,
-            "factor_means": f"2: {factor_means(self.resource)}",
-            "gap_s": self.gap_s,
-            "certificate": self.certificate,
-            "threshold_pct": self.threshold_pct,
-            "break_even_factor": even,
-            "break_even_value": self.break_even_value,
-            "break_even_number": number,
-            "unit": unit_of(self.resource),
-            "note": self.note,
-            "warning": self.warning,
-            "points": self.rows(),
-        }
+        return None if even is None else amount_of(self.base.scenario, self.resource, even)
+
+    @property
+    def unit(self) -> str:
+        """The base unit of the resource."""
+        return unit_of(self.resource)
 
     @property
     def warning(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from experiments.points.failures import FailingJob, FailuresAnswer, parse_failur
 from experiments.points.report import (
     Columns,
     Point,
-    PointsAnswer,
     PointsReport,
     interruption,
     saved_by,
@@ -66,24 +65,17 @@ _COLUMNS = Columns(
 )
 
 
-class UtilityAnswer(PointsAnswer):
-    """Utility of ``factor`` times each resource, the largest first, and the cost of failures."""
-
-    factor: float
-    failures: FailuresAnswer | None
-    utilities: Annotated[list[dict[str, Any]], _COLUMNS]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UtilityReport(PointsReport):
-    """Utilities of a job's resources, the largest first; ``per`` is the unit of cost or power.
+    """Utility of ``factor`` times each resource, the largest first, and the cost of failures.
 
-    ``failing`` is the job with failures, if these were given.
+    They are in order of saving per cost or power if ``per`` is one of these.
     """
 
     schema: ClassVar[str] = "twofold/utility/1"
     document = documents.utility
     columns: ClassVar[Columns] = _COLUMNS
+    answered: ClassVar = "factor failures utilities=rows"
 
     factor: float
     per: str = ""
@@ -94,15 +86,10 @@ class UtilityReport(PointsReport):
         """The points, as the JSON answer calls them."""
         return self.points
 
-    def answer(self) -> UtilityAnswer:
-        """Return the JSON answer."""
-        failures = None if self.failing is None else self.failing.answer()
-        return {
-            **self.of_baseline(),
-            "factor": self.factor,
-            "failures": failures,
-            "utilities": self.rows(),
-        }
+    @property
+    def failures(self) -> FailuresAnswer | None:
+        """What failures cost the job."""
+        return None if self.failing is None else self.failing.answer()
 
 
 @question("utility")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 
@@ -11,15 +11,7 @@ from experiments.baseline import Baseline, Settings, Where, baseline
 from experiments.documents import points as documents
 from experiments.evaluate.design_points import Changing, simulated
 from experiments.evaluate.parallel import Outcome, exposed_outcome
-from experiments.points.report import (
-    INTERVAL,
-    Columns,
-    Point,
-    PointsAnswer,
-    PointsReport,
-    interruption,
-    saved_by,
-)
+from experiments.points.report import INTERVAL, Columns, Point, PointsReport, interruption, saved_by
 from experiments.priors.doubts import touched
 from experiments.report import question
 from experiments.scenario.change import Change, Changed
@@ -46,25 +38,15 @@ class RefusedChange:
     reason: str
 
 
-class WhatIfAnswer(PointsAnswer):
-    """Changes of a step, each on its own, in the order they were given."""
-
-    points: Annotated[list[dict[str, Any]], _COLUMNS]
-    refused: list[RefusedChange]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WhatIfReport(PointsReport):
-    """Changes in the order they were given; ``refused`` are those that could not be made."""
+    """Changes, each on its own, in the order they were given; ``refused`` could not be made."""
 
     refused: tuple[RefusedChange, ...] = ()
     schema: ClassVar[str] = "twofold/what-if/1"
     document = documents.what_ifs
     columns: ClassVar[Columns] = _COLUMNS
-
-    def answer(self) -> WhatIfAnswer:
-        """Return the JSON answer."""
-        return {**self.of_baseline(), "points": self.rows(), "refused": list(self.refused)}
+    answered: ClassVar = "points=rows refused"
 
 
 @question("what_if")

@@ -10,7 +10,7 @@ import numpy as np
 
 from collectives.files.benchmark_logs import read_logs
 from collectives.files.measured_calls import BenchmarkLog, Layout
-from experiments.baseline import Baseline, BaselineAnswer, Settings, Where, baseline
+from experiments.baseline import Settings, Where, baseline
 from experiments.calibration.calibration import (
     SOFTWARE,
     Fit,
@@ -31,7 +31,7 @@ from experiments.priors.errors import WITHIN_95
 from experiments.priors.network import left_out_calls, measured_by, residual_calls, spread_of
 from experiments.provenance import Head, Inputs
 from experiments.questions.generate import site_of, step_on
-from experiments.report import Report, question
+from experiments.report import BaselineReport, Report, question
 from experiments.settings import SettingsOptions, Watch, as_recorded
 from experiments.validation.errors import ALL
 from experiments.validation.measured_collectives import LogCall, LogErrors, log_calls, log_errors
@@ -86,37 +86,30 @@ class Residual:
     worst_pct: float
 
 
-class CalibrateAnswer(Head, BaselineAnswer):
-    """Fitted parameters, residuals, and the resulting cluster file."""
+class _Calibrates:
+    """The cluster that results from a calibration."""
 
-    parameters: list[Parameter]
-    residuals: list[Residual]
-    calibrated_cluster: dict[str, Any]
+    __slots__ = ()
+    cluster: Cluster
+
+    @property
+    def calibrated_cluster(self) -> dict[str, Any]:
+        """The fields of its file that are set."""
+        return self.cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CalibrationReport(Report):
-    """Parameters and residuals by kind, and the resulting cluster."""
+class CalibrationReport(BaselineReport, _Calibrates):
+    """Fitted parameters and residuals by kind, and the resulting cluster file."""
 
     schema: ClassVar[str] = "twofold/calibrate/1"
     listed: ClassVar = Parameter, "parameters"
     document = documents.calibration
+    answered: ClassVar = "parameters residuals calibrated_cluster"
 
-    base: Baseline
     cluster: Cluster
     parameters: tuple[Parameter, ...]
     residuals: tuple[Residual, ...]
-
-    def answer(self) -> "CalibrateAnswer":
-        """Return the JSON answer."""
-        fields_set = self.cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
-        return {
-            **self.head(self.base.recorded.cluster, self.base.settings),
-            **self.base.answer(),
-            "parameters": list(self.parameters),
-            "residuals": list(self.residuals),
-            "calibrated_cluster": fields_set,
-        }
 
 
 @question("calibrate")
@@ -223,24 +216,14 @@ class LogFile:
     calls: int
 
 
-class CalibrateLogsAnswer(Head):
-    """Parameters that logs determine, errors of the fit, and the resulting cluster file."""
-
-    logs: list[LogFile]
-    parameters: list[Parameter]
-    errors: list[LogErrors]
-    calls: list[LogCall]
-    notes: list[str]
-    calibrated_cluster: dict[str, Any]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class LogCalibrationReport(Report):
-    """Parameters, errors by kind and class of sizes, every call, and the resulting cluster."""
+class LogCalibrationReport(_Calibrates, Report):
+    """Parameters that logs determine, errors of the fit, and the resulting cluster file."""
 
     schema: ClassVar[str] = "twofold/calibrate_logs/1"
     listed: ClassVar = LogCall, "calls"
     document = documents.log_calibration
+    answered: ClassVar = "logs parameters errors calls notes calibrated_cluster"
 
     base: Cluster
     cluster: Cluster
@@ -250,18 +233,9 @@ class LogCalibrationReport(Report):
     calls: tuple[LogCall, ...]
     notes: tuple[str, ...]
 
-    def answer(self) -> "CalibrateLogsAnswer":
-        """Return the JSON answer."""
-        fields_set = self.cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
-        return {
-            **self.head(self.base),
-            "logs": list(self.logs),
-            "parameters": list(self.parameters),
-            "errors": list(self.errors),
-            "calls": list(self.calls),
-            "notes": list(self.notes),
-            "calibrated_cluster": fields_set,
-        }
+    def headed(self) -> Head:
+        """Return the head of the answer."""
+        return self.head(self.base)
 
 
 @question("calibrate_logs")
@@ -394,7 +368,7 @@ class CalibrateStepsAnswer(Head):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class StepCalibrationReport(Report):
+class StepCalibrationReport(_Calibrates, Report):
     """Figures, steps in the order of the tables, and the resulting cluster."""
 
     schema: ClassVar[str] = "twofold/calibrate_steps/1"
@@ -409,7 +383,6 @@ class StepCalibrationReport(Report):
 
     def answer(self) -> "CalibrateStepsAnswer":
         """Return the JSON answer."""
-        fields_set = self.cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
         before, after, left_out = (self.median(name) for name in _ERRORS)
         return {
             **self.head(self.base, self.settings),
@@ -418,7 +391,7 @@ class StepCalibrationReport(Report):
             "median_before_pct": before or 0.0,
             "median_after_pct": after or 0.0,
             "median_left_out_pct": left_out,
-            "calibrated_cluster": fields_set,
+            "calibrated_cluster": self.calibrated_cluster,
         }
 
     def median(self, column: str) -> float | None:

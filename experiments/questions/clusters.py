@@ -339,25 +339,16 @@ class PluginRow:
     refused: str
 
 
-class PluginsAnswer(Head):
-    """Plug-ins of installed distributions, by group and name."""
-
-    plugins: list[PluginRow]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PluginsReport(Report):
-    """Entry points of all groups; each was loaded to check that it works."""
+    """Plug-ins of installed distributions; each was loaded to check that it works."""
 
     schema: ClassVar[str] = "twofold/plugins/1"
     listed: ClassVar = PluginRow, "rows"
     document = documents.plugins
+    answered: ClassVar = "plugins=rows"
 
     rows: tuple[PluginRow, ...]
-
-    def answer(self) -> "PluginsAnswer":
-        """Return the JSON answer."""
-        return {**self.head(), "plugins": list(self.rows)}
 
 
 @question("plugins")

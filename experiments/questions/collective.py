@@ -14,7 +14,7 @@ from collectives.bandwidth import algbw, busbw
 from collectives.libraries.planners import algorithm_named, parse_rule
 from experiments.documents import networks as documents
 from experiments.priors.network import NetworkPrior, prior_of
-from experiments.provenance import Head, Unbounded
+from experiments.provenance import Unbounded
 from experiments.report import Report, question
 from experiments.routing_notes import RoutingNotes, notes_of_call
 from experiments.scenario.language import parse_change
@@ -74,31 +74,19 @@ class SpreadBytes:
     way: str
 
 
-class CollectiveAnswer(Head):
-    """A collective at several sizes, in ascending order, on the network ``where``.
-
-    ``network_prior`` is the uncertainty of the cluster's figures; empty for a bare topology.
-    ``routing`` describes where messages of the largest size collide.
-    """
-
-    where: str
-    engine: str
-    network_prior: list[NetworkPrior]
-    points: list[CollectivePoint]
-    routing: RoutingNotes
-    imbalance: SpreadBytes | None
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CollectiveReport(Report):
     """A collective on a network (``where``) at several sizes, in ascending order.
 
-    ``imbalance`` describes an uneven all-to-all.
+    ``network_prior`` is the uncertainty of the cluster's figures; empty for a bare topology.
+    ``routing`` describes where messages of the largest size collide, ``imbalance`` an uneven
+    all-to-all.
     """
 
     schema: ClassVar[str] = "twofold/collective/1"
     listed: ClassVar = CollectivePoint, "points"
     document = documents.collective
+    answered: ClassVar = "where engine network_prior points routing imbalance"
 
     where: str
     engine: str
@@ -107,18 +95,6 @@ class CollectiveReport(Report):
     routing: RoutingNotes
     imbalance: SpreadBytes | None = None
     network_prior: tuple[NetworkPrior, ...] = ()
-
-    def answer(self) -> "CollectiveAnswer":
-        """Return the JSON answer."""
-        return {
-            **self.head(self.cluster),
-            "where": self.where,
-            "engine": self.engine,
-            "network_prior": list(self.network_prior),
-            "points": list(self.points),
-            "routing": self.routing,
-            "imbalance": self.imbalance,
-        }
 
 
 SIZES = "1KiB..1GiB"

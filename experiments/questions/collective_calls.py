@@ -14,7 +14,7 @@ from collectives.bandwidth import busbw
 from collectives.libraries.planners import algorithm_named
 from experiments.documents import networks as documents
 from experiments.priors.network import NetworkPrior, prior_of
-from experiments.provenance import Head, Unbounded
+from experiments.provenance import Unbounded
 from experiments.questions.collective import changed_network, cluster_of, network_of
 from experiments.report import Report, question
 from experiments.scenario.scenario import Scenario
@@ -98,28 +98,17 @@ class CallSpan:
     end_s: float
 
 
-class CollectiveCallsAnswer(Head):
-    """Concurrent calls on the network ``where``.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CollectiveCallsReport(Report):
+    """Concurrent calls on a network (``where``): each alone, together, and in pairs.
 
     ``network_prior`` is the uncertainty of the cluster's figures; empty for a bare topology.
     """
 
-    where: str
-    engine: str
-    makespan_s: float
-    calls: list[CallBeside]
-    effects: list[CallEffect]
-    spans: list[CallSpan]
-    network_prior: list[NetworkPrior]
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CollectiveCallsReport(Report):
-    """Concurrent calls on a network (``where``): each alone, together, and in pairs."""
-
     schema: ClassVar[str] = "twofold/collective_calls/1"
     listed: ClassVar = CallBeside, "calls"
     document = documents.collective_calls
+    answered: ClassVar = "where engine makespan_s calls effects spans network_prior"
 
     where: str
     engine: str
@@ -129,19 +118,6 @@ class CollectiveCallsReport(Report):
     spans: tuple[CallSpan, ...]
     cluster: Cluster | None
     network_prior: tuple[NetworkPrior, ...] = ()
-
-    def answer(self) -> "CollectiveCallsAnswer":
-        """Return the JSON answer."""
-        return {
-            **self.head(self.cluster),
-            "where": self.where,
-            "engine": self.engine,
-            "makespan_s": self.makespan_s,
-            "calls": list(self.calls),
-            "effects": list(self.effects),
-            "spans": list(self.spans),
-            "network_prior": list(self.network_prior),
-        }
 
 
 @question("collective_calls")

@@ -28,7 +28,7 @@ from experiments.calibration.modelled_calls import (
     site_of,
 )
 from experiments.documents import networks as documents
-from experiments.provenance import Head, Unbounded
+from experiments.provenance import Unbounded
 from experiments.questions.collective import changed_network, cluster_of
 from experiments.report import Report, question
 from experiments.settings import Watch
@@ -87,38 +87,18 @@ class ExplanationCount:
     explained_median_pct: float
 
 
-class CollectiveCompareAnswer(Head):
-    """Measured calls beside modelled ones on the network ``where``, in order of the logs."""
-
-    where: str
-    calls: list[ComparedCall]
-    explanations: list[ExplanationCount]
-    error_summary: ErrorSummary | None
-    notes: list[str]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CollectiveCompareReport(Report):
-    """Measured calls beside modelled ones, curve by curve in ascending order of size."""
+    """Measured calls beside modelled ones on the network ``where``, in order of the logs."""
 
     schema: ClassVar[str] = "twofold/collective_compare/1"
     listed: ClassVar = ComparedCall, "calls"
     document = documents.collective_compare
+    answered: ClassVar = "where=cluster.name calls explanations error_summary notes"
 
     cluster: Cluster
     calls: tuple[ComparedCall, ...]
     notes: tuple[str, ...] = ()
-
-    def answer(self) -> CollectiveCompareAnswer:
-        """Return the JSON answer."""
-        return {
-            **self.head(self.cluster),
-            "where": self.cluster.name,
-            "calls": list(self.calls),
-            "explanations": list(self.explanations),
-            "error_summary": self.error_summary,
-            "notes": list(self.notes),
-        }
 
     @property
     def error_summary(self) -> ErrorSummary | None:

@@ -49,15 +49,6 @@ class PackagedFile:
     source: str
 
 
-class PackageAnswer(Head):
-    """Written files, blank keys of the card, and what the trace contradicts."""
-
-    directory: str
-    files: list[PackagedFile]
-    blank: list[str]
-    card_findings: list[str]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PackageReport(Report):
     """Written files, the card, its blank keys, and what of it the trace contradicts."""
@@ -65,6 +56,7 @@ class PackageReport(Report):
     schema: ClassVar[str] = "twofold/package/1"
     listed: ClassVar = PackagedFile, "files"
     document = documents.package
+    answered: ClassVar = "directory files blank card_findings=findings"
 
     directory: str
     files: tuple[PackagedFile, ...]
@@ -73,16 +65,6 @@ class PackageReport(Report):
     findings: tuple[str, ...]
     settings: Settings
     cluster: Cluster | None
-
-    def answer(self) -> "PackageAnswer":
-        """Return the JSON answer."""
-        return {
-            **self.head(self.cluster, self.settings),
-            "directory": self.directory,
-            "files": list(self.files),
-            "blank": list(self.blank),
-            "card_findings": list(self.findings),
-        }
 
 
 @question("package")

@@ -13,7 +13,7 @@ from experiments.costing.slowdown import SlowDown, measured, recorded_steps
 from experiments.documents import steps as documents
 from experiments.points.report import without_effect
 from experiments.provenance import Head
-from experiments.report import Report, Rows, or_none, question
+from experiments.report import BaselineReport, Report, Rows, or_none, question
 from experiments.routing_notes import RoutingNotes, notes_of_step
 from experiments.scenario.resources import check_resource, improve, utility_pct, value_of
 from experiments.scenario.words import check_factor
@@ -55,43 +55,24 @@ class RankReplay:
     exposed_waiting_s: float
 
 
-class ReplayAnswer(Head, BaselineAnswer):
-    """A replay by rank; the critical path by use of time, and by group (s)."""
-
-    exposed_communication_s: float
-    ranks: list[RankReplay]
-    critical_path_s: dict[str, float]
-    critical_path_by_group_s: dict[str, float]
-    routing: RoutingNotes
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ReplayReport(Report):
-    """A replay by rank, and the critical path by use of time (s)."""
+class ReplayReport(BaselineReport):
+    """A replay by rank; the critical path by use of time, and by group (s)."""
 
     schema: ClassVar[str] = "twofold/replay/1"
     listed: ClassVar = RankReplay, "ranks"
     document = documents.replay
+    answered: ClassVar = (
+        "exposed_communication_s ranks critical_path_s=path_by_what "
+        "critical_path_by_group_s=path_by_group routing"
+    )
 
-    base: Baseline
     ranks: tuple[RankReplay, ...]
     exposed_communication_s: float
     path: CriticalPath
     path_by_what: dict[str, float]
     path_by_group: dict[str, float]
     routing: RoutingNotes
-
-    def answer(self) -> "ReplayAnswer":
-        """Return the JSON answer."""
-        return {
-            **self.head(self.base.recorded.cluster, self.base.settings),
-            **self.base.answer(),
-            "exposed_communication_s": self.exposed_communication_s,
-            "ranks": list(self.ranks),
-            "critical_path_s": self.path_by_what,
-            "critical_path_by_group_s": self.path_by_group,
-            "routing": self.routing,
-        }
 
 
 @question("replay")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 from collectives.libraries.planners import parse_rule
-from experiments.baseline import Baseline, BaselineAnswer, Settings, replayed
+from experiments.baseline import BaselineHead, Settings, replayed
 from experiments.documents import steps as documents
 from experiments.evaluate.generated_steps import (
     accelerator_of,
@@ -24,7 +24,7 @@ from experiments.evaluate.generated_steps import (
 from experiments.files import writing
 from experiments.priors.steps import StepPrior, likely_step, step_prior
 from experiments.provenance import Head
-from experiments.report import Report, Rows, question
+from experiments.report import BaselineReport, Report, Rows, question
 from experiments.scenario.scenario import FOLDING
 from experiments.settings import SettingsOptions, Watch
 from experiments.validation.measured_steps import MeasuredStep
@@ -46,41 +46,25 @@ from traces.generate.run import Serving, Training
 from traces.generate.what_fits import alternatives, check_memory, fits
 
 
-class GenerateAnswer(Head, BaselineAnswer):
-    """A generated step: its time, its MFU, and what it computes and communicates."""
-
-    model: str
-    parameters: float
-    parallelism: Parallelism
-    tokens_per_second: float
-    memory_bytes: float
-    accelerator_memory_bytes: float | None
-    model_flops: float
-    mfu: float
-    exposed_communication_s: float
-    kernel_times: dict[str, float]
-    steps_like_it: StepPrior | None
-    likely_step_s: float | None
-    exchanged: list[CallVolume]
-    critical_path_s: dict[str, float]
-    critical_path_by_group_s: dict[str, float]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class GenerationReport(Report):
+class GenerationReport(BaselineReport):
     """A generated step on a cluster: its time, its MFU, and what it computes and communicates.
 
-    ``exposed_communication_s`` is the mean over ranks. ``path_by_what`` and ``path_by_group`` are
-    times on the critical path (s). ``folded`` describes which ranks represent all. ``kernel_times``
-    are the shares of kernels' time by source: measured, carried over from a related accelerator, or
-    by a roofline.
+    ``exposed_communication_s`` is the mean over ranks. ``folded`` describes which ranks represent
+    all. ``kernel_times`` are the shares of kernels' time by source: measured, carried over from a
+    related accelerator, or by a roofline.
     """
 
     schema: ClassVar[str] = "twofold/generate/1"
     listed: ClassVar = CallVolume, "exchanged"
     document = documents.generation
+    answered: ClassVar = (
+        "model=plan.model.name parameters parallelism=plan.parallelism tokens_per_second "
+        "memory_bytes=memory.total accelerator_memory_bytes model_flops=volumes.model_flops mfu "
+        "exposed_communication_s kernel_times steps_like_it likely_step_s exchanged "
+        "critical_path_s=path_by_what critical_path_by_group_s=path_by_group"
+    )
 
-    base: Baseline
     plan: GenerationPlan
     volumes: Volumes
     mfu: float
@@ -124,29 +108,20 @@ class GenerationReport(Report):
         """New tokens of the whole job per second."""
         return self.volumes.tokens / self.base.timeline.makespan
 
-    def answer(self) -> "GenerateAnswer":
-        """Return the JSON answer."""
-        base = self.base.answer()
-        base["folded"] = self.folded or base["folded"]
-        return {
-            **self.head(self.base.recorded.cluster, self.base.settings),
-            **base,
-            "model": self.plan.model.name,
-            "parameters": parameters(self.plan.model),
-            "parallelism": self.plan.parallelism,
-            "tokens_per_second": self.tokens_per_second,
-            "memory_bytes": self.memory.total,
-            "accelerator_memory_bytes": None if self.plan.memory is None else self.plan.memory.size,
-            "model_flops": self.volumes.model_flops,
-            "mfu": self.mfu,
-            "exposed_communication_s": self.exposed_communication_s,
-            "kernel_times": self.kernel_times,
-            "steps_like_it": self.steps_like_it,
-            "likely_step_s": self.likely_step_s,
-            "exchanged": list(self.exchanged),
-            "critical_path_s": self.path_by_what,
-            "critical_path_by_group_s": self.path_by_group,
-        }
+    @property
+    def parameters(self) -> float:
+        """Number of the model's parameters."""
+        return parameters(self.plan.model)
+
+    @property
+    def accelerator_memory_bytes(self) -> float | None:
+        """Memory of an accelerator; None if it is unknown."""
+        return None if self.plan.memory is None else self.plan.memory.size
+
+    def headed(self) -> BaselineHead:
+        """Return the head of the answer, with the replicas that represent all."""
+        head = BaselineReport.headed(self)
+        return {**head, "folded": self.folded or head["folded"]}
 
 
 @question("generate")

@@ -150,46 +150,23 @@ def _median(times: list[float]) -> float | None:
     return float(np.median(measured)) if measured else None
 
 
-class ProgramAnswer(Head):
-    """Contents of an Execution Trace; ``schema_of_file`` is the version that the file states."""
-
-    file: str
-    schema_of_file: str
-    nodes: int
-    threads: int
-    operators: list[tuple[str, int]]
-    data_dependencies: int
-    calls: list[EtCalls]
-    groups: list[tuple[str, list[int] | None]]
-    unused: dict[str, int]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ProgramReport(Report):
-    """Contents of an Execution Trace: a program without times, which cannot be replayed alone."""
+    """An Execution Trace: a program without times, which cannot be replayed alone.
+
+    ``schema_of_file`` is the version that the file states.
+    """
 
     schema: ClassVar[str] = "twofold/program/1"
     document = documents.program
+    answered: ClassVar = (
+        "file=summary_of_file.file schema_of_file=summary_of_file.schema "
+        "nodes=summary_of_file.nodes threads=summary_of_file.threads "
+        "operators=summary_of_file.operators data_dependencies=summary_of_file.data_dependencies "
+        "calls=summary_of_file.calls groups=summary_of_file.groups unused=summary_of_file.unused"
+    )
 
     summary_of_file: EtSummary
-
-    def answer(self) -> "ProgramAnswer":
-        """Return the JSON answer."""
-        summary = self.summary_of_file
-        return {
-            **self.head(),
-            "file": summary.file,
-            "schema_of_file": summary.schema,
-            "nodes": summary.nodes,
-            "threads": summary.threads,
-            "operators": list(summary.operators),
-            "data_dependencies": summary.data_dependencies,
-            "calls": list(summary.calls),
-            "groups": [
-                (label, None if ranks is None else list(ranks)) for label, ranks in summary.groups
-            ],
-            "unused": summary.unused,
-        }
 
     def table(self) -> Rows:
         """Return the CSV answer."""

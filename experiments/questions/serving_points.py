@@ -25,7 +25,6 @@ from experiments.evaluate.serving_clients import (
 from experiments.evaluate.serving_fleets import Instances, check_runs, held_ranks, serve, spent_on
 from experiments.evaluate.serving_instances import Deployment, parallelism_of
 from experiments.priors.errors import ServingPrior, serving_prior
-from experiments.provenance import Head
 from experiments.questions.serving import (
     Gain,
     figures_of,
@@ -94,24 +93,16 @@ class RateUtility:
     note: str = ""
 
 
-class ServingRateAnswer(Head):
-    """The rate at the SLO (1/s) with its half width over seeds, saturation, knee, curve."""
-
-    rate_per_s: float
-    rate_half_width: float | None
-    saturation_per_s: float
-    knee_per_s: float
-    curve: list[RatePoint]
-    utilities: list[RateUtility]
-    seeds: int
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ServingRateReport(Report):
-    """The rate at which ``ATTAINED`` of the requests meet the SLO, and the curve around it."""
+    """The rate at the SLO (1/s) with its half width over seeds, and the curve around it."""
 
     schema: ClassVar[str] = "twofold/serving_rate/1"
     document = documents.rate
+    answered: ClassVar = (
+        "rate_per_s=rate rate_half_width=half_width saturation_per_s=curve.saturation "
+        "knee_per_s=curve.knee.rate_per_s curve=curve.points utilities seeds"
+    )
 
     model: str
     cluster: Cluster
@@ -125,19 +116,6 @@ class ServingRateReport(Report):
     seeds: int
     factor: float
     prior: ServingPrior
-
-    def answer(self) -> "ServingRateAnswer":
-        """Return the JSON answer."""
-        return {
-            **self.head(self.cluster, self.settings),
-            "rate_per_s": self.rate,
-            "rate_half_width": self.half_width,
-            "saturation_per_s": self.curve.saturation,
-            "knee_per_s": self.curve.knee.rate_per_s,
-            "curve": list(self.curve.points),
-            "utilities": list(self.utilities),
-            "seeds": self.seeds,
-        }
 
     def table(self) -> Rows:
         """Return the CSV answer: a row per point of the curve."""
@@ -381,14 +359,6 @@ class ServingPoint:
     refused: str = ""
 
 
-class ServingSweepAnswer(Head):
-    """What was varied, and a point for each of its values in the order they were given."""
-
-    varied: str
-    points: list[ServingPoint]
-    seeds: int
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ServingSweepReport(Report):
     """Points over one varied quantity; all others, and the requests of a seed, are fixed."""
@@ -396,6 +366,7 @@ class ServingSweepReport(Report):
     schema: ClassVar[str] = "twofold/serving_sweep/1"
     listed: ClassVar = ServingPoint, "points"
     document = documents.sweep
+    answered: ClassVar = "varied points seeds"
 
     model: str
     cluster: Cluster
@@ -405,15 +376,6 @@ class ServingSweepReport(Report):
     points: tuple[ServingPoint, ...]
     seeds: int
     prior: ServingPrior
-
-    def answer(self) -> "ServingSweepAnswer":
-        """Return the JSON answer."""
-        return {
-            **self.head(self.cluster, self.settings),
-            "varied": self.varied,
-            "points": list(self.points),
-            "seeds": self.seeds,
-        }
 
 
 @question("serving_sweep")

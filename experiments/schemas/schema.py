@@ -7,13 +7,17 @@ against the types. A change that breaks a reader counts up the number in ``Repor
 
 import json
 from difflib import get_close_matches
+from functools import reduce
 from importlib import import_module
 from importlib.resources import files
+from inspect import get_annotations
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-from experiments.report import Report
+from typing_extensions import TypedDict
+
+from experiments.report import Report, answered
 from simulator.support.errors import WhatIfError
 
 
@@ -86,9 +90,35 @@ def schema_of_report(report: type[Report]) -> dict[str, Any]:
     """Make the schema of a report's answer: all fields are there, and no others."""
     from pydantic import TypeAdapter
 
+    from experiments import baseline
+
     answer = get_type_hints(report.answer)["return"]
+    if answer is Any:
+        headed = get_type_hints(report.headed, localns=vars(baseline))
+        head = get_type_hints(headed["return"], include_extras=True)
+        parts = {name: _type_at(report, path) for name, path in answered(report).items()}
+        answer = TypedDict("Answer", head | parts)  # type: ignore[misc,no-redef]
+        answer.__doc__ = report.__doc__
     schema = TypeAdapter(answer).json_schema(mode="serialization")
     return {"$schema": _DRAFT, "$id": report.schema, **_closed(schema, report.schema)}
+
+
+def _type_at(report: type, path: str) -> Any:
+    """Return the type of an attribute, which is a field or a property, by its dotted path."""
+    return reduce(_type_of, path.split("."), report)
+
+
+def _type_of(kind: Any, name: str) -> Any:
+    if name == "rows" and hasattr(kind, "columns"):  # of points, which each command selects
+        return Annotated[list[dict[str, Any]], kind.columns]
+    for base in kind.__mro__:
+        value = vars(base).get(name)
+        if isinstance(value, property):
+            return get_type_hints(value.fget)["return"]
+        if name in (own := get_annotations(base)):
+            is_text = isinstance(own[name], str)
+            return get_type_hints(base)[name] if is_text else own[name]
+    raise AttributeError(f"{kind.__name__} has no {name}")
 
 
 def schema_of_study_file() -> dict[str, Any]:

@@ -15,10 +15,10 @@ import threading
 from asyncio import CancelledError
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError as FutureCancelledError
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, islice
 from platform import python_version_tuple
-from queue import Empty, SimpleQueue
 from typing import Any
 from uuid import uuid4
 
@@ -231,26 +231,19 @@ def _client(address: str, patience: float) -> Any:
     TimeoutError
         If it does not answer.
     """
-    results: SimpleQueue[Any] = SimpleQueue()
+    connected: Future[Any] = Future()
 
     def connect() -> None:
         try:
-            results.put(
-                distributed.Client(
-                    address, timeout=patience, set_as_default=False, direct_to_workers=False
-                )
+            client = distributed.Client(
+                address, timeout=patience, set_as_default=False, direct_to_workers=False
             )
+            connected.set_result(client)
         except Exception as error:  # it is raised where it can be handled
-            results.put(error)
+            connected.set_exception(error)
 
     threading.Thread(target=connect, daemon=True).start()
-    try:
-        result = results.get(timeout=patience + _GRACE)
-    except Empty:
-        raise TimeoutError(address) from None
-    if isinstance(result, Exception):
-        raise result
-    return result
+    return connected.result(timeout=patience + _GRACE)
 
 
 def _result(future: Any) -> list[Answer]:

@@ -24,7 +24,7 @@ from typing import ClassVar
 from experiments.baseline import Settings
 from experiments.documents import validation as documents
 from experiments.evaluate.parallel import map_rows
-from experiments.provenance import Head, Inputs
+from experiments.provenance import Inputs
 from experiments.questions.generate import site_of, step_on
 from experiments.report import Report, question
 from experiments.settings import Watch
@@ -130,27 +130,20 @@ class RatioErrors:
     worst_pct: float | None
 
 
-class ValidateRatiosAnswer(Head):
-    """Errors of ratios, one by one and by knob; ``of_known`` has those whose settings are numbers.
-
-    ``scores`` are those of tools whose predictions were given, beside Twofold's and a roofline's.
-    """
-
-    ratios: list[RatioPrediction]
-    errors: list[RatioErrors]
-    of_known: RatioErrors
-    median_error_pct: float | None
-    error_summary: ErrorSummary | None
-    scores: list[Score]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RatiosReport(Report):
-    """Predictions in the order of the tables' rows."""
+    """Predictions in the order of the tables' rows, and their errors, of all and by knob.
+
+    ``of_known`` has those whose settings are numbers. ``scores`` are those of tools whose
+    predictions were given, beside Twofold's and a roofline's.
+    """
 
     schema: ClassVar[str] = "twofold/validate_ratios/1"
     listed: ClassVar = RatioPrediction, "ratios"
     document = documents.predicted_ratios
+    answered: ClassVar = (
+        "ratios errors of_known median_error_pct=of_all.median_pct error_summary scores"
+    )
 
     ratios: tuple[RatioPrediction, ...]
     settings: Settings
@@ -176,17 +169,10 @@ class RatiosReport(Report):
         """Errors of all ratios."""
         return error_summary(_predictions(self.ratios))
 
-    def answer(self) -> "ValidateRatiosAnswer":
-        """Return the JSON answer."""
-        return {
-            **self.head(None, self.settings),
-            "ratios": list(self.ratios),
-            "errors": list(self.errors),
-            "of_known": self.of_known,
-            "median_error_pct": self.errors[0].median_pct,
-            "error_summary": self.error_summary,
-            "scores": list(self.scores),
-        }
+    @property
+    def of_all(self) -> RatioErrors:
+        """Errors of all ratios."""
+        return self.errors[0]
 
 
 @question("validate_ratios")

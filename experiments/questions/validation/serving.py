@@ -20,7 +20,7 @@ from experiments.evaluate.parallel import map_rows
 from experiments.evaluate.serving_clients import Closed
 from experiments.evaluate.serving_fleets import Instances, serve
 from experiments.evaluate.serving_instances import Deployment
-from experiments.provenance import Head, Inputs
+from experiments.provenance import Inputs
 from experiments.report import Report, or_none, question
 from experiments.settings import Watch
 from experiments.validation.errors import (
@@ -90,21 +90,14 @@ class ServingErrors:
     ttft_ratio: float | None
 
 
-class ValidateServingAnswer(Head):
-    """Every row's answer; errors by client, mode, engine, machine and more, and of pairs."""
-
-    rows: list[ServingPrediction]
-    errors: list[ServingErrors]
-    pairs: list[PairErrors]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ValidateServingReport(Report):
-    """Predictions in the order of the table's rows; ``asked`` are the rows that were read."""
+    """Predictions in the order of the table's rows; their errors by groups, and of pairs."""
 
     schema: ClassVar[str] = "twofold/validate_serving/1"
     listed: ClassVar = ServingPrediction, "rows"
     document = documents.predicted_serving
+    answered: ClassVar = "rows errors pairs"
 
     rows: tuple[ServingPrediction, ...]
     asked: tuple[ServingRow, ...]
@@ -130,15 +123,6 @@ class ValidateServingReport(Report):
             if measured.measured_tpot is not None and row.tpot_s is not None
         ]
         return ratio_errors(answered, DIFFER)
-
-    def answer(self) -> "ValidateServingAnswer":
-        """Return the JSON answer."""
-        return {
-            **self.head(None, self.settings),
-            "rows": list(self.rows),
-            "errors": list(self.errors),
-            "pairs": list(self.pairs),
-        }
 
 
 @question("validate_serving")
@@ -273,23 +257,14 @@ class LogFigure:
     error_pct: float | None
 
 
-class ValidateServingLogAnswer(Head):
-    """Times of every request, means and percentiles, and rank correlations by metric."""
-
-    requests: list[RequestTimes]
-    figures: list[LogFigure]
-    rank_correlation: dict[str, float]
-    blocks: int | None
-    preemptions: int
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ServingLogReport(Report):
-    """Requests in the order of their arrival."""
+    """Times of requests in the order of their arrival, means and percentiles, rank correlations."""
 
     schema: ClassVar[str] = "twofold/validate_serving_log/1"
     listed: ClassVar = RequestTimes, "requests"
     document = documents.serving_log
+    answered: ClassVar = "requests figures rank_correlation=correlations blocks preemptions"
 
     requests: tuple[RequestTimes, ...]
     figures: tuple[LogFigure, ...]
@@ -299,17 +274,6 @@ class ServingLogReport(Report):
     title: str
     preemptions: int
     blocks: int | None
-
-    def answer(self) -> "ValidateServingLogAnswer":
-        """Return the JSON answer."""
-        return {
-            **self.head(self.cluster, self.settings),
-            "requests": list(self.requests),
-            "figures": list(self.figures),
-            "rank_correlation": self.correlations,
-            "blocks": self.blocks,
-            "preemptions": self.preemptions,
-        }
 
 
 @question("validate_serving_log")

@@ -10,7 +10,7 @@ from experiments.baseline import Settings
 from experiments.documents import validation as documents
 from experiments.evaluate.parallel import map_rows
 from experiments.priors.steps import size_class
-from experiments.provenance import Head, Inputs
+from experiments.provenance import Inputs
 from experiments.questions.generate import site_of, step_on
 from experiments.report import Report, question
 from experiments.settings import Watch
@@ -77,30 +77,21 @@ class StepErrors:
     signed_pct: float | None
 
 
-class ValidateStepsAnswer(Head):
-    """Errors of every row; by source, accelerator, framework, size and parallelism; of pairs.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class StepsReport(Report):
+    """Predictions in the order of the tables' rows; their errors by groups, and of pairs.
 
     ``linear_series`` are sources whose steps were extrapolated by a rule, not measured one by one;
     ``pairs_without_linear`` leaves these out.
     """
 
-    steps: list[StepPrediction]
-    errors: list[StepErrors]
-    pairs: list[PairErrors]
-    linear_series: list[LinearSeries]
-    pairs_without_linear: list[PairErrors]
-    median_error_pct: float | None
-    p90_error_pct: float | None
-    error_summary: ErrorSummary | None
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class StepsReport(Report):
-    """Predictions in the order of the tables' rows; ``asked`` are the rows that were read."""
-
     schema: ClassVar[str] = "twofold/validate_steps/1"
     listed: ClassVar = StepPrediction, "steps"
     document = documents.predicted_steps
+    answered: ClassVar = (
+        "steps errors pairs linear_series=linear pairs_without_linear "
+        "median_error_pct=of_all.median_pct p90_error_pct=of_all.p90_pct error_summary"
+    )
 
     steps: tuple[StepPrediction, ...]
     asked: tuple[MeasuredStep | UnreadStep, ...]
@@ -143,20 +134,10 @@ class StepsReport(Report):
         """Errors of all steps."""
         return error_summary(_predictions(self.steps))
 
-    def answer(self) -> "ValidateStepsAnswer":
-        """Return the JSON answer."""
-        whole = self.errors[0]
-        return {
-            **self.head(None, self.settings),
-            "steps": list(self.steps),
-            "errors": list(self.errors),
-            "pairs": list(self.pairs),
-            "linear_series": list(self.linear),
-            "pairs_without_linear": list(self.pairs_without_linear),
-            "median_error_pct": whole.median_pct,
-            "p90_error_pct": whole.p90_pct,
-            "error_summary": self.error_summary,
-        }
+    @property
+    def of_all(self) -> StepErrors:
+        """Errors of all steps."""
+        return self.errors[0]
 
 
 @question("validate_steps")

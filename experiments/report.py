@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from experiments.baseline import Baseline, BaselineHead
     from experiments.settings import Settings
     from topologies.cluster.schema import Cluster
 
@@ -201,18 +200,6 @@ class Report(ABC):
         from experiments.output.terminal import notebook
 
         return notebook(self.document())
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class BaselineReport(Report):
-    """An answer about a step, which begins with its baseline."""
-
-    base: "Baseline"
-
-    def headed(self) -> "BaselineHead":
-        """Return the head of the answer, and the part on the replay."""
-        head = self.head(self.base.recorded.cluster, self.base.settings)
-        return {**head, **self.base.answer()}
 
 
 def answered(report: type[Report]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from experiments.baseline import Baseline, BaselineHead
 from experiments.evaluate.design_points import Answered
 from experiments.intervals.interval import Interval, intervals
-from experiments.report import BaselineReport, Rows
+from experiments.report import Report, Rows
 from experiments.scenario.resources import (
     amount_of,
     factor_means,
@@ -131,6 +131,18 @@ class Columns:
         row = TypedDict(self.title, {name: types[name] for name in self.names})  # type: ignore[misc]
         row.__doc__ = Point.__doc__
         return handler(list[row])
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class BaselineReport(Report):
+    """An answer about a step, which begins with its baseline."""
+
+    base: Baseline
+
+    def headed(self) -> BaselineHead:
+        """Return the head of the answer, and the part on the replay."""
+        head = self.head(self.base.recorded.cluster, self.base.settings)
+        return {**head, **self.base.answer()}
 
 
 class PointsHead(BaselineHead):

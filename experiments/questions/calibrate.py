@@ -27,11 +27,12 @@ from experiments.calibration.step_fitting import StepFit, fit_to_steps, fitted_c
 from experiments.costing.slowdown import recorded_steps
 from experiments.documents import networks as documents
 from experiments.files import writing
+from experiments.points.report import BaselineReport
 from experiments.priors.errors import WITHIN_95
 from experiments.priors.network import left_out_calls, measured_by, residual_calls, spread_of
 from experiments.provenance import Head, Inputs
 from experiments.questions.generate import site_of, step_on
-from experiments.report import BaselineReport, Report, question
+from experiments.report import Report, question
 from experiments.settings import SettingsOptions, Watch, as_recorded
 from experiments.validation.errors import ALL
 from experiments.validation.measured_collectives import LogCall, LogErrors, log_calls, log_errors

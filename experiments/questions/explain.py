@@ -11,9 +11,9 @@ from typing_extensions import TypedDict
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Where, baseline
 from experiments.costing.slowdown import SlowDown, measured, recorded_steps
 from experiments.documents import steps as documents
-from experiments.points.report import without_effect
+from experiments.points.report import BaselineReport, without_effect
 from experiments.provenance import Head
-from experiments.report import BaselineReport, Report, Rows, or_none, question
+from experiments.report import Report, Rows, or_none, question
 from experiments.routing_notes import RoutingNotes, notes_of_step
 from experiments.scenario.resources import check_resource, improve, utility_pct, value_of
 from experiments.scenario.words import check_factor

@@ -22,9 +22,10 @@ from experiments.evaluate.generated_steps import (
     with_own_rates,
 )
 from experiments.files import writing
+from experiments.points.report import BaselineReport
 from experiments.priors.steps import StepPrior, likely_step, step_prior
 from experiments.provenance import Head
-from experiments.report import BaselineReport, Report, Rows, question
+from experiments.report import Report, Rows, question
 from experiments.scenario.scenario import FOLDING
 from experiments.settings import SettingsOptions, Watch
 from experiments.validation.measured_steps import MeasuredStep

@@ -90,11 +90,9 @@ def schema_of_report(report: type[Report]) -> dict[str, Any]:
     """Make the schema of a report's answer: all fields are there, and no others."""
     from pydantic import TypeAdapter
 
-    from experiments import baseline
-
     answer = get_type_hints(report.answer)["return"]
     if answer is Any:
-        headed = get_type_hints(report.headed, localns=vars(baseline))
+        headed = get_type_hints(report.headed)
         head = get_type_hints(headed["return"], include_extras=True)
         parts = {name: _type_at(report, path) for name, path in answered(report).items()}
         answer = TypedDict("Answer", head | parts)  # type: ignore[misc,no-redef]

@@ -425,10 +425,14 @@ def _patch(place: Place, tree: ast.Module, functions: Functions) -> bool:
     """Give live functions the code of the changed module; return whether there was any."""
     file, mutant = place
     new = _codes(file, tree)
+    outer = tuple(f"{name}.<locals>." for name, line in new if line == mutant.function)
     changed = False
     for function in functions.get(str(file), ()):
         old = function.__code__
-        if mutant.function not in (None, old.co_firstlineno):
+        # A function that another made before the mutant has its own code
+        if mutant.function not in (None, old.co_firstlineno) and not old.co_qualname.startswith(
+            outer
+        ):
             continue
         code = new.get((old.co_qualname, old.co_firstlineno), old)
         if mutant.function is not None or code != old:

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.mutants.__main__ import ROOT, Campaign, changed, equivalents, interval
 from benchmarks.mutants.changes import mutants, mutated, probed
-from benchmarks.mutants.server import NOTICED, UNREACHED
+from benchmarks.mutants.server import NOTICED, UNREACHED, _patch
 
 SOURCE = """
 from typing import TYPE_CHECKING
@@ -82,6 +82,25 @@ def test_a_probe_is_met_where_its_statement_runs(tree):
     assert seen == [(5, outer)]
     assert names["outer"](3) == 6
     assert seen[1:] == [(5, outer), *[(5, outer), (5, inner)] * 2]
+
+
+def test_a_mutant_reaches_functions_that_others_have_made(tmp_path):
+    """A reader that a table got when its module was imported is changed where it stands."""
+    file = tmp_path / "module.py"
+    file.write_text(
+        "def reader(least):\n    def read(x):\n        return x > least\n    return read\n"
+    )
+    tree, names = ast.parse(file.read_text()), {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    read = names["reader"](3)
+    (mutant,) = mutants(tree)
+    assert not read(3)
+    functions = {str(file): [names["reader"], read]}
+    assert _patch((file, mutant), mutated(tree, mutant), functions)
+    assert read(3)
+    assert names["reader"](4)(4)
+    assert _patch((file, mutant), tree, functions)
+    assert not read(3)
 
 
 @pytest.mark.parametrize(("noticed", "tried"), [(0, 10), (9, 10), (10, 10), (170, 200)])

@@ -16,7 +16,7 @@ from simulator.routing import messages as module
 from simulator.routing.messages import exchange, listed
 from simulator.routing.paths import survey_of
 from simulator.routing.routes import routes
-from simulator.routing.totals import totals
+from simulator.routing.totals import link_loads, routes_in_blocks, totals
 from simulator.support.arrays import row_of_entries
 from simulator.support.errors import TopologyError
 from simulator.topology import HASHED, POLICIES, Routing, topology
@@ -66,12 +66,22 @@ def one_by_one(network, source, target, amount):
 
 def check(network, traffic, ends, amount):
     """Hold sums against the list; messages of nothing are not sent."""
-    load, latency, _ = one_by_one(network, *ends, amount)
+    load, latency, ways = one_by_one(network, *ends, amount)
     found = totals(network, traffic)
     np.testing.assert_allclose(found.load, load, rtol=1e-11, atol=1e-12)
     latency[amount == 0] = -1.0
     slowest = np.flatnonzero(latency >= latency.max() * (1 - 1e-12))[0]
     assert found.slowest == (ends[0][slowest], ends[1][slowest])
+    hops = ways.message == slowest
+    link, share = ways.link[hops], ways.share[hops]
+    of_resource = np.zeros(len(network.resources))
+    np.add.at(of_resource, network.resource[link], network.latency[link] * share)
+    np.testing.assert_allclose(found.latency_of, of_resource, rtol=1e-11, atol=1e-18)
+    in_blocks = np.zeros(len(network))
+    blocks = traffic.blocks(len(network.nodes))
+    for sent, part in zip(blocks, routes_in_blocks(network, traffic, found.parts), strict=True):
+        in_blocks += part.loads(sent.amount[sent.amount > 0], len(network))
+    np.testing.assert_allclose(in_blocks, load, rtol=1e-11, atol=1e-12)
 
 
 def pairs(nodes):
@@ -169,7 +179,11 @@ def test_on_any_graph_the_sums_are_right_or_there_are_none(network, name):
         load, _, _ = one_by_one(network, source, target, np.ones(len(source)))
     except TopologyError:
         assert totals(network, exchange(nodes)) is None
+        with pytest.raises(TopologyError, match="no path"):
+            link_loads(network, source, target, np.ones(len(source)))
         return
+    many = link_loads(network, source, target, np.ones(len(source)))
+    np.testing.assert_allclose(many, load, rtol=1e-11, atol=1e-12)
     found = totals(network, exchange(nodes))
     if found is not None:
         np.testing.assert_allclose(found.load, load, rtol=1e-11, atol=1e-12)

@@ -1,7 +1,7 @@
 """Units inserted among units: the step that has as many, and what repeats found by trying all."""
 
 import random
-from itertools import pairwise
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from helpers.strategies import plan, switch_network
 from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
-from simulator.edits.repeats import Insertion, Program, Run, programs, repeated
+from simulator.edits.repeats import Insertion, Program, programs, repeated
 from simulator.engine.simulate import simulate
 from simulator.support.errors import WorkloadError
 from simulator.workload import LAUNCH_DELAY, What
@@ -74,7 +74,7 @@ def test_outside_others_is_the_longest_part_of_a_run(first, period, units, other
     parts = [whole._run(begin, 1, many) for begin, many in others if begin + many <= len(looks)]
     taken = {place for part in parts for place in range(part.first, part.end)}
     free = [place not in taken for place in range(run.first, run.end)]
-    longest = max((sum(1 for _ in ones) for is_free, ones in _groups(free) if is_free), default=0)
+    longest = max((len([*ones]) for is_free, ones in groupby(free) if is_free), default=0)
     part = whole.outside(run, parts)
     if longest < period:
         assert part is None
@@ -84,12 +84,6 @@ def test_outside_others_is_the_longest_part_of_a_run(first, period, units, other
     assert not taken & set(range(part.first, part.end))
     assert run.first <= part.first
     assert part.end <= run.end
-
-
-def _groups(values):
-    from itertools import groupby
-
-    return groupby(values)
 
 
 class Step:
@@ -178,9 +172,7 @@ def test_more_units_are_the_step_that_has_as_many(seed, units, copies, at):
     start = simulate(now.workload, switch_network(2), plan, engine="analytic").start
     insertions = []
     for whole in programs(now.workload, start):
-        run = next(
-            run for run in whole.runs(units) if (run.period, len(run)) == (now.size, units)
-        )
+        run = next(run for run in whole.runs(units) if (run.period, len(run)) == (now.size, units))
         insertions.append(Insertion(run, min(at, units - 2), copies, range(1, units - 1)))
     found = repeated(now.workload, insertions)
     assert ends(found) == ends(then.workload)
@@ -219,9 +211,7 @@ def test_copies_last_as_the_median_of_units_and_their_host_as_long_in_all():
 
 
 def test_ranks_that_would_make_other_numbers_of_calls_are_refused():
-    while True:
-        step = next(step for step in (Step(seed, 5) for seed in range(99)) if step.calls)
-        break
+    step = next(step for step in (Step(seed, 5) for seed in range(99)) if step.calls)
     start = simulate(step.workload, switch_network(2), plan, engine="analytic").start
     first = programs(step.workload, start)[0]
     run = next(run for run in first.runs(5) if (run.period, len(run)) == (step.size, 5))
@@ -229,46 +219,47 @@ def test_ranks_that_would_make_other_numbers_of_calls_are_refused():
         repeated(step.workload, [Insertion(run, 2, 1, range(1, 4))])
 
 
+class Launches:
+    """A rank's ops in the order in which they start, some of which a host op launches."""
+
+    def __init__(self, builder, rank, chance, start):
+        self.builder, self.rank, self.chance, self.start = builder, rank, chance, start
+        self.hosts, self.rows = [], []
+        for number in range(chance.randint(1, 9)):
+            self.add(number, is_launched=chance.random() < 0.7)
+
+    def op(self, what, lane, name, at):
+        self.start.append(at)
+        return self.builder.op(what, rank=self.rank, lane=lane, name=name, duration=1.0)
+
+    def add(self, number, *, is_launched):
+        at = 10.0 * number
+        if is_launched or self.chance.random() < 0.3:
+            self.hosts.append(self.op(What.HOST, self.chance.choice("tu"), "launch", at))
+        op = self.op(What.COMPUTE, "s", f"kernel {number}", at + 1.0)
+        if not is_launched:
+            self.rows.append((op, len(self.hosts)))
+            return
+        by = self.chance.choice(self.hosts)
+        self.rows.append((op, self.hosts.index(by) + 1))
+        if self.chance.random() < 0.3:
+            delay = self.op(What.COPY, "s", LAUNCH_DELAY, at + 0.5)
+            self.builder.edge(by, delay)
+            by = delay
+        self.builder.edge(by, op)
+
+
 @given(st.integers(0, 2**32 - 1))
 def test_launches_are_in_the_order_of_the_host_that_launches_them(seed):
     """Whatever thread that is; what no host of the rank launches comes where it starts."""
-    chance = random.Random(seed)
-    builder, start, wanted = WorkloadBuilder(job_ranks=2), [], []
-    for rank in range(2):
-        rows, count, before = [], 0, []
-        for number in range(chance.randint(1, 9)):
-            at = float(10 * number)
-            launched = chance.random() < 0.7
-            if launched or chance.random() < 0.3:
-                thread = builder.op(
-                    What.HOST, rank=rank, lane=chance.choice("tu"), name="launch", duration=1.0
-                )
-                start.append(at)
-                count += 1
-                before.append(thread)
-            op = builder.op(What.COMPUTE, rank=rank, lane="s", name=f"k{number}", duration=1.0)
-            start.append(at + 1.0)
-            if not launched:
-                rows.append((op, count))
-                continue
-            by = chance.choice(before)
-            if chance.random() < 0.3:
-                delay = builder.op(
-                    What.COPY, rank=rank, lane="s", name=LAUNCH_DELAY, duration=0.0
-                )
-                start.append(at + 0.5)
-                builder.edge(by, delay)
-                builder.edge(delay, op)
-            else:
-                builder.edge(by, op)
-            rows.append((op, before.index(by) + 1))
-        wanted.append((rank, sorted(rows, key=lambda row: row[1]), before))
-    workload = builder.build()
-    found = programs(workload, np.array(start))
-    assert len(found) == len(workload.ranks)
-    for whole, (rank, rows, hosts) in zip(found, wanted, strict=True):
-        assert whole.rank == rank
-        assert whole.hosts.tolist() == hosts
+    chance, start = random.Random(seed), []
+    builder = WorkloadBuilder(job_ranks=2)
+    wanted = [Launches(builder, rank, chance, start) for rank in range(2)]
+    found = programs(builder.build(), np.array(start))
+    for whole, of_rank in zip(found, wanted, strict=True):
+        rows = sorted(of_rank.rows, key=lambda row: row[1])
+        assert whole.rank == of_rank.rank
+        assert whole.hosts.tolist() == of_rank.hosts
         assert whole.ops.tolist() == [op for op, _ in rows]
         assert whole.position.tolist() == [position for _, position in rows]
 

@@ -135,14 +135,16 @@ class InstanceRun(NamedTuple):
     """Times of requests (s) at the client, and sums over the run.
 
     ``moved`` is the time from the end of prefill until the cache is at the worker that decodes, 0
-    if that is the same. ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its
-    first token, NaN if it has no other; ``gaps`` is a histogram of times between tokens
-    (:func:`simulator.serving.state.gap_quantile`), ``found`` the cached tokens of each prompt,
-    ``worker`` the worker that prefilled it, ``priority`` its priority. ``unserved`` requests, of
-    all models, had not ended when the run was interrupted; all others have a row. ``iterations``
-    are the first ones (:class:`simulator.serving.state.RunState`, ``log``), ``held`` is the mean
-    number of instances held, and ``stages`` their pipeline stages. ``link_use`` is the share of
-    time for which caches keep the busiest link busy. ``beside`` are the runs of the models beside.
+    if that is the same. ``lacked`` is that part of ``queued``, and ``stalled`` that part of
+    ``moved``, for which its adapter had no slot. ``ttft`` counts from arrival, ``tpot`` is the mean
+    of a request after its first token, NaN if it has no other; ``gaps`` is a histogram of times
+    between tokens (:func:`simulator.serving.state.gap_quantile`), ``found`` the cached tokens of
+    each prompt, ``worker`` the worker that prefilled it, ``priority`` its priority. ``unserved``
+    requests, of all models, had not ended when the run was interrupted; all others have a row.
+    ``iterations`` are the first ones (:class:`simulator.serving.state.RunState`, ``log``), ``held``
+    is the mean number of instances held, and ``stages`` their pipeline stages. ``link_use`` is the
+    share of time for which caches keep the busiest link busy. ``beside`` are the runs of the models
+    beside.
     """
 
     arrived: Floats
@@ -151,6 +153,8 @@ class InstanceRun(NamedTuple):
     end_to_end: Floats
     queued: Floats
     moved: Floats
+    lacked: Floats
+    stalled: Floats
     found: Longs
     worker: Longs
     priority: Longs

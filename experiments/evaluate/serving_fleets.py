@@ -184,10 +184,6 @@ class Instances:
             )
         if self.decode is not None and self.deployment.parallelism.pp > 1:
             raise WorkloadError("pp: a pool that prefills alone has no pipeline stages here")
-        if self.decode is not None and self.deployment.adapters and self.deployment.adapters.slots:
-            raise WorkloadError(
-                "max_loras is modelled only without --decode: leave one of them out"
-            )
 
     def _check_scaling(self) -> None:
         if self.scaling is None:
@@ -679,7 +675,9 @@ def _client_times(run: _Run) -> InstanceRun:
     encoded = run.encoded[done]
     delay = host.first + host.per_token * seen["prompt"] + encoded
     # Copies: a column that is a view would keep the records of all requests in memory.
-    found, worker = (seen[name].copy() for name in ("found", "worker"))
+    lacked, stalled, found, worker = (
+        seen[name].copy() for name in ("lacked", "stalled", "found", "worker")
+    )
     return InstanceRun(
         seen["arrived"] - encoded,
         seen["first"] - seen["arrived"] + delay,
@@ -687,6 +685,8 @@ def _client_times(run: _Run) -> InstanceRun:
         seen["last"] - seen["arrived"] + delay,
         seen["scheduled"] - seen["arrived"],
         np.nan_to_num(seen["delivered"] - seen["handed"]),
+        lacked,
+        stalled,
         found,
         worker,
         seen["priority"] % LATE,

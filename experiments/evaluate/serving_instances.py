@@ -73,10 +73,15 @@ class Deployment:
         heads, tp = self.model.attention.heads, self.parallelism.tp
         if heads % tp:
             raise WorkloadError(f"tp {tp} does not divide {heads} heads of {self.model.name}")
-        if self.adapters is not None and not _takes_adapters(self.model):
+        if self.adapters is not None and isinstance(self.model.attention, LatentAttention):
             raise WorkloadError(
-                f"{self.model.name}: adapters are modelled only for dense models with grouped "
-                "attention"
+                f"{self.model.name}: adapters of latent attention are not modelled, because decodes"
+                " absorb one of its products into others"
+            )
+        if self.adapters is not None and self.parallelism.ep > 1:
+            raise WorkloadError(
+                f"ep {self.parallelism.ep}: engines have adapters of experts only where every rank"
+                " has a part of each expert (vLLM asserts it): leave ep out"
             )
         if self.imbalance is not None:
             self._check_imbalance(self.imbalance)
@@ -94,10 +99,6 @@ class Deployment:
         for layer, experts in enumerate(of_layers):
             if experts is not None:
                 expert_loads(imbalance, experts, self.parallelism.ep, layer, 1.0)
-
-
-def _takes_adapters(model: Model) -> bool:
-    return isinstance(model.attention, GroupedAttention) and model.experts is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,14 +309,23 @@ def adapter_bytes(deployment: Deployment) -> float:
     """Return the bytes of an adapter on a tensor rank (B); 0 if there is none."""
     if deployment.adapters is None:
         return 0.0
-    model, tp = deployment.model, deployment.parallelism.tp
+    model, p = deployment.model, deployment.parallelism
     assert isinstance(model.attention, GroupedAttention)  # noqa: S101 - a deployment sees to it
-    query = model.attention.heads * model.attention.head / tp
-    key = max(model.attention.kv_heads / tp, 1.0) * model.attention.head
-    shard, ups = (model.ffn or 0) / tp, 2 if model.gated else 1
-    numbers = 3 * model.hidden + query + 2 * key + query + model.hidden
-    numbers += ups * (model.hidden + shard) + shard + model.hidden
-    return deployment.adapters.rank * numbers * model.layers * 2.0
+    ups, query = 2 if model.gated else 1, model.attention.heads * model.attention.head / p.tp
+    key = max(model.attention.kv_heads / p.tp, 1.0) * model.attention.head
+    numbers = 0.0
+    for layer in range(model.layers):
+        if (delta := model.delta_at(layer)) is None:
+            numbers += 4 * model.hidden + 2 * query + 2 * key
+        else:
+            keys, values = delta.key_heads * delta.key, delta.value_heads * delta.value
+            numbers += 2 * model.hidden + (2 * keys + 3 * values) / p.tp
+        dense, routed = model.ffn or 0, 0.0
+        if (experts := model.experts_at(layer)) is not None:
+            dense = experts.shared * experts.hidden
+            routed = experts.count * (model.hidden + experts.hidden / p.expert_tp)
+        numbers += (1 + ups) * ((dense > 0) * (model.hidden + dense / p.tp) + routed)
+    return deployment.adapters.rank * numbers * 2.0
 
 
 def cache_bytes(deployment: Deployment) -> float:

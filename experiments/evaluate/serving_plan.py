@@ -271,7 +271,7 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         measured = MeasuredKernels(own_kernels(Path(plan.kernels_from)), chip_of(where))
     decode_count, pool = 0, None
     if plan.decode is not None:
-        decode_count, pool_degrees, machine = read_pool(plan.decode, degrees[:3])
+        decode_count, pool_degrees, machine = _read_pool(plan.decode, degrees[:3])
         pool = replace(_deployment(plan, machine or where, pool_degrees), measured=measured)
     deployment = replace(_deployment(plan, where, degrees), measured=measured)
     if as_recording is not None:
@@ -288,12 +288,12 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         decode=pool,
         decode_count=decode_count,
         kv_transfer=plan.kv_transfer,
-        outages=tuple(map(read_outage, plan.down)),
+        outages=tuple(map(_read_outage, plan.down)),
         by_priority=plan.policy == "priority",
-        host_cache=read_host_cache(plan),
+        host_cache=_read_host_cache(plan),
         shares_host_cache=(plan.host_cache or "").endswith(_SHARED),
         patience=_patience(plan),
-        scaling=None if plan.scale is None else read_scaling(plan.scale),
+        scaling=None if plan.scale is None else _read_scaling(plan.scale),
         beside=tuple(_neighbour(neighbour, plan, cluster) for neighbour in _others(plan)),
     )
 
@@ -401,36 +401,14 @@ def _words(pattern: re.Pattern[str], text: str, field: str, example: str) -> re.
     return words
 
 
-def read_scaling(text: str) -> Scaling:
-    """Parse autoscaling: least instances, requests for each, and the start-up time.
-
-    Raises
-    ------
-    WorkloadError
-        If it is written otherwise.
-
-    Examples
-    --------
-    >>> read_scaling("from 2 at 20 requests, 60 s to start")
-    Scaling(least=2, requests=20.0, start=60.0, every=15.0, keep=300.0)
-    """
+def _read_scaling(text: str) -> Scaling:
+    """Parse autoscaling: least instances, requests for each, and the start-up time."""
     words = _words(_SCALING, text, "scale", "'from 2 at 20 requests, 60 s to start'")
     return Scaling(int(words[1]), float(words[2]), _seconds("scale", words[3]))
 
 
-def read_host_cache(plan: ServingPlan) -> float:
-    """Parse the bytes of host memory for prompts, for each accelerator; 0 if none.
-
-    Raises
-    ------
-    WorkloadError
-        If it is no size, or prompts are not kept at all.
-
-    Examples
-    --------
-    >>> read_host_cache(serving_plan(model="llama-3.1-8b", host_cache="100 GB"))
-    100000000000.0
-    """
+def _read_host_cache(plan: ServingPlan) -> float:
+    """Parse the bytes of host memory for prompts, for each accelerator; 0 if none."""
     if plan.host_cache is None:
         return 0.0
     if not plan.prefix_cache:
@@ -462,7 +440,7 @@ def _deployment(plan: ServingPlan, cluster: str | Cluster, degrees: tuple[int, .
         sequences=plan.max_sequences or engine.sequences,
     )
     skew = plan.expert_imbalance
-    speculation = None if plan.speculation is None else read_speculation(plan.speculation)
+    speculation = None if plan.speculation is None else _read_speculation(plan.speculation)
     if speculation is not None and speculation.draft is not None and deployment.parallelism.dp > 1:
         raise WorkloadError(
             "a draft model cannot be combined with data-parallel ranks: use mtp or ngram"
@@ -473,25 +451,13 @@ def _deployment(plan: ServingPlan, cluster: str | Cluster, degrees: tuple[int, .
         blocks=plan.blocks,
         speculation=speculation,
         adapters=_adapters(plan),
-        encoder=None if plan.encoder is None else read_encoder(plan.encoder),
+        encoder=None if plan.encoder is None else _read_encoder(plan.encoder),
         imbalance=None if skew is None else parse_imbalance(skew),
     )
 
 
-def read_encoder(text: str) -> Encoder:
-    """Parse what encodes the images of a request, and on how many accelerators of its own.
-
-    Raises
-    ------
-    WorkloadError
-        If it is written otherwise, or there is no such model.
-
-    Examples
-    --------
-    >>> encoder = read_encoder("vit-l-16, 2 images of 576 patches, on 4")
-    >>> encoder.images, encoder.patches, encoder.accelerators
-    (2, 576, 4)
-    """
+def _read_encoder(text: str) -> Encoder:
+    """Parse what encodes the images of a request, and on how many accelerators of its own."""
     words = _words(_ENCODER, text, "encoder", "'vit-l-16, 2 images of 576 patches, on 4'")
     numbers = [int(number or 0) for number in words.groups()[1:]]
     model = load_model(words[1])
@@ -506,39 +472,17 @@ def _adapters(plan: ServingPlan) -> Adapters | None:
                 f"max_loras {plan.max_loras}: give --adapters, such as '8 of rank 16'"
             )
         return None
-    return replace(read_adapters(plan.adapters), slots=plan.max_loras or 0)
+    return replace(_read_adapters(plan.adapters), slots=plan.max_loras or 0)
 
 
-def read_adapters(text: str) -> Adapters:
-    """Parse the number of adapters and their rank.
-
-    Raises
-    ------
-    WorkloadError
-        If it is written otherwise.
-
-    Examples
-    --------
-    >>> read_adapters("8 of rank 16")
-    Adapters(count=8, rank=16, slots=0)
-    """
+def _read_adapters(text: str) -> Adapters:
+    """Parse the number of adapters and their rank."""
     words = _words(_ADAPTERS, text, "adapters", "'8 of rank 16'")
     return Adapters(count=int(words[1]), rank=int(words[2]))
 
 
-def read_speculation(text: str) -> Speculation:
-    """Parse the drafter, the number of drafted tokens, and the accepted number.
-
-    Raises
-    ------
-    WorkloadError
-        If it is written otherwise, or no such model drafts.
-
-    Examples
-    --------
-    >>> read_speculation("ngram 4 accepts 1.6").looks_up
-    True
-    """
+def _read_speculation(text: str) -> Speculation:
+    """Parse the drafter, the number of drafted tokens, and the accepted number."""
     words = _SPECULATION.fullmatch(text.strip())
     if words is None:
         raise WorkloadError(
@@ -553,19 +497,8 @@ def read_speculation(text: str) -> Speculation:
     )
 
 
-def read_pool(text: str, usual: tuple[int, int, int]) -> tuple[int, tuple[int, int, int], str]:
-    """Parse a decode pool: number, degrees, and cluster.
-
-    Raises
-    ------
-    WorkloadError
-        If it is written otherwise.
-
-    Examples
-    --------
-    >>> read_pool("4 x tp 8 on hgx-h200", (2, 1, 1))
-    (4, (8, 1, 1), 'hgx-h200')
-    """
+def _read_pool(text: str, usual: tuple[int, int, int]) -> tuple[int, tuple[int, int, int], str]:
+    """Parse a decode pool: number, degrees, and cluster."""
     words = _words(_POOL, text, "decode", "'4 x tp 8, dp 2 on hgx-h200'")
     degrees = dict(zip(("tp", "dp", "ep"), usual, strict=True))
     written = re.findall(r"(tp|dp|ep)\s*(\d{1,18})", words[2] or "")
@@ -577,19 +510,8 @@ def read_pool(text: str, usual: tuple[int, int, int]) -> tuple[int, tuple[int, i
     return int(words[1]), (degrees["tp"], degrees["dp"], degrees["ep"]), words[3] or ""
 
 
-def read_outage(text: str) -> Outage:
-    """Parse an outage; instances are counted from 1.
-
-    Raises
-    ------
-    WorkloadError
-        If it is written otherwise.
-
-    Examples
-    --------
-    >>> read_outage("2 from 10 s to 40 s")
-    Outage(instance=1, begin=10.0, end=40.0)
-    """
+def _read_outage(text: str) -> Outage:
+    """Parse an outage; instances are counted from 1."""
     words = _words(_OUTAGE, text, "down", "'2 from 10 s to 40 s'")
     begin, end = (
         math.inf if time is None else _seconds("down", time) for time in words.groups()[1:]
@@ -605,7 +527,7 @@ def load_of(plan: ServingPlan) -> Load:
     TwofoldError
         If nothing or several things ask, or the requests cannot be read.
     """
-    check_load(plan)
+    _check_load(plan)
     spread = parse_spread(plan.client)
     table = None if plan.requests is None else _share(plan, load_model(plan.model).name)
     if plan.concurrency is not None:
@@ -624,14 +546,8 @@ def load_of(plan: ServingPlan) -> Load:
     return requests
 
 
-def check_load(plan: ServingPlan) -> None:
-    """Refuse an invalid load before its requests are read.
-
-    Raises
-    ------
-    WorkloadError
-        If nothing or several things ask, or the client or the rate is none.
-    """
+def _check_load(plan: ServingPlan) -> None:
+    """Refuse an invalid load before its requests are read."""
     asks = {name for name in _ASKS if getattr(plan, name) is not None}
     if len(asks) != 1 and not (len(asks) == 2 and "requests" in asks):
         raise WorkloadError(
@@ -681,20 +597,20 @@ def check_plan(plan: ServingPlan) -> None:
     WorkloadError
         If a field cannot be read.
     """
-    check_load(plan)
+    _check_load(plan)
     slo_of(plan)
     for text in plan.down:
-        read_outage(text)
-    read_host_cache(plan)
+        _read_outage(text)
+    _read_host_cache(plan)
     for field, read in _READERS.items():
         if (text := getattr(plan, field)) is not None:
             read(text)
 
 
 _READERS: Mapping[str, Callable[[str], object]] = {
-    "scale": read_scaling,
-    "decode": lambda text: read_pool(text, (1, 1, 1)),
-    "speculation": read_speculation,
-    "adapters": read_adapters,
-    "encoder": read_encoder,
+    "scale": _read_scaling,
+    "decode": lambda text: _read_pool(text, (1, 1, 1)),
+    "speculation": _read_speculation,
+    "adapters": _read_adapters,
+    "encoder": _read_encoder,
 }

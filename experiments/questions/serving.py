@@ -351,10 +351,10 @@ def say_engine(instances: Instances) -> str:
             f" in {deployment.logged}"
         )
     if instances.decode is not None:
-        return (
-            f"{text}; {instances.count} instances prefill, {instances.decode_count} of"
-            f" {instances.decode.parallelism} decode"
-        )
+        reads = "instance prefills" if instances.count == 1 else "instances prefill"
+        makes = "decodes" if instances.decode_count == 1 else "decode"
+        pool = f"{instances.decode_count} of {instances.decode.parallelism} {makes}"
+        return f"{text}; {instances.count} {reads}, {pool}"
     return text if instances.count == 1 else f"{text}; {instances.count} by {instances.router}"
 
 
@@ -407,7 +407,7 @@ def _utility(
         if runs[-1].unserved:
             raise KeyboardInterrupt
         now = _parts(runs)
-        saved = {part: time - now[part] for part, time in _parts(base).items()}
+        saved = {part: time - now.get(part, 0.0) for part, time in _parts(base).items()}
         after = figures_of(runs, slo)
     except TwofoldError as error:
         return ServingUtility(resource, None, None, None, " ".join(str(error).split()))
@@ -500,18 +500,23 @@ def _quantile(name: str, run: InstanceRun, quantile: float | None) -> float:
 
 
 def _parts(runs: Sequence[InstanceRun]) -> dict[str, float]:
-    """Mean time of a request by phase: queue, prefill, transfer, decode (s).
+    """Mean time of a request by phase: queue, slot, prefill, transfer, decode (s).
 
-    The transfer is that of its KV cache to another pool, with the wait for a slot and blocks there.
+    The transfer is that of its KV cache to another pool, with the wait for a seat and blocks there;
+    while its adapter lacks a slot it waits for that.
     """
-    queue = float(np.mean([run.queued.mean() for run in runs]))
-    moved = float(np.mean([run.moved.mean() for run in runs]))
-    ttft = float(np.mean([run.ttft.mean() for run in runs]))
-    whole = float(np.mean([run.end_to_end.mean() for run in runs]))
-    parts = {"queue": queue, "prefill": max(0.0, ttft - queue - moved)}
+
+    def mean(name: str) -> float:
+        return float(np.mean([getattr(run, name).mean() for run in runs]))
+
+    queue, moved, ttft = mean("queued"), mean("moved"), mean("ttft")
+    parts = {"queue": queue - mean("lacked")}
+    if slot := mean("lacked") + mean("stalled"):
+        parts["slot"] = slot
+    parts["prefill"] = max(0.0, ttft - queue - moved)
     if moved:
-        parts["transfer"] = moved
-    return {**parts, "decode": max(0.0, whole - ttft)}
+        parts["transfer"] = moved - mean("stalled")
+    return {**parts, "decode": max(0.0, mean("end_to_end") - ttft)}
 
 
 def _of_priority(run: InstanceRun, priority: int) -> PriorityRow:
@@ -670,6 +675,11 @@ def _cause(runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility], fac
     shares = [run.totals["prefill_time"] / (run.held * run.totals["end"]) for run in runs]
     prefill = float(np.mean(shares))
     busy = f"{100 * prefill:.0f} % of the time is in iterations that also run prefill."
+    parts = _parts(runs)
+    if max(parts, key=lambda part: parts[part]) == "slot":
+        share = 100 * parts["slot"] / sum(parts.values())
+        waits = f"Requests wait {share:.0f} % of their time for an adapter's slot (--max-loras)."
+        busy = f"{waits} {busy}"
     metric, gains = "TPOT", [(row.tpot_p99_pct, row.resource) for row in utilities]
     if not any(gain for gain, _ in gains):
         metric, gains = "TTFT", [(row.ttft_p99_pct, row.resource) for row in utilities]

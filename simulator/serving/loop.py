@@ -41,6 +41,7 @@ from simulator.serving.schedulers import (
     States,
     Worker,
     demote_late,
+    first_with_slot,
     free_blocks,
     hold_blocks,
     join_queue,
@@ -49,6 +50,7 @@ from simulator.serving.schedulers import (
     plan_batch,
     pop_first,
     push_last,
+    put_back,
     remove_running,
 )
 from simulator.serving.state import Fleet, PoolRecord, RunState, Surfaces, gap_bin
@@ -136,6 +138,7 @@ def _worker(run: RunState, number: int) -> Worker:
         run.counters[number],
         PrefixCache(caches.offset, caches.entries, caches.nodes[row], caches.nodes[host]),
         run.slots[number],
+        run.sums[0].now,
     )
 
 
@@ -413,7 +416,7 @@ def _accept_requests(run: RunState, rules: RuleRecord, worker: Worker) -> None:
     if FLEETS and counters[AWAITS]:
         _accept_caches(run, rules, worker)
     if counters[RUNS] == 0 or counters[ITERATIONS] >= run.client[0].poll:
-        join_queue(worker)
+        join_queue(rules, worker)
         counters[ITERATIONS] = 0
     if POLICIES and rules.patience > 0.0:
         demote_late(rules, worker, run.sums[0].now)
@@ -421,22 +424,29 @@ def _accept_requests(run: RunState, rules: RuleRecord, worker: Worker) -> None:
 
 @hot_loop
 def _accept_caches(run: RunState, rules: RuleRecord, worker: Worker) -> None:
-    """Let caches be sent to a worker, in order, while it has seats and blocks for them."""
+    """Let caches be sent to a worker, in order, while it has seats and blocks for them.
+
+    One whose adapter lacks a slot is skipped.
+    """
     counters = worker.counters
-    while counters[AWAITS] and counters[RUNS] + counters[EXPECTED] < rules.sequences:
-        request = int(counters[AWAITS + 1])
+    while counters[RUNS] + counters[EXPECTED] < rules.sequences:
+        request = first_with_slot(rules, worker, AWAITS)
+        if request == NOBODY:
+            break
         # The prompt and the first token; the rest of the output only where it is reserved at once.
         tokens = int(worker.states[request].prompt + 1)
         if rules.reserve == 2:
             tokens += int(worker.states[request].output - 1)
         blocks = hold_blocks(rules, worker, 0, tokens)
         if blocks < 0:
-            return
+            break
         pop_first(worker, AWAITS)
         worker.states[request].ahead = blocks
         counters[EXPECTED] += 1
         run.sends[run.sums[0].sends] = request
         run.sums[0].sends += 1
+    if EXTRAS:
+        put_back(worker, AWAITS)
 
 
 @hot_loop

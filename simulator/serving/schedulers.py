@@ -5,6 +5,7 @@ request computes in the next iteration. Admitted requests join ``running``, whic
 admission. The sources of the rules are in ``engines.yaml`` beside this file.
 """
 
+import math
 from typing import Annotated, Any, NamedTuple
 
 from simulator.serving.prefix_cache import (
@@ -141,7 +142,7 @@ class Columns(NamedTuple):
 STATE = records(
     "prompt output session priority adapter state computed generated blocks plan steps following"
     " worker target ahead unread found batch slot",
-    "arrival arrived scheduled first last emitted handed delivered needs",
+    "arrival arrived scheduled first last emitted handed delivered needs passed lacked stalled",
 )
 """State of each request: the fields of :class:`Columns`, its phase, tokens computed and generated,
 blocks held, tokens planned next, decodes.
@@ -153,7 +154,9 @@ in flight that it is in, from 1, or 0; ``slot`` that of its adapter while it run
 ``scheduled``, ``first`` and ``last`` are the times of its arrival, first scheduling, first and last
 token, ``emitted`` that of its latest token, ``handed`` and ``delivered`` those at which its cache
 was ready for another worker, and there (s); ``needs`` is the time from its scheduling to its first
-token if it ran alone (s; 0 if not needed).
+token if it ran alone (s; 0 if not needed). ``passed`` is the time since which its adapter lacks a
+slot (NaN: it does not); for one it waited ``lacked`` s before its scheduling, and ``stalled`` s
+where it decodes.
 """
 States = Annotated[Any, STATE]
 """A record by request: to the compiler one array, instead of a column each."""
@@ -170,7 +173,7 @@ class Worker(NamedTuple):
 
     ``running`` are the running requests, in the order of admission; ``counters`` are indexed by
     :data:`RUNS` and so on. ``slots`` are the adapters on the device. ``states`` are those of all
-    workers.
+    workers. It is ``now`` (s).
     """
 
     states: States
@@ -178,6 +181,7 @@ class Worker(NamedTuple):
     counters: Longs
     cache: PrefixCache
     slots: Slots
+    now: float
 
 
 @hot_loop
@@ -204,22 +208,31 @@ def pop_first(worker: Worker, queue: int) -> int:
 
 
 @hot_loop
-def join_queue(worker: Worker) -> None:
-    """Append arrived requests to the queue; one whose prompt was read elsewhere runs."""
+def join_queue(rules: RuleRecord, worker: Worker) -> None:
+    """Append arrived requests to the queue; one whose prompt was read elsewhere runs.
+
+    If its adapter lacks a slot it waits with its blocks (vLLM v1, ``WAITING_FOR_REMOTE_KVS``).
+    """
     counters, states = worker.counters, worker.states
     while counters[COMES]:
         request = pop_first(worker, COMES)
-        if states[request].state == MOVING:
-            # Its blocks and its seat were taken before its cache was sent.
-            counters[EXPECTED] -= 1
-            _run(worker, request)
-        else:
+        if states[request].state != MOVING:
             _wait_before(worker, request, int(states[request].priority) + 1)
             states[request].state = WAITING
+        elif EXTRAS and _lacks_slot(rules, worker, request):
+            push_last(worker, SKIPPED, request)
+        else:
+            # Its blocks and its seat were taken before its cache was sent.
+            counters[EXPECTED] -= 1
+            _run(rules, worker, request)
+    if EXTRAS:
+        put_back(worker, COMES)
 
 
 @hot_loop
-def _run(worker: Worker, request: int) -> None:
+def _run(rules: RuleRecord, worker: Worker, request: int) -> None:
+    if EXTRAS and rules.adapters and worker.states[request].adapter != NOBODY:
+        _take_slot(rules, worker, request)
     worker.running[worker.counters[RUNS]] = request
     worker.counters[RUNS] += 1
     worker.states[request].state = RUNNING
@@ -310,8 +323,6 @@ def _slot_for(rules: RuleRecord, worker: Worker, request: int) -> int:
 @hot_loop
 def _take_slot(rules: RuleRecord, worker: Worker, request: int) -> None:
     """Let an admitted request use its adapter, which is loaded if it is not on the device."""
-    if not rules.adapters:
-        return
     number, state = _slot_for(rules, worker, request), worker.states[request]
     slot = worker.slots[number]
     if slot.adapter != state.adapter:
@@ -322,28 +333,47 @@ def _take_slot(rules: RuleRecord, worker: Worker, request: int) -> None:
 
 
 @hot_loop
-def _first_with_slot(rules: RuleRecord, worker: Worker) -> int:
-    """Return the first waiting request whose adapter has a slot; those before it are skipped."""
+def _lacks_slot(rules: RuleRecord, worker: Worker, request: int) -> bool:
+    """Return whether a request's adapter finds every slot in use; count how long it did so."""
+    state = worker.states[request]
+    if not rules.adapters or state.adapter == NOBODY:
+        return False
+    if not math.isnan(state.passed):
+        if math.isnan(state.scheduled):
+            state.lacked += worker.now - state.passed
+        elif state.state == MOVING:
+            waited = worker.now - max(state.passed, state.handed)
+            state.stalled += waited
+            state.delivered += waited  # of a cache that is not there yet it stays NaN
+    lacks = _slot_for(rules, worker, request) == NOBODY
+    state.passed = worker.now if lacks else math.nan
+    return lacks
+
+
+@hot_loop
+def first_with_slot(rules: RuleRecord, worker: Worker, queue: int) -> int:
+    """Return the first of a list whose adapter has a slot; those before it are skipped."""
     counters = worker.counters
-    while counters[WAITS]:
-        request = int(counters[WAITS + 1])
-        adapted = EXTRAS and rules.adapters and worker.states[request].adapter != NOBODY
-        if not adapted or _slot_for(rules, worker, request) != NOBODY:
+    while counters[queue]:
+        request = int(counters[queue + 1])
+        if not (EXTRAS and _lacks_slot(rules, worker, request)):
             return request
-        push_last(worker, SKIPPED, pop_first(worker, WAITS))
+        push_last(worker, SKIPPED, pop_first(worker, queue))
     return NOBODY
 
 
 @hot_loop
-def _put_back(worker: Worker) -> None:
-    """Put skipped requests, in their order, before all others that wait (vLLM v1)."""
+def put_back(worker: Worker, queue: int) -> None:
+    """Put skipped requests, in their order, before all others of their list (vLLM v1)."""
     counters = worker.counters
-    if counters[WAITS]:
-        worker.states[counters[SKIPPED + 2]].following = counters[WAITS + 1]
+    if not counters[SKIPPED]:
+        return
+    if counters[queue]:
+        worker.states[counters[SKIPPED + 2]].following = counters[queue + 1]
     else:
-        counters[WAITS + 2] = counters[SKIPPED + 2]
-    counters[WAITS + 1] = counters[SKIPPED + 1]
-    counters[WAITS] += counters[SKIPPED]
+        counters[queue + 2] = counters[SKIPPED + 2]
+    counters[queue + 1] = counters[SKIPPED + 1]
+    counters[queue] += counters[SKIPPED]
     counters[SKIPPED] = 0
 
 
@@ -531,7 +561,7 @@ def _admit_prompts(  # noqa: C901, PLR0915  a hot loop: a function would be comp
     # Requests whose cache is in flight have a seat, too.
     seats = rules.sequences - counters[EXPECTED]
     while left > 0 and counters[RUNS] < seats:
-        request = _first_with_slot(rules, worker)
+        request = first_with_slot(rules, worker, WAITS)
         if request == NOBODY:
             break
         sequence = int(states[request].prompt + states[request].generated)
@@ -551,13 +581,11 @@ def _admit_prompts(  # noqa: C901, PLR0915  a hot loop: a function would be comp
             _load(rules, worker, request, units)
         _hold(rules, worker, request, sequence if rules.reserve else computed + planned)
         outstanding += max(0, whole - states[request].blocks) if rules.reserve == 2 else 0
-        _run(worker, pop_first(worker, WAITS))
-        if EXTRAS and states[request].adapter != NOBODY:
-            _take_slot(rules, worker, request)
+        _run(rules, worker, pop_first(worker, WAITS))
         states[request].plan = planned
         left -= planned
-    if EXTRAS and counters[SKIPPED]:
-        _put_back(worker)
+    if EXTRAS:
+        put_back(worker, WAITS)
     return left < budget
 
 

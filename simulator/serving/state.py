@@ -205,10 +205,11 @@ def run_state(
     states["slot"] = NOBODY
     for time in ("arrived", "scheduled", "first", "last", "emitted", "handed", "delivered"):
         states[time] = math.nan
+    states["passed"] = math.nan
     counters = np.zeros((workers, COUNTERS), np.int64)
     counters[: fleet.first.workers, FREE] = fleet.first.rules.blocks
     counters[fleet.first.workers :, FREE] = fleet.second.rules.blocks
-    slots = np.zeros((workers, fleet.first.rules.adapters), SLOT)
+    slots = np.zeros((workers, max(pool.rules.adapters for pool in pools)), SLOT)
     slots["adapter"] = NOBODY
     count_of = [pool.workers // pool.width * pool.stages for pool in pools]
     instances = np.zeros(sum(count_of), INSTANCE)

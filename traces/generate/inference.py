@@ -99,9 +99,13 @@ class Adapters:
                 f"{self.count} adapters of rank {self.rank}: both are 1 to {_MOST_ADAPTERS}"
             )
 
-    def used(self, tokens: float) -> float:
-        """Return the mean number of distinct adapters in a batch whose tokens choose at random."""
-        return min(self.held, float(self.count * (1 - (1 - 1 / self.count) ** tokens)))
+    def used(self, tokens: float, experts: int = 1, chosen: float = 1.0) -> float:
+        """Return the mean number of distinct adapters in a batch whose tokens choose at random.
+
+        Each has a part for every one of so many experts, of which a token chooses some, too.
+        """
+        parts = self.count * experts
+        return min(self.held * experts, float(parts * (1 - (1 - chosen / parts) ** tokens)))
 
     @property
     def held(self) -> int:
@@ -132,7 +136,7 @@ class InferencePass:
     imbalance
         How they choose by a histogram or a law, in place of that; the busiest rank sets the pace.
     adapters
-        Adapters, of which each token uses one; for dense models with grouped attention.
+        Adapters, of which each token uses one; not for latent attention.
     decode_rows
         Rows of queries that grouped attention computes for each head of a decode: more than one if
         kernels give it a block of its own.
@@ -420,11 +424,13 @@ def _delta(batch: InferencePass, delta: GatedDelta) -> LayerPart:
     kernels = (
         _norm(batch),
         _product("qkvz", tokens, hidden, 2 * keys + 2 * values, recipe),
+        *_adapted(batch, hidden, 2 * keys + 2 * values, 1),
         _product("gates", tokens, hidden, 2 * delta.value_heads / tp, "bf16"),
         _streamed("convolution", 2 * _HALF * tokens * (2 * keys + values)),
         *_delta_scores(batch, delta),
         _streamed("gated norm", 3 * _HALF * tokens * values),
         _product("output", tokens, values, hidden, recipe),
+        *_adapted(batch, values, hidden, 1),
     )
     return _part("delta", kernels, after=_summed(batch))
 
@@ -510,7 +516,12 @@ def _experts(batch: InferencePass, experts: Experts, layer: int) -> tuple[LayerP
         _streamed("top-k", 4.0 * batch.tokens * experts.count),
         *(_dense(batch, experts.shared * experts.hidden) if experts.shared else ()),
     )
-    routed = (_kernel("experts", grouped),)
+    width, ups = experts.hidden / p.expert_tp, 2 if batch.model.gated else 1
+    routed = (
+        _kernel("experts", grouped),
+        *_adapted(batch, hidden, ups * width, ups, experts),
+        *_adapted(batch, width, hidden, 1, experts),
+    )
     if p.dp == 1:
         return (_part("experts", (*kernels, *routed), after=_summed(batch)),)
     dispatch, combine = _dispatched(batch, experts, load)
@@ -547,18 +558,26 @@ def _dispatched(batch: InferencePass, experts: Experts, load: float) -> tuple[Ex
 
 
 def _adapted(
-    batch: InferencePass, inner: float, columns: float, projections: int
+    batch: InferencePass,
+    inner: float,
+    columns: float,
+    projections: int,
+    experts: Experts | None = None,
 ) -> tuple[Kernel, ...]:
     """Add the adapters' kernels beside a product: shrink its input to their rank, expand (Punica).
 
     Both kernels read each used adapter's matrix once, and intermediate sums go through memory in
     32 bits (vLLM, ``vllm/lora/ops``), which takes longer than the arithmetic. A product of several
-    projections has as many adapters.
+    projections has as many adapters, and one of experts as many as there are experts, of which
+    each token's are read (vLLM, ``vllm/lora/layers/fused_moe.py``).
     """
     if batch.adapters is None:
         return ()
     tokens, rank = batch.tokens, batch.adapters.rank * projections
     used = batch.adapters.used(tokens)
+    if experts is not None:
+        used = batch.adapters.used(tokens, experts.count, experts.top_k)
+        tokens *= experts.top_k
     shrunk = 4.0 * tokens * rank
     down = _HALF * (used * rank * inner + tokens * inner) + shrunk
     up = _HALF * (used * batch.adapters.rank * columns + 2 * tokens * columns) + shrunk

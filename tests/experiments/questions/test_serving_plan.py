@@ -9,7 +9,13 @@ import pytest
 from experiments.evaluate.serving_changes import with_more
 from experiments.evaluate.serving_clients import InstanceRun, Slo
 from experiments.evaluate.serving_fleets import serve
-from experiments.evaluate.serving_instances import encoder_time, instance_surface, memory_use
+from experiments.evaluate.serving_instances import (
+    Speculation,
+    adapter_bytes,
+    encoder_time,
+    instance_surface,
+    memory_use,
+)
 from experiments.evaluate.serving_plan import (
     check_plan,
     instances_of,
@@ -119,6 +125,40 @@ def test_what_a_resource_saves_is_in_the_parts_of_a_requests_time():
     assert "transfer" not in serving(usual, load_of(plan), seeds=1, resources=[]).parts
 
 
+@pytest.mark.parametrize(
+    ("fields", "seen", "expected"),
+    [
+        (
+            {"scale": "from 2 at 20 requests, 60 s to start", "instances": 4},
+            lambda made: made.scaling[:3],
+            (2, 20.0, 60.0),
+        ),
+        (
+            {"speculation": "ngram 4 accepts 1.6"},
+            lambda made: made.deployment.speculation,
+            Speculation(drafts=4, accepted=1.6, looks_up=True),
+        ),
+        (
+            {"down": ("2 from 10 s to 40 s",), "instances": 2},
+            lambda made: made.outages,
+            ((1, 10.0, 40.0),),
+        ),
+        (
+            {"decode": "4 x dp 2 on hgx-h200", "tp": 2},
+            lambda made: (
+                made.decode_count,
+                str(made.decode.parallelism),
+                made.decode.cluster.name,
+            ),
+            (4, "tp2-dp2", "hgx-h200"),
+        ),
+    ],
+)
+def test_words_of_a_field_are_read(fields, seen, expected):
+    plan = serving_plan(model="llama-3.1-8b", rate="1/s", **fields)
+    assert seen(instances_of(plan, "hgx-h100")) == expected
+
+
 def test_adapters_take_the_memory_of_their_parameters():
     """Rank 16 on all linear layers of Llama-3.1-8B has 41,943,040 parameters (PEFT, Unsloth)."""
     fields = {"model": "llama-3.1-8b", "rate": "1/s"}
@@ -173,6 +213,30 @@ def test_adapters_beyond_those_that_fit_are_loaded_over_pcie_and_wait_for_their_
         run(max_loras=1)
 
 
+def test_the_wait_for_an_adapters_slot_is_a_part_of_its_own_and_named_where_it_is_the_largest():
+    """Eight adapters take turns in one slot, which nobody waits for where there are eight; a pool
+    that decodes has slots of its own."""
+    fields = {"model": "llama-3.1-8b", "rate": "4/s", "input": 512, "output": 128, "count": 60}
+    plan = serving_plan(**fields, seeds=1, adapters="8 of rank 16")
+    for more in ({}, {"decode": "1 x tp 1"}):
+        one, eight = (
+            serving(
+                instances_of(plan.with_fields({"max_loras": count, **more}), "hgx-h100"),
+                load_of(plan),
+                seeds=1,
+                resources=[],
+            )
+            for count in (1, 8)
+        )
+        assert max(one.parts, key=one.parts.get) == "slot"
+        assert sum(one.parts.values()) == pytest.approx(one.metric("e2e").mean)
+        assert one.parts["queue"] < one.metric("queue").mean
+        share = 100 * one.parts["slot"] / sum(one.parts.values())
+        assert one.cause.startswith(f"Requests wait {share:.0f} % of their time for an adapter's")
+        assert "slot" not in eight.parts
+        assert "adapter's slot" not in eight.cause
+
+
 def test_prompts_that_begin_alike_share_nothing_if_their_adapters_differ():
     load, plan = hashed(families=1, count=4), serving_plan(model="llama-3.1-8b", rate="1/s")
     adapted = plan.with_fields({"adapters": "2 of rank 8"})
@@ -184,13 +248,39 @@ def test_prompts_that_begin_alike_share_nothing_if_their_adapters_differ():
     assert found == [[False, True, False, True], [False, True, True, False]]
 
 
-def test_adapters_of_experts_are_refused():
-    with pytest.raises(TwofoldError, match="only for dense models"):
-        instances_of(
-            serving_plan(model="qwen3-30b-a3b", rate="1/s", adapters="2 of rank 8"), "hgx-h100"
-        )
-    with pytest.raises(TwofoldError, match="write, for example, '8 of rank 16'"):
-        check_plan(serving_plan(model="llama-3.1-8b", rate="1/s", adapters="eight"))
+def test_adapters_of_experts_have_a_part_for_each_expert():
+    """Rank 64 on all linear layers of Qwen3-30B-A3B but routers has 3,375,366,144 parameters, of
+    which 3,321,888,768 are experts' (PEFT). A token reads those of its 8 of 128 experts."""
+    fields = {"model": "qwen3-30b-a3b", "rate": "1/s"}
+
+    def of(**more):
+        return instances_of(serving_plan(**fields, **more), "hgx-h100").deployment
+
+    alone, adapted = (of(tp=8, **more) for more in ({}, {"adapters": "2 of rank 64"}))
+    halves = of(tp=4, adapters="2 of rank 64")
+    assert adapter_bytes(of(adapters="1 of rank 64")) == 2 * 3_375_366_144
+    more = memory_use(adapted).weights - memory_use(alone).weights
+    assert more == pytest.approx(2 * adapter_bytes(adapted))
+    # On tensor ranks a half of either matrix is whole on each.
+    assert 0.5 * adapter_bytes(halves) < adapter_bytes(adapted) < adapter_bytes(halves)
+    one, none = instance_surface(adapted).tokens, instance_surface(alone).tokens
+    share = (3_321_888_768 * 8 / 128 + 53_477_376) / 3_375_366_144
+    least = adapter_bytes(adapted) * share / 3.35e12
+    assert least < one[1] - none[1] < 2 * least + 48 * 8 * 6e-6
+    assert one[512] - none[512] > 2 * adapter_bytes(adapted) / 3.35e12
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"model": "qwen3-30b-a3b", "tp": 2, "ep": 2}, "ep 2: engines have adapters of experts"),
+        ({"model": "deepseek-v3-671b", "tp": 8}, "adapters of latent attention are not modelled"),
+        ({"model": "llama-3.1-8b", "adapters": "eight"}, "write, for example, '8 of rank 16'"),
+    ],
+)
+def test_adapters_are_refused_where_engines_have_none(fields, reason):
+    with pytest.raises(TwofoldError, match=reason):
+        instances_of(serving_plan(rate="1/s", **({"adapters": "2 of rank 8"} | fields)), "hgx-h100")
 
 
 def test_experts_of_an_uneven_choice_set_the_pace_by_their_busiest_rank(tmp_path):

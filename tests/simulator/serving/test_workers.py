@@ -395,3 +395,44 @@ def test_no_more_adapters_run_at_once_than_there_are_slots(load, scheduler, slot
         for begin in rows["scheduled"]:
             runs = (rows["scheduled"] <= begin) & (rows["last"] > begin)
             assert len(set(rows["adapter"][runs])) <= slots
+    assert (rows["lacked"] <= rows["scheduled"] - rows["arrived"] + 1e-9).all()
+    assert not rows["lacked"].any() or len(set(adapter)) > slots
+
+
+@pytest.mark.parametrize("scheduler", ["vllm", "sglang", "trtllm"])
+def test_what_waits_for_a_slot_alone_waits_for_it_all_the_time(scheduler):
+    """One slot, seats and blocks for all: each of three requests of 4 iterations of 1 s waits for
+    those before it, from the iteration at whose start it is first looked at."""
+    requests = columns([0.0, 0.0, 0.5], [8, 8, 8], [4, 4, 4])
+    requests = requests._replace(adapter=np.arange(3))
+    rows = run(requests, pool(scheduler=SCHEDULERS[scheduler], unit=0, adapters=1)).states
+    assert rows["scheduled"].tolist() == [0.0, 4.0, 8.0]
+    assert rows["lacked"].tolist() == [0.0, 4.0, 7.0]
+
+
+@given(families, st.integers(1, 4), st.sampled_from([0.0, 0.3, 2.5]))
+def test_no_more_adapters_decode_at_once_than_there_are_slots(load, slots, delay):
+    """Both pools keep to their slots; what a request waits for is a part of its way to the other
+    pool, which otherwise takes as long as its cache."""
+    arrival, prompt, output, adapter, _ = zip(*load, strict=True)
+    requests = columns(sorted(arrival), list(prompt), list(output))
+    requests = requests._replace(adapter=np.array(adapter, dtype=np.int64))
+    first = pool(unit=0, adapters=slots, blocks=400, sequences=40)
+    state = run(requests, first, second=first, delay=delay)
+    rows = state.states
+    assert state.sums["done"][0] == len(load)
+    assert not state.slots["references"].any()
+    assert state.counters[:, FREE].tolist() == [400, 400]
+    moved = rows["delivered"] - rows["handed"]
+    several = rows["output"] > 1
+    assert np.isfinite(moved[several]).all()
+    assert (rows["stalled"][several] <= moved[several] - delay + 1e-9).all()
+    assert not rows["stalled"].any() or len(set(adapter)) > slots
+    if len(set(adapter)) <= slots:
+        alone = run(
+            requests._replace(adapter=None), first._replace(load=0.0), second=first, delay=delay
+        )
+        assert rows["last"].tolist() == alone.states["last"].tolist()
+    for begin in rows["delivered"][several]:
+        runs = several & (rows["delivered"] <= begin) & (rows["last"] > begin + 1.0)
+        assert len(set(rows["adapter"][runs])) <= slots or delay

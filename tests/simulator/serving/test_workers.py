@@ -410,6 +410,7 @@ def test_what_waits_for_a_slot_alone_waits_for_it_all_the_time(scheduler):
     assert rows["lacked"].tolist() == [0.0, 4.0, 7.0]
 
 
+@tries(20)
 @given(families, st.integers(1, 4), st.sampled_from([0.0, 0.3, 2.5]))
 def test_no_more_adapters_decode_at_once_than_there_are_slots(load, slots, delay):
     """Both pools keep to their slots; what a request waits for is a part of its way to the other

@@ -1,5 +1,7 @@
 """Contraction and the pass over what it leaves are exact: the engine op by op is the oracle."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -119,6 +121,48 @@ def test_a_way_that_is_never_the_longest_is_left_out():
             builder.edge(*edge)
     graph = contract(builder.build(), [What.COMPUTE])
     assert len(graph.source) == 2
+
+
+def no_shorter(weight, than):
+    return all(one >= other for one, other in zip(weight, than, strict=True))
+
+
+def replaced(weight, low, high):
+    """Whether some weighted mean of two edges is no shorter: at an end of where each part is."""
+    ends = [0.0, 1.0]
+    for middle, one, other in zip(weight, low, high, strict=True):
+        if one != other:
+            ends.append(min(1.0, max(0.0, (middle - one) / (other - one))))
+    means = [[(1 - x) * a + x * b for a, b in zip(low, high, strict=True)] for x in ends]
+    return any(no_shorter(mean, weight) for mean in means)
+
+
+@given(case=cases(), part=st.sampled_from([*OF_OPS, None]))
+def test_nothing_is_left_that_something_else_replaces(case, part):
+    """No edge beside one as long, nor beside two others that are, nor beside a path as long.
+
+    And no point that only one edge leads to, or from, but calls and the ends.
+    """
+    graph = contract(case[0], OF_OPS if part is None else [part])
+    edges = [
+        (source, target, graph.weight[row].tolist())
+        for target in range(len(graph))
+        for row in range(graph.offset[target], graph.offset[target + 1])
+        for source in [int(graph.source[row])]
+    ]
+    for source, target, weight in edges:
+        beside = [w for s, t, w in edges if (s, t) == (source, target) and w is not weight]
+        assert not any(no_shorter(other, weight) for other in beside)
+        if part is not None:
+            assert not any(replaced(weight, *two) for two in combinations(beside, 2))
+        for _, over, first in (edge for edge in edges if edge[0] == source):
+            for second in (w for s, t, w in edges if (s, t) == (over, target)):
+                path = [one + other for one, other in zip(first, second, strict=True)]
+                assert not no_shorter(path, weight)
+    ops = [point for point in range(1, len(graph) - 1) if graph.call[point] < 0]
+    for point in ops:
+        assert sum(target == point for _, target, _ in edges) > 1
+        assert sum(source == point for source, _, _ in edges) > 1
 
 
 @pytest.mark.parametrize("direct", [2.5, 2.9, 3.1, 4.0])

@@ -4,7 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from helpers.strategies import cases, with_software
+from helpers.tries import tries
 from simulator.analysis.contention import (
     collision,
     meetings,
@@ -14,7 +18,9 @@ from simulator.analysis.contention import (
 )
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
+from simulator.costing.link_load import cost, plan_loads
 from simulator.engine.simulate import Costs, simulate_on
+from simulator.routing.routes import routes
 from simulator.schedule import Plan, Schedule, Step
 from simulator.topology import Routing
 from simulator.workload import What
@@ -121,3 +127,136 @@ def test_packets_lose_more_the_more_of_them_meet_and_the_fewer_are_on_their_way(
     shorter = parse_topology("fat_tree:8@spray", bandwidth=12.5e9, latency=1e-7)
     assert packet_factor(shorter) > factor["spray"]
     assert packet_factor(switch(64, **cable)) is None
+
+
+def drawn_exchange(chance, ranks):
+    """Steps of transfers of different sizes between drawn pairs; some are repeated."""
+    steps = []
+    for _ in range(chance.integers(1, 4)):
+        source = chance.integers(0, ranks, chance.integers(1, 9)).astype(np.int32)
+        target = ((source + chance.integers(1, ranks, len(source))) % ranks).astype(np.int32)
+        count = chance.integers(1, 4, len(source)).astype(np.int32)
+        repeats = int(chance.integers(1, 4))
+        zero = np.zeros(len(source), np.int32)
+        steps.append(Step(source, target, zero, count, reduce=False, repeats=repeats))
+    return Plan(Schedule("all_to_all", "drawn", ranks, 3, 1, tuple(steps)))
+
+
+def busy_plainly(plan, step, network):
+    """Bytes over bandwidth of each link, and which transfers are on it, one after the other."""
+    busy, on_link = [0.0] * len(network), [[] for _ in range(len(network))]
+    for number in range(len(step.source)):
+        ends = (np.array([end[number]], np.int32) for end in (step.source, step.target))
+        ways = routes(network, *ends)
+        for link, share in zip(ways.link.tolist(), ways.share.tolist(), strict=True):
+            busy[link] += step.count[number] * share / network.bandwidth[link]
+            on_link[link].append((int(step.source[number]), int(step.target[number])))
+    return busy, on_link
+
+
+@tries(50)
+@given(
+    st.integers(0, 2**32 - 1), st.sampled_from(["ecmp", "static", "d_mod_k"]),
+    st.sampled_from(["leaf_spine:2x4x4", "fat_tree:4", "leaf_spine:4x2x3:2"]),
+)  # fmt: skip
+def test_where_most_messages_meet_is_what_a_list_of_all_of_them_says(seed, policy, spec):
+    chance = np.random.default_rng(seed)
+    network = parse_topology(spec, **CABLE)
+    network = replace(network, routing=Routing(policy, seed=int(chance.integers(9))))
+    plan = drawn_exchange(chance, network.ranks)
+    both = network, spread_evenly(network)
+    positions = np.arange(network.ranks, dtype=np.int32)
+    found = collision(plan, positions, 1e9, both)
+    took = [cost(plan_loads(plan, positions, 1e9, one)) for one in both]
+    if took[0] <= took[1] * 1.05:
+        assert found is None
+        return
+    assert found.slower == pytest.approx(took[0] / took[1])
+    lost = []
+    for step in plan.schedule.steps:
+        chosen, even = (busy_plainly(plan, step, one)[0] for one in both)
+        lost.append(step.repeats * (max(chosen) - max(even)))
+    step = plan.schedule.steps[lost.index(max(lost))]
+    (busy, on_link), (even, _) = (busy_plainly(plan, step, one) for one in both)
+    fuller = [one if one > other * (1 + 1e-9) else 0 for one, other in zip(busy, even, strict=True)]
+    link = fuller.index(max(fuller))
+    ends = network.nodes[network.source[link]], network.nodes[network.target[link]]
+    assert found.link == tuple(map(str, ends))
+    assert found.messages == len(on_link[link])
+    assert found.pairs == tuple(on_link[link][:4])
+
+
+@tries(60)
+@given(cases(items=14))
+def test_calls_that_meet_are_those_that_a_loop_over_all_pairs_finds(case):
+    workload, network = case
+    costs = Costs(network, with_software)
+    timeline = simulate_on(workload, costs, engine="flow")
+    number = range(len(workload.calls))
+    start, end = timeline.call_start.tolist(), timeline.call_end.tolist()
+    views = [workload.call_view(call) for call in number]
+    loads = [costs.loads(view) for view in views]
+    alone = [
+        sum(load.time for load in loads[call]) * float(workload.calls.factor[call])
+        for call in number
+    ]
+    took = [end[call] - start[call] for call in number]
+    lost = {
+        call: took[call] - alone[call] for call in number if took[call] > alone[call] * 1.000001
+    }
+    busy = []
+    for call in number:
+        each = dict.fromkeys(range(len(network)), 0.0)
+        for load in loads[call]:
+            for link, weight in zip(load.link.tolist(), load.weight.tolist(), strict=True):
+                each[link] += weight * load.amount / network.bandwidth[link]
+        busy.append(each)
+    wanted = {}
+    for call in lost:
+        spans = {
+            other: min(end[call], end[other]) - max(start[call], start[other])
+            for other in number
+            if other != call
+        }
+        beside = sorted((one for one in spans if spans[one] > 0), key=lambda one: -spans[one])
+        for other in beside:
+            shared = [min(busy[call][link], busy[other][link]) for link in range(len(network))]
+            if any(shared):
+                link = shared.index(max(shared))
+                names = sorted(
+                    f"{views[one].kind}"
+                    + f" ({views[one].group.label})" * bool(views[one].group.label)
+                    for one in (call, other)
+                )
+                wanted.setdefault((link, *names), []).append(lost[call])
+                break
+    found = meetings(timeline, costs, most=99)
+    ends = {
+        (
+            str(network.nodes[network.source[link]]),
+            str(network.nodes[network.target[link]]),
+            *names,
+        ): (len(times), pytest.approx(sum(times), rel=1e-6))
+        for (link, *names), times in wanted.items()
+    }
+    assert {(*one.link, *one.calls): (one.times, one.lost) for one in found} == ends
+    assert [one.lost for one in found] == sorted((one.lost for one in found), reverse=True)
+    assert meetings(timeline, costs) == found[:3]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.05, 1), st.floats(0.01, 1)), min_size=1, max_size=4),
+    st.floats(1, 100),
+    st.floats(1, 3),
+)
+def test_packets_wait_until_a_sender_has_no_more_of_them_on_their_way(cables, in_flight, windows):
+    """What waits at all cables, beside what fills the way, is what its window lets it send."""
+    load, variance = np.array(cables).T
+    delay = packet_delay(load, variance, in_flight, windows)
+    queued = sum(
+        change * full / (1 + delay) / (2 * (1 - full / (1 + delay))) for full, change in cables
+    )
+    if 1e-6 < delay < 9.999:
+        assert in_flight + queued == pytest.approx(windows * in_flight * (1 + delay), rel=1e-4)
+    alike = packet_delay(np.ones(len(load)), variance, in_flight)
+    assert alike == pytest.approx((variance.sum() / (2 * in_flight)) ** 0.5, abs=1e-8)

@@ -1,0 +1,203 @@
+"""Every metric in whole seconds: sets of seconds in which something is under way, and their counts.
+
+The definitions once more, as a table of one row a second would have them.
+"""
+
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.measured_steps import as_measured
+from helpers.tries import tries
+from simulator.analysis import metrics as of
+from simulator.workload import STEP_BEFORE, What
+
+NAMES = ("gemm", "norm", "moe_gate", "dispatch", STEP_BEFORE)
+CALL = What.COLLECTIVE
+
+
+def drawn(seed):
+    """Ops of up to three ranks that begin and end at whole seconds; calls end together."""
+    chance = random.Random(seed)
+    ranks, rows, calls = chance.randint(1, 3), [], []
+    for number in range(chance.randint(0, 3)):
+        end = chance.randint(6, 16)
+        members = sorted(chance.sample(range(ranks), chance.randint(1, ranks)))
+        rows += [
+            (CALL, rank, "expert_all_to_all", chance.randint(0, end), end, number)
+            for rank in members
+        ]
+        calls.append(number)
+    for _ in range(chance.randint(0, 9)):
+        what = chance.choice((What.COMPUTE, What.COMPUTE, What.COPY, What.HOST))
+        start = chance.randint(0, 14)
+        end = start + chance.randint(0, 5)
+        rows.append((what, chance.randrange(ranks), chance.choice(NAMES), start, end, -1))
+    chance.shuffle(rows)
+    rows = [(*row[:3], float(row[3]), float(row[4]), row[5]) for row in rows]
+    return as_measured(rows, calls, ranks=3)
+
+
+class Seconds:
+    """What each rank does in each second."""
+
+    def __init__(self, run):
+        workload = run.workload
+        self.rows = [
+            (
+                What(workload.what[op]),
+                int(workload.rank[op]),
+                workload.names[workload.name[op]],
+                int(run.start[op]),
+                int(run.end[op]),
+                int(workload.call[op]),
+            )
+            for op in range(len(workload))
+        ]
+        self.run, self.ranks = run, sorted({row[1] for row in self.rows})
+        self.call_start = run.call_start.tolist()
+        self.step = max((row[4] for row in self.rows), default=0)
+
+    def of(self, rank, wanted):
+        """Return the seconds in which any such op of a rank is under way."""
+        spans = (wanted(row) for row in self.rows if row[1] == rank)
+        return {second for span in spans if span for second in range(*map(int, span))}
+
+    def kernels(self, rank, *, own=False):
+        def span(row):
+            counts = row[0] == What.COMPUTE and not (own and row[2] == STEP_BEFORE)
+            return row[3:5] if counts else None
+
+        return self.of(rank, span)
+
+    def copies(self, rank):
+        return self.of(rank, lambda row: row[3:5] if row[0] == What.COPY else None)
+
+    def calls(self, rank):
+        return self.of(rank, lambda row: row[3:5] if row[0] == CALL else None)
+
+    def moving(self, rank):
+        return self.of(
+            rank, lambda row: (self.call_start[row[5]], row[4]) if row[0] == CALL else None
+        )
+
+    def waiting(self, rank):
+        return self.of(
+            rank, lambda row: (row[3], self.call_start[row[5]]) if row[0] == CALL else None
+        )
+
+
+def mean(values):
+    values = [*values]
+    return sum(values) / len(values) if values else 0.0
+
+
+@tries(200)
+@given(st.integers(0, 2**32 - 1))
+def test_times_of_ranks_are_counts_of_seconds(seed):
+    run = drawn(seed)
+    table = Seconds(run)
+    for row in of.rank_times(run):
+        rank, kernels = row.rank, table.kernels(row.rank)
+        mine = [one for one in table.rows if one[1] == rank]
+        assert (row.start, row.end) == (min(r[3] for r in mine), max(r[4] for r in mine))
+        moving = table.moving(rank)
+        assert row.compute == len(kernels)
+        assert row.communication == len(moving)
+        assert row.exposed_communication == len(moving - kernels)
+        assert row.exposed_waiting == len(table.waiting(rank) - kernels)
+        assert row.exposed_copy == len(table.copies(rank) - kernels - moving)
+    moving = [len(table.moving(rank)) for rank in table.ranks]
+    exposed = [len(table.moving(rank) - table.kernels(rank)) for rank in table.ranks]
+    assert [row.rank for row in of.rank_times(run)] == table.ranks
+    assert of.step_time(run) == table.step
+    assert of.exposed_communication(run) == pytest.approx(mean(exposed))
+    assert of.communication_time(run) == pytest.approx(
+        mean(len(table.calls(rank)) for rank in table.ranks)
+    )
+    share = mean(moving) / table.step if table.step else 0.0
+    assert of.communication_fraction(run) == pytest.approx(share)
+    overlap = of.communication_overlap(run)
+    assert overlap == (pytest.approx(1 - sum(exposed) / sum(moving)) if sum(moving) else None)
+    copied = mean(
+        len(table.copies(rank) - table.kernels(rank) - table.moving(rank)) for rank in table.ranks
+    )
+    overhead = copied / table.step if table.step else 0.0
+    assert of.memory_transfer_overhead(run) == pytest.approx(overhead)
+
+
+def active(table, rank):
+    """Seconds of kernels, those of calls included if the rank has others or copies."""
+    mine = [row for row in table.rows if row[1] == rank]
+    own = [row for row in mine if row[0] == What.COMPUTE and row[2] != STEP_BEFORE]
+    if own or any(row[0] == What.COPY for row in mine):
+        own += [row for row in mine if row[0] == CALL]
+    return own
+
+
+@tries(200)
+@given(st.integers(0, 2**32 - 1))
+def test_imbalance_and_the_shares_of_kernels_are_counts_of_seconds(seed):
+    run = drawn(seed)
+    table = Seconds(run)
+    compute = [len(table.kernels(rank, own=True)) for rank in table.ranks]
+    has_mean = len(compute) > 1 and sum(compute) > 0
+    wanted = max(compute) / mean(compute) - 1 if has_mean else None
+    assert of.load_imbalance(run) == (None if wanted is None else pytest.approx(wanted, abs=1e-9))
+    every = [active(table, rank) for rank in table.ranks]
+    busy = [len({s for row in rows for s in range(row[3], row[4])}) for rows in every]
+    ratio = max(busy) / min(busy) if len(busy) > 1 and min(busy) else None
+    assert of.load_imbalance_ratio(run) == (None if ratio is None else pytest.approx(ratio))
+    lasting = [(row[2], row[4] - row[3]) for rows in every for row in rows]
+    total = sum(time for _, time in lasting)
+    routed = sum(time for name, time in lasting if re.search("moe|dispatch|expert", name))
+    assert of.experts_share(run) == (pytest.approx(routed / total) if total else None)
+    spent = dict.fromkeys(NAMES, 0)
+    for what, _, name, start, end, _ in table.rows:
+        spent[name] = spent.get(name, 0) + (end - start) * (
+            what == What.COMPUTE and name != STEP_BEFORE
+        )
+    found = of.dominant_kernel(run)
+    if not sum(spent.values()):
+        assert found is None
+        return
+    assert spent[found.name] == max(spent.values())
+    assert found.share == pytest.approx(spent[found.name] / sum(spent.values()))
+
+
+@tries(200)
+@given(st.integers(0, 2**32 - 1))
+def test_what_calls_wait_for_is_the_count_of_seconds(seed):
+    run = drawn(seed)
+    table = Seconds(run)
+    windows = []
+    for rank in table.ranks:
+        mine = [row for row in table.rows if row[1] == rank and row[0] == CALL]
+        if mine:
+            windows.append((min(row[3] for row in mine), max(row[4] for row in mine)))
+    delay = of.straggler_delay(run)
+    if len(windows) < 2:
+        assert delay is None
+    else:
+        ends = [end for _, end in windows]
+        whole = max(ends) - min(start for start, _ in windows)
+        assert delay == pytest.approx((max(ends) - min(ends)) / whole if whole else 0.0)
+    lag, span, waited = 0, 0, {}
+    for call in range(len(run.workload.calls)):
+        arrivals = {row[1]: row[3] for row in table.rows if row[5] == call}
+        if len(arrivals) < 2:
+            continue
+        first, last = min(arrivals.values()), max(arrivals.values())
+        lag, span = lag + last - first, span + int(run.call_end[call]) - first
+        for rank, at in arrivals.items():
+            waited[rank] = waited.get(rank, 0) + (last - first) * (at == last)
+    found = of.straggler(run)
+    if not waited:
+        assert found is None
+        return
+    assert found.index == pytest.approx(lag / span if span else 0.0)
+    longest = max(waited.values())
+    assert found.rank == (min(r for r in waited if waited[r] == longest) if longest else None)

@@ -223,7 +223,7 @@ def _schedule(
     if name in (*BY_GRID.get(kind, {}), *BY_RINGS, _UNEVEN_RINGS) and kind in BY_GRID:
         return _rings_or_torus(kind, name, positions, (where, network))
     if name not in ALGORITHMS[kind]:
-        added = added_algorithm(kind, name)
+        added = _added_algorithm(kind, name)
         if added is None:
             choices = ", ".join(names(kind))
             raise ScheduleError(f"{kind} has no algorithm {name!r}; it has {choices}")
@@ -356,31 +356,11 @@ _PROVED = range(1, 10)
 """Sizes of groups for which an algorithm is proved before its first use."""
 
 
-def added_algorithm(kind: str, name: str) -> Algorithm | None:
+def _added_algorithm(kind: str, name: str) -> Algorithm | None:
     """Return the algorithm that a distribution adds under ``KIND.NAME``; None if none does.
 
     It is proved for groups of 1 to 9 ranks before its first use, as the tests prove all algorithms
     here; sizes that it refuses with ScheduleError are skipped.
-
-    Parameters
-    ----------
-    kind, name
-        Kind of the collective, name of the algorithm.
-
-    Returns
-    -------
-    callable or None
-        Function from the number of ranks to the schedule.
-
-    Raises
-    ------
-    PluginError
-        If the distribution's algorithm cannot be imported, or does not compute its collective.
-
-    Examples
-    --------
-    >>> added_algorithm("all_reduce", "ring") is None
-    True
     """
     return _proved(kind, name, tuple(sys.path))
 

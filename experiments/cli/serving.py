@@ -39,6 +39,9 @@ _DEPLOYMENT: Options = {
     "dp": option(int, "Data-parallel ranks of attention.", default=1, min=1),
     "ep": option(int, "Ranks over which experts are spread.", default=1, min=1),
     "pp": option(int, "Pipeline stages.", default=1, min=1),
+    "dcp": _of_engine(
+        int, "Tensor ranks that share the KV cache of each context.", default=1, min=1
+    ),
     "weights": option(str, "Precision of the weights: bf16, fp8, nvfp4.", default="bf16"),
     "experts": _of_engine(str, "Precision of the experts.", show_default="as weights"),
     "cache": _of_engine(str, "Precision of the KV cache: bf16 or fp8.", default="bf16"),

@@ -51,7 +51,8 @@ class Deployment:
     ``blocks`` is the number of cache blocks, if a log gives it; None: what memory leaves.
     ``tokens`` and ``sequences`` of ``engine`` are the limits it runs with. ``measured`` are kernel
     times of one's own machine, which take precedence over tables. ``logged`` is the log that the
-    times of ``engine``'s host are from.
+    times of ``engine``'s host are from. ``dcp`` neighbouring tensor ranks, which would have the
+    same keys and values, share those of each context (vLLM's ``-dcp``).
     """
 
     model: Model
@@ -68,11 +69,14 @@ class Deployment:
     encoder: "Encoder | None" = None
     measured: "MeasuredKernels | None" = None
     logged: str = ""
+    dcp: int = 1
 
     def __post_init__(self) -> None:
         heads, tp = self.model.attention.heads, self.parallelism.tp
         if heads % tp:
             raise WorkloadError(f"tp {tp} does not divide {heads} heads of {self.model.name}")
+        if self.dcp > 1:
+            self._check_contexts()
         if self.adapters is not None and isinstance(self.model.attention, LatentAttention):
             raise WorkloadError(
                 f"{self.model.name}: adapters of latent attention are not modelled, because decodes"
@@ -89,6 +93,21 @@ class Deployment:
             raise WorkloadError(
                 f"{self.model.name} does not generate token by token: for one pass of it, use"
                 " generate --phase prefill"
+            )
+
+    def _check_contexts(self) -> None:
+        """Refuse to share contexts that are not whole, or among ranks with other heads."""
+        attention, tp, name = self.model.attention, self.parallelism.tp, self.model.name
+        heads = attention.kv_heads if isinstance(attention, GroupedAttention) else 1
+        if self.model.window or self.model.delta or getattr(attention, "sparse", None):
+            raise WorkloadError(
+                f"dcp {self.dcp}: only caches of attention to all tokens are shared, and {name} has"
+                " windows, states or sparse attention"
+            )
+        if tp // heads % self.dcp or self.dcp * heads > tp:
+            raise WorkloadError(
+                f"dcp {self.dcp}: with tp {tp} each of the {heads} key-value heads of {name} is on"
+                f" {max(1, tp // heads)} of its ranks: dcp must divide that"
             )
 
     def _check_imbalance(self, imbalance: Imbalance) -> None:
@@ -275,6 +294,7 @@ def _draft(deployment: Deployment) -> list[Deployment]:
                 adapters=None,
                 imbalance=None,
                 encoder=None,
+                dcp=1,
             )
         ]
     )
@@ -329,7 +349,7 @@ def adapter_bytes(deployment: Deployment) -> float:
 
 
 def cache_bytes(deployment: Deployment) -> float:
-    """Return the bytes of one token of context in the cache of a rank.
+    """Return the mean bytes of a token of context in the cache of a rank.
 
     Layers with windows count as in a context of the deployment's length.
     """
@@ -345,7 +365,7 @@ def cache_bytes(deployment: Deployment) -> float:
         for layer in range(model.layers)
         if model.delta_at(layer) is None
     )
-    return numbers * element * layers * stage_share(deployment)
+    return numbers * element * layers * stage_share(deployment) / deployment.dcp
 
 
 def running_precisions(deployment: Deployment) -> Precisions:
@@ -441,6 +461,7 @@ def _pass_of(deployment: Deployment, segment: Segment) -> InferencePass:
         distribution=deployment.distribution,
         imbalance=deployment.imbalance,
         adapters=deployment.adapters,
+        dcp=deployment.dcp,
     )
 
 
@@ -484,6 +505,7 @@ class _Key:
             deployment.context,
             (by.tokens, by.sequences, by.captured, by.pads_chunks, by.fuses_casts),
             _decode_rows(deployment),
+            deployment.dcp,
         )
 
     def __hash__(self) -> int:
@@ -498,7 +520,7 @@ def _surface(key: _Key) -> IterationSurface:
     deployment, p = key.deployment, key.deployment.parallelism
     clock = PassClock(
         _kernels(chip_of(deployment.cluster), deployment.measured),
-        ExchangeClock(deployment.cluster, p, key.base),
+        ExchangeClock(deployment.cluster, p, key.base, deployment.dcp),
         spreads_experts=p.dp > 1 and p.ep > 1,
         fuses_casts=deployment.engine.fuses_casts,
     )
@@ -537,13 +559,14 @@ class ExchangeClock:
     cluster: Cluster
     parallelism: Parallelism
     base: Cluster
+    dcp: int = 1
 
     def __call__(self, exchange: Exchange) -> float:
         """Return the time of an exchange (s)."""
         p = self.parallelism
         if exchange.label == "pp":  # from a rank of a stage to that of the next one
             return collective_time(self.cluster, exchange.kind, 2, exchange.size, p.ranks_per_stage)
-        ranks = p.tp if exchange.label == "tp" else p.ep * p.expert_tp
+        ranks = {"tp": p.tp, "ep": p.ep * p.expert_tp}.get(exchange.label, self.dcp)
         if ranks == 1 or not exchange.size:
             return 0.0
         library = collective_time(self.cluster, exchange.kind, ranks, exchange.size)

@@ -87,8 +87,8 @@ class ServingPlan(BaseModel):
     model, weights, experts, cache
         The model card, and the recipes of its weights, of its experts (as the weights if none) and
         of the cache.
-    tp, dp, ep, pp
-        Degrees of parallelism of an instance.
+    tp, dp, ep, pp, dcp
+        Degrees of parallelism of an instance; ``dcp`` tensor ranks share each context's cache.
     engine, version
         Of :func:`simulator.serving.engines.engine`.
     speculation
@@ -139,6 +139,7 @@ class ServingPlan(BaseModel):
     dp: Count = 1
     ep: Count = 1
     pp: Count = 1
+    dcp: Count = 1
     weights: str = "bf16"
     experts: str | None = None
     cache: str = "bf16"
@@ -438,6 +439,8 @@ def _deployment(plan: ServingPlan, cluster: str | Cluster, degrees: tuple[int, .
         engine,
         tokens=plan.max_tokens or engine.tokens,
         sequences=plan.max_sequences or engine.sequences,
+        # Ranks that share a context have a part of each block of the scheduler's.
+        block=engine.block * plan.dcp,
     )
     skew = plan.expert_imbalance
     speculation = None if plan.speculation is None else _read_speculation(plan.speculation)
@@ -449,6 +452,7 @@ def _deployment(plan: ServingPlan, cluster: str | Cluster, degrees: tuple[int, .
         deployment,
         engine=engine,
         blocks=plan.blocks,
+        dcp=plan.dcp,
         speculation=speculation,
         adapters=_adapters(plan),
         encoder=None if plan.encoder is None else _read_encoder(plan.encoder),

@@ -130,7 +130,7 @@ def shared(
             raise WhatIfError(
                 f"job {job.name}: its step takes no time, so there is nothing to repeat"
             )
-    parts = groups_by_links(_uses(alone))
+    parts = _groups_by_links(_uses(alone))
     rows: list[SharedJob | None] = [None] * len(jobs)
     groups = []
     for part in parts:
@@ -145,24 +145,8 @@ def shared(
     return Sharing(alone[0].topology, tuple(row for row in rows if row), tuple(groups))
 
 
-def groups_by_links(uses: NDArray[np.bool_]) -> list[tuple[int, ...]]:
-    """Group jobs that share links, directly or through others.
-
-    Parameters
-    ----------
-    uses
-        Whether each job sends bytes over each link, shape ``(jobs, links)``.
-
-    Returns
-    -------
-    list
-        Tuples of job indices; every job is in one.
-
-    Examples
-    --------
-    >>> groups_by_links(np.array([[1, 1, 0, 0], [0, 0, 1, 0], [0, 1, 0, 1]], dtype=bool))
-    [(0, 2), (1,)]
-    """
+def _groups_by_links(uses: NDArray[np.bool_]) -> list[tuple[int, ...]]:
+    """Group jobs that share links, directly or through others, by a mask of jobs and links."""
     part = list(range(len(uses)))
     meets = (uses.astype(np.int64) @ uses.T.astype(np.int64)) > 0
     for job, second_job in zip(*np.nonzero(meets), strict=True):

@@ -146,7 +146,7 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
                     prediction_half_width(round(saved, _DIGITS), off, least),
                     _of_another_job(base, point, round(saved, _DIGITS)),
                 ),
-                generated_pct=prior and generated_half_width(round(saved, _DIGITS), prior),
+                generated_pct=prior and _generated_half_width(round(saved, _DIGITS), prior),
                 bound_pct=not_below(of_change.bound_pct, saved),
             )
         )
@@ -256,25 +256,11 @@ def prediction_half_width(saved_pct: float, off: float, least: float = 0.0) -> f
     return 100 * ratio * hypot(off * log(ratio), least) if ratio > 0 else 0.0
 
 
-def generated_half_width(saved_pct: float, prior: StepPrior) -> float:
+def _generated_half_width(saved_pct: float, prior: StepPrior) -> float:
     """Return the half-width that a generated step's error gives a saving (points).
 
     The time saved by a resource is taken as exact; the step that it is a share of has the error of
     comparable steps. So the saving is divided by that.
-
-    Parameters
-    ----------
-    saved_pct
-        Step time saved, in % of the generated step.
-    prior
-        Of :func:`experiments.priors.steps.step_prior`.
-
-    Examples
-    --------
-    >>> from experiments.priors.steps import step_prior
-    >>> prior = step_prior("none", "H100-SXM5-80GB", 8)
-    >>> generated_half_width(0.0, prior), generated_half_width(10.0, prior) > 1
-    (0.0, True)
     """
     return abs(saved_pct) * (WITHIN_95 / WITHIN_90) * prior["p90_pct"] / 100
 

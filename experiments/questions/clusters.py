@@ -226,7 +226,7 @@ def clusters(  # noqa: PLR0913 - the options of the command
     cluster = load_cluster(name) if name is not None else _dumped(*drawings.popitem(), like_cluster)
     if links:
         job = cluster.capacity if ranks is None else ranks
-        return ClustersReport((_row(cluster),), (), cluster, job, named_links(cluster, job))
+        return ClustersReport((_row(cluster),), (), cluster, job, _named_links(cluster, job))
     rows = tuple(
         Quantity(field, _plain(value), _unit(field), cluster.sources.get(field, "not given"))
         for field, value in quantities(cluster).items()
@@ -246,20 +246,8 @@ def _with_accelerator(accelerator: str) -> tuple[str, ...]:
     return names
 
 
-def named_links(cluster: Cluster, ranks: int) -> tuple[NamedLink, ...]:
-    """List the cables of the network that a job uses, by their names in what-ifs.
-
-    Raises
-    ------
-    ClusterError
-        If the job does not fit.
-
-    Examples
-    --------
-    >>> from topologies import load_cluster
-    >>> named_links(load_cluster("hgx-h100"), 16)[0].link
-    'rank0-scale_up:0'
-    """
+def _named_links(cluster: Cluster, ranks: int) -> tuple[NamedLink, ...]:
+    """List the cables of the network that a job uses, by their names in what-ifs."""
     return tuple(
         NamedLink(
             link=cable.name,

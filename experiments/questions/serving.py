@@ -335,6 +335,8 @@ def say_engine(instances: Instances) -> str:
         f"{engine.name}: at most {engine.tokens} tokens per iteration,"
         f" {engine.sequences} concurrent requests; {deployment.parallelism}"
     )
+    if deployment.dcp > 1:
+        text += f"-dcp{deployment.dcp}, blocks of {engine.block} tokens"
     if running_precisions(deployment) != deployment.precisions:
         text += "; weights are decompressed to 16 bits: the accelerator has no peak for fewer"
     if deployment.measured is not None:
@@ -609,6 +611,7 @@ def _unmeasured_doubts(deployment: Deployment, load: Load) -> tuple[str, ...]:
         f"no measured row has {what}"
         for what, given in (
             ("pipeline stages", deployment.parallelism.pp > 1),
+            ("contexts that ranks share", deployment.dcp > 1),
             ("adapters", deployment.adapters is not None),
             ("images", deployment.encoder is not None),
         )

@@ -127,7 +127,7 @@ def report(
         raise StudyError(f"{folder_of_study}: none of its {len(results):,} points is feasible")
     outcome = _outcome(declared, results, notes)
     explored = judged(declared, results, outcome, Counts(0, len(results), 0))
-    chosen = chosen_points(explored, details, numbers)
+    chosen = _chosen_points(explored, details, numbers)
     bases, workloads = _workloads(declared, stored, notes, watch)
     if bases:
         explored = replace(
@@ -267,23 +267,8 @@ def _confirmed(
 _TWICE = 2.0
 
 
-def chosen_points(explored: Explored, most: int, named: Sequence[int] = ()) -> tuple[int, ...]:
-    """Select points for details: those named, the best of each objective, some of the front.
-
-    Parameters
-    ----------
-    explored
-        The study's results.
-    most
-        Largest number of points beside those that are named.
-    named
-        Numbers of points.
-
-    Raises
-    ------
-    StudyError
-        If there is no point of a number.
-    """
+def _chosen_points(explored: Explored, most: int, named: Sequence[int] = ()) -> tuple[int, ...]:
+    """Select points for details: those named, the best of each objective, some of the front."""
     count = len(explored.results)
     for number in named:
         if not 0 <= number < count:

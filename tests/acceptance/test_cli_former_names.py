@@ -20,14 +20,14 @@ FORMER = {
 }
 """Every command with its options, as they were before some got other names."""
 MOST_COMMANDS = 21
-MOST_OPTIONS = 374
+MOST_OPTIONS = 375
 MOST_FIRST = 166
 """Options of all commands together, and those in the first panel of their ``--help``.
 
 Five came with serving on several instances, eight are ``--step-time``, six are the atlas', seven
-are ``--ranks``, four are of serving (adapters on demand, caches by layer, encoders, experts
-by a histogram), and one each ``validate --predictions``, ``generate --launch``, ``utility
---failures``, ``serving --kernels-from`` and its ``--pp``. There were 384 and, without
+are ``--ranks``, five are of serving (adapters on demand, caches by layer, encoders, experts
+by a histogram, shared contexts), and one each ``validate --predictions``, ``generate --launch``,
+``utility --failures``, ``serving --kernels-from`` and its ``--pp``. There were 384 and, without
 ``--verbose``, 243.
 """
 

@@ -33,7 +33,7 @@ from traces.generate.model import (
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import MicroBatch
 
-SCORES = "scores"
+SCORES, OF_DECODES = "scores", "dcp of decodes"
 CAST_BEFORE = ("qkv", "qkvz", "up", "down")
 """Products whose input is the output of a norm or an activation."""
 _HALF = 2.0
@@ -140,6 +140,9 @@ class InferencePass:
     decode_rows
         Rows of queries that grouped attention computes for each head of a decode: more than one if
         kernels give it a block of its own.
+    dcp
+        Neighbouring tensor ranks that share the cache of a context: each has every ``dcp``-th token
+        of it (decode context parallelism), and reads that for the heads of all.
 
     Raises
     ------
@@ -156,6 +159,7 @@ class InferencePass:
     imbalance: Imbalance | None = None
     adapters: Adapters | None = None
     decode_rows: int = 1
+    dcp: int = 1
 
     def __post_init__(self) -> None:
         least = sum(segment.sequences * segment.new_tokens for segment in self.segments)
@@ -255,6 +259,33 @@ def score_shapes(batch: InferencePass, index: int) -> tuple[Shape, ...]:
     return (*(shape for shape in read if shape is not None), *shapes)
 
 
+def context_exchanges(batch: InferencePass) -> Exchanges:
+    """Return the exchanges of a layer's attention over caches that ranks share by context.
+
+    Queries are gathered, and outputs over the parts scattered, weighted by gathered log-sum-exps in
+    fp32 (vLLM, ``v1/attention/ops/common.py``, ``cp_lse_ag_out_rs``): of all tokens, or, where
+    attention is latent, of decodes alone (:data:`OF_DECODES`), as prompts' keys are on every rank.
+    """
+    match batch.model.attention:
+        case LatentAttention(kv_rank=value, rope=rope):
+            label, query = OF_DECODES, value + rope
+        case GroupedAttention(head=value):
+            label, query = "dcp", value
+    tokens = sum(
+        each.sequences * each.new_tokens
+        for each in batch.segments
+        if label != OF_DECODES or each.new_tokens == 1
+    )
+    if batch.dcp == 1 or not tokens:
+        return ()
+    rows = tokens * batch.model.attention.heads / batch.parallelism.tp * batch.dcp
+    return (
+        Exchange("all_gather", label, _HALF * rows * query),
+        Exchange("all_gather", label, 4.0 * rows * batch.dcp),
+        Exchange("reduce_scatter", label, _HALF * rows * value),
+    )
+
+
 def head_block(batch: InferencePass) -> ModelBlock:
     """Sample a token for each sequence: norm, logits sharded by vocabulary, gathered, sampled."""
     model, rows = batch.model, batch.sequences
@@ -279,7 +310,7 @@ def _attention(batch: InferencePass, index: int) -> LayerPart:
             kernels = _grouped(batch, grouped, batch.model.window_at(index))
         case LatentAttention() as latent:
             kernels = _latent(batch, latent)
-    summed = _summed(batch)
+    summed = (*context_exchanges(batch), *_summed(batch))
     if summed and batch.model.qk_norm_across:
         # Squares of queries and of keys, summed over all heads in fp32.
         summed = (Exchange("all_reduce", "tp", batch.tokens * 2 * 4.0), *summed)
@@ -315,10 +346,10 @@ def _grouped_scores(
     return tuple(
         Attention(
             batch=segment.sequences,
-            heads=attention.heads / tp,
+            heads=attention.heads / tp * _sharers(batch, segment),
             kv_heads=max(attention.kv_heads / tp, 1.0),
             queries=batch.decode_rows if segment.new_tokens == 1 else segment.new_tokens,
-            keys=segment.context,
+            keys=max(1.0, segment.context / _sharers(batch, segment)),
             head_size=attention.head,
             causal=not encodes and (segment.new_tokens > 1 or batch.decode_rows == 1),
             window=window,
@@ -327,6 +358,11 @@ def _grouped_scores(
         )
         for segment in batch.segments
     )
+
+
+def _sharers(batch: InferencePass, segment: Segment) -> int:
+    """Return the ranks that share a decode's context; a chunk's own tokens are on all."""
+    return batch.dcp if segment.new_tokens == 1 else 1
 
 
 def _latent(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, ...]:
@@ -363,9 +399,11 @@ def _latent_scores(batch: InferencePass, attention: LatentAttention) -> tuple[La
     return tuple(
         LatentScores(
             batch=segment.sequences,
-            heads=attention.heads / batch.parallelism.tp,
+            heads=attention.heads / batch.parallelism.tp * _sharers(batch, segment),
             queries=segment.new_tokens,
-            keys=max(segment.new_tokens, _seen(segment, attention.sparse)),
+            keys=max(
+                segment.new_tokens, _seen(segment, attention.sparse) / _sharers(batch, segment)
+            ),
             cache_dtype=batch.precisions.cache,
         )
         for segment in batch.segments

@@ -10,9 +10,11 @@ from simulator.serving.surface import STEPS, IterationSurface
 from simulator.support.arrays import Floats, Matrix
 from traces.generate.inference import (
     CAST_BEFORE,
+    OF_DECODES,
     SCORES,
     InferencePass,
     Segment,
+    context_exchanges,
     embedding_block,
     head_block,
     layer_block,
@@ -76,7 +78,8 @@ class PassClock:
                 shape = kernel.forward.shape
                 assert shape is not None  # noqa: S101 - every kernel of a pass has one
                 time += self._kernel(shape, has_cast_before=kernel.name in CAST_BEFORE)
-        return time + sum(self._exchange(each) for each in (*part.before, *part.after))
+        exchanges = (*part.before, *part.after)
+        return time + sum(self.exchanged(e) for e in exchanges if scores or e.label != OF_DECODES)
 
     def scores(self, shapes: Iterable[Shape]) -> float:
         """Return the time of attention's scores (s)."""
@@ -106,7 +109,7 @@ class PassClock:
                     shape = kernel.forward.shape
                     time += self.kernels.fastest(shape, experts=self.spreads_experts).seconds
             time += sum(
-                self._exchange(each) for each in (*part.before, *part.after) if each.label == "ep"
+                self.exchanged(each) for each in (*part.before, *part.after) if each.label == "ep"
             )
         return time
 
@@ -118,9 +121,10 @@ class PassClock:
         """
         p, size = batch.parallelism, 2.0 * tokens * batch.model.hidden
         sent = Exchange("send_receive", "pp", size / p.tp), Exchange("all_gather", "tp", size)
-        return (p.pp - 1) * sum(map(self._exchange, sent)) if p.pp > 1 else 0.0
+        return (p.pp - 1) * sum(map(self.exchanged, sent)) if p.pp > 1 else 0.0
 
-    def _exchange(self, exchange: Exchange) -> float:
+    def exchanged(self, exchange: Exchange) -> float:
+        """Return the time of an exchange (s)."""
         key = (exchange.kind, exchange.label, exchange.size)
         if key not in self._exchanges:
             self._exchanges[key] = self.exchange(exchange)
@@ -213,14 +217,14 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
 def _token_counts(limits: SurfaceLimits) -> Floats:
     """Return the numbers of tokens at which times are computed; between them they are linear.
 
-    Products of tables step where one more row is one more tile of 256: both sides of each step,
-    where it is more than a few per cent. Below, the captured sizes and eight for each doubling, as
-    beyond.
+    Products of tables step where one more row is one more tile, of 64, 128 or 256: both sides of
+    each step, where it is more than a few per cent. Else the captured sizes and eight for each
+    doubling, as beyond.
     """
     grown = np.round(2.0 ** np.arange(0, np.log2(limits.tokens) + 0.125, 0.125))
     grown = grown[(grown <= _TILED[0]) | (grown > _TILED[1])]
     captured = np.array([size for size in limits.captured if size <= _TILE], dtype=float)
-    steps = np.arange(_TILE, _TILED[1] + 1, _TILE)
+    steps = np.append([_TILE // 4, _TILE // 2], np.arange(_TILE, _TILED[1] + 1, _TILE))
     points = np.unique(np.concatenate([grown, captured, steps, steps + 1]))
     return np.append(points[points < limits.tokens], float(limits.tokens))
 
@@ -272,7 +276,10 @@ def _attention(
     *,
     windowed: bool | None = None,
 ) -> Matrix:
-    """Return times of attention's scores over all layers, or those with (without) a window (s)."""
+    """Return times of attention's scores over all layers, or those with (without) a window (s).
+
+    With exchanges of decodes alone, about contexts that ranks share.
+    """
     # Distinct kinds of attention, those with (without) a window, and the number of layers of each.
     first: dict[tuple[object, ...], int] = {}
     numbers: Counter[int] = Counter()
@@ -283,6 +290,7 @@ def _attention(
             numbers[first.setdefault(kind, index)] += 1
     layers = list(numbers.items())
     cells: list[list[tuple[tuple[Shape, ...], int]]] = []
+    merged: list[float] = []
     for count in counts:
         for size in sizes:
             part = segment(float(count), float(size))
@@ -294,8 +302,13 @@ def _attention(
                     for kinds, n in shapes
                 ]
             cells.append(shapes)
+            parts = (each for each in context_exchanges(given) if each.label == OF_DECODES)
+            merged.append(batch.model.layers * sum(map(clock.exchanged, parts)))
     clock.kernels.times(shape for cell in cells for shapes, _ in cell for shape in shapes)
-    times = [sum(number * clock.scores(shapes) for shapes, number in cell) for cell in cells]
+    times = [
+        sum(number * clock.scores(shapes) for shapes, number in cell) + exchanged
+        for cell, exchanged in zip(cells, merged, strict=True)
+    ]
     return np.ascontiguousarray(np.reshape(np.array(times, dtype=float), (len(counts), len(sizes))))
 
 

@@ -237,6 +237,39 @@ def test_the_wait_for_an_adapters_slot_is_a_part_of_its_own_and_named_where_it_i
         assert "adapter's slot" not in eight.cause
 
 
+@pytest.mark.parametrize(
+    ("model", "dcp"), [("deepseek-v3-671b", 8), ("deepseek-v3-671b", 2), ("qwen3-235b-a22b", 2)]
+)
+def test_ranks_that_share_a_context_hold_as_many_times_as_many_tokens(model, dcp):
+    """vLLM's examples (docs/serving/context_parallel_deployment.md): 8 copies of a latent cache, 2
+    of 4 heads on 8 ranks. A block of each rank is a part of one of the scheduler's."""
+    plan = serving_plan(model=model, tp=8, ep=8, weights="fp8", rate="1/s", experts="fp8_block")
+    alone, shared = (
+        instances_of(plan.with_fields({"dcp": count}), "hgx-h200").deployment for count in (1, dcp)
+    )
+    assert shared.engine.block == dcp * alone.engine.block
+    tokens = [memory_use(each).blocks * each.engine.block for each in (alone, shared)]
+    assert tokens[1] == pytest.approx(dcp * tokens[0], abs=16 * dcp)
+    assert memory_use(shared)[:5] == memory_use(alone)[:5]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"model": "qwen3-235b-a22b", "dcp": 4}, "is on 2 of its ranks: dcp must divide that"),
+        ({"model": "deepseek-v3-671b", "dcp": 3}, "is on 8 of its ranks: dcp must divide that"),
+        ({"model": "llama-3.1-70b", "dcp": 2}, "is on 1 of its ranks"),
+        ({"model": "gpt-oss-120b", "dcp": 2}, "has windows, states or sparse attention"),
+        ({"model": "deepseek-v3.2-671b", "dcp": 2}, "has windows, states or sparse attention"),
+        ({"model": "deepseek-v3-671b", "dcp": 2, "decode": "1"}, "not sent to other pools"),
+    ],
+)
+def test_contexts_are_shared_only_where_ranks_have_the_same_heads(fields, reason):
+    plan = serving_plan(tp=8, ep=1, weights="fp8", rate="1/s", **fields)
+    with pytest.raises(TwofoldError, match=reason):
+        instances_of(plan, "hgx-h200")
+
+
 def test_prompts_that_begin_alike_share_nothing_if_their_adapters_differ():
     load, plan = hashed(families=1, count=4), serving_plan(model="llama-3.1-8b", rate="1/s")
     adapted = plan.with_fields({"adapters": "2 of rank 8"})

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from simulator.accelerators import accelerators
 from simulator.serving.surface import Batch, IterationSurface, iteration_time
 from simulator.support.errors import WorkloadError
-from traces.generate.inference import InferencePass, Precisions, Segment, pass_blocks
+from traces.generate.inference import (
+    InferencePass,
+    Precisions,
+    Segment,
+    context_exchanges,
+    pass_blocks,
+)
 from traces.generate.kernel_times import ExpertGemms, Gemm, LatentAttention, kernel_times, work_of
 from traces.generate.model import layer_parameters, load_model
 from traces.generate.parallelism import Parallelism
@@ -33,27 +39,72 @@ def a_pass(model: str, *segments: Segment, tp: int = 8, **changes: object) -> In
 
 
 @cache
-def surface_of(model: str) -> IterationSurface:
-    return surface(CLOCK, a_pass(model, Segment(1, 1, 1)), LIMITS)
+def surface_of(model: str, dcp: int = 1) -> IterationSurface:
+    return surface(CLOCK, a_pass(model, Segment(1, 1, 1), dcp=dcp), LIMITS)
+
+
+SHARED = ("deepseek-v3-671b", 8), ("deepseek-v3-671b", 4), ("qwen3-235b-a22b", 2)
+"""Models with the ranks that share a context."""
 
 
 @given(
-    st.sampled_from(("deepseek-v3-671b", "gpt-oss-120b", "llama-3.1-70b")),
+    st.sampled_from((("deepseek-v3-671b", 1), ("gpt-oss-120b", 1), ("llama-3.1-70b", 1), *SHARED)),
     st.integers(1, 200),
     st.integers(64, 8000),
     st.integers(0, 3),
     st.integers(64, 2000),
 )
-def test_the_surface_is_the_pass_within_two_per_cent(name, decodes, context, chunks, length):
+def test_the_surface_is_the_pass_within_two_per_cent(model, decodes, context, chunks, length):
     """The same layers, kernels and exchanges: the surface adds interpolation alone."""
+    name, dcp = model
     segments = [Segment(decodes, 1, context)]
     if chunks:
         segments.append(Segment(chunks, length, length))
-    whole = CLOCK.time(a_pass(name, *segments))
+    whole = CLOCK.time(a_pass(name, *segments, dcp=dcp))
     batch = Batch(
         1, decodes, float(decodes * context), chunks, float(chunks * length), chunks * length**2 / 2
     )
-    assert iteration_time(surface_of(name), batch) == pytest.approx(whole, rel=0.02)
+    assert iteration_time(surface_of(name, dcp), batch) == pytest.approx(whole, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("model", "dcp", "gathered", "scattered"),
+    [
+        # 128 heads on 8 ranks, all of them on 8: a latent of 512 and 64 of position, 512 back.
+        ("deepseek-v3-671b", 8, 128 * 576 * 2, 128 * 512 * 2),
+        ("deepseek-v3-671b", 4, 64 * 576 * 2, 64 * 512 * 2),
+        # 64 heads of 128 on 8 ranks, 16 of them on 2.
+        ("qwen3-235b-a22b", 2, 16 * 128 * 2, 16 * 128 * 2),
+    ],
+)
+def test_ranks_that_share_a_context_gather_queries_and_scatter_outputs(
+    model, dcp, gathered, scattered
+):
+    """Bytes of 5 decodes in a layer, by hand, and 4 for each log-sum-exp of each rank; a chunk of a
+    prompt has its own exchanges where keys are of heads."""
+    decodes, chunk = Segment(5, 1, 4000), Segment(2, 100, 100)
+    heads = gathered // {576: 1152, 128: 256}[576 if "deepseek" in model else 128]
+    for segments, tokens in (([decodes], 5), ([decodes, chunk], 5 if "deep" in model else 205)):
+        exchanges = context_exchanges(a_pass(model, *segments, dcp=dcp))
+        assert [(each.kind, each.size) for each in exchanges] == [
+            ("all_gather", tokens * gathered),
+            ("all_gather", tokens * heads * dcp * 4),
+            ("reduce_scatter", tokens * scattered),
+        ]
+        assert not context_exchanges(a_pass(model, *segments))
+
+
+@pytest.mark.parametrize(("model", "dcp"), SHARED)
+def test_sharing_a_context_costs_exchanges_and_saves_reading_it(model, dcp):
+    """Of one short context it is slower, at least by three exchanges a layer, of many long ones
+    faster, by at most as many times; prompts of latent attention take as long as before."""
+    card, (alone, shared) = load_model(model), (surface_of(model, n) for n in (1, dcp))
+    short = Batch(1, 1, 10.0, 0, 0.0, 0.0)
+    slower = iteration_time(shared, short) - iteration_time(alone, short)
+    assert slower > card.layers * 3 * 5e-6
+    assert 1 < alone.decodes[-1, -1] / shared.decodes[-1, -1] <= dcp
+    assert (alone.tokens == shared.tokens).all() == ("deepseek" in model)
+    assert (alone.chunks == shared.chunks).all()
 
 
 @pytest.mark.parametrize("model", ["mistral-7b", "deepseek-v3.2-671b"])

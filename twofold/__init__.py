@@ -1,4 +1,4 @@
-"""What would twice of it buy us? What-ifs for distributed machine learning, from Python.
+"""What would doubling it buy us? What-ifs for distributed machine learning, from Python.
 
 ::
 

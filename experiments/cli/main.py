@@ -242,7 +242,7 @@ def described() -> Iterator[Described]:
 app = typer.Typer(
     name="twofold",
     cls=_Commands,
-    help="What would twice of it buy us? What-ifs for distributed machine learning, from traces.",
+    help="What would doubling it buy us? What-ifs for distributed machine learning, from traces.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

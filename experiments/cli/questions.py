@@ -94,7 +94,7 @@ def utility(
     html: Html = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say how much shorter the step gets with twice of each resource."""
+    """Say how much shorter the step gets with each resource doubled."""
     if _is_deployment(trace):
         from experiments.cli.serving import utility_of_deployment
 
@@ -497,7 +497,7 @@ def share(
     utilities: Annotated[
         bool,
         typer.Option(
-            "--utilities/--no-utilities", help="Say what twice of each resource would save."
+            "--utilities/--no-utilities", help="Say what doubling each resource would save."
         ),
     ] = True,
     output: OutputOption = Output.TABLE,

@@ -5,7 +5,9 @@ The definitions once more, as a table of one row a second would have them.
 
 import random
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +15,12 @@ from hypothesis import strategies as st
 from helpers.measured_steps import as_measured
 from helpers.tries import tries
 from simulator.analysis import metrics as of
-from simulator.workload import STEP_BEFORE, What
+from simulator.analysis.attribution import REST, USES, account
+from simulator.timeline import measured
+from simulator.workload import DATA_LOADER, IN_PART, STEP_BEFORE, UNEXPLAINED_HOST, Edges, What
 
 NAMES = ("gemm", "norm", "moe_gate", "dispatch", STEP_BEFORE)
+SILENT = (DATA_LOADER, UNEXPLAINED_HOST)
 CALL = What.COLLECTIVE
 
 
@@ -201,3 +206,101 @@ def test_what_calls_wait_for_is_the_count_of_seconds(seed):
     assert found.index == pytest.approx(lag / span if span else 0.0)
     longest = max(waited.values())
     assert found.rank == (min(r for r in waited if waited[r] == longest) if longest else None)
+
+
+def launching(seed):
+    """The same, with kernels in part, silent hosts, and host ops that launch what begins later."""
+    chance, run = random.Random(seed), drawn(seed)
+    step = run.workload
+    names = (*step.names, IN_PART, *SILENT)
+    name, whole = step.name.copy(), set()
+    for op in range(len(step)):
+        if step.what[op] == What.HOST and chance.random() < 0.3:
+            name[op] = names.index(chance.choice(SILENT))
+        around = [
+            other
+            for other in np.flatnonzero(step.what == What.COMPUTE).tolist()
+            if other != op
+            and names[name[other]] != IN_PART
+            and step.rank[other] == step.rank[op]
+            and run.start[other] <= run.start[op]
+            and run.end[op] <= run.end[other]
+        ]
+        if step.what[op] == What.COMPUTE and around and op not in whole and chance.random() < 0.7:
+            name[op] = names.index(IN_PART)
+            whole.add(around[0])
+    pairs = [
+        (one, two)
+        for one in range(len(step))
+        for two in range(len(step))
+        if run.end[one] <= run.start[two] and run.end[one] < run.end[two] and chance.random() < 0.4
+    ]
+    source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    edges = Edges.of(len(step), source, target, np.zeros(len(pairs)))
+    found = measured(replace(step, names=names, name=name, edges=edges))
+    by = {two: max((run.end[a], -a) for a, b in pairs if b == two) for _, two in pairs}
+    return found, {op: -minus for op, (_, minus) in by.items()}
+
+
+def spans(run, launched_by):
+    """Begin and end of each op in each use that it has."""
+    workload, every = run.workload, {use: {} for use in USES}
+    for op in range(len(workload)):
+        what, name = What(workload.what[op]), workload.names[workload.name[op]]
+        start, end = int(run.start[op]), int(run.end[op])
+        by = launched_by.get(op)
+        if what == What.COMPUTE and name != IN_PART:
+            every["compute"][op] = start, end
+        elif what == What.COPY:
+            every["copy"][op] = start, end
+        elif what == What.HOST:
+            every[name if name in SILENT else "host"][op] = start, end
+        elif what == CALL:
+            begun = int(run.call_start[workload.call[op]])
+            every["communication"][op] = begun, end
+            every["waiting for ranks"][op] = start, begun
+        if what != What.HOST and by is not None and workload.what[by] == What.HOST:
+            every["launch"][op] = int(run.end[by]), start
+    return every
+
+
+@tries(200)
+@given(st.integers(0, 2**32 - 1))
+def test_each_second_counts_for_the_first_use_and_its_ops_in_equal_parts(seed):
+    run, launched_by = launching(seed)
+    workload, every = run.workload, spans(run, launched_by)
+    found, step = account(run), int(max(run.end, default=0))
+    wanted = {use: np.zeros(len(workload)) for use in USES}
+    rest = {use: np.zeros(len(workload.ranks)) for use in REST}
+    for number, rank in enumerate(workload.ranks):
+        mine = {op for op in range(len(workload)) if workload.rank[op] == rank}
+        computes = any(workload.what[op] == What.COMPUTE for op in mine)
+        order = USES if computes else ("host", *(use for use in USES if use != "host"))
+        first, last = (
+            edge(mine, key=key) for edge, key in ((min, run.start.item), (max, run.end.item))
+        )
+        for second in range(step):
+            for use in order:
+                busy = [
+                    op
+                    for op in mine & set(every[use])
+                    if every[use][op][0] <= second < every[use][op][1]
+                ]
+                if busy:
+                    wanted[use][busy] += 1 / len(busy)
+                    break
+            else:
+                early, late = second < run.start[first], second >= run.end[last]
+                rest[REST[0] if early else REST[1] if late else REST[2]][number] += 1
+    for use in USES:
+        np.testing.assert_allclose(found.of_op[use], wanted[use], atol=1e-12)
+        lasted = np.full(len(workload), np.nan)
+        for op, (start, end) in every[use].items():
+            lasted[op] = max(0, end - start)
+        np.testing.assert_array_equal(found.lasted[use], lasted)
+    for use in REST:
+        np.testing.assert_allclose(found.of_rank[use], rest[use], atol=1e-12)
+    assert found.step == step
+    ranks = max(1, len(workload.ranks))
+    totals = {use: column.sum() / ranks for use, column in (wanted | rest).items()}
+    assert found.totals() == pytest.approx(totals)

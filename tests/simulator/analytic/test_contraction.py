@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from helpers.passes import OF_OPS, points, scaled, scales, timeline
 from helpers.strategies import cases, switch_network, with_software
+from helpers.tries import tries
 from simulator.analytic.contraction import contract
 from simulator.analytic.longest_path import Points, makespans, starts
 from simulator.builder import WorkloadBuilder
@@ -137,6 +138,7 @@ def replaced(weight, low, high):
     return any(no_shorter(mean, weight) for mean in means)
 
 
+@tries(100)
 @given(case=cases(), part=st.sampled_from([*OF_OPS, None]))
 def test_nothing_is_left_that_something_else_replaces(case, part):
     """No edge beside one as long, nor beside two others that are, nor beside a path as long.

@@ -32,6 +32,7 @@ def repeats(looks, begin, period, units):
     return len(part) == period * units and part == part[:period] * units
 
 
+@tries(300)
 @given(st.lists(st.integers(0, 2), max_size=14), st.integers(1, 4), st.integers(1, 3))
 def test_runs_are_the_longest_repetitions_of_each_period(looks, least, each):
     """By brute force: no run is left out, none goes on at either end."""
@@ -63,6 +64,7 @@ def test_runs_are_the_longest_repetitions_of_each_period(looks, least, each):
     assert found == wanted
 
 
+@tries(300)
 @given(
     st.integers(0, 4), st.integers(1, 3), st.integers(2, 6),
     st.lists(st.tuples(st.integers(0, 25), st.integers(1, 6)), max_size=3),
@@ -249,6 +251,7 @@ class Launches:
         self.builder.edge(by, op)
 
 
+@tries(60)
 @given(st.integers(0, 2**32 - 1))
 def test_launches_are_in_the_order_of_the_host_that_launches_them(seed):
     """Whatever thread that is; what no host of the rank launches comes where it starts."""

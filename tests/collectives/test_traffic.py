@@ -1,5 +1,7 @@
 """Volumes equal their closed forms; no simulation uses more of a link than there is."""
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,6 +21,7 @@ from experiments.scenario.scenario import Scenario
 from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import UNKNOWN, CallRow
+from simulator.shares import of_bytes
 from simulator.timeline import Measured, measured
 from simulator.workload import What
 from topologies import load_cluster
@@ -235,3 +238,163 @@ def test_the_interval_of_calls_is_from_an_end_to_the_next_start():
     twice = ("broadcast", 1.0, 0.0, 1.0), ("broadcast", 1.0, 3.0, 1.0)
     run = at([*twice, ("all_reduce", 1.0, 9.0, 1.0)])
     assert call_intervals(run) == {"broadcast dp[2]": pytest.approx(2.0)}
+
+
+def drawn_ports(chance, n):
+    """Ranks anywhere in up to four domains of up to three nodes, which differ in all numbers."""
+    domain = [chance.randrange(4) for _ in range(n)]
+    node_of = [chance.randrange(3) for _ in range(4)]
+    node = [node_of[one] for one in domain]
+    return Ports(
+        domain=domain,
+        node=node,
+        nics=[tuple(chance.sample(range(3), chance.randint(1, 2))) for _ in range(n)],
+        scale_up=[chance.choice([5.0, 9.0]) for _ in range(n)],
+        nic_bandwidth=[chance.choice([1.0, 2.0, 3.0])] * n,
+        host=chance.choice([0.0, [chance.choice([0.5, 4.0]) for _ in range(n)]]),
+        adds=chance.choice([False, True, [chance.random() < 0.8 for _ in range(n)]]),
+    )
+
+
+def of(value, rank):
+    return value[rank] if isinstance(value, list) else value
+
+
+def leaving(domain, ranks, own):
+    """Bandwidth with which ranks of a domain reach the others: each of their NICs counts once."""
+    nics = {
+        (own.node[rank], nic): own.nic_bandwidth[rank] for rank in domain for nic in own.nics[rank]
+    }
+    others = [rank for rank in ranks if own.domain[rank] != own.domain[domain[0]]]
+    beside = [rank for rank in domain if any(own.node[one] == own.node[rank] for one in others)]
+    return sum(nics.values()) + sum(of(own.host, rank) for rank in beside)
+
+
+def crossing(kind, members, ranks, table):
+    """Bytes over the edge of a domain, block by block, of a call of one byte."""
+    n, out, into = len(ranks), 0.0, 0.0
+    for one in ranks:
+        for other in ranks:
+            if (one in members) == (other in members):
+                continue
+            # all-to-all: a block for each pair; all-gather: a rank's own, which enters once
+            moved = table[ranks.index(one)][ranks.index(other)] if table is not None else 1 / n
+            out += moved * (one in members)
+            into += moved * (other in members)
+    if kind == "all_to_all":
+        return max(out, into)
+    outside = sum(rank not in members for rank in ranks)
+    return {"all_reduce": 1.0, "all_gather": outside / n, "reduce_scatter": outside / n}.get(
+        kind, 0.0
+    )
+
+
+def one_call(chance, kind, ranks):
+    """A call of 12 bytes, or an all-to-all of unequal ones."""
+    shares, size = None, 12.0
+    if kind == "all_to_all" and chance.random() < 0.5:
+        rows = [[float(chance.randint(0, 3)) for _ in ranks] for _ in ranks]
+        rows[0][-1] += 1.0
+        size, shares = of_bytes(np.array(rows))
+    builder = WorkloadBuilder(job_ranks=1 + max(ranks))
+    row = CallRow(kind, builder.group(tuple(ranks), "g"), 0, size, shares=shares)
+    call = builder.call(row)
+    for rank in ranks:
+        builder.op(What.COLLECTIVE, rank=rank, lane="s", name=kind, duration=0.0, call=call)
+    return builder.build().call_view(0)
+
+
+@tries(200)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([*FACTOR, "reduce", "gather"]))
+def test_the_least_time_of_a_call_is_that_of_its_narrowest_place(seed, kind):
+    """Of a rank's ports, of the busiest domain's, and of every domain's edge."""
+    chance = random.Random(seed)
+    n = chance.randint(2, 7)
+    own, ranks = drawn_ports(chance, n), sorted(chance.sample(range(n), chance.randint(2, n)))
+    chance.shuffle(ranks)
+    call = one_call(chance, kind, ranks)
+    size, shares, found = call.size, call.shares, least_time(call, own)
+    wire = size * (busbw_factor(kind, len(ranks)) if shares is None else shares.port)
+    if kind == "all_reduce" and all(of(own.adds, rank) for rank in ranks):
+        wire = min(wire, size)
+    domains = {}
+    for rank in ranks:
+        domains.setdefault(own.domain[rank], []).append(rank)
+    if len(domains) == 1:
+        assert found == pytest.approx(wire / max(own.scale_up[rank] for rank in ranks))
+        return
+    of_rank = [
+        leaving([rank], ranks, own) + own.scale_up[rank] * (len(domains[own.domain[rank]]) > 1)
+        for rank in ranks
+    ]
+    bounds = [wire / max(of_rank)]
+    edges = [leaving(members, ranks, own) for members in domains.values()]
+    if kind in ("all_reduce", "broadcast", "reduce"):
+        bounds.append(size * busbw_factor(kind, len(domains)) / max(edges))
+    table = shares.share.tolist() if shares is not None else None
+    bounds += [
+        size * crossing(kind, members, ranks, table) / edge
+        for members, edge in zip(domains.values(), edges, strict=True)
+    ]
+    assert found == pytest.approx(max(bounds))
+
+
+def drawn_calls(chance, n):
+    """Calls of any kind and group, some of unknown size, and how long each moves."""
+    calls, times = [], []
+    for _ in range(chance.randint(1, 8)):
+        kind = chance.choice([*FACTOR, "barrier", UNKNOWN])
+        members = sorted(chance.sample(range(n), chance.randint(1, n)))
+        size = np.nan if kind == UNKNOWN else chance.choice([0.0, 3.0, 64.0, np.nan])
+        calls.append((kind, members, size))
+        times.append(chance.choice([0.0, 1.0, 2.5]))
+    return calls, np.array(times)
+
+
+@tries(60)
+@given(st.integers(0, 2**32 - 1))
+def test_the_use_of_links_is_that_of_a_loop_over_calls_and_the_longest_come_first(seed):
+    chance = random.Random(seed)
+    calls, times = drawn_calls(chance, 4)
+    run = took(job(calls, 4), times)
+    sums, counts = {}, {}
+    for (kind, members, size), time in zip(calls, times.tolist(), strict=True):
+        count = counts.setdefault(kind, [0, 0])
+        count[0] += 1
+        if not size > 0 or not time or len(members) < 2:
+            count[1] += 1
+            continue
+        mine = sums.setdefault(kind, [0.0, 0.0])
+        mine[0] += time
+        mine[1] += size * busbw_factor(kind, len(members))
+    one = Ports(domain=[0] * 4, node=[0] * 4, nics=[()] * 4, scale_up=8.0)
+    found = utilisations(run, one)
+    order = sorted(sums, key=lambda kind: (-sums[kind][0], kind))
+    assert [row.kind for row in found] == order
+    for row in found:
+        assert [row.calls, row.left_out] == counts[row.kind]
+        assert row.time == pytest.approx(sums[row.kind][0])
+        assert row.busbw == pytest.approx(sums[row.kind][1] / row.time)
+        assert row.utilisation == pytest.approx(row.busbw / 8.0)
+    assert all(row.utilisation is None for row in utilisations(run, None))
+
+
+@tries(60)
+@given(st.integers(0, 2**32 - 1))
+def test_volumes_are_those_of_a_loop_over_calls_and_the_most_come_first(seed):
+    calls, times = drawn_calls(random.Random(seed), 4)
+    run = took(job(calls, 4), times)
+    wanted, ranks = {}, len(run.workload.ranks)
+    for kind, members, size in calls:
+        row = wanted.setdefault((kind, f"g[{len(members)}]"), [0, 0, 0.0, 0.0])
+        row[0] += 1
+        row[1] += bool(np.isnan(size))
+        if not np.isnan(size):
+            moved = len(members) * size / ranks
+            row[2] += moved
+            row[3] += moved * busbw_factor(kind, len(members))
+    rows = call_volumes(run)
+    found = {(row.kind, row.group): [row.calls, row.unknown, row.size, row.wire] for row in rows}
+    assert found == {key: pytest.approx(row) for key, row in wanted.items()}
+    order = [(-row.wire, -row.size, row.kind, row.group) for row in rows]
+    assert order == sorted(order)

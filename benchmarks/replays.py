@@ -50,6 +50,7 @@ from experiments.priors.errors import (
     step_class,
     step_error,
 )
+from experiments.scenario.change import utility_pct
 from experiments.validation.predicted_points import MeasuredPoint, measured_of, read_points
 
 MOST_SCATTER = 0.04
@@ -65,7 +66,8 @@ class Off:
     """A point: the logarithm of step over baseline as predicted (``change``), and measured less it.
 
     ``known`` is half of the 95 % interval that scatter and the network's prior give that logarithm.
-    Of a step as it was recorded, the logarithm is that of measured over predicted.
+    Of a step as it was recorded, the logarithm is that of measured over predicted. ``above`` is how
+    far the model's bound on the saving is above the predicted one (points).
     """
 
     program: str
@@ -73,6 +75,7 @@ class Off:
     error: float
     change: float = 0.0
     known: float = 0.0
+    above: float = 0.0
 
     @property
     def share(self) -> float:
@@ -122,6 +125,7 @@ def _points(pairs: Path) -> Iterator[Off]:
         if recorded is None:
             continue
         base = baseline(trace, cluster)
+        whole = base.timeline.makespan
         step, class_name = measured_of(base, recorded), class_of(base.timeline)
         yield Off(trace.name, step_class(class_name), math.log(recorded.measured / step))
         changed = [(point, point.change) for point in rows if point.change is not None]
@@ -136,6 +140,7 @@ def _points(pairs: Path) -> Iterator[Off]:
                 error=math.log(point.measured / recorded.measured / predicted),
                 change=math.log(predicted),
                 known=known / predicted,
+                above=(interval.model_bound_pct or 0.0) - utility_pct(whole, answer.step),
             )
 
 
@@ -203,13 +208,36 @@ def beyond_known(rows: Sequence[Off]) -> float:
     return high
 
 
-def held_out(rows: Sequence[Off]) -> dict[str, list[tuple[float, float]]]:
-    """Return error and half width of each class's points (percentage points, without sign).
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a point is off by, measured less predicted, and half its interval (points of the step).
+
+    ``saves`` is whether the measured step is shorter than the recorded one.
+    """
+
+    off: float
+    half_width: float
+    above: float = 0.0
+    saves: bool = False
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the interval holds the measurement."""
+        return abs(self.off) <= self.half_width
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether more was saved than the bound allows."""
+        return self.saves and -self.off > self.half_width + self.above
+
+
+def held_out(rows: Sequence[Off]) -> dict[str, list[Held]]:
+    """Return what each class's points are off by, and half their intervals.
 
     Each interval is made without the program that its point is of. Points of ``no gain`` are among
     those of ``no calls``, as they are for an answer.
     """
-    widths: dict[str, list[tuple[float, float]]] = {}
+    held: dict[str, list[Held]] = {}
     for program in sorted({row.program for row in rows}):
         table = errors([row for row in rows if row.program != program])
         for row in rows:
@@ -222,21 +250,27 @@ def held_out(rows: Sequence[Off]) -> dict[str, list[tuple[float, float]]]:
                     half_width = row.half_width(off, least_error(table))
                 else:
                     half_width = row.half_width(replay_error(class_name, REST, table))
-                widths.setdefault(class_name, []).append(
-                    (row.points(abs(math.expm1(row.error))), row.points(half_width))
+                saves = class_name not in STEPS and row.change + row.error < 0
+                off = row.points(math.expm1(row.error))
+                held.setdefault(class_name, []).append(
+                    Held(off, row.points(half_width), row.above, saves)
                 )
-    return widths
+    return held
 
 
-def inside(widths: Sequence[tuple[float, float]]) -> int:
+def inside(held: Sequence[Held]) -> int:
     """Count the points whose error is within half their interval."""
-    return sum(error <= half_width for error, half_width in widths)
+    return sum(point.is_inside for point in held)
 
 
-def relative_width(widths: Sequence[tuple[float, float]]) -> float:
+def p95(held: Sequence[Held]) -> float:
+    """Return the 95th percentile of what points are off by."""
+    return float(np.quantile([abs(point.off) for point in held], 0.95))
+
+
+def relative_width(held: Sequence[Held]) -> float:
     """Return half an interval, in the median, over the 95th percentile of the errors."""
-    error, half_width = np.array(widths).T
-    return float(np.median(half_width) / np.quantile(error, 0.95))
+    return float(np.median([point.half_width for point in held])) / p95(held)
 
 
 def main(
@@ -251,16 +285,18 @@ def main(
         part = REST if name in CLASSES else WHOLE
         row = table[name, part]
         off = step_error(name, table) if name in STEPS else replay_error(name, part, table)
-        error, half_width = np.array(of_class).T
+        half_width = float(np.median([point.half_width for point in of_class]))
         counted = f"{len(row.machines)}", f"{len(of_class)}", f"{row.median_pct:.1f}"
-        held = f"{100 * off:.1f}", f"{inside(of_class)}", f"{np.median(half_width):.1f}"
-        ratio = f"{np.quantile(error, 0.95):.1f}", f"{relative_width(of_class):.2f}"
+        held = f"{100 * off:.1f}", f"{inside(of_class)}", f"{half_width:.1f}"
+        ratio = f"{p95(of_class):.1f}", f"{relative_width(of_class):.2f}"
         shown.add_row(name, *counted, *held, *ratio)
     Console().print(shown)
     every = [point for of_class in widths.values() for point in of_class]
     Console().print(
         f"inside: {inside(every)} of {len(every)}, without the point's own program; "
-        f"width / p95 of all {relative_width(every):.2f}"
+        f"width / p95 of all {relative_width(every):.2f}; "
+        f"{sum(point.is_beyond for point in every)} of {sum(point.saves for point in every)} "
+        "savings beyond their bound"
     )
     if write:
         command = "python -m benchmarks.replays --write"

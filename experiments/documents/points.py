@@ -162,7 +162,7 @@ def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Tabl
     columns += ("at most",) if bounded else ()
     rows = []
     for row in answered:
-        most = [say_gain(_at_most(row)) if _differs(row) else ""] if bounded else []
+        most = [say_gain(row.bound_pct or 0.0) if _differs(row) else ""] if bounded else []
         saved = say_gain(row.gain_pct, row.interval_pct)
         cells = row.baseline, row.changed, say_step(row.step), saved
         names = say_resource(row.resource), *cells, *_per(row, report.per), *most
@@ -199,13 +199,9 @@ def _per(row: "Point", per: str) -> tuple[str, ...]:
 
 
 def _differs(row: "Point") -> bool:
-    """Whether a bound differs from the utility itself in the digits that are printed."""
-    return row.bound_pct is not None and say_gain(row.bound_pct) != say_gain(row.gain_pct)
-
-
-def _at_most(row: "Point") -> float:
-    """Return the upper end of the interval around the model's bound (points)."""
-    return min(100.0, (row.bound_pct or 0.0) + (row.interval_pct or 0.0))
+    """Whether a bound differs from the end of the interval in the digits that are printed."""
+    end = say_gain(min(100.0, row.gain_pct + (row.interval_pct or 0.0)))
+    return row.bound_pct is not None and say_gain(row.bound_pct) != end
 
 
 def _unused(rows: Sequence["Point"]) -> Mapping[str, list[str]]:
@@ -243,7 +239,7 @@ def _utility_chart(report: "UtilityReport", answered: Sequence["Point"]) -> Char
     bounded = [row for row in answered if row.bound_pct is not None]
     marks = Series(
         "marks",
-        [_at_most(row) for row in bounded],
+        [row.bound_pct or 0.0 for row in bounded],
         [say_resource(row.resource) for row in bounded],
         "at most",
         colour="orange",

@@ -106,6 +106,8 @@ def spread_of_errors(summary: "ErrorSummary | None") -> str:
                 f" (median ± {summary.interval_pct:.1f}; 95 % of errors are at most"
                 f" {summary.p95_off_pct:.1f})"
             )
+    if summary.savings:
+        inside += f"; {summary.beyond} of {plural(summary.savings, 'saving')} beyond their bound"
     worst = ", ".join(
         f"{percent(row.error_pct, signed=True)}: {row.name}".removesuffix(": ")
         for row in summary.worst[:1]

@@ -34,8 +34,9 @@ class Point:
     ``utility_pct``, or then 0. ``engine`` is the one that answered.
 
     ``interval_pct`` is half the width of the saving's 95 % interval, and ``scatter_pct`` to
-    ``kernels_pct`` are its parts (:class:`experiments.intervals.interval.Interval`); ``bound_pct``
-    is an upper bound on the saving if ``bound_assumes`` holds. ``warning`` is what makes the saving
+    ``kernels_pct`` are its parts (:class:`experiments.intervals.interval.Interval`);
+    ``model_bound_pct`` is an upper bound on the saving in the model, where ``bound_assumes`` holds,
+    and ``bound_pct`` one with what the model may be off by. ``warning`` is what makes the saving
     doubtful (:mod:`experiments.priors.doubts`), "" if nothing does. ``assumptions`` are the
     assumptions of the change, one sentence a line.
 
@@ -73,6 +74,7 @@ class Point:
     generated_pct: float | None = None
     kernels_pct: float | None = None
     interval_pct: float | None = None
+    model_bound_pct: float | None = None
     bound_pct: float | None = None
     bound_assumes: str = ""
     network_prior: str = ""
@@ -103,7 +105,7 @@ class Point:
 
 INTERVAL = (
     *("scatter_pct", "prior_pct", "prediction_pct", "generated_pct", "kernels_pct"),
-    *("interval_pct", "bound_pct"),
+    *("interval_pct", "model_bound_pct", "bound_pct"),
 )
 """Columns of an interval, in the order of most commands."""
 

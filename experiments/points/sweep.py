@@ -5,7 +5,7 @@ gap; the curve gives the factor from which on more hardly pays.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Unpack
@@ -231,7 +231,11 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
     alone = replace(base.scenario, engine="analytic")
     factors = _factors(reach, alone, resource)
     note = without_effect(base, resource, 2.0)
-    evaluate = _evaluate(alone, resource, used=not note)
+    design = DesignPoints(alone)
+
+    def evaluate(x: Floats) -> Floats:  # constant if the resource is not used
+        return design.steps_at({"compute": x * 0 + 1} if note else {resource: 1 / x})
+
     ends = 1 / factors[1], 1 / factors[0]
     engine = "analytic"
     certificate: Certificate
@@ -354,16 +358,6 @@ def _factor(end: str, scenario: Scenario, resource: str) -> float:
         value = parse_quantity(end, "s")
         return now / value if value else math.inf
     return parse_quantity(end, "B/s") / now
-
-
-def _evaluate(scenario: Scenario, resource: str, *, used: bool) -> Callable[[Floats], Floats]:
-    """Return the step as a function of 1/factor; constant if the resource is not used."""
-    design = DesignPoints(scenario)
-
-    def evaluate(x: Floats) -> Floats:
-        return design.steps_at({resource if used else "compute": 1 / x if used else x * 0 + 1})
-
-    return evaluate
 
 
 def _has_fixed_schedules(scenario: Scenario) -> bool:

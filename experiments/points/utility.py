@@ -58,7 +58,8 @@ _COLUMNS = Columns(
     (
         *("resource", "baseline", "changed", "step_s", "utility_pct", "note", "interval_pct"),
         *("scatter_pct", "prior_pct", "prediction_pct", "generated_pct", "kernels_pct"),
-        *("bound_pct", "bound_assumes", "engine", "warning", "extra_cost_usd", "extra_power_w"),
+        *("model_bound_pct", "bound_pct", "bound_assumes", "engine", "warning"),
+        *("extra_cost_usd", "extra_power_w"),
         *("baseline_value", "changed_value", "unit"),
     ),
     may_be_unused=True,
@@ -142,13 +143,12 @@ def utility(  # noqa: PLR0913 - the options of the command
         rows.sort(key=lambda row: inf if (gain := PER[per](row)) is None else -gain)
     missing = sum(1 for row in rows if row.note == NOT_ANSWERED)
     interrupted = interruption(len(rows) - missing, len(rows), "resources")
-    failing = _failing(base, failures, factor) if failures else None
+    failing = None
+    if failures:
+        ranks = base.scenario.ranks
+        job = parse_failures(failures, ranks), ranks, base.timeline.makespan, factor
+        failing = FailingJob(*job)
     return UtilityReport(base, tuple(rows), factor, per, failing, interrupted=interrupted)
-
-
-def _failing(base: Baseline, failures: str, factor: float) -> FailingJob:
-    ranks = base.scenario.ranks
-    return FailingJob(parse_failures(failures, ranks), ranks, base.timeline.makespan, factor)
 
 
 def utilities(

@@ -213,8 +213,8 @@ def replay_error(
 ) -> float:
     """Return the relative error of ``log(step / baseline)`` of a class, at 95 %.
 
-    Points of one program have correlated errors, so programs are counted: Student's t of their
-    number less one.
+    Points of one program have correlated errors, so programs are counted: Student's t of those of
+    the class, and one more for all classes; without any of the class, of all less one.
 
     Parameters
     ----------
@@ -238,11 +238,11 @@ def replay_error(
     rows = [row for key, row in table.items() if key[0] in CLASSES and key[1] == part]
     every = sum(row.count * row.shared**2 for row in rows) / sum(row.count for row in rows)
     own = table.get((program, part))
-    count, square = (0, 0.0) if own is None else (own.count, own.shared**2)
-    programs = {program for row in rows for program in row.machines}
-    return student_95(len(programs) - 1) * sqrt(
-        (count * square + _PROGRAM * every) / (count + _PROGRAM)
-    )
+    if own is None:
+        programs = {program for row in rows for program in row.machines}
+        return student_95(len(programs) - 1) * sqrt(every)
+    square = (own.count * own.shared**2 + _PROGRAM * every) / (own.count + _PROGRAM)
+    return student_95(len(own.machines) + 1) * sqrt(square)
 
 
 def least_error(table: Mapping[tuple[str, ...], Errors] | None = None) -> float:

@@ -58,6 +58,29 @@ def is_of_links(name: str) -> bool:
     return bool(resource) and "@" not in resource and number in _OF_LINKS  # one kind of node: @
 
 
+def most_times(change: "Change") -> float:
+    """Return how many times as good a change makes any rate: infinity if it is not of rates alone.
+
+    A step of which everything is ``k`` times as fast takes ``1 / k`` of its time, and one of which
+    only some is takes no less: twice a bandwidth saves half of a step at most, whatever it does.
+
+    Examples
+    --------
+    >>> most_times(Change(parts=(Scaled(What.HOST, over=2), Multiplied("leaf.bandwidth", 3))))
+    6.0
+    >>> most_times(Change(parts=(Multiplied("scale_up.size", 2),)))
+    inf
+    """
+    times = 1.0
+    for part in change.parts:
+        if isinstance(part, Multiplied) and not is_of_links(part.resource):
+            return math.inf
+        if not isinstance(part, Scaled | Multiplied) or not part.times > 0:
+            return math.inf
+        times *= max(part.times / part.over, part.over / part.times)
+    return times
+
+
 def unit_of_value(name: str) -> str:
     """Return the unit of a value of a cluster, or of a graph's resource.
 

@@ -30,7 +30,8 @@ class Prediction(NamedTuple):
     """One row of any table: its name, and the error of its prediction (% of the measurement).
 
     ``is_inside`` is whether the measurement is within the prediction's 95 % interval, which is
-    ``interval_pct`` to each side; ``off_pct`` is its distance. None without an interval.
+    ``interval_pct`` to each side; ``off_pct`` is its distance. ``is_beyond`` is whether a saving is
+    more than the most that was predicted. None without an interval, or without a saving.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Prediction(NamedTuple):
     is_inside: bool | None = None
     off_pct: float | None = None
     interval_pct: float | None = None
+    is_beyond: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class ErrorSummary:
     """Errors in %: median and 90th percentile are absolute, ``bias_pct`` is the signed median.
 
     Of the ``intervals`` rows that have a 95 % interval, ``inside`` were measured within it. Its
-    median half-width is ``interval_pct``; 95 % of these rows were at most ``p95_off_pct`` off.
+    median half-width is ``interval_pct``; 95 % of these rows were at most ``p95_off_pct`` off. Of
+    ``savings`` with a bound, ``beyond`` were measured beyond it.
     ``worst`` are the rows with the largest errors, the largest first.
     """
 
@@ -57,6 +60,8 @@ class ErrorSummary:
     intervals: int
     interval_pct: float | None
     p95_off_pct: float | None
+    savings: int
+    beyond: int
     worst: tuple[Prediction, ...]
 
 
@@ -101,6 +106,7 @@ def error_summary(predictions: Iterable[Prediction]) -> ErrorSummary | None:
     inside = [row.is_inside for row in rows if row.is_inside is not None]
     widths = [row.interval_pct for row in rows if row.interval_pct is not None]
     off = [abs(row.off_pct) for row in rows if row.off_pct is not None]
+    beyond = [row.is_beyond for row in rows if row.is_beyond is not None]
     return ErrorSummary(
         rows=len(rows),
         median_pct=float(np.median(np.abs(signed))),
@@ -110,6 +116,8 @@ def error_summary(predictions: Iterable[Prediction]) -> ErrorSummary | None:
         intervals=len(inside),
         interval_pct=float(np.median(widths)) if widths else None,
         p95_off_pct=float(np.quantile(off, 0.95)) if off else None,
+        savings=len(beyond),
+        beyond=sum(beyond),
         worst=tuple(sorted(rows, key=lambda row: -abs(row.error_pct))[:_WORST]),
     )
 

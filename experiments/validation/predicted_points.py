@@ -140,8 +140,8 @@ class PointError:
     the measurement; utilities (%) are against the recording's network, the measured one against the
     measurement there, and ``points_apart`` is predicted minus measured; ``interval_pct`` is the
     half-width of the 95 % interval of the predicted one (points of the step), and on the network of
-    the recording that of the step itself (% of it). Unknown fields are None; ``note`` gives the
-    reason.
+    the recording that of the step itself (% of it). ``above_pct`` is how far the bound on a saving
+    is above the predicted one. Unknown fields are None; ``note`` gives the reason.
     """
 
     trace: str
@@ -162,6 +162,7 @@ class PointError:
     points_apart: float | None = None
     note: str = ""
     interval_pct: float | None = None
+    above_pct: float | None = None
 
     @property
     def off_pct(self) -> float | None:
@@ -175,6 +176,12 @@ class PointError:
         """Whether the measurement is within the 95 % interval."""
         off, width = self.off_pct, self.interval_pct
         return None if off is None or width is None else abs(off) <= width
+
+    @property
+    def is_beyond(self) -> bool | None:
+        """Whether a measured saving is more than its bound; None if nothing was saved."""
+        saved, apart, above = self.utility_measured_pct, self.points_apart, self.above_pct
+        return None if apart is None or above is None or not saved or saved < 0 else -apart > above
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,13 +240,19 @@ class Recording:
                 continue
             predictions[number] = predicted
             rows.append(replace(row, predicted_s=step, calibrated_s=calibrated))
+        whole = self.base.timeline.makespan
         of_changes = _intervals(self.base, list(predictions.values()))
         for number, of_change in zip(predictions, of_changes, strict=True):
             if isinstance(of_change, TwofoldError):
                 row = replace(rows[number], predicted_s=None, calibrated_s=None)
                 rows[number] = _with_note(row, str(of_change))
             else:
-                rows[number] = replace(rows[number], interval_pct=of_change.interval_pct)
+                rows[number] = replace(
+                    rows[number],
+                    interval_pct=of_change.interval_pct,
+                    above_pct=of_change.bound_pct
+                    and of_change.bound_pct - utility_pct(whole, predictions[number].step),
+                )
         return rows
 
     def compared(self, row: PointError, point: MeasuredPoint, recorded: float | None) -> PointError:

@@ -15,7 +15,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
 
 from experiments.validation.tables import Cells
 from simulator.support.errors import TraceError
@@ -138,12 +137,6 @@ def _model_named(words: str) -> str:
     return matches[0]
 
 
-@cache
-def _accelerators() -> tuple[str, ...]:
-    """Return the names of accelerators, the longest first."""
-    return tuple(sorted(_ACCELERATORS, key=len, reverse=True))
-
-
 def _hardware_of(words: str, setting: str) -> Columns:
     """Read the column ``hardware``; of two kinds, the one in the setting."""
     rest = _kind_of(words, setting).lower()
@@ -182,7 +175,8 @@ def _kind_of(words: str, setting: str) -> str:
 
 def _accelerator_in(words: str) -> str:
     lower = words.lower()
-    return next((name for name in _accelerators() if re.search(rf"\b{name}\b", lower)), "")
+    longest_first = sorted(_ACCELERATORS, key=len, reverse=True)
+    return next((name for name in longest_first if re.search(rf"\b{name}\b", lower)), "")
 
 
 def _setting_of(words: str, knob: str, cells: Mapping[str, str]) -> Columns:
@@ -247,11 +241,6 @@ def _with_derived(cells: Columns) -> Columns:
     way = cells.pop("way", "")
     if way == "hsdp":
         cells["dp_replicate"] = str(max(1, int(cells["gpus"]) // cluster.ranks_per_node))
-    if not _names_framework(cells):
+    if not re.search(r"llm-foundry|mosaic|nemo|maxtext|torchtitan|deepspeed", cells["source"]):
         cells["framework"] = "fsdp2" if way in ("fsdp", "hsdp") else "megatron"
     return cells
-
-
-def _names_framework(cells: Mapping[str, str]) -> bool:
-    """Whether the source names the framework."""
-    return bool(re.search(r"llm-foundry|mosaic|nemo|maxtext|torchtitan|deepspeed", cells["source"]))

@@ -204,7 +204,11 @@ def test_a_bound_is_told_where_it_differs_from_the_utility_and_says_what_it_assu
     report = utility(jobs["job"], "dgx-a100", resources=["compute", "scale_up.bandwidth"])
     for more, told in ((5.0, True), (0.0, False)):
         rows = tuple(
-            replace(row, bound_pct=row.utility_pct + more, bound_assumes=BOUND_ASSUMES)
+            replace(
+                row,
+                bound_pct=row.utility_pct + row.interval_pct + more,
+                bound_assumes=BOUND_ASSUMES,
+            )
             for row in report.utilities
         )
         document = replace(report, points=rows).document()

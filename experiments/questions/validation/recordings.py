@@ -165,7 +165,9 @@ class ValidationReport(Report):
             if point.error_pct is not None:
                 name = f"{Path(point.trace).name} {point.what_if}".strip()
                 off, width = point.off_pct, point.interval_pct
-                yield Prediction(name, point.error_pct, point.is_inside, off, width)
+                yield Prediction(
+                    name, point.error_pct, point.is_inside, off, width, point.is_beyond
+                )
         for call in self.calls:
             yield Prediction(f"{call.kind} at {call.place}", call.error_pct)
         for step in self.steps:

@@ -250,7 +250,7 @@ def test_a_bound_takes_kernels_as_beside_nothing(folder: Path) -> None:
     rows = [row for row in report.utilities if row.utility_pct is not None]
     assert rows
     for row in rows:
-        assert row.bound_pct == most[row.resource]
+        assert row.model_bound_pct == most[row.resource]
         assert row.utility_pct <= most[row.resource] + 1e-9
 
 

@@ -96,9 +96,9 @@ def test_utilities_are_tabulated_and_drawn_row_by_row(utilities):
         assert (bars.x[number], bars.errors[number]) == (row.utility_pct, row.interval_pct)
         assert bars.labels[number] == gain
         assert f"{row.baseline} to {row.changed}" in bars.hints[number]
-        assert marks.x[marks.y.index(plain[0])] == min(100.0, row.bound_pct + row.interval_pct)
+        assert marks.x[marks.y.index(plain[0])] == row.bound_pct
         if table.columns[-1] == "at most":
-            shown = say_gain(row.bound_pct) != say_gain(row.utility_pct)
+            shown = say_gain(row.bound_pct) != say_gain(row.utility_pct + row.interval_pct)
             assert cells[number][5] == (say_gain(marks.x[number]) if shown else "")
     unused = [row for row in utilities.points if row.utility_pct is None]
     assert len(table.rows) == len(answered) + len({row.note for row in unused})
@@ -176,9 +176,9 @@ def test_savings_per_cost_and_per_power_are_of_what_is_added(utilities):
 
 def test_a_bound_is_shown_where_its_digits_differ_with_what_the_model_may_be_off_by(utilities):
     rows = [
-        saving(utilities.base, 10.0, 2.0, resource="compute", bound_pct=10.04),
-        saving(utilities.base, 10.0, 2.0, resource="host", bound_pct=30.0, bound_assumes="b"),
-        saving(utilities.base, 10.0, 4.0, resource="pcie.bandwidth", bound_pct=99.0),
+        saving(utilities.base, 10.0, 2.0, resource="compute", bound_pct=12.04),
+        saving(utilities.base, 10.0, 2.0, resource="host", bound_pct=32.0, bound_assumes="b"),
+        saving(utilities.base, 10.0, 4.0, resource="pcie.bandwidth", bound_pct=100.0),
         saving(utilities.base, 10.0, 4.0, resource="scale_up.size"),
     ]
     document = replace(utilities, points=tuple(rows), per="cost").document()

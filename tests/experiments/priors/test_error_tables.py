@@ -77,10 +77,11 @@ def test_a_class_is_pulled_to_all_by_four_points(rows):
     for name in CLASSES:
         own = [shared for key, (count, shared) in rows.items() if key == name for _ in range(count)]
         pooled = math.sqrt(np.mean([*np.square(own), *[every] * 4]))
+        # as many degrees of freedom as its programs and all together, of two programs each
         found = replay_error(name, WHOLE, table)
-        assert found == pytest.approx(student_95(len(rows)) * pooled)
+        assert found == pytest.approx(student_95(3 if own else len(rows)) * pooled)
         rest = replay_error(name, REST, table)
-        assert rest == pytest.approx(student_95(1) * pooled / 2)
+        assert rest == pytest.approx(student_95(3 if own else 1) * pooled / 2)
     assert replay_error(NO_CALLS, REST, table) == pytest.approx(student_95(2) * 9.0)
 
 

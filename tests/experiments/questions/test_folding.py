@@ -203,7 +203,7 @@ def test_questions_are_answered_alike(chakra, options):
     folded, whole = ({row.resource: row for row in report.utilities} for report in asked)
     for resource, row in whole.items():
         assert folded[resource].step_s == pytest.approx(row.step_s, **SAME)
-        assert folded[resource].bound_pct == pytest.approx(row.bound_pct)
+        assert folded[resource].model_bound_pct == pytest.approx(row.model_bound_pct)
 
 
 @pytest.mark.parametrize(

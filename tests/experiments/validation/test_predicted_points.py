@@ -65,6 +65,17 @@ def test_an_error_is_in_the_unit_of_its_interval_points_of_a_change_and_percent_
     assert replace(change, points_apart=None).off_pct is None  # not measured as recorded
 
 
+@pytest.mark.parametrize(
+    ("measured", "is_beyond"), [(12.0, False), (13.0, False), (13.1, True), (-4.0, None)]
+)
+def test_a_saving_is_beyond_its_bound_by_what_it_is_above_what_was_predicted(measured, is_beyond):
+    saved = PointError("trace", "cluster", 1.0, what_if="compute x2", above_pct=3.0)
+    predicted = replace(saved, utility_measured_pct=measured, points_apart=10.0 - measured)
+    assert predicted.is_beyond is is_beyond
+    assert replace(predicted, above_pct=None).is_beyond is None
+    assert saved.is_beyond is None  # not measured as recorded
+
+
 def test_what_was_measured_moves_no_prediction(job):
     def predicted(scale):
         rows = [f"job,{CLUSTER},{RESOURCE},{factor},{scale * factor},0.1" for factor in (1, 2, 4)]

@@ -270,31 +270,21 @@ BASE_RING = {"LL": 6.6 * MICRO, "LL128": 14.0 * MICRO, "Simple": 8.4 * MICRO}
 """Base latency of a ring by protocol."""
 
 
-def most_of(protocol: str, constants: Tuning, channels: int, n: int, passes: int = 1) -> float:
-    """Size (B) up to which the tuner prefers a protocol to Simple, on rings of Blackwell.
+def ring_latency(protocol: str, n: int, domains: int, passes: int, cpu: str) -> float:
+    """Latency that the tuner expects of rings over NVLink and between domains (s).
 
-    By the tuner's own model inside a domain, for rings with one pass (all-gather, reduce-scatter)
-    or two (all-reduce): a protocol starts sooner than Simple, but is limited by its channels.
-    ``perChMaxRingLL128Bws`` differs from version to version, and so does the choice, such as LL128
-    or Simple for reduce-scatters of 16 MiB on 8 B200.
+    Between domains a step over NVLink takes no less than ``NET_OVERHEAD``, and thrice that by
+    Simple. All-gathers and reduce-scatters have one pass, all-reduces two.
 
     Examples
     --------
-    >>> versions = [tuning("blackwell", version) for version in ("2.28", "2.29", "2.30")]
-    >>> [round(most_of("LL128", constants, 16, 8) / 2**20) for constants in versions]
-    [44, 13, 30]
+    >>> [round(1e6 * ring_latency(name, 16, 2, 1, "intel"), 1) for name in FRACTION]
+    [23.3, 44.6, 70.0]
     """
-    if protocol == "Simple" or n == 1:  # a single rank moves nothing
-        return inf
-    carried = channels * constants.channel if protocol == "LL128" else constants.ll_cap
-    links = NVLINK_RING["blackwell"]
-    ring = min(FRACTION[protocol] * links, carried)
-    sooner = BASE_RING["Simple"] - BASE_RING[protocol]
-    sooner += passes * (n - 1) * (NVLINK.steps["Simple"] - NVLINK.steps[protocol])
-    if sooner <= 0:
-        return 0.0
-    later = passes * (n - 1) / n * (1 / ring - 1 / links)  # per byte
-    return sooner / later if later else inf
+    host = NET_OVERHEAD.get(cpu, NET_OVERHEAD[""]) * (domains > 1)
+    near = max(NVLINK.steps[protocol], host * (3 if protocol == "Simple" else 1))
+    steps = (n - domains) * near + (domains - 1) * NET_STEP[protocol]
+    return BASE_RING[protocol] + passes * steps
 
 
 def nvls_chunks(heads: int) -> list[tuple[float, float]]:
@@ -381,6 +371,8 @@ def net_channels(nics: int, generation: str) -> int:
     return min(channels, _MOST_CHANNELS)
 
 
+NET_OVERHEAD = {"amd": 2.0 * MICRO, "": 1.0 * MICRO}
+"""A host's time for a message between nodes (s), by its processor; "" is any other."""
 LL_CAP_NET = {"amd": (22.5 * GIGA, 19 * GIGA), "": (39 * GIGA, 20.4 * GIGA)}
 """llMaxBws across two nodes, and across more, by the host's processor; "" is any other."""
 

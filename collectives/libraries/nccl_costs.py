@@ -251,15 +251,30 @@ class Case:
 def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> list[Offer]:
     """Offer a schedule in which all ranks pass on blocks at once, by each protocol."""
     offers = [_ring_offer(case, schedule, name, pipelined=pipelined) for name in case.protocols]
-    tuned = case.kind in _PASSES_OF_TUNED and case.machine.generation == "blackwell"
-    if case.domains > 1 or case.link is not tables.NVLINK or not tuned:
+    known = case.kind != "all_reduce" if case.domains > 1 else case.machine.generation == "blackwell"
+    if case.kind not in _PASSES_OF_TUNED or not known or "LL128" not in case.protocols:
         return offers
-    passes = _PASSES_OF_TUNED[case.kind]
-    most = [tables.most_of(o.protocol, case.tuning, case.channels, case.n, passes) for o in offers]
+    expected = [_tuned_time(case, schedule, offer) for offer in offers]
+    least = np.minimum.reduce(expected)
     return [
-        replace(offer, overhead=np.where(case.size > last, inf, offer.overhead))
-        for offer, last in zip(offers, most, strict=True)
+        replace(offer, overhead=np.where(time > least, inf, offer.overhead))
+        for offer, time in zip(offers, expected, strict=True)
     ]
+
+
+def _tuned_time(case: Case, schedule: Schedule, ring: Offer) -> Number:
+    """Time that the tuner expects of a protocol on rings: less than it takes, if latency counts."""
+    moved = least_bytes(case.kind, size=case.size, n=case.n)
+    if case.domains > 1:
+        moving = case.bytes_time(schedule, pipelined=ring.pipelined)
+    else:
+        moving = moved / tables.NVLINK_RING[case.machine.generation]
+    channels = case.channels if case.domains == 1 else case.nics
+    most = {"LL": _ll_cap(case), "LL128": channels * case.tuning.channel}.get(ring.protocol, inf)
+    latency = tables.ring_latency(
+        ring.protocol, case.n, case.domains, _PASSES_OF_TUNED[case.kind], case.machine.cpu
+    )
+    return latency + np.maximum(moving / tables.FRACTION[ring.protocol], moved / most)
 
 
 def treed(case: Case, schedule: Schedule) -> list[Offer]:
@@ -523,9 +538,13 @@ def _ll_fraction(case: Case, transfer: Number) -> Number:
     moved = least_bytes(case.kind, size=case.size, n=case.n)
     moves = (moved > 0) & (transfer > 0)
     carried = np.where(moves, moved, 1.0) / np.where(moves, transfer, 1.0)
+    return np.where(moves, np.minimum(half, _ll_cap(case) / carried), half)
+
+
+def _ll_cap(case: Case) -> float:
+    """``llMaxBws`` of the case (B/s)."""
     caps = tables.LL_CAP_NET.get(case.machine.cpu, tables.LL_CAP_NET[""])
-    cap = case.tuning.ll_cap if case.domains == 1 else caps[min(case.domains, 3) - 2]
-    return np.where(moves, np.minimum(half, cap / carried), half)
+    return case.tuning.ll_cap if case.domains == 1 else caps[min(case.domains, 3) - 2]
 
 
 def _base(case: Case, name: str) -> Number:

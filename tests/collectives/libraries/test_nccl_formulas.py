@@ -5,6 +5,7 @@ adds is written down here once more, in us, GB/s and KiB: the launch, the fill o
 copy of a rank's own block, the software of steps, and the shares of the wire.
 """
 
+from dataclasses import replace
 from math import ceil, inf, log2
 
 import numpy as np
@@ -16,7 +17,6 @@ from collectives.algorithms.tree import collnet_all_reduce
 from collectives.libraries import nccl
 from collectives.libraries.nccl_constants import (
     most_beside_nvls,
-    most_of,
     most_of_ll_trees,
     nvls_chunks,
     tuning,
@@ -139,6 +139,37 @@ class Worked:
 
 
 seeds = st.integers(0, 10**9)
+LATENCY = {"LL": (6.6, 0.6, 2.7), "LL128": (14.0, 1.9, 4.0), "Simple": (8.4, 3.4, 14.0)}
+"""Base of a ring, and its step over NVLink and between nodes, by the tuner (us)."""
+
+
+def tuner_s_ring(protocol, n, passes, size, speed, nodes=1, cpu=""):
+    """Return the time of a ring by the tuner (s), whose links reach ``speed`` (B/s)."""
+    base, step, net = LATENCY[protocol]
+    host = {"": 1, "amd": 2}[cpu] * (3 if protocol == "Simple" else 1)
+    near = step if nodes == 1 else max(step, host)
+    steps = passes * ((n - nodes) * near + (nodes - 1) * net)
+    return (base + steps) * US + passes * (n - 1) / n * size / speed
+
+
+def tuner_s_choice(worked, per_byte):
+    """Return the protocol that the tuner takes for rings; None where it is not followed."""
+    tuned = worked.kind != "all_reduce" if worked.nodes > 1 else worked.generation == "blackwell"
+    if "LL128" not in offered(worked) or not tuned:
+        return None
+    passes, n, cap = PHASES[worked.kind], worked.n, worked.own["cap"]
+    links, channels = 18 * 40.1 * GB, worked.channels
+    if worked.nodes > 1:
+        links = passes * (n - 1) / n / per_byte
+        cap = {"": (39, 20.4), "amd": (22.5, 19)}[worked.cpu][worked.nodes > 2]
+        channels = min(worked.nics or worked.local, worked.local)
+    limits = {"LL": cap, "LL128": channels * worked.own["channel"], "Simple": inf}
+    speeds = {name: min(worked.share[name] * links, limits[name] * GB) for name in limits}
+    more = worked.nodes, worked.cpu
+    times = {
+        name: tuner_s_ring(name, n, passes, worked.size, speeds[name], *more) for name in speeds
+    }
+    return min(times, key=times.get)
 
 
 def offered(worked):
@@ -165,8 +196,6 @@ def step_of_ring(worked, name):
 @tries(200)
 def test_a_ring_takes_what_its_steps_and_its_pipeline_take(seed):
     worked = Worked(seed)
-    if worked.generation == "blackwell" and worked.nodes == 1 and worked.link == "nvlink":
-        return  # the tuner's choice of sizes has a law of its own
     offers = nccl._offers(worked.case, "ring")
     assert [offer.protocol for offer in offers] == offered(worked)
     phases, n, block = PHASES[worked.kind], worked.n, worked.size / worked.n
@@ -174,6 +203,9 @@ def test_a_ring_takes_what_its_steps_and_its_pipeline_take(seed):
         name = offer.protocol
         wire = worked.case.wire(offer.schedule, pipelined=offer.pipelined)
         assert wire.steps == phases * (n - 1)
+        if tuner_s_choice(worked, wire.per_byte) not in (None, name):
+            assert worked.case.time(offer) == inf, name
+            continue
         share = worked.share[name]
         if name == "LL":
             share = worked.ll_share(phases * (n - 1) / n, wire.per_byte)
@@ -194,6 +226,20 @@ def test_a_ring_takes_what_its_steps_and_its_pipeline_take(seed):
         overhead = worked.base(name) + fill + copy
         expected = worked.time(wire, overhead + wire.steps * step, share)
         assert worked.case.time(offer) == pytest.approx(expected), name
+
+
+@given(seeds, st.sampled_from(["all_gather", "reduce_scatter"]))
+@tries(30)
+def test_rings_between_nodes_run_by_the_protocol_that_the_tuner_takes_at_every_size(seed, kind):
+    worked = Worked(seed, kind=kind, shapes=[s for s in SHAPES if s[1] > 1], link="nvlink")
+    worked.size, most = 1.0, 2.0**33
+    while worked.size < most:
+        worked.size *= 1.1
+        case = replace(worked.case, size=worked.size)
+        offers = [offer for offer in nccl._offers(case, None) if np.isfinite(case.time(offer))]
+        per_byte = case.wire(offers[0].schedule, pipelined=offers[0].pipelined).per_byte
+        chosen = tuner_s_choice(worked, per_byte)
+        assert [offer.protocol for offer in offers] == ([chosen] if chosen else offered(worked))
 
 
 @given(seeds)
@@ -345,35 +391,6 @@ def test_grouped_sends_take_their_slowest_part(seed, kind):
         slowest = max(slowest, (1 / worked.wire_speed + waits) * block / size)
     overhead = base + line["wide"] * US + fill
     assert worked.case.time(simple) == pytest.approx(overhead + wire.latency + size * slowest)
-
-
-LATENCY = {"LL": (6.6, 0.6), "LL128": (14.0, 1.9), "Simple": (8.4, 3.4)}
-"""Base of a ring and its step over NVLink by the tuner (us)."""
-
-
-def tuner_s_ring(protocol, n, passes, size, speed):
-    """Return the time of a ring by the tuner (s), whose links reach ``speed`` (B/s)."""
-    base, step = LATENCY[protocol]
-    return (base + passes * (n - 1) * step) * US + passes * (n - 1) / n * size / speed
-
-
-@pytest.mark.parametrize("version", ["2.28", "2.29", "2.30"])
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 64])
-@pytest.mark.parametrize("passes", [1, 2])
-@pytest.mark.parametrize("protocol", ["LL", "LL128"])
-def test_a_protocol_is_left_where_the_tuner_s_times_are_equal(version, n, passes, protocol):
-    constants, links = tuning("blackwell", version), 18 * 40.1 * GB
-    most = most_of(protocol, constants, 16, n, passes)
-    if n == 1:
-        assert most == inf
-        return
-    limit = {"LL": 282 * GB, "LL128": 16 * constants.channel}[protocol]
-    speed = min({"LL": 0.5, "LL128": 0.92}[protocol] * links, limit)
-    times = [
-        tuner_s_ring(name, n, passes, most, by)
-        for name, by in ((protocol, speed), ("Simple", links))
-    ]
-    assert times[0] == pytest.approx(times[1]) or (most == 0.0 and times[0] >= times[1])
 
 
 @pytest.mark.parametrize(("generation", "link"), [("hopper", 20.6), ("blackwell", 40.1)])

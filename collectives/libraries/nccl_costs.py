@@ -251,7 +251,9 @@ class Case:
 def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> list[Offer]:
     """Offer a schedule in which all ranks pass on blocks at once, by each protocol."""
     offers = [_ring_offer(case, schedule, name, pipelined=pipelined) for name in case.protocols]
-    known = case.kind != "all_reduce" if case.domains > 1 else case.machine.generation == "blackwell"
+    known = (
+        case.kind != "all_reduce" if case.domains > 1 else case.machine.generation == "blackwell"
+    )
     if case.kind not in _PASSES_OF_TUNED or not known or "LL128" not in case.protocols:
         return offers
     expected = [_tuned_time(case, schedule, offer) for offer in offers]

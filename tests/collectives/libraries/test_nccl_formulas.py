@@ -143,8 +143,12 @@ LATENCY = {"LL": (6.6, 0.6, 2.7), "LL128": (14.0, 1.9, 4.0), "Simple": (8.4, 3.4
 """Base of a ring, and its step over NVLink and between nodes, by the tuner (us)."""
 
 
-def tuner_s_ring(protocol, n, passes, size, speed, nodes=1, cpu=""):
-    """Return the time of a ring by the tuner (s), whose links reach ``speed`` (B/s)."""
+def tuner_s_ring(protocol, shape, passes, size, speed):
+    """Return the time of a ring by the tuner (s), whose links reach ``speed`` (B/s).
+
+    ``shape``: ranks, nodes and the hosts' processor.
+    """
+    n, nodes, cpu = shape
     base, step, net = LATENCY[protocol]
     host = {"": 1, "amd": 2}[cpu] * (3 if protocol == "Simple" else 1)
     near = step if nodes == 1 else max(step, host)
@@ -165,10 +169,8 @@ def tuner_s_choice(worked, per_byte):
         channels = min(worked.nics or worked.local, worked.local)
     limits = {"LL": cap, "LL128": channels * worked.own["channel"], "Simple": inf}
     speeds = {name: min(worked.share[name] * links, limits[name] * GB) for name in limits}
-    more = worked.nodes, worked.cpu
-    times = {
-        name: tuner_s_ring(name, n, passes, worked.size, speeds[name], *more) for name in speeds
-    }
+    shape = n, worked.nodes, worked.cpu
+    times = {name: tuner_s_ring(name, shape, passes, worked.size, speeds[name]) for name in speeds}
     return min(times, key=times.get)
 
 
@@ -398,7 +400,7 @@ def test_grouped_sends_take_their_slowest_part(seed, kind):
 def test_a_ring_is_left_for_nvls_where_the_tuner_s_times_are_equal(generation, link, n):
     own, links = GENERATIONS[generation], 18 * link * GB
     most = most_beside_nvls(generation, n)
-    ring = tuner_s_ring("LL", n, 2, most, min(own["cap"] * GB, links / 2))
+    ring = tuner_s_ring("LL", (n, 1, ""), 2, most, min(own["cap"] * GB, links / 2))
     nvls = 25 * US + most / (5 / 6 * own["nvls"] * 15 / 16 * links)
     assert ring == pytest.approx(nvls) or (most == 0.0 and ring >= nvls)
 

@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 
 from collectives.algorithms.tree import collnet_all_reduce
 from collectives.libraries import nccl
-from collectives.libraries.nccl_constants import (
-    most_beside_nvls,
-    most_of_ll_trees,
-    nvls_chunks,
-    tuning,
-)
+from collectives.libraries.nccl_constants import most_beside_nvls, most_of_ll_trees, nvls_chunks
 from collectives.libraries.nccl_costs import in_fabric
 from collectives.machine import Machine
 from helpers.calls import call_of

@@ -133,7 +133,7 @@ def _collective(schedule: Schedule, *, even: bool) -> Collective:
             f"{schedule.chunks} chunks"
         )
     if schedule.kind == "send_receive" and schedule.ranks > 2:
-        raise ScheduleError(f"{schedule}: a message has a sender and a receiver")
+        raise ScheduleError(f"{schedule}: a message has one sender and one receiver")
     return COLLECTIVES[schedule.kind]
 
 

@@ -515,7 +515,7 @@ def _check_ranks(workload: Workload) -> None:
     outside = np.flatnonzero((workload.rank < 0) | (workload.rank >= workload.job_ranks))
     if len(outside):
         op = workload.op(int(outside[0]))
-        raise WorkloadError(f"{op}: no such rank in a job of {workload.job_ranks}")
+        raise WorkloadError(f"{op}: a job of {workload.job_ranks} ranks has no such rank")
     for group in workload.groups:
         for rank in (min(group.ranks), max(group.ranks)):
             if not 0 <= rank < workload.job_ranks:

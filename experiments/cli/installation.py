@@ -46,7 +46,7 @@ def cache(
         str | None,
         typer.Option(
             callback=quantity("B"),
-            help="The most disk it may take from now on, such as '2 GB'.",
+            help="Most disk space that the cache may take from now on, such as '2 GB'.",
             show_default="1 GB",
         ),
     ] = None,

@@ -276,7 +276,7 @@ def _of_all(
     no_cache: Annotated[
         bool,
         typer.Option(
-            "--no-cache", help="Read and answer anew, and cache neither steps nor answers."
+            "--no-cache", help="Use no cache: read and compute all anew, and store nothing."
         ),
     ] = False,
 ) -> None:

@@ -206,8 +206,8 @@ def compare(
         list[str] | None,
         typer.Option(
             autocompletion=completed(topologies),
-            help="The first cluster with another topology: ring, torus:2x4, scale_out=fat_tree:8, "
-            "scale_out=g.json; may be repeated.",
+            help="Also the first cluster with this topology: ring, torus:2x4, "
+            "scale_out=fat_tree:8, scale_out=g.json; may be repeated.",
         ),
     ] = None,
     figure: Figure = None,

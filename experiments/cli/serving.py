@@ -142,7 +142,7 @@ _DEPLOYMENT: Options = {
         "A request trace: of Azure, Vidur, BurstGPT, Mooncake, LLMServingSim or vLLM; with --rate"
         " or --concurrency at other times than its own.",
     ),
-    "rate": _of_load(str, "Requests per second, Poisson; or 2/s to 20/s.", metavar="N/s"),
+    "rate": _of_load(str, "Requests per second (Poisson), or 2/s to 20/s.", metavar="N/s"),
     "concurrency": _of_load(int, "Requests in flight, a closed loop.", min=1),
     "input": _of_load(int, "Tokens of a prompt.", "--input", default=1024, min=1),
     "output_tokens": _of_load(

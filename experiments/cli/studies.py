@@ -36,7 +36,7 @@ def study(
         typer.Option(
             "--directory",
             "-d",
-            help="Where points are stored: a new directory, or this study's to resume it.",
+            help="Where points are stored: a new directory, or that of this study, to resume it.",
             show_default="not stored",
         ),
     ] = None,

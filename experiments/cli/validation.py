@@ -68,8 +68,8 @@ _OPTIONS: Options = {
     ),
     "predictions": option(
         Path,
-        "Predictions of other tools (row: its line in the table, predicted, tool) of a "
-        "table of what-ifs or of ratios: score them beside these and a roofline's.",
+        "Predictions of other tools for a table of what-ifs or ratios, scored beside those of "
+        "Twofold and of a roofline; columns: row (its line in the table), predicted, tool.",
         metavar="FILE.csv",
     ),
     **OF_LOGS,

@@ -307,7 +307,7 @@ def rate(report: "ServingRateReport") -> Document:
         sections=tuple(sections),
         details={
             "saturation": "requests/s if all had arrived at the start",
-            "knee": "where requests/s over mean latency is the most (Kleinrock's power)",
+            "knee": "where requests/s divided by mean latency is largest (Kleinrock's power)",
         },
     )
 

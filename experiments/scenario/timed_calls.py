@@ -156,7 +156,7 @@ def _clause(words: _Words, call: TimedCall) -> TimedCall:
     name = "x" if times else word.lower()
     if name not in _CLAUSES and name != "x":
         hint = did_you_mean(word, tuple(_CLAUSES))
-        raise words.wrong(f"{hint}a call goes on with {', '.join(_CLAUSES)} or xN")
+        raise words.wrong(f"{hint}what may follow here is {', '.join(_CLAUSES)} or xN")
     if name in words.given:
         raise words.wrong("appears twice")
     words.given.add(name)
@@ -194,7 +194,7 @@ def _ranks(words: _Words, call: TimedCall) -> TimedCall:
         last = int(match[2] or match[1]) if match else -1
         step = int(match[3] or 1) if match else 1
         if match is None or last < first or not step or (last - first) // step > _MOST_RANKS:
-            raise words.wrong("no list of ranks such as 0-15, 0,4 or 0-63:8")
+            raise words.wrong("not a list of ranks, such as 0-15, 0,4 or 0-63:8")
         ranks += range(first, last + 1, step)
     if len(set(ranks)) < len(ranks):
         raise words.wrong("a rank appears twice")

@@ -285,8 +285,8 @@ def _front(report: "StudyReport") -> Section:
     if report.study.settings.engine == "analytic" and offs and offs[-1] > _MUCH:
         blocks.append(
             Text(
-                f"{report.study.confirm} differs by more than {_MUCH:g} %: the analytic engine has"
-                " no contention; with 'settings: {engine: flow}' all points do"
+                f"{report.study.confirm} differs by more than {_MUCH:g} %: the analytic engine"
+                " leaves out contention; 'settings: {engine: flow}' simulates it at every point"
             )
         )
     return Section("front", "The front", [*blocks, _chart(report)], page=False)

@@ -433,8 +433,8 @@ def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
         )
     if "scale_out.flows" in fields and fabric is not None and not hasattr(fabric, "flows"):
         raise WhatIfError(
-            f"{what}: one switch joins the NICs of {cluster.name}, and hashes no queue pairs; "
-            f"write 'topology scale_out=leaf_spine and {what}'"
+            f"{what}: one switch joins the NICs of {cluster.name}: queue pairs have no choice of "
+            f"paths; write 'topology scale_out=leaf_spine and {what}'"
         )
     if fields == _WITHOUT_NVLS and not getattr(cluster.scale_up, "in_network_reduction", False):
         return cluster

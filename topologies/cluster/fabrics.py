@@ -452,7 +452,7 @@ class Graph(ClusterPart):
         if (self.file is None) == (self.spec is None):
             raise ValueError("give either file, a graph (.graphml, .json), or spec, such as ring:8")
         if self.routing is not None and self.spec is not None:
-            raise ValueError(f"write the routing behind the spec: {self.spec}@{self.routing}")
+            raise ValueError(f"write the routing after the spec: {self.spec}@{self.routing}")
         return self
 
     @property

@@ -384,7 +384,7 @@ class TimeMultiples(ClusterPart):
     @model_validator(mode="after")
     def _check_curve(self) -> Self:
         if len(self.sizes) != len(self.multiples):
-            raise ValueError(f"{len(self.sizes)} sizes and {len(self.multiples)} multiples")
+            raise ValueError(f"{len(self.sizes)} sizes, but {len(self.multiples)} multiples")
         if any(second <= first for first, second in pairwise(self.sizes)):
             raise ValueError("sizes must ascend")
         if self.domains > self.ranks:

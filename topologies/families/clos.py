@@ -236,8 +236,6 @@ FAMILIES = {
     ),
     "fat_tree": Family(
         form="fat_tree:4",
-        example="fat_tree:4",
-        numbers=range(1, 2),
         build=lambda spec: fat_tree(spec.numbers[0], **spec.cable),
         counts=by_numbers(lambda k: Counts(k**3 // 4, k**3 // 4 + 5 * k**2 // 4, 3 * k**3 // 2, 6)),
         bisection=cables_cut(lambda numbers: numbers[0] ** 3 / 8),

@@ -107,23 +107,27 @@ Routing = Callable[[Topology, ParsedSpec], Topology]
 class Family:
     """Description of a family.
 
-    ``form`` and ``option`` give the syntax of its spec, ``example`` a small one, ``numbers`` the
-    allowed number of its numbers. ``routings`` are routings by their name behind ``@``, besides the
-    shortest path and the policies of :mod:`simulator.topology` that every family has. ``group``
-    returns the group of routers of each node of a topology (-1: none); a family without it has no
-    detours. A family without a ``scale_up`` role cannot be the fabric inside a scale-up domain.
+    ``form`` and ``option`` give the syntax of its spec, ``example`` a small one (if it is not the
+    form), ``numbers`` how many numbers it may have. ``routings`` are routings by their name behind
+    ``@``, besides the shortest path and the policies of :mod:`simulator.topology` that every family
+    has. ``group`` returns the group of routers of each node of a topology (-1: none); a family
+    without it has no detours. A family without a ``scale_up`` role cannot be the fabric inside a
+    scale-up domain.
     """
 
     form: str
     option: str = ""
-    example: str
-    numbers: range
+    example: str = ""
+    numbers: range = range(1, 2)
     build: Callable[[ParsedSpec], Topology]
     counts: Callable[[ParsedSpec], Counts]
     bisection: Bisection | None = None
     routings: Mapping[str, Routing] = field(default_factory=dict)
     group: Callable[[Topology], NDArray[np.int32]] | None = None
     scale_up: ScaleUpRole | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "example", self.example or self.form)
 
 
 def one_group(network: Topology) -> NDArray[np.int32]:

@@ -461,7 +461,6 @@ _LENGTHS = range(1, 9)
 FAMILIES = {
     "torus": Family(
         form="torus:4x4",
-        example="torus:4x4",
         numbers=_LENGTHS,
         build=lambda spec: torus(spec.numbers, **spec.cable),
         counts=_torus_counts,
@@ -474,7 +473,6 @@ FAMILIES = {
     ),
     "twisted_torus": Family(
         form="twisted_torus:4x8",
-        example="twisted_torus:4x8",
         numbers=_LENGTHS,
         build=lambda spec: twisted_torus(spec.numbers, **spec.cable),
         counts=_twisted_counts,
@@ -484,7 +482,6 @@ FAMILIES = {
     "mesh": Family(
         form="mesh:4x4",
         option="[:WRAP, as yn]",
-        example="mesh:4x4",
         numbers=_LENGTHS,
         build=_parse_mesh,
         counts=_mesh_counts,
@@ -499,8 +496,6 @@ FAMILIES = {
     ),
     "hypercube": Family(
         form="hypercube:4",
-        example="hypercube:4",
-        numbers=range(1, 2),
         build=lambda spec: hypercube(spec.numbers[0], **spec.cable),
         counts=by_numbers(lambda order: Counts(2**order, 2**order, 2**order * order, order)),
         bisection=cables_cut(lambda numbers: 2 ** numbers[0] / 2),

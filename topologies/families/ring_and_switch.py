@@ -113,13 +113,9 @@ def fully_connected(ranks: int, **cable: Unpack[Cable]) -> Topology:
     return joined(f"fully_connected({ranks})", ranks, ends, **cable)
 
 
-_ONE_NUMBER = range(1, 2)
-
 FAMILIES = {
     "ring": Family(
         form="ring:8",
-        example="ring:8",
-        numbers=_ONE_NUMBER,
         build=lambda spec: ring(spec.numbers[0], **spec.cable),
         counts=by_numbers(lambda n: Counts(n, n, 2 * n if n > 2 else 2 * (n - 1), n // 2)),
         bisection=cables_cut(lambda numbers: 2 if numbers[0] > 2 else 1),
@@ -128,16 +124,12 @@ FAMILIES = {
     ),
     "line": Family(
         form="line:8",
-        example="line:8",
-        numbers=_ONE_NUMBER,
         build=lambda spec: line(spec.numbers[0], **spec.cable),
         counts=by_numbers(lambda n: Counts(n, n, 2 * (n - 1), n - 1)),
         bisection=cables_cut(lambda numbers: 1),
     ),
     "switch": Family(
         form="switch:8",
-        example="switch:8",
-        numbers=_ONE_NUMBER,
         build=lambda spec: switch(spec.numbers[0], **spec.cable),
         counts=by_numbers(lambda n: Counts(n, n + 1, 2 * n, 2 if n > 1 else 0)),
         bisection=cables_cut(lambda numbers: numbers[0] // 2),
@@ -149,8 +141,6 @@ FAMILIES = {
     ),
     "fully_connected": Family(
         form="fully_connected:8",
-        example="fully_connected:8",
-        numbers=_ONE_NUMBER,
         build=lambda spec: fully_connected(spec.numbers[0], **spec.cable),
         counts=by_numbers(lambda n: Counts(n, n, n * (n - 1), min(n - 1, 1))),
         bisection=cables_cut(lambda numbers: (numbers[0] // 2) * ((numbers[0] + 1) // 2)),

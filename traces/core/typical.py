@@ -96,8 +96,8 @@ def like_steps(read: Callable[[str], Loaded], typical: Loaded) -> list[Workload]
     numbers = typical.coverage.typical_of
     if not numbers:
         raise TraceError(
-            f"{typical.trace}: the scatter of steps is unknown: it takes {_FEWEST} recorded steps "
-            f"that make the same calls, and it has {len(typical.coverage.steps)}; record more steps"
+            f"{typical.trace}: how much steps differ is unknown: it takes {_FEWEST} with the same"
+            f" calls, and it has {len(typical.coverage.steps)} steps: record more"
         )
     return [step.workload for step in _readable(read, [str(number) for number in numbers])]
 

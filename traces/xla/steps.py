@@ -80,7 +80,7 @@ def choose_xla_step(recordings: Sequence[XlaRecording], step: str) -> StepChoice
         for device in devices
     )
     if not any(part.ops for part in parts):
-        raise TraceError(f"{where}: no op of a device in step {step}; choose another")
+        raise TraceError(f"{where}: step {step} has no op on any device; choose another step")
     inside = sum(len(part.ops) for part in parts)
     left_out = sum(len(device.ops) for device in devices) - inside
     return StepChoice(step, tuple(numbers), parts, tuple(notes), left_out)

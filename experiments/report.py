@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from math import isfinite
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
@@ -45,9 +44,12 @@ class Report(ABC):
 
     schema: ClassVar[str]
     listed: ClassVar[tuple[type[Any], str]]
-    """Of the CSV answer: the type of its rows, and the attribute that has them."""
+    """Of the CSV answer: the type of its rows, and the path of the attribute that has them."""
     answered: ClassVar[str]
-    """Of the JSON answer: attributes that it has below its head, or ``name=path.of.attribute``."""
+    """Of the JSON answer: attributes that it has below its head, or ``name=path.of.attribute``.
+
+    What belongs to nothing is nothing: an attribute of None is None.
+    """
 
     command: str = ""
     inputs: Inputs = field(default_factory=Inputs)
@@ -60,7 +62,7 @@ class Report(ABC):
         """
         answer: dict[str, Any] = {**self.headed()}
         for name, path in answered(type(self)).items():
-            value = attrgetter(path)(self)
+            value = _at(self, path)
             answer[name] = list(value) if isinstance(value, tuple) else value
         return answer
 
@@ -70,8 +72,8 @@ class Report(ABC):
 
     def table(self) -> Rows:
         """Return the rows; their type names the columns, also if there is no row."""
-        kind, attribute = self.listed
-        return kind, getattr(self, attribute)
+        kind, path = self.listed
+        return kind, _at(self, path)
 
     @abstractmethod
     def document(self) -> Document:
@@ -200,6 +202,13 @@ class Report(ABC):
         from experiments.output.terminal import notebook
 
         return notebook(self.document())
+
+
+def _at(value: Any, path: str) -> Any:
+    """Return the attribute at a dotted path; one of None is None."""
+    for attribute in path.split("."):
+        value = None if value is None else getattr(value, attribute)
+    return value
 
 
 def answered(report: type[Report]) -> dict[str, str]:

@@ -27,7 +27,6 @@ from experiments.output.words import percent, plural, say_size, say_time, unit_o
 from experiments.priors.network import say_prior
 from experiments.validation.errors import NEAR_PCT
 from simulator.support.quantities import format_quantity
-from topologies.properties import links_by_resource
 
 if TYPE_CHECKING:
     from experiments.questions.calibrate import (
@@ -320,12 +319,15 @@ def _calls_chart(report: "CollectiveCallsReport") -> Chart:
 
 def topology(report: "TopologyReport") -> Document:
     """Describe the parts of a topology and its capacity."""
-    summary = report.rows[0]
+    summary = report.row
     bisection = "unknown"
     if summary.bisection_bandwidth is not None:
         bisection = format_quantity(summary.bisection_bandwidth, "B/s")
     # Uplinks of a leaf or an edge may be faster than the cables of ranks.
-    uniform = None not in report.cable and len(set(report.network.bandwidth.tolist())) <= 1
+    uniform = (
+        None not in (report.cable_bandwidth, report.cable_latency)
+        and len(set(report.network.bandwidth.tolist())) <= 1
+    )
     facts = {
         "ranks": str(summary.ranks),
         "nodes": str(summary.nodes),
@@ -353,7 +355,7 @@ def topology(report: "TopologyReport") -> Document:
                 format_quantity(tier.total_bandwidth, "B/s"),
                 _range(tier.least_latency, tier.most_latency, "s"),
             )
-            for tier in links_by_resource(report.network)
+            for tier in report.resources
         ]
         columns = ("resource", ">links", ">bandwidth each", ">total", ">latency each")
         blocks.append(Table.of(columns, rows, foot="links: one direction each"))

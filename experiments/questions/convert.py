@@ -15,7 +15,6 @@ from experiments.baseline import Settings
 from experiments.cards import check_card, kind_of_group
 from experiments.documents import files as documents
 from experiments.files import check_apart
-from experiments.provenance import Head
 from experiments.questions.metrics import metrics
 from experiments.report import Report, question
 from experiments.scenario.scenario import Scenario
@@ -249,19 +248,6 @@ class Written:
     size_bytes: int
 
 
-class ConvertAnswer(Head):
-    """What was read, and the files that were written."""
-
-    trace: str
-    step: str
-    ops: int
-    calls: int
-    ranks: int
-    form: str
-    files: list[Written]
-    notes: list[str]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ConvertReport(Report):
     """What was read, and the files written; ``notes`` list what the format cannot represent."""
@@ -269,6 +255,9 @@ class ConvertReport(Report):
     schema: ClassVar[str] = "twofold/convert/1"
     listed: ClassVar = Written, "files"
     document = documents.convert
+    answered: ClassVar = (
+        "trace=loaded.trace step=loaded.coverage.step ops calls ranks form files notes"
+    )
 
     loaded: Loaded
     form: str
@@ -277,19 +266,20 @@ class ConvertReport(Report):
     settings: Settings
     cluster: Cluster | None
 
-    def answer(self) -> "ConvertAnswer":
-        """Return the JSON answer."""
-        return {
-            **self.head(self.cluster, self.settings),
-            "trace": self.loaded.trace,
-            "step": self.loaded.coverage.step,
-            "ops": len(self.loaded.workload),
-            "calls": len(self.loaded.workload.calls),
-            "ranks": len(self.loaded.workload.ranks),
-            "form": self.form,
-            "files": list(self.files),
-            "notes": list(self.notes),
-        }
+    @property
+    def ops(self) -> int:
+        """Number of ops that were read."""
+        return len(self.loaded.workload)
+
+    @property
+    def calls(self) -> int:
+        """Number of calls that were read."""
+        return len(self.loaded.workload.calls)
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks that were read."""
+        return len(self.loaded.workload.ranks)
 
 
 @question("convert")

@@ -8,12 +8,11 @@ from typing import ClassVar, Unpack
 import numpy as np
 from typing_extensions import TypedDict
 
-from experiments.baseline import Baseline, BaselineAnswer, Settings, Where, baseline
+from experiments.baseline import Baseline, Settings, Where, baseline
 from experiments.costing.slowdown import SlowDown, measured, recorded_steps
 from experiments.documents import steps as documents
 from experiments.points.report import BaselineReport, without_effect
-from experiments.provenance import Head
-from experiments.report import Report, Rows, or_none, question
+from experiments.report import Rows, or_none, question
 from experiments.routing_notes import RoutingNotes, notes_of_step
 from experiments.scenario.resources import check_resource, improve, utility_pct, value_of
 from experiments.scenario.words import check_factor
@@ -176,24 +175,9 @@ class UtilityParts(TypedDict):
     by_rank: list[SavedPart]
 
 
-class ExplainAnswer(Head, BaselineAnswer):
-    """Time of a step: each of ``critical_path``, ``mean_rank_s`` and ``path`` adds up to it.
-
-    ``utility`` is null unless a utility was to be broken down.
-    """
-
-    critical_path: list[PathPartAnswer]
-    mean_rank_s: dict[str, float]
-    ranks: list[RankTimes]
-    measured_slow_down: SlowDown | None
-    slow_down_note: str
-    path: list[Stretch]
-    utility: UtilityParts | None
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ExplainReport(Report):
-    """A step explained.
+class ExplainReport(BaselineReport):
+    """Time of a step: each of ``critical_path``, ``mean_rank_s`` and ``path`` adds up to it.
 
     ``parts`` attribute its critical path to causes, the largest first; ``ranks`` are the times of
     each rank by use, as :func:`simulator.analysis.attribution.rank_parts` defines them, and
@@ -206,8 +190,11 @@ class ExplainReport(Report):
 
     schema: ClassVar[str] = "twofold/explain/1"
     document = documents.explain
+    answered: ClassVar = (
+        "critical_path mean_rank_s=mean ranks=rank_times measured_slow_down=slow_down "
+        "slow_down_note path=stretches utility=saved"
+    )
 
-    base: Baseline
     parts: tuple[PathPart, ...]
     mean: dict[str, float]
     ranks: dict[int, dict[str, float]]
@@ -217,22 +204,17 @@ class ExplainReport(Report):
     slow_down_note: str = ""
     saved: UtilityParts | None = None
 
-    def answer(self) -> "ExplainAnswer":
-        """Return the JSON answer."""
-        return {
-            **self.head(self.base.recorded.cluster, self.base.settings),
-            **self.base.answer(),
-            "critical_path": [
-                {"what": part.what, "name": part.name, "time_s": part.seconds}
-                for part in self.parts
-            ],
-            "mean_rank_s": self.mean,
-            "ranks": [{"rank": rank, "time_s": parts} for rank, parts in self.ranks.items()],
-            "measured_slow_down": self.slow_down,
-            "slow_down_note": self.slow_down_note,
-            "path": list(self.stretches),
-            "utility": self.saved,
-        }
+    @property
+    def critical_path(self) -> list[PathPartAnswer]:
+        """The parts, for JSON."""
+        return [
+            {"what": part.what, "name": part.name, "time_s": part.seconds} for part in self.parts
+        ]
+
+    @property
+    def rank_times(self) -> list[RankTimes]:
+        """The times of ranks, for JSON."""
+        return [{"rank": rank, "time_s": parts} for rank, parts in self.ranks.items()]
 
     def table(self) -> Rows:
         """Return the CSV answer."""

@@ -24,8 +24,7 @@ from experiments.evaluate.generated_steps import (
 from experiments.files import writing
 from experiments.points.report import BaselineReport
 from experiments.priors.steps import StepPrior, likely_step, step_prior
-from experiments.provenance import Head
-from experiments.report import Report, Rows, question
+from experiments.report import Report, question
 from experiments.scenario.scenario import FOLDING
 from experiments.settings import SettingsOptions, Watch
 from experiments.validation.measured_steps import MeasuredStep
@@ -61,7 +60,8 @@ class GenerationReport(BaselineReport):
     document = documents.generation
     answered: ClassVar = (
         "model=plan.model.name parameters parallelism=plan.parallelism tokens_per_second "
-        "memory_bytes=memory.total accelerator_memory_bytes model_flops=volumes.model_flops mfu "
+        "memory_bytes=memory.total accelerator_memory_bytes=plan.memory.size "
+        "model_flops=volumes.model_flops mfu "
         "exposed_communication_s kernel_times steps_like_it likely_step_s exchanged "
         "critical_path_s=path_by_what critical_path_by_group_s=path_by_group"
     )
@@ -113,11 +113,6 @@ class GenerationReport(BaselineReport):
     def parameters(self) -> float:
         """Number of the model's parameters."""
         return parameters(self.plan.model)
-
-    @property
-    def accelerator_memory_bytes(self) -> float | None:
-        """Memory of an accelerator; None if it is unknown."""
-        return None if self.plan.memory is None else self.plan.memory.size
 
     def headed(self) -> BaselineHead:
         """Return the head of the answer, with the replicas that represent all."""
@@ -409,21 +404,6 @@ class WouldFit:
     total_bytes: float
 
 
-class MemoryAnswer(Head):
-    """Memory of the ranks of a step by part, and whether it fits."""
-
-    model: str
-    parameters: float
-    parallelism: Parallelism
-    run: str
-    ranks: int
-    accelerator_memory_bytes: float | None
-    fits: bool | None
-    total_bytes: float
-    stages: list[StageBytes]
-    would_fit: list[WouldFit]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MemoryReport(Report):
     """Memory of the ranks of a step by part.
@@ -433,6 +413,12 @@ class MemoryReport(Report):
 
     schema: ClassVar[str] = "twofold/memory/1"
     document = documents.memory
+    listed: ClassVar = StageBytes, "rows"
+    answered: ClassVar = (
+        "model=plan.model.name parameters parallelism=plan.parallelism run "
+        "ranks=plan.parallelism.ranks accelerator_memory_bytes=plan.memory.size fits "
+        "total_bytes=fullest.total stages=rows would_fit"
+    )
 
     plan: GenerationPlan
     stages: tuple[StageMemory, ...]
@@ -444,26 +430,20 @@ class MemoryReport(Report):
         """The stage that needs most."""
         return fullest(self.stages)
 
-    def answer(self) -> "MemoryAnswer":
-        """Return the JSON answer."""
-        plan = self.plan
-        return {
-            **self.head(),
-            "model": plan.model.name,
-            "parameters": parameters(plan.model),
-            "parallelism": plan.parallelism,
-            "run": str(plan.run),
-            "ranks": plan.parallelism.ranks,
-            "accelerator_memory_bytes": None if plan.memory is None else plan.memory.size,
-            "fits": self.fits,
-            "total_bytes": self.fullest.total,
-            "stages": [_row(stage) for stage in self.stages],
-            "would_fit": list(self.would_fit),
-        }
+    @property
+    def parameters(self) -> float:
+        """Number of the model's parameters."""
+        return parameters(self.plan.model)
 
-    def table(self) -> Rows:
-        """Return the CSV answer."""
-        return StageBytes, [_row(stage) for stage in self.stages]
+    @property
+    def run(self) -> str:
+        """What runs, in words."""
+        return str(self.plan.run)
+
+    @property
+    def rows(self) -> list[StageBytes]:
+        """A row for each stage."""
+        return [_row(stage) for stage in self.stages]
 
 
 def _row(stage: StageMemory) -> StageBytes:

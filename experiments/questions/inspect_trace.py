@@ -8,13 +8,12 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from experiments.documents import files as documents
-from experiments.provenance import Head
 from experiments.report import Report, Rows, or_none, question
 from simulator.support.errors import TraceError
 from simulator.workload import What
 from traces.card.package import find_package, open_package
-from traces.core.loaded import Coverage, CoverageRecord, Gap, Loaded, Options
-from traces.flight_recorder.hang import Hang, StuckCall, diagnose, read_dumps
+from traces.core.loaded import Coverage, CoverageRecord, Loaded, Options
+from traces.flight_recorder.hang import Hang, diagnose, read_dumps
 from traces.load import format_of, recognised
 from traces.missing_ranks import sample_of
 from traces.pytorch_et.reader import EtCalls, EtSummary, execution_summary, read_execution_trace
@@ -39,32 +38,19 @@ class SkippedFile(TypedDict):
     reason: str
 
 
-class InspectAnswer(Head):
-    """Contents of a trace, what of it could be used, and what is missing; times in seconds."""
-
-    trace: str
-    accelerator: str
-    step: str
-    steps: list[int]
-    measured_step_s: float | None
-    coverage: CoverageRecord
-    starts: dict[str, int]
-    worst_unexplained_starts: list[Gap]
-    clock_offset_s: dict[str, float]
-    ops: dict[str, int]
-    op_seconds: dict[str, float]
-    calls: list[CallSummary]
-    unused_events: dict[str, int]
-    skipped_files: list[SkippedFile]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class InspectReport(Report):
-    """Contents of a trace: ops by use, calls, and the coverage."""
+    """Contents of a trace, what of it could be used, and what is missing; times in seconds."""
 
     schema: ClassVar[str] = "twofold/inspect/1"
     listed: ClassVar = CallSummary, "calls"
     document = documents.inspect
+    answered: ClassVar = (
+        "trace=loaded.trace accelerator=loaded.accelerator step=coverage.step "
+        "steps=coverage.steps measured_step_s coverage=used starts=coverage.starts "
+        "worst_unexplained_starts=coverage.gaps clock_offset_s ops op_seconds=seconds calls "
+        "unused_events=coverage.unused skipped_files"
+    )
 
     loaded: Loaded
     ops: dict[str, int]
@@ -76,26 +62,25 @@ class InspectReport(Report):
         """What could be used of the trace."""
         return self.loaded.coverage
 
-    def answer(self) -> "InspectAnswer":
-        """Return the JSON answer."""
-        coverage = self.coverage
-        return {
-            **self.head(),
-            "trace": self.loaded.trace,
-            "accelerator": self.loaded.accelerator,
-            "step": coverage.step,
-            "steps": list(coverage.steps),
-            "measured_step_s": or_none(self.loaded.measured_step),
-            "coverage": coverage.record(),
-            "starts": dict(coverage.starts),
-            "worst_unexplained_starts": list(coverage.gaps),
-            "clock_offset_s": {str(rank): o for rank, o in coverage.clock_offset.items()},
-            "ops": self.ops,
-            "op_seconds": self.seconds,
-            "calls": list(self.calls),
-            "unused_events": dict(coverage.unused),
-            "skipped_files": [{"file": file, "reason": why} for file, why in coverage.skipped],
-        }
+    @property
+    def measured_step_s(self) -> float | None:
+        """The step as measured; None if it was not."""
+        return or_none(self.loaded.measured_step)
+
+    @property
+    def used(self) -> CoverageRecord:
+        """The coverage, for JSON."""
+        return self.coverage.record()
+
+    @property
+    def clock_offset_s(self) -> dict[str, float]:
+        """Offsets of the ranks' clocks."""
+        return {str(rank): offset for rank, offset in self.coverage.clock_offset.items()}
+
+    @property
+    def skipped_files(self) -> list[SkippedFile]:
+        """Files that were left out, and why."""
+        return [{"file": file, "reason": why} for file, why in self.coverage.skipped]
 
 
 @question("inspect")
@@ -158,6 +143,7 @@ class ProgramReport(Report):
     """
 
     schema: ClassVar[str] = "twofold/program/1"
+    listed: ClassVar = EtCalls, "summary_of_file.calls"
     document = documents.program
     answered: ClassVar = (
         "file=summary_of_file.file schema_of_file=summary_of_file.schema "
@@ -167,10 +153,6 @@ class ProgramReport(Report):
     )
 
     summary_of_file: EtSummary
-
-    def table(self) -> Rows:
-        """Return the CSV answer."""
-        return EtCalls, self.summary_of_file.calls
 
 
 @question("inspect")
@@ -207,45 +189,33 @@ class StuckCallRow:
     unknown: str
 
 
-class HangAnswer(Head):
-    """Ranks that hang a job, and the calls that had not ended when its ranks were dumped.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class HangReport(Report):
+    """State of the ranks of a job when the flight recorder was dumped.
 
     ``culprits`` are missing from a call and wait in none themselves; in ``circle`` each rank waits
     for the next.
     """
 
-    trace: str
-    ranks_dumped: list[int]
-    ranks_in_job: int
-    nccl: str
-    culprits: list[int]
-    circle: list[int]
-    calls: list[StuckCall]
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class HangReport(Report):
-    """State of the ranks of a job when the flight recorder was dumped."""
-
     schema: ClassVar[str] = "twofold/hang/1"
     document = documents.hang
+    answered: ClassVar = (
+        "trace ranks_dumped ranks_in_job=hang.job_ranks nccl culprits=hang.culprits "
+        "circle=hang.circle calls=hang.calls"
+    )
 
     trace: str
     hang: Hang
 
-    def answer(self) -> "HangAnswer":
-        """Return the JSON answer."""
-        hang = self.hang
-        return {
-            **self.head(),
-            "trace": self.trace,
-            "ranks_dumped": [dump.rank for dump in hang.dumps],
-            "ranks_in_job": hang.job_ranks,
-            "nccl": ", ".join(sorted({dump.library for dump in hang.dumps})),
-            "culprits": list(hang.culprits),
-            "circle": list(hang.circle),
-            "calls": list(hang.calls),
-        }
+    @property
+    def ranks_dumped(self) -> list[int]:
+        """Ranks with a dump."""
+        return [dump.rank for dump in self.hang.dumps]
+
+    @property
+    def nccl(self) -> str:
+        """Versions of the library."""
+        return ", ".join(sorted({dump.library for dump in self.hang.dumps}))
 
     def table(self) -> Rows:
         """Return the CSV answer."""

@@ -28,7 +28,6 @@ from experiments.evaluate.serving_instances import (
 )
 from experiments.output.words import better, is_plural
 from experiments.priors.errors import ServingPrior, serving_prior, student_95
-from experiments.provenance import Head
 from experiments.report import Report, or_none, question
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
@@ -117,39 +116,23 @@ class _Runs(NamedTuple):
     before: Before
 
 
-class ServingAnswer(Head):
-    """Metrics, utilities, and the mean time of a request by phase (s)."""
-
-    metrics: list[MetricRow]
-    utilities: list[ServingUtility]
-    priorities: list[PriorityRow]
-    models: list[ModelRow]
-    parts_s: dict[str, float]
-    goodput_per_s: float | None
-    goodput_fraction: float | None
-    requests_per_s: float
-    tokens_per_second_per_gpu: float
-    preemptions: int
-    restarted: int
-    adapter_loads: int
-    peak_cache: float
-    link_use: float | None
-    found_fraction: float | None
-    loaded_fraction: float | None
-    instances_held: float
-    kwh_per_million_tokens: float | None
-    usd_per_million_tokens: float | None
-    blocks: int
-    seeds: int
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ServingReport(Report):
-    """A deployment under a load; ``curves`` are sorted TTFT and TPOT of the first seed (s)."""
+    """Metrics and utilities of a deployment, and the mean time of a request by phase (s).
+
+    ``curves`` are sorted TTFT and TPOT of the first seed (s).
+    """
 
     schema: ClassVar[str] = "twofold/serving/1"
     listed: ClassVar = MetricRow, "metrics"
     document = documents.serving
+    answered: ClassVar = (
+        "metrics utilities priorities models parts_s=parts goodput_per_s=goodput "
+        "goodput_fraction=kept_fraction requests_per_s tokens_per_second_per_gpu preemptions "
+        "restarted adapter_loads peak_cache link_use found_fraction=found instances_held=held "
+        "loaded_fraction kwh_per_million_tokens=spent.kwh usd_per_million_tokens=spent.usd "
+        "blocks=memory.blocks seeds"
+    )
 
     model: str
     where: str
@@ -190,32 +173,15 @@ class ServingReport(Report):
         """Return the row of a metric."""
         return next(row for row in self.metrics if row.metric == name)
 
-    def answer(self) -> "ServingAnswer":
-        """Return the JSON answer."""
-        return {
-            **self.head(self.cluster, self.settings),
-            "metrics": list(self.metrics),
-            "utilities": list(self.utilities),
-            "priorities": list(self.priorities),
-            "models": list(self.models),
-            "parts_s": dict(self.parts),
-            "goodput_per_s": self.goodput,
-            "goodput_fraction": None if self.goodput is None else self.goodput_fraction,
-            "requests_per_s": self.requests_per_s,
-            "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
-            "preemptions": self.preemptions,
-            "restarted": self.restarted,
-            "adapter_loads": self.adapter_loads,
-            "peak_cache": self.peak_cache,
-            "link_use": self.link_use,
-            "found_fraction": self.found,
-            "instances_held": self.held,
-            "loaded_fraction": None if self.found is None else self.loaded,
-            "kwh_per_million_tokens": None if self.spent is None else self.spent.kwh,
-            "usd_per_million_tokens": None if self.spent is None else self.spent.usd,
-            "blocks": self.memory.blocks,
-            "seeds": self.seeds,
-        }
+    @property
+    def kept_fraction(self) -> float | None:
+        """Share of requests that meet the SLO; None without one."""
+        return None if self.goodput is None else self.goodput_fraction
+
+    @property
+    def loaded_fraction(self) -> float | None:
+        """Share of prefixes that were loaded; None if none were looked for."""
+        return None if self.found is None else self.loaded
 
 
 @question("serving")

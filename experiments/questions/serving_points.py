@@ -35,7 +35,7 @@ from experiments.questions.serving import (
     runs_of,
     say_engine,
 )
-from experiments.report import Report, Rows, or_none, question
+from experiments.report import Report, or_none, question
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
 from simulator.support.arrays import Floats
@@ -98,6 +98,7 @@ class ServingRateReport(Report):
     """The rate at the SLO (1/s) with its half width over seeds, and the curve around it."""
 
     schema: ClassVar[str] = "twofold/serving_rate/1"
+    listed: ClassVar = RatePoint, "curve.points"
     document = documents.rate
     answered: ClassVar = (
         "rate_per_s=rate rate_half_width=half_width saturation_per_s=curve.saturation "
@@ -116,10 +117,6 @@ class ServingRateReport(Report):
     seeds: int
     factor: float
     prior: ServingPrior
-
-    def table(self) -> Rows:
-        """Return the CSV answer: a row per point of the curve."""
-        return RatePoint, self.curve.points
 
 
 class _Target(NamedTuple):

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from experiments.baseline import Baseline, BaselineAnswer, Settings, WhatIfNote, baseline
 from experiments.documents import sharing as documents
 from experiments.evaluate.sharing import PlacedJob, Sharing, shared
-from experiments.provenance import Head, Inputs
+from experiments.provenance import Inputs
 from experiments.report import Report, question
 from experiments.scenario.change import Faulty, Multiplied, changed
 from experiments.scenario.language import parse_change
@@ -157,32 +157,21 @@ class GroupAnswer(TypedDict):
     note: str
 
 
-class ShareAnswer(Head):
-    """Jobs on one network; ``lost_pct`` is the share of all ranks' time lost to sharing.
-
-    It is ``100 sum(ranks (1 - alone / step)) / sum(ranks)``. ``faults`` are what-ifs on parts of
-    the network, which all jobs share; the jobs' ``baselines`` are without them.
-    """
-
-    baselines: list[BaselineAnswer]
-    placement: PlacementAnswer
-    jobs: list[JobShare]
-    lost_pct: float
-    together: list[GroupAnswer]
-    links: list[MetLink]
-    factor: float
-    utilities: list[SharedUtility]
-    warnings: list[str]
-    faults: list[WhatIfNote]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ShareReport(Report):
-    """Jobs in order, the links that they share, and utilities, the largest first."""
+    """Jobs in order, the links that they share, and utilities, the largest first.
+
+    ``lost_pct`` is the share of all ranks' time lost to sharing,
+    ``100 sum(ranks (1 - alone / step)) / sum(ranks)``. ``faults`` are what-ifs on parts of the
+    network, which all jobs share; the jobs' ``baselines`` are without them.
+    """
 
     schema: ClassVar[str] = "twofold/share/1"
     listed: ClassVar = JobShare, "jobs"
     document = documents.share
+    answered: ClassVar = (
+        "baselines placement jobs lost_pct together links factor utilities warnings faults"
+    )
 
     bases: tuple[Baseline, ...]
     cluster: Cluster
@@ -194,26 +183,20 @@ class ShareReport(Report):
     settings: Settings
     faults: tuple[WhatIfNote, ...] = ()
 
-    def answer(self) -> "ShareAnswer":
-        """Return the JSON answer."""
+    @property
+    def baselines(self) -> list[BaselineAnswer]:
+        """The replay of each job, without the others."""
+        return [base.answer() for base in dict.fromkeys(self.bases)]
+
+    @property
+    def placement(self) -> PlacementAnswer:
+        """The seats of the jobs."""
         seating = self.seating
         return {
-            **self.head(self.cluster, self.settings),
-            "baselines": [base.answer() for base in dict.fromkeys(self.bases)],
-            "placement": {
-                "placement": seating.placement,
-                "nodes": seating.nodes,
-                "slots": seating.slots,
-                "seats": {name: seats.tolist() for name, seats in seating.seats.items()},
-            },
-            "jobs": list(self.jobs),
-            "lost_pct": self.lost_pct,
-            "together": list(self.together),
-            "links": list(self.links),
-            "factor": self.factor,
-            "utilities": list(self.utilities),
-            "warnings": list(self.warnings),
-            "faults": list(self.faults),
+            "placement": seating.placement,
+            "nodes": seating.nodes,
+            "slots": seating.slots,
+            "seats": {name: seats.tolist() for name, seats in seating.seats.items()},
         }
 
     @property

@@ -6,7 +6,6 @@ from typing import ClassVar
 from typing_extensions import TypedDict
 
 from experiments.documents import networks as documents
-from experiments.provenance import Head
 from experiments.report import Report, question
 from simulator.routing.paths import policy_of
 from simulator.support.quantities import parse_quantity
@@ -31,7 +30,8 @@ class ThroughputAnswer(TypedDict):
     busiest_link: list[str]
 
 
-class TopologyAnswer(Head):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TopologyReport(Report):
     """A topology's counts, its diameter and its bisection bandwidth (B/s).
 
     ``cable_bandwidth`` (B/s) and ``cable_latency`` (s) are the numbers of ``cables``; null if
@@ -40,33 +40,20 @@ class TopologyAnswer(Head):
     was given.
     """
 
-    name: str
-    ranks: int
-    nodes: int
-    links: int
-    diameter: int
-    bisection_bandwidth: float | None
-    bisection_from: str
-    cables: str
-    cable_bandwidth: float | None
-    cable_latency: float | None
-    resources: list[LinksOf]
-    routing: str
-    throughput: ThroughputAnswer | None
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class TopologyReport(Report):
-    """A topology, its counts and figures; ``rows`` holds the one summary."""
-
     schema: ClassVar[str] = "twofold/topology/1"
     listed: ClassVar = Summary, "rows"
     document = documents.topology
+    answered: ClassVar = (
+        "name=row.name ranks=row.ranks nodes=row.nodes links=row.links diameter=row.diameter "
+        "bisection_bandwidth=row.bisection_bandwidth bisection_from=row.bisection_from cables "
+        "cable_bandwidth cable_latency resources routing throughput"
+    )
 
     network: Topology
     rows: tuple[Summary, ...]
     cables: str
-    cable: tuple[float | None, float | None]
+    cable_bandwidth: float | None
+    cable_latency: float | None
     carried: Throughput | None = None
 
     @property
@@ -74,33 +61,27 @@ class TopologyReport(Report):
         """How switches choose among equal next hops."""
         return policy_of(self.network)
 
-    def answer(self) -> "TopologyAnswer":
-        """Return the JSON answer."""
-        row = self.rows[0]
-        bandwidth, latency = self.cable
+    @property
+    def row(self) -> Summary:
+        """Counts and figures."""
+        return self.rows[0]
+
+    @property
+    def resources(self) -> tuple[LinksOf, ...]:
+        """Links by resource."""
+        return tuple(links_by_resource(self.network))
+
+    @property
+    def throughput(self) -> ThroughputAnswer | None:
+        """What the topology carries of the traffic pattern."""
+        if self.carried is None:
+            return None
         return {
-            **self.head(),
-            "name": row.name,
-            "ranks": row.ranks,
-            "nodes": row.nodes,
-            "links": row.links,
-            "diameter": row.diameter,
-            "bisection_bandwidth": row.bisection_bandwidth,
-            "bisection_from": row.bisection_from,
-            "cables": self.cables,
-            "cable_bandwidth": bandwidth,
-            "cable_latency": latency,
-            "resources": list(links_by_resource(self.network)),
-            "routing": self.routing,
-            "throughput": None
-            if self.carried is None
-            else {
-                "traffic": self.carried.traffic,
-                "per_rank": self.carried.per_rank,
-                "ideal_per_rank": self.carried.ideal,
-                "of_capacity": self.carried.of_capacity,
-                "busiest_link": list(self.carried.busiest),
-            },
+            "traffic": self.carried.traffic,
+            "per_rank": self.carried.per_rank,
+            "ideal_per_rank": self.carried.ideal,
+            "of_capacity": self.carried.of_capacity,
+            "busiest_link": list(self.carried.busiest),
         }
 
 
@@ -144,7 +125,9 @@ def topology(
     network = bare(spec, bandwidth, latency)
     cables = f"{bandwidth or 'as the file says'}, {latency or 'as the file says'}"
     carried = None if throughput is None else carry(network, throughput)
-    return TopologyReport(network, (summary(network),), cables, _cable(bandwidth, latency), carried)
+    return TopologyReport(
+        network, (summary(network),), cables, *_cable(bandwidth, latency), carried
+    )
 
 
 def bare(spec: str, bandwidth: str | None, latency: str | None) -> Topology:

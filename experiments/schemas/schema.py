@@ -13,7 +13,7 @@ from importlib.resources import files
 from inspect import get_annotations
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 from typing_extensions import TypedDict
 
@@ -109,6 +109,8 @@ def _type_at(report: type, path: str) -> Any:
 def _type_of(kind: Any, name: str) -> Any:
     if name == "rows" and hasattr(kind, "columns"):  # of points, which each command selects
         return Annotated[list[dict[str, Any]], kind.columns]
+    if type(None) in (kinds := get_args(kind)):
+        return _type_of(next(each for each in kinds if each is not type(None)), name) | None
     for base in kind.__mro__:
         value = vars(base).get(name)
         if isinstance(value, property):

@@ -31,11 +31,10 @@ from experiments.studies.answers import Answerer
 from experiments.studies.cache import Cache, open_cache
 from experiments.studies.declaration import Declaration, WorkloadEntry, declare, read_study
 from experiments.studies.dimensions import SERVING
-from experiments.studies.explore import Chosen, Explored, Explorer
+from experiments.studies.explore import Explored, Explorer
 from experiments.studies.figures import knee, marginal
 from experiments.studies.placed import AHEAD, Answer, Base, Chunk, Done, Note, Run, code_identity
 from experiments.studies.results import PointDetails
-from experiments.studies.search import Sensitivity
 from experiments.studies.store import Written, check_folder, open_store
 from simulator.support.errors import OutputError, StudyError, TwofoldError, pip_install
 from simulator.support.input_files import read_text
@@ -99,52 +98,30 @@ class ThresholdAnswer(TypedDict):
     at_end: bool
 
 
-class StudyAnswer(Head):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class StudyReport(Report):
     """A study: its number of points, the front, the best of each objective, and refusals.
 
     ``hypervolume`` is that of the front up to ``reference``, the worst feasible value of each
     objective. ``chosen`` is the best point for each quantile of the draws, if an objective is a
     quantile. ``free`` names dimensions without a price of their own, if cost or power is an
     objective or bounded: the front takes the best of them. ``computed``, ``stored`` and ``cached``
-    count answers by source.
-    """
-
-    name: str
-    description: str
-    workloads: list[WorkloadAnswer]
-    objectives: dict[str, str]
-    constraints: list[str]
-    method: str
-    engine: str
-    confirmed_by: str | None
-    points: int
-    feasible: int
-    front: list[PointRow]
-    best: dict[str, int]
-    hypervolume: float
-    reference: dict[str, float]
-    chosen: list[Chosen]
-    free: list[str]
-    refused: list[RefusedAnswer]
-    thresholds: list[ThresholdAnswer]
-    sensitivity: list[Sensitivity]
-    computed: int
-    stored: int
-    cached: int
-    directory: str | None
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class StudyReport(Report):
-    """Results of a study; ``explored`` has all points as columns.
-
-    Read back from its directory (:func:`experiments.studies.report.report`) it has points in detail
-    (``details``), remarks on these (``notes``), and the files that were ``read`` when points were
-    computed.
+    count answers by source. ``explored`` has all points as columns. Read back from its directory
+    (:func:`experiments.studies.report.report`) it has points in detail (``details``), remarks on
+    these (``notes``), and the files that were ``read`` when points were computed.
     """
 
     schema: ClassVar[str] = "twofold/study/1"
     document = documents.study
+    answered: ClassVar = (
+        "name=study.file.name description=study.file.description workloads "
+        "objectives=study.ways constraints=study.file.constraints "
+        "method=study.file.search.method engine=study.settings.engine "
+        "confirmed_by=study.confirm points feasible front best=explored.best "
+        "hypervolume=explored.hypervolume reference chosen=explored.chosen free refused "
+        "thresholds sensitivity=explored.found.sensitivity computed=explored.counts.computed "
+        "stored=explored.counts.stored cached=explored.counts.cached directory"
+    )
 
     study: Declaration
     explored: Explored
@@ -248,36 +225,20 @@ class StudyReport(Report):
         again = replace(self, inputs=Inputs())  # they are not read to be hashed
         return {**again.head(None, self.study.settings), "inputs": list(self.read)}
 
-    def answer(self) -> StudyAnswer:
-        """Return the JSON answer; all points are in the directory's results."""
-        explored, file = self.explored, self.study.file
-        columns = [goal.column for goal in self.study.goals]
-        return {
-            **self.headed(),
-            "name": file.name,
-            "description": file.description,
-            "workloads": list(self.workloads),
-            "objectives": self.study.ways,
-            "constraints": list(file.constraints),
-            "method": file.search.method,
-            "engine": self.study.settings.engine,
-            "confirmed_by": self.study.confirm,
-            "points": len(explored.results),
-            "feasible": int(explored.results.feasible.sum()),
-            "front": list(self.front),
-            "best": explored.best,
-            "hypervolume": explored.hypervolume,
-            "reference": dict(zip(columns, explored.reference, strict=True)),
-            "chosen": list(explored.chosen),
-            "free": self.free,
-            "refused": self.refused,
-            "thresholds": self.thresholds,
-            "sensitivity": list(explored.found.sensitivity),
-            "computed": explored.counts.computed,
-            "stored": explored.counts.stored,
-            "cached": explored.counts.cached,
-            "directory": None if self.directory is None else str(self.directory),
-        }
+    @property
+    def points(self) -> int:
+        """Number of points."""
+        return len(self.explored.results)
+
+    @property
+    def feasible(self) -> int:
+        """Number of points that nothing refuses."""
+        return int(self.explored.results.feasible.sum())
+
+    @property
+    def reference(self) -> dict[str, float]:
+        """The worst feasible value of each objective."""
+        return dict(zip(self.study.ways, self.explored.reference, strict=True))
 
     def table(self) -> Rows:
         """Return the CSV answer: the front, a column per dimension and objective."""

@@ -48,12 +48,12 @@ from topologies.families.from_file import custom
 from topologies.spec import parse_topology, routed
 
 
-def _with_unit(base: str) -> PlainSerializer:
+def with_unit(base: str) -> PlainSerializer:
     """Serialise to text with a unit in JSON mode, to the last bit, as cluster files write it."""
     return PlainSerializer(lambda value: f"{value!r} {base}", return_type=str, when_used="json")
 
 
-def _schema(example: str) -> WithJsonSchema:
+def text_like(example: str) -> WithJsonSchema:
     """Return the JSON Schema of a quantity: text of a number and a unit."""
     pattern = r"^\s*[0-9][0-9.]*([eE][-+]?[0-9]+)?\s*[A-Za-zµμ][A-Za-z/]*\s*$"
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
@@ -61,13 +61,15 @@ def _schema(example: str) -> WithJsonSchema:
 
 Count = Annotated[StrictInt, Field(gt=0, le=MOST_RANKS)]
 Bandwidth = Annotated[
-    BandwidthText, Field(gt=0, allow_inf_nan=False), _with_unit("B/s"), _schema("400 Gbit/s")
+    BandwidthText, Field(gt=0, allow_inf_nan=False), with_unit("B/s"), text_like("400 Gbit/s")
 ]
-Latency = Annotated[SecondsText, Field(ge=0, allow_inf_nan=False), _with_unit("s"), _schema("2 us")]
+Latency = Annotated[
+    SecondsText, Field(ge=0, allow_inf_nan=False), with_unit("s"), text_like("2 us")
+]
 Rate = Annotated[
-    FlopsText, Field(gt=0, allow_inf_nan=False), _with_unit("FLOP/s"), _schema("312 TFLOP/s")
+    FlopsText, Field(gt=0, allow_inf_nan=False), with_unit("FLOP/s"), text_like("312 TFLOP/s")
 ]
-Size = Annotated[BytesText, Field(gt=0, allow_inf_nan=False), _with_unit("B"), _schema("64 MiB")]
+Size = Annotated[BytesText, Field(gt=0, allow_inf_nan=False), with_unit("B"), text_like("64 MiB")]
 Fraction = Annotated[float, Field(gt=0, le=1, strict=True)]
 Multiple = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 PositiveMultiple = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]

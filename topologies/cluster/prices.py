@@ -11,32 +11,19 @@ from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Self
 
-from pydantic import Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from simulator.accelerators import named
 from simulator.support.errors import ClusterError
 from simulator.support.quantities import EnergyPriceText, MoneyText, WattsText
 from simulator.support.yaml_text import parse_yaml
-from topologies.cluster.fabrics import Bandwidth, ClusterPart
+from topologies.cluster.fabrics import Bandwidth, ClusterPart, text_like, with_unit
 
 _NotNegative = Field(ge=0, allow_inf_nan=False)
-Money = Annotated[
-    MoneyText,
-    _NotNegative,
-    PlainSerializer(lambda value: f"{value!r} USD", return_type=str, when_used="json"),
-    WithJsonSchema({"type": "string", "examples": ["30 kUSD"]}),
-]
-Watts = Annotated[
-    WattsText,
-    _NotNegative,
-    PlainSerializer(lambda value: f"{value!r} W", return_type=str, when_used="json"),
-    WithJsonSchema({"type": "string", "examples": ["700 W"]}),
-]
+Money = Annotated[MoneyText, _NotNegative, with_unit("USD"), text_like("30 kUSD")]
+Watts = Annotated[WattsText, _NotNegative, with_unit("W"), text_like("700 W")]
 EnergyPrice = Annotated[
-    EnergyPriceText,
-    _NotNegative,
-    PlainSerializer(lambda value: f"{value!r} USD/J", return_type=str, when_used="json"),
-    WithJsonSchema({"type": "string", "examples": ["0.08 USD/kWh"]}),
+    EnergyPriceText, _NotNegative, with_unit("USD/J"), text_like("0.08 USD/kWh")
 ]
 Spread = Annotated[float, Field(ge=0, le=1, strict=True)]
 Ports = Annotated[int, Field(ge=4, multiple_of=2, strict=True)]

@@ -15,7 +15,7 @@ from experiments.output.page import page
 from experiments.provenance import Head
 from experiments.questions.generate import plan_on
 from experiments.report import Report, Rows, question
-from experiments.settings import Watch
+from experiments.settings import Settings, Watch
 from experiments.studies.atlas.cells import (
     CELLS,
     CLUSTER,
@@ -49,38 +49,28 @@ _BATCH = 2
 """For such a grid: tokens of a sequence, and sequences per accelerator of the largest job."""
 
 
-class AtlasAnswer(Head):
-    """An atlas: its cells in the order of the grid; ``points`` is the number of plans tried."""
-
-    name: str
-    description: str
-    points: int
-    cells: list[CellRow]
-    directory: str
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AtlasReport(Report):
-    """Cells of an atlas in the order of the grid; its pages are in ``directory``."""
+    """Cells of an atlas in the order of the grid; its pages are in ``directory``.
+
+    ``points`` is the number of plans tried.
+    """
 
     schema: ClassVar[str] = "twofold/atlas/1"
     document = overview
+    answered: ClassVar = (
+        "name=study.file.name description=study.file.description points cells directory"
+    )
 
     study: Declaration
     points: int
     cells: tuple[CellRow, ...]
     directory: Path
 
-    def answer(self) -> AtlasAnswer:
-        """Return the JSON answer."""
-        return {
-            **self.head(None, self.study.settings),
-            "name": self.study.file.name,
-            "description": self.study.file.description,
-            "points": self.points,
-            "cells": list(self.cells),
-            "directory": str(self.directory),
-        }
+    @property
+    def settings(self) -> Settings:
+        """How the cells are simulated."""
+        return self.study.settings
 
     def table(self) -> Rows:
         """Return the CSV answer: a row for each cell."""
@@ -164,7 +154,7 @@ def write_overview(report: AtlasReport) -> Path:
         If they cannot be written.
     """
     answer = report.answer()
-    text = page(report.document(), {name: answer[name] for name in Head.__annotations__})  # type: ignore[literal-required]
+    text = page(report.document(), {name: answer[name] for name in Head.__annotations__})
     path = report.directory / INDEX
     for file, content in ((report.directory / ANSWER, report.to_json()), (path, text)):
         with writing(file) as stream:

@@ -20,6 +20,7 @@ from simulator.accelerators import (
     sheets,
 )
 from simulator.support.errors import ClusterError, WorkloadError
+from simulator.support.names import letters_of
 from topologies import catalog, load_cluster
 
 SPELLINGS = {
@@ -131,6 +132,17 @@ def test_a_model_is_without_board_and_memory():
     assert models("gfx942") == {"MI300X", "MI325X"}
     assert models("NVIDIA A10") == {"A10"}
     assert models("ARTEMIS") == frozenset()
+
+
+def test_three_letters_find_every_name_that_begins_with_them_and_two_find_none():
+    names = {name: letters_of(name) for name in accelerators()}
+    begins = {letters[:length] for letters in names.values() for length in (1, 2, 3, 4)}
+    spelt = {letters_of(other) for name in names for other in (name, *sheets()[name]["names"])}
+    words = sorted(begin for begin in begins if begin.isalpha() and begin not in spelt)
+    assert {len(word) for word in words} > {2, 3}
+    for word in words:
+        wanted = [name for name, letters in names.items() if letters.startswith(word)]
+        assert [chip.name for chip in named(word)] == (wanted if len(word) >= 3 else []), word
 
 
 def test_multiprocessors_are_those_of_the_nearest_sheet():

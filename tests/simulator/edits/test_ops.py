@@ -146,6 +146,7 @@ def test_dropped_calls_are_gone_and_the_others_are_what_they_were(case, data):
     for number, call in enumerate(left.tolist()):
         assert str(after.call_view(number)) == str(workload.call_view(call))
         np.testing.assert_array_equal(after.call == number, workload.call == call)
+    assert ((after.call >= 0) | (after.call == -1)).all()
     assert after.calls.factor.tolist() == workload.calls.factor[left].tolist()
     assert makespan(after, network) <= makespan(workload, network) * (1 + 1e-12)
 

@@ -148,7 +148,9 @@ _DEPLOYMENT: Options = {
     "output_tokens": _of_load(
         int, "Output tokens of a request.", "--output-tokens", default=256, min=1
     ),
-    "count": _of_load(int, "Number of requests.", "--requests-count", default=500, min=2),
+    "count": _of_load(
+        int, "How many requests.", "--requests-count", show_default="500; 10 x concurrency", min=2
+    ),
     "client": _of_load(
         str,
         "fixed: all have these lengths; inferencex: 0.8 to 1.0 of them; or a spread.",

@@ -35,7 +35,7 @@ class Closed(NamedTuple):
     """A closed loop: ``concurrency`` requests at a time of ``input_tokens`` and ``output_tokens``.
 
     ``spread`` is that of :func:`traces.requests.table.generate_requests`: 1 for fixed lengths, 0.8
-    for InferenceX's. The number of requests is ``rounds`` times the concurrency; if there is a
+    for InferenceX's. There are so many ``requests``, 0: ten for each at a time; if there is a
     ``table``, they are its requests, whatever their times.
     """
 
@@ -43,7 +43,7 @@ class Closed(NamedTuple):
     input_tokens: int
     output_tokens: int
     spread: float = 1.0
-    rounds: int = _ROUNDS
+    requests: int = 0
     interval: int = 1
     poll: int = 1
     table: Requests | None = None
@@ -61,7 +61,7 @@ def is_deterministic(load: Load) -> bool:
 def tokens_of(load: Load) -> int:
     """Return the tokens of a load; of a random load those of the first seed."""
     if isinstance(load, Closed) and load.table is None:
-        return load.rounds * load.concurrency * load.output_tokens
+        return (load.requests or _ROUNDS * load.concurrency) * load.output_tokens
     table = table_of(load)
     return 0 if table is None else int(table.output.sum())
 
@@ -78,7 +78,7 @@ def requests_of(client: Closed, seed: int) -> Columns | Requests:
     if client.table is not None:
         return replace(client.table, arrival=np.zeros(len(client.table)))
     generator = np.random.default_rng(seed)
-    count = client.rounds * client.concurrency
+    count = client.requests or _ROUNDS * client.concurrency
     prompt = random_lengths(generator, client.input_tokens, client.spread, count)
     output = random_lengths(generator, client.output_tokens, client.spread, count)
     return Columns(np.zeros(count), prompt, output, np.full(count, -1))

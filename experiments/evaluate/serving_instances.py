@@ -104,10 +104,11 @@ class Deployment:
                 f"dcp {self.dcp}: only caches of attention to all tokens are shared, and {name} has"
                 " windows, states or sparse attention"
             )
-        if tp // heads % self.dcp or self.dcp * heads > tp:
+        copies = max(1, tp // heads)
+        if copies % self.dcp:
             raise WorkloadError(
-                f"dcp {self.dcp}: with tp {tp} each of the {heads} key-value heads of {name} is on"
-                f" {max(1, tp // heads)} of its ranks: dcp must divide that"
+                f"dcp {self.dcp}: with tp {tp} a key and value of {name} is on {copies} of the"
+                f" ranks, which share it: dcp must divide {copies}"
             )
 
     def _check_imbalance(self, imbalance: Imbalance) -> None:
@@ -261,7 +262,7 @@ def memory_use(deployment: Deployment) -> MemoryUse:
             f"{model.name} does not fit: weights of {weights / 1e9:.1f} GB a rank, activations and"
             f" context of {(activations + _CONTEXT) / 1e9:.1f} GB, in {by.memory_fraction:.0%} of"
             f" {size / 1e9:.1f} GB of {deployment.cluster.accelerator.name}: use more tensor ranks"
-            " or smaller weights"
+            " (tp) or weights of fewer bits (weights fp8)"
         )
     token = cache_bytes(deployment) + sum(map(cache_bytes, _draft(deployment)))
     blocks = int(left / (token * by.block))

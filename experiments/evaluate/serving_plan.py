@@ -122,7 +122,8 @@ class ServingPlan(BaseModel):
         What asks, one of them: a file, requests a second (``4/s``), or how many at a time. Of a
         file with one of the others, only the times are replaced.
     input, output, count, client
-        Tokens and number of generated requests, and who asks.
+        Tokens and number of generated requests (none: 500, or ten for each of a ``concurrency``),
+        and who asks.
     slo
         What counts as good: ``ttft 500 ms, tpot 50 ms``.
     seeds
@@ -168,7 +169,7 @@ class ServingPlan(BaseModel):
     concurrency: Count | None = None
     input: Count = 1024
     output: Count = 256
-    count: Annotated[StrictInt, Field(ge=2, lt=2**60)] = 500
+    count: Annotated[StrictInt, Field(ge=2, lt=2**60)] | None = None
     client: str = "fixed"
     slo: str | None = None
     seeds: Count = 5
@@ -188,6 +189,7 @@ class ServingPlan(BaseModel):
         return _checked({**self.model_dump(), **changes}, TABLE)
 
 
+_COUNT = 500  # requests that are generated where nothing says how many
 _ASKS = {"requests", "rate", "concurrency"}
 FIELDS = tuple(name for name in ServingPlan.model_fields if name not in ("down", "beside"))
 """Fields of one value, which the space of a study may vary."""
@@ -536,10 +538,12 @@ def load_of(plan: ServingPlan) -> Load:
     table = None if plan.requests is None else _share(plan, load_model(plan.model).name)
     if plan.concurrency is not None:
         spread = spread if table is None else 1.0
-        return Closed(plan.concurrency, plan.input, plan.output, spread=spread, table=table)
+        asked = Closed(plan.concurrency, plan.input, plan.output, spread, plan.count or 0)
+        return asked._replace(table=table)
     if table is not None and plan.rate is None:
         return table
-    rates, count = parse_rates(plan.rate or ""), plan.count if table is None else len(table)
+    rates = parse_rates(plan.rate or "")
+    count = plan.count or _COUNT if table is None else len(table)
 
     def requests(seed: int) -> Requests:
         generated = generate_requests(
@@ -553,6 +557,10 @@ def load_of(plan: ServingPlan) -> Load:
 def _check_load(plan: ServingPlan) -> None:
     """Refuse an invalid load before its requests are read."""
     asks = {name for name in _ASKS if getattr(plan, name) is not None}
+    if not asks:
+        raise WorkloadError(
+            "nothing asks: give a rate (4/s), a concurrency (64), or requests (a trace's file)"
+        )
     if len(asks) != 1 and not (len(asks) == 2 and "requests" in asks):
         raise WorkloadError(
             "give one of requests, rate and concurrency; or requests, and one of the others for"

@@ -545,9 +545,11 @@ def _of_model(instances: Instances, runs: Sequence[InstanceRun], slo: Slo | None
 def _load_text(load: Load) -> str:
     table = table_of(load)
     if isinstance(load, Closed) and table is None:
+        count = f"{load.requests} requests, " if load.requests else ""
+        each = "each" if load.spread == 1 else "at most" if load.spread < 1 else "on average"
         return (
-            f"{load.concurrency} concurrent requests, {load.input_tokens} input and"
-            f" {load.output_tokens} output tokens each"
+            f"{count}{load.concurrency} concurrent requests, {load.input_tokens} input and"
+            f" {load.output_tokens} output tokens {each}"
         )
     assert table is not None  # noqa: S101 - all other loads have one
     rate = "all at once" if isinf(table.rate) else f"{table.rate:.4g}/s"

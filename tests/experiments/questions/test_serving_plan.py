@@ -238,6 +238,23 @@ def test_the_wait_for_an_adapters_slot_is_a_part_of_its_own_and_named_where_it_i
 
 
 @pytest.mark.parametrize(
+    ("fields", "count", "said"),
+    [
+        ({"concurrency": 3}, 30, "3 concurrent requests, 64 input and 4 output tokens each"),
+        ({"concurrency": 3, "count": 7}, 7, "7 requests, 3 concurrent requests, 64 input and 4"),
+        ({"concurrency": 3, "client": "inferencex"}, 30, "4 output tokens at most"),
+        ({"rate": "9/s"}, 500, "500 requests, "),
+        ({"rate": "9/s", "count": 7}, 7, "7 requests, "),
+    ],
+)
+def test_as_many_requests_are_served_as_were_asked_for(fields, count, said):
+    plan = serving_plan(model="llama-3.1-8b", input=64, output=4, seeds=1, **fields)
+    report = serving(instances_of(plan, "hgx-h100"), load_of(plan), seeds=1, resources=[])
+    assert len(report.first_run.ttft) == count
+    assert said in report.load
+
+
+@pytest.mark.parametrize(
     ("model", "dcp"), [("deepseek-v3-671b", 8), ("deepseek-v3-671b", 2), ("qwen3-235b-a22b", 2)]
 )
 def test_ranks_that_share_a_context_hold_as_many_times_as_many_tokens(model, dcp):
@@ -256,9 +273,12 @@ def test_ranks_that_share_a_context_hold_as_many_times_as_many_tokens(model, dcp
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"model": "qwen3-235b-a22b", "dcp": 4}, "is on 2 of its ranks: dcp must divide that"),
-        ({"model": "deepseek-v3-671b", "dcp": 3}, "is on 8 of its ranks: dcp must divide that"),
-        ({"model": "llama-3.1-70b", "dcp": 2}, "is on 1 of its ranks"),
+        (
+            {"model": "qwen3-235b-a22b", "dcp": 4},
+            "is on 2 of the ranks, which share it: dcp must divide 2",
+        ),
+        ({"model": "deepseek-v3-671b", "dcp": 3}, "dcp must divide 8"),
+        ({"model": "llama-3.1-70b", "dcp": 2}, "dcp must divide 1"),
         ({"model": "gpt-oss-120b", "dcp": 2}, "has windows, states or sparse attention"),
         ({"model": "deepseek-v3.2-671b", "dcp": 2}, "has windows, states or sparse attention"),
         ({"model": "deepseek-v3-671b", "dcp": 2, "decode": "1"}, "not sent to other pools"),

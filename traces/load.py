@@ -87,7 +87,7 @@ def open_trace(
     """Open a trace once, for several of its steps."""
     path, options = Path(path), options or Options()
     name = recognised(path) if name is None else name
-    form = format_named(name)
+    form = _format_named(name)
     if options != Options() and not form.profiler:
         profilers = ", ".join(known for known, format_ in FORMATS.items() if format_.profiler)
         raise TraceError(
@@ -96,16 +96,8 @@ def open_trace(
     return _with_typical_step(form.open(path, options), form)
 
 
-def format_named(name: str) -> "Format":
-    """Return a format by its name: one of :data:`FORMATS`, else one that a distribution adds.
-
-    Raises
-    ------
-    TraceError
-        If there is none.
-    PluginError
-        If a distribution adds it and it is broken.
-    """
+def _format_named(name: str) -> "Format":
+    """Return a format by its name: one of :data:`FORMATS`, else one that a distribution adds."""
     if name in FORMATS:
         return FORMATS[name]
     added = plugin_named(TRACE_FORMATS, name)
@@ -162,7 +154,7 @@ def format_of(file: Path) -> str | None:
     if recognised is not None:
         return recognised
     added = names_added(TRACE_FORMATS, tuple(FORMATS))
-    return next((name for name in added if format_named(name).recognises(head, file)), None)
+    return next((name for name in added if _format_named(name).recognises(head, file)), None)
 
 
 def input_files(path: Path, ranks: Sequence[int] = ()) -> list[Path]:
@@ -180,7 +172,7 @@ def input_files(path: Path, ranks: Sequence[int] = ()) -> list[Path]:
             chosen = {*files_of_ranks(path, ranks).files}
             listed = [file for file in listed if file in chosen or file.parent != path]
         return [file for file in listed if file.suffix in _BESIDE or format_of(file)]
-    return [path, *format_named(recognised(path)).beside(path)]
+    return [path, *_format_named(recognised(path)).beside(path)]
 
 
 _BESIDE = (".json", ".parquet")

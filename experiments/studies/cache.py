@@ -96,16 +96,8 @@ class Cache(CacheFile):
             return self._base.execute(delete, (excess,)).rowcount
 
 
-def limit_of(text: str) -> float:
-    """Read a limit: ``2 GB``.
-
-    Raises
-    ------
-    QuantityError
-        If it is not a number of bytes.
-    StudyError
-        If it is less than a megabyte.
-    """
+def _limit_of(text: str) -> float:
+    """Read a limit, at least a megabyte: ``2 GB``."""
     limit = parse_quantity(text, "B")
     if limit < 1e6:
         raise StudyError(f"{text!r}: the smallest cache is 1 MB; --clear empties it")
@@ -202,7 +194,7 @@ def cache(*, limit: str | None = None, clear: bool = False) -> CacheReport:
     if opened is None:
         raise StudyError(f"{ENVIRONMENT} is empty, so there is no cache: name a directory in it")
     with opened as answers_cache:
-        most = limit_of(limit) if limit is not None else None
+        most = _limit_of(limit) if limit is not None else None
         with closing(KeptStore(answers_cache.folder)) as steps:
             removed = 0
             for part in (answers_cache, steps):

@@ -61,7 +61,7 @@ def torus(dimensions: Sequence[int], **cable: Unpack[Cable]) -> Topology:
     """
     wrap = [True] * len(dimensions)
     return joined(
-        f"torus({_text_of(dimensions)})", prod(dimensions), grid_ends(dimensions, wrap), **cable
+        f"torus({_text_of(dimensions)})", prod(dimensions), _grid_ends(dimensions, wrap), **cable
     )
 
 
@@ -91,7 +91,7 @@ def mesh(
     name = f"mesh({_text_of(dimensions)})"
     if any(closes):
         name = f"mesh({_text_of(dimensions)}, wrap={''.join('ny'[close] for close in closes)})"
-    return joined(name, prod(dimensions), grid_ends(dimensions, closes), **cable)
+    return joined(name, prod(dimensions), _grid_ends(dimensions, closes), **cable)
 
 
 def twisted_torus(dimensions: Sequence[int], **cable: Unpack[Cable]) -> Topology:
@@ -158,19 +158,8 @@ def hypercube(order: int, **cable: Unpack[Cable]) -> Topology:
     return joined(f"hypercube({order})", ranks, ends, **cable)
 
 
-def grid_ends(dimensions: Sequence[int], wrap: Sequence[bool]) -> list[tuple[int, int]]:
-    """Return the cables of a grid by dimension; a closed row of two has one cable.
-
-    Raises
-    ------
-    TopologyError
-        If there is no dimension, one is not positive, or ``wrap`` has another length.
-
-    Examples
-    --------
-    >>> grid_ends((2, 3), (True, True))
-    [(0, 3), (1, 4), (2, 5), (0, 1), (3, 4), (1, 2), (4, 5), (2, 0), (5, 3)]
-    """
+def _grid_ends(dimensions: Sequence[int], wrap: Sequence[bool]) -> list[tuple[int, int]]:
+    """Return the cables of a grid by dimension; a closed row of two has one cable."""
     if not dimensions or min(dimensions) < 1:
         raise TopologyError(f"a grid needs positive dimensions, not {tuple(dimensions)!r}")
     if len(wrap) != len(dimensions):
@@ -221,7 +210,7 @@ def slice_ends(
         wrap = [closes and not any(length % multiple for length in shape)] * len(shape)
     if twisted and all(wrap) and _is_twistable(shape):
         return _twisted_ends(shape)
-    return grid_ends(shape, wrap)
+    return _grid_ends(shape, wrap)
 
 
 def slice_shape(dimensions: Sequence[int], count: int) -> tuple[int, ...]:

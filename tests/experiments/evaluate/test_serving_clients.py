@@ -39,7 +39,7 @@ TABLE = Requests(np.array([0.0, 1.5, 2.0]), np.array([100, 200, 50]), np.array([
 
 
 def test_loads_are_tables_closed_loops_or_drawn():
-    fixed, drawn = Closed(4, 100, 7), Closed(4, 100, 7, spread=0.8, rounds=3)
+    fixed, drawn = Closed(4, 100, 7), Closed(4, 100, 7, spread=0.8, requests=12)
     assert [is_deterministic(load) for load in (TABLE, fixed, drawn, lambda _: TABLE)] == [
         True,
         True,

@@ -1,0 +1,166 @@
+"""Instances behind a router: what they may be, what is held, and which requests they take."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace as Of
+
+import numpy as np
+import pytest
+
+from experiments.evaluate import serving_fleets as module
+from experiments.evaluate.serving_clients import Closed
+from experiments.evaluate.serving_fleets import Instances, Neighbour, check_runs, held_ranks
+from experiments.evaluate.serving_instances import Encoder, deployment_of
+from experiments.evaluate.serving_scaling import Outage, Scaling
+from simulator.support.errors import ClusterError, LimitError, WorkloadError
+from simulator.support.limits import limits
+from topologies import load_cluster
+from traces.generate.inference import Adapters
+from traces.generate.model import load_model
+from traces.requests.table import Requests
+
+HGX = load_cluster("hgx-h100").model_copy(update={"nodes": 2})
+ONE = deployment_of("llama-3.1-8b", HGX, degrees=(2, 1, 1))
+TABLE = Requests(np.array([0.0, 1.5, 2.0]), np.array([100, 200, 50]), np.array([10, 20, 5]), "mine")
+RULES = Scaling(1, 8.0, start=30.0)
+
+
+def instances(**fields):
+    return Instances(deployment=fields.pop("deployment", ONE), **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"count": 0}, "0 instances: at least 1"),
+        ({"router": "rand"}, "router"),
+        ({"decode": ONE}, "0 instances that decode: at least 1"),
+        ({"kv_transfer": "halfway"}, "kv_transfer"),
+        ({"kv_transfer": "layerwise"}, "give --decode"),
+        ({"scaling": RULES._replace(least=0)}, "autoscaling from 0 instances: there are 1"),
+        ({"scaling": RULES._replace(least=2)}, "autoscaling from 2 instances"),
+        ({"scaling": RULES._replace(requests=0.0)}, "positive numbers"),
+        ({"scaling": RULES._replace(every=math.inf)}, "positive numbers"),
+        ({"scaling": RULES._replace(start=-1.0)}, "positive numbers"),
+        ({"scaling": RULES, "outages": (Outage(0, 1.0, 2.0),)}, "neither a pool"),
+        ({"scaling": RULES, "decode": ONE, "decode_count": 1}, "neither a pool"),
+        ({"outages": (Outage(1, 1.0, 2.0),)}, "instance 2 goes down, but there are only 1"),
+        ({"outages": (Outage(-1, 1.0, 2.0),)}, "instance 0 goes down"),
+        ({"outages": (Outage(0, 2.0, 2.0),)}, "the times must ascend"),
+        ({"outages": (Outage(0, 1.0, 3.0), Outage(0, 2.0, 4.0))}, "the times must ascend"),
+        ({"outages": (Outage(0, -1.0, 3.0),)}, "the times must ascend"),
+        ({"outages": (Outage(0, 0.0, math.inf),)}, "all instances go down for good"),
+        ({"outages": (Outage(0, 0.0, 1.0),), "decode": ONE, "decode_count": 1}, "leave out --down"),
+    ],
+)
+def test_what_instances_cannot_be_is_refused(fields, said):
+    with pytest.raises(WorkloadError, match=said):
+        instances(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"count": 1},
+        {"decode": ONE, "decode_count": 1, "kv_transfer": "layerwise"},
+        {"scaling": RULES._replace(start=0.0)},
+        {"count": 2, "scaling": RULES._replace(least=2)},
+        {"outages": (Outage(0, 0.0, 1.0), Outage(0, 1.0, 2.0))},
+        {"count": 2, "outages": (Outage(0, 0.0, math.inf), Outage(1, 0.0, 5.0))},
+        {"count": 2, "outages": (Outage(0, 0.0, math.inf),)},
+    ],
+)
+def test_what_they_can_be_is_not(fields):
+    assert instances(**fields).count == fields.get("count", 1)
+
+
+def test_ranks_are_those_of_both_pools_and_of_encoders_and_models_beside_fit_too():
+    encoder = Encoder(model=load_model("vit-l-16"), images=1, patches=16, accelerators=3)
+    four = deployment_of("llama-3.1-8b", HGX, degrees=(4, 1, 1))
+    both = instances(deployment=replace(ONE, encoder=encoder), count=3, decode=four, decode_count=2)
+    assert (both.ranks, both.encoders) == (3 * 2 + 2 * 4 + 3, 3)
+    assert (instances(count=3).ranks, instances().encoders) == (6, 0)
+    beside = tuple(Neighbour(instances(count=count), TABLE) for count in (3, 4))
+    whole = instances(count=1, beside=beside)
+    assert [fleet.count for fleet in whole.fleets] == [1, 3, 4]
+    with pytest.raises(ClusterError, match="has 16 accelerators, but the models need 18"):
+        instances(count=2, beside=beside)
+    assert whole.tokens_of(TABLE) == 3 * 35
+    runs = [Of(held=2.0), Of(held=3.0)]
+    assert held_ranks(instances(count=4), runs) == 8
+    scaled = instances(deployment=replace(ONE, encoder=encoder), count=4, scaling=RULES)
+    assert held_ranks(scaled, runs) == 2.5 * 2 + 3
+
+
+def test_loads_are_the_same_for_every_seed_unless_lengths_or_adapters_are_drawn():
+    slots = replace(ONE, adapters=Adapters(count=4, rank=8, slots=2))
+    whole = replace(ONE, adapters=Adapters(count=4, rank=8))
+    named = replace(TABLE, adapter=np.array([0, 1, -1]))
+    assert instances().is_deterministic(TABLE)
+    assert instances(deployment=whole).is_deterministic(TABLE)
+    assert not instances(deployment=slots).is_deterministic(TABLE)
+    assert instances(deployment=slots).is_deterministic(named)
+    assert not instances().is_deterministic(Closed(1, 8, 8, spread=0.8))
+    beside = (Neighbour(instances(deployment=slots), TABLE),)
+    assert not instances(beside=beside).is_deterministic(TABLE)
+    assert instances(beside=(Neighbour(instances(), TABLE),)).is_deterministic(TABLE)
+
+
+def columns(**fields):
+    usual = {
+        "arrival": np.zeros(3), "prompt": np.ones(3, int), "output": np.ones(3, int),
+        "session": np.full(3, -1),
+    }  # fmt: skip
+    return module.Columns(**{**usual, **fields})
+
+
+def test_requests_have_what_their_router_and_policy_go_by():
+    urgent = columns(priority=np.array([2, 1, 0]))
+    assert module._columns(instances(), urgent, 0).priority is None
+    by_priority = instances(by_priority=True)
+    assert module._columns(by_priority, urgent, 0).priority is urgent.priority
+    with pytest.raises(WorkloadError, match="no priorities"):
+        module._columns(by_priority, columns(), 0)
+    with pytest.raises(WorkloadError, match="no sessions"):
+        module._columns(instances(router="session"), columns(), 0)
+    some = columns(session=np.array([-1, 0, -1]))
+    assert module._columns(instances(router="session"), some, 0).session is some.session
+
+
+def test_adapters_that_requests_do_not_name_are_drawn_by_the_seed():
+    slots = instances(deployment=replace(ONE, adapters=Adapters(count=4, rank=8, slots=2)))
+    many = columns(arrival=np.zeros(400), prompt=np.ones(400, int), output=np.ones(400, int))
+    drawn = [module._columns(slots, many, seed).adapter for seed in (0, 0, 1)]
+    assert (drawn[0] == drawn[1]).all()
+    assert (drawn[0] != drawn[2]).any()
+    assert set(drawn[0]) == {0, 1, 2, 3}
+    expected = np.random.default_rng((0, 1)).integers(0, 4, 400)
+    assert (drawn[0] == expected).all()
+    named = columns(adapter=np.array([3, -1, 0]))
+    assert module._columns(slots, named, 0).adapter is named.adapter
+    with pytest.raises(WorkloadError, match="ask for 5 adapters, but there are 4"):
+        module._columns(slots, columns(adapter=np.array([4, 0, 0])), 0)
+    assert module._columns(instances(), columns(), 0).adapter is None
+
+
+@pytest.mark.parametrize(
+    ("count", "requests", "is_refused"),
+    [(64, 3, False), (65, 3, True), (65, 65, False), (66, 65, True)],
+)
+def test_most_instances_serve_some_request(count, requests, is_refused):
+    cluster = HGX.model_copy(update={"nodes": 40})
+    made = Instances(deployment=replace(ONE, cluster=cluster), count=count)
+    load = columns(prompt=np.ones(requests, int), output=np.ones(requests, int))
+    if is_refused:
+        with pytest.raises(WorkloadError, match=f"{count} instances for {requests} requests"):
+            module._check_size(made, load)
+    else:
+        module._check_size(made, load)
+
+
+def test_runs_cost_steps_of_the_limit_on_work():
+    most = limits().work
+    runs = int(most // (200_000 + 1000))
+    check_runs(1000, runs)
+    with pytest.raises(LimitError, match="runs of 1000 tokens"):
+        check_runs(1000, runs + 1)

@@ -131,6 +131,20 @@ def test_alone_like_steps_take_the_same_however_many_are_taken_at_a_time(most, m
     assert alone(written, 0.0, network).time == pytest.approx(6 * (1e-6 + 2.5e5 / 1e9))
 
 
+@pytest.mark.parametrize("are_alike", [True, False])
+def test_only_like_transfers_are_simulated_in_steps_of_their_own_beyond_the_usual_number(
+    are_alike, monkeypatch
+):
+    """24 of a ring of four: eight at most, or 64 where all of a step are alike."""
+    monkeypatch.setattr(program, "MOST", 8)
+    monkeypatch.setattr(program, "MOST_ALIKE", 64)
+    network = full_network(4)
+    if not are_alike:
+        network = replace(network, latency=network.latency * np.arange(1, 1 + len(network)))
+    written = write(Plan(ring.all_reduce(4)), np.arange(4, dtype=np.int32), 1e6, network)
+    assert written.transfers == 24 if are_alike else written.transfers <= 8
+
+
 def test_too_wide_a_step_ends_for_all_at_once():
     n = 70  # 4,830 transfers
     plan = Plan(direct.all_to_all(n))

@@ -1,7 +1,7 @@
 """Write ``docs/floor-plan.md``, the map of the code: ``python docs/floor_plan.py``.
 
-A room is a package; the page has the first paragraph of its docstring, and that of each module at
-the top of one of the five packages. The text around the tables is written here.
+The page has the first paragraph of the docstring of each package, and of each module at the top
+of one of the five. The text around the tables is written here.
 """
 
 import ast
@@ -39,15 +39,17 @@ Numbers that are data stand in files, each with its source:
 | file or folder | what |
 |---|---|
 | `simulator/accelerators.yaml` | accelerators: peaks, memory, bandwidth, and how they are spelt |
-| `topologies/catalog/` | clusters of the catalogue: bandwidths, efficiencies, latencies |
+| `topologies/catalog/` | clusters of the catalogue: bandwidths, efficiencies, latencies of a hop |
 | `topologies/prices.yaml` | usual prices and power of parts |
 | `simulator/serving/engines.yaml` | defaults and constants of serving engines |
 | `traces/models/` | model cards |
 | `traces/core/comm_kernels.yaml` | kernels that communicate, by their names |
-| `traces/generate/kernel_times/data/` | tables of measured kernels |
-| `collectives/libraries/nccl_constants.py` | constants of NCCL by version and generation |
+| `traces/generate/kernel_times/data/`, `traces/generate/kernel_times/shapes.py` | tables of measured kernels; the roofline of kernels without a table |
+| `traces/generate/framework.py` | host times and overlap of frameworks |
+| `collectives/libraries/nccl_constants.py` | constants of NCCL by version and generation: what its protocols add to a hop |
 | `traces/live/`, `traces/samples/` | recordings, and steps measured on other networks |
-| `experiments/priors/`, `experiments/validation/` | errors where they were measured; published what-ifs |
+| `experiments/priors/`, `experiments/validation/` | measured errors; published what-ifs |
+| `simulator/support/limits.py` | limits on files and memory |
 | `experiments/studies/samples/` | studies that ship |
 | `benchmarks/` | published measurements that `make validate` compares with |
 """  # noqa: E501
@@ -61,7 +63,7 @@ def floor_plan() -> str:
 def section(package: str) -> str:
     """Return the heading and the table of one of the five packages."""
     rows = "".join(f"| `{name}` | {text} |\n" for name, text in rooms(ROOT / package))
-    return f"\n## {package}\n\n{summary(ROOT / package)}\n\n| room | what |\n|---|---|\n{rows}"
+    return f"\n## {package}\n\n{summary(ROOT / package)}\n\n| package or module | what |\n|---|---|\n{rows}"
 
 
 def rooms(package: Path) -> Iterator[tuple[str, str]]:

@@ -1,1 +1,1 @@
-"""Costs of collectives and slow-down of kernels, by the model or by the trace."""
+"""Costs of calls, slow-down of kernels, steps without a profiler's stalls or at a percentile."""

@@ -1,1 +1,1 @@
-"""Evaluation of many scenarios: design points, processes, and runs of serving."""
+"""Many scenarios in parallel; deployments that serve: SLO, clients, routers, scaling, caches."""

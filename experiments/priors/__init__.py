@@ -1,1 +1,1 @@
-"""Priors: tables of errors that machines, kernels and steps of a kind had; doubts of an answer."""
+"""Tables of measured errors by kind of machine, kernel and step; reasons to doubt an answer."""

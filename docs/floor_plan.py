@@ -63,7 +63,7 @@ def floor_plan() -> str:
 def section(package: str) -> str:
     """Return the heading and the table of one of the five packages."""
     rows = "".join(f"| `{name}` | {text} |\n" for name, text in rooms(ROOT / package))
-    return f"\n## {package}\n\n{summary(ROOT / package)}\n\n| package or module | what |\n|---|---|\n{rows}"
+    return f"\n## {package}\n\n{summary(ROOT / package)}\n\n| name | what |\n|---|---|\n{rows}"
 
 
 def rooms(package: Path) -> Iterator[tuple[str, str]]:

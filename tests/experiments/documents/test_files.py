@@ -138,6 +138,7 @@ def test_calls_of_a_hang_are_tabulated_by_relevance():
     by_number = {row.cells[2]: row.cells for row in table.rows}
     assert by_number["2"][4:] == ("1 s", "0", "2", "")
     assert by_number["6"][-2:] == ("none", "3")
+    assert table.most == 10
     assert document.facts["dumps"] == "0 of 4 ranks; no dump of 1-3"
     assert document.facts["under way"].startswith("6 calls, 3 of them")
     known = hanging(*calls[:2], culprits=(2,))

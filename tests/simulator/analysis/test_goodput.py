@@ -11,31 +11,47 @@ TIMES = st.floats(1.0, 1e5)
 
 
 def simulated(failures, segments, seed):
-    """The productive share of a run of so many segments, failure by failure."""
+    """The shares of a run of so many segments, failure by failure."""
     chance = np.random.default_rng(seed)
-    time = 0.0
+    time = redone = restarts = 0.0
     for _ in range(segments):
         while True:
             fails_after = chance.exponential(failures.mtbf)
             if fails_after >= failures.every + failures.checkpoint:
                 break
-            time += fails_after
+            redone += fails_after
             while (again := chance.exponential(failures.mtbf)) < failures.restart:
-                time += again
-            time += failures.restart
+                restarts += again
+            restarts += failures.restart
         time += failures.every + failures.checkpoint
-    return segments * failures.every / time
+    whole = time + redone + restarts
+    kept = segments * np.array([failures.every, failures.checkpoint])
+    return *(kept / whole), redone / whole, restarts / whole
 
 
 @pytest.mark.parametrize(
     ("mtbf", "checkpoint", "restart", "every"),
     [(3600, 60, 300, 600), (600, 30, 120, 300), (100, 10, 50, 40)],
 )
-def test_the_productive_share_is_that_of_a_run_failure_by_failure(mtbf, checkpoint, restart, every):
+def test_the_shares_are_those_of_a_run_failure_by_failure(mtbf, checkpoint, restart, every):
     failures = Failures(mtbf=mtbf, checkpoint=checkpoint, restart=restart, every=every)
-    shares = [simulated(failures, 1500, seed) for seed in range(5)]
-    error = 4 * np.std(shares) / np.sqrt(len(shares))
-    assert goodput(failures).productive == pytest.approx(np.mean(shares), abs=error)
+    shares = np.array([simulated(failures, 1500, seed) for seed in range(5)])
+    error = 4 * shares.std(axis=0) / np.sqrt(len(shares))
+    found = goodput(failures)
+    closed = found.productive, found.checkpoints, found.redone, found.restarts
+    assert (np.abs(closed - shares.mean(axis=0)) <= error).all()
+    assert found.every == every
+
+
+@given(TIMES, st.floats(1e-3, 1e4))
+def test_the_best_interval_is_where_the_derivative_of_the_productive_share_is_zero(
+    mtbf, checkpoint
+):
+    failures = Failures(mtbf=mtbf, checkpoint=checkpoint, restart=1.0)
+    part = best_interval(failures) / mtbf
+    assert 0 < part <= 1
+    assert (1 - part) * np.exp(part) == pytest.approx(np.exp(-checkpoint / mtbf), abs=1e-12)
+    assert goodput(failures).every == best_interval(failures)
 
 
 @given(TIMES, TIMES, TIMES, TIMES)

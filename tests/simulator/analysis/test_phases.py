@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.measured_steps import as_measured
+from helpers.tries import tries
 from simulator.analysis.phases import WHOLE, Phase, ServingLatency, moment, serving_latency
 from simulator.builder import WorkloadBuilder
 from simulator.timeline import Measured, measured
@@ -101,3 +103,60 @@ def test_a_pass_is_over_when_its_device_is_and_a_generated_one_is_the_whole_step
     launched = Phase("decode", 0, "thread 1", 0.0, 1.0, stream="stream 7", done=6.0)
     assert serving_latency(run, [launched]) == ServingLatency(None, 6.0)
     assert serving_latency(run, [Phase("prefill", 0, WHOLE, 0.0, 0.0)]) == ServingLatency(6.0, None)
+
+
+NAMES = ("prefill", "decode", "mixed")
+
+
+def latency_of(phases):
+    """TTFT and TPOT of one rank's ranges by their definition; None where there is none."""
+    outer = [
+        one
+        for number, one in enumerate(phases)
+        if not any(
+            other.name == one.name
+            and other.start <= one.start
+            and one.end <= other.end
+            and ((other.start, other.end) != (one.start, one.end) or at < number)
+            for at, other in enumerate(phases)
+            if at != number
+        )
+    ]
+    decodes = sorted((one for one in outer if one.name == "decode"), key=lambda one: one.start)
+    until = decodes[0].start if decodes else np.inf
+    before = [one for one in outer if one.name != "decode" and one.start < until]
+    before.sort(key=lambda one: one.start)
+    passes = decodes or [one for one in before if one.name == "mixed"]
+    ttft = tpot = None
+    if before:
+        ttft = before[-1].end - before[0].start
+    if passes:
+        begin = before[-1].end if before and decodes else passes[0].start
+        tpot = (passes[-1].end - begin) / len(passes)
+    return ttft, tpot
+
+
+@tries(200)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(NAMES), st.integers(0, 1), st.integers(0, 20), st.integers(1, 6)),
+        max_size=7,
+        unique_by=lambda row: (row[1], row[2]),
+    )
+)
+def test_latencies_are_those_of_the_slowest_rank_by_their_definition(rows):
+    run = as_measured([(What.HOST, rank, "h", 0.0, 99.0, -1) for rank in range(2)])
+    phases = [
+        Phase(name, rank, "HOST", float(start), float(start + long))
+        for name, rank, start, long in rows
+    ]
+    found = serving_latency(run, phases)
+    of_ranks = [latency_of([p for p in phases if p.rank == rank]) for rank in range(2)]
+    wanted = [
+        max((v for v in column if v is not None), default=None)
+        for column in zip(*of_ranks, strict=True)
+    ]
+    if not phases:
+        assert found is None
+        return
+    assert [found.ttft, found.tpot] == [v if v is None else pytest.approx(v) for v in wanted]

@@ -16,6 +16,7 @@ from helpers.measured_steps import as_measured
 from helpers.tries import tries
 from simulator.analysis import metrics as of
 from simulator.analysis.attribution import REST, USES, account
+from simulator.analysis.difference import compared
 from simulator.timeline import measured
 from simulator.workload import DATA_LOADER, IN_PART, STEP_BEFORE, UNEXPLAINED_HOST, Edges, What
 
@@ -304,3 +305,41 @@ def test_each_second_counts_for_the_first_use_and_its_ops_in_equal_parts(seed):
     ranks = max(1, len(workload.ranks))
     totals = {use: column.sum() / ranks for use, column in (wanted | rest).items()}
     assert found.totals() == pytest.approx(totals)
+
+
+def by_class(run, found):
+    """Number, mean time and part of the step of each name in each use, op by op."""
+    workload, totals, ranks = run.workload, {}, max(1, len(run.workload.ranks))
+    for use in USES:
+        for op in range(len(workload)):
+            if np.isnan(found.lasted[use][op]):
+                continue
+            name = workload.names[workload.name[op]]
+            if workload.call[op] >= 0 and use in ("communication", "waiting for ranks"):
+                view = workload.call_view(int(workload.call[op]))
+                name = f"{view.kind} {view.group}"
+            row = totals.setdefault((use, name), [0, 0.0, 0.0])
+            row[0] += 1
+            row[1] += found.lasted[use][op]
+            row[2] += found.of_op[use][op] / ranks
+    classes = {key: (count, lasted / count, adds) for key, (count, lasted, adds) in totals.items()}
+    rest = {(use, ""): (0, None, found.of_rank[use].sum() / ranks) for use in REST}
+    return classes | {key: row for key, row in rest.items() if row[-1]}
+
+
+@tries(100)
+@given(st.integers(0, 2**32 - 1))
+def test_two_runs_are_compared_name_by_name_and_the_largest_difference_comes_first(seed):
+    runs = drawn(seed), drawn(seed + 1)
+    found = [account(run) for run in runs]
+    plainly = [by_class(*pair) for pair in zip(runs, found, strict=True)]
+    rows = compared(*found)
+    assert {(row.what, row.name) for row in rows} == set(plainly[0]) | set(plainly[1])
+    for row in rows:
+        for side, of_run in zip((row.a, row.b), plainly, strict=True):
+            count, lasts, adds = of_run.get((row.what, row.name), (0, None, 0.0))
+            assert (side.count, side.adds_s) == (count, pytest.approx(adds))
+            assert side.lasts_s == (None if lasts is None else pytest.approx(lasts))
+        assert row.difference == row.b.adds_s - row.a.adds_s
+    keys = [(-abs(row.difference), row.what, row.name) for row in rows]
+    assert keys == sorted(keys)

@@ -1,16 +1,25 @@
 """The critical path tiles the time from 0 to the makespan."""
 
+import random
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers.strategies import ENGINES, cases, plan, ring_network, with_software
 from helpers.tries import tries
-from simulator.analysis.critical_path import critical_path, path_by_group, path_by_what
+from simulator.analysis.critical_path import (
+    critical_path,
+    path_by_group,
+    path_by_what,
+    pinned_parts,
+)
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
-from simulator.workload import What
+from simulator.workload import DATA_LOADER, LAUNCH_DELAY, UNEXPLAINED_HOST, What
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 
@@ -112,3 +121,100 @@ def test_of_a_call_it_goes_on_with_the_member_that_came_last(engine):
     timeline = simulate(builder.build(), ring_network(2), with_software, engine=engine)
     path = [(segment.what, segment.op) for segment in critical_path(timeline)]
     assert path == [("compute", ops[1][0]), ("communication", ops[0][1]), ("compute", ops[0][2])]
+
+
+SPECIAL = {DATA_LOADER: What.HOST, UNEXPLAINED_HOST: What.HOST, LAUNCH_DELAY: What.COPY}
+
+
+def renamed(workload, seed):
+    """Call some host ops and copies what readers call those of which nothing is seen."""
+    chance, names = random.Random(seed), (*workload.names, *SPECIAL)
+    name = workload.name.copy()
+    for op in range(len(workload)):
+        other = chance.choice(list(SPECIAL))
+        if workload.what[op] == SPECIAL[other] and chance.random() < 0.6:
+            name[op] = names.index(other)
+    return replace(workload, names=names, name=name)
+
+
+def use_before(workload, op, before):
+    """Return what the time is between an op and the one that released it."""
+    name = workload.names[workload.name[op]]
+    if before < 0:
+        return DATA_LOADER if name == DATA_LOADER else "not ready"
+    if workload.what[before] == What.HOST:
+        return "launch"
+    return LAUNCH_DELAY if workload.names[workload.name[before]] == LAUNCH_DELAY else "gap"
+
+
+def own_use(workload, op):
+    name = workload.names[workload.name[op]]
+    if workload.what[op] == What.HOST and name in SPECIAL:
+        return name
+    words = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
+    return words.get(What(workload.what[op]), "drain")
+
+
+def followed(timeline):
+    """Go back from the last op to what released it, one by one."""
+    workload, op, path = timeline.workload, int(np.argmax(timeline.end)), []
+    while op >= 0:
+        call, left, end = int(workload.call[op]), op, timeline.end[op]
+        if workload.unawaited[op] and timeline.start[op] >= timeline.call_end[call]:
+            call = -1
+        begun = over = end
+        if call >= 0:
+            op = int(timeline.call_released_by[call])
+            begun, over = timeline.call_start[call], timeline.call_end[call]
+        before = int(timeline.released_by[op])
+        times = [timeline.end[before] if before >= 0 else 0.0, timeline.start[op], begun, over, end]
+        uses = [
+            (use_before(workload, op, before), op),
+            ("absent ranks" if call >= 0 else own_use(workload, left), op),
+            ("communication", left),
+            ("drain", left),
+        ]
+        path = [
+            (float(first), float(last), *use)
+            for first, last, use in zip(times, times[1:], uses, strict=False)
+            if last > first
+        ] + path
+        op = before
+    return path
+
+
+@every_engine
+@tries(100)
+@given(case=cases(items=14), seed=st.integers(0, 2**32 - 1))
+def test_the_path_is_what_is_met_going_back_from_the_last_op(engine, case, seed):
+    workload, network = case
+    timeline = simulate(renamed(workload, seed), network, with_software, engine=engine)
+    path = critical_path(timeline)
+    wanted = followed(timeline)
+    assert [(one.start, one.end, one.what, one.op) for one in path] == wanted
+    seconds = {}
+    for start, end, what, _ in wanted:
+        seconds[what] = seconds.get(what, 0.0) + end - start
+    assert path.seconds_by_use() == pytest.approx(seconds)
+    assert [one.duration for one in path] == [end - start for start, end, _, _ in wanted]
+    by_what, by_group = dict.fromkeys((*network.resources, "software"), 0.0), {}
+    pinned = {
+        what: time for what, time in seconds.items() if what not in ("host", "compute", "launch")
+    }
+    pinned.pop("communication", None)
+    for start, end, what, op in wanted:
+        if what == "communication":
+            call = int(workload.call[op])
+            view, spent = workload.call_view(call), timeline.call_spent[call]
+            key = f"{view.kind} {view.group}"
+            by_group[key] = by_group.get(key, 0.0) + end - start
+            for name, part in zip(by_what, spent / (spent.sum() or 1.0), strict=True):
+                by_what[name] += part * (end - start)
+    assert path_by_group(timeline, path) == pytest.approx(by_group)
+    whole = {what: time for what, time in seconds.items() if what != "communication"}
+    parts = {name: time for name, time in by_what.items() if time}
+    assert path_by_what(timeline, path) == pytest.approx(whole | parts)
+    pinned = pinned | {"software": by_what["software"]}
+    found = pinned_parts(timeline, path)
+    assert found == pytest.approx({what: time for what, time in pinned.items() if time > 0})
+    assert list(found.values()) == sorted(found.values(), reverse=True)

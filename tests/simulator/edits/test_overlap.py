@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.strategies import cases, plan, ring_network
+from helpers.strategies import SCHEDULES, cases, plan, ring_network
+from helpers.tries import tries
 from simulator.analysis.metrics import length, union
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
@@ -107,3 +108,45 @@ def test_what_stands_in_for_a_call_has_no_work():
     full = with_full_overlap(builder.build())
     np.testing.assert_array_equal(full.flops, [2.0, np.nan, np.nan])
     np.testing.assert_array_equal(full.traffic, [3.0, np.nan, np.nan])
+
+
+COLLECTIVES = tuple(kind for kind in SCHEDULES if kind != "send_receive")
+
+
+@tries(100)
+@given(cases(kinds=COLLECTIVES, items=14))
+def test_of_full_overlap_every_start_is_that_of_a_loop_over_ops(case):
+    """An op behind a call waits for what is before the call; a call, for calls and what it needs.
+
+    Ops are in an order in which none comes before what it waits for.
+    """
+    workload, network = case
+    timeline = simulate(with_full_overlap(workload), network, plan, engine="analytic")
+    took = timeline.call_end - timeline.call_start
+    is_call, edges = workload.call >= 0, workload.edges
+    passed, start, end, members = {}, {}, {}, {}
+    for op in range(len(workload)):
+        before = [
+            (int(source), float(lag))
+            for source, target, lag in zip(edges.source, edges.target, edges.lag, strict=True)
+            if target == op
+        ]
+        waits = [float(workload.ready[op])]
+        waits += [end[one] + lag for one, lag in before if not is_call[one]]
+        for one, lag in before:
+            if is_call[one]:
+                waits.append(passed[one] + (0.0 if is_call[op] else lag))
+        passed[op] = start[op] = max(waits)
+        if not is_call[op]:
+            end[op] = start[op] + float(workload.duration[op])
+            continue
+        start[op] = max([passed[op], *(end[one] + lag for one, lag in before if is_call[one])])
+        call = int(workload.call[op])
+        members.setdefault(call, []).append(op)
+        if len(members[call]) == workload.members[call]:
+            begun = max(start[one] for one in members[call]) + float(workload.calls.late[call])
+            for one in members[call]:
+                end[one] = begun + float(took[call]) + float(workload.duration[one])
+    found = timeline.start[: len(workload)]
+    assert found == pytest.approx([start[op] for op in range(len(workload))], abs=1e-15)
+    assert timeline.makespan == pytest.approx(max(end.values()), abs=1e-15)

@@ -258,7 +258,7 @@ def test_as_many_requests_are_served_as_were_asked_for(fields, count, said):
     ("model", "dcp"), [("deepseek-v3-671b", 8), ("deepseek-v3-671b", 2), ("qwen3-235b-a22b", 2)]
 )
 def test_ranks_that_share_a_context_hold_as_many_times_as_many_tokens(model, dcp):
-    """vLLM's examples (docs/serving/context_parallel_deployment.md): 8 copies of a latent cache, 2
+    """vLLM's examples (page on context parallel deployment): 8 copies of a latent cache, 2
     of 4 heads on 8 ranks. A block of each rank is a part of one of the scheduler's."""
     plan = serving_plan(model=model, tp=8, ep=8, weights="fp8", rate="1/s", experts="fp8_block")
     alone, shared = (

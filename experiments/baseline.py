@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from typing_extensions import TypedDict
 
@@ -40,7 +40,7 @@ from experiments.priors.placement import (
     other_hosts,
 )
 from experiments.priors.steps import KernelPrior, StepPrior, kernel_prior, step_prior
-from experiments.provenance import Head, jsonable
+from experiments.provenance import Head
 from experiments.scenario.resources import check_resources
 from experiments.scenario.scenario import EngineCheck, Scenario, engine_check
 from experiments.settings import Settings as Settings
@@ -281,11 +281,6 @@ class Baseline:
             "assumptions": list(self.assumptions),
             "changed_step_s": self.timeline.makespan if self.notes else None,
         }
-
-    def record(self) -> dict[str, Any]:
-        """Return the same as JSON types."""
-        record: dict[str, Any] = jsonable(self.answer())
-        return record
 
 
 class WhatIfNote(TypedDict):

@@ -101,22 +101,6 @@ class UseDifference(TypedDict):
     difference_s: float
 
 
-class DiffAnswer(Head):
-    """Two steps compared: ``uses`` and ``parts`` of a run add up to the difference of its steps.
-
-    ``what_ifs`` change A, each on its own; ``together`` is A with all of them, null without a
-    cluster, or if there are none.
-    """
-
-    a: SideAnswer
-    b: SideAnswer
-    notes: list[str]
-    uses: list[UseDifference]
-    parts: list[DiffPart]
-    what_ifs: list[ChangeOfA]
-    together: ChangeOfA | None
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Side:
     """One of the two steps: ``base`` is None without a cluster, ``measured`` if it was not."""
@@ -137,8 +121,9 @@ class Side:
         """What of the trace could be used."""
         return self.loaded.coverage
 
-    def answer(self) -> SideAnswer:
-        """Return the step for JSON."""
+    @property
+    def record(self) -> SideAnswer:
+        """The step, for JSON."""
         base = self.base
         error = base.error if base is not None else None
         return {
@@ -156,11 +141,18 @@ class Side:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DiffReport(Report):
-    """Two steps compared; ``parts`` has the largest differences first."""
+    """Two steps compared: ``uses`` and ``parts`` of a run add up to the difference of its steps.
+
+    ``parts`` has the largest differences first. ``what_ifs`` change A, each on its own;
+    ``together`` is A with all of them, null without a cluster, or if there are none.
+    """
 
     schema: ClassVar[str] = "twofold/diff/1"
     listed: ClassVar = DiffPart, "parts"
     document = documents.diff
+    answered: ClassVar = (
+        "a=a.record b=b.record notes uses=differences parts what_ifs=changes together"
+    )
 
     a: Side
     b: Side
@@ -197,20 +189,15 @@ class DiffReport(Report):
             row["difference_s"] += part.difference_s
         return sorted(differences.values(), key=lambda row: -abs(row["difference_s"]))
 
-    def answer(self) -> "DiffAnswer":
-        """Return the JSON answer."""
+    @property
+    def differences(self) -> list[UseDifference]:
+        """Differences of all runs by use of time."""
+        return [row for run in self.runs for row in self.uses(run)]
+
+    def headed(self) -> Head:
+        """Return the head of the answer."""
         base = self.a.base
-        head = self.head() if base is None else self.head(base.recorded.cluster, base.settings)
-        return {
-            **head,
-            "a": self.a.answer(),
-            "b": self.b.answer(),
-            "notes": list(self.notes),
-            "uses": [row for run in self.runs for row in self.uses(run)],
-            "parts": list(self.parts),
-            "what_ifs": list(self.changes),
-            "together": self.together,
-        }
+        return self.head() if base is None else self.head(base.recorded.cluster, base.settings)
 
 
 @question("diff")

@@ -336,7 +336,7 @@ def study(  # noqa: PLR0913 - two files, and who is to do the work and hear of i
         store = None if folder is None else stack.enter_context(open_store(folder, written, note))
         if store is not None:
             store.write_origin(declared.folder)
-        if store is not None and store.write_inputs(_inputs_of(declared, bases)):
+        if store is not None and store.write_inputs(_inputs_of(declared)):
             note(f"{folder}: an input of the study changed: its points are computed anew")
         answers_cache = _cache(stack, note) if cache else None
         run = stack.enter_context(executor(bases))
@@ -489,9 +489,8 @@ def _files(declared: Declaration) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     return traces, tuple(dict.fromkeys((*declared_file, *plans, *named, *paths)))
 
 
-def _inputs_of(declared: Declaration, bases: Sequence[Base]) -> dict[str, Any]:
+def _inputs_of(declared: Declaration) -> dict[str, Any]:
     """Return the hashes of a study's inputs: names of files without the folders above them."""
-    del bases
     traces, files = _files(declared)
     folder = Path(os.path.abspath(declared.folder))  # noqa: PTH100 - links are kept
     read = Inputs(traces, tuple(path for path in files if path != Path(declared.source))).hashed()

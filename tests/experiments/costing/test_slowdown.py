@@ -13,6 +13,7 @@ from experiments.costing.slowdown import measured, recorded_steps, slope_of_text
 from experiments.intervals.scatter import scatter_half_widths, spread
 from experiments.points.sweep import curve, sweep
 from experiments.points.utility import utility
+from experiments.provenance import jsonable
 from experiments.questions.explain import explain
 from experiments.scenario.change import changed
 from experiments.scenario.language import parse_change
@@ -129,7 +130,12 @@ def test_every_question_is_asked_of_kernels_that_slow_down(folder: Path) -> None
     assert report.utilities[0].step_s == pytest.approx(better, rel=2e-3)
     points = sweep(folder, CLUSTER, "scale_out.bandwidth", factors=(2.0,), settings=asked).points
     assert points[0].step_s == pytest.approx(better, rel=2e-3)
-    assert base.record()["slow_down"] == {"slope": 0.3, "low": 0.3, "high": 0.3, "compared": 0}
+    assert jsonable(base.answer()["slow_down"]) == {
+        "slope": 0.3,
+        "low": 0.3,
+        "high": 0.3,
+        "compared": 0,
+    }
 
 
 def test_off_by_default_and_then_nothing_changes(folder: Path) -> None:

@@ -11,6 +11,7 @@ from experiments.points.compare import compare
 from experiments.points.sweep import sweep
 from experiments.points.utility import utility
 from experiments.points.what_if import what_ifs
+from experiments.provenance import jsonable
 from experiments.questions.explain import explain, replay
 from experiments.scenario.change import changed
 from experiments.scenario.language import parse_change
@@ -283,7 +284,7 @@ def test_a_changed_step_is_what_questions_are_asked_of(job):
     assert base.timeline.makespan == truth.points[0].step_s
     assert base.replayed_step == truth.base.timeline.makespan
     assert base.error == truth.base.error
-    record = base.record()
+    record = jsonable(base.answer())
     assert record["changed_step_s"] == base.timeline.makespan
     assert record["simulated_step_s"] == base.replayed_step
     assert [one["change"] for one in record["what_ifs"]] == list(settings.what_ifs)
@@ -294,7 +295,7 @@ def test_a_changed_step_is_what_questions_are_asked_of(job):
     swept = sweep(job, CLUSTER, "compute", factors=[1], settings=settings)
     assert swept.points[0].step_s == base.timeline.makespan
     assert {row.error_pct for row in replay(job, CLUSTER, settings=settings).ranks} == {None}
-    assert truth.base.record()["changed_step_s"] is None
+    assert truth.base.answer()["changed_step_s"] is None
 
 
 def test_a_changed_step_is_compared_on_every_cluster(job):

@@ -604,7 +604,7 @@ def _check_copies(workload: Workload) -> None:
         raise WorkloadError(f"the copies are not those of a job of {job}")
     strangers = np.setdiff1d(workload.rank, copies.stand_in)
     if len(strangers):
-        raise WorkloadError(f"rank {strangers[0]} is in the workload, and stands for no rank")
+        raise WorkloadError(f"rank {strangers[0]} is in the workload, but represents no rank")
 
 
 def find_cycle(offset: Longs, target: Ints) -> list[int]:

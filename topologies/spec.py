@@ -195,9 +195,7 @@ def routed(
     """
     name, _, seed = policy.partition(":")
     if count_of(seed or "0") is None:
-        raise TopologyError(
-            f"{policy!r}: the seed behind the colon is not a number: write {name}:1"
-        )
+        raise TopologyError(f"{policy!r}: the seed after the colon is not a number: write {name}:1")
     if seed and name in POLICIES and name not in HASHED:
         raise TopologyError(
             f"{policy!r}: only {' and '.join(HASHED)} take a seed, for their hash; "

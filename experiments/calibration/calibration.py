@@ -107,7 +107,7 @@ _ROUNDS = 50
 _SETTLED = 1e-7
 _FLOOR = 1e-3
 """Relative errors below this are rounding of timestamps, and are raised to it."""
-_ALIKE = "all calls are alike (one size, one kind of group)"
+_ALIKE = "all calls have one size and one kind of group"
 _LEAST_EFFECT = 0.005
 """Share of a step: if a fit changes a replay by less, the replay is no evidence about the fit."""
 _DRAWS = 200
@@ -227,8 +227,7 @@ def _unfittable(rows: FitRows) -> dict[str, str]:
             why_not[name] = _ALIKE
         elif not chosen and different == 1 and largest[column] < _ALMOST_ALL:
             return dict.fromkeys(
-                rows.names,
-                "all calls are alike (one size, one kind of group): no part is nearly all",
+                rows.names, "all calls have one size and one kind of group: no part is nearly all"
             )
         elif not _distinguishable(share[:, [*chosen, column]]):
             others = ", ".join(rows.names[other_column] for other_column in chosen)
@@ -440,8 +439,8 @@ def _why_none(steps: Iterable[RecordedStep]) -> str:
     if np.isnan(sizes).all():
         return "no collective's size is known"
     return (
-        "of no collective of known size it is seen how long it takes alone (that takes all members "
-        "of its group, or many calls alike)"
+        "no collective of known size shows how long it takes by itself (that needs all members of "
+        "its group, or many equal calls)"
     )
 
 

@@ -429,7 +429,7 @@ def _answer(report: "HangReport") -> tuple[str, str]:
             f"{missing} not made {_named(call)}, in which {_subject(call.joined)} "
             f"{_verb(call.joined, 'waits', 'wait')}.",
             f"{plural(len(waiting), 'rank')} {_verb(waiting, 'waits', 'wait')} for them, directly "
-            "or behind one another; the cause is on their hosts: look at their stacks.",
+            "or in a chain; the cause is on their hosts: look at their stacks.",
         )
     if job.circle:
         return (

@@ -376,7 +376,7 @@ def _share(plan: ServingPlan, model: str) -> Requests:
     for name, match in names.items():
         if match is None:
             raise WorkloadError(
-                f"{table.source}: requests ask for a model that nobody serves:"
+                f"{table.source}: requests ask for a model that is not served:"
                 f" {one_of(name, served)}"
             )
     mine = np.array([names[name] == model for name in table.models])

@@ -285,8 +285,8 @@ def _check_lengths(jobs: Sequence[PlacedJob], lengths: Sequence[float]) -> WhatI
         for number in (short, long)
     ]
     return WhatIfError(
-        f"{takes[0]} and {takes[1]}: beside a few steps of the one it takes more than"
-        f" {_MOST_STEPS:,} of the other, which are not simulated"
+        f"{takes[0]} and {takes[1]}: a few steps of the second last as long as more"
+        f" than {_MOST_STEPS:,} of the first, which are not simulated"
     )
 
 

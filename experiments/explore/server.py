@@ -153,7 +153,7 @@ class _Guarded:
             return f"refused: ask {HOST} by its name"
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin not in ("", *(f"http://{host}" for host in hosts)):
-            return "refused: asked by another page"
+            return "refused: the request is from another page"
         first = scope["path"].lstrip("/").partition("/")[0]
         if not secrets.compare_digest(first.encode(errors="replace"), self.token.encode()):
             return "refused: the address lacks its token; twofold printed it"

@@ -373,7 +373,7 @@ def _schedule_from_file(kind: str, ranks: int, algorithm: str | None) -> Planner
 
     schedule = load_schedule(Path(algorithm))
     if (schedule.kind, schedule.ranks) != (kind, ranks):
-        raise ScheduleError(f"{algorithm}: {schedule}, and {kind} of {ranks} ranks was asked for")
+        raise ScheduleError(f"{algorithm}: {schedule}, and {kind} of {ranks} ranks was requested")
     return lambda call, topology: Plan(schedule)
 
 

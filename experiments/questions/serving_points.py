@@ -289,11 +289,11 @@ def _rate(
 def _never(run: InstanceRun, slo: Slo) -> str:
     limits = {"TTFT": (slo.ttft, run.ttft), "TPOT": (slo.tpot, run.tpot)}
     missed = [
-        f"p99 {name} is {1e3 * tail:.4g} ms, {1e3 * limit:.4g} ms asked"
+        f"p99 {name} is {1e3 * tail:.4g} ms, and the limit {1e3 * limit:.4g} ms"
         for name, (limit, times) in limits.items()
         if limit is not None and (tail := over_requests(times, ATTAINED)) > limit
     ]
-    return f"the SLO is never met, even of requests that wait for nobody: {'; '.join(missed)}"
+    return f"the SLO is never met, even by requests that need not wait: {'; '.join(missed)}"
 
 
 def _at_load(instances: Instances, target: _Target, rate: float) -> RatePoint:

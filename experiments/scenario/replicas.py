@@ -154,7 +154,7 @@ def _assumed(
     """Return the assumptions about what was not recorded."""
     share = 1 / request.factor
     where = (
-        "replicas are outermost: copies are on nodes behind those recorded"
+        "replicas are outermost: copies are on the nodes after those recorded"
         if layout.block == layout.ranks
         else f"ranks keep the job's order: replicas lie within blocks of {layout.grown:,} ranks"
     )

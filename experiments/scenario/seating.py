@@ -120,7 +120,7 @@ def seated(
     if count > cluster.nodes:
         limit = f"{cluster.name} has {cluster.nodes} nodes of {slots}"
         if nodes is not None:
-            raise ClusterError(f"{nodes} nodes were asked for, and {limit}")
+            raise ClusterError(f"{nodes} nodes were requested, but {limit}")
         count = cluster.nodes
     _check_room(jobs, count, slots, cluster.name)
     seats = _PLACEMENTS[name](jobs, count, slots, seed)

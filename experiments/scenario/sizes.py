@@ -315,7 +315,7 @@ _ROUNDS = 64
 _ASSUMED_OF_STAGES = (
     "all stages have the same share of the layers, and layers are equally long",
     "activations that stages send are as large as those recorded",
-    "updates of weights, and calls among the ranks of a stage behind the last pass, are in"
+    "updates of weights, and calls among the ranks of a stage after the last pass, are in"
     " proportion to the layers of a stage",
 )
 

@@ -585,7 +585,7 @@ def _check_known(declaration: Declaration, wrong: Any) -> None:
                 raise wrong(
                     ("workloads", index, "trace"),
                     f"{name} needs the tokens of a step of {entry.called}, which a trace does not "
-                    "record: write tokens beside it",
+                    "record: give tokens in the same entry",
                 )
 
 

@@ -115,7 +115,7 @@ def tokens_per_s(jobs: Sequence[Job]) -> float:
         if job.tokens is None:
             raise StudyError(
                 f"tokens_per_s: {job.placed.site.workload} is a trace, which does not record "
-                "the tokens of its step: write tokens beside it"
+                "the tokens of its step: give tokens in the same entry"
             )
     return math.fsum(job.share * (job.tokens or 0) for job in jobs) / step_s(jobs)
 

@@ -107,7 +107,7 @@ def pipeline_of(workload: Workload, programs: Sequence[Program]) -> Pipeline:
     if len(stages) != 1 or seen != list(workload.ranks):
         raise WorkloadError(
             "its messages are not those of a pipeline without interleaving: each rank must exchange"
-            " them with the stage before and the stage behind only"
+            " them with the stages before and after its own only"
         )
     ranks = np.array(columns, dtype=np.int64).T
     stride = int(ranks[1, 0] - ranks[0, 0])

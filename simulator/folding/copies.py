@@ -66,7 +66,7 @@ def representatives_for_flow(
     """
     symmetry = costs.alike.symmetry
     if symmetry is None:
-        return all_ranks(workload, "no two parts of the network are alike")
+        return all_ranks(workload, "no two parts of the network are equal")
     try:
         job, _, like = _whole_job(workload, _copies_of(workload), seen)
         colours = refine(
@@ -283,7 +283,7 @@ def why_not_copies(workload: Workload, copies: Copies, costs: Costs) -> str:
 
 def _why_not(workload: Workload, copies: Copies, costs: Costs, symmetry: Symmetry | None) -> str:
     if symmetry is None:
-        return "no two parts of the network are alike"
+        return "no two parts of the network are equal"
     try:
         job, originals, _ = _whole_job(workload, copies)
         component = symmetry.component[copies.stand_in]
@@ -400,7 +400,7 @@ def _check_places(symmetry: Symmetry, stand_in: Longs, component: Longs) -> None
         rank = int(np.flatnonzero(wrong)[0])
         raise CannotFoldError(
             f"rank {rank} is placed differently in its node, or with other ranks, than rank"
-            f" {stand_in[rank]}, which stands for it"
+            f" {stand_in[rank]}, which represents it"
         )
 
 
@@ -413,7 +413,7 @@ def _check_colours(symmetry: Symmetry, colours: Colours, stand_in: Longs) -> Non
         rank = int(np.flatnonzero(colour != stand_in_colour)[0])
         raise CannotFoldError(
             f"the calls of rank {rank} put a different load on the network than those of rank"
-            f" {stand_in[rank]}, which stands for it"
+            f" {stand_in[rank]}, which represents it"
         )
 
 

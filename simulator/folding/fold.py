@@ -43,7 +43,7 @@ from simulator.support.arrays import Floats, Longs, Mask, equal, equal_in
 from simulator.timeline import Timeline
 from simulator.workload import Edges, What, Workload
 
-_NONE_ALIKE = "no two parts of the network are alike"
+_NONE_ALIKE = "no two parts of the network are equal"
 _NO_NODES_ALIKE = "no two nodes do the same"
 
 

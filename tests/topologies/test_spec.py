@@ -225,7 +225,7 @@ def test_a_seed_is_of_a_policy_that_draws(policy):
     [
         ("fat_tree:4@valiant", "valiant needs groups of routers"),
         ("fat_tree:4@dmodk", "'dmodk' is not a routing policy; did you mean d_mod_k"),
-        ("fat_tree:4@ecmp:two", "'ecmp:two': the seed behind the colon is not a number"),
+        ("fat_tree:4@ecmp:two", "'ecmp:two': the seed after the colon is not a number"),
     ],
 )
 def test_a_routing_that_does_not_exist_is_refused(spec, message):

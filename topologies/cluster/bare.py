@@ -138,7 +138,7 @@ def _cable_values(network: str, texts: Sequence[str]) -> dict[str, str]:
         base = next((unit for unit in _UNITS if _is_quantity(text, unit)), None)
         if base is None or base in cable:
             raise QuantityError(
-                f"{network}: {text!r}: write the cables' bandwidth and latency behind commas, such"
+                f"{network}: {text!r}: write the cables' bandwidth and latency after commas, such"
                 " as '50 GB/s, 1 us'"
             )
         cable[base] = text

@@ -158,7 +158,7 @@ class Cluster(ClusterPart):
         routed = inside is not None and (inside.routing or "@" in (inside.spec or ""))
         if inside is not None and routed and not self.is_one_graph:
             raise ValueError(
-                f"scale_up.topology: {inside.name}: a routing behind @ is for a network that is one"
+                f"scale_up.topology: {inside.name}: a routing after @ is for a network that is one"
                 " graph; inside domains messages take the shortest path"
             )
         if isinstance(fabric, GraphFabric):

@@ -76,7 +76,7 @@ def _quantization(data: Mapping[str, Any], source: str) -> list[str]:
     if not isinstance(table, dict):
         raise TraceError(f"{source}: quantization_config: {shown(table)} is not a table of fields")
     method = shown(table.get("quant_method") or "unnamed")
-    return [f"its quantization ({method}): weights are of the type that was asked for"]
+    return [f"its quantization ({method}): weights have the requested type"]
 
 
 def _check_all_is_taken(config: "_Config", fields: Fields) -> None:

@@ -387,7 +387,7 @@ def _tried_section(cell: "Cell") -> Section:
         Row((entry.plan, entry.refused if entry.step is None else say_step(entry.step)))
         for entry in order
     ]
-    about = "Steps of all plans without contention; the best one is asked with it."
+    about = "All plans are simulated without contention, and the best one again with it."
     table = Table(("plan", "|step, or what refuses it"), rows, caption="plans tried")
     return Section("tried", f"{plural(len(rows), 'plan')} tried", [table], about)
 

@@ -33,7 +33,7 @@ def test_a_schedule_from_a_file_is_what_is_timed(tmp_path):
         for one in ("ring", str(path))
     ]
     assert times[0] == times[1]
-    with pytest.raises(ScheduleError, match="of 4 ranks was asked for"):
+    with pytest.raises(ScheduleError, match="of 4 ranks was requested"):
         collective("all_reduce", network, [MIB], ranks=4, algorithm=str(path))
 
 

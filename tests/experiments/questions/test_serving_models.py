@@ -141,7 +141,7 @@ def test_a_traces_requests_go_to_their_models(files):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("gpt-6", "a model that nobody serves: 'gpt-6' is not one of llama-3.1-70b, llama-3.1-8b"),
+        ("gpt-6", "a model that is not served: 'gpt-6' is not one of llama-3.1-70b, llama-3.1-8b"),
         ("", "a request names no model: add a column model"),
     ],
 )
@@ -166,7 +166,7 @@ def test_who_serves_all_models_of_a_trace_says_so(files):
     [
         (f"model: {SMALL}, beside: [x.yaml]", "beside: name all deployments in the first one"),
         (f"model: {LARGE}", "two deployments serve llama-3.1-70b"),
-        ("model: llama-3.2-1b", "requests ask for a model that nobody serves"),
+        ("model: llama-3.2-1b", "requests ask for a model that is not served"),
         (f"model: {SMALL}, rate: fast", "write requests per second"),
     ],
 )

@@ -61,7 +61,7 @@ def test_more_memory_bandwidth_raises_the_rate_and_the_curve_rises():
 
 
 def test_an_slo_that_nobody_meets_is_refused():
-    with pytest.raises(WhatIfError, match="never met, even of requests that wait for nobody"):
+    with pytest.raises(WhatIfError, match="never met, even by requests that need not wait"):
         serving_rate(EIGHT, requests, slo=Slo(tpot=1e-4), seeds=1, resources=[])
 
 

@@ -76,7 +76,7 @@ def test_a_job_that_does_not_fit_is_named_with_ranks_needed_and_free():
         ClusterError, match=r"job a does not fit: it needs 25 ranks, but only 24 of 24"
     ):
         seated({"a": 25, "b": 1}, SMALL)
-    with pytest.raises(ClusterError, match="4 nodes were asked for, and dgx-a100 has 3 nodes of 8"):
+    with pytest.raises(ClusterError, match="4 nodes were requested, but dgx-a100 has 3 nodes of 8"):
         seated({"a": 2, "b": 1}, SMALL, nodes=4)
     with pytest.raises(ClusterError, match=r"9 ranks, but only 8 of 16"):
         seated({"a": 8, "b": 9}, SMALL, "striped", nodes=2)

@@ -112,7 +112,7 @@ def test_copies_are_those_of_the_job():
     everyone = tuple(np.array([group.ranks]) for group in step.groups)
     with pytest.raises(WorkloadError, match="the copies are not those of a job of 8 ranks"):
         replace(step, copies=Copies(np.arange(4), everyone))
-    with pytest.raises(WorkloadError, match="rank 1 is in the workload, and stands for no rank"):
+    with pytest.raises(WorkloadError, match="rank 1 is in the workload, but represents no rank"):
         replace(step, copies=Copies(np.zeros(8, dtype=np.int64), everyone))
 
 

@@ -241,7 +241,7 @@ def test_a_network_without_like_parts_is_not_folded():
     workload = data_parallel(3, per_node=1)
     folded = fold(workload, Costs(topology("one way", 3, links), with_software))
     assert folded.workload is workload
-    assert folded.text == "nothing is folded: no two parts of the network are alike"
+    assert folded.text == "nothing is folded: no two parts of the network are equal"
 
 
 def test_calls_whose_size_is_unknown_are_told_apart_by_their_time():

@@ -180,7 +180,7 @@ def test_a_member_for_whom_nobody_stands_is_noticed():
         "a call has members for which none of its own stands"
     )
     assert why_not_copies(builder.build(), stands, Costs(ring_network(4), with_software)) == (
-        "no two parts of the network are alike"
+        "no two parts of the network are equal"
     )
 
 
@@ -191,7 +191,7 @@ def test_a_root_cannot_stand_for_leaves():
     stands = Copies(np.zeros(4, dtype=np.int64), (np.array([[0, 1, 2, 3]]),))
     assert why_not_copies(builder.build(), stands, Costs(switch_network(4), with_software)) == (
         "the calls of rank 1 put a different load on the network than those of rank 0, "
-        "which stands for it"
+        "which represents it"
     )
 
 

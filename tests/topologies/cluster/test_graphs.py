@@ -339,7 +339,7 @@ def test_a_policy_behind_a_fabric_s_spec_is_its_routing():
     assert build(own, 16).routing.policy == "spray"
     with pytest.raises(ClusterError, match="the routing is one of"):
         made(out=f"{{topology: 'mesh:2x2@dimension_order', {NICS}}}")
-    with pytest.raises(ClusterError, match="a routing behind @"):
+    with pytest.raises(ClusterError, match="a routing after @"):
         made(up="{topology: 'mesh:2x2@dimension_order', bandwidth: 1 GB/s, latency: 1 us}")
 
 

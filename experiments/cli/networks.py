@@ -218,9 +218,7 @@ def collective(
             "--ranks select from it.",
         ),
     ] = None,
-    figure: Annotated[
-        Path | None, typer.Option("--figure", help="Write a figure: .png, .svg or .pdf.")
-    ] = None,
+    figure: Figure = None,
     perfetto: Annotated[
         Path | None, typer.Option(help="Write concurrent calls for ui.perfetto.dev.")
     ] = None,

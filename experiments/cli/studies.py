@@ -15,7 +15,9 @@ from simulator.support.errors import shown
 from simulator.support.limits import KEEPS
 
 _PAGE = "Points in detail"
-
+Workers = Annotated[
+    int, typer.Option(min=1, help="Processes that simulate; the answer does not depend on it.")
+]
 
 _OF_FILES = ("directory", "workers", "dask", "cache")
 _OF_DIRECTORIES = ("point", "folder")
@@ -41,9 +43,7 @@ def study(
         ),
     ] = None,
     *,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Processes that simulate; the answer does not depend on it.")
-    ] = 1,
+    workers: Workers = 1,
     dask: Annotated[
         str | None,
         typer.Option(
@@ -174,9 +174,7 @@ def atlas(
     gpus: Annotated[
         str | None, typer.Option(metavar="N,…", help="Sizes of the job.", show_default=False)
     ] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Processes that simulate; the answer does not depend on it.")
-    ] = 1,
+    workers: Workers = 1,
 ) -> None:
     """Write a site of utilities, steps and bills: models x clusters x sizes, a page each.
 

@@ -80,7 +80,7 @@ def test_one_size_tells_only_what_is_nearly_all_of_it():
 def test_one_size_of_which_no_part_is_nearly_all_tells_nothing():
     found = fit(rows(by_size(1e5, calls=10), (3.0, 0.5)))
     assert found.fitted == ()
-    assert all("alike" in why for why in found.why_not.values())
+    assert all("one size" in why for why in found.why_not.values())
     assert (found.multiple == 1).all()
 
 

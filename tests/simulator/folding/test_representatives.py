@@ -85,7 +85,7 @@ def test_a_slower_node_is_noticed(small):
     bandwidth[mine] /= 2
     reason = why_not_copies(few, stands, Costs(replace(network, bandwidth=bandwidth), planner))
     assert reason.startswith("rank ")
-    assert "stands for it" in reason
+    assert "represents it" in reason
 
 
 def test_a_shared_uplink_is_noticed():

@@ -215,8 +215,8 @@ class Baseline:
         given_warnings = {kind: text for kind, text in warnings.items() if text}
         if given_warnings and len(given_warnings) < len(warnings):
             return (
-                f"the trace names {loaded.accelerator} only: kernels and hosts of ranks on nodes"
-                f" of kind {' and '.join(given_warnings)} last as recorded, too",
+                f"the trace names {loaded.accelerator} only: on nodes of kind"
+                f" {' and '.join(given_warnings)} too, kernels and host code keep recorded times",
             )
         return tuple(dict.fromkeys(given_warnings.values()))
 

@@ -76,7 +76,7 @@ class RoutingNotes:
             )
         if self.meetings and self.analytic_step_s is not None:
             alone = format_quantity(self.analytic_step_s, "s")
-            sentences.append(f"calls that share links make the step longer: alone it takes {alone}")
+            sentences.append(f"calls share links; without sharing, the step would take {alone}")
         sentences += [
             f"{note.calls[0]} and {note.calls[1]} meet {note.times} times on"
             f" {note.link[0]} -> {note.link[1]} and lose {format_quantity(note.lost_s, 's')} there"

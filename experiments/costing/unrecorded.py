@@ -459,9 +459,8 @@ class DrawnStep:
         """Describe the step in a sentence."""
         median, step = (format_quantity(seconds, "s") for seconds in (self.median, self.step))
         return (
-            f"{step} is the {self.percentile}th percentile of {DRAWS} steps in which every rank, "
-            f"and the network, is as in one of {self.recorded} recorded ones; "
-            f"their median is {median}"
+            f"{step} is the {self.percentile}th percentile of {DRAWS} steps that take every rank, "
+            f"and the network, from any of {self.recorded} recorded steps; their median is {median}"
         )
 
 

@@ -163,8 +163,8 @@ def collective_compare(report: "CollectiveCompareReport") -> Document:
     ]
     charts = calls_charts(curves, f"{name}: lines modelled, points measured")
     foot = (
-        "Error: modelled against measured time; busbw in GB/s; choice: the library's, as modelled;"
-        " xN: factor by which the largest part of the modelled time would have to grow to match."
+        "error: of the modelled time; busbw in GB/s; choice: what the modelled library chooses;"
+        " xN: factor on the largest part of the modelled time that would match the measurement"
     )
     blocks += [Text(foot), *map(Text, report.notes), *charts]
     return Document(
@@ -228,7 +228,8 @@ def _cause_of_errors(report: "CollectiveCompareReport") -> str:
         cause += f"; another choice or setting of the library explains {explained:,} of them"
     if counts:
         part, times = counts.most_common(1)[0]
-        cause += f"; {counts.total():,} unexplained, {times:,} of them limited by {part}"
+        of_them = "" if times == counts.total() else f"{times:,} of them "
+        cause += f"; {counts.total():,} unexplained, {of_them}limited by {part}"
     return f"{cause}."
 
 

@@ -172,7 +172,7 @@ def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Tabl
         for reason, names in _unused(report.points).items()
     ]
     foot = (
-        "at most: however calls share links, and with what the model may be off by (±)"
+        "at most: an upper bound however calls share links, the model's error (±) included"
         if bounded
         else ""
     )

@@ -155,8 +155,8 @@ def _jobs(report: "ShareReport") -> Section:
         ">slow-down",
     )
     foot = (
-        "replayed: on nodes filled in order, without other jobs; alone: on the job's own seats,"
-        " without other jobs; together: mean step while the other jobs run"
+        "replayed: on nodes filled in order, without other jobs; alone: placed as here, without"
+        " other jobs; together: mean step while the other jobs run"
     )
     scale, unit = unit_of(max(job.worst_step_s for job in jobs))
     names = [job.job for job in jobs]

@@ -266,7 +266,7 @@ def _run_doubts(coverage: Coverage) -> Iterator[Doubt]:
         yield Doubt(
             f"rank {late} recorded its calls {apart:,.0f} s after rank {early}, as if"
             " their files were of different runs",
-            "give the files of one run; if they are, set the hosts' clocks",
+            "give the files of one run; if these are, synchronise the hosts' clocks",
         )
 
 

@@ -439,7 +439,7 @@ def predicted_ratios(report: "RatiosReport") -> Document:
         )
         for error in errors
     ]
-    table = Table.of(("knob", ">ratios", ">refused", ">median", ">worst"), rows)
+    table = Table.of(("changed setting", ">ratios", ">refused", ">median", ">worst"), rows)
     sections.append(Section("errors", "Errors", [table], wide=True))
     sections += _scores(report.scores)
     sections += _refusals([row.refused for row in report.ratios])

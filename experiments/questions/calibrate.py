@@ -184,11 +184,11 @@ def _parameters(
             multiple, low, high = 1 / multiple, 1 / high, 1 / low if low else np.inf
         wire = resource_values(cluster).get(name, np.inf)
         beyond = name.endswith("bandwidth") and now * multiple > wire
-        note = "more than the wire: is this the cluster it ran on?" if beyond else ""
+        note = "more than the links carry: was it recorded on this cluster?" if beyond else ""
         if fit.share < 1:
             part = (
-                f"{100 * fit.share:.0f} % of the change that its calls show: all of it would"
-                " reverse the error of the recorded steps"
+                f"{100 * fit.share:.0f} % of the change that its calls suggest: the whole change"
+                " would reverse the error of the recorded steps"
             )
             note = "; ".join(filter(None, (part, note)))
         yield Parameter(kind, name, now, now * multiple, multiple, low, high, note)

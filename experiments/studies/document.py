@@ -273,11 +273,11 @@ def _front(report: "StudyReport") -> Section:
         )
         for point in _listed(report.front)
     ]
-    foot = "front: no feasible point is as good in all objectives and better in one"
+    foot = "front: points that none equals in all objectives and beats in one"
     if any(point.knee for point in report.front):
         foot += "; knee: beyond it less is gained for what is given up"
     if is_drawn:
-        foot += f"; kept: share of {DRAWS} draws of the uncertain inputs that have it on the front"
+        foot += f"; kept: share of {DRAWS} draws of the uncertain inputs in which it stays there"
     blocks: list[Block] = [Table(columns, rows, foot=foot)]
     if (more := len(report.front) - len(rows)) > 0:
         blocks.append(Text(f"and {more:,} more points of the front: -o json has all"))

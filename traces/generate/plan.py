@@ -336,7 +336,8 @@ class GenerationPlan:
         most = [ep * float(imbalance.popularity(ep, count, layer).max()) for layer in layers]
         return (
             f"tokens choose experts by {imbalance}: the busiest of {ep} ranks gets "
-            f"{sum(most) / len(most):.3g} times the mean ({min(most):.3g} to {max(most):.3g})"
+            f"{sum(most) / len(most):.3g} times the mean ({min(most):.3g} to {max(most):.3g} by"
+            " layer)"
         )
 
 

@@ -401,7 +401,7 @@ def overview(report: "AtlasReport") -> Document:
     network = [best(row.savings, network=True) for row in answered]
     view = View("atlas-view", "atlas", _spec(cells), style="atlas")
     about = (
-        "Each cell: the resource of which twice pays most, and what that saves of the step. Choose "
+        "Each cell names the resource whose doubling saves most, and how much of the step. Choose "
         "another resource to see its savings; a cell opens its page."
     )
     sections = (
@@ -484,10 +484,7 @@ def _pays_most(any_best: "Sequence[Saving | None]", network: "Sequence[Saving | 
         rows.append((len(of_all), len(alone), Row((say_resource(name), *cells, say_gain(saves)))))
     rows.sort(key=lambda row: (-row[0], -row[1]))
     columns = ("resource", ">pays most in", ">in the network", ">saves, median")
-    foot = (
-        "saves: median over the cells in which the resource pays most (if there are none, over"
-        " those in which it pays most in the network)"
-    )
+    foot = "saves: median over the cells of the first count, or of the second if the first is 0"
     table = Table(columns, [row for *_, row in rows], caption="what pays most", foot=foot)
     return Section("most", "What pays most", [table], "In how many cells, and how much there.")
 

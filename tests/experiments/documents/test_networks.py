@@ -115,7 +115,7 @@ def test_compared_calls_say_what_explains_them_or_which_part_would():
     assert rows_of(document, "explained by")[1] == [("tree", "1", "50.00 %", "3.00 %")]
     assert document.cause == (
         "3 calls are off by more than 10 %; another choice or setting of the library explains 1 of"
-        " them; 2 unexplained, 2 of them limited by scale_out.bandwidth."
+        " them; 2 unexplained, limited by scale_out.bandwidth."
     )
     assert document.headline == (
         f"The model's median error over 5 calls on {A100.name} is 10.10 % (bias +4.00 %)."

@@ -235,7 +235,7 @@ def test_predicted_ratios_are_listed_with_errors_by_knob():
         ("m", "8 to 16", "1.500", f"{1.5 * (1 + error / 100):.3f}", percent(error, signed=True))
         for error in (10.0, -4.0, 2.0)
     ]
-    knobs = {row[0]: row[1:] for row in rows_of(document, "knob")}
+    knobs = {row[0]: row[1:] for row in rows_of(document, "changed setting")}
     assert knobs["all"] == ("4", "1", percent(median(errors)), "10.00 %")
     assert knobs["batch"] == ("3", "1", "7.00 %", "10.00 %")
     assert knobs["tp"][:2] == ("1", "0")
@@ -249,7 +249,7 @@ def test_predicted_ratios_are_listed_with_errors_by_knob():
     ]
     assert "refused: no 16" in texts(document)
     unknown = RatiosReport((ratio(2.0, known=False),), Settings()).document()
-    assert "both settings known" not in [row[0] for row in rows_of(unknown, "knob")]
+    assert "both settings known" not in [row[0] for row in rows_of(unknown, "changed setting")]
     none = RatiosReport((ratio(0, refused="no 16"),), Settings()).document()
     assert none.headline == "None of 1 measured ratio could be predicted."
 

@@ -144,16 +144,16 @@ WORST = Prediction("runs/a net x2", -30.0)
     [
         (None, "no prediction has a measurement to compare with"),
         (
-            ErrorSummary(5, 4.0, 9.0, -1.0, 0, 0, None, None, (WORST,)),
+            ErrorSummary(5, 4.0, 9.0, -1.0, 0, 0, None, None, 0, 0, (WORST,)),
             "90 % of points within 9.00 %, bias -1.00 %; largest error -30.00 %: runs/a net x2",
         ),
         (
-            ErrorSummary(5, 4.0, 9.0, -1.0, 3, 4, 2.04, 7.06, (Prediction("", 5.0), WORST)),
+            ErrorSummary(5, 4.0, 9.0, -1.0, 3, 4, 2.04, 7.06, 0, 0, (Prediction("", 5.0), WORST)),
             "90 % of points within 9.00 %, bias -1.00 %; 3 of 4 inside their 95 % interval (median"
             " ± 2.0; 95 % of errors are at most 7.1); largest error +5.00 %",
         ),
         (
-            ErrorSummary(5, 4.0, 9.0, 0.0, 3, 4, None, None, (WORST,)),
+            ErrorSummary(5, 4.0, 9.0, 0.0, 3, 4, None, None, 0, 0, (WORST,)),
             "90 % of points within 9.00 %, bias +0.00 %; 3 of 4 inside their 95 % interval; largest"
             " error -30.00 %: runs/a net x2",
         ),
@@ -228,7 +228,7 @@ def ratio(error, knob="batch", *, known=True, refused=""):
 def test_predicted_ratios_are_listed_with_errors_by_knob():
     rows = (ratio(10.0), ratio(-4.0), ratio(2.0, "tp", known=False), ratio(0, refused="no 16"))
     errors = [10.0, 4.0, 2.0]
-    score = Score("other", 3, ErrorSummary(2, 4.0, 9.0, -1.0, 0, 0, None, None, (WORST,)))
+    score = Score("other", 3, ErrorSummary(2, 4.0, 9.0, -1.0, 0, 0, None, None, 0, 0, (WORST,)))
     missing = Score("third", 0, None)
     document = RatiosReport(rows, Settings(), scores=(score, missing)).document()
     assert rows_of(document, "model") == [

@@ -3,9 +3,11 @@
 The points of ``traces/live/pairs.csv`` and ``traces/live/ranks``, each recorded once and run again
 on another network, by what the steps of their programs wait for (:mod:`experiments.priors.errors`);
 and those of ``traces/live/gpu``, run again with kernels, host code and copies of other lengths:
-``no gain`` where the step should hardly change, ``no calls`` elsewhere. Points whose own
-scatter is above 4 % are left out: they are no truth. The classes ``step`` and ``step without
-calls`` are the steps as they were recorded. ``--write`` puts the errors where answers find them.
+``no gain`` where the step should hardly change, ``no calls`` elsewhere. ``copies`` are jobs with
+more or fewer layers, micro-batches or stages (``traces/live/sizes/repeats.csv``, and on a GPU).
+Points whose own scatter is above 4 % are left out: they are no truth. The classes ``step`` and
+``step without calls`` are the steps as they were recorded. ``--write`` puts the errors where
+answers find them.
 
 Intervals count the scatter of a recording and the errors of its network by themselves, so it is
 the rest of an error that they add: the deviation ``t`` of which squares of errors over
@@ -16,6 +18,7 @@ that they are of, half of such an interval in the median and the 95th percentile
 are to hold.
 """
 
+import csv
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -36,6 +39,7 @@ from experiments.evaluate.design_points import steps
 from experiments.intervals.interval import intervals
 from experiments.priors.errors import (
     CLASSES,
+    COPIES,
     NO_CALLS,
     NO_GAIN,
     REPLAY_ERRORS,
@@ -45,12 +49,13 @@ from experiments.priors.errors import (
     WITHIN_95,
     Errors,
     class_of,
-    least_error,
+    own_error,
     replay_error,
     step_class,
-    step_error,
 )
-from experiments.scenario.change import utility_pct
+from experiments.scenario.change import log_copied, utility_pct
+from experiments.scenario.language import parse_change
+from experiments.scenario.resources import better
 from experiments.validation.predicted_points import MeasuredPoint, measured_of, read_points
 
 MOST_SCATTER = 0.04
@@ -67,7 +72,8 @@ class Off:
 
     ``known`` is half of the 95 % interval that scatter and the network's prior give that logarithm.
     Of a step as it was recorded, the logarithm is that of measured over predicted. ``above`` is how
-    far the model's bound on the saving is above the predicted one (points).
+    far the model's bound on the saving is above the predicted one (points). ``copied`` is the
+    logarithm of how many times as many recorded units a job of ``COPIES`` has.
     """
 
     program: str
@@ -76,11 +82,14 @@ class Off:
     change: float = 0.0
     known: float = 0.0
     above: float = 0.0
+    copied: float = 0.0
 
     @property
     def share(self) -> float:
         """The error as a share of the change; itself where a step changes hardly, or not at all."""
-        return self.error if self.class_name in (*STEPS, NO_GAIN) else self.error / abs(self.change)
+        if self.class_name in (*STEPS, NO_GAIN):
+            return self.error
+        return self.error / (self.copied or abs(self.change))
 
     def half_width(self, off: float, least: float = 0.0) -> float:
         """Half of the 95 % interval: ``off`` of the change, and ``least``, beside ``known``."""
@@ -109,7 +118,7 @@ def on_gpu() -> list[Off]:
             name = row.program.removesuffix(".json.gz").removesuffix("-drawn")
             program = "sizes" if table == "sizes" else re.sub("^h[12]00-", "", name)
             is_known = program != "loads-ahead" and not table
-            if is_known or row.class_name in STEPS:
+            if is_known or row.class_name in (*STEPS, COPIES):
                 is_same = row.class_name not in STEPS and abs(row.change) < _NO_GAIN
                 class_name = NO_GAIN if is_same else row.class_name
                 rows.append(replace(row, program=program, class_name=class_name))
@@ -131,16 +140,50 @@ def _points(pairs: Path) -> Iterator[Off]:
         changed = [(point, point.change) for point in rows if point.change is not None]
         answered = steps(base, [(point.what_if, change) for point, change in changed])
         of_points = intervals(base, answered)
-        for (point, _), answer, interval in zip(changed, answered, of_points, strict=True):
+        for (point, change), answer, interval in zip(changed, answered, of_points, strict=True):
             predicted = measured_of(base, point, answer) / step
             known = math.hypot(interval.scatter_pct or 0.0, interval.prior_pct or 0.0) / 100
+            copied = log_copied(change)
             yield Off(
                 trace.name,
-                class_name,
+                COPIES if copied else class_name,
+                copied=copied,
                 error=math.log(point.measured / recorded.measured / predicted),
                 change=math.log(predicted),
                 known=known / predicted,
                 above=(interval.model_bound_pct or 0.0) - utility_pct(whole, answer.step),
+            )
+
+
+def other_sizes() -> Iterator[Off]:
+    """Predict jobs over gloo with more layers or micro-batches, or on other stages.
+
+    What is measured are latencies. With another bandwidth, too, half of what that change is off by
+    is known.
+    """
+    with PAIRS.open(encoding="utf-8") as file:
+        pairs = list(csv.DictReader(file))
+    recorded = {
+        row["trace"]: float(row["measured_step_s"]) for row in pairs if row["factor"] == "1"
+    }
+    with (PAIRS.parent / "sizes" / "repeats.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            trace, size = row["trace"], parse_change(row["what_if"])
+            base = baseline(PAIRS.parent / trace, PAIRS.parent / f"{row['cluster']}.yaml")
+            links = better("scale_out.bandwidth", float(row["factor"]))
+            alone, both = (
+                change.apply(base.scenario).scenario.run().latency
+                for change in (size, size | links)
+            )
+            step = base.timeline.latency
+            off = replay_error(class_of(base.timeline))
+            yield Off(
+                trace,
+                COPIES,
+                error=math.log(float(row["measured_step_s"]) / recorded[trace] / (both / step)),
+                change=math.log(both / step),
+                known=off * abs(math.log(both / alone)),
+                copied=log_copied(size),
             )
 
 
@@ -154,8 +197,10 @@ def errors(rows: Sequence[Off]) -> dict[tuple[str, ...], Errors]:
     The rest of a class is the deviation beyond what is known of its points.
     """
     table = {}
-    for name in (*CLASSES, *STEPS, NO_GAIN, NO_CALLS):
+    for name in (*CLASSES, *STEPS, NO_GAIN, NO_CALLS, COPIES):
         of_class = [row for row in rows if row.class_name == name]
+        if name == COPIES:  # of links, too, their own errors are known, and only checked
+            of_class = [row for row in of_class if not row.known]
         if not of_class:
             continue
         shares = np.array([row.share for row in of_class])
@@ -244,10 +289,12 @@ def held_out(rows: Sequence[Off]) -> dict[str, list[Held]]:
             if row.program == program:
                 class_name = NO_CALLS if row.class_name == NO_GAIN else row.class_name
                 if class_name in STEPS:
-                    half_width = row.half_width(0.0, step_error(class_name, table))
+                    half_width = row.half_width(0.0, own_error(class_name, table))
                 elif class_name == NO_CALLS:
                     off = replay_error(NO_CALLS, table=table)
-                    half_width = row.half_width(off, least_error(table))
+                    half_width = row.half_width(off, own_error(NO_GAIN, table))
+                elif class_name == COPIES:
+                    half_width = row.half_width(0.0, own_error(COPIES, table) * row.copied)
                 else:
                     half_width = row.half_width(replay_error(class_name, REST, table))
                 saves = class_name not in STEPS and row.change + row.error < 0
@@ -277,14 +324,15 @@ def main(
     *, write: Annotated[bool, typer.Option("--write", help=f"write {REPLAY_ERRORS.name}")] = False
 ) -> None:
     """Print the errors by class, and how many points intervals of other programs hold."""
-    rows = [*points(), *on_gpu()]
+    rows = [*points(), *on_gpu(), *other_sizes()]
     table, widths = errors(rows), held_out(rows)
     columns = "class", "programs", "points", "median", "at 95 %", "inside", "±", "p95", "± / p95"
     shown = Table(*columns)
     for name, of_class in widths.items():
         part = REST if name in CLASSES else WHOLE
         row = table[name, part]
-        off = step_error(name, table) if name in STEPS else replay_error(name, part, table)
+        is_own = name in (*STEPS, COPIES)
+        off = own_error(name, table) if is_own else replay_error(name, part, table)
         half_width = float(np.median([point.half_width for point in of_class]))
         counted = f"{len(row.machines)}", f"{len(of_class)}", f"{row.median_pct:.1f}"
         held = f"{100 * off:.1f}", f"{inside(of_class)}", f"{half_width:.1f}"

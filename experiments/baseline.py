@@ -29,7 +29,7 @@ from experiments.priors.doubts import (
     communication_error,
     hardware_warning,
 )
-from experiments.priors.errors import WITHIN_90, WITHIN_95, class_of, step_class, step_error
+from experiments.priors.errors import WITHIN_90, WITHIN_95, class_of, own_error, step_class
 from experiments.priors.network import NetworkPrior, prior_of
 from experiments.priors.placement import (
     Misplaced,
@@ -237,7 +237,7 @@ class Baseline:
         step, from errors of similar ones against measured steps.
         """
         if self.error is not None:
-            return 100 * step_error(step_class(class_of(self.timeline)))
+            return 100 * own_error(step_class(class_of(self.timeline)))
         prior = self.step_prior
         return None if prior is None else WITHIN_95 / WITHIN_90 * prior["p90_pct"]
 

@@ -23,24 +23,31 @@ from experiments.evaluate.design_points import Answered, Asked, DesignPoints
 from experiments.intervals.moves import by_sources, half_widths, moved_steps
 from experiments.intervals.scatter import scatter_half_widths, spread
 from experiments.priors.errors import (
+    COPIES,
+    NO_GAIN,
     REST,
     WHOLE,
     WITHIN_90,
     WITHIN_95,
     class_of,
-    least_error,
+    own_error,
     replay_error,
     step_class,
-    step_error,
 )
 from experiments.priors.steps import StepPrior
-from experiments.scenario.change import Change, Multiplied, by_values, is_of_links, most_times
+from experiments.scenario.change import (
+    Change,
+    Multiplied,
+    by_values,
+    is_of_links,
+    log_copied,
+    most_times,
+)
 from experiments.scenario.resources import utility_pct
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.bounds import LeastCalls, LinkWork, least_calls, least_steps
 from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import Points
-from simulator.workload import Workload
 
 if TYPE_CHECKING:
     from simulator.engine.simulate import Costs
@@ -142,13 +149,9 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
             for part in changes[str(number)].parts
         )
         off = replay_error(program, REST if was_checked else WHOLE)
-        least = least_error() if _is_of_ranks(base, point) else 0.0
         row = replace(
             of_change,
-            prediction_pct=max(
-                prediction_half_width(round(saved, _DIGITS), off, least),
-                _of_another_job(base, point, round(saved, _DIGITS)),
-            ),
+            prediction_pct=_prediction_half_width(base, point, off),
             generated_pct=prior and _generated_half_width(round(saved, _DIGITS), prior),
         )
         if row.model_bound_pct is not None:
@@ -215,46 +218,33 @@ def _by_change(
     return intervals_of
 
 
-def _of_another_job(base: Baseline, answered: Answered, saved_pct: float) -> float:
-    """Return the least half-width for a larger or smaller job (points).
-
-    Its step was not recorded: it is as uncertain as any simulated step, however little it differs
-    from the recorded one.
-    """
-    now, then = base.scenario, answered.scenario
-    is_another = then.ranks != now.ranks or _work(then.workload) > _work(now.workload)
-    if not is_another or base.step_prior is not None:
-        return 0.0
-    off = step_error(step_class(class_of(base.timeline)))
-    return 100 * off * max(0.0, 1 - saved_pct / 100)
-
-
-def _work(workload: Workload) -> int:
-    """Count the ops that take time or belong to a call; those that only join others are no work."""
-    return int(((workload.duration > 0) | (workload.call >= 0)).sum())
-
-
-def prediction_half_width(saved_pct: float, off: float, least: float = 0.0) -> float:
+def _prediction_half_width(base: Baseline, answered: Answered, off: float) -> float:
     """Return the half-width that the errors of predictions give a saving (points).
 
-    Parameters
-    ----------
-    saved_pct
-        Step time saved, in % of the baseline; below 0 where the step gets longer.
-    off
-        Relative error of the logarithm, at 95 % (:func:`experiments.priors.errors.replay_error`).
-    least
-        Error of the logarithm of a step that the change leaves as it is, at 95 %.
-
-    Examples
-    --------
-    >>> round(prediction_half_width(50.0, off=0.2), 2), prediction_half_width(0.0, off=0.2)
-    (6.93, 0.0)
-    >>> prediction_half_width(0.0, off=0.2, least=0.02)
-    2.0
+    ``off`` is the error as a share of the logarithm of what changes. A job of copies of recorded
+    units is off by a share of how many there are; the links that also change count by themselves.
+    The step of any other job was not recorded, and is as uncertain as any simulated step at least.
     """
-    ratio = 1 - saved_pct / 100
-    return 100 * ratio * hypot(off * log(ratio), least) if ratio > 0 else 0.0
+    now, then = base.scenario, answered.scenario
+    ratio = 1 - round(utility_pct(base.timeline.makespan, answered.step), _DIGITS) / 100
+    if not ratio > 0:
+        return 0.0
+    copied = log_copied(answered.change)
+    if copied and then.host_error == now.host_error:
+        step = answered.step
+        if any(isinstance(part, Multiplied) for part in answered.change.parts):
+            step = replace(then, cluster=now.cluster).run().makespan
+        of_links = round(log(answered.step / step), _DIGITS)
+        return 100 * ratio * hypot(own_error(COPIES) * copied, off * of_links)
+    least = own_error(NO_GAIN) if _is_of_ranks(base, answered) else 0.0
+    error = hypot(off * log(ratio), least)
+    work = [  # that joins others is none
+        np.count_nonzero((side.workload.duration > 0) | (side.workload.call >= 0))
+        for side in (now, then)
+    ]
+    if base.step_prior is None and (then.ranks != now.ranks or work[1] > work[0]):
+        error = max(error, own_error(step_class(class_of(base.timeline))))
+    return 100 * ratio * error
 
 
 def _generated_half_width(saved_pct: float, prior: StepPrior) -> float:

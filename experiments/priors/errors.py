@@ -170,6 +170,9 @@ NO_CALLS = "no calls"
 copies of other lengths. Their row is what remains beside that of ``NO_GAIN``."""
 NO_GAIN = "no gain"
 """The row of those changes that hardly change the step, as predicted."""
+COPIES = "copies"
+"""The row of jobs with more or fewer of the recorded layers, micro-batches or stages: the error as
+a share of the logarithm of how many times as many."""
 _PROGRAM = 4
 """Number of points that pull a class towards all classes: as many as a recording has. A class of
 one program then counts as much as all together."""
@@ -234,7 +237,7 @@ def replay_error(
     """
     table = read_errors(REPLAY_ERRORS) if table is None else table
     if program == NO_CALLS:
-        return _alone(table[NO_CALLS, WHOLE])
+        return own_error(NO_CALLS, table)
     rows = [row for key, row in table.items() if key[0] in CLASSES and key[1] == part]
     every = sum(row.count * row.shared**2 for row in rows) / sum(row.count for row in rows)
     own = table.get((program, part))
@@ -245,48 +248,29 @@ def replay_error(
     return student_95(len(own.machines) + 1) * sqrt(square)
 
 
-def least_error(table: Mapping[tuple[str, ...], Errors] | None = None) -> float:
-    """Return the error of the logarithm of a step at 95 % if kernels, host or copies change.
-
-    Even if they save nothing: what waits for what is told from a trace, and a profiler takes time.
-    From the shipped table if None.
-
-    Examples
-    --------
-    >>> 0.002 < least_error() < 0.1
-    True
-    """
-    return _alone((read_errors(REPLAY_ERRORS) if table is None else table)[NO_GAIN, WHOLE])
-
-
-def _alone(row: Errors) -> float:
-    """Return the 95 % half-width of a row that no other class pulls; programs are counted."""
-    return student_95(len(row.machines) - 1) * row.shared
-
-
 def step_class(program: str) -> str:
     """Return which of ``STEPS`` the steps of a class of programs are."""
     return STEPS[program == NO_CALLS]
 
 
-def step_error(
-    name: str = STEPS[0], table: Mapping[tuple[str, ...], Errors] | None = None
-) -> float:
-    """Return half the width of the 95 % interval of a recorded step itself, relative to it.
+def own_error(name: str, table: Mapping[tuple[str, ...], Errors] | None = None) -> float:
+    """Return the error at 95 % of a row that no other class pulls: Student's t of its programs.
 
-    From the errors of replays against the same programs run again without a profiler; Student's t
-    of their number less one.
+    Of ``STEPS`` it is half the interval of a recorded step, relative to it; of :data:`NO_GAIN` that
+    of a step of which kernels, host or copies change and save nothing, since what waits for what is
+    told from a trace, and a profiler takes time; of :data:`COPIES` a share of the logarithm.
 
     Parameters
     ----------
     name
-        One of ``STEPS`` (:func:`step_class`).
+        One of ``STEPS`` (:func:`step_class`), ``NO_GAIN``, ``NO_CALLS`` or ``COPIES``.
     table
         Errors by class and part; the shipped ones if None.
 
     Examples
     --------
-    >>> 0.01 < step_error("step without calls") < step_error("step") < 0.2
+    >>> 0.01 < own_error("step without calls") < own_error("step") < 0.2
     True
     """
-    return _alone((read_errors(REPLAY_ERRORS) if table is None else table)[name, WHOLE])
+    row = (read_errors(REPLAY_ERRORS) if table is None else table)[name, WHOLE]
+    return student_95(len(row.machines) - 1) * row.shared

@@ -81,6 +81,19 @@ def most_times(change: "Change") -> float:
     return times
 
 
+def log_copied(change: "Change") -> float:
+    """Return how many times as many recorded units a change of these and of links makes, as a log.
+
+    0 if it changes anything else.
+    """
+    links = [part for part in change.parts if isinstance(part, Multiplied)]
+    copied = [part.copied for part in change.parts if isinstance(part, Edited)]
+    is_else = len(links) + len(copied) < len(change.parts) or not all(copied)
+    is_else |= not all(is_of_links(part.resource) for part in links)
+    is_else |= any(split_resource(part.resource)[0] == BUS_BANDWIDTH for part in links)
+    return 0.0 if is_else else sum(copied)
+
+
 def unit_of_value(name: str) -> str:
     """Return the unit of a value of a cluster, or of a graph's resource.
 
@@ -231,11 +244,13 @@ class Edited:
     """Another workload, cluster or choice of algorithms, made from a scenario by a function.
 
     ``is_network`` marks a change to another network, whose model has errors of its own: no
-    correction measured on the first one is carried over.
+    correction measured on the first one is carried over. ``copied`` is the logarithm, without sign,
+    of how many times as many of the recorded units it makes, 0 if it does anything else.
     """
 
     apply: Apply
     is_network: bool = False
+    copied: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

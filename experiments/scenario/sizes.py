@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from math import log
 
 import numpy as np
 
@@ -84,7 +85,11 @@ def resized(request: Size) -> Edited:
         raise WhatIfError(f"{request.what} {request.now} -> {request.then} changes nothing")
     change = {STAGES: _restaged, TENSOR: _other_degree}
     change |= dict.fromkeys((HIDDEN, BATCH, SEQUENCE), _scaled)
-    return Edited(partial(change.get(request.what, _repeated), request=request))
+    is_copied = request.what in (LAYERS, MICRO_BATCHES, STAGES)
+    return Edited(
+        partial(change.get(request.what, _repeated), request=request),
+        copied=abs(log(request.then / request.now)) if is_copied else 0.0,
+    )
 
 
 def _repeated(scenario: Scenario, request: Size) -> Changed:
@@ -103,6 +108,9 @@ def _repeated(scenario: Scenario, request: Size) -> Changed:
         longer = repeated(workload, insertions) if is_longer else _without(workload, insertions)
         after = replace(scenario, workload=longer)
         replace(after, engine="analytic").run()
+    has_kernels = bool((workload.part == What.COMPUTE).any())
+    if has_kernels and (_host_limit(scenario) or _host_limit(after)):
+        after = replace(after, host_error=HOST_ERROR)
     return Changed(after, _note(request, workload, longer, insertions), _assumed(request))
 
 

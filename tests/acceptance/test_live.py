@@ -209,7 +209,7 @@ def test_intervals_are_calibrated_without_the_program_that_they_are_of():
     recorded and changes without calls, whose points are of few programs, may be a seventh wider.
     One in forty savings is beyond its bound at most.
     """
-    rows = [*replays.points(), *replays.on_gpu()]
+    rows = [*replays.points(), *replays.on_gpu(), *replays.other_sizes()]
     shipped = read_errors(REPLAY_ERRORS)
     assert replays.errors(rows) == shipped, "python -m benchmarks.replays --write"
     widths = replays.held_out(rows)

@@ -22,12 +22,11 @@ from experiments.priors.errors import (
     STEPS,
     WHOLE,
     Errors,
-    least_error,
+    own_error,
     read_errors,
     replay_error,
     serving_prior,
     step_class,
-    step_error,
     student_95,
 )
 from experiments.priors.steps import kernel_prior, likely_step, size_class, step_prior, steps_on
@@ -90,9 +89,9 @@ def test_the_errors_of_single_rows_are_those_of_their_programs():
         (name, WHOLE): Errors((name, WHOLE), 8, 1.0, 2.0, 0.5, shared, tuple("abcd"[:programs]))
         for name, shared, programs in ((NO_GAIN, 0.01, 3), (STEPS[0], 0.04, 4), (STEPS[1], 0.03, 2))
     }
-    assert least_error(table) == student_95(2) * 0.01
-    assert step_error(table=table) == step_error(STEPS[0], table) == student_95(3) * 0.04
-    assert step_error(STEPS[1], table) == student_95(1) * 0.03
+    assert own_error(NO_GAIN, table) == student_95(2) * 0.01
+    assert own_error(STEPS[0], table) == student_95(3) * 0.04
+    assert own_error(STEPS[1], table) == student_95(1) * 0.03
     assert [step_class(name) for name in (NO_CALLS, *CLASSES)] == [STEPS[1], *[STEPS[0]] * 4]
 
 

@@ -1,5 +1,7 @@
 """Classes of programs, and what replays of them were off by."""
 
+import math
+
 import pytest
 
 from experiments.baseline import Settings, baseline
@@ -7,14 +9,17 @@ from experiments.evaluate.design_points import steps
 from experiments.intervals.interval import intervals
 from experiments.priors.errors import (
     CLASSES,
+    COPIES,
     NO_CALLS,
+    NO_GAIN,
     REST,
     WHOLE,
     Errors,
     class_of,
-    least_error,
+    own_error,
     replay_error,
 )
+from experiments.scenario.change import log_copied
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from helpers.places import ROOT, SAMPLES
@@ -46,7 +51,7 @@ def test_a_step_without_calls_is_of_its_class_and_even_no_gain_is_uncertain():
     builder.op(What.COMPUTE, rank=0, lane="stream 7", name="gemm", duration=2e-3)
     alone = simulate(builder.build(), topology("alone", 1, []), lambda call, network: None)
     assert class_of(alone) == NO_CALLS
-    assert replay_error(NO_CALLS) > least_error() > 0
+    assert replay_error(NO_CALLS) > own_error(NO_GAIN) > 0
 
 
 OF_RANKS = (
@@ -69,8 +74,41 @@ def test_a_change_of_what_ranks_do_is_uncertain_however_little_it_saves():
     answered = steps(base, asked)
     widths = dict(zip((text for text, _ in asked), intervals(base, answered), strict=True))
     for (text, _), answer in zip(asked, answered, strict=True):
-        least = 100 * least_error() * answer.step / base.timeline.makespan
+        least = 100 * own_error(NO_GAIN) * answer.step / base.timeline.makespan
         assert (widths[text].prediction_pct >= 0.999 * least) == (text in OF_RANKS), text
+
+
+@pytest.mark.parametrize(
+    ("text", "copied"),
+    [
+        ("layers 4 -> 6", math.log(1.5)),
+        ("layers 6 -> 4", math.log(1.5)),
+        ("micro-batches 8 -> 12 and stages 4 -> 2", math.log(1.5) + math.log(2)),
+        ("layers 4 -> 8 and scale_out.bandwidth x2", math.log(2)),
+        ("layers 4 -> 8 and compute x0.5", 0.0),
+        ("layers 4 -> 8 and pcie.bandwidth x2", 0.0),
+        ("layers 4 -> 8 and scale_up.size x2", 0.0),
+        ("hidden 4096 -> 8192", 0.0),
+        ("layers 4 -> 8 and batch 4 -> 8", 0.0),
+        ("scale_out.bandwidth x2", 0.0),
+    ],
+)
+def test_copies_of_recorded_units_count_as_logarithms_beside_links_alone(text, copied):
+    assert log_copied(parse_change(text)) == pytest.approx(copied)
+
+
+def test_a_job_of_copies_is_off_by_a_share_of_how_many_and_by_what_links_change():
+    base = baseline(LIVE / "tp-wide-2", LIVE / "tp-wide-2.yaml")
+    texts = "layers 4 -> 6", "layers 4 -> 8", "layers 4 -> 8 and scale_out.bandwidth x2"
+    answered = steps(base, [(text, parse_change(text)) for text in texts])
+    ratios = [answer.step / base.timeline.makespan for answer in answered]
+    errors = [
+        interval.prediction_pct / 100 / ratio
+        for interval, ratio in zip(intervals(base, answered), ratios, strict=True)
+    ]
+    copies = [own_error(COPIES) * math.log(times) for times in (1.5, 2, 2)]
+    links = replay_error("all-reduce") * math.log(ratios[2] / ratios[1])
+    assert errors == pytest.approx([copies[0], copies[1], math.hypot(copies[2], links)])
 
 
 def test_a_class_is_drawn_to_all_by_as_many_points_as_a_program_has():

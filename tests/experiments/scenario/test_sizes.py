@@ -9,6 +9,7 @@ import pytest
 import twofold as tf
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.sizes import HOST_ERROR
 from helpers.places import ROOT, SAMPLES
 from helpers.programs import NODE, Pipeline, Program, build
 from helpers.slowed_programs import as_recorded
@@ -93,6 +94,11 @@ def test_fewer_layers_take_as_long_as_the_program_of_that_size(layers):
     wanted = scenario(replace(PLAIN, layers=then))
     assert found.run().makespan == pytest.approx(wanted.run().makespan, rel=2e-3)
     assert len(found.workload.calls) == len(wanted.workload.calls)
+
+
+@pytest.mark.parametrize(("launch", "error"), [(0.01, 0.0), (900.0, HOST_ERROR)])
+def test_copies_of_layers_that_wait_for_a_profiled_host_are_as_uncertain_as_the_host(launch, error):
+    assert longer(replace(PLAIN, launch=launch), "layers 5 -> 8").host_error == error
 
 
 STACK = replace(PLAIN, layers=4)

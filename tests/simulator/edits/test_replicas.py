@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import KINDS, CallRow
 from simulator.edits.replicas import ReplicaLayout, resized
@@ -93,3 +96,23 @@ def test_blocks_fill_the_job():
         ReplicaLayout(6, 4, 8)
     with pytest.raises(WorkloadError, match="blocks of 2 ranks that become 0"):
         ReplicaLayout(4, 2, 0)
+
+
+@tries(60)
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 14))
+def test_every_rank_of_the_job_after_is_one_copy_of_one_rank(blocks, block, grown):
+    layout = ReplicaLayout(ranks=blocks * block, block=block, grown=grown)
+    ranks, found = np.arange(layout.ranks), {}
+    for copy in range(layout.copies + 2):
+        there = layout.exists(ranks, copy)
+        assert there.any() == (copy < layout.copies)
+        for rank, at in zip(ranks[there], layout.of_copy(ranks[there], copy), strict=True):
+            assert int(at) not in found
+            found[int(at)] = int(rank), copy
+    assert sorted(found) == list(range(layout.job_ranks))
+    assert layout.job_ranks == blocks * grown
+    first = layout.stand_in()
+    for at, (rank, copy) in found.items():
+        assert first[at] == layout.of_copy(np.array([rank]), 0)[0]
+        assert at // grown == rank // block, "copies stay in their block"
+        assert at % grown == copy * block + rank % block

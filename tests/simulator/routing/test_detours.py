@@ -1,4 +1,7 @@
-"""Valiant's detours, router by router: a mean over what is in between, each half spread evenly."""
+"""Messages spread over all shortest paths, and Valiant's detours, node by node in plain Python.
+
+At each node every next hop takes an equal part; a detour is a mean over what is in between.
+"""
 
 from collections import defaultdict
 
@@ -6,6 +9,7 @@ import numpy as np
 import pytest
 
 from simulator.routing.paths import graph_of, survey_of
+from simulator.routing.routes import routes
 from topologies import parse_topology
 
 CABLE = {"bandwidth": 50e9, "latency": 1e-6}
@@ -21,11 +25,11 @@ SPECS = (
 )
 
 
-class Routers:
-    """The routers of a network, and the links between them with what each counts."""
+class Nodes:
+    """The nodes of a network or its routers alone, and what each link between them counts."""
 
-    def __init__(self, network):
-        self.group = network.routing.group.tolist()
+    def __init__(self, network, group):
+        self.group = group.tolist()
         self.all = [node for node, group in enumerate(self.group) if group >= 0]
         metric = graph_of(network).metric.tolist()
         ends = zip(network.source.tolist(), network.target.tolist(), metric, strict=True)
@@ -82,7 +86,7 @@ class Routers:
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_detour_is_the_mean_over_what_is_in_between(spec):
     network = parse_topology(f"{spec}@valiant", **CABLE)
-    plainly, detours = Routers(network), survey_of(network).detours
+    plainly, detours = Nodes(network, network.routing.group), survey_of(network).detours
     chance = np.random.default_rng(7)
     pairs = [(a, b) for a in plainly.all for b in plainly.all if a != b]
     pairs = [pairs[at] for at in chance.permutation(len(pairs))[:6]]
@@ -100,3 +104,22 @@ def test_a_detour_is_the_mean_over_what_is_in_between(spec):
         means.append(latency @ whole)
     assert detours.loads(first, last, amount) == pytest.approx(load, abs=1e-12)
     assert detours.latencies(first, last, latency) == pytest.approx(means)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["torus:3x4x2", "mesh:3x3", "hypercube:3", "twisted_torus:2x4", "leaf_spine:3x2x3",
+     "fat_tree:4", "dragonfly:5x4x2", "hyperx:3x2x2", "fully_connected:4", "ring:6"],
+)  # fmt: skip
+def test_where_messages_are_spread_every_next_hop_takes_an_equal_part(spec):
+    network = parse_topology(f"{spec}@spray", **CABLE)
+    plainly = Nodes(network, np.zeros(len(network.nodes), np.int32))
+    chance = np.random.default_rng(3)
+    source = chance.integers(0, network.ranks, 12).astype(np.int32)
+    target = ((source + chance.integers(1, network.ranks, 12)) % network.ranks).astype(np.int32)
+    ways = routes(network, source, target)
+    for row, ends in enumerate(zip(source.tolist(), target.tolist(), strict=True)):
+        wanted, _ = plainly.spread(ends[0], {ends[1]})
+        part = slice(ways.offset[row], ways.offset[row + 1])
+        found = dict(zip(ways.link[part].tolist(), ways.share[part].tolist(), strict=True))
+        assert found == pytest.approx({link: part for link, part in wanted.items() if part})

@@ -1,12 +1,24 @@
 """The innermost row of a lane at a time, by a look at all of them."""
 
-from types import SimpleNamespace as Of
+from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.tries import tries
 from traces.kineto.events import _Finder
+
+
+@dataclass
+class Rows:
+    """Columns of events, as the finder reads them."""
+
+    lane: list[int]
+    start: list[int]
+    end: list[int]
+
+    def __len__(self) -> int:
+        return len(self.lane)
 
 
 @tries(80)
@@ -17,7 +29,7 @@ from traces.kineto.events import _Finder
 )
 def test_the_row_that_began_last_is_taken_while_it_has_not_ended(rows, lane, time):
     """Of rows that begin at one tick the last is the innermost; at its end it is still there."""
-    columns = Of(
+    columns = Rows(
         lane=[where for where, _, _ in rows],
         start=[begin for _, begin, _ in rows],
         end=[begin + lasts for _, begin, lasts in rows],

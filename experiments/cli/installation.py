@@ -51,7 +51,7 @@ def cache(
         ),
     ] = None,
     *,
-    clear: Annotated[bool, typer.Option("--clear", help="Throw out all answers.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete all answers.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say what is in the cache of studies' answers and of steps; limit it, or empty it."""

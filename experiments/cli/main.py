@@ -276,7 +276,7 @@ def _of_all(
     no_cache: Annotated[
         bool,
         typer.Option(
-            "--no-cache", help="Use no cache: read and compute all anew, and store nothing."
+            "--no-cache", help="Use no cache: read and compute everything, and store nothing."
         ),
     ] = False,
 ) -> None:

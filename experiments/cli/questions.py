@@ -264,7 +264,7 @@ def what_if(
     algorithm KIND\\[1MiB..]@LABEL=NAME     all_reduce=tree
     overlap none|full                     compute and communication
     one call per rank                     calls wait for each other, except receives
-    stragglers removed                    every rank is the median one
+    stragglers removed                    every rank is as fast as the median
     accelerator NAME                      another; or memory.bandwidth x2
     cluster NAME, topology \\[TIER=]SPEC    another network; routing POLICY
     link A-B down, switch S x0.5          names: twofold clusters C --links
@@ -274,8 +274,7 @@ def what_if(
     layers 6 -> 9, micro-batches 4 -> 8   of the recorded job; stages 2 -> 4,
     hidden 2048 -> 4096, batch 4 -> 8     sequence and tensor N -> M, too
 
-    What is dropped or fused takes with it the host's work since the launch
-    before it.
+    Dropping or fusing also removes the host's work since the previous launch.
     R is 3 or 0-3,8. Changes joined by 'and' apply together.
     """  # noqa: D301 - a real backspace, by which click keeps the lines
     from experiments.points.what_if import what_ifs as ask
@@ -351,7 +350,7 @@ def explain(
     html: Html = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say what the step is spent on: compute, communication, host and idle.
+    """Say where the step's time goes: compute, communication, host and idle.
 
     With --utility: what makes up the utility of a resource, in parts that add
     up to it.

@@ -466,6 +466,8 @@ def test_tables_of_two_machines_are_told_by_their_large_calls(tmp_path):
     assert len(read(tmp_path, head + "\n".join([*rows, *near])).calls) == 12
     assert "two machines" in refused(tmp_path, head + "\n".join([*rows[:3], *slower[:3]]))
     assert len(read(tmp_path, head + "\n".join([*rows[:2], *slower[:2]])).calls) == 4, "too few"
+    once = [f"all_reduce,1,8,{3 * 2**power},{2**power / 3e4}" for power in range(24, 34)]
+    assert "two machines" in refused(tmp_path, head + "\n".join([*rows[:3], *slower[:3], *once]))
 
 
 @pytest.mark.parametrize(("first", "refused_for"), [(4096, "rows are missing"), (2048, "")])

@@ -411,3 +411,15 @@ def test_trees_by_ll_are_left_where_the_tuner_s_times_are_equal(local, domains, 
         (base + 2 * ((local - 1) * near + hops * net)) * US for base, near, net in latency.values()
     )
     assert low + most / (cap / 2) == pytest.approx(wide)
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+@pytest.mark.parametrize("shape", [(1, 2), (1, 3), (2, 1), (8, 1), (2, 2), (4, 2), (2, 3)])
+def test_chains_are_one_for_each_place_of_a_domain_and_one_where_that_is_all(kind, shape):
+    """Each begins or ends at the root."""
+    local, domains = shape
+    worked = Worked(3, kind=kind, shapes=[shape], link="nvlink")
+    steps = nccl._chain_schedule(worked.case).steps
+    chains = local if domains > 1 else 1
+    assert (steps[0] if kind == "broadcast" else steps[-1]).width == chains
+    assert max(step.width for step in steps) == chains

@@ -7,7 +7,6 @@ import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from math import isfinite
 from pathlib import Path
@@ -18,6 +17,7 @@ from experiments.output.document import Document
 from experiments.provenance import Head, Inputs, Option, graphs, identity, jsonable, version
 from simulator.support.errors import OutputError, SettingsError, pip_install
 from simulator.support.limits import check_memory
+from simulator.support.records import dataclass, field, fields, replace
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,7 +1,6 @@
 """Notes on routing in an answer: the policy, collisions of messages, and links that calls share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,10 +12,10 @@ from simulator.analysis.contention import (
     packet_factor,
     spread_evenly,
 )
-from simulator.costing.call_costs import distinct_calls
 from simulator.routing.paths import policy_of
 from simulator.schedule import Plan
 from simulator.support.quantities import format_quantity
+from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 
@@ -131,7 +130,7 @@ def _collisions(timeline: Timeline) -> tuple[CallCollision, ...]:
         return ()
     networks = network, spread_evenly(network)
     lasted = np.nan_to_num(timeline.call_end - timeline.call_start)
-    first, row = distinct_calls(workload)
+    first, row = workload.distinct_calls
     joined = row >= 0
     total = np.bincount(row[joined], weights=lasted[joined], minlength=len(first))
     seen: set[tuple[str, str, float]] = set()

@@ -6,7 +6,6 @@ loads on a topology.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import ScheduleError
+from simulator.support.records import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,7 +26,6 @@ without groups ``adaptive`` has none, and ``valiant`` does not exist.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +35,7 @@ from numpy.typing import NDArray
 from simulator.support.arrays import Floats, Ints, Longs, Mask, offsets_by_row
 from simulator.support.errors import TopologyError
 from simulator.support.names import did_you_mean
+from simulator.support.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     import networkx as nx

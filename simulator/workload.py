@@ -10,7 +10,6 @@ Times are seconds since the earliest start of the step on any rank.
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from math import inf
@@ -24,6 +23,9 @@ from simulator.support.arrays import Floats, Ints, Longs, Mask, offsets_by_row
 from simulator.support.compiled import hot_loop
 from simulator.support.errors import WorkloadError
 from simulator.support.quantities import CENTURY, MOST_RANKS
+from simulator.support.records import dataclass, field, replace
+
+_LEAST = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +371,31 @@ class Workload:
         """Number of ops of the workload in each call, shape ``(calls,)``."""
         joined = self.call[self.call >= 0]
         return np.bincount(joined, minlength=len(self.calls)).astype(np.int32)
+
+    @cached_property
+    def distinct_calls(self) -> tuple[list[int], NDArray[np.intp]]:
+        """The first of each set of calls of equal cost on any network, and each call's set.
+
+        A call without members is in no set (-1).
+        """
+        calls = self.calls
+        dtypes = {dtype: number for number, dtype in enumerate(dict.fromkeys(calls.dtype))}
+        # The bits of floats from 0 on, as integers, have the order of the floats. Shifted down by
+        # the least integer are measured times, of calls of unknown size; those without either come
+        # first.
+        sized, timed = ~np.isnan(calls.size), ~np.isnan(calls.transfer)
+        amount = np.where(sized, calls.size, np.where(timed, calls.transfer, 0.0)) + 0.0
+        order = amount.view(np.int64) + np.where(sized, 0, np.where(timed, _LEAST + 1, _LEAST))
+        sort = calls.kind.astype(np.int64) * len(self.groups) + calls.group
+        sort = sort * len(dtypes) + np.array([dtypes[dtype] for dtype in calls.dtype])
+        for column in (order, calls.spread):
+            values, which = np.unique(column, return_inverse=True)
+            sort = sort * len(values) + which
+        joined = np.flatnonzero(self.members)
+        _, first, which = np.unique(sort[joined], return_index=True, return_inverse=True)
+        row = np.full(len(calls), -1, dtype=np.intp)
+        row[joined] = which
+        return joined[first].tolist(), row
 
     def op(self, index: int) -> Op:
         """Return a view of one op."""

@@ -109,11 +109,6 @@ def times(call: Call, networks: Networks, machine: Machine) -> tuple[Floats, NDA
     """Calibrated time of :func:`plan` on each idle network of one graph (s), and where it is exact.
 
     Elsewhere ranks may run ahead of each other.
-
-    Raises
-    ------
-    ScheduleError
-        As :func:`plan` does.
     """
     positions = _positions(call, networks.graph, machine)
     schedule = _schedule(call, positions, networks.graph, machine)

@@ -86,11 +86,6 @@ def times(
     """Time of :func:`plan` on each idle network of one graph (s), and where it is exact.
 
     Elsewhere ranks may run ahead of each other.
-
-    Raises
-    ------
-    ScheduleError
-        As :func:`plan` does.
     """
     case = case_of(call, networks, machine)
     return least_times(call, case, networks, algorithm, lambda: _offers(case, algorithm))

@@ -13,7 +13,6 @@ are S of nccl-tests (:mod:`collectives.bandwidth`).
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
@@ -33,6 +32,7 @@ from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import ScheduleError
 from simulator.support.names import did_you_mean, one_of, same_name
 from simulator.support.quantities import parse_quantity
+from simulator.support.records import dataclass, replace
 from simulator.topology import Topology
 
 
@@ -78,13 +78,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
 
 
 def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
-    """Return a plan for each candidate among which the machine's library chooses.
-
-    Raises
-    ------
-    ScheduleError
-        As :func:`plan` does.
-    """
+    """Return a plan for each candidate among which the machine's library chooses."""
     machine = machine.among(call.group.ranks)
     if machine.library in _ALTERNATIVES:
         plans = _ALTERNATIVES[machine.library](call, network, machine)
@@ -98,11 +92,6 @@ def times(call: Call, networks: Networks, machine: Machine, algorithm: str | Non
     """Time of :func:`plan` on each idle network of one graph (s).
 
     A call of unknown size takes its measured time on every network.
-
-    Raises
-    ------
-    ScheduleError
-        As :func:`plan` does.
     """
     if np.isnan(call.size):
         return np.full(len(networks), call.transfer)

@@ -86,11 +86,6 @@ def times(
     """Time of :func:`plan` on each idle network of one graph (s), and where it is exact.
 
     None if RCCL is planned as :mod:`collectives.select` plans.
-
-    Raises
-    ------
-    ScheduleError
-        As :func:`plan` does.
     """
     case = case_of(call, networks, machine)
     offers = _offers(case, algorithm)

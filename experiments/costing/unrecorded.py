@@ -26,7 +26,6 @@ system) the true percentiles are further apart.
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +35,7 @@ from experiments.scenario.scenario import Scenario
 from simulator.engine.simulate import Progress
 from simulator.support.arrays import Floats, Longs
 from simulator.support.quantities import format_quantity
+from simulator.support.records import dataclass, replace
 from simulator.workload import What, Workload
 from traces.core.typical import call_ratios, silences, with_work, work_ratios
 
@@ -485,11 +485,6 @@ def at_percentile(
         Of the step time, above 0 and below 100.
     progress
         Called with the number of simulated steps and of all.
-
-    Raises
-    ------
-    TwofoldError
-        As :meth:`experiments.scenario.scenario.Scenario.run`.
     """
     random = np.random.default_rng(_SEED)
     work = _unbiased_spread(work_ratios(typical.workload, steps))

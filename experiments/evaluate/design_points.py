@@ -12,7 +12,6 @@ Two tensor-parallel groups in two equal nodes cost the same, whatever factors th
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import islice, product
 
 import numpy as np
@@ -30,11 +29,11 @@ from experiments.settings import Watch
 from simulator.analytic.contraction import Contracted, contract, scaled_parts
 from simulator.analytic.longest_path import Points, makespans
 from simulator.calls import Call
-from simulator.costing.call_costs import distinct_calls
 from simulator.costing.likeness import Likeness
 from simulator.costing.stacked_networks import Networks, classes
 from simulator.support.arrays import Floats
 from simulator.support.errors import DeadlockError, Interrupted, WhatIfError
+from simulator.support.records import dataclass, field, replace
 from simulator.workload import What, Workload
 from topologies import Cluster, resource_values
 
@@ -102,7 +101,7 @@ def _distinct_of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indic
     number: dict[object, int] = {}
     rows = []
     for workload in steps:
-        first, row = distinct_calls(workload)
+        first, row = workload.distinct_calls
         row_of_first = np.empty(len(first) + 1, dtype=np.intp)
         row_of_first[-1] = -1
         for position, index in enumerate(first):
@@ -461,11 +460,6 @@ def simulated(
     """Simulate a step with each change; ``ask`` determines what is kept of each timeline.
 
     On Ctrl-C the result has the changes simulated so far, if there are any.
-
-    Raises
-    ------
-    TwofoldError
-        As :meth:`experiments.scenario.scenario.Scenario.run` does.
     """
     every = [(changing.name, scenario) for changing in changes for scenario in changing.scenarios]
     try:

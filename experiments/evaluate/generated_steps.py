@@ -4,7 +4,6 @@ Ranks that are equivalent to others are not written out if the engine can fold.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from collectives.libraries.planners import parse_rule
 from experiments.costing.slowdown import beside_exchanges
@@ -12,6 +11,7 @@ from experiments.scenario.scenario import FOLDING, Scenario
 from experiments.settings import Settings
 from simulator.folding.copies import why_not_copies
 from simulator.support.errors import ClusterError, WhatIfError
+from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline
 from simulator.workload import Workload
 from topologies import Cluster, place
@@ -214,11 +214,6 @@ def simulated(plan: GenerationPlan, cluster: Cluster, settings: Settings | None 
     """Simulate the step of a plan on a cluster, folded if possible.
 
     Times are those of :func:`experiments.questions.generate.generate`; nothing else is computed.
-
-    Raises
-    ------
-    TwofoldError
-        As :func:`experiments.questions.generate.generate`.
     """
     settings = settings or Settings()
     plan = with_own_rates(plan, cluster, settings.nodes)

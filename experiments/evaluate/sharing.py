@@ -5,7 +5,6 @@ times are those alone, to the last bit.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +12,13 @@ from numpy.typing import NDArray
 from experiments.scenario.scenario import PAYS, Scenario
 from experiments.settings import Watch
 from simulator.analysis.steady import Steady, SteadyStep, Window, is_steady, steady
-from simulator.costing.call_costs import distinct_calls
 from simulator.edits.jobs import FoldedJobs, fold_jobs
 from simulator.engine.repeating import JobSteps, RepeatedJob, repeat_together
 from simulator.engine.simulate import Progress
 from simulator.support.arrays import Floats
 from simulator.support.errors import WhatIfError
 from simulator.support.quantities import format_quantity
+from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload
@@ -220,7 +219,7 @@ class _JobGroup:
         counted = self.done[number].lost[steps.first : steps.first + steps.count]
         lost = np.mean(counted, axis=0) - self.lost_alone[number]
         lost_on: Lost = {}
-        for call, time in zip(distinct_calls(job.workload)[0], lost.tolist(), strict=True):
+        for call, time in zip(job.workload.distinct_calls[0], lost.tolist(), strict=True):
             loads = job.costs.loads(job.workload.call_view(call))
             links = np.unique(
                 np.concatenate([np.empty(0, np.int64), *(load.link for load in loads)])

@@ -10,7 +10,6 @@ import os
 import sysconfig
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -65,6 +64,7 @@ from experiments.settings import Settings, Watch
 from simulator.analysis.critical_path import CriticalPath, critical_path
 from simulator.support.errors import TwofoldError
 from simulator.support.input_files import READABLE
+from simulator.support.records import dataclass, field, replace
 from simulator.timeline import Timeline
 
 ANALYTIC = "analytic"
@@ -386,13 +386,7 @@ def open_session(
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
 ) -> Session:
-    """Read a trace, replay it, and answer the state in which nothing is set, once.
-
-    Raises
-    ------
-    TwofoldError
-        As :func:`experiments.baseline.baseline` says.
-    """
+    """Read a trace, replay it, and answer the state in which nothing is set, once."""
     session = Session(trace, cluster, baseline(trace, cluster, settings, watch))
     session.moving(State())  # contracts the step and compiles loops: the first move is like others
     return session

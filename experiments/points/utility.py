@@ -6,7 +6,6 @@ on the changed network.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import ClassVar, Unpack
@@ -44,6 +43,7 @@ from experiments.scenario.words import check_factor
 from experiments.settings import SettingsOptions, Watch
 from simulator.support.errors import WhatIfError
 from simulator.support.names import one_of
+from simulator.support.records import dataclass, replace
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 
 _TIER_NAMES = {PCIE: "PCIe", SCALE_UP: "scale-up", SCALE_OUT: "scale-out"}
@@ -163,11 +163,6 @@ def utilities(
     -------
     list of Point
         The largest first; of all resources if none are named.
-
-    Raises
-    ------
-    TwofoldError
-        As :meth:`experiments.scenario.scenario.Scenario.run`.
     """
     prepared = {
         name: _scenario_or_note(base, name, factor)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import ClassVar
@@ -27,6 +26,7 @@ from simulator.schedule import Plan
 from simulator.shares import Shares, largest
 from simulator.support.arrays import Floats
 from simulator.support.errors import WhatIfError
+from simulator.support.records import dataclass, field
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import What, Workload

@@ -1,7 +1,6 @@
 """Replay a step, judge whether the replay is good enough for what-ifs, and explain its time."""
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Unpack
 
@@ -32,6 +31,7 @@ from simulator.analysis.path_integral import (
     path_integral,
 )
 from simulator.support.errors import CalibrationError, WhatIfError, WorkloadError
+from simulator.support.records import dataclass
 from simulator.timeline import Timeline, step_before_ended
 
 
@@ -83,13 +83,7 @@ def replay(
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
 ) -> ReplayReport:
-    """Simulate a step as it was recorded.
-
-    Raises
-    ------
-    TwofoldError
-        As :func:`experiments.baseline.baseline`.
-    """
+    """Simulate a step as it was recorded."""
     base = baseline(trace, cluster, as_recorded(settings), watch)
     ends = base.loaded.measured_end
     rows = rank_times(base.timeline)

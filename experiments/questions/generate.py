@@ -5,7 +5,6 @@ Or compute only the memory of each rank, without generating the step.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -32,6 +31,7 @@ from simulator.analysis.critical_path import critical_path, path_by_group, path_
 from simulator.analysis.metrics import exposed_communication
 from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.support.errors import WhatIfError
+from simulator.support.records import dataclass
 from topologies import Cluster, load_cluster, place, with_nodes
 from topologies.cluster.changed import with_setting
 from traces.generate.generate import CallVolume, Volumes, as_loaded
@@ -501,13 +501,7 @@ def memory(plan: GenerationPlan) -> MemoryReport:
 def step_on(
     cluster: Cluster, step: MeasuredStep, settings: Settings | None, *, ignore_memory: bool
 ) -> float:
-    """Return the time of the step that a row describes on a cluster (s).
-
-    Raises
-    ------
-    TwofoldError
-        As :func:`plan_on`.
-    """
+    """Return the time of the step that a row describes on a cluster (s)."""
     plan = plan_on(
         cluster,
         model=step.model,

@@ -1,7 +1,6 @@
 """Serving: latencies of requests on a deployment, and what twice each resource would buy."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import isinf, nan
 from typing import ClassVar, NamedTuple
 
@@ -34,6 +33,7 @@ from experiments.settings import Watch
 from simulator.serving.state import gap_quantile
 from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError, WhatIfError
+from simulator.support.records import dataclass, field
 from topologies import Cluster
 from topologies.cluster.bill import TokenCost
 

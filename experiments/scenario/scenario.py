@@ -5,7 +5,6 @@ is small enough to be read. A baseline is simulated by both if that takes SimPy 
 second, and every answer says how well they agree.
 """
 
-from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from typing_extensions import TypedDict
 
 from collectives.libraries.planners import plan
 from collectives.machine import Machine, NodeFigures, Rule, slowest
-from simulator.costing.call_costs import distinct_calls
 from simulator.costing.likeness import Likenesses
 from simulator.edits.slowdown import settled
 from simulator.engine.alone import meeting
@@ -24,6 +22,7 @@ from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
 from simulator.folding.fold import Folds
 from simulator.support.arrays import Longs
 from simulator.support.errors import DeadlockError
+from simulator.support.records import dataclass, field, fields, replace
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload
@@ -419,11 +418,6 @@ def engine_check(scenario: Scenario, timeline: Timeline) -> EngineCheck:
         The simulated scenario.
     timeline
         Its timeline.
-
-    Raises
-    ------
-    TwofoldError
-        As :meth:`experiments.scenario.scenario.Scenario.run`.
     """
     engine, count, weighted = timeline.engine, *transfers(scenario, timeline)
     off: float | None = None
@@ -454,7 +448,7 @@ def engine_check(scenario: Scenario, timeline: Timeline) -> EngineCheck:
 def transfers(scenario: Scenario, timeline: Timeline) -> tuple[int, float]:
     """Count the transfers of all calls, and again with those of wide steps counting more."""
     workload, costs = timeline.workload, scenario.costs()
-    first, row = distinct_calls(workload)
+    first, row = workload.distinct_calls
     often = np.bincount(row[row >= 0], minlength=len(first)).tolist()
     count, weighted = 0, 0.0
     for times, call in zip(often, first, strict=True):

@@ -14,7 +14,6 @@ Other columns are not read.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -40,6 +39,7 @@ from experiments.validation.tables import Cells, read_rows
 from simulator.calls import KINDS, UNKNOWN
 from simulator.support.errors import TraceError, TwofoldError, WhatIfError
 from simulator.support.names import one_of
+from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline
 from simulator.workload import Workload
 from topologies import Cluster, load_cluster
@@ -199,13 +199,7 @@ class Recording:
     def of(
         cls, trace: Path | str, cluster: Cluster, settings: Settings, watch: Watch
     ) -> "Recording":
-        """Read a recording and replay its step.
-
-        Raises
-        ------
-        TwofoldError
-            As :func:`experiments.baseline.baseline` does.
-        """
+        """Read a recording and replay its step."""
         settings = _of_one_step(settings)
         read = open_package(trace, settings.reading)
         base = replayed(read, cluster, settings, watch)

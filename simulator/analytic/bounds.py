@@ -29,7 +29,6 @@ Costs of calls may be anything; neither convexity nor monotony is assumed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -39,7 +38,7 @@ from numpy.typing import NDArray
 from simulator.analytic.contraction import Contracted
 from simulator.analytic.longest_path import Points, makespans, starts
 from simulator.calls import Call
-from simulator.costing.call_costs import Carried, Costs, distinct_calls
+from simulator.costing.call_costs import Carried, Costs
 from simulator.costing.link_load import Load, cost
 from simulator.schedule import Plan
 from simulator.support.arrays import (
@@ -53,6 +52,7 @@ from simulator.support.arrays import (
 )
 from simulator.support.compiled import hot_loop
 from simulator.support.heap import Heap, pop, push, room
+from simulator.support.records import dataclass, replace
 from simulator.topology import Topology
 from simulator.transfers.crowd import Program
 from simulator.transfers.lockstep import has_slowest_chain
@@ -114,7 +114,7 @@ def least_calls(workload: Workload, costs: Costs, engine: str) -> LeastCalls:
     TopologyError
         If a transfer has no path.
     """
-    first, row = distinct_calls(workload)
+    first, row = workload.distinct_calls
     judged: _Cache = {}
     least = [_least_of_call(workload.call_view(index), costs, engine, judged) for index in first]
     time = np.array([*(call.time for call in least), 0.0])[row] * workload.calls.factor

@@ -2,11 +2,9 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.calls import Call
 from simulator.costing.likeness import Likeness, Seat
@@ -14,6 +12,7 @@ from simulator.costing.link_load import Load, cost, plan_loads, unknown
 from simulator.schedule import Plan, Plans
 from simulator.shares import Shares
 from simulator.support.arrays import Floats
+from simulator.support.records import dataclass, field, replace
 from simulator.topology import Topology
 from simulator.workload import Workload
 
@@ -84,7 +83,7 @@ class Costs:
 
     def loads_by_index(self, workload: Workload) -> Callable[[int], tuple[Load, ...]]:
         """Return a function from a call of the workload, by its index, to its loads."""
-        row: list[int] = distinct_calls(workload)[1].tolist()
+        row: list[int] = workload.distinct_calls[1].tolist()
         by_row: dict[int, tuple[Load, ...]] = {}
 
         def loads(call: int) -> tuple[Load, ...]:
@@ -100,13 +99,13 @@ class Costs:
 
     def idle_times(self, workload: Workload) -> Floats:
         """Time of every call of a workload on an idle network (s); 0 for a call without members."""
-        first, row = distinct_calls(workload)
+        first, row = workload.distinct_calls
         times = [self.idle_time(workload.call_view(call)) for call in first]
         return np.array([*times, 0.0])[row]
 
     def plans(self, workload: Workload) -> Plans:
         """Plan of every call of a workload, shape ``(calls,)``; None for a call without members."""
-        first, row = distinct_calls(workload)
+        first, row = workload.distinct_calls
         plans = np.empty(len(first) + 1, dtype=np.object_)
         for number, call in enumerate(first):
             plans[number] = self.carried(workload.call_view(call)).plan
@@ -131,33 +130,6 @@ class Costs:
         positions = np.array(call.group.ranks, dtype=np.int32)
         plan = self.planner(call, self.topology)
         return Carried(plan, plan_loads(plan, positions, call.size, self.topology))
-
-
-_LEAST = np.iinfo(np.int64).min
-
-
-def distinct_calls(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
-    """Return the first of each set of calls of equal cost on any network, and each call's set.
-
-    A call without members is in no set (-1).
-    """
-    calls = workload.calls
-    dtypes = {dtype: number for number, dtype in enumerate(dict.fromkeys(calls.dtype))}
-    # The bits of floats from 0 on, as integers, have the order of the floats. Shifted down by the
-    # least integer are measured times, of calls of unknown size; those without either come first.
-    sized, timed = ~np.isnan(calls.size), ~np.isnan(calls.transfer)
-    amount = np.where(sized, calls.size, np.where(timed, calls.transfer, 0.0)) + 0.0
-    order = amount.view(np.int64) + np.where(sized, 0, np.where(timed, _LEAST + 1, _LEAST))
-    sort = calls.kind.astype(np.int64) * len(workload.groups) + calls.group
-    sort = sort * len(dtypes) + np.array([dtypes[dtype] for dtype in calls.dtype])
-    for column in (order, calls.spread):
-        values, which = np.unique(column, return_inverse=True)
-        sort = sort * len(values) + which
-    joined = np.flatnonzero(workload.members)
-    _, first, which = np.unique(sort[joined], return_index=True, return_inverse=True)
-    row = np.full(len(calls), -1, dtype=np.intp)
-    row[joined] = which
-    return joined[first].tolist(), row
 
 
 def _mapped(load: Load, seat: Any, known_seat: Any) -> Load:

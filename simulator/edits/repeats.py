@@ -8,7 +8,6 @@ not repeat are unchanged.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from simulator.calls import Calls
 from simulator.support.arrays import Floats, Ints, Longs
 from simulator.support.errors import WorkloadError
+from simulator.support.records import dataclass, field, replace
 from simulator.workload import LAUNCH_DELAY, Edges, What, Workload
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.call_costs import Costs, distinct_calls
+from simulator.costing.call_costs import Costs
 from simulator.costing.link_load import cost
 from simulator.engine.simulation import LocalTimes, Simulation
 from simulator.support.arrays import Floats, Longs, Mask, offsets
@@ -25,7 +25,7 @@ from simulator.workload import Workload
 def time_alone(simulation: Simulation) -> None:
     """Compute the times of all ops and calls, time by resource, and the bytes of every link."""
     workload, topology = simulation.workload, simulation.topology
-    first, row = distinct_calls(workload)
+    first, row = workload.distinct_calls
     joined = row >= 0  # calls with members
     factor = np.where(joined, workload.calls.factor, np.nan)
     factors = np.bincount(row[joined], workload.calls.factor[joined], len(first))
@@ -80,7 +80,7 @@ def meeting(timeline: Timeline, costs: Costs) -> Mask:
 
 def overlaps(workload: Workload, costs: Costs, start: Floats, end: Floats) -> Mask:
     """Mark calls with these starts and ends (s) that overlap on a link; NaN: call not made."""
-    first, row = distinct_calls(workload)
+    first, row = workload.distinct_calls
     none = np.empty(0, dtype=np.int32)
     loads = [costs.loads(workload.call_view(call)) for call in first]
     used = [np.unique(np.concatenate([none, *(load.link for load in of)])) for of in loads]

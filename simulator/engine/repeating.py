@@ -12,14 +12,13 @@ counts for each of its members: the loss of a job is the mean over its ranks.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.call_costs import Costs, distinct_calls
+from simulator.costing.call_costs import Costs
 from simulator.engine.event_loop import DONE, IDLE, LACKING, QUEUED, RANG, schedule_roots, set_alarm
 from simulator.engine.flow import Loop
 from simulator.engine.flow import Step as LoopStep
@@ -35,6 +34,7 @@ from simulator.engine.simulation import (
 from simulator.engine.works import Work, Works
 from simulator.support.arrays import Floats
 from simulator.support.errors import DeadlockError, WorkloadError
+from simulator.support.records import dataclass, field
 from simulator.topology import Topology
 from simulator.workload import Workload
 
@@ -102,8 +102,8 @@ class JobSteps:
         Duration of each completed step (s).
     lost
         Time that the calls of each completed step lost to others, including those of the job
-        itself: the mean over its ranks (s), by :func:`distinct calls
-        <simulator.costing.call_costs.distinct_calls>`, shape ``(distinct calls,)``.
+        itself: the mean over its ranks (s), by :attr:`distinct calls
+        <simulator.workload.Workload.distinct_calls>`, shape ``(distinct calls,)``.
     kept
         Times of the last steps, as many as were asked for.
     """
@@ -188,7 +188,7 @@ class _Delays:
         of_each = ranks[workload.rank[joined]]
         members = np.bincount(workload.call[joined], of_each, len(workload.calls))
         all_ranks = ranks[list(workload.ranks)].sum()
-        row = distinct_calls(workload)[1]
+        row = workload.distinct_calls[1]
         made = np.flatnonzero(row >= 0)
         idle = job.costs.idle_times(workload) * workload.calls.factor
         return _Delays(made, idle[made], members[made] / all_ranks, row[made])

@@ -45,11 +45,6 @@ def simulate_on(
     """Simulate a workload, given the costs of calls, as :func:`simulate` does.
 
     ``costs`` caches: for another workload on the same topology only its new calls are planned.
-
-    Raises
-    ------
-    TwofoldError
-        As :func:`simulate`.
     """
     topology = costs.topology
     if engine not in ENGINES:

@@ -7,7 +7,6 @@ same graph: the transfers, their order and their equivalence stay, only the numb
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -15,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calls import Call
-from simulator.costing.call_costs import Carried, Costs, distinct_calls
+from simulator.costing.call_costs import Carried, Costs
 from simulator.costing.likeness import Likeness
 from simulator.costing.link_load import Load, cost, program
 from simulator.schedule import Schedule
 from simulator.support.arrays import Floats, equal_in
+from simulator.support.records import dataclass, field
 from simulator.topology import Topology
 from simulator.transfers.crowd import Program
 from simulator.transfers.equivalence import quotient
@@ -158,7 +158,7 @@ class Works:
         -1 for a call without members. To be called as :meth:`of`.
         """
         self.likeness = costs.alike
-        first, rows = distinct_calls(workload)
+        first, rows = workload.distinct_calls
         views = [workload.call_view(call) for call in first]
         return [self._added(call, costs.carried(call)) for call in views], rows
 

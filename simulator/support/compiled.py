@@ -12,8 +12,7 @@ A loop that other loops call is compiled for them separately, without an entry p
 for the types of its annotations only. That saves half to two thirds of the compile time, because
 unpacking and checking a tuple of eighty arrays from Python is code for every field.
 
-Kept code is read without importing the compiler: a warm ``twofold utility`` takes 1.4 s of
-processor time, and 1.7 s with ``cache=True``.
+Kept code is read without importing the compiler, which ``cache=True`` would import.
 
 Numba compiles a loop anew when its own file changes, but not when that of a loop or a constant that
 it uses does. Whoever updates a checkout would get answers of two versions mixed, so code is kept

@@ -5,9 +5,9 @@ from math import inf, nan
 import numpy as np
 import pytest
 
+from experiments.points.failures import Failures
 from helpers.refusals import last_taken_stands_beside_first_refused
 from simulator.accelerators import Accelerator
-from simulator.analysis.goodput import Failures
 from simulator.analysis.steady import Window
 from simulator.calls import MOST_BYTES, CallRow, Group
 from simulator.edits.replicas import ReplicaLayout

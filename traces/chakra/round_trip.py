@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from simulator.calls import CallRow, Calls, Group
 from simulator.shares import Shares
 from simulator.support.arrays import Ints
 from simulator.support.errors import TraceError, WorkloadError
+from simulator.support.records import dataclass, field, replace
 from simulator.workload import Edges, What, Workload
 from traces.chakra.files import ChakraFiles, RankFile
 from traces.chakra.schema import OWN, AttributeValues

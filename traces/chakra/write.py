@@ -15,7 +15,6 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import numpy as np
 
 from simulator.calls import UNKNOWN, Call
 from simulator.support.errors import OutputError
+from simulator.support.records import dataclass
 from simulator.workload import What, Workload
 from traces.chakra.schema import (
     COLL,

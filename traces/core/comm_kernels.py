@@ -7,7 +7,6 @@ known only if an operator around the launch records them.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from simulator.calls import KINDS, UNKNOWN
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import read_bytes
+from simulator.support.records import dataclass, field
 from simulator.support.yaml_text import parse_yaml
 
 BY_NAME = ""

@@ -7,7 +7,6 @@ survives. The rank of a file may follow from its name (:func:`rank_in_name`).
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Ints, Longs
 from simulator.support.errors import TraceError
+from simulator.support.records import dataclass, fields, replace
 
 
 class HostKind(IntEnum):

@@ -12,7 +12,6 @@ correlations and arrows belong to a rank and occur in several.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,6 +20,7 @@ from msgspec import Raw, Struct
 
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import head_of, unpack
+from simulator.support.records import dataclass, replace
 from traces.core.events import (
     EXECUTION_TRACE,
     CommRecord,

@@ -5,9 +5,8 @@ import re
 import pytest
 
 import twofold as tf
-from experiments.points.failures import FailingJob, parse_failures
+from experiments.points.failures import FailingJob, Failures, goodput, parse_failures
 from helpers.places import SAMPLES
-from simulator.analysis.goodput import Failures, goodput
 from simulator.support.errors import WhatIfError
 
 USUAL = "mtbf 50000 h, checkpoint 60 s, restart 10 min"

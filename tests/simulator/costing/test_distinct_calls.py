@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import workloads
-from simulator.costing.call_costs import distinct_calls
 
 UNKNOWN = float("nan")
 
@@ -22,7 +21,7 @@ def test_calls_are_one_where_all_that_they_cost_by_agrees(workload, seed):
         size=random.choice([UNKNOWN, UNKNOWN, -0.0, 0.0, 5e-324, 1e9], count),
         transfer=random.choice([UNKNOWN, 0.0, 1e-17, np.nextafter(1e-17, 1.0), 2.0], count),
     )
-    first, row = distinct_calls(workload)
+    first, row = workload.distinct_calls
     calls = workload.calls
     keys = [
         (

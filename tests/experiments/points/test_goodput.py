@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.analysis.goodput import Failures, best_interval, goodput
+from experiments.points.failures import Failures, best_interval, goodput
 
 TIMES = st.floats(1.0, 1e5)
 

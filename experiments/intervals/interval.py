@@ -12,7 +12,6 @@ substitute.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import hypot, log
 from typing import TYPE_CHECKING
 
@@ -48,6 +47,7 @@ from experiments.scenario.scenario import Scenario
 from simulator.analytic.bounds import LeastCalls, LinkWork, least_calls, least_steps
 from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import Points
+from simulator.support.records import dataclass, replace
 
 if TYPE_CHECKING:
     from simulator.engine.simulate import Costs
@@ -123,11 +123,6 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
     -------
     list of Interval
         In the same order.
-
-    Raises
-    ------
-    TwofoldError
-        As :class:`experiments.evaluate.design_points.DesignPoints` does.
     """
     points = {
         str(number): point for number, point in enumerate(answered) if not point.change.is_drawn

@@ -71,9 +71,10 @@ class Off:
     """A point: the logarithm of step over baseline as predicted (``change``), and measured less it.
 
     ``known`` is half of the 95 % interval that scatter and the network's prior give that logarithm.
-    Of a step as it was recorded, the logarithm is that of measured over predicted. ``above`` is how
-    far the model's bound on the saving is above the predicted one (points). ``copied`` is the
-    logarithm of how many times as many recorded units a job of ``COPIES`` has.
+    Of a step as it was recorded, the logarithm is that of measured over predicted, and ``known``
+    that of predicted over recorded. ``above`` is how far the model's bound on the saving is above
+    the predicted one (points). ``copied`` is the logarithm of how many times as many recorded units
+    a job of ``COPIES`` has.
     """
 
     program: str
@@ -88,7 +89,7 @@ class Off:
     def share(self) -> float:
         """The error as a share of the change; itself where a step changes hardly, or not at all."""
         if self.class_name in (*STEPS, NO_GAIN):
-            return self.error
+            return self.error + (self.known if self.class_name in STEPS else 0.0)
         return self.error / (self.copied or abs(self.change))
 
     def half_width(self, off: float, least: float = 0.0) -> float:
@@ -136,7 +137,12 @@ def _points(pairs: Path) -> Iterator[Off]:
         base = baseline(trace, cluster)
         whole = base.timeline.makespan
         step, class_name = measured_of(base, recorded), class_of(base.timeline)
-        yield Off(trace.name, step_class(class_name), math.log(recorded.measured / step))
+        yield Off(
+            trace.name,
+            step_class(class_name),
+            error=math.log(recorded.measured / step),
+            known=math.log1p(base.error or 0.0),
+        )
         changed = [(point, point.change) for point in rows if point.change is not None]
         answered = steps(base, [(point.what_if, change) for point, change in changed])
         of_points = intervals(base, answered)
@@ -289,7 +295,7 @@ def held_out(rows: Sequence[Off]) -> dict[str, list[Held]]:
             if row.program == program:
                 class_name = NO_CALLS if row.class_name == NO_GAIN else row.class_name
                 if class_name in STEPS:
-                    half_width = row.half_width(0.0, own_error(class_name, table))
+                    half_width = abs(row.known) + own_error(class_name, table)
                 elif class_name == NO_CALLS:
                     off = replay_error(NO_CALLS, table=table)
                     half_width = row.half_width(off, own_error(NO_GAIN, table))

@@ -233,11 +233,11 @@ class Baseline:
     def step_interval_pct(self) -> float | None:
         """Half the width of the 95 % interval of the step itself (% of it); None if not known.
 
-        For a recording, from errors of replays against runs without a profiler; for a generated
-        step, from errors of similar ones against measured steps.
+        For a recording, how far the replay is off it, and what recordings are off runs without a
+        profiler; for a generated step, from errors of similar ones against measured steps.
         """
         if self.error is not None:
-            return 100 * own_error(step_class(class_of(self.timeline)))
+            return 100 * (abs(self.error) + own_error(step_class(class_of(self.timeline))))
         prior = self.step_prior
         return None if prior is None else WITHIN_95 / WITHIN_90 * prior["p90_pct"]
 

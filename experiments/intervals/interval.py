@@ -238,7 +238,8 @@ def _prediction_half_width(base: Baseline, answered: Answered, off: float) -> fl
         for side in (now, then)
     ]
     if base.step_prior is None and (then.ranks != now.ranks or work[1] > work[0]):
-        error = max(error, own_error(step_class(class_of(base.timeline))))
+        of_step = own_error(step_class(class_of(base.timeline))) + abs(base.error or 0.0)
+        error = max(error, of_step)
     return 100 * ratio * error
 
 

@@ -256,9 +256,10 @@ def step_class(program: str) -> str:
 def own_error(name: str, table: Mapping[tuple[str, ...], Errors] | None = None) -> float:
     """Return the error at 95 % of a row that no other class pulls: Student's t of its programs.
 
-    Of ``STEPS`` it is half the interval of a recorded step, relative to it; of :data:`NO_GAIN` that
-    of a step of which kernels, host or copies change and save nothing, since what waits for what is
-    told from a trace, and a profiler takes time; of :data:`COPIES` a share of the logarithm.
+    Of ``STEPS`` it is what a recorded step is off one without a profiler, relative to it; of
+    :data:`NO_GAIN` that of a step of which kernels, host or copies change and save nothing, since
+    what waits for what is told from a trace, and a profiler takes time; of :data:`COPIES` a share
+    of the logarithm.
 
     Parameters
     ----------

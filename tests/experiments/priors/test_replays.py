@@ -140,3 +140,10 @@ def test_all_reduces_beside_as_many_bytes_of_all_gathers_are_of_shards(gathered,
             builder.op(What.COLLECTIVE, rank=rank, lane=kind, name=kind, duration=0.0, call=call)
     step = Scenario(builder.build(), load_cluster("dgx-a100")).run()
     assert class_of(step) == name
+
+
+@pytest.mark.parametrize("name", ["zero3-2", "ddp-2"])
+def test_the_interval_of_a_recorded_step_holds_what_the_replay_is_off_its_own_recording(name):
+    base = baseline(LIVE / name, LIVE / "net250.yaml")
+    off = abs(base.replayed_step / base.loaded.measured_step - 1)
+    assert base.step_interval_pct == pytest.approx(100 * (own_error("step") + off))

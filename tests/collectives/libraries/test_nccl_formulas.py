@@ -423,3 +423,20 @@ def test_chains_are_one_for_each_place_of_a_domain_and_one_where_that_is_all(kin
     chains = local if domains > 1 else 1
     assert (steps[0] if kind == "broadcast" else steps[-1]).width == chains
     assert max(step.width for step in steps) == chains
+
+
+@pytest.mark.parametrize("form", ["collnet", "nvls_tree"])
+def test_on_links_without_a_limit_all_of_them_is_used_and_bytes_take_no_time(form):
+    worked = Worked(5, kind="all_reduce", shapes=[(8, 2)], link="nvlink", generation="hopper")
+    network, machine = worked.network(), replace(worked.case.machine)
+    network = replace(network, bandwidth=np.full(len(network), inf))
+    call = call_of("all_reduce", range(16), 1e9)
+    case = nccl.case_of(call, machine.on(network).network, machine)
+    if form == "collnet":
+        offer = in_fabric(case, collnet_all_reduce(case.grid, "switch", case.paths), "switch")
+    else:
+        (offer,) = nccl._offers(case, "nvls_tree")
+    assert offer.plan().efficiency == 1.0
+    assert case.time(offer) == pytest.approx(
+        offer.overhead + case.wire(offer.schedule, pipelined=True).latency
+    )

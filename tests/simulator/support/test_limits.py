@@ -1,5 +1,6 @@
 """Budgets of a command: what words mean, where one is exceeded, what a process may take."""
 
+import io
 import sys
 from dataclasses import asdict, fields
 
@@ -160,3 +161,16 @@ def test_memory_is_short_where_little_of_it_is_left(system):
     assert is_memory_short()
     with pytest.raises(MemoryError):
         check_memory()
+
+
+@linux
+def test_memory_is_short_from_128_mib_on(system, monkeypatch):
+    """The sixth number of ``statm`` is the pages of data and stack (proc(5))."""
+    guard_memory()
+    module._guarded[0] = 1 << 30
+    page = module.os.sysconf("SC_PAGE_SIZE")
+    for more in (0, 1):
+        pages = ((1 << 30) - (1 << 27)) // page + more
+        said = io.StringIO(f"9 9 9 9 9 {pages} 9")
+        monkeypatch.setattr(module, "open", lambda _, said=said: said, raising=False)
+        assert is_memory_short() == bool(more)

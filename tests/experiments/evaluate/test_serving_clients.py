@@ -172,18 +172,20 @@ class Scaler:
             self.does[instance] = "drains"
 
 
-@tries(60)
+@tries(200)
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from([1.0, 4.0, 15.0, 40.0]),
-            st.lists(st.integers(0, 12), min_size=INSTANCES, max_size=INSTANCES),
+            st.sampled_from([4.0, 15.0, 80.0]),
+            st.lists(
+                st.sampled_from([0, 1, 4, 10, 11, 21]), min_size=INSTANCES, max_size=INSTANCES
+            ),
         ),
-        min_size=1,
+        min_size=3,
         max_size=12,
     ),
     st.integers(1, 3),
-    st.sampled_from([1.0, 4.0, 10.0]),
+    st.sampled_from([1.0, 4.0, 10.0, 20.0]),
 )
 def test_an_autoscaler_starts_and_drains_instances_as_its_rules_say(rows, least, requests):
     rules = Scaling(least, requests, start=20.0, every=15.0, keep=60.0)
@@ -236,3 +238,35 @@ def test_an_instance_that_has_drained_loses_its_cache():
     scaler.act(0.75)
     assert counters[:, DOWN].tolist() == [SERVES, SERVES, STOPPED, STOPPED]
     assert counters[:, KEPT].tolist() == [7, 7, 0, 0]
+
+
+@pytest.mark.parametrize(("load", "serving"), [(10, 1), (11, 1), (12, 2), (9, 1)])
+def test_a_load_within_a_tenth_of_the_wanted_changes_nothing(load, serving):
+    """One instance serves, and is to have ten requests: eleven are near enough, twelve are not."""
+    counters = np.zeros((4, 32), dtype=np.int64)
+    state = Of(
+        counters=counters, sums={"coming": np.array([0])}, states=[0],
+        instances={"ends": np.array([np.inf])}, caches=Of(nodes=np.zeros((0, 1))),
+    )  # fmt: skip
+    scaler = Autoscaler(Scaling(1, 10.01, start=0.5, every=1.0, keep=0.5), state, 1)
+    counters[0, RUNS] = load
+    for second in (1.0, 2.0, 3.0, 4.0):
+        scaler.act(second)
+    held = counters[:, DOWN] == SERVES
+    assert held.sum() + len(scaler._starting) == serving
+
+
+def test_an_instance_that_drains_is_taken_back_only_if_it_is_wanted():
+    counters = np.zeros((2, 32), dtype=np.int64)
+    state = Of(
+        counters=counters, sums={"coming": np.array([0])}, states=[0],
+        instances={"ends": np.array([np.inf])}, caches=Of(nodes=np.zeros((0, 1))),
+    )  # fmt: skip
+    scaler = Autoscaler(Scaling(1, 10.0, start=0.5, every=1.0, keep=0.5), state, 1)
+    counters[1, DOWN] = DRAINS
+    counters[:, RUNS] = 5
+    scaler.act(1.0)
+    assert counters[:, DOWN].tolist() == [SERVES, DRAINS]
+    counters[0, RUNS] = 12
+    scaler.act(2.0)
+    assert counters[:, DOWN].tolist() == [SERVES, SERVES]

@@ -4,6 +4,7 @@ A library's choice does not depend on the calibration, which scales the call aft
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from math import exp, inf, log
 from typing import Any, Protocol, TypeVar
 
@@ -16,7 +17,6 @@ from simulator.costing.stacked_networks import Networks, Number, OneNetwork
 from simulator.schedule import Plan, Schedule
 from simulator.shares import Shares
 from simulator.support.arrays import Ints
-from simulator.support.records import asdict, dataclass, field, replace
 from simulator.topology import Topology
 
 Found = TypeVar("Found")

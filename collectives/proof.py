@@ -6,6 +6,7 @@ must hold which chunk whole at the end (post). *Whole* means every contribution,
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 from simulator.schedule import Schedule, Step
 from simulator.support.arrays import Ints, Mask
 from simulator.support.errors import ScheduleError
-from simulator.support.records import dataclass
 
 Condition = Callable[[Schedule, Ints], Mask]
 

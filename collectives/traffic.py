@@ -7,6 +7,7 @@ define bytes alike: ``size`` is S of nccl-tests, ``wire`` is S times the factor 
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from collectives.bandwidth import busbw_factor
 from simulator.calls import UNKNOWN, Call, Group
-from simulator.support.records import dataclass
 from simulator.timeline import RunTimes
 
 

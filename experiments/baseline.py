@@ -1,6 +1,7 @@
 """The baseline of every command: read the trace, set up the scenario, simulate it once."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
 from pathlib import Path
@@ -47,7 +48,6 @@ from experiments.settings import SettingsOptions, Watch, percentile_of, settings
 from simulator.support.compiled import expect
 from simulator.support.errors import ClusterError, SettingsError, TwofoldError
 from simulator.support.quantities import format_quantity, parse_quantity
-from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline, comparable
 from simulator.workload import Workload
 from topologies import Cluster, load_cluster, place, with_nodes

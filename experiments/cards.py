@@ -8,6 +8,7 @@ the most similar cluster of the catalogue supplies the rest, and is named.
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from simulator.accelerators import same_accelerator
 from simulator.calls import UNKNOWN
 from simulator.support.errors import ClusterError
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass
 from simulator.workload import Workload
 from topologies import Cluster, catalog, load_cluster
 from topologies.cluster.catalog import complaints

@@ -6,6 +6,7 @@ Answers consist of JSON types.
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +17,6 @@ from typing_extensions import TypedDict
 from experiments.output.document import TrustAnswer
 from experiments.output.encoding import jsonable as jsonable
 from simulator.support.errors import TraceError
-from simulator.support.records import dataclass
 
 if TYPE_CHECKING:
     from topologies.cluster.schema import Cluster

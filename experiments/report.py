@@ -7,6 +7,7 @@ import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from math import isfinite
 from pathlib import Path
@@ -17,7 +18,6 @@ from experiments.output.document import Document
 from experiments.provenance import Head, Inputs, Option, graphs, identity, jsonable, version
 from simulator.support.errors import OutputError, SettingsError, pip_install
 from simulator.support.limits import check_memory
-from simulator.support.records import dataclass, field, fields, replace
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,6 +1,7 @@
 """Notes on routing in an answer: the policy, collisions of messages, and links that calls share."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from simulator.analysis.contention import (
 from simulator.routing.paths import policy_of
 from simulator.schedule import Plan
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 

@@ -8,6 +8,7 @@ sheets that it can mean, :func:`accelerator` to the only one, or refuses.
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -15,7 +16,6 @@ from typing import Any
 from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.names import did_you_mean, letters_of
 from simulator.support.quantities import parse_quantity
-from simulator.support.records import dataclass, field, replace
 from simulator.support.yaml_text import parse_yaml
 
 GENERATIONS: Mapping[str, tuple[str, ...]] = {

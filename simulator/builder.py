@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from simulator.calls import CallRow, Calls, Group
-from simulator.support.records import dataclass, field
 from simulator.workload import Edges, What, Workload
 
 _OpRow = tuple[int, int, int, int, int, float, float, float, float, float, float]

@@ -1,6 +1,7 @@
 """Calls: collectives and messages, as values and as a table, and the groups that make them."""
 
 import math
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,6 @@ from simulator.support.arrays import Floats, Ints, Longs, Mask
 from simulator.support.errors import WorkloadError
 from simulator.support.names import same_name
 from simulator.support.quantities import MOST_BYTES
-from simulator.support.records import dataclass, field
 
 KINDS = (
     "all_reduce",

@@ -6,6 +6,7 @@ recorded groups (:mod:`traces.missing_ranks`).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy as np
 from simulator.calls import Group
 from simulator.support.arrays import Floats, Longs, entries_of, offsets
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass, replace
 from simulator.workload import Edges, Workload
 
 

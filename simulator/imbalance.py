@@ -12,6 +12,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,6 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import WorkloadError, shown
 from simulator.support.input_files import csv_rows, read_text
 from simulator.support.quantities import count_of, number_of
-from simulator.support.records import dataclass, field
 
 _FORMS = (
     "write a factor (busiest over mean) such as 1.5, zipf:1.2, or a CSV file: a matrix of bytes, "

@@ -6,6 +6,7 @@ loads on a topology.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import ScheduleError
-from simulator.support.records import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

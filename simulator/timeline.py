@@ -5,6 +5,7 @@ A simulated :class:`Timeline` and the measured times of a workload (:func:`measu
 defined once, for either.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 from simulator.schedule import Plans
 from simulator.support.arrays import Floats, Ints, Longs, Mask
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass
 from simulator.topology import Topology
 from simulator.workload import What, Workload
 

@@ -26,6 +26,7 @@ without groups ``adaptive`` has none, and ``valiant`` does not exist.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,6 @@ from numpy.typing import NDArray
 from simulator.support.arrays import Floats, Ints, Longs, Mask, offsets_by_row
 from simulator.support.errors import TopologyError
 from simulator.support.names import did_you_mean
-from simulator.support.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -10,6 +10,7 @@ Times are seconds since the earliest start of the step on any rank.
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from math import inf
@@ -23,7 +24,6 @@ from simulator.support.arrays import Floats, Ints, Longs, Mask, offsets_by_row
 from simulator.support.compiled import hot_loop
 from simulator.support.errors import WorkloadError
 from simulator.support.quantities import CENTURY, MOST_RANKS
-from simulator.support.records import dataclass, field, replace
 
 _LEAST = np.iinfo(np.int64).min
 

@@ -6,6 +6,7 @@ are recomputed on the remaining links, by the routing of the network.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy as np
 from simulator.support.arrays import Floats, Longs, Mask
 from simulator.support.errors import DisconnectedError, TopologyError
 from simulator.support.names import did_you_mean
-from simulator.support.records import dataclass, field, replace
 from simulator.topology import SCALE_OUT, Doors, Topology, with_links
 from topologies.part_names import Parts
 

@@ -8,6 +8,7 @@ cable between two switches, ``rank3-scale_up:0`` that of rank 3 to the switch of
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -16,7 +17,6 @@ from simulator.support.arrays import Longs, Mask
 from simulator.support.errors import TopologyError
 from simulator.support.names import did_you_mean
 from simulator.support.quantities import count_of
-from simulator.support.records import dataclass
 from simulator.topology import Node, Topology
 
 NOWHERE = -1

@@ -12,6 +12,7 @@ control, which keep real routers somewhat below it, are not modelled.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,6 @@ from simulator.support.errors import TopologyError
 from simulator.support.limits import limits
 from simulator.support.names import did_you_mean
 from simulator.support.quantities import whole_of
-from simulator.support.records import dataclass, replace
 from simulator.topology import Node, Topology
 from topologies.families.family import Family, ParsedSpec, family_of
 from topologies.families.table import family_named

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ from simulator.support.limits import limits
 from simulator.support.names import either, nearest
 from simulator.support.plugins import TOPOLOGIES, names_added
 from simulator.support.quantities import count_of
-from simulator.support.records import dataclass, field, replace
 from simulator.topology import HASHED, POLICIES, Routing, Topology
 from topologies.families.family import Family, ParsedSpec
 from topologies.families.from_file import SUFFIXES, custom

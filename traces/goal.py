@@ -27,6 +27,7 @@ import math
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,7 +38,6 @@ from simulator.calls import Call, CallRow
 from simulator.schedule import Schedule, Step
 from simulator.support.errors import OutputError, TraceError, WorkloadError
 from simulator.support.input_files import unpack
-from simulator.support.records import dataclass, field
 from simulator.workload import What, Workload
 from traces.core.files import GOAL_COMMENT, write_files
 from traces.core.loaded import Coverage, Loaded

@@ -7,12 +7,12 @@ the files again.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from simulator.support.errors import TraceError
 from simulator.support.limits import allow_for
-from simulator.support.records import dataclass
 from traces.core.comm_kernels import KernelRules
 from traces.core.events import JobHead, RankHead, RankTrace, Skipped
 from traces.core.loaded import ALL, MEDIAN, Loaded, Options

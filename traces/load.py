@@ -8,6 +8,7 @@ it is linked to a workload.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -18,7 +19,6 @@ from simulator.support.input_files import head_of
 from simulator.support.limits import cores
 from simulator.support.plugins import TRACE_FORMATS, load_plugin, names_added, plugin_named
 from simulator.support.quantities import format_ranks
-from simulator.support.records import dataclass, replace
 from traces.core.files import (
     is_execution_trace,
     is_flight_recorder,

@@ -17,6 +17,7 @@ rank whose copy would represent it.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -26,7 +27,6 @@ from simulator.copied_ranks import CopiedRank, MadeCalls, RankProgram, with_copi
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import TraceError, WorkloadError
 from simulator.support.quantities import format_ranks, some_ranks
-from simulator.support.records import dataclass, field, replace
 from simulator.workload import What, Workload
 from traces.core.events import JobHead
 

@@ -22,6 +22,7 @@ import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median_low
@@ -32,7 +33,6 @@ from simulator.calls import CallRow
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.input_files import head_of, unpack
 from simulator.support.quantities import CENTURY, MOST_RANKS, count_of
-from simulator.support.records import dataclass
 from simulator.workload import What, Workload
 from traces.core.files import is_parquet, parquet_columns, parquet_names
 from traces.core.loaded import ALL, MEDIAN, Coverage, Loaded

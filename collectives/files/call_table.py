@@ -12,6 +12,7 @@ aiconfigurator's ``nccl_perf`` (``nccl_dtype``, ``message_size`` in elements, ``
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from math import isnan
 
 from collectives.bandwidth import busbw
@@ -30,7 +31,6 @@ from simulator.calls import KINDS, kind_named
 from simulator.support.errors import LimitError, TraceError, WorkloadError, shown
 from simulator.support.input_files import csv_rows, parse_json
 from simulator.support.quantities import MOST_RANKS, bytes_per_element
-from simulator.support.records import dataclass
 
 _KIND = ("kind", "collective", "op_name", "operation", "op", "name")
 _RANKS = ("ranks", "gpus", "num_gpus", "n_ranks", "nranks", "world_size")

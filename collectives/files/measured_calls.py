@@ -6,10 +6,10 @@ chooses the reader and checks several logs together.
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from simulator.support.errors import TraceError, shown
 from simulator.support.quantities import CENTURY, INSTANT, MOST_RANKS, number_of
-from simulator.support.records import dataclass
 
 MICRO, GIGA = 1e-6, 1e9
 SECONDS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": MICRO, "usec": MICRO, "µs": MICRO, "ns": 1e-9}

@@ -13,6 +13,7 @@ is in 1e9 bits. A latency is one way. Source: linux-rdma/perftest, src/perftest_
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from collectives.files.measured_calls import (
     LINK,
@@ -26,7 +27,6 @@ from collectives.files.measured_calls import (
 )
 from simulator.support.errors import TraceError, shown
 from simulator.support.quantities import count_of
-from simulator.support.records import dataclass
 
 _TITLE = re.compile(r"^#\s*OSU\s+(.*?)\s+(Latency|Bandwidth|Bandwidth / Message Rate)\s+Test", re.I)
 _LIBRARIES = {"nccl": "nccl", "rccl": "rccl", "xccl": ""}

@@ -19,6 +19,7 @@ that contributed to it, so that a program with outputs other than its collective
 """
 
 from collections import defaultdict, deque
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from xml.etree import ElementTree
 
@@ -29,7 +30,6 @@ from simulator.schedule import Schedule, Step
 from simulator.support.errors import ScheduleError
 from simulator.support.input_files import parse_xml
 from simulator.support.quantities import whole_of
-from simulator.support.records import dataclass, field
 
 Slot = tuple[int, str, int]
 """Rank, buffer (``i`` input, ``o`` output, ``s`` scratch), offset in chunks."""

@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -32,7 +33,6 @@ from collectives.files.measured_calls import (
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import reason_of
 from simulator.support.quantities import MOST_RANKS, count_of
-from simulator.support.records import dataclass, field
 
 _PROGRAM = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
 _KINDS = {

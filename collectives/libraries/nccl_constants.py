@@ -5,12 +5,12 @@ unless another source is named. Base units.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
 
 from simulator.costing.stacked_networks import Number
-from simulator.support.records import dataclass, replace
 
 MICRO, GIGA, KIB = 1e-6, 1e9, 2**10
 

@@ -20,6 +20,7 @@ many, quantities that depend on the links are arrays with a value per network.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
@@ -36,7 +37,6 @@ from simulator.costing.stacked_networks import Links, Networks, Number, Wire, on
 from simulator.schedule import Plan, Schedule
 from simulator.shares import Shares
 from simulator.support.arrays import Ints
-from simulator.support.records import dataclass, replace
 from simulator.topology import SCALE_UP
 
 _TREE_EFFICIENCY = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}

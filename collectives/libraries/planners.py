@@ -13,6 +13,7 @@ are S of nccl-tests (:mod:`collectives.bandwidth`).
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
@@ -32,7 +33,6 @@ from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import ScheduleError
 from simulator.support.names import did_you_mean, one_of, same_name
 from simulator.support.quantities import parse_quantity
-from simulator.support.records import dataclass, replace
 from simulator.topology import Topology
 
 

@@ -21,6 +21,7 @@ import, and so does numba, which imports it wherever it is installed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -34,7 +35,6 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import CalibrationError, WhatIfError
 from simulator.support.names import one_of
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, replace
 from simulator.workload import Workload
 from topologies import Cluster, resource_values
 from topologies.cluster.node import Calibrated

@@ -17,6 +17,7 @@ section 5.4.2).
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -28,7 +29,6 @@ from experiments.calibration.modelled_calls import ModelledCall, check_unit, sof
 from simulator.calls import KINDS
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import CalibrationError
-from simulator.support.records import dataclass, replace
 from topologies import Cluster
 from topologies.cluster.node import Calibrated, TimeMultiples
 

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from simulator.calls import Call, Group
 from simulator.costing.call_costs import Costs
 from simulator.support.arrays import Floats
 from simulator.support.errors import CalibrationError, TwofoldError
-from simulator.support.records import dataclass, replace
 from simulator.topology import SCALE_OUT
 from topologies import Cluster
 from topologies.cluster.node import Library

@@ -15,12 +15,12 @@ that makes the steps between nodes far more probable, the cluster gets ``transpo
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats
-from simulator.support.records import dataclass, replace
 from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies import Cluster
 from topologies.cluster.changed import with_setting

@@ -10,6 +10,7 @@ fitted to the fraction of the kernel's time beside a call that moves data
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from simulator.analysis.metrics import Intervals
 from simulator.edits.slowdown import covered, kernels, kernels_alone, moving, overlapped, recorded
 from simulator.support.arrays import Floats
 from simulator.support.errors import CalibrationError, TwofoldError
-from simulator.support.records import dataclass, replace
 from simulator.workload import Workload
 from traces.core.loaded import Loaded
 from traces.load import OpenTrace

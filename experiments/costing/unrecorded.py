@@ -26,6 +26,7 @@ system) the true percentiles are further apart.
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,6 @@ from experiments.scenario.scenario import Scenario
 from simulator.engine.simulate import Progress
 from simulator.support.arrays import Floats, Longs
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, replace
 from simulator.workload import What, Workload
 from traces.core.typical import call_ratios, silences, with_work, work_ratios
 

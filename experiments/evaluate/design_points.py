@@ -12,6 +12,7 @@ Two tensor-parallel groups in two equal nodes cost the same, whatever factors th
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice, product
 
 import numpy as np
@@ -33,7 +34,6 @@ from simulator.costing.likeness import Likeness
 from simulator.costing.stacked_networks import Networks, classes
 from simulator.support.arrays import Floats
 from simulator.support.errors import DeadlockError, Interrupted, WhatIfError
-from simulator.support.records import dataclass, field, replace
 from simulator.workload import What, Workload
 from topologies import Cluster, resource_values
 

@@ -4,6 +4,7 @@ Ranks that are equivalent to others are not written out if the engine can fold.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from collectives.libraries.planners import parse_rule
 from experiments.costing.slowdown import beside_exchanges
@@ -11,7 +12,6 @@ from experiments.scenario.scenario import FOLDING, Scenario
 from experiments.settings import Settings
 from simulator.folding.copies import why_not_copies
 from simulator.support.errors import ClusterError, WhatIfError
-from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline
 from simulator.workload import Workload
 from topologies import Cluster, place

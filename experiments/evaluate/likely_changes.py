@@ -11,6 +11,7 @@ of this one.
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,6 @@ from simulator.analysis.difference import CALLS, OPS, call_names, classes
 from simulator.calls import KINDS
 from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError
-from simulator.support.records import dataclass
 from simulator.timeline import RunTimes
 from simulator.workload import What, Workload
 from topologies import Cluster, resource_values

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -9,7 +10,6 @@ from experiments.scenario.scenario import Scenario
 from simulator.analysis.metrics import exposed_communication
 from simulator.engine.simulate import Progress
 from simulator.support.errors import Interrupted, WhatIfError
-from simulator.support.records import dataclass
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:

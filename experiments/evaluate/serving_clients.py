@@ -6,6 +6,7 @@ InferenceX, ``utils/bench_serving/benchmark_serving.py``).
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,6 @@ from simulator.serving.schedulers import Columns
 from simulator.serving.state import Prefixes
 from simulator.support.arrays import Floats, Longs, offsets
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass, replace
 from traces.generate.model import Model
 from traces.requests.table import Hashes, Requests, random_lengths
 

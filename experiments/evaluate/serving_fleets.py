@@ -6,6 +6,7 @@ and all send caches over the same links.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -61,7 +62,6 @@ from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.limits import limits
 from simulator.support.names import one_of
 from simulator.support.quantities import CENTURY
-from simulator.support.records import dataclass
 from topologies import Cluster
 from topologies.cluster.bill import TokenCost, bill_of, token_cost
 from traces.requests.table import Requests

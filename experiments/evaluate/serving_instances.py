@@ -1,6 +1,7 @@
 """Serving instances of a model: memory, iteration surface, and cache transfers."""
 
 import math
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,7 +16,6 @@ from simulator.serving.surface import IterationSurface, with_drafts
 from simulator.support.arrays import Floats
 from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.names import one_of
-from simulator.support.records import dataclass, replace
 from topologies import Cluster, load_cluster
 from traces.generate.inference import Adapters, InferencePass, Precisions, Segment, pass_blocks
 from traces.generate.kernel_times import (
@@ -59,7 +59,7 @@ class Deployment:
     cluster: Cluster
     parallelism: Parallelism
     engine: Engine
-    precisions: Precisions = Precisions()
+    precisions: Precisions = Precisions()  # noqa: RUF009 - frozen
     distribution: str = "power_law_1.2"
     imbalance: Imbalance | None = None
     context: int = 32768

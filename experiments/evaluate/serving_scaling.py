@@ -1,6 +1,7 @@
 """Autoscaling: the number of serving instances follows the number of requests."""
 
 import math
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +9,6 @@ import numpy as np
 from simulator.serving.prefix_cache import ABSENT
 from simulator.serving.schedulers import COMES, DOWN, KEPT, RUNS, WAITS
 from simulator.serving.state import RunState
-from simulator.support.records import dataclass, field
 
 SERVES, STOPPED, DRAINS = 0, 1, 2
 """States of an instance in ``DOWN``: one that drains gets no new request and ends those it has."""

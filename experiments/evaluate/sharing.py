@@ -5,6 +5,7 @@ times are those alone, to the last bit.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,6 @@ from simulator.engine.simulate import Progress
 from simulator.support.arrays import Floats
 from simulator.support.errors import WhatIfError
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload

@@ -8,6 +8,7 @@ whatever the step, and nothing short is lost: it is a share.
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,7 +37,6 @@ from simulator.analysis.metrics import cover, exposed_communication, moves, unio
 from simulator.support.arrays import Floats
 from simulator.support.errors import SettingsError, TwofoldError
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline
 from simulator.workload import DATA_LOADER, UNEXPLAINED_HOST, What
 from topologies.cluster.bill import bill_of

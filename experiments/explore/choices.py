@@ -1,6 +1,7 @@
 """Choices besides sliders: clusters, topologies, algorithms, and networks within a budget."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import isqrt
 from typing import get_args
 
@@ -18,7 +19,6 @@ from experiments.settings import Watch
 from simulator.calls import KINDS, Call
 from simulator.support.errors import ClusterError, ScheduleError, TwofoldError
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, replace
 from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies import catalog, place
 from topologies.cluster.catalog import clusters_with

@@ -12,6 +12,7 @@ import threading
 import webbrowser
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -33,7 +34,6 @@ from experiments.output.page import FOLDER, plotly
 from experiments.provenance import version
 from simulator.support.errors import OutputError, TwofoldError
 from simulator.support.quantities import parse_quantity
-from simulator.support.records import dataclass
 
 if TYPE_CHECKING:
     from experiments.explore.serving import ServingSession

@@ -8,6 +8,7 @@ load-latency curve with its knee.
 import shlex
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -43,7 +44,6 @@ from experiments.settings import Settings, Watch
 from simulator.support.errors import SettingsError, TwofoldError, shown
 from simulator.support.names import one_of
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, replace
 from topologies import resource_values
 
 _LONGEST = 2_000

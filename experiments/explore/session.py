@@ -10,6 +10,7 @@ import os
 import sysconfig
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -64,7 +65,6 @@ from experiments.settings import Settings, Watch
 from simulator.analysis.critical_path import CriticalPath, critical_path
 from simulator.support.errors import TwofoldError
 from simulator.support.input_files import READABLE
-from simulator.support.records import dataclass, field, replace
 from simulator.timeline import Timeline
 
 ANALYTIC = "analytic"

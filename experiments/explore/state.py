@@ -8,6 +8,7 @@ page shows, a command with these what-ifs answers too.
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from math import isnan
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
@@ -18,7 +19,6 @@ from experiments.scenario.words import check_factor
 from experiments.settings import Settings
 from simulator.support.errors import SettingsError, TwofoldError, WhatIfError, shown
 from simulator.support.quantities import count_of, number_of
-from simulator.support.records import dataclass, fields, replace
 
 CLUSTER, TOPOLOGY, ROUTING = "cluster", "topology", "routing"
 ALGORITHM, WHAT_IF = "algorithm", "what-if"

@@ -12,6 +12,7 @@ substitute.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import hypot, log
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,6 @@ from experiments.scenario.scenario import Scenario
 from simulator.analytic.bounds import LeastCalls, LinkWork, least_calls, least_steps
 from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import Points
-from simulator.support.records import dataclass, replace
 
 if TYPE_CHECKING:
     from simulator.engine.simulate import Costs

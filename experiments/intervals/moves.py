@@ -14,6 +14,7 @@ cost there, too (``--collective-cost trace``).
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import exp
 
@@ -28,7 +29,6 @@ from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import makespans
 from simulator.support.arrays import Floats
-from simulator.support.records import dataclass, replace
 from simulator.workload import What, Workload
 from topologies import Cluster, place
 

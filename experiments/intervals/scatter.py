@@ -19,6 +19,7 @@ slowdown by concurrent work adds no scatter.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,6 @@ from simulator.calls import UNKNOWN, Call
 from simulator.edits.slowdown import recorded as as_measured
 from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError
-from simulator.support.records import dataclass, replace
 from simulator.workload import Workload
 from traces.core.loaded import Loaded
 

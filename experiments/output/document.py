@@ -8,11 +8,10 @@ the charts; JSON has ``headline``, ``cause`` and ``trust``.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import TypedDict
-
-from simulator.support.records import dataclass, field
 
 if TYPE_CHECKING:
     from experiments.output.drawn import Columns

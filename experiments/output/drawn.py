@@ -23,6 +23,7 @@ import gzip
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,6 @@ from numpy.typing import NDArray
 
 from simulator.analysis.critical_path import CriticalPath
 from simulator.support.arrays import Floats
-from simulator.support.records import dataclass, replace
 from simulator.timeline import RunTimes, Timeline, first_start, measured
 from simulator.topology import Node
 from simulator.workload import What

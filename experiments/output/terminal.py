@@ -9,6 +9,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import zip_longest
 
@@ -20,7 +21,6 @@ from rich.text import Text as Line
 from experiments.output.document import Bars, Document, FactList, Facts, Row, Table, Text, Trust
 from experiments.output.encoding import writable
 from experiments.output.words import say_time
-from simulator.support.records import dataclass, replace
 
 _LEAST_TEXT = 16
 """Least width of wrapped text, unless the text is shorter."""

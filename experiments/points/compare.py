@@ -1,6 +1,7 @@
 """The same step on several clusters and topologies; the first is where it was recorded."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Unpack
 
@@ -19,7 +20,6 @@ from experiments.scenario.cluster import moved_to
 from experiments.settings import SettingsOptions, Watch
 from simulator.analysis.metrics import exposed_communication
 from simulator.support.errors import ClusterError
-from simulator.support.records import dataclass, replace
 from topologies import Cluster, load_cluster, place, with_topology
 from topologies.cluster.bare import unspecified
 from topologies.cluster.kinds import describe

@@ -7,13 +7,13 @@ Daly's model (Future Generation Computer Systems 22, 2006, eq. 13), in closed fo
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import exp, expm1, inf, sqrt
 
 from typing_extensions import TypedDict
 
 from simulator.support.errors import WhatIfError, shown
 from simulator.support.quantities import CENTURY
-from simulator.support.records import dataclass, replace
 
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MONTH = 30 * _SECONDS["d"]

@@ -5,6 +5,7 @@ of columns.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, get_type_hints
 
 from typing_extensions import TypedDict
@@ -21,7 +22,6 @@ from experiments.scenario.resources import (
     utility_pct,
     value_of,
 )
-from simulator.support.records import asdict, dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ gap; the curve gives the factor from which on more hardly pays.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Unpack
 
@@ -46,7 +47,6 @@ from simulator.analytic.curve import Curve, break_even, sample_curve, trace_curv
 from simulator.support.arrays import Floats
 from simulator.support.errors import Interrupted, WhatIfError
 from simulator.support.quantities import parse_quantity
-from simulator.support.records import dataclass, replace
 from topologies import resource_values
 from topologies.cluster.kinds import split_resource
 

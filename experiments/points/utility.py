@@ -6,6 +6,7 @@ on the changed network.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import ClassVar, Unpack
@@ -43,7 +44,6 @@ from experiments.scenario.words import check_factor
 from experiments.settings import SettingsOptions, Watch
 from simulator.support.errors import WhatIfError
 from simulator.support.names import one_of
-from simulator.support.records import dataclass, replace
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 
 _TIER_NAMES = {PCIE: "PCIe", SCALE_UP: "scale-up", SCALE_OUT: "scale-out"}

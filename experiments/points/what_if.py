@@ -1,6 +1,7 @@
 """What-ifs beyond doubling: any change that can be written, each on its own, against the step."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Unpack
 
@@ -18,7 +19,6 @@ from experiments.scenario.language import parse_change
 from experiments.settings import SettingsOptions, Watch
 from simulator.support.errors import DisconnectedError, TwofoldError, WhatIfError
 from simulator.support.limits import limits
-from simulator.support.records import dataclass, replace
 
 _COLUMNS = Columns(
     "WhatIfPoint",

@@ -7,6 +7,7 @@ and on whether the network's model takes as long for a call as was measured.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -29,7 +30,6 @@ from simulator.analysis.critical_path import UNKNOWN_CALLS, critical_path, pinne
 from simulator.analysis.metrics import rank_times, union
 from simulator.calls import KINDS
 from simulator.support.arrays import Floats
-from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline, comparable, group_sizes
 from simulator.workload import LAUNCH_DELAY, STEP_BEFORE, UNEXPLAINED_HOST, What, Workload
 from topologies import resource_values

@@ -15,6 +15,7 @@ that counts these separately uses the remainder alone (``REST``).
 
 import csv
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from math import pi, sqrt, tan
 from pathlib import Path
@@ -24,7 +25,6 @@ import numpy as np
 
 from simulator.analysis.critical_path import critical_path
 from simulator.calls import KINDS
-from simulator.support.records import dataclass
 from simulator.timeline import Timeline
 
 HELD_OUT = Path(__file__).with_name("held_out.csv")

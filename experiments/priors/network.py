@@ -11,6 +11,7 @@ latencies by those of small calls, bytes by those of large ones (:func:`with_par
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import expm1, hypot, log, log1p, sqrt
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -24,7 +25,6 @@ from experiments.scenario.scenario import Scenario
 from simulator.analysis.contention import packet_factor
 from simulator.calls import KINDS, UNKNOWN
 from simulator.support.errors import CalibrationError
-from simulator.support.records import dataclass
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from topologies import Cluster
 from topologies.cluster.fabrics import (

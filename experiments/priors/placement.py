@@ -8,6 +8,7 @@ stated number of nodes and with the ranks spread over other numbers.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import exp, log
 
 import numpy as np
@@ -17,7 +18,6 @@ from experiments.scenario.scenario import Scenario
 from simulator.calls import KINDS, Call
 from simulator.support.errors import TwofoldError
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, replace
 from simulator.timeline import comparable, group_sizes
 from simulator.workload import Workload
 from topologies import Cluster, place, with_nodes

@@ -1,6 +1,7 @@
 """Calibrate a cluster with a trace, logs or measured steps: fitted parameters and their bounds."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -37,7 +38,6 @@ from experiments.validation.errors import ALL
 from experiments.validation.measured_collectives import LogCall, LogErrors, log_calls, log_errors
 from experiments.validation.measured_steps import MeasuredStep, UnreadStep, read_steps
 from simulator.support.errors import CalibrationError, TraceError
-from simulator.support.records import dataclass, replace
 from topologies import Cluster, load_cluster
 from topologies.cluster.catalog import cluster_text
 from topologies.cluster.changed import resource_values

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import ClassVar
@@ -30,7 +31,6 @@ from simulator.support.plugins import (
     plugins,
 )
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass
 from topologies import Cluster, build, catalog, load_cluster, quantities
 from topologies.cluster.bill import Bill, BillLine, bill_of
 from topologies.cluster.catalog import clusters_with

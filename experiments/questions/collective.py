@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -28,7 +29,6 @@ from simulator.shares import Shares, inputs, largest
 from simulator.support.errors import ClusterError, ScheduleError, WhatIfError
 from simulator.support.names import one_of
 from simulator.support.quantities import format_quantity, parse_quantity
-from simulator.support.records import dataclass, field
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import What, Workload

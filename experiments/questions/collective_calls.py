@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import ClassVar
@@ -26,7 +27,6 @@ from simulator.schedule import Plan
 from simulator.shares import Shares, largest
 from simulator.support.arrays import Floats
 from simulator.support.errors import WhatIfError
-from simulator.support.records import dataclass, field
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import What, Workload

@@ -8,6 +8,7 @@ not chosen on: otherwise a random measurement would have an explanation, too.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, get_args
 
@@ -37,7 +38,6 @@ from simulator.costing.link_load import cost, plan_loads
 from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError, TwofoldError, WhatIfError
 from simulator.support.names import one_of
-from simulator.support.records import dataclass
 from topologies import Cluster, load_cluster
 from topologies.cluster.wiring import P2pLevel
 

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
@@ -23,7 +24,6 @@ from simulator.schedule import Schedule
 from simulator.support.errors import DeadlockError, OutputError, TraceError
 from simulator.support.input_files import partial_path
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, replace
 from topologies import Cluster, load_cluster
 from traces.card.card import TEMPLATE_VERSION, Section, WorkloadCard, write_card
 from traces.card.package import find_package, load_package, open_package, trace_files

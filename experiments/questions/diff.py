@@ -7,6 +7,7 @@ part needs no cluster. With one, the changes that would turn the first step into
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Unpack
 
@@ -27,7 +28,6 @@ from simulator.analysis.attribution import Account, account
 from simulator.analysis.difference import Compared, compared
 from simulator.support.arrays import Floats
 from simulator.support.errors import SettingsError, TraceError, TwofoldError
-from simulator.support.records import dataclass, replace
 from simulator.timeline import RunTimes, measured
 from traces.card.package import find_package, open_package
 from traces.core.loaded import Coverage, CoverageRecord, Loaded

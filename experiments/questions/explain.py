@@ -1,6 +1,7 @@
 """Replay a step, judge whether the replay is good enough for what-ifs, and explain its time."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Unpack
 
@@ -31,7 +32,6 @@ from simulator.analysis.path_integral import (
     path_integral,
 )
 from simulator.support.errors import CalibrationError, WhatIfError, WorkloadError
-from simulator.support.records import dataclass
 from simulator.timeline import Timeline, step_before_ended
 
 

@@ -5,6 +5,7 @@ Or compute only the memory of each rank, without generating the step.
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -31,7 +32,6 @@ from simulator.analysis.critical_path import critical_path, path_by_group, path_
 from simulator.analysis.metrics import exposed_communication
 from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.support.errors import WhatIfError
-from simulator.support.records import dataclass
 from topologies import Cluster, load_cluster, place, with_nodes
 from topologies.cluster.changed import with_setting
 from traces.generate.generate import CallVolume, Volumes, as_loaded

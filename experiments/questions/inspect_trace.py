@@ -1,5 +1,6 @@
 """Contents of a trace: what can be used, what is missing and why; for dumps, which ranks hang."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -9,7 +10,6 @@ from typing_extensions import TypedDict
 from experiments.documents import files as documents
 from experiments.report import Report, Rows, or_none, question
 from simulator.support.errors import TraceError
-from simulator.support.records import dataclass, replace
 from simulator.workload import What
 from traces.card.package import find_package, open_package
 from traces.core.loaded import Coverage, CoverageRecord, Loaded, Options

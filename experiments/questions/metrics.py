@@ -6,6 +6,7 @@ Bandwidth utilisation is relative to the links that carry a rank's bytes on the 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
@@ -30,7 +31,6 @@ from simulator.analysis import metrics as of
 from simulator.analysis.phases import DECODE, serving_latency
 from simulator.calls import KINDS
 from simulator.support.errors import ClusterError, WhatIfError
-from simulator.support.records import dataclass
 from simulator.timeline import RunTimes, measured
 from simulator.workload import What
 from topologies import Cluster, place

@@ -1,6 +1,7 @@
 """Serving: latencies of requests on a deployment, and what twice each resource would buy."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isinf, nan
 from typing import ClassVar, NamedTuple
 
@@ -33,7 +34,6 @@ from experiments.settings import Watch
 from simulator.serving.state import gap_quantile
 from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError, WhatIfError
-from simulator.support.records import dataclass, field
 from topologies import Cluster
 from topologies.cluster.bill import TokenCost
 

@@ -4,6 +4,7 @@ Utilities of that rate are computed, too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, NamedTuple
 
@@ -41,7 +42,6 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError, WhatIfError, shown
 from simulator.support.names import one_of
 from simulator.support.quantities import MOST_RANKS, number_of
-from simulator.support.records import dataclass, replace
 from topologies import Cluster, load_cluster
 from traces.requests.table import Requests, parse_rate
 

@@ -8,6 +8,7 @@ cluster, and repeats its step beside the others until that is steady
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Unpack
 
@@ -38,7 +39,6 @@ from simulator.edits.jobs import moved
 from simulator.support.errors import ClusterError, QuantityError, SettingsError, WhatIfError
 from simulator.support.names import one_of
 from simulator.support.quantities import parse_quantity
-from simulator.support.records import dataclass, replace
 from topologies import Cluster, load_cluster
 
 _ENGINE = "flow"

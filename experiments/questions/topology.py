@@ -1,5 +1,6 @@
 """Bare topologies: their properties, and how to build one from text."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from typing_extensions import TypedDict
@@ -8,7 +9,6 @@ from experiments.documents import networks as documents
 from experiments.report import Report, question
 from simulator.routing.paths import policy_of
 from simulator.support.quantities import parse_quantity
-from simulator.support.records import dataclass
 from simulator.topology import Topology
 from topologies.cluster.graphs import is_graph_file
 from topologies.properties import LinksOf, Summary, Throughput, links_by_resource, summary

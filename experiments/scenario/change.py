@@ -8,6 +8,7 @@ changes at once (:mod:`experiments.evaluate`) reads these numbers and applies no
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from simulator.support.arrays import Mask
 from simulator.support.errors import DisconnectedError, TopologyError, TwofoldError, WhatIfError
 from simulator.support.names import did_you_mean
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, replace
 from simulator.workload import What, Workload
 from topologies import Cluster, place, resource_values
 from topologies import changed as changed_cluster

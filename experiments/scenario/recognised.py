@@ -18,6 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from math import hypot, prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +30,6 @@ from simulator.accelerators import multiprocessor_count, named
 from simulator.analysis.data_parallel import OPTIMISER
 from simulator.support.arrays import Floats, Longs, Mask
 from simulator.support.errors import TraceError, WhatIfError, WorkloadError
-from simulator.support.records import dataclass, replace
 from simulator.workload import NOT_RECORDED, What, Workload
 from topologies import place
 from topologies.cluster.node import HALVES, AcceleratorTable

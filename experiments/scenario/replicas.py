@@ -1,5 +1,6 @@
 """A change of the number of replicas: data-parallel groups of another size, on other nodes."""
 
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -20,7 +21,6 @@ from simulator.edits.ops import durations_scaled
 from simulator.edits.replicas import ReplicaLayout, resized
 from simulator.support.arrays import Mask
 from simulator.support.errors import WhatIfError
-from simulator.support.records import dataclass, replace
 from simulator.workload import What, Workload
 from topologies import place
 

@@ -5,6 +5,7 @@ is small enough to be read. A baseline is simulated by both if that takes SimPy 
 second, and every answer says how well they agree.
 """
 
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
 from simulator.folding.fold import Folds
 from simulator.support.arrays import Longs
 from simulator.support.errors import DeadlockError
-from simulator.support.records import dataclass, field, fields, replace
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload

@@ -7,6 +7,7 @@ otherwise.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from simulator.support.errors import ClusterError, SettingsError, shown
 from simulator.support.input_files import csv_rows, read_text
 from simulator.support.names import one_of, same_name
-from simulator.support.records import dataclass
 from simulator.support.yaml_text import parse_yaml
 from topologies import Cluster
 from topologies.cluster.schema import kinds_of

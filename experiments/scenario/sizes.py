@@ -10,6 +10,7 @@ scaled as the times of its two shapes compare (:mod:`experiments.scenario.recogn
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from math import log
 
@@ -38,7 +39,6 @@ from simulator.edits.stages import restaged
 from simulator.support.arrays import Longs, Mask
 from simulator.support.errors import DeadlockError, WhatIfError, WorkloadError
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline
 from simulator.workload import Edges, What, Workload
 from traces.generate.parallelism import SCHEDULES, Slot, SlotKind

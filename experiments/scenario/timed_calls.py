@@ -17,6 +17,7 @@ prompts are sends that begin while the times of others run: :class:`CacheTransfe
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from heapq import heappop, heappush
 
@@ -33,7 +34,6 @@ from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import ClusterError, QuantityError, WhatIfError, WorkloadError
 from simulator.support.names import did_you_mean
 from simulator.support.quantities import parse_quantity
-from simulator.support.records import dataclass, field, replace
 from simulator.transfers.crowd import Crowd, Program
 from simulator.transfers.program import numbered, write
 from simulator.workload import What, Workload

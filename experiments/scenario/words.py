@@ -1,13 +1,13 @@
 """Words of a what-if, and the parts made of them: factors, ranks, selectors."""
 
 import re
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from simulator.calls import KINDS, kind_named
 from simulator.support.errors import QuantityError, WhatIfError
 from simulator.support.names import nearest
 from simulator.support.quantities import parse_ranks
-from simulator.support.records import dataclass
 from simulator.topology import SCALE_OUT, SCALE_UP
 
 _WORD = re.compile(r"\"([^\"]*)\"(?!\S)|'([^']*)'(?!\S)|(\S+)")

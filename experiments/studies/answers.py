@@ -28,6 +28,7 @@ correlated, and then points stay on a front more often than reported.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,7 +50,6 @@ from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import FOLDING, Scenario
 from experiments.studies.placed import Answer, Base, Chunk, Move, Numbers, Served, Site, digest
 from simulator.support.errors import StudyError, TwofoldError
-from simulator.support.records import dataclass, replace
 from simulator.workload import What
 from topologies import resource_values
 from traces.generate.generate import as_loaded

@@ -8,6 +8,7 @@ it (no home, a full disk, a broken file) computes everything and reports so.
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -22,7 +23,6 @@ from experiments.studies.placed import Answer
 from experiments.studies.store import ANSWER, COLUMNS, answer_of, make_tables, row_of, writing_to
 from simulator.support.errors import StudyError
 from simulator.support.quantities import parse_quantity
-from simulator.support.records import dataclass
 
 _MOST_KEYS = 500
 """Number of keys per query; every version of SQLite takes 999 variables in a statement."""

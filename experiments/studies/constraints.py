@@ -20,10 +20,10 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from simulator.support.errors import QuantityError, StudyError
 from simulator.support.quantities import parse_quantity
-from simulator.support.records import dataclass
 
 FITS = "fits"
 BASES = ("s", "B", "B/s", "FLOP/s", "W", "J", "USD")

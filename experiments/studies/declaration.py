@@ -7,6 +7,7 @@ field.
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -50,7 +51,6 @@ from experiments.studies.figures import (
 from simulator.support.errors import SettingsError, StudyError, TwofoldError
 from simulator.support.input_files import read_bytes
 from simulator.support.names import did_you_mean
-from simulator.support.records import dataclass
 from simulator.support.yaml_text import Keys, Place, parse_yaml, place_of, places
 
 MOST_POINTS = 1_000_000

@@ -22,6 +22,7 @@ A range without ``steps`` is continuous: searches may draw from it, a grid may n
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import numpy as np
@@ -36,7 +37,6 @@ from experiments.studies.constraints import UnitOf
 from simulator.support.errors import QuantityError, StudyError, TwofoldError
 from simulator.support.names import did_you_mean, same_name
 from simulator.support.quantities import format_quantity, parse_quantity
-from simulator.support.records import dataclass, fields
 from topologies.cluster.fabrics import FABRICS
 from topologies.cluster.kinds import split_resource
 from topologies.cluster.node import AcceleratorTable, Host, Library, Pcie, ScaleUp

@@ -8,6 +8,7 @@ import math
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,7 +38,6 @@ from experiments.studies.store import BLOCK, Store
 from simulator.engine.simulate import Progress
 from simulator.support.arrays import Floats
 from simulator.support.errors import ClusterError, OutputError, StudyError, TwofoldError
-from simulator.support.records import asdict, dataclass, field, replace
 
 if TYPE_CHECKING:
     from experiments.studies.cache import Cache

@@ -20,6 +20,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from statistics import NormalDist
 
@@ -31,7 +32,6 @@ from experiments.studies.placed import Move, Placed, Served
 from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import StudyError
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, field
 from topologies import Cluster, place, resource_values
 from topologies.cluster.bill import token_cost
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +14,6 @@ from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings
 from simulator.support.errors import StudyError
 from simulator.support.input_files import read_bytes
-from simulator.support.records import dataclass, field
 from topologies import Cluster, changed
 from topologies.cluster.bill import Bill, Counted, bill_of
 from traces.generate.plan import GenerationPlan

@@ -1,6 +1,7 @@
 """Reports of studies from their directories, finished or not, without simulating the points."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,7 +39,6 @@ from experiments.studies.store import (
 from experiments.studies.study import StudyReport, WorkloadAnswer, read_workloads, workload_answers
 from simulator.support.errors import StudyError, TwofoldError
 from simulator.support.input_files import read_text
-from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline
 from topologies.cluster.bill import Bill
 

@@ -3,6 +3,7 @@
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,6 @@ from experiments.studies.dimensions import Dimension, Value
 from experiments.studies.figures import FIGURES, figure_of
 from simulator.support.arrays import Floats
 from simulator.support.errors import StudyError
-from simulator.support.records import dataclass, field
 from simulator.timeline import Timeline
 from topologies.cluster.bill import Bill
 

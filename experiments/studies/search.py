@@ -8,6 +8,7 @@ with the same seed it proposes the same points, which is how an interrupted stud
 import math
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice, product
 from typing import Any
@@ -19,7 +20,6 @@ from experiments.studies.dimensions import Dimension
 from experiments.studies.results import Coordinates, Row
 from simulator.support.arrays import Floats
 from simulator.support.errors import StudyError, pip_install
-from simulator.support.records import dataclass
 
 SLAB = 4096
 """Points of a batch, if a method does not wait for answers."""

@@ -25,6 +25,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from math import isfinite, isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -34,7 +35,6 @@ from experiments.studies.placed import Answer, Move, Served
 from simulator.support.errors import OutputError, StudyError, TwofoldError, shown
 from simulator.support.input_files import read_bytes, read_text
 from simulator.support.quantities import CENTURY
-from simulator.support.records import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import make_dataclass
+from dataclasses import dataclass, make_dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -38,7 +38,6 @@ from experiments.studies.results import PointDetails
 from experiments.studies.store import Written, check_folder, open_store
 from simulator.support.errors import OutputError, StudyError, TwofoldError, pip_install
 from simulator.support.input_files import read_text
-from simulator.support.records import dataclass, replace
 from simulator.support.workers import worker_pool
 from topologies import load_cluster
 from traces.generate.plan import files_named, read_plan

@@ -13,6 +13,7 @@ are left out for all: a tool is not better for answering only the easy ones.
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -22,7 +23,6 @@ import numpy as np
 from experiments.scenario.scenario import Scenario
 from experiments.validation.tables import Cells, read_rows
 from simulator.support.errors import TraceError, shown
-from simulator.support.records import dataclass
 from simulator.workload import What
 
 

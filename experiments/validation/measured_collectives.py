@@ -1,6 +1,7 @@
 """Modelled against measured calls of benchmarks, with errors by kind and size."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from experiments.calibration.modelled_calls import (
     modelled,
 )
 from experiments.validation.errors import ALL, Prediction, error_summary
-from simulator.support.records import dataclass
 from topologies import Cluster
 
 KIB, MIB = 2**10, 2**20

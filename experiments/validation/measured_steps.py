@@ -19,6 +19,7 @@ times, and nothing about their scatter.
 
 import re
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -29,7 +30,6 @@ from experiments.validation.tables import Cells, read_rows, refusal
 from simulator.support.errors import TraceError, TwofoldError
 from simulator.support.names import one_of
 from simulator.support.quantities import bytes_per_element
-from simulator.support.records import dataclass, replace
 from traces.generate.model import Experts, GroupedAttention, Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import RECIPES, Attention, Training

@@ -14,6 +14,7 @@ Other columns are not read.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -39,7 +40,6 @@ from experiments.validation.tables import Cells, read_rows
 from simulator.calls import KINDS, UNKNOWN
 from simulator.support.errors import TraceError, TwofoldError, WhatIfError
 from simulator.support.names import one_of
-from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline
 from simulator.workload import Workload
 from topologies import Cluster, load_cluster

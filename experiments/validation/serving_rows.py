@@ -9,6 +9,7 @@ A table is CSV with a row per measurement; columns are those of ``measured_servi
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +21,6 @@ from simulator.accelerators import named, sheets
 from simulator.serving.engines import engine
 from simulator.support.errors import TraceError, TwofoldError, shown
 from simulator.support.quantities import CENTURY, INSTANT, parse_quantity
-from simulator.support.records import dataclass, replace
 from simulator.support.yaml_text import parse_yaml
 from topologies import Cluster, catalog, load_cluster
 from traces.generate.inference import Precisions

@@ -7,13 +7,13 @@ no table.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from simulator.support.errors import TraceError, TwofoldError, WhatIfError, shown
 from simulator.support.input_files import csv_table, read_bytes, read_text
 from simulator.support.quantities import CENTURY, INSTANT, MOST_RANKS, number_of
-from simulator.support.records import dataclass
 from topologies import catalog
 
 Kind = Literal["what-ifs", "steps", "ratios", "collectives"]

@@ -10,6 +10,7 @@ equally. On a rank without kernels the host computes, and comes first.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -19,7 +20,6 @@ from simulator.analysis.critical_path import CriticalPath, Segment
 from simulator.analysis.metrics import Intervals, cover, length, moves, step_time, uncovered, union
 from simulator.engine.simulate import Costs
 from simulator.support.arrays import Floats, Ints, Longs, Mask
-from simulator.support.records import dataclass
 from simulator.timeline import RunTimes, Timeline
 from simulator.workload import DATA_LOADER, IN_PART, UNEXPLAINED_HOST, What, Workload
 

@@ -8,6 +8,7 @@ which the model's messages do not.
 """
 
 from collections import defaultdict
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -26,7 +27,6 @@ from simulator.routing.paths import between_switches, of_resource, policy_of
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Schedule
 from simulator.support.arrays import Floats, Ints
-from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline
 from simulator.topology import DIVIDING, POLICIES, Topology
 

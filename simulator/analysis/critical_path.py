@@ -5,6 +5,7 @@ without a search. Its segments tile the time from 0 to the makespan without a ga
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 from simulator.calls import KINDS
 from simulator.support.arrays import Floats, Ints, Mask, by_appearance
 from simulator.support.compiled import hot_loop
-from simulator.support.records import dataclass
 from simulator.timeline import Timeline
 from simulator.workload import DATA_LOADER, LAUNCH_DELAY, UNEXPLAINED_HOST, What, Workload
 

@@ -8,6 +8,7 @@ by layer) is not data parallel.
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from simulator.calls import KINDS
 from simulator.engine.simulation import LocalTimes
 from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass
 from simulator.workload import What, Workload
 
 DATA = frozenset({"dp", "ddp", "fsdp", "fsdp2", "hsdp", "edp", "zero", "data", "replicate"})

@@ -10,13 +10,13 @@ rest have no counterpart.
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from simulator.analysis.attribution import COMMUNICATION, REST, USES, WAITING, Account
 from simulator.analysis.path_integral import call_name
 from simulator.support.arrays import Longs
-from simulator.support.records import dataclass
 from simulator.workload import Workload
 
 _NUMBERS = re.compile(r"\d+")

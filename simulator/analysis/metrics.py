@@ -8,12 +8,12 @@ Exposed and idle time are differences of unions of intervals, whose functions co
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Longs
-from simulator.support.records import dataclass
 from simulator.timeline import RunTimes
 from simulator.workload import What
 

@@ -22,6 +22,7 @@ taken, which prefers the op of lowest index.
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -32,7 +33,6 @@ from simulator.engine.simulate import Costs
 from simulator.engine.simulation import LocalTimes
 from simulator.support.arrays import Floats, Ints, Longs, equal_in
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline
 from simulator.workload import Edges, What, Workload
 

@@ -1,12 +1,12 @@
 """Phases of serving that a trace marks, and the latencies that follow from them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
 from simulator.support.arrays import Longs
-from simulator.support.records import dataclass
 from simulator.timeline import RunTimes
 from simulator.workload import Workload
 

@@ -8,13 +8,13 @@ their possible positions the window has covered.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
 from simulator.support.arrays import Floats
-from simulator.support.records import dataclass
 
 _LONGEST_CYCLE = 12
 """Longest cycle that is looked for, in steps of the slowest job."""

@@ -29,6 +29,7 @@ Costs of calls may be anything; neither convexity nor monotony is assumed.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -52,7 +53,6 @@ from simulator.support.arrays import (
 )
 from simulator.support.compiled import hot_loop
 from simulator.support.heap import Heap, pop, push, room
-from simulator.support.records import dataclass, replace
 from simulator.topology import Topology
 from simulator.transfers.crowd import Program
 from simulator.transfers.lockstep import has_slowest_chain

@@ -19,6 +19,7 @@ The hot loops take edges as columns ``source``, ``target`` and ``weight`` of sha
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,6 @@ from simulator.engine.next_step import joints, without_backlog
 from simulator.support.arrays import Floats, Ints, Longs, Mask, Matrix, offsets_by_row
 from simulator.support.compiled import hot_loop
 from simulator.support.errors import DeadlockError
-from simulator.support.records import dataclass
 from simulator.workload import What, Workload, topological_order
 
 _COMPARED = 32

@@ -13,11 +13,11 @@ no bound.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from simulator.support.arrays import Floats
-from simulator.support.records import dataclass
 
 Evaluate = Callable[[Floats], Floats]
 """Function that returns the steps (s) at several ``x``."""

@@ -6,6 +6,7 @@ result equals ``engine="analytic"`` of :func:`simulator.engine.simulate.simulate
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,6 @@ from simulator.analytic.contraction import Contracted
 from simulator.support.arrays import Floats, Ints, Longs, Matrix
 from simulator.support.compiled import hot_loop
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass
 from simulator.workload import What
 
 _LEAST_BLOCK, _BLOCK, _MOST_ENDS = 8, 128, 2**25

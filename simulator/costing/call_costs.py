@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,6 @@ from simulator.costing.link_load import Load, cost, plan_loads, unknown
 from simulator.schedule import Plan, Plans
 from simulator.shares import Shares
 from simulator.support.arrays import Floats
-from simulator.support.records import dataclass, field, replace
 from simulator.topology import Topology
 from simulator.workload import Workload
 

@@ -12,6 +12,7 @@ equivalent, whatever the numbers: equivalence is determined once for all such ne
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,7 +24,6 @@ from simulator.costing.symmetry import Symmetry, symmetry, symmetry_of_ranks
 from simulator.routing.paths import of_resource
 from simulator.routing.routes import is_uneven, routes, share_routes
 from simulator.support.arrays import Ints, Longs, by_appearance, equal, equal_in
-from simulator.support.records import dataclass, field
 from simulator.topology import Topology
 
 _MOST_MEMBERS = 64

@@ -11,6 +11,7 @@ on 4,096 ranks on each link, and the slowest of its 16.8 million transfers, are 
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -22,7 +23,6 @@ from simulator.routing.totals import Totals, check_listed, routes_in_blocks, tot
 from simulator.schedule import Exchange, Plan, Schedule, Step
 from simulator.support.arrays import Floats, Ints, equal_in
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass, replace
 from simulator.topology import Topology
 from simulator.transfers.crowd import Program
 from simulator.transfers.lockstep import is_lockstep

@@ -6,6 +6,7 @@ maximum over classes, computed for all networks at once.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +16,6 @@ from simulator.costing.link_load import bytes_on_links, is_wide, lockstep_loads,
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Schedule, Step
 from simulator.support.arrays import Floats, Ints, Mask
-from simulator.support.records import dataclass, field, replace
 from simulator.topology import Topology
 from simulator.transfers.lockstep import LockstepOnNetworks
 from simulator.transfers.program import by_resource, runs_ahead

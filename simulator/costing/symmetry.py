@@ -12,6 +12,7 @@ This holds only where there is a single shortest path. Among several, a hash of 
 (:mod:`simulator.routing.routes`), differently for each pair; such pairs are not *certain*.
 """
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -27,7 +28,6 @@ from simulator.support.arrays import (
     distinct,
     numbers_among_equals,
 )
-from simulator.support.records import dataclass
 from simulator.topology import Topology
 
 _HUB = -1

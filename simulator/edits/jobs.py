@@ -7,6 +7,7 @@ same time, so what holds of one step (:mod:`simulator.folding.fold`) holds of al
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from simulator.edits.replicas import cut
 from simulator.folding.fold import Folded, fold, most_alike
 from simulator.support.arrays import Floats, Ints, Longs, offsets
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass, replace
 from simulator.workload import Edges, What, Workload
 
 

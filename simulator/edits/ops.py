@@ -6,10 +6,11 @@ the host op, if that only launches: its other successors are the next op of its 
 ops that are not launched any more.
 """
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from simulator.support.arrays import Floats, Longs, Mask
-from simulator.support.records import dataclass, replace
 from simulator.workload import Edges, What, Workload
 
 

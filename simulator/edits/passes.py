@@ -9,6 +9,7 @@ divided in proportion to those of the other stages.
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
@@ -18,7 +19,6 @@ from simulator.calls import KINDS
 from simulator.edits.repeats import Program
 from simulator.support.arrays import Floats, Longs, Mask
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass, replace
 from simulator.workload import What, Workload
 
 _MESSAGE = KINDS.index("send_receive")

@@ -8,6 +8,7 @@ not repeat are unchanged.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +16,6 @@ import numpy as np
 from simulator.calls import Calls
 from simulator.support.arrays import Floats, Ints, Longs
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass, field, replace
 from simulator.workload import LAUNCH_DELAY, Edges, What, Workload
 
 

@@ -19,13 +19,13 @@ larger of a rank's input and output):
 """
 
 import itertools
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from simulator.calls import KINDS, Group
 from simulator.support.arrays import Longs, Mask
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass, replace
 from simulator.workload import Copies, Edges, Workload
 
 _MESSAGE = KINDS.index("send_receive")

@@ -11,6 +11,7 @@ et al., GPipe, arXiv 1811.06965; Narayanan et al., arXiv 2104.04473, section 2.2
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
 from typing import NamedTuple
@@ -36,7 +37,6 @@ from simulator.edits.passes import (
 from simulator.edits.repeats import Program
 from simulator.support.arrays import Mask
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass, field, replace
 from simulator.workload import What, Workload
 
 

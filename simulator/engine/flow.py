@@ -9,6 +9,7 @@ allocates its arrays, and writes out the transfers of a call when it first meets
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple
 
@@ -42,7 +43,6 @@ from simulator.engine.simulation import Columns, LocalTimes, Progress, Simulatio
 from simulator.engine.works import Work, Works
 from simulator.support.arrays import Floats, Matrix, offsets
 from simulator.support.heap import room
-from simulator.support.records import dataclass
 from simulator.topology import Topology
 from simulator.transfers.crowd import Crowd
 

@@ -12,6 +12,7 @@ counts for each of its members: the loss of a job is the mean over its ranks.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -34,7 +35,6 @@ from simulator.engine.simulation import (
 from simulator.engine.works import Work, Works
 from simulator.support.arrays import Floats
 from simulator.support.errors import DeadlockError, WorkloadError
-from simulator.support.records import dataclass, field
 from simulator.topology import Topology
 from simulator.workload import Workload
 

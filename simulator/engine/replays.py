@@ -6,6 +6,8 @@ calls that it has written out, each in its place; a further point sets their num
 its events.
 """
 
+from dataclasses import dataclass, field
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +17,6 @@ from simulator.engine.simulation import Progress, Simulation, explain_deadlock
 from simulator.engine.works import Works
 from simulator.support.arrays import equal_in
 from simulator.support.errors import DeadlockError, TopologyError
-from simulator.support.records import dataclass, field
 from simulator.timeline import Timeline
 from simulator.workload import Workload
 

@@ -19,6 +19,7 @@ Times are in seconds, amounts in bytes, rates in bytes per second.
 """
 
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -30,7 +31,6 @@ from simulator.costing.link_load import Load, Run
 from simulator.engine.simulation import NOBODY, LocalTimes, Simulation
 from simulator.schedule import Plan, Step
 from simulator.support.arrays import Floats
-from simulator.support.records import dataclass, field
 from simulator.topology import Topology
 from simulator.transfers.program import has_transfers, transfers
 

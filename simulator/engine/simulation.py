@@ -7,6 +7,7 @@ simulation, and not even they where their costs are fixed. The loops are compile
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +18,6 @@ from simulator.costing.call_costs import Costs
 from simulator.support.arrays import Floats, Ints, Longs, offsets
 from simulator.support.compiled import hot_loop
 from simulator.support.errors import DeadlockError
-from simulator.support.records import dataclass, field
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload

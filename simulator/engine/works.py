@@ -7,6 +7,7 @@ same graph: the transfers, their order and their equivalence stay, only the numb
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -19,7 +20,6 @@ from simulator.costing.likeness import Likeness
 from simulator.costing.link_load import Load, cost, program
 from simulator.schedule import Schedule
 from simulator.support.arrays import Floats, equal_in
-from simulator.support.records import dataclass, field
 from simulator.topology import Topology
 from simulator.transfers.crowd import Program
 from simulator.transfers.equivalence import quotient

@@ -15,6 +15,7 @@ that are written out are those of the whole job, by the argument of :mod:`simula
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from math import isnan
 from typing import NamedTuple
 
@@ -35,7 +36,6 @@ from simulator.folding.refinement import (
     with_stand_ins,
 )
 from simulator.support.arrays import Floats, Longs, Mask, numbers_among_equals, offsets
-from simulator.support.records import dataclass, replace
 from simulator.timeline import Timeline
 from simulator.workload import Copies, Workload
 

@@ -17,6 +17,7 @@ which is still equitable, though a coarser one may exist now (:class:`Folds`).
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -39,7 +40,6 @@ from simulator.folding.refinement import (
 )
 from simulator.schedule import Plan
 from simulator.support.arrays import Floats, Longs, Mask, equal, equal_in
-from simulator.support.records import dataclass, field, replace
 from simulator.timeline import Timeline
 from simulator.workload import Edges, What, Workload
 

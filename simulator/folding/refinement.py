@@ -12,6 +12,7 @@ Colours are sums of 64-bit hashes; two different ones collide with a probability
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,6 @@ from simulator.costing.link_load import Load
 from simulator.costing.symmetry import Symmetry
 from simulator.support.arrays import Longs, Mask, numbers_among_equals, offsets, row_of_entries
 from simulator.support.hashes import Hashes, mixed, numbered, refined, rounded, summed
-from simulator.support.records import dataclass, replace
 from simulator.transfers.program import runs_ahead
 from simulator.workload import What, Workload
 

@@ -9,6 +9,7 @@ Highly-Scalable Dragonfly Topology", ISCA 2008, section 4.1, for groups; W. J. D
 one group.
 """
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -39,7 +40,6 @@ from simulator.support.arrays import (
     row_of_entries,
 )
 from simulator.support.compiled import hot_loop
-from simulator.support.records import dataclass
 
 _MOST_CELLS = 1 << 24
 """Most cells of the table of links by source that is allocated at once: 128 MiB."""

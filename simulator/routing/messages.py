@@ -18,6 +18,7 @@ a rule of its own all the way.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +58,6 @@ from simulator.routing.tree import (
 )
 from simulator.support.arrays import Floats, Ints, Longs, Mask, offsets
 from simulator.support.compiled import hot_loop
-from simulator.support.records import dataclass
 
 _UNKNOWN_ENTRY, _SEVERAL_ENTRIES = -2, -1
 """Entry hub of a node outside the fabric: not yet computed, or more than one path leads in."""

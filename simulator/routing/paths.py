@@ -6,6 +6,7 @@ wired as a graph a PCIe link counts as much as eight (:mod:`simulator.routing.ro
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -54,7 +55,6 @@ from simulator.routing.tree import (
 )
 from simulator.support.arrays import Floats, Ints, Longs, Mask, entries_of, offsets, row_of_entries
 from simulator.support.errors import TopologyError
-from simulator.support.records import dataclass
 from simulator.topology import HOP, PCIE, SCALE_OUT, SCALE_OUT_HOPS, Doors, Routing, Topology
 
 _PCIE_METRIC = 8

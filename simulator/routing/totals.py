@@ -22,6 +22,7 @@ Neither applies where a hash of both ends chooses among several paths.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,7 +53,6 @@ from simulator.routing.routes import (
 from simulator.routing.tree import ALIKE, BY_CAPACITY, HASH, SAME, slowest, sums
 from simulator.support.arrays import Floats, Ints, Longs, Mask
 from simulator.support.limits import Limits, limits
-from simulator.support.records import dataclass, replace
 from simulator.topology import DIVIDING, Topology
 
 _LISTED = 1 << 16

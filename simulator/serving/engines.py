@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -11,7 +12,6 @@ from simulator.serving.state import Host
 from simulator.support.errors import WorkloadError
 from simulator.support.names import one_of
 from simulator.support.quantities import parse_quantity
-from simulator.support.records import dataclass
 from simulator.support.yaml_text import parse_yaml
 
 RESERVES = {"chunk": 0, "sequence": 1, "output": 2}

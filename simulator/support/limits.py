@@ -12,10 +12,10 @@ import re
 import sys
 import traceback
 from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from simulator.support.errors import LimitError, SettingsError, shown
-from simulator.support.records import dataclass, fields, replace
 
 VARIABLE = "TWOFOLD_LIMITS"
 """Environment variable with limits, as ``memory=8GB,depth=200``."""

@@ -6,12 +6,12 @@ does not have: an unused plugin costs no time, and a broken one breaks nothing e
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
 from simulator.support.errors import PluginError, TwofoldError
 from simulator.support.names import same_name
-from simulator.support.records import dataclass
 
 TOPOLOGIES, ALGORITHMS = "twofold.topologies", "twofold.algorithms"
 TRACE_FORMATS, CLUSTERS = "twofold.formats", "twofold.clusters"

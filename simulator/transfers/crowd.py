@@ -6,13 +6,13 @@ that is not a list of transfers has a single rank, and each of its steps is one 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.routing.routes import Routes
 from simulator.support.arrays import Floats, Longs, Matrix, entries_of, offsets, row_of_entries
-from simulator.support.records import dataclass, field, replace
 from simulator.transfers.fair_shares import (
     BLOCK,
     CALL,

@@ -12,6 +12,7 @@ fewer transfers fewer steps need to be merged.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 
 from simulator.support.arrays import Longs, by_appearance, offsets, row_of_entries
 from simulator.support.hashes import Hashes, mixed, numbered, refined, rounded, summed
-from simulator.support.records import dataclass
 from simulator.transfers.crowd import Program
 from simulator.transfers.program import strided
 

@@ -15,6 +15,7 @@ call takes the sum of that over its steps
 Where none of these holds, ranks may run ahead of each other, and the call is simulated.
 """
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -24,7 +25,6 @@ from numpy.typing import NDArray
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Schedule, Step
 from simulator.support.arrays import Floats, Longs, Mask
-from simulator.support.records import dataclass
 from simulator.topology import Topology
 from simulator.transfers.program import Positions, transfers
 

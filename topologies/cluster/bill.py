@@ -9,10 +9,10 @@ is sold is a tree of those. The fabric inside a scale-up domain is part of its n
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from simulator.support.errors import ClusterError
-from simulator.support.records import dataclass
 from simulator.topology import Link
 from topologies.cluster.fabrics import DragonflyFabric, GraphFabric, PlanedFabric, ScaleOut
 from topologies.cluster.graphs import fabric_graph, is_switched

@@ -5,6 +5,7 @@ accepted.
 """
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -21,7 +22,6 @@ from simulator.support.input_files import parse_json, read_text, reason_of
 from simulator.support.names import did_you_mean, same_name
 from simulator.support.plugins import CLUSTERS, Plugin, load_plugin, plugins
 from simulator.support.quantities import parse_quantity
-from simulator.support.records import dataclass
 from simulator.support.yaml_text import parse_yaml
 from topologies.cluster.bare import bare_network, is_bare
 from topologies.cluster.fabrics import FABRICS, GRAPH, CallErrors, Graph, HowKnown, TierErrors

@@ -20,6 +20,7 @@ they are the places where NICs are plugged in: NIC ``i`` of node ``n`` at rank
 """
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +29,6 @@ from pydantic import ValidationError
 
 from simulator.support.errors import TopologyError, TwofoldError
 from simulator.support.quantities import count_of
-from simulator.support.records import dataclass, replace
 from simulator.topology import POLICIES, SCALE_OUT, SCALE_UP, Topology
 from topologies.cluster.fabrics import GRAPH, Graph, GraphFabric, check_content, sha256_of
 from topologies.families.from_file import SUFFIXES

@@ -1,13 +1,13 @@
 """Placement of the ranks of a job: node, slot and scale-up domain of each."""
 
 from bisect import bisect_right
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.errors import ClusterError
 from simulator.support.quantities import MOST_RANKS
-from simulator.support.records import dataclass
 from simulator.topology import SCALE_UP, Topology
 from topologies.cluster.graphs import domain_graph
 from topologies.cluster.schema import Cluster, kinds_of

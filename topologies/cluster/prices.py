@@ -6,6 +6,7 @@ to the bandwidth of a cable. An accelerator without a public price has none: the
 give it before a total can be computed.
 """
 
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Self
@@ -15,7 +16,6 @@ from pydantic import Field, model_validator
 from simulator.accelerators import named
 from simulator.support.errors import ClusterError
 from simulator.support.quantities import EnergyPriceText, MoneyText, WattsText
-from simulator.support.records import dataclass
 from simulator.support.yaml_text import parse_yaml
 from topologies.cluster.fabrics import Bandwidth, ClusterPart, text_like, with_unit
 

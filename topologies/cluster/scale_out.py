@@ -6,12 +6,12 @@ are built.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
 
-from simulator.support.records import dataclass, replace
 from simulator.topology import SCALE_OUT, SCALE_OUT_HOPS, Link, Routing, Topology
 from topologies.cluster.fabrics import (
     DragonflyFabric,

@@ -9,12 +9,12 @@ of NVIDIA's SuperPODs. Scale-up domains are not included; a cluster file has the
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
 
 from simulator.support.errors import TopologyError
-from simulator.support.records import dataclass
 from simulator.topology import Topology, topology
 from topologies.families.family import (
     Bisection,

@@ -12,6 +12,7 @@ policy is part of the topology, so every engine and every what-if uses it.
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Unpack
 
@@ -19,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.errors import TopologyError
-from simulator.support.records import dataclass
 from simulator.topology import Topology, topology
 from topologies.families.family import Cable, Counts, Family, ParsedSpec, cables
 

@@ -8,12 +8,12 @@ specs (:mod:`topologies.spec`), closed forms (:mod:`topologies.properties`), the
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, NotRequired, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.support.records import dataclass, field
 from simulator.topology import SCALE_UP, Link, Node, Topology, topology
 
 

@@ -5,6 +5,7 @@ B. Towles, "Principles and Practices of Interconnection Networks" (2004), chapte
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -13,7 +14,6 @@ from typing import Unpack
 import numpy as np
 
 from simulator.support.errors import ClusterError, TopologyError
-from simulator.support.records import dataclass, replace
 from simulator.topology import Node, Topology
 from topologies.families.family import (
     Cable,

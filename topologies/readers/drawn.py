@@ -7,6 +7,7 @@ speed. The cluster's ``sources`` name the drawing or the entry for every number.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from math import log
 from typing import Any, get_args
@@ -15,7 +16,6 @@ from pydantic import ValidationError
 
 from simulator.accelerators import GENERATIONS, vendor
 from simulator.support.errors import ClusterError
-from simulator.support.records import dataclass
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.catalog import catalog, complaints, load_cluster
 from topologies.cluster.fabrics import PATH_CLASS

@@ -14,6 +14,7 @@ switch, or leaves that are all connected to all spines.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from simulator.support.errors import ClusterError, shown
 from simulator.support.input_files import read_text
 from simulator.support.limits import limits
 from simulator.support.quantities import number_of
-from simulator.support.records import dataclass
 from simulator.support.yaml_text import parse_yaml
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.schema import Cluster

@@ -8,13 +8,13 @@ NVSwitches of a node are one switch, as in NCCL, because links are spread over a
 
 import re
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
 from simulator.support.errors import ClusterError, shown
 from simulator.support.input_files import parse_xml, read_bytes
 from simulator.support.quantities import number_of
-from simulator.support.records import dataclass, field
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable

@@ -10,12 +10,12 @@ PCIe: they are those of a given cluster.
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
 from simulator.support.errors import ClusterError, shown
 from simulator.support.input_files import as_printed, decoded, read_bytes
-from simulator.support.records import dataclass
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable

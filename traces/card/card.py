@@ -7,6 +7,7 @@ must have its type: the error names file and key. Bandwidths are in Gb/s in the 
 
 import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,6 @@ from pydantic_core import ErrorDetails
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import read_bytes, reason_of
-from simulator.support.records import dataclass
 from simulator.support.yaml_text import parse_yaml
 
 _BLANK = frozenset({"", "n/a", "na", "none", "null", "unknown", "tbd", "-"})

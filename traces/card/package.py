@@ -6,6 +6,7 @@ on the card.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING
 from simulator.calls import Group
 from simulator.support.errors import TraceError
 from simulator.support.input_files import reason_of
-from simulator.support.records import dataclass, replace
 from simulator.workload import Workload
 from traces.core.loaded import MEDIAN, Loaded, Options
 from traces.load import OpenTrace, files_of, format_of, open_trace

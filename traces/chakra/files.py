@@ -7,6 +7,7 @@ A ``.et`` file names the group of a call and does not list its ranks. They follo
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +15,6 @@ import msgspec
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import HEAD, beginning, unpack
-from simulator.support.records import dataclass, field
 from traces.chakra.schema import METADATA, OWN, attribute_value
 from traces.chakra.stream import ChakraTrace, NodeKind, decode_stream, is_stream
 from traces.core.files import files_in

@@ -4,6 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, by_appearance
 from simulator.support.errors import TraceError
-from simulator.support.records import dataclass, field
 from simulator.workload import What
 from traces.chakra.schema import (
     COLL,

@@ -12,6 +12,7 @@ A start long after all its dependencies counts as unexplained.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from simulator.calls import UNKNOWN, CallRow, Calls, Group
 from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import TraceError, WorkloadError
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, replace
 from simulator.workload import Edges, What, Workload, unawaited
 from traces.chakra.calls import highest_rank, rank_calls, with_own_places
 from traces.chakra.files import ChakraFiles, read_files

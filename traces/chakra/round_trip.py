@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from simulator.calls import CallRow, Calls, Group
 from simulator.shares import Shares
 from simulator.support.arrays import Ints
 from simulator.support.errors import TraceError, WorkloadError
-from simulator.support.records import dataclass, field, replace
 from simulator.workload import Edges, What, Workload
 from traces.chakra.files import ChakraFiles, RankFile
 from traces.chakra.schema import OWN, AttributeValues

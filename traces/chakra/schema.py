@@ -7,6 +7,7 @@ once.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from google.protobuf.descriptor_pb2 import (
@@ -17,8 +18,6 @@ from google.protobuf.descriptor_pb2 import (
 )
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
-
-from simulator.support.records import dataclass, field
 
 INVALID, METADATA, MEM_LOAD, MEM_STORE, COMP, SEND, RECV, COLL, STORAGE = range(9)
 """Types of nodes that are distinguished here."""

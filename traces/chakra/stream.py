@@ -14,6 +14,7 @@ attributes of communication, and no more.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -26,7 +27,6 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from numpy.typing import NDArray
 
 from simulator.support.errors import TraceError
-from simulator.support.records import dataclass
 from traces.chakra.schema import (
     Attributes,
     AttributeValues,

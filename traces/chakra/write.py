@@ -15,6 +15,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ import numpy as np
 
 from simulator.calls import UNKNOWN, Call
 from simulator.support.errors import OutputError
-from simulator.support.records import dataclass
 from simulator.workload import What, Workload
 from traces.chakra.schema import (
     COLL,

@@ -7,6 +7,7 @@ known only if an operator around the launch records them.
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -16,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from simulator.calls import KINDS, UNKNOWN
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import read_bytes
-from simulator.support.records import dataclass, field
 from simulator.support.yaml_text import parse_yaml
 
 BY_NAME = ""

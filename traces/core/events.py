@@ -7,6 +7,7 @@ survives. The rank of a file may follow from its name (:func:`rank_in_name`).
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Ints, Longs
 from simulator.support.errors import TraceError
-from simulator.support.records import dataclass, fields, replace
 
 
 class HostKind(IntEnum):

@@ -10,6 +10,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from typing_extensions import TypedDict
 from simulator.analysis.phases import Phase
 from simulator.calls import Calls, Group
 from simulator.support.errors import TwofoldError
-from simulator.support.records import dataclass, field, fields, is_dataclass
 from simulator.workload import Copies, Edges, Repeats, Workload
 
 LAUNCHES_ONLY = "launches of kernels that were not recorded"

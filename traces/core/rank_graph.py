@@ -6,13 +6,13 @@ trace name its kind.
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Ints, Longs
-from simulator.support.records import dataclass, field
 from simulator.workload import What
 from traces.core.columns import ValueIndex
 from traces.core.loaded import Gap, worst

@@ -10,6 +10,7 @@ that copies of them are possible even if their pattern is irregular, and the num
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -20,7 +21,6 @@ from msgspec import Meta, Struct, field
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.input_files import parse_json, unpack
 from simulator.support.quantities import MOST_BYTES, MOST_RANKS, bytes_per_element, whole_of
-from simulator.support.records import dataclass, replace
 from traces.core.events import JobHead, ProcessGroup, Skipped, rank_in_name
 from traces.core.rank_graph import kind_of
 from traces.flight_recorder.plain_pickle import read_plain_pickle

@@ -8,12 +8,12 @@ last calls: the group's status determines that, if there is one.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import head_of
-from simulator.support.records import dataclass, field
 from traces.core.events import Skipped
 from traces.core.files import is_flight_recorder
 from traces.core.loaded import Loaded

@@ -8,10 +8,10 @@ equations 2 and 4); other layers are counted by the same rules.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from simulator.support.quantities import bytes_per_element
-from simulator.support.records import dataclass
 from traces.generate.framework import NONE, framework
 from traces.generate.model import Experts, GroupedAttention, LatentAttention
 from traces.generate.run import RECIPES, MicroBatch, Training

@@ -6,11 +6,11 @@ and its host times. No cost depends on a model; which costs were fitted to which
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from simulator.support.errors import WorkloadError
 from simulator.support.names import one_of
-from simulator.support.records import dataclass
 
 Flash = Literal["flash", "flash1", "flash2"]
 Sharding = Literal["", "flat", "each"]

@@ -11,6 +11,7 @@ represent the others.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from math import lcm
 from pathlib import Path
@@ -24,7 +25,6 @@ from simulator.analysis.phases import WHOLE, Phase
 from simulator.calls import KINDS, Calls, Group
 from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import TraceError, WorkloadError
-from simulator.support.records import dataclass, replace
 from simulator.workload import Copies, Edges, What, Workload
 from traces.core.loaded import ALL, GENERATED, MEDIAN, Coverage, Loaded
 from traces.generate.layers import chunks

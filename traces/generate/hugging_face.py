@@ -6,12 +6,12 @@ What a card cannot express (layers of another kind, experts in some layers only)
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import parse_json
 from simulator.support.names import did_you_mean
-from simulator.support.records import dataclass, replace
 
 Fields = dict[str, Any]
 """Fields of a model card, except its name and sources."""

@@ -10,12 +10,12 @@ Kernels named ``scores`` are those of attention: they depend on the segments of 
 others depend on the number of tokens, and those of the head on the number of sequences.
 """
 
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from simulator.imbalance import Imbalance
 from simulator.support.errors import WorkloadError
 from simulator.support.names import one_of
-from simulator.support.records import dataclass, replace
 from traces.generate.kernel_times import Attention, ExpertGemms, Gemm, Shape, Streaming, work_of
 from traces.generate.kernel_times import LatentAttention as LatentScores
 from traces.generate.layer_kernels import NO_WORK, Kernel, Work

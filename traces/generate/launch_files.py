@@ -9,6 +9,7 @@ and DeepSpeed 0.17 (its configuration reference).
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib.resources import files
 from textwrap import wrap
 from typing import NoReturn
@@ -16,7 +17,6 @@ from typing import NoReturn
 from simulator.support.errors import WorkloadError
 from simulator.support.names import one_of
 from simulator.support.quantities import bytes_per_element
-from simulator.support.records import dataclass, field
 from traces.generate.framework import framework
 from traces.generate.layers import chunk_sizes
 from traces.generate.model import GroupedAttention, Model

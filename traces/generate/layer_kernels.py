@@ -5,9 +5,9 @@ tables of measured kernels are read, casts and sums of gradients are separate ke
 may be one kernel or several.
 """
 
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from simulator.support.records import dataclass, replace
 from traces.generate.framework import NONE, framework
 from traces.generate.kernel_times import Attention, Gemm, Shape, Streaming
 from traces.generate.run import MicroBatch

@@ -7,13 +7,13 @@ layer of GPT and ``2 b s h V`` for the head, twice that backward (Narayanan et a
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from simulator.imbalance import Imbalance
 from simulator.shares import Shares, of_bytes
-from simulator.support.records import dataclass, replace
 from traces.generate.framework import NONE
 from traces.generate.layer_kernels import (
     NO_WORK,

@@ -10,11 +10,11 @@ allocator's cache is separate: no step is refused for it, but tools report it as
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import count
 from typing import NamedTuple
 
 from simulator.support.quantities import bytes_per_element
-from simulator.support.records import dataclass, fields, replace
 from traces.generate.activations import (
     BlockActivations,
     element_bytes,

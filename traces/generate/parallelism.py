@@ -12,6 +12,7 @@ a stage is the ``c``-th of its chunks of layers; without interleaving there is o
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -19,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass
 
 Ranks = NDArray[np.int64]
 

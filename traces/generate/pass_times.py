@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from simulator.serving.surface import STEPS, IterationSurface
 from simulator.support.arrays import Floats, Matrix
-from simulator.support.records import dataclass, field, replace
 from traces.generate.inference import (
     CAST_BEFORE,
     OF_DECODES,

@@ -12,6 +12,7 @@ experts.
 
 import math
 import re
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -33,7 +34,6 @@ from simulator.support.errors import TraceError, WorkloadError
 from simulator.support.input_files import unpack
 from simulator.support.limits import allow_for_job
 from simulator.support.quantities import BandwidthText, BytesText, FlopsText, SecondsText
-from simulator.support.records import asdict, dataclass, field, fields
 from simulator.support.yaml_text import parse_yaml
 from traces.generate.framework import framework
 from traces.generate.kernel_times import (

@@ -7,6 +7,7 @@ every rank (SPMD expansion).
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 
 from simulator.shares import Shares
 from simulator.support.arrays import Floats
-from simulator.support.records import dataclass, field, replace
 from simulator.workload import What
 from traces.generate.framework import Framework
 from traces.generate.kernel_times import (

@@ -1,12 +1,12 @@
 """The run of a model: a training step, or a pass of serving; and its micro-batches."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from simulator.imbalance import Imbalance
 from simulator.support.errors import WorkloadError
 from simulator.support.quantities import bytes_per_element
-from simulator.support.records import dataclass, field
 from traces.generate.framework import NONE, framework
 from traces.generate.model import Model
 from traces.generate.parallelism import SCHEDULES, Parallelism

@@ -12,10 +12,10 @@ backward, and scatters the gradients.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from simulator.support.quantities import bytes_per_element
-from simulator.support.records import dataclass, field, replace
 from simulator.workload import What
 from traces.generate.framework import NONE, framework
 from traces.generate.inference import pass_chunks

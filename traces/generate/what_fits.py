@@ -1,12 +1,12 @@
 """Whether a step fits into the memory of its accelerators, and similar plans that fit."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from itertools import islice, product
 from typing import Any
 
 from simulator.support.errors import WorkloadError
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, fields, replace
 from traces.generate.memory import StageMemory, fullest, memory_of
 from traces.generate.parallelism import Parallelism, stage_ranks
 from traces.generate.plan import DeviceMemory, GenerationPlan

@@ -8,6 +8,7 @@ missing ranks above the highest, which cannot be distinguished from a sample.
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +16,6 @@ from typing import TypeVar
 from simulator.support.errors import TraceError
 from simulator.support.input_files import PACKED, head_of, open_file
 from simulator.support.quantities import format_ranks, some_ranks
-from simulator.support.records import dataclass, replace
 from traces.core.events import (
     NAMED,
     Job,

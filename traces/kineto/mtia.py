@@ -10,11 +10,12 @@ Among the calls (``mtia_runtime``) are spans that the runtime annotates, which n
 synchronisations of a stream's submission queue, which the event of their caller already covers.
 """
 
+from dataclasses import dataclass, field
+
 import msgspec
 from msgspec import Raw, Struct
 
 from simulator.support.errors import shown
-from simulator.support.records import dataclass, field
 from traces.core.columns import LaneLabels
 from traces.core.events import HostKind, SyncEvent
 from traces.kineto.schema import KinetoEvent, LooseNumber, identifier, nanoseconds

@@ -12,6 +12,7 @@ correlations and arrows belong to a rank and occur in several.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,7 +21,6 @@ from msgspec import Raw, Struct
 
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import head_of, unpack
-from simulator.support.records import dataclass, replace
 from traces.core.events import (
     EXECUTION_TRACE,
     CommRecord,

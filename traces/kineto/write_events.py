@@ -11,6 +11,7 @@ A collective has the names and the metadata that PyTorch and NCCL write for it.
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from msgspec import Raw
@@ -19,7 +20,6 @@ from simulator.calls import UNKNOWN, Call
 from simulator.shares import Shares
 from simulator.support.errors import WorkloadError
 from simulator.support.quantities import bytes_per_element
-from simulator.support.records import dataclass, field, replace
 from simulator.workload import What, Workload
 from traces.kineto.write_program import HostOp, RankProgram, StepTimes, ThreadProgram
 

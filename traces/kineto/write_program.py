@@ -21,6 +21,7 @@ would read back as another workload: it is refused.
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import count, pairwise
 
 import numpy as np
@@ -28,7 +29,6 @@ from numpy.typing import NDArray
 
 from simulator.calls import KINDS
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass, field
 from simulator.timeline import Timeline
 from simulator.workload import STEP_BEFORE, What, Workload
 from traces.core.comm_kernels import communicates

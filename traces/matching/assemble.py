@@ -11,6 +11,7 @@ behind what the receiver has begun to send the other way.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 
 from simulator.calls import CallRow, Calls, Group
 from simulator.support.arrays import Floats
-from simulator.support.records import dataclass
 from simulator.workload import Edges, What, Workload
 from traces.core.columns import ValueIndex
 from traces.core.files import uncollected

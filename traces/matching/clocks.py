@@ -6,11 +6,10 @@ out, of which it is only certain that none is done before all have begun.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from simulator.support.records import dataclass
 
 _ENOUGH = 3
 """Fewer common collectives than this do not say by themselves how far to trust them."""

@@ -9,6 +9,7 @@ distinct call. A step repeats few calls many times, so nearly all of the work is
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 from simulator.shares import Shares
 from simulator.support.arrays import Floats, Mask, by_appearance
 from simulator.support.errors import TraceError
-from simulator.support.records import dataclass, field
 from simulator.workload import What
 from traces.core.rank_graph import LinkedRank, LocalCall
 from traces.matching.pair_bytes import PairBytes, pair_bytes

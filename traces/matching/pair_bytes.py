@@ -8,13 +8,13 @@ popular with the others, and the reverse (combine) is the transpose.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from simulator.shares import Shares, of_bytes
 from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError
-from simulator.support.records import dataclass
 from traces.core.rank_graph import LocalCall
 
 _SENT, _RECEIVED = "In split size", "Out split size"

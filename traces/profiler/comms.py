@@ -10,6 +10,7 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ import numpy as np
 from simulator.calls import UNKNOWN
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.quantities import MOST_BYTES, bytes_per_element
-from simulator.support.records import dataclass, field, replace
 from traces.core.comm_kernels import BY_NAME, SYMMETRIC, KernelRule
 from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace, merged_record
 from traces.core.rank_graph import NO_SPLITS, UNKNOWN_GROUP, LocalCall, Splits, kind_of

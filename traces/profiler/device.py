@@ -10,13 +10,13 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calls import UNKNOWN
-from simulator.support.records import dataclass, field, replace
 from simulator.workload import STEP_BEFORE, What
 from traces.core.comm_kernels import KERNELS, KernelRules
 from traces.core.events import CommRecord, HostEvents, RankTrace

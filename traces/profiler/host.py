@@ -13,13 +13,13 @@ that the processor was at work, unless the profiler recorded calls of Python fun
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from simulator.analysis.metrics import union, united
 from simulator.support.arrays import Floats
-from simulator.support.records import dataclass, field
 from simulator.workload import UNEXPLAINED_HOST, What
 from traces.core.events import HostKind, PythonCalls, RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph, shortest_silence

@@ -27,6 +27,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 from math import comb
 
@@ -34,7 +35,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats
-from simulator.support.records import dataclass, field, replace
 from simulator.workload import What
 from traces.core.events import HostKind, RankTrace, names_with
 from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank, LocalCall, LocalOp, RankGraph, kind_of

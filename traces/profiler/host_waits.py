@@ -11,12 +11,12 @@ and so was one that resumes just when a collective ends.
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Longs
-from simulator.support.records import dataclass
 from simulator.workload import DATA_LOADER, What
 from traces.core.events import HostKind, RankTrace, names_with
 from traces.core.loaded import CONTRADICTED, EXPLAINED

@@ -8,6 +8,7 @@ shares of all-to-alls.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,6 @@ from simulator.engine.next_step import with_advance
 from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, replace
 from simulator.workload import Workload
 from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
 from traces.core.events import HostKind, Job, JobHead, RankTrace, names_with

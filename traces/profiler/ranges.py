@@ -19,12 +19,12 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 
 from simulator.analysis.phases import DECODE, MIXED, PREFILL, Phase
-from simulator.support.records import dataclass, field, replace
 from simulator.workload import What
 from traces.core.events import HostKind, RankTrace
 from traces.core.rank_graph import RankGraph, is_comm

@@ -9,12 +9,12 @@ trace. The launches around it and the measured times decide. If the times of one
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 
-from simulator.support.records import dataclass, field
 from simulator.workload import What
 from traces.core.events import HostKind, RankTrace, names_with
 from traces.core.loaded import CONTRADICTED, EXPLAINED

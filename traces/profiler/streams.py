@@ -18,10 +18,10 @@ case it waits for what the kernel beside it waited for.
 
 import math
 from bisect import bisect_right
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass
 from simulator.workload import IN_PART, LAUNCH_DELAY, STEP_BEFORE, What
 from traces.core.loaded import CONTRADICTED, EXPLAINED, Gap
 from traces.core.rank_graph import LocalOp

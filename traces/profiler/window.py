@@ -1,6 +1,7 @@
 """The part of a rank's trace that is the step, and the launches of its device events."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +10,6 @@ from numpy.typing import NDArray
 from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
 from simulator.support.quantities import whole_of
-from simulator.support.records import dataclass, replace
 from simulator.workload import Repeats
 from traces.core.events import (
     DeviceEvents,

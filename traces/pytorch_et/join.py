@@ -9,6 +9,7 @@ innermost matched operator around its launch.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,6 @@ import numpy as np
 from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
 from simulator.support.input_files import HEAD, unpack
-from simulator.support.records import dataclass, replace
 from traces.core.comm_kernels import communicates
 from traces.core.events import (
     EXECUTION_TRACE,

@@ -20,6 +20,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from simulator.support.arrays import Ints, Longs
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.input_files import tar_members, unpack
 from simulator.support.quantities import MOST_BYTES, bytes_per_element
-from simulator.support.records import dataclass, replace
 from traces.core.columns import ValueIndex
 from traces.core.events import CommRecord, ProcessGroup
 from traces.core.files import is_execution_trace, is_tar

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,6 @@ from simulator.support.arrays import Floats, Longs, offsets
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import csv_table, json_rows, reason_of, unpack
 from simulator.support.quantities import CENTURY, number_of
-from simulator.support.records import dataclass, replace
 from traces.requests.table import Hashes, Requests
 
 

@@ -3,6 +3,7 @@
 import math
 import re
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,6 @@ from simulator.support.arrays import Floats, Longs, offsets
 from simulator.support.errors import QuantityError, TraceError, WorkloadError, shown
 from simulator.support.names import one_of
 from simulator.support.quantities import CENTURY, number_of, parse_quantity
-from simulator.support.records import dataclass, replace
 
 MOST_TOKENS = 2**28
 """Most tokens of a prompt or an output: a hundred times the longest existing context."""

@@ -6,13 +6,13 @@ the host are those of HIP; lower-level HSA calls, and a profiler's own, are coun
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
-from simulator.support.records import dataclass, field
 from traces.core.columns import ValueIndex
 from traces.core.gpu_exports.export import Export, IntColumns, Ranges
 

@@ -8,9 +8,9 @@ are counted as for other traces (:mod:`traces.profiler.streams`).
 import math
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from simulator.calls import UNKNOWN
-from simulator.support.records import dataclass, field
 from simulator.workload import What
 from traces.core.loaded import CONTRADICTED
 from traces.core.rank_graph import UNKNOWN_GROUP, LocalCall, LocalOp, RankGraph

@@ -13,6 +13,7 @@ traces, and the text of an instruction, as profilers of TPUs record it. Both bec
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from google.protobuf.message import DecodeError
 
 from simulator.calls import UNKNOWN
 from simulator.support.errors import TraceError
-from simulator.support.records import dataclass, field
 from traces.core.files import message_class
 
 Groups = tuple[tuple[int, ...], ...]

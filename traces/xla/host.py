@@ -11,12 +11,12 @@ import re
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
 
 from simulator.support.arrays import Floats
-from simulator.support.records import dataclass, field
 from simulator.workload import UNEXPLAINED_HOST, What
 from traces.core.loaded import EXPLAINED
 from traces.core.rank_graph import LocalOp, RankGraph, shortest_silence

@@ -9,12 +9,12 @@ serialized HLO.
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import open_zip, read_member, unpack_xz
-from simulator.support.records import dataclass
 from traces.core.files import parquet_columns
 from traces.core.loaded import Loaded
 from traces.xla.devices import number_ranks

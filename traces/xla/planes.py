@@ -7,12 +7,12 @@ Times are seconds since ``XlaRecording.epoch``.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import HEAD, unpack
-from simulator.support.records import dataclass, field
 from traces.xla.hlo import HloModule, HloOp, base_name, kind_by_name, parse_instruction
 
 Stats = Mapping[str, Any]

@@ -10,12 +10,12 @@ the whole recording, including ops before the first run.
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from simulator.support.errors import TraceError
 from simulator.support.quantities import whole_of
-from simulator.support.records import dataclass
 from traces.core.loaded import ALL, MEDIAN
 from traces.xla.planes import NO_STEP, XlaDevice, XlaOp, XlaRecording
 

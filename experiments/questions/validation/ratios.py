@@ -16,6 +16,7 @@ Without a column ``cluster`` the row is in words: ``model``, ``hardware``, ``set
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -43,7 +44,6 @@ from experiments.validation.setting_words import sides_in_words
 from experiments.validation.tables import Cells, read_rows, read_tables, refusal
 from simulator.support.errors import TraceError, TwofoldError, WhatIfError
 from simulator.support.quantities import number_of
-from simulator.support.records import dataclass, replace
 from topologies import Cluster
 from topologies.cluster.changed import SETTINGS, with_fields, with_setting
 

@@ -6,6 +6,7 @@ another recording of the same program, can be given to predict.
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -42,7 +43,6 @@ from experiments.validation.predicted_points import (
 )
 from experiments.validation.tables import read_tables
 from simulator.support.errors import CalibrationError, TwofoldError, WhatIfError
-from simulator.support.records import dataclass, replace
 from simulator.timeline import step_before_ended
 from simulator.workload import What
 from topologies import Cluster, load_cluster

@@ -8,6 +8,7 @@ LLMServingSim's benchmark writes them (github casys-kaist/LLMServingSim).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -47,7 +48,6 @@ from simulator.support.errors import TraceError, TwofoldError, shown
 from simulator.support.input_files import parse_json, read_text
 from simulator.support.names import one_of
 from simulator.support.quantities import MOST_RANKS
-from simulator.support.records import dataclass, replace
 from topologies import Cluster, load_cluster
 from traces.generate.inference import Precisions
 from traces.generate.parallelism import Parallelism

@@ -1,6 +1,7 @@
 """Validate generated steps: predict what others measured, configuration by configuration."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -33,7 +34,6 @@ from experiments.validation.measured_steps import (
 )
 from experiments.validation.tables import read_tables, refusal
 from simulator.support.errors import TraceError, TwofoldError
-from simulator.support.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

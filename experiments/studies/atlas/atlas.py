@@ -1,6 +1,7 @@
 """An atlas: utilities, steps and bills of models on clusters at sizes, as a site in one folder."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from math import lcm
 from pathlib import Path
@@ -31,7 +32,6 @@ from experiments.studies.declaration import Declaration, declare, read_study
 from experiments.studies.study import read_workloads, study
 from simulator.support.errors import OutputError, StudyError
 from simulator.support.input_files import read_text
-from simulator.support.records import dataclass, fields
 from topologies import load_cluster
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism

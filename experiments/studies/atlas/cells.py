@@ -7,6 +7,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -45,7 +46,6 @@ from experiments.studies.sites import Sites
 from simulator.support.errors import StudyError, TwofoldError
 from simulator.support.input_files import read_bytes
 from simulator.support.quantities import format_quantity
-from simulator.support.records import dataclass, field, replace
 from topologies import Cluster, load_cluster
 from traces.generate.plan import GenerationPlan, plan_text
 from traces.generate.what_fits import alternatives

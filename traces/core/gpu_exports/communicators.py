@@ -9,12 +9,12 @@ is left out, and so is all that ran before a rank's first launch.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.support.records import dataclass, fields, replace
 from traces.core.comm_kernels import communicates
 from traces.core.events import (
     CommRecord,

@@ -1,13 +1,13 @@
 """A tool's export of processes on GPUs, in columns: device events, API calls, ranges, waits."""
 
 from collections import Counter
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Longs
-from simulator.support.records import dataclass, field, fields
 
 
 class IntColumns:

@@ -8,13 +8,13 @@ is the outermost.
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
-from simulator.support.records import dataclass, replace
 from traces.core.events import HostKind, Job, ProfilerStep, RankTrace, Skipped
 from traces.core.files import files_in
 from traces.core.gpu_exports.communicators import common_part, with_groups

@@ -10,12 +10,12 @@ than a kernel's name.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from simulator.support.arrays import Longs
-from simulator.support.records import dataclass, field, replace
 from traces.core.comm_kernels import communicates
 from traces.core.events import NAMED, CommRecord
 from traces.core.gpu_exports.export import Export

@@ -11,6 +11,7 @@ Composable Kernel, MIOpen, Triton, FlashAttention, PyTorch, FBGEMM, vLLM, SGLang
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -18,7 +19,6 @@ import numpy as np
 from simulator.accelerators import Accelerator
 from simulator.support.arrays import Floats
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass
 from traces.generate.kernel_times.shapes import (
     PRECISIONS,
     attention_work,

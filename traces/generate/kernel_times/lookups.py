@@ -9,10 +9,10 @@ those of the forward pass, those under a causal mask half.
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from simulator.accelerators import Accelerator, multiprocessor_count
-from simulator.support.records import dataclass
 from traces.generate.kernel_times.families import Key, attention_variant
 from traces.generate.kernel_times.shapes import (
     Attention,

@@ -14,7 +14,7 @@ its kind but not its shape.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -25,7 +25,6 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.input_files import csv_table, read_text
 from simulator.support.quantities import number_of
-from simulator.support.records import dataclass, fields
 from traces.core.events import RecordedOperator
 from traces.generate.kernel_times.families import COMMUNICATION, kind_by_name
 from traces.generate.kernel_times.shapes import (

@@ -7,13 +7,13 @@ fractions of peak and bandwidth that it reaches.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from simulator.support.arrays import Floats
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass
 
 COMPUTE_EFFICIENCY = 0.8
 """Fraction of the peak that matrix products reach, by default.

@@ -17,6 +17,7 @@ last round are replaced by the mean of the least monotone surface above and the 
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -35,7 +36,6 @@ from simulator.accelerators import (
 from simulator.support.arrays import Floats, Ints, Matrix
 from simulator.support.compiled import hot_loop
 from simulator.support.errors import TraceError, WorkloadError
-from simulator.support.records import dataclass, replace
 from traces.generate.kernel_times.families import FAMILIES, Key, roofline
 
 

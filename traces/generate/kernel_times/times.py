@@ -8,6 +8,7 @@ carried over, timed by the roofline, or compared by it (``python -m benchmarks.k
 import csv
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -16,7 +17,6 @@ import numpy as np
 
 from simulator.accelerators import Accelerator
 from simulator.support.errors import WorkloadError
-from simulator.support.records import dataclass, field, replace
 from traces.generate.kernel_times.families import FAMILIES, Key
 from traces.generate.kernel_times.lookups import UNFUSED_PASSES, Lookup, Term, dense_time, lookup
 from traces.generate.kernel_times.own import OwnKernels, OwnKind, kind_of, kinds

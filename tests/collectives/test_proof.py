@@ -129,7 +129,7 @@ def test_chunks_that_do_not_fit_the_kind_are_refused():
     refused(Schedule("all_to_all", "x", 2, 2, 2, ()), "2 buffers of 2 parts are not 2 chunks")
     refused(Schedule("all_reduce", "x", 2, 4, 2, ()), "1 buffers of 2 parts are not 4 chunks")
     refused(schedule("all_gather", 2, parts=3), "3 parts cannot be dealt out evenly")
-    refused(schedule("send_receive", 3), "a sender and a receiver")
+    refused(schedule("send_receive", 3), "one sender and one receiver")
     refused(Schedule("all_reduced", "x", 2, 1, 1, ()), "kind is not one of")
 
 

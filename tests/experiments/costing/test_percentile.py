@@ -70,7 +70,7 @@ def test_every_question_is_asked_of_the_step_at_the_percentile():
 
 
 @pytest.mark.parametrize(
-    ("trace", "words"), [("jax-cpu-4", "it has 4; record more steps"), ("gpu-dp2-tp4", "it has 3")]
+    ("trace", "words"), [("jax-cpu-4", "it has 4 steps: record more"), ("gpu-dp2-tp4", "it has 3")]
 )
 def test_a_trace_that_shows_no_scatter_is_refused(trace, words):
     with pytest.raises(TraceError, match=words):

@@ -185,7 +185,7 @@ def chakra(tmp_path_factory):
 def test_chakra_files_are_folded_by_themselves(chakra):
     base = baseline(chakra, EIGHT)
     assert base.timeline.folded.startswith("8 of 32 ranks are simulated, on 1 of 4 parts")
-    assert base.record()["folded"] == base.timeline.folded
+    assert base.answer()["folded"] == base.timeline.folded
     assert_same(base.scenario)
 
 

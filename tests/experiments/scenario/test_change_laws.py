@@ -18,7 +18,7 @@ from experiments.scenario import scenario as scenarios
 from experiments.scenario.change import LINKS, Change
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import RESOURCES, better, improve
-from experiments.scenario.scenario import Scenario
+from experiments.scenario.scenario import Scenario, Site
 from helpers.places import SAMPLES
 from helpers.sites import MAKE
 from helpers.strategies import workloads
@@ -145,8 +145,9 @@ def test_the_evaluator_answers_what_the_analytic_engine_does(workload, name, sev
     assert found == pytest.approx(expected, rel=1e-12, abs=1e-18)
 
 
-def test_what_a_site_remembers_changes_no_result(base):
+def test_what_a_site_remembers_changes_no_result(base, monkeypatch):
     """Asked first, asked again, and asked after others: the same bits as on a site of its own."""
+    monkeypatch.setattr(Site, "of", staticmethod(MAKE))
     answers = [improve(base, name, 2).run().makespan for name in RESOURCES if name != "host"]
     fresh = Scenario(base.workload, base.cluster, base.engine, base.nodes, base.forced, fold=None)
     assert fresh.site is not base.site

@@ -305,7 +305,10 @@ def test_whose_durations_a_trace_does_not_tell_is_said(tmp_path):
     )
     base = baseline(job, mixed)
     for device, said in (
-        ("NVIDIA H100 80GB HBM3", "the trace names NVIDIA H100 80GB HBM3 only: kernels and hosts"),
+        (
+            "NVIDIA H100 80GB HBM3",
+            "the trace names NVIDIA H100 80GB HBM3 only: on nodes of kind slow too, kernels and",
+        ),
         ("NVIDIA V100-SXM2-16GB", "recorded on NVIDIA V100-SXM2-16GB, not on H100"),
     ):
         recorded = replace(base, loaded=replace(base.loaded, accelerator=device))

@@ -171,7 +171,7 @@ def test_a_multiple_of_the_time_is_one_of_all_parts(library):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"multiples": (1.0,)}, "2 sizes and 1 multiples"),
+        ({"multiples": (1.0,)}, "2 sizes, but 1 multiples"),
         ({"sizes": ("4 KiB", "1 KiB")}, "ascend"),
         ({"domains": 9}, "9 domains"),
         ({"multiples": (1.0, 0.0)}, "greater than 0"),

@@ -33,6 +33,9 @@ from typing import Any
 CPU_S = float(os.environ.get("FUZZ_CPU_S", "30"))
 WALL_S = float(os.environ.get("FUZZ_WALL_S") or 20 * CPU_S)
 """After so long without a word a process waits for something: another may have its processor."""
+_STUCK_S = 15.0
+"""After so long asleep a process waits for what never comes. A lock that another thread held when
+it was forked is no fault of the case, which is tried once more."""
 MEMORY = 2_000_000_000
 """Bytes resident, for files under 1 MB."""
 _MEMORY_OF_JOB = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
@@ -149,23 +152,28 @@ def run_all(
     """
     every = iter(numbers)
     children: list[_Child] = []
-    while True:
-        while len(children) < workers and time.monotonic() < until:
-            if not (left := list(islice(every, _OF_CHILD))):
-                break
-            children.append(_Child(case_of, left, until))
-        if not children:
-            return
-        ready, _, _ = select.select(children, [], [], 1.0)
-        for child in children:
-            if child in ready:
-                yield from child.heard()
-            elif time.monotonic() > child.silent_since + WALL_S:
-                os.kill(child.process, signal.SIGKILL)  # it may wait without using any time
-        for child in [child for child in children if child.ended]:
-            children.remove(child)
-            if child.left and time.monotonic() < until:
-                children.append(_Child(case_of, child.left, until))
+    again: set[int] = set()
+    try:
+        while True:
+            while len(children) < workers and time.monotonic() < until:
+                if not (left := list(islice(every, _OF_CHILD))):
+                    break
+                children.append(_Child(case_of, left, until))
+            if not children:
+                return
+            ready, _, _ = select.select(children, [], [], 1.0)
+            for child in children:
+                if child in ready:
+                    yield from child.heard()
+                elif child.is_stuck() or time.monotonic() > child.silent_since + WALL_S:
+                    child.stop(unless=again)
+            for child in [child for child in children if child.ended]:
+                children.remove(child)
+                if child.left and time.monotonic() < until:
+                    children.append(_Child(case_of, child.left, until))
+    finally:
+        for child in children:  # whoever asked has gone
+            child.end()
 
 
 class _Child:
@@ -175,7 +183,10 @@ class _Child:
         self.left = numbers
         self.silent_since = time.monotonic()
         self.ended = False
+        self._spares = False
         self._cpu = 0.0
+        self._seen: tuple[str, ...] = ()
+        self._asleep_since = self.silent_since
         self._text = b""
         self._folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=_FOLDER))
         self._reader, writer = os.pipe()
@@ -187,6 +198,34 @@ class _Child:
     def fileno(self) -> int:
         """Where it is heard, for ``select``."""
         return self._reader
+
+    def is_stuck(self) -> bool:
+        """Whether it has slept for long, without a process of its own that it could wait for."""
+        now, of_process = time.monotonic(), Path(f"/proc/{self.process}")
+        try:
+            state, *numbers = (of_process / "stat").read_text().rpartition(") ")[2].split()
+            working = (of_process / "task" / str(self.process) / "children").read_text()
+        except OSError:  # it has ended, or the system does not say
+            return False
+        seen = (*numbers[10:12], working)  # ticks of processor time
+        if state != "S" or working or seen != self._seen:
+            self._seen, self._asleep_since = seen, now
+        return now - self._asleep_since > _STUCK_S
+
+    def stop(self, unless: set[int] | None = None) -> None:
+        """Kill it; its case is tried anew ``unless`` it is among those that were, which it joins."""
+        if unless is not None and self.left and self.left[0] not in unless:
+            unless.add(self.left[0])
+            self._spares = True
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill it, whatever it was at, and leave nothing of it."""
+        self.stop()
+        os.close(self._reader)
+        os.waitpid(self.process, 0)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def heard(self) -> Iterator[tuple[int, Outcome]]:
         """Yield what it says; once it has ended, the case that ended it, too."""
@@ -204,7 +243,7 @@ class _Child:
         _, status, used = os.wait4(self.process, 0)
         out, err = map(_text, _streams(self._folder))
         shutil.rmtree(self._folder, ignore_errors=True)
-        if self.left and status:
+        if self.left and status and not self._spares:
             cpu = used.ru_utime + used.ru_stime - self._cpu
             ended = os.waitstatus_to_exitcode(status)
             yield self.left.pop(0), Outcome(ended, cpu, used.ru_maxrss * 1024, out, err)

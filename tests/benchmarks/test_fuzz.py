@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import time
 
 import pytest
 
@@ -364,3 +365,34 @@ def test_names_of_a_file_are_no_numbers():
     case = harness.Case("json", ("inspect",), {"a": b'{"version": "nan", "size": 1e300}'})
     assert case.names() == {"nan"}
     assert Outcome(0, 1.0, 10**8, "version nan\nsize 1e300", "").nonsense() == {"nan", "1e300"}
+
+
+def test_a_process_that_sleeps_for_ever_is_tried_once_more(tmp_path, monkeypatch):
+    """A lock that was held when it was forked is no fault of a case; a pipe without an end is."""
+    monkeypatch.setattr(harness, "_STUCK_S", 0.3)
+
+    def case_of(number):
+        mark = tmp_path / str(number)
+        if number == 2 or not mark.exists():
+            mark.write_text("")
+            time.sleep(600)
+        return Case("sleeper", ("clusters", "--help"), {})
+
+    begun = time.monotonic()
+    outcomes = dict(harness.run_all(case_of, (1, 2, 3)))
+    assert [outcomes[number].verdict() for number in (1, 2, 3)] == ["", "hang", ""]
+    assert time.monotonic() < begun + 50
+
+
+def test_whoever_stops_listening_leaves_no_process(tmp_path):
+    def case_of(_):
+        (tmp_path / "process").write_text(str(os.getpid()))
+        return Case("help", ("clusters", "--help"), {})
+
+    listening = harness.run_all(case_of, range(10**6))
+    next(listening)
+    process = int((tmp_path / "process").read_text())
+    os.kill(process, 0)
+    listening.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)

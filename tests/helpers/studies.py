@@ -47,3 +47,15 @@ def cells(folder, models, clusters, **space):
     path = folder / "few.yaml"
     path.write_text(yaml.safe_dump(fields, sort_keys=False))
     return path
+
+
+def fields(space, search, **others):
+    """A study whose points are not simulated: tests answer them by a formula."""
+    return {
+        "name": "formula",
+        "workloads": [{"trace": TRACE}],
+        "cluster": "dgx-a100",
+        "space": space,
+        "search": search,
+        **others,
+    }

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import twofold as tf
-from experiments.output.document import Chart, Table, Text
+from experiments.output.document import Table, Text
 from experiments.output.words import NOTHING, better, say_gain, say_resource, say_step
 from experiments.points.report import Point
 from experiments.points.what_if import RefusedChange
+from helpers.documents import chart_of
 from helpers.places import SAMPLES
 
 GPU = SAMPLES / "gpu-dp2-tp4"
@@ -59,14 +60,6 @@ def of(utilities, gains, width=None, **options):
 def cells_of(document, caption):
     (table,) = (table for table in document.blocks(Table) if table.caption == caption)
     return table, [row.cells for row in table.rows]
-
-
-def chart_of(document, anchor):
-    (chart,) = (chart for chart in document.blocks(Chart) if chart.anchor == anchor)
-    for series in chart.series:
-        for values in (series.y, series.errors, series.labels, series.hints):
-            assert len(values) in (0, len(series.x))
-    return chart
 
 
 def the_step(report):

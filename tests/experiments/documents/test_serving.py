@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from experiments.documents import serving as documents
 from experiments.evaluate.serving_clients import Slo
-from experiments.output.document import Chart, Doubt, Table
+from experiments.output.document import Doubt
 from experiments.output.words import say_interval, say_time
 from experiments.priors.errors import ServingPrior
+from helpers.documents import chart_of, table_of
 from helpers.tries import tries
 
 PRIOR = ServingPrior("vLLM", 2000, 8.0, 10.0)
@@ -41,16 +42,6 @@ def report(**fields):
         "seeds": 5, "factor": 2.0,
     }  # fmt: skip
     return Of(**{**usual, **fields})
-
-
-def table_of(document, first):
-    (table,) = (each for each in document.blocks(Table) if each.columns[0] == first)
-    return table, [row.cells for row in table.rows]
-
-
-def chart_of(document, anchor):
-    (chart,) = (each for each in document.blocks(Chart) if each.anchor == anchor)
-    return chart
 
 
 def test_latencies_are_tabulated_with_the_intervals_that_are_known():

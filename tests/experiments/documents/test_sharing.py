@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.documents import sharing as documents
-from experiments.output.document import Chart, Table
+from helpers.documents import chart_of, table_of
 
 
 def job(name, slow_down, alone=1e-3, **fields):
@@ -68,16 +68,6 @@ def report(*jobs, **fields):
         "bases": [Of(settings=settings, notes=(), loaded=each) for each in loaded],
     }  # fmt: skip
     return Of(**{**usual, **fields})
-
-
-def table_of(document, first):
-    (table,) = (each for each in document.blocks(Table) if each.columns[0] == first)
-    return table, [row.cells for row in table.rows]
-
-
-def chart_of(document, anchor):
-    (chart,) = (each for each in document.blocks(Chart) if each.anchor == anchor)
-    return chart
 
 
 def test_jobs_are_tabulated_and_drawn_alone_and_together():

@@ -9,8 +9,9 @@ import pytest
 import twofold as tf
 from experiments.documents import step as common
 from experiments.documents.steps import signed_chart
-from experiments.output.document import Bars, Chart, Table, Text
+from experiments.output.document import Bars, Chart, Text
 from experiments.output.words import percent, say_resource, say_step, say_time
+from helpers.documents import table_of
 from helpers.places import SAMPLES
 from simulator.analysis.attribution import PathPart, Stretch
 from simulator.support.quantities import format_quantity
@@ -36,11 +37,6 @@ def saved():
 @pytest.fixture(scope="module")
 def differing():
     return tf.diff(GPU, SAMPLES / "gloo-ddp-4", "dgx-a100", cluster_b="dgx-a100")
-
-
-def table_of(document, begins):
-    (table,) = (each for each in document.blocks(Table) if each.columns[0].startswith(begins))
-    return table, [row.cells for row in table.rows]
 
 
 def seconds_in(cells, head):

@@ -11,23 +11,11 @@ from experiments.studies.figures import hypervolume
 from experiments.studies.results import Row, values_at
 from experiments.studies.search import METHODS
 from experiments.studies.study import study
-from helpers.studies import TRACE
+from helpers.studies import fields
 from helpers.work import python_calls
 from simulator.support.errors import StudyError
 
 SAMPLES = files("experiments.studies") / "samples"
-
-
-def fields(space, search, **others):
-    """A study whose points are not simulated: ``asked`` answers them by a formula."""
-    return {
-        "name": "formula",
-        "workloads": [{"trace": TRACE}],
-        "cluster": "dgx-a100",
-        "space": space,
-        "search": search,
-        **others,
-    }
 
 
 def asked(content, formula):

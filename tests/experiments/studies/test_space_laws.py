@@ -15,7 +15,7 @@ from experiments.studies.figures import Draws, kept, pareto, quantile
 from experiments.studies.placed import Move
 from experiments.studies.results import Row
 from experiments.studies.search import METHODS, SLAB
-from helpers.studies import PLAN, TRACE, links
+from helpers.studies import PLAN, TRACE, fields, links
 from helpers.tries import tries
 from simulator.support.errors import StudyError
 
@@ -132,17 +132,6 @@ def test_hardware_that_comes_with_the_node_has_no_price_of_its_own():
         for name, raw in table.items():
             if raw is not None:
                 assert parse_dimension(name, raw).is_free == free, name
-
-
-def fields(space, search, **others):
-    return {
-        "name": "formula",
-        "workloads": [{"trace": TRACE}],
-        "cluster": "dgx-a100",
-        "space": space,
-        "search": search,
-        **others,
-    }
 
 
 def asked(content, step):

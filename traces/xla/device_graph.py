@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from simulator.calls import UNKNOWN
+from simulator.support.errors import TraceError
+from simulator.support.quantities import MOST_BYTES
 from simulator.workload import What
 from traces.core.loaded import CONTRADICTED
 from traces.core.rank_graph import UNKNOWN_GROUP, LocalCall, LocalOp, RankGraph
@@ -214,6 +216,8 @@ def _call(
     op: XlaOp, kind: str, size: float, ranks: tuple[int, ...] | None, where: str, alone: int = 0
 ) -> LocalCall:
     """Return a rank's part of a call; without ``ranks`` it has no peers, and its measured time."""
+    if size > MOST_BYTES:
+        raise TraceError(f"{where}: {size:.3g} B is not a size of a message")
     return LocalCall(
         kind=kind if ranks is not None or kind != "send_receive" else UNKNOWN,
         size=size,

@@ -12,7 +12,7 @@ traces, and the text of an instruction, as profilers of TPUs record it. Both bec
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -363,9 +363,7 @@ def _part(match: re.Match[str]) -> list[HloArray]:
     ]
     if bits is None or not all(number.isdigit() for number in numbers):
         return [HloArray(match[1], math.nan, on_host)]
-    elements = math.prod(float(number) for number in numbers)
-    size = math.ceil(elements * bits / 8) if elements < math.inf else math.nan
-    return [HloArray(match[1], size, on_host)]
+    return [HloArray(match[1], _bytes_of(map(float, numbers), bits), on_host)]
 
 
 def _closing(text: str, at: int) -> int:
@@ -605,10 +603,13 @@ def _top_shapes(shapes: Sequence[Any]) -> Iterator[HloArray]:
         name = _TYPES[part_shape.element_type] if known_type else f"type {part_shape.element_type}"
         bits = TYPE_BITS.get(name)
         if name not in ("tuple", "invalid"):
-            elements = math.prod(float(max(0, n)) for n in part_shape.dimensions)
-            has_size = bits is not None and elements < math.inf
-            size = math.ceil(elements * (bits or 0) / 8) if has_size else math.nan
+            size = math.nan if bits is None else _bytes_of(part_shape.dimensions, bits)
             yield HloArray(name, size, part_shape.layout.memory_space == HOST_MEMORY)
+
+
+def _bytes_of(dimensions: Iterable[float], bits: int) -> float:
+    size = math.prod(max(0.0, number) for number in dimensions) * bits / 8
+    return float(math.ceil(size)) if math.isfinite(size) else size
 
 
 def _devices(assigned: Any) -> tuple[int, ...]:

@@ -496,3 +496,14 @@ def test_a_host_blocked_until_a_result_is_ready_does_no_work(tmp_path: Path) -> 
     assert at_work[True] < 60e-6
     assert at_work[False] > 400e-6
     assert replay(steps[True]) == pytest.approx(steps[True].measured_step, rel=1e-6)
+
+
+@pytest.mark.parametrize("dimensions", ["9" * 18, ",".join(["1024"] * 12), "9" * 400])
+def test_a_collective_of_more_than_an_exbibyte_is_refused(tmp_path: Path, dimensions: str) -> None:
+    host = PlaneBuilder("/host:CPU")
+    chips = [Chip(0, host), Chip(1, host)]
+    for chip in chips:
+        chip.run("jit_step", (0, 100), None)
+        chip.op(ALL_REDUCE.replace("256,1024", dimensions), 0, 100)
+    with pytest.raises(TraceError, match=r"all-reduce.1 on .* B is not a size of a message"):
+        read(tmp_path, space(*(chip.plane for chip in chips), host))

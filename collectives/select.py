@@ -223,7 +223,7 @@ def _schedule(
     if name in (*BY_GRID.get(kind, {}), *BY_RINGS, _UNEVEN_RINGS) and kind in BY_GRID:
         return _rings_or_torus(kind, name, positions, (where, network))
     if name not in ALGORITHMS[kind]:
-        added = _added_algorithm(kind, name)
+        added = _proved(kind, name, tuple(sys.path))
         if added is None:
             choices = ", ".join(names(kind))
             raise ScheduleError(f"{kind} has no algorithm {name!r}; it has {choices}")
@@ -356,15 +356,6 @@ _PROVED = range(1, 10)
 """Sizes of groups for which an algorithm is proved before its first use."""
 
 
-def _added_algorithm(kind: str, name: str) -> Algorithm | None:
-    """Return the algorithm that a distribution adds under ``KIND.NAME``; None if none does.
-
-    It is proved for groups of 1 to 9 ranks before its first use, as the tests prove all algorithms
-    here; sizes that it refuses with ScheduleError are skipped.
-    """
-    return _proved(kind, name, tuple(sys.path))
-
-
 def added_names(kind: str) -> tuple[str, ...]:
     """Return the names of a kind's algorithms that distributions add."""
     parts = (plugin.name.partition(".") for plugin in plugins(ALGORITHM_PLUGINS))
@@ -373,7 +364,10 @@ def added_names(kind: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _proved(kind: str, name: str, path: tuple[str, ...]) -> Algorithm | None:
-    """Load and prove an algorithm once for each import path."""
+    """Return the algorithm that a distribution adds under ``KIND.NAME``, once for each import path.
+
+    It is proved for groups of 1 to 9 ranks, as the tests prove all algorithms here.
+    """
     del path
     plugin = plugin_named(ALGORITHM_PLUGINS, f"{kind}.{name}")
     if plugin is None:

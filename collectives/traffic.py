@@ -243,7 +243,8 @@ def least_time(call: Call, ports: Ports) -> float:
         return wire / max(_of_rank(ports.scale_up, rank) for rank in ranks)
     bounds = [wire / max(_all_ports(rank, ranks, inside, ports) for rank in ranks)]
     outlets = [_outside_bandwidth(members, ranks, ports) for members in inside.values()]
-    bounds.append(call.size * _busiest_share(call.kind, len(inside)) / max(outlets))
+    if call.kind in ("all_reduce", "broadcast", "reduce"):  # least_bytes, a domain as one rank
+        bounds.append(call.size * busbw_factor(call.kind, len(inside)) / max(outlets))
     for members, outlet in zip(inside.values(), outlets, strict=True):
         bounds.append(call.size * _crossing_share(call, members) / outlet)
     return max(bounds)
@@ -274,14 +275,6 @@ def _outside_bandwidth(members: Sequence[int], ranks: Sequence[int], ports: Port
     other_nodes = {ports.node[rank] for rank in ranks if ports.domain[rank] != domain}
     hosted = [_of_rank(ports.host, rank) for rank in members if ports.node[rank] in other_nodes]
     return sum(nics.values()) + sum(hosted)
-
-
-def _busiest_share(kind: str, domains: int) -> float:
-    """Return the fewest bytes that the busiest domain sends or receives, as a share of S.
-
-    The bounds of :func:`collectives.bandwidth.least_bytes`, with a domain as one rank.
-    """
-    return busbw_factor(kind, domains) if kind in ("all_reduce", "broadcast", "reduce") else 0.0
 
 
 def _crossing_share(call: Call, members: Sequence[int]) -> float:

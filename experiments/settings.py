@@ -46,11 +46,6 @@ def _as_text(value: object) -> object:
     return f"{value}" if is_number else value
 
 
-def _as_tuple(value: object) -> object:
-    """Convert one text to a sequence of one, or its letters would be the items."""
-    return (value,) if isinstance(value, str) else value
-
-
 def _engine(value: object) -> object:
     return FORMER_ENGINES.get(value, value) if isinstance(value, str) else value
 
@@ -126,7 +121,8 @@ def _step_time(value: str) -> str:
     return value
 
 
-Texts = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+_AS_TUPLE = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+Texts = Annotated[tuple[str, ...], _AS_TUPLE]
 Text = Annotated[str, BeforeValidator(_as_text)]
 
 

@@ -247,10 +247,6 @@ def _open_nsys(path: Path, options: Options) -> OpenTrace:
     return _open_job(path, _with_ranks(path, read_exports(path), options.ranks), options)
 
 
-def _is_sqlite_or_parquet(head: bytes) -> bool:
-    return is_sqlite(head) or is_parquet(head)
-
-
 def _is_nsys(file: Path) -> bool:
     """Whether a database or table is of Nsight Systems; of its tables, only that of kernels."""
     if not is_parquet(head_of(file)):
@@ -361,7 +357,9 @@ FORMATS = {
         is_file=_later("traces.xla.nsys_jax:is_bundle"),
     ),
     "rocm": Format(is_rocm, _open_rocm, profiler=True),
-    "nsys": Format(_is_sqlite_or_parquet, _open_nsys, _is_nsys, profiler=True),
+    "nsys": Format(
+        lambda head: is_sqlite(head) or is_parquet(head), _open_nsys, _is_nsys, profiler=True
+    ),
     "ndtimeline": Format(
         is_parquet,
         _read_by("traces.ndtimeline:load_ndtimeline"),

@@ -113,7 +113,7 @@ _DEPLOYMENT: Options = {
     "decode": _of_instances(
         str,
         "Decode in a separate pool of N instances, by default like the others.",
-        metavar="'N x tp 8, dp 2, ep 16 on CLUSTER'",
+        metavar="'N x tp 8, dp 2, ep 16, dcp 4 on CLUSTER'",
     ),
     "kv_transfer": _of_instances(
         str,

@@ -221,7 +221,8 @@ def _without_overhead(scenario: Scenario, stalls: Unprofiled) -> tuple[Scenario,
     """Shorten the host's code if kernels run and the step is still too long."""
     workload = scenario.workload
     code = (workload.part == What.HOST) & ~silences(workload)
-    if not (stalls.rest and _runs_kernels(workload) and workload.duration[code].any()):
+    launched = ((workload.what == What.COMPUTE) & (workload.part != What.HOST)).any()
+    if not (stalls.rest and launched and workload.duration[code].any()):
         return scenario, stalls
 
     def less(share: float) -> Scenario:
@@ -352,7 +353,11 @@ def _similar_ops(steps: list[Workload]) -> Iterator[tuple[Longs, float]]:
     lane = _common_codes([(workload.lanes, workload.lane) for workload in steps])
     name = _common_codes([(workload.names, workload.name) for workload in steps])
     module = _common_codes([_modules(workload) for workload in steps])
-    layer = _common_codes([(_of_any_layer(names), index) for names, index in map(_modules, steps)])
+    of_layers = [
+        (tuple(re.sub(r"\d+", "#", each) for each in names), index)
+        for names, index in map(_modules, steps)
+    ]
+    layer = _common_codes(of_layers)
     is_first, kind = step == 0, _codes(what, name, module)
 
     # The same op in other steps: the n-th of its kind on its lane, in steps with as many of these.
@@ -377,11 +382,6 @@ def _similar_ops(steps: list[Workload]) -> Iterator[tuple[Longs, float]]:
     yield np.where(is_first, _codes(what, name, layer), -1), _FAR
 
 
-def _runs_kernels(workload: Workload) -> bool:
-    """Whether the step's compute is a device's, which the host launches."""
-    return bool(((workload.what == What.COMPUTE) & (workload.part != What.HOST)).any())
-
-
 def _medians(like: Longs, values: Floats) -> tuple[Floats, Floats, Longs]:
     """Return median, median absolute deviation and count of each op's group; NaN if too small."""
     median, deviation = np.full((2, len(values)), np.nan)
@@ -401,10 +401,6 @@ def _modules(workload: Workload) -> tuple[tuple[str, ...], NDArray[np.int32]]:
     if workload.module is None:
         return ("",), np.zeros(len(workload), dtype=np.int32)
     return ("", *workload.modules), workload.module + np.int32(1)
-
-
-def _of_any_layer(modules: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(re.sub(r"\d+", "#", module) for module in modules)
 
 
 def _common_codes(columns: list[tuple[tuple[str, ...], NDArray[np.int32]]]) -> Longs:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         ServingSweepReport,
     )
 
+_NAMES = {"e2e": "end to end", "queue": "queue", "slot": "slot"}
 _PERCENTILES = ("mean", "p50", "p90", "p95", "p99")
 
 
@@ -53,7 +54,7 @@ def serving(report: "ServingReport") -> Document:
         headline += f" {percent(100 * report.goodput_fraction)} of requests meet the SLO."
     rows = [
         (
-            {"e2e": "end to end", "queue": "queue"}.get(metric.metric, metric.metric.upper()),
+            _NAMES.get(metric.metric, metric.metric.upper()),
             *(
                 say_interval(getattr(metric, name), getattr(metric, f"{name}_half_width", None))
                 for name in _PERCENTILES

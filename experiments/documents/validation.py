@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from experiments.documents.serving import prior_trust
 from experiments.documents.step import on_nodes
 from experiments.output.document import (
     COLOURS,
@@ -14,6 +15,7 @@ from experiments.output.document import (
     Block,
     Chart,
     Document,
+    Doubt,
     Row,
     Section,
     Series,
@@ -608,12 +610,15 @@ def serving_log(report: "ServingLogReport") -> Document:
         for each in report.figures
     ]
     table = Table.of(("figure", ">measured", ">predicted", ">error"), rows)
+    names = ", ".join(report.unused)
+    doubts = (Doubt(f"settings of the engine that are not modelled: {names}"),) if names else ()
     ranks = ", ".join(
         f"{name} {value:.3f}" for name, value in report.correlations.items() if isfinite(value)
     )
     return Document(
         title=f"Validation: a serving log of {report.title}",
         headline=_log_headline(report.figures, len(report.requests)),
+        trust=prior_trust(report.prior, doubts),
         sections=(Section("figures", "Figures", [table]),),
         facts={"ranks": f"Spearman's correlation: {ranks}" if ranks else ""},
     )

@@ -184,8 +184,6 @@ class Instances:
             )
         if self.decode is not None and self.deployment.parallelism.pp > 1:
             raise WorkloadError("pp: a pool that prefills alone has no pipeline stages here")
-        if self.decode is not None and self.deployment.dcp > 1:
-            raise WorkloadError("dcp: caches that ranks share are not sent to other pools here")
 
     def _check_scaling(self) -> None:
         if self.scaling is None:

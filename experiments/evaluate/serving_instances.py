@@ -693,7 +693,7 @@ def parts_of(
     """Return the messages between ranks for a prompt's cache.
 
     Each decoding rank receives its part from those that have it: heads of keys and values are
-    divided over tensor ranks, a latent cache is on all of them.
+    divided over tensor ranks, a latent cache is on all of them, or divided by token among ``dcp``.
 
     Parameters
     ----------
@@ -706,10 +706,12 @@ def parts_of(
     """
     have, want = prefill.parallelism.tp, decode.parallelism.tp
     latent = isinstance(decode.model.attention, LatentAttention)
-    pieces = 1 if latent else max(1, have // want)
+    held, wanted = prefill.dcp, decode.dcp
     parts = []
     for rank in range(want):
-        for piece in range(pieces):
-            source = rank * have // want + piece
-            parts.append((ends[0] + source, ends[1] + rank, size / pieces))
+        heads = (rank * have // want + n for n in range(1 if latent else max(1, have // want)))
+        # Of ranks that share a context those that have its tokens.
+        shares = range(rank, rank + math.lcm(held, wanted), wanted)
+        sources = sorted({at - at % held + share % held for at in heads for share in shares})
+        parts += [(ends[0] + at, ends[1] + rank, size / len(sources)) for at in sources]
     return parts

@@ -50,7 +50,7 @@ from traces.requests.table import Requests, generate_requests, parse_rates, pars
 
 TABLE = "deployment"
 """The key of a file with a deployment."""
-_POOL = re.compile(r"(\d{1,18})(?:\s*x\s*((?:(?:tp|dp|ep)\s*\d{1,18}[\s,]*)*))?(?:on\s+(\S+))?")
+_POOL = re.compile(r"(\d{1,18})(?:\s*x\s*((?:(?:tp|dcp|dp|ep)\s*\d{1,18}[\s,]*)*))?(?:on\s+(\S+))?")
 _SPECULATION = re.compile(
     r"(mtp|eagle|ngram|draft\s+\S+)\s+(\d{1,3})\s+accepts\s+(\d{1,3}(?:\.\d*)?)"
 )
@@ -69,14 +69,10 @@ NONE = "none"
 Count = Annotated[StrictInt, Field(ge=1, lt=2**60)]
 
 
-def _none(value: object) -> object:
-    """Parse the word for none."""
-    return None if value == NONE else value
-
-
-def _as_text(value: object) -> object:
-    """Return a path as text."""
-    return str(value) if isinstance(value, Path) else value
+_Text = Annotated[str | None, BeforeValidator(lambda value: None if value == NONE else value)]
+_File = Annotated[
+    str | None, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)
+]
 
 
 class ServingPlan(BaseModel):
@@ -146,25 +142,25 @@ class ServingPlan(BaseModel):
     cache: str = "bf16"
     engine: str = "vllm"
     version: str = ""
-    speculation: Annotated[str | None, BeforeValidator(_none)] = None
-    adapters: Annotated[str | None, BeforeValidator(_none)] = None
+    speculation: _Text = None
+    adapters: _Text = None
     max_loras: Count | None = None
-    encoder: Annotated[str | None, BeforeValidator(_none)] = None
-    expert_imbalance: Annotated[str | None, BeforeValidator(_none)] = None
-    kernels_from: Annotated[str | None, BeforeValidator(_as_text)] = None
+    encoder: _Text = None
+    expert_imbalance: _Text = None
+    kernels_from: _File = None
     policy: Literal["fcfs", "priority", "slo"] = "fcfs"
     max_tokens: Count | None = None
     max_sequences: Count | None = None
     blocks: Count | None = None
     instances: Count = 1
-    scale: Annotated[str | None, BeforeValidator(_none)] = None
+    scale: _Text = None
     router: str = "least-load"
     prefix_cache: bool = True
-    host_cache: Annotated[str | None, BeforeValidator(_none)] = None
-    decode: Annotated[str | None, BeforeValidator(_none)] = None
+    host_cache: _Text = None
+    decode: _Text = None
     kv_transfer: Literal["whole", "layerwise"] = "whole"
     down: tuple[str, ...] = ()
-    requests: Annotated[str | None, BeforeValidator(_as_text)] = None
+    requests: _File = None
     rate: str | None = None
     concurrency: Count | None = None
     input: Count = 1024
@@ -274,8 +270,11 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         measured = MeasuredKernels(own_kernels(Path(plan.kernels_from)), chip_of(where))
     decode_count, pool = 0, None
     if plan.decode is not None:
-        decode_count, pool_degrees, machine = _read_pool(plan.decode, degrees[:3])
-        pool = replace(_deployment(plan, machine or where, pool_degrees), measured=measured)
+        usual = {"tp": plan.tp, "dp": plan.dp, "ep": plan.ep, "dcp": plan.dcp}
+        decode_count, degrees_of_pool, machine = _read_pool(plan.decode, usual)
+        of_pool = plan.model_copy(update={"dcp": degrees_of_pool.pop("dcp")})
+        pool = _deployment(of_pool, machine or where, tuple(degrees_of_pool.values()))
+        pool = replace(pool, measured=measured)
     deployment = replace(_deployment(plan, where, degrees), measured=measured)
     if as_recording is not None:
         if pool is not None:
@@ -503,17 +502,16 @@ def _read_speculation(text: str) -> Speculation:
     )
 
 
-def _read_pool(text: str, usual: tuple[int, int, int]) -> tuple[int, tuple[int, int, int], str]:
+def _read_pool(text: str, usual: Mapping[str, int]) -> tuple[int, dict[str, int], str]:
     """Parse a decode pool: number, degrees, and cluster."""
     words = _words(_POOL, text, "decode", "'4 x tp 8, dp 2 on hgx-h200'")
-    degrees = dict(zip(("tp", "dp", "ep"), usual, strict=True))
-    written = re.findall(r"(tp|dp|ep)\s*(\d{1,18})", words[2] or "")
+    written = re.findall(r"(tp|dp|ep|dcp)\s*(\d{1,18})", words[2] or "")
     if len(dict(written)) < len(written):
         raise WorkloadError(f"decode {text!r}: a degree is given twice")
-    degrees.update({name: int(count) for name, count in written})
-    if not min(int(words[1]), *degrees.values()):
+    degrees = {**usual, **{name: int(count) for name, count in written}}
+    if not all((int(words[1]), *degrees.values())):
         raise WorkloadError(f"decode {text!r}: a pool has at least 1 of each")
-    return int(words[1]), (degrees["tp"], degrees["dp"], degrees["ep"]), words[3] or ""
+    return int(words[1]), degrees, words[3] or ""
 
 
 def _read_outage(text: str) -> Outage:
@@ -621,7 +619,7 @@ def check_plan(plan: ServingPlan) -> None:
 
 _READERS: Mapping[str, Callable[[str], object]] = {
     "scale": _read_scaling,
-    "decode": lambda text: _read_pool(text, (1, 1, 1)),
+    "decode": lambda text: _read_pool(text, {}),
     "speculation": _read_speculation,
     "adapters": _read_adapters,
     "encoder": _read_encoder,

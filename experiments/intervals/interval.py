@@ -34,7 +34,6 @@ from experiments.priors.errors import (
     replay_error,
     step_class,
 )
-from experiments.priors.steps import StepPrior
 from experiments.scenario.change import (
     Change,
     Multiplied,
@@ -144,10 +143,12 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
             for part in changes[str(number)].parts
         )
         off = replay_error(program, REST if was_checked else WHOLE)
+        to_95 = WITHIN_95 / WITHIN_90
         row = replace(
             of_change,
             prediction_pct=_prediction_half_width(base, point, off),
-            generated_pct=prior and _generated_half_width(round(saved, _DIGITS), prior),
+            # The step, of which a resource saves a part, has the error of comparable steps.
+            generated_pct=prior and abs(round(saved, _DIGITS)) * to_95 * prior["p90_pct"] / 100,
         )
         if row.model_bound_pct is not None:
             most = 100 * (1 - 1 / most_times(changes[str(number)]))
@@ -241,15 +242,6 @@ def _prediction_half_width(base: Baseline, answered: Answered, off: float) -> fl
         of_step = own_error(step_class(class_of(base.timeline))) + abs(base.error or 0.0)
         error = max(error, of_step)
     return 100 * ratio * error
-
-
-def _generated_half_width(saved_pct: float, prior: StepPrior) -> float:
-    """Return the half-width that a generated step's error gives a saving (points).
-
-    The time saved by a resource is taken as exact; the step that it is a share of has the error of
-    comparable steps. So the saving is divided by that.
-    """
-    return abs(saved_pct) * (WITHIN_95 / WITHIN_90) * prior["p90_pct"] / 100
 
 
 BOUND_ASSUMES = (

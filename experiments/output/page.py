@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -183,14 +183,11 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"unbroken": _with_hard_spaces, "column": _column, "json": _json}
+    # A number, its interval and its unit stay on one line.
+    unbroken = partial(_INSIDE_A_QUANTITY.sub, "\N{NO-BREAK SPACE}")
+    environment.filters |= {"unbroken": unbroken, "column": _column, "json": _json}
     environment.globals["kind_of"] = lambda block: type(block).__name__
     return environment
-
-
-def _with_hard_spaces(text: str) -> str:
-    """Keep a number, its interval and its unit on one line by non-breaking spaces."""
-    return _INSIDE_A_QUANTITY.sub("\N{NO-BREAK SPACE}", text)
 
 
 def _column(name: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Serving: latencies of requests on a deployment, and what twice each resource would buy."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isinf, nan
 from typing import ClassVar, NamedTuple
 
@@ -36,6 +36,7 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError, WhatIfError
 from topologies import Cluster
 from topologies.cluster.bill import TokenCost
+from traces.requests.table import Requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,6 @@ def serving(  # noqa: PLR0913 - the options of the command
     figures = figures_of(base, slo)
     utilities = []
     doubts = [*_unmeasured_doubts(deployment, load), *_doubts(base, load, wanted, slo)]
-    doubts += ["one seed gives no interval: use --seeds 5"] * (seeds == 1 and not deterministic)
     for number, resource in enumerate([] if base[-1].unserved else names):
         try:
             utilities.append(
@@ -253,6 +253,10 @@ def serving(  # noqa: PLR0913 - the options of the command
             break
         if progress is not None:
             progress(number + 2, len(names) + 1)
+    doubts += [
+        *(() if base[-1].unserved else _overload(instances, load, base[0], before)),
+        *["one seed gives no interval: use --seeds 5"] * (seeds == 1 and not deterministic),
+    ]
     memory = memory_use(deployment)
     priorities = np.unique(base[0].priority).tolist()
     return ServingReport(
@@ -321,7 +325,8 @@ def say_engine(instances: Instances) -> str:
     if instances.decode is not None:
         reads = "instance prefills" if instances.count == 1 else "instances prefill"
         makes = "decodes" if instances.decode_count == 1 else "decode"
-        pool = f"{instances.decode_count} of {instances.decode.parallelism} {makes}"
+        dcp = f"-dcp{instances.decode.dcp}" if instances.decode.dcp > 1 else ""
+        pool = f"{instances.decode_count} of {instances.decode.parallelism}{dcp} {makes}"
         return f"{text}; {instances.count} {reads}, {pool}"
     return text if instances.count == 1 else f"{text}; {instances.count} by {instances.router}"
 
@@ -340,7 +345,7 @@ def _loaded_share(runs: Sequence[InstanceRun], load: Load) -> float:
     return 0.0 if table is None else float(runs[0].totals["loaded_tokens"] / table.prompt.sum())
 
 
-_METRICS = ("ttft", "tpot", "itl", "e2e", "queue")
+_METRICS = ("ttft", "tpot", "itl", "e2e", "queue", "slot")
 
 
 def runs_of(
@@ -463,8 +468,9 @@ def _quantile(name: str, run: InstanceRun, quantile: float | None) -> float:
     """Quantile of a metric, or its mean for None, over requests; ITL is over tokens."""
     if name == "itl":
         return gap_quantile(run.gaps, quantile) if run.gaps.any() else nan
-    columns = {"ttft": run.ttft, "tpot": run.tpot, "e2e": run.end_to_end, "queue": run.queued}
-    return over_requests(columns[name], quantile)
+    columns = {"ttft": run.ttft, "tpot": run.tpot, "e2e": run.end_to_end}
+    columns |= {"queue": run.queued - run.lacked, "slot": run.lacked + run.stalled}
+    return over_requests(columns[name], quantile) if name != "slot" or columns[name].any() else nan
 
 
 def _parts(runs: Sequence[InstanceRun]) -> dict[str, float]:
@@ -594,7 +600,43 @@ def _unmeasured_doubts(deployment: Deployment, load: Load) -> tuple[str, ...]:
 
 
 _SATURATED = 1.05
-"""Ratio of a run's end to when requests of usual TTFT and TPOT end, above which queues grow."""
+"""Ratio of two rates, or numbers of requests in flight, from which on the first is the larger."""
+_MOST_REPEATED = 1 << 14
+"""Requests with which saturation is looked for at most; an eighth where caches are sent."""
+
+
+def saturation(instances: Instances, table: Requests, before: Before) -> float:
+    """Return requests/s that are served if all arrive at the start; 0 if interrupted.
+
+    They are repeated until more are served no faster, unless they share prefixes.
+    """
+    rates, count = [0.0], len(table)
+    burst = replace(table, arrival=np.zeros(count))
+    most = 0 if table.hashes else _MOST_REPEATED >> (3 if instances.decode else 0)
+    while len(rates) < 2 or (rates[-1] > _SATURATED * rates[-2] and count <= most):
+        repeated = burst.rows(np.arange(count) % len(burst))
+        run = runs_of(before.instances, instances, repeated, 1, host=before.host)[0]
+        rates.append(0.0 if run.unserved else count / float(run.totals["end"]))
+        count *= 2
+    return max(rates)
+
+
+def _overload(
+    instances: Instances, load: Load, run: InstanceRun, before: Before
+) -> tuple[str, ...]:
+    """Return the doubt that ever more requests are in flight, if they come faster than served."""
+    arrived, ended, half = run.arrived, run.arrived + run.end_to_end, len(run.arrived) // 2
+    then, last = ((ended > arrived[at]).sum() - (arrived > arrived[at]).sum() for at in (half, -1))
+    span, table = float(arrived[-1] - arrived[half]), table_of(load)
+    if isinstance(load, Closed) or table is None or not span or last <= _SATURATED * then:
+        return ()
+    at_most = saturation(instances, table, before)
+    if not 0 < _SATURATED * at_most < (len(arrived) - half - 1) / span:
+        return ()
+    return (
+        f"the load is beyond capacity: it saturates at about {at_most:.3g} requests/s, and"
+        " latencies grow with the length of the run",
+    )
 
 
 def _doubts(
@@ -622,19 +664,6 @@ def _doubts(
             f"requests for {len(names)} models ({', '.join(names[:3])}) are all served by this one:"
             " deploy the others with --beside"
         )
-    if not isinstance(load, Closed):
-        run = runs[0]
-        end = float(run.totals["end"] - run.arrived[0])
-        tokens = (run.end_to_end - run.ttft) / np.where(run.tpot > 0, run.tpot, np.inf)
-        tpot = np.nan_to_num(over_requests(run.tpot, 0.5))
-        usual = np.median(run.ttft - run.queued) + tokens * tpot
-        unqueued = float((run.arrived + usual).max() - run.arrived[0])
-        if run.arrived[-1] > run.arrived[0] and end > _SATURATED * unqueued:
-            rate = len(run.queued) / end
-            doubts.append(
-                f"the load is beyond capacity: it saturates at about {rate:.3g} requests/s, and"
-                " latencies grow with the length of the run"
-            )
     return tuple(doubts)
 
 

@@ -522,12 +522,6 @@ def _other(served: Served, instances: Instances) -> Served:
     return Served(instances, served.load, Before(instances))
 
 
-def _on_cluster(served: Served, value: str) -> Served:
-    return _other(
-        served, of_pools(served.instances, lambda pool: replace(pool, cluster=load_cluster(value)))
-    )
-
-
 def _at_degree(served: Served, value: str, name: str = DEGREE) -> Served:
     def divided(pool: Deployment) -> Deployment:
         p, count = pool.parallelism, _count(name, value)
@@ -538,15 +532,15 @@ def _at_degree(served: Served, value: str, name: str = DEGREE) -> Served:
     return _other(served, replace(of_pools(alone, divided), beside=served.instances.beside))
 
 
-def _of_count(served: Served, value: str) -> Served:
-    return _other(served, replace(served.instances, count=_count("instances", value)))
-
-
 _VARIED: Mapping[str, Callable[[Served, str], Served]] = {
     "rate": _at_rate,
     "concurrency": _at_concurrency,
-    "cluster": _on_cluster,
+    "cluster": lambda served, value: _other(
+        served, of_pools(served.instances, lambda pool: replace(pool, cluster=load_cluster(value)))
+    ),
     DEGREE: _at_degree,
     "pp": partial(_at_degree, name="pp"),
-    "instances": _of_count,
+    "instances": lambda served, value: _other(
+        served, replace(served.instances, count=_count("instances", value))
+    ),
 }

@@ -94,16 +94,14 @@ def schema_of_report(report: type[Report]) -> dict[str, Any]:
     if answer is Any:
         headed = get_type_hints(report.headed)
         head = get_type_hints(headed["return"], include_extras=True)
-        parts = {name: _type_at(report, path) for name, path in answered(report).items()}
+        parts = {
+            name: reduce(_type_of, path.split("."), report)
+            for name, path in answered(report).items()
+        }
         answer = TypedDict("Answer", head | parts)  # type: ignore[misc,no-redef]
         answer.__doc__ = report.__doc__
     schema = TypeAdapter(answer).json_schema(mode="serialization")
     return {"$schema": _DRAFT, "$id": report.schema, **_closed(schema, report.schema)}
-
-
-def _type_at(report: type, path: str) -> Any:
-    """Return the type of an attribute, which is a field or a property, by its dotted path."""
-    return reduce(_type_of, path.split("."), report)
 
 
 def _type_of(kind: Any, name: str) -> Any:

@@ -167,6 +167,12 @@ def engine_names() -> tuple[str, ...]:
     return tuple(_engines())
 
 
+def engine_settings(name: str) -> Mapping[str, Any]:
+    """Return names of an engine's settings in logs: ``used``, ``idle`` and ``refused``."""
+    settings: Mapping[str, Any] = _engines()[name]["settings"]
+    return settings
+
+
 def captured_sizes(largest: int) -> tuple[int, ...]:
     """Return batch sizes with captured graphs: vLLM's list, which the others nearly equal.
 

@@ -436,10 +436,6 @@ def _mesh_counts(spec: ParsedSpec) -> Counts:
     return Counts(ranks, ranks, links, diameter)
 
 
-def _mesh_bisection(network: Topology, numbers: tuple[int, ...]) -> float | None:
-    return None if "wrap" in network.name else cables_cut(_open_mesh_cables)(network, numbers)
-
-
 def _open_mesh_cables(lengths: tuple[int, ...]) -> float | None:
     longest = max(lengths)
     return None if longest % 2 else prod(lengths) / longest
@@ -474,7 +470,9 @@ FAMILIES = {
         numbers=_LENGTHS,
         build=_parse_mesh,
         counts=_mesh_counts,
-        bisection=_mesh_bisection,
+        bisection=lambda network, numbers: (
+            None if "wrap" in network.name else cables_cut(_open_mesh_cables)(network, numbers)
+        ),
         group=one_group,
         routings={
             "dimension_order": lambda network, spec: dimension_ordered(

@@ -269,7 +269,9 @@ def _put_pcie(draft: _Draft, drawing: Drawing, wiring: Wiring) -> None:
     source = drawing.pcie_source or f"{drawing.file} (the widest)"
     draft.put("pcie.bandwidth", f"{unit!r} GB/s", source)
     if wiring.peers_use_pcie and drawing.technology != PCIE:
-        box = _nearest(drawing, _pcie_distance)
+        box = _nearest(
+            drawing, lambda of, box: (technology_of(box) != PCIE, *_generation_distance(of, box))
+        )
         draft.put("pcie.efficiency", USUAL_PATHS["shared_memory"], PATHS_SOURCE)
         latency = box.scale_up.latency
         source = box.sources.get("scale_up.latency", "not given")
@@ -329,10 +331,6 @@ def _nic_distance(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
         entry.scale_out.message_overhead is not None,
         *_generation_distance(drawing, entry),
     )
-
-
-def _pcie_distance(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
-    return (technology_of(entry) != PCIE, *_generation_distance(drawing, entry))
 
 
 def technology_of(cluster: Cluster) -> str:

@@ -125,7 +125,10 @@ def _drawing(file: Path, root: Element) -> Drawing:
             "no gpu: a dump has a <gpu> in the <pci> of each (NCCL_TOPO_DUMP_FILE writes one)"
         )
     chip = _chip(list(reading.gpus.values()))
-    order = sorted(reading.gpus, key=lambda bus: _rank_and_device(reading.gpus[bus]))
+    at = {
+        bus: (_number(gpu, "rank", -1), _number(gpu, "dev", 0)) for bus, gpu in reading.gpus.items()
+    }
+    order = sorted(at, key=lambda bus: at[bus])
     names = {bus: f"gpu{slot}" for slot, bus in enumerate(order)}
     links = _links(reading.gpus, names)
     nics, speed = _nics(reading)
@@ -254,10 +257,6 @@ def _chip(gpus: list[Element]) -> Chip:
         source = _NVLINK_SOURCE
     generation = "ada" if sm == "89" else _SM[int(sm) // 10]
     return Chip(f"sm {sm}", "nvidia", generation, link, speed * 1e9, source)
-
-
-def _rank_and_device(gpu: Element) -> tuple[int, int]:
-    return _number(gpu, "rank", -1), _number(gpu, "dev", 0)
 
 
 def _links(gpus: dict[str, Element], names: dict[str, str]) -> list[Cable]:

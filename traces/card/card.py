@@ -35,11 +35,6 @@ _BLANK = frozenset({"", "n/a", "na", "none", "null", "unknown", "tbd", "-"})
 _MOST = 10**18
 
 
-def _none_if_blank(value: object) -> object:
-    """Return None for a blank."""
-    return None if isinstance(value, str) and value.strip().lower() in _BLANK else value
-
-
 def _as_text(value: object) -> object:
     """Return a number as text: to YAML a version ``2.27`` is a number."""
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
@@ -52,7 +47,9 @@ def _as_list(value: object) -> object:
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
-Blank = BeforeValidator(_none_if_blank)
+Blank = BeforeValidator(
+    lambda value: None if isinstance(value, str) and value.strip().lower() in _BLANK else value
+)
 Count = Annotated[Annotated[StrictInt, Field(gt=0, le=_MOST)] | None, Blank]
 Natural = Annotated[Annotated[StrictInt, Field(ge=0, le=_MOST)] | None, Blank]
 Flag = Annotated[StrictBool | None, Blank]
@@ -393,15 +390,12 @@ def _bandwidths(card: WorkloadCard) -> Bandwidths:
 
 
 def _complaint(detail: ErrorDetails) -> str:
-    key = ".".join(str(part) for part in detail["loc"] if not _is_pydantics(part))
+    # Without pydantic's own names for the members of a union.
+    parts = [str(part) for part in detail["loc"]]
+    key = ".".join(part for part in parts if part not in ("int", "float") and "[" not in part)
     text = repr(detail["input"])
     text = text if len(text) <= 60 else f"{text[:57]}..."
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
         message = "write a table"
     return f"{key}: {text}: {message[0].lower()}{message[1:]}"
-
-
-def _is_pydantics(part: int | str) -> bool:
-    """Whether a part of a location is pydantic's own name for a union's member."""
-    return isinstance(part, str) and (part in ("int", "float") or "[" in part)

@@ -140,8 +140,9 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
     # Count the nodes of types that are not modelled, given which of the forms each node is of.
     others: Counter[str] = Counter()
     for kind_of_node, count in zip(forms, often(forms, form), strict=True):
-        if kind_of_node.type not in _MODELLED:
-            others[f"nodes of type {_type_name(kind_of_node.type)}: kept as host ops"] += count
+        if (number := kind_of_node.type) not in _MODELLED:
+            name = TYPES[number] if 0 <= number < len(TYPES) else str(number)
+            others[f"nodes of type {name}: kept as host ops"] += count
     unused.update(others)
     return RankNodes(
         rank=rank,
@@ -338,10 +339,6 @@ def _cycle(trace: ChakraTrace, edges: _Edges, order: Index) -> str:
     names = [f"{node.id} {node.name[:60]!r}" for node in cycle]
     shown = " <- ".join(names[:6]) + (f" ... ({len(names)} in all)" if len(names) > 6 else "")
     return f"the data dependencies make a cycle: node {shown}"
-
-
-def _type_name(number: int) -> str:
-    return TYPES[number] if 0 <= number < len(TYPES) else str(number)
 
 
 def _device_lane(form: NodeForm, threads: set[Any]) -> str:

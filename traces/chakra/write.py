@@ -238,7 +238,8 @@ def _add_call(context: _Context, message: Any, call: Call, rank: int) -> None:
         _set(message, "comm_dst", "int64", target, own=False)
         _set(message, "comm_tag", "int64", context.tags[call.index], own=False)
     if message.type != COMP:
-        _set(message, "comm_size", "int64", _comm_size(call), own=False)
+        shards = len(call.group.ranks) if call.kind in _SHARD_INPUTS else 1
+        _set(message, "comm_size", "int64", math.ceil(call.size / shards), own=False)
     _set(message, "call", "int64", call.index)
     _set(message, "kind", "string", call.kind)
     _set(message, "group", "int64", group)
@@ -266,8 +267,3 @@ def _type(call: Call, rank: int) -> int:
     if len(call.group.ranks) != 2:
         return COMP
     return SEND if rank == call.group.ranks[0] else RECV
-
-
-def _comm_size(call: Call) -> int:
-    """Return the whole number of bytes of a rank's input."""
-    return math.ceil(call.size / (len(call.group.ranks) if call.kind in _SHARD_INPUTS else 1))

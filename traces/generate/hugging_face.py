@@ -309,11 +309,6 @@ def _gemma3(config: _Config) -> Fields:
     return _gemma2(whole) | {"qk_norm": True, "global_every": every}
 
 
-def _phi(config: _Config) -> Fields:
-    """One norm for attention and network, which run in parallel; biases everywhere."""
-    return _decoder(config, config.count("intermediate_size", "n_inner"), tied=False) | {"norms": 1}
-
-
 def _gpt2(config: _Config) -> Fields:
     hidden = config.count("n_embd", "hidden_size")
     ffn = config.count("n_inner", "intermediate_size", usual=4 * hidden)
@@ -516,7 +511,9 @@ FAMILIES: dict[str, Callable[[_Config], Fields]] = {
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
-    "phi": _phi,
+    "phi": lambda config: (  # one norm for attention and network, which run in parallel
+        _decoder(config, config.count("intermediate_size", "n_inner"), tied=False) | {"norms": 1}
+    ),
     "phi3": _mistral,
     "granite": _llama,
     "olmo": _llama,

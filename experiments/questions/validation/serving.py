@@ -7,8 +7,9 @@ Its folder has ``requests.jsonl``, a line per request: ``request_id``, ``input_t
 LLMServingSim's benchmark writes them (github casys-kaist/LLMServingSim).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -19,7 +20,8 @@ from experiments.documents import validation as documents
 from experiments.evaluate.parallel import map_rows
 from experiments.evaluate.serving_clients import Closed
 from experiments.evaluate.serving_fleets import Instances, serve
-from experiments.evaluate.serving_instances import Deployment
+from experiments.evaluate.serving_instances import Deployment, parallelism_of
+from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.provenance import Inputs
 from experiments.report import Report, or_none, question
 from experiments.settings import Watch
@@ -42,7 +44,7 @@ from experiments.validation.serving_rows import (
     read_serving,
 )
 from experiments.validation.tables import read_tables, refusal
-from simulator.serving.engines import engine
+from simulator.serving.engines import check_version, engine, engine_settings
 from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError, TwofoldError, shown
 from simulator.support.input_files import parse_json, read_text
@@ -50,7 +52,6 @@ from simulator.support.names import one_of
 from simulator.support.quantities import MOST_RANKS
 from topologies import Cluster, load_cluster
 from traces.generate.inference import Precisions
-from traces.generate.parallelism import Parallelism
 from traces.requests.readers import Logged, read_logged
 from traces.requests.table import MOST_TOKENS, SPREAD
 
@@ -108,7 +109,10 @@ class ValidateServingReport(Report):
     def errors(self) -> tuple[ServingErrors, ...]:
         """Errors of all rows, then of groups of them."""
         both = list(zip(self.asked, self.rows, strict=True))
-        by = {name: _of_asked(value_of) for name, value_of in GROUPS.items()}
+        by = {
+            name: partial(lambda of, pair: of(pair[0]), value_of)
+            for name, value_of in GROUPS.items()
+        }
         return tuple(
             _errors(what, value, [row for _, row in alike])
             for what, value, alike in groups(both, by)
@@ -209,12 +213,6 @@ def _answer(
     )
 
 
-def _of_asked(
-    value_of: Callable[[ServingRow], str],
-) -> Callable[[tuple[ServingRow, ServingPrediction]], str]:
-    return lambda both: value_of(both[0])
-
-
 def _errors(by: str, value: str, rows: Sequence[ServingPrediction]) -> ServingErrors:
     def figures(errors: Iterable[float | None]) -> tuple[float | None, float | None, float | None]:
         summary = error_summary(Prediction("", error) for error in errors if error is not None)
@@ -274,6 +272,8 @@ class ServingLogReport(Report):
     title: str
     preemptions: int
     blocks: int | None
+    unused: tuple[str, ...]
+    prior: ServingPrior
 
 
 @question("validate_serving_log")
@@ -293,7 +293,7 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
         If the log cannot be read, or the model does not fit.
     """
     where = load_cluster(cluster)
-    (requests, ids, first, last), deployment = read_log(folder, where)
+    (requests, ids, first, last), deployment, unused = read_log(folder, where)
     runs = serve(deployment, requests)
     times = [
         (runs.ttft, first - requests.arrival),
@@ -322,6 +322,8 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
         f"{deployment.model.name} on {where.name}",
         int(runs.totals["preemptions"]),
         deployment.blocks,
+        unused,
+        serving_prior(deployment.engine.name),
         inputs=Inputs(files=tuple(Path(folder) / name for name in _FILES)),
     )
 
@@ -356,8 +358,8 @@ def rank_correlation(measured: Sequence[float], predicted: Sequence[float]) -> f
     return round(float(np.corrcoef(ranks[0], ranks[1])[0, 1]), 12)
 
 
-def read_log(folder: Path | str, cluster: Cluster) -> tuple[Logged, Deployment]:
-    """Read a log, and the deployment that its settings describe.
+def read_log(folder: Path | str, cluster: Cluster) -> tuple[Logged, Deployment, tuple[str, ...]]:
+    """Read a log, the deployment that its settings describe, and settings without effect on it.
 
     Parameters
     ----------
@@ -377,7 +379,8 @@ def read_log(folder: Path | str, cluster: Cluster) -> tuple[Logged, Deployment]:
         read_text(settings, TraceError, "as the settings of an engine"), settings, TraceError
     )
     longest = int((logged.requests.prompt + logged.requests.output).max())
-    return logged, _deployment(meta, settings, cluster, longest)
+    deployment = _deployment(meta, settings, cluster, longest)
+    return logged, deployment, _unused(meta.get("engine_kwargs") or {}, settings)
 
 
 _Value = TypeVar("_Value")
@@ -434,6 +437,19 @@ _CACHES: Mapping[str | None, str] = {
 """Type of the KV cache by vLLM's ``kv_cache_dtype`` (``vllm/config/cache.py``)."""
 
 
+_YES_OR_NO = {None: False, False: False, True: True}
+
+
+def _unused(given: Mapping[str, Any], file: Path) -> tuple[str, ...]:
+    """Return names of settings whose effect is not known; refuse those that are not modelled."""
+    known = engine_settings("vllm")
+    for name, usual in known["refused"].items():
+        if (value := given.get(name)) is not None and value not in usual:
+            raise TraceError(f"{file}: {name}: {shown(value)} is not modelled: give a log without")
+    names = {name for kind in known.values() for name in kind}
+    return tuple(sorted(k for k, v in given.items() if k not in names and v is not None))
+
+
 def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deployment:
     """Return the engine that a log's settings describe, with room for the longest request."""
     if not isinstance(meta, dict):
@@ -442,40 +458,50 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
     settings = {} if settings is None else settings
     if not isinstance(settings, dict):
         raise TraceError(f"{file}: engine_kwargs: {shown(settings)} is not a table")
+    if "sglang_version" in meta or "server_args" in meta:
+        raise TraceError(f"{file}: settings of SGLang; only those of vLLM are read: vllm_version")
     blocks = meta.get("num_gpu_blocks", settings.get("num_gpu_blocks_override"))
     fields = _Fields(f"{file}", settings | {"num_gpu_blocks": blocks})
     name = meta.get("model") or settings.get("model")
     if not isinstance(name, str):
         raise TraceError(f"{file}: model is missing")
     model = model_named(name)
-    tp, dp = (fields.count(f"{way}_parallel_size", 1, MOST_RANKS) for way in ("tensor", "data"))
-    parallelism = Parallelism(tp=tp, dp=dp)
-    if (
-        fields.choice("enable_expert_parallel", {None: False, False: False, True: True})
-        and model.experts is not None
-        and tp * dp > 1
-    ):
-        parallelism = replace(parallelism, ep=tp * dp, etp=1)
-    chip, version = cluster.accelerator, str(meta.get("vllm_version", ""))
+    tp, dp, pp, dcp = (
+        fields.count(f"{way}_parallel_size", 1, MOST_RANKS)
+        for way in ("tensor", "data", "pipeline", "decode_context")
+    )
+    spreads = fields.choice("enable_expert_parallel", _YES_OR_NO) and model.experts is not None
+    chip, version = cluster.accelerator, str(meta.get("vllm_version") or "")
+    check_version("vllm", version)
     usual = engine("vllm", version, chip.memory or USUAL_MEMORY, chip.name)
     part = fields.number("gpu_memory_utilization", 0.01, 1)
+    if longest > (most := fields.count("max_model_len", model.longest or MOST_TOKENS)):
+        raise TraceError(f"{file}: max_model_len: {most}, and a request has {longest} tokens")
     fields.choice("dtype", _DTYPES)
     weights = fields.choice("quantization", _QUANTIZATIONS)
     cache = fields.choice("kv_cache_dtype", _CACHES)
+    chunked = fields.choice("enable_chunked_prefill", _YES_OR_NO | {None: usual.chunked})
+    whole = {None: usual.reserve, False: "chunk", True: "sequence"}
+    tokens = usual.tokens if chunked else max(usual.tokens, most)
     return Deployment(
         model=model,
         cluster=cluster,
-        parallelism=parallelism,
+        parallelism=parallelism_of(model, cluster, (tp, dp, tp * dp if spreads else 1, pp)),
         engine=replace(
             usual,
-            tokens=fields.count("max_num_batched_tokens", usual.tokens),
+            tokens=fields.count("max_num_batched_tokens", tokens),
             sequences=fields.count("max_num_seqs", usual.sequences),
+            chunked=chunked,
+            reserve=fields.choice("scheduler_reserve_full_isl", whole),
+            captured=fields.count("max_cudagraph_capture_size", usual.captured),
             memory_fraction=usual.memory_fraction if part is None else float(part),
-            block=fields.count("block_size", usual.block),
+            # Ranks that share a context have a part of each block of the scheduler's.
+            block=fields.count("block_size", usual.block) * dcp,
             # The log's times are the engine's own: without a server and a client.
             host=usual.host._replace(first=0.0, per_token=0.0),
         ),
         precisions=Precisions(attention=weights, network=weights, experts=weights, cache=cache),
         context=context_of(longest),
         blocks=None if blocks is None else fields.count("num_gpu_blocks"),
+        dcp=dcp,
     )

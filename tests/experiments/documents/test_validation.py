@@ -8,6 +8,7 @@ import pytest
 from experiments.documents.validation import calls_charts, spread_of_errors
 from experiments.output.document import Chart, Table, Text
 from experiments.output.words import percent, say_time
+from experiments.priors.errors import serving_prior
 from experiments.questions.validation.ratios import RatioPrediction, RatiosReport
 from experiments.questions.validation.recordings import StepError, ValidationReport
 from experiments.questions.validation.serving import LogFigure, RequestTimes, ServingLogReport
@@ -263,13 +264,15 @@ def test_figures_of_a_serving_log_are_listed_with_how_alike_requests_are_ordered
     alike = {"ttft": 0.98765, "tpot": math.nan}
     cluster, settings = load_cluster("dgx-a100"), Settings()
     request = RequestTimes("1", 0.5, 0.02, 3.0, None, 0.02, 4.0)
-    report = ServingLogReport((request,) * 2, figures, alike, cluster, settings, "vLLM", 0, None)
+    given = "vLLM", 0, None, ("all2all_backend",), serving_prior("vllm")
+    report = ServingLogReport((request,) * 2, figures, alike, cluster, settings, *given)
     document = report.document()
     assert rows_of(document, "figure") == [
         ("tpot mean", say_time(0.02), say_time(0.021), "+5.00 %"),
         ("e2e p99", "4 s", "3 s", "-25.00 %"),
         ("ttft p50", "", "500 ms", ""),
     ]
+    assert "not modelled: all2all_backend" in str(document.trust.doubts[0])
     assert document.facts["ranks"] == "Spearman's correlation: ttft 0.988"
     assert document.headline == (
         "2 requests: mean TPOT is off by +5.00 %, p99 of end-to-end latency by -25.00 %."

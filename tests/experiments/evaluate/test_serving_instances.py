@@ -182,6 +182,29 @@ def test_each_decoding_rank_gets_its_heads_from_those_that_have_them(have, want)
     )
 
 
+@pytest.mark.parametrize("model", ["deepseek-v3-671b", "qwen3-235b-a22b"])
+@pytest.mark.parametrize("held", [(8, 1), (8, 2), (16, 4), (8, 8)])
+@pytest.mark.parametrize("wanted", [(8, 1), (16, 2), (8, 2), (16, 4), (4, 1), (8, 8)])
+def test_tokens_of_a_shared_context_come_from_ranks_that_have_them(model, held, wanted):
+    """Token t of a key-value head is on the ranks of that head whose number is t modulo dcp."""
+    card = load_model(model)
+    heads = getattr(card.attention, "kv_heads", 1)
+    if any(max(1, tp // heads) % dcp for tp, dcp in (held, wanted)):
+        return  # more ranks than a head is on
+    pools = [replace(deployed(model, (tp, 1, 1)), dcp=dcp) for tp, dcp in (held, wanted)]
+    of_rank = {}
+    for source, target, size in parts_of(*pools, 96.0, (0, 0)):
+        of_rank.setdefault(target, {})[source] = size
+    assert sorted(of_rank) == list(range(wanted[0]))
+    for rank, sent in of_rank.items():
+        assert sum(sent.values()) == pytest.approx(96.0)
+        tokens = {t for t in range(64) if t % wanted[1] == rank % wanted[1]}
+        assert {source % held[1] for source in sent} == {t % held[1] for t in tokens}
+        of_pools = [(rank, wanted[0]), *((source, held[0]) for source in sent)]
+        ends = [(at * heads // tp, -(-(at + 1) * heads // tp)) for at, tp in of_pools]
+        assert all(begin < ends[0][1] and end > ends[0][0] for begin, end in ends)
+
+
 def encoding(accelerators):
     encoder = Encoder(
         model=load_model("vit-l-16"), images=2, patches=256, accelerators=accelerators

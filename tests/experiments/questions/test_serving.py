@@ -33,7 +33,7 @@ from experiments.questions.validation.serving import (
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.timed_calls import network_of, one_call
 from helpers.places import SHARED
-from simulator.support.errors import TraceError, TwofoldError, WhatIfError
+from simulator.support.errors import TwofoldError, WhatIfError
 from topologies import changed, load_cluster
 from topologies.cluster.bill import LIFE, bill_of
 from traces.generate.layers import Exchange
@@ -180,10 +180,18 @@ def test_ttft_does_not_fall_when_the_rate_rises():
     assert means == sorted(means)
 
 
-def test_a_rate_beyond_capacity_says_where_it_saturates():
-    load = lambda seed: generate_requests(200, 500.0, 4096, 16, seed=seed)  # noqa: E731
-    report = serving(deployment(), load, seeds=2, resources=[])
-    assert "saturates at about" in report.doubts[0]
+@pytest.mark.parametrize("tokens", [(4096, 16), (1024, 256), (16, 400)])
+def test_a_rate_beyond_capacity_says_where_it_saturates(tokens):
+    """Twice the rate at which a long queue is served, however few come; not nine tenths of it."""
+    at_once = generate_requests(8000, 1e9, *tokens)
+    served = serving(deployment(), at_once, resources=[]).requests_per_s
+    for part, count in ((2.0, 200), (2.0, 500), (0.9, 200), (0.9, 500)):
+        load = generate_requests(count, part * served, *tokens)
+        doubts = " ".join(serving(deployment(), load, resources=[]).doubts)
+        assert ("beyond capacity" in doubts) == (part > 1)
+        if part > 1:
+            rate = float(re.search(r"saturates at about (\S+) requests/s", doubts)[1])
+            assert rate == pytest.approx(served, rel=0.15)
 
 
 def test_requests_of_one_token_have_no_tpot_and_meet_any():
@@ -448,6 +456,21 @@ def test_an_engine_that_fuses_casts_saves_three_of_a_layer():
         ({"engine_kwargs": {"dtype": "float32"}}, "dtype 'float32' is not one of auto, bfloat16"),
         ({"engine_kwargs": {"enable_expert_parallel": "no"}}, "enable_expert_parallel 'no' is not"),
         ({"num_gpu_blocks": 0}, "num_gpu_blocks: 0 is not 1 to"),
+        (
+            {"engine_kwargs": {"decode_context_parallel_size": 3}},
+            "dcp 3: with tp 1 a key and value of llama-3.1-8b is on 1 of the ranks",
+        ),
+        ({"engine_kwargs": {"enforce_eager": True}}, "enforce_eager: True is not modelled"),
+        ({"engine_kwargs": {"speculative_config": {"method": "mtp"}}}, "speculative_config: "),
+        ({"engine_kwargs": {"prefill_context_parallel_size": 2}}, "prefill_context_parallel_size:"),
+        ({"engine_kwargs": {"scheduling_policy": "priority"}}, "scheduling_policy: 'priority'"),
+        ({"engine_kwargs": {"pipeline_parallel_size": 64}}, "pp 64: llama-3.1-8b has 32 layers"),
+        (
+            {"engine_kwargs": {"max_model_len": 64}},
+            "max_model_len: 64, and a request has 72 tokens",
+        ),
+        ({"vllm_version": "main"}, "version 'main' of vllm is not a version"),
+        ({"sglang_version": "0.5.2"}, "settings of SGLang; only those of vLLM are read"),
         ([], "the settings of an engine must be a table"),
     ],
 )
@@ -456,8 +479,31 @@ def test_settings_of_an_engine_that_nobody_knows_are_refused(meta, said, tmp_pat
     (tmp_path / "meta.json").write_text(json.dumps(whole))
     request = {"input_toks": 64, "output_toks": 8, "queued_ts": 0.0}
     (tmp_path / "requests.jsonl").write_text(json.dumps(request))
-    with pytest.raises(TraceError, match=re.escape(said)):
+    with pytest.raises(TwofoldError, match=re.escape(said)):
         validate_serving_log(tmp_path, "hgx-h100")
+
+
+def test_settings_of_a_log_that_change_times_are_the_deployments_and_others_are_named(tmp_path):
+    """vLLM's context, pipeline and data parallelism, its limits; without chunks a whole prompt."""
+    kwargs = {
+        "tensor_parallel_size": 8, "decode_context_parallel_size": 4, "block_size": 32,
+        "enable_expert_parallel": True, "enable_chunked_prefill": False, "max_model_len": 40960,
+        "scheduler_reserve_full_isl": False, "max_cudagraph_capture_size": 64,
+        "disable_log_stats": True, "enforce_eager": False, "all2all_backend": "pplx",
+    }  # fmt: skip
+    meta = {"model": "kimi-k2-1t", "vllm_version": None, "engine_kwargs": kwargs}
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    request = {"input_toks": 64, "output_toks": 8, "queued_ts": 0.0}
+    (tmp_path / "requests.jsonl").write_text(json.dumps(request))
+    _, logged, unused = read_log(tmp_path, load_cluster("hgx-b200"))
+    engine, p = logged.engine, logged.parallelism
+    assert (p.tp, p.ep, p.expert_tp, logged.dcp, engine.block) == (8, 8, 1, 4, 128)
+    assert (engine.tokens, engine.chunked, engine.captured) == (40960, False, 64)
+    assert (engine.reserve, unused) == ("chunk", ("all2all_backend",))
+    kwargs |= {"decode_context_parallel_size": 1}
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    alone = read_log(tmp_path, load_cluster("hgx-b200"))[1]
+    assert cache_bytes(alone) == 4 * cache_bytes(logged)
 
 
 @pytest.mark.parametrize(
@@ -471,7 +517,7 @@ def test_a_log_has_the_precisions_of_its_settings(setting, weights, cache, tmp_p
     (tmp_path / "meta.json").write_text(json.dumps(meta))
     request = {"input_toks": 64, "output_toks": 8, "queued_ts": 0.0}
     (tmp_path / "requests.jsonl").write_text(json.dumps(request))
-    _, logged = read_log(tmp_path, load_cluster("hgx-h100"))
+    _, logged, _ = read_log(tmp_path, load_cluster("hgx-h100"))
     parts = running_precisions(logged)
     assert (parts.attention, parts.network, parts.cache) == (weights, weights, cache)
 

@@ -36,6 +36,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Protocol
 
@@ -309,7 +311,7 @@ def _put_probes(functions: Functions, *, hot: bool) -> list[str]:
         new = _codes(Path(name), probed(tree, first | changed, _PROBE, number))
         for function in functions[name]:
             old = function.__code__
-            function.__code__ = new.get((old.co_qualname, old.co_firstlineno), old)
+            function.__code__ = new.get(_place_of(old), old)
     return names
 
 
@@ -425,7 +427,7 @@ def _patch(place: Place, tree: ast.Module, functions: Functions) -> bool:
     """Give live functions the code of the changed module; return whether there was any."""
     file, mutant = place
     new = _codes(file, tree)
-    outer = tuple(f"{name}.<locals>." for name, line in new if line == mutant.function)
+    outer = tuple(f"{name}.<locals>." for name, line, _ in new if line == mutant.function)
     changed = False
     for function in functions.get(str(file), ()):
         old = function.__code__
@@ -434,16 +436,22 @@ def _patch(place: Place, tree: ast.Module, functions: Functions) -> bool:
             outer
         ):
             continue
-        code = new.get((old.co_qualname, old.co_firstlineno), old)
+        code = new.get(_place_of(old), old)
         if mutant.function is not None or code != old:
             function.__code__ = code
             changed = True
     return changed
 
 
-def _codes(file: Path, tree: ast.Module) -> dict[tuple[str, int], CodeType]:
+def _codes(file: Path, tree: ast.Module) -> dict[tuple[str, int, int], CodeType]:
     code = compile(tree, str(file), "exec", dont_inherit=True)
-    return {(part.co_qualname, part.co_firstlineno): part for part in _parts(code)}
+    return {_place_of(part): part for part in _parts(code)}
+
+
+def _place_of(code: CodeType) -> tuple[str, int, int]:
+    """Tell functions apart: several lambdas may stand in one line."""
+    columns = [at for _, _, at, _ in code.co_positions() if at] if "lambda" in code.co_name else []
+    return code.co_qualname, code.co_firstlineno, min(columns, default=0)
 
 
 def _patch_values(place: Place, tree: ast.Module, functions: Functions) -> bool:
@@ -558,15 +566,20 @@ def _silence() -> Iterator[None]:
 
 
 def _in_children(works: Sequence[Callable[[], object]], cpu: float) -> list[Any]:
-    """Return what each work returns in a forked process; None if it is longer (s) or crashes."""
-    running: list[tuple[int, int]] = []
+    """Return what each work returns in a forked process; None if it is longer (s) or crashes.
+
+    Each has a directory of its own for the files of its tests, which goes with it.
+    """
+    running: list[tuple[int, int, str]] = []
     for work in works:
         reader, writer = os.pipe()
+        scratch = mkdtemp()
         child = os.fork()
         if child == 0:
             os.close(reader)
             status = 1
             try:
+                os.environ["PYTEST_DEBUG_TEMPROOT"] = scratch
                 _limit(cpu)
                 with os.fdopen(writer, "w") as file:
                     json.dump(work(), file)
@@ -574,12 +587,13 @@ def _in_children(works: Sequence[Callable[[], object]], cpu: float) -> list[Any]
             finally:
                 os._exit(status)
         os.close(writer)
-        running.append((child, reader))
+        running.append((child, reader, scratch))
     answers: list[Any] = []
-    for child, reader in running:
+    for child, reader, scratch in running:
         with os.fdopen(reader) as file:
             text = file.read()
         os.waitpid(child, 0)
+        rmtree(scratch, ignore_errors=True)
         try:
             answers.append(json.loads(text))
         except ValueError:

@@ -103,6 +103,21 @@ def test_a_mutant_reaches_functions_that_others_have_made(tmp_path):
     assert not read(3)
 
 
+def test_functions_of_one_line_are_told_apart(tmp_path):
+    """A line of a table may have several; each gets its own changed code."""
+    file = tmp_path / "module.py"
+    file.write_text("def made():\n    return (lambda x: x + 1), (lambda x, y: x > y)\n")
+    tree, names = ast.parse(file.read_text()), {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    first, second = names["made"]()
+    functions = {str(file): [names["made"], first, second]}
+    for mutant in mutants(tree):
+        assert _patch((file, mutant), mutated(tree, mutant), functions)
+        assert (first(1), second(2, 2)) != (2, False)
+        assert _patch((file, mutant), tree, functions)
+        assert (first(1), second(2, 2)) == (2, False)
+
+
 @pytest.mark.parametrize(("noticed", "tried"), [(0, 10), (9, 10), (10, 10), (170, 200)])
 def test_an_interval_holds_the_part_and_stays_within_0_and_1(noticed, tried):
     low, high = interval(noticed, tried)

@@ -69,6 +69,12 @@ class At(float):
         return max(now, float(self))
 
 
+def until(env: simpy.Environment, time: float) -> Process:
+    """Wait for an absolute time; one that has come takes no event."""
+    if time > env.now:
+        yield env.timeout(At(time))
+
+
 # ------------------------------------------------------------------------------------ the network
 
 
@@ -318,7 +324,7 @@ class Job:
     def op(self, op: int) -> Process:
         """Run an op whose predecessors have all ended, then release its successors."""
         start = self.ops.available[op]  # ends of predecessors plus lags
-        yield self.env.timeout(At(start))
+        yield from until(self.env, start)
         self.ops.start[op] = start
         call = int(self.workload.call[op])
         if call != NOBODY:
@@ -326,7 +332,7 @@ class Job:
                 self.arrive(op, call)
             yield self.ended[call]
         end = self.env.now + self.workload.duration[op]
-        yield self.env.timeout(At(end))
+        yield from until(self.env, end)
         self.ops.end[op] = end
         self.release_successors(op, end)
 
@@ -336,15 +342,16 @@ class Job:
         Of predecessors that allow the same start, the one with the lowest index released it.
         """
         edges, ops = self.workload.edges, self.ops
-        for edge in range(edges.offset[op], edges.offset[op + 1]):
-            successor = edges.target[edge]
-            time, latest = end + edges.lag[edge], ops.available[successor]
+        following = slice(edges.offset[op], edges.offset[op + 1])
+        lags = edges.lag[following].tolist()
+        for successor, lag in zip(edges.target[following].tolist(), lags, strict=True):
+            time, latest = end + lag, ops.available[successor]
             released_by = ops.released_by[successor]
             if time > latest or (time == latest and not NOBODY < released_by <= op):
                 ops.available[successor], ops.released_by[successor] = time, op
             ops.waits[successor] -= 1
             if ops.waits[successor] == 0:
-                self.env.process(self.op(int(successor)))
+                self.env.process(self.op(successor))
 
     def arrive(self, op: int, call: int) -> None:
         """Count an arrival of a call; among the last members the lowest index is recorded."""
@@ -360,7 +367,7 @@ class Job:
         """Wait for all members of a call, carry it out, and release them."""
         yield self.arrived[call]
         start = self.env.now + self.workload.calls.late[call]
-        yield self.env.timeout(At(start))
+        yield from until(self.env, start)
         self.calls.start[call] = start
         view = self.workload.call_view(call)
         plan, loads = self.costs.carried(view)

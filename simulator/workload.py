@@ -125,7 +125,7 @@ class Op:
         return f"rank {self.rank} {self.lane} {self.name!r} (op {self.index})"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Edges:
     """Successors in CSR form: op ``i`` is followed by ``target[offset[i]:offset[i + 1]]``.
 
@@ -168,6 +168,21 @@ class Edges:
         """The op each edge leaves, shape ``(edges,)``."""
         ops = np.arange(len(self.offset) - 1, dtype=np.int32)
         return np.repeat(ops, np.diff(self.offset))
+
+    @cached_property
+    def cycle(self) -> list[int]:
+        """Ops on a cycle, in order; empty if there is none."""
+        on_or_behind = np.ones(len(self.offset) - 1, dtype=bool)
+        on_or_behind[topological_order(self.offset, self.target)] = False
+        if not on_or_behind.any():
+            return []
+        import networkx as nx  # slow to import, and seldom is there a cycle
+
+        stuck = on_or_behind[self.source]
+        graph = nx.DiGraph(
+            zip(self.source[stuck].tolist(), self.target[stuck].tolist(), strict=True)
+        )
+        return [int(op) for op, _ in nx.find_cycle(graph)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -289,8 +304,7 @@ class Workload:
         check_table(self.calls, len(self.groups))
         check_shares(self.calls, self.groups)
         _check_calls(self)
-        cycle = find_cycle(self.edges.offset, self.edges.target)
-        if cycle:
+        if cycle := self.edges.cycle:
             ops = " -> ".join(str(self.op(op)) for op in [*cycle, cycle[0]])
             raise WorkloadError(f"the edges make a cycle: {ops}")
         _check_copies(self)
@@ -632,20 +646,6 @@ def _check_copies(workload: Workload) -> None:
     strangers = np.setdiff1d(workload.rank, copies.stand_in)
     if len(strangers):
         raise WorkloadError(f"rank {strangers[0]} is in the workload, but represents no rank")
-
-
-def find_cycle(offset: Longs, target: Ints) -> list[int]:
-    """Return the ops on a cycle of a graph in CSR form, in order; empty if there is none."""
-    on_or_behind = np.ones(len(offset) - 1, dtype=bool)
-    on_or_behind[topological_order(offset, target)] = False
-    stuck = np.flatnonzero(on_or_behind)
-    if not len(stuck):
-        return []
-    import networkx as nx  # slow to import, and seldom is there a cycle
-
-    rows = ((op, target[offset[op] : offset[op + 1]].tolist()) for op in stuck.tolist())
-    graph = nx.DiGraph((op, follower) for op, followers in rows for follower in followers)
-    return [int(op) for op, _ in nx.find_cycle(graph)]
 
 
 def topological_order(offset: Longs, target: Ints) -> Ints:

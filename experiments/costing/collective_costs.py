@@ -35,7 +35,7 @@ def by_model(scenario: Scenario) -> Scenario:
     """Cost calls by the model, which counts until the last rank is done: no rank drains."""
     workload = scenario.workload
     drained = np.where(workload.what >= What.COLLECTIVE, 0.0, workload.duration)
-    scenario = replace(scenario, workload=replace(workload, duration=drained))
+    scenario = replace(scenario, workload=workload.lasting(drained))
     if _complete(workload).all():
         return scenario
     return _fixed_point(scenario, _with_lateness, _idle(scenario))

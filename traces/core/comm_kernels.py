@@ -131,14 +131,11 @@ def communicates(kernel: str) -> bool:
 
 
 class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     pattern: Annotated[str, Field(min_length=3, max_length=1000)]
     kind: str
     library: str = "your rule"
     note: str = ""
-
-
-_FILE = TypeAdapter(list[_Entry])
 
 
 def load_kernel_rules(path: Path | str) -> KernelRules:
@@ -156,7 +153,7 @@ def load_kernel_rules(path: Path | str) -> KernelRules:
     if len(text) > _LARGEST_FILE:
         raise TraceError(f"{path}: more than {_LARGEST_FILE} bytes: not a table of kernels")
     try:
-        entries = _FILE.validate_python(parse_yaml(text, path))
+        entries = TypeAdapter(list[_Entry]).validate_python(parse_yaml(text, path))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

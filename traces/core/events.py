@@ -7,7 +7,7 @@ survives. The rank of a file may follow from its name (:func:`rank_in_name`).
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
@@ -328,15 +328,13 @@ _FIELDS = tuple(column.name for column in fields(CommRecord))
 
 def merged_record(records: Sequence[CommRecord]) -> CommRecord:
     """Merge several records of one call; of each field the first known value counts."""
-    joined = records[0]
-    for record in records[1:]:
-        open_fields = {
-            name: getattr(record, name)
-            for name in _FIELDS
-            if getattr(joined, name) in (None, "", ())
-        }
-        joined = replace(joined, **open_fields)
-    return joined
+    first, *others = records
+    values = {name: getattr(first, name) for name in _FIELDS}
+    for record in others:
+        for name, value in values.items():
+            if value is None or value in ("", ()):
+                values[name] = getattr(record, name)
+    return CommRecord(**values)
 
 
 def launch_rows(trace: RankTrace) -> NDArray[np.int64]:

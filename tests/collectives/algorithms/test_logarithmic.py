@@ -14,8 +14,7 @@ from helpers.schedules import SIZE, bytes_sent
 from simulator.costing.link_load import cost, plan_loads
 from simulator.schedule import Plan
 from simulator.support.errors import ScheduleError
-from topologies import torus
-from topologies.families.grid import dimension_ordered
+from topologies.families.grid import dimension_ordered, torus
 
 
 @given(n=st.integers(1, 40), most=st.integers(1, 20))

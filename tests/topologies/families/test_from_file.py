@@ -6,7 +6,9 @@ import networkx as nx
 import pytest
 
 from simulator.support.errors import TopologyError
-from topologies import custom, diameter, parse_topology
+from topologies import parse_topology
+from topologies.families.from_file import custom
+from topologies.properties import diameter
 
 CABLE = {"bandwidth": "50 GB/s", "latency": "1 us"}
 

@@ -62,7 +62,7 @@ class Report(ABC):
         """
         answer: dict[str, Any] = {**self.headed()}
         for name, path in answered(type(self)).items():
-            value = _at(self, path)
+            value = at(self, path)
             answer[name] = list(value) if isinstance(value, tuple) else value
         return answer
 
@@ -73,7 +73,7 @@ class Report(ABC):
     def table(self) -> Rows:
         """Return the rows; their type names the columns, also if there is no row."""
         kind, path = self.listed
-        return kind, _at(self, path)
+        return kind, at(self, path)
 
     @abstractmethod
     def document(self) -> Document:
@@ -204,7 +204,7 @@ class Report(ABC):
         return notebook(self.document())
 
 
-def _at(value: Any, path: str) -> Any:
+def at(value: Any, path: str) -> Any:
     """Return the attribute at a dotted path; one of None is None."""
     for attribute in path.split("."):
         value = None if value is None else getattr(value, attribute)

@@ -154,7 +154,7 @@ def beyond(report: ValidationReport, limits: Limits) -> list[str]:
         if _is_doubling(point) and abs(point.points_apart or 0.0) > limits.utility:
             apart = f"utility {point.points_apart:+.1f} points"
             found.append(f"{name}: {apart}, limit {limits.utility:g}")
-    median = report.median("error_pct")
+    median = report.median_error_pct
     if median is not None and median > limits.median:
         found.append(f"median step {median:.1f} %, limit {limits.median:g} %")
     return found

@@ -78,9 +78,8 @@ def _links(report: "ClustersReport") -> Document:
 
 def bill(report: "BillReport") -> Document:
     """List the parts of a job's share of a cluster, with their cost and power."""
-    answer = report.totals()
-    cost, spread = answer["cost_usd"], answer["cost_spread_usd"]
-    idle, active = answer["idle_w"], answer["active_w"]
+    bill, cost, spread = report.bill, report.cost_usd, report.cost_spread_usd
+    idle, active = report.idle_w, report.active_w
     where = f"{report.ranks:,} ranks on {plural(report.nodes, 'node')}"
     sentences = []
     if cost is not None and spread is not None:
@@ -91,10 +90,10 @@ def bill(report: "BillReport") -> Document:
     headline += (
         f" {' and '.join(sentences)}." if sentences else ": no price and no power is published."
     )
-    missing = f"no published {', '.join(answer['missing'])}: add it to the cluster file"
+    missing = f"no published {', '.join(bill.missing)}: add it to the cluster file"
     power = ""
     if idle is not None and active is not None:
-        over = f"{answer['overhead']:g} times the sum of the parts"
+        over = f"{bill.overhead:g} times the sum of the parts"
         watts = f"{format_quantity(idle, 'W')} idle, {format_quantity(active, 'W')} active"
         power = f"{watts} for the site, {over}"
     rows = []
@@ -112,8 +111,8 @@ def bill(report: "BillReport") -> Document:
     return Document(
         title=f"Bill: {report.cluster.name}, {where}",
         headline=headline,
-        trust=None if not answer["missing"] else Trust(missing, "fair"),
-        facts={"network": answer["where"], "switches": f"{answer['switches']:,}", "power": power},
+        trust=None if not bill.missing else Trust(missing, "fair"),
+        facts={"network": report.where, "switches": f"{bill.switches:,}", "power": power},
         sections=(Section("bill", "Bill", [Table(columns, rows, foot=foot)], wide=True),),
         details={
             row.part.replace("_", " "): f"{row.price_source or 'no price'}; "

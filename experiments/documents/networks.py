@@ -489,9 +489,7 @@ def log_calibration(report: "LogCalibrationReport") -> Document:
 
 def step_calibration(report: "StepCalibrationReport") -> Document:
     """List what measured steps determine of a cluster, and the error of a step left out."""
-    before, after, left_out = (
-        report.median(name) for name in ("before_pct", "after_pct", "left_out_pct")
-    )
+    before, left_out = report.median_before_pct, report.median_left_out_pct
     headline = (
         f"{report.base.name} was calibrated with {plural(len(report.steps), 'measured step')}"
     )
@@ -500,7 +498,7 @@ def step_calibration(report: "StepCalibrationReport") -> Document:
     else:
         headline += (
             f". Left out of the fit, a step is predicted with a median error of"
-            f" {percent(left_out)}; uncalibrated, {percent(before or 0.0)}."
+            f" {percent(left_out)}; uncalibrated, {percent(before)}."
         )
     figures = [
         (row.figure, "unchanged" if row.multiple is None else f"x{row.multiple:.3f}", row.note)
@@ -522,7 +520,7 @@ def step_calibration(report: "StepCalibrationReport") -> Document:
     ]
     columns = ("id", "model", ">gpus", "|parallelism", ">measured")
     errors = (">error\nof cluster", ">error\ncalibrated", ">left out")
-    foot = f"median {percent(before or 0.0)} before, {percent(after or 0.0)} calibrated"
+    foot = f"median {percent(before)} before, {percent(report.median_after_pct)} calibrated"
     return Document(
         title=f"Calibration: {report.base.name} with measured steps",
         headline=headline,

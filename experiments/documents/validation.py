@@ -64,10 +64,10 @@ def validation(report: "ValidationReport") -> Document:
     ]
     if charts:
         sections.append(Section("charts", "Steps", charts, wide=True, terminal=False))
-    error = report.median("model_pct")
+    error = report.median_model_pct
     others = {
-        "with recorded transfer times": report.median("trace_pct"),
-        "calibrated on the other steps": report.median("left_out_pct"),
+        "with recorded transfer times": report.median_trace_pct,
+        "calibrated on the other steps": report.median_left_out_pct,
     }
     return Document(
         title="Validation: simulated against measured steps",
@@ -261,13 +261,13 @@ def _points(report: "ValidationReport") -> Document:
     if charts:
         sections.append(Section("charts", "Predictions", charts, wide=True, terminal=False))
     others = {
-        "calibrated": report.median("calibrated_error_pct"),
-        "network only": report.median("network_only_error_pct"),
+        "calibrated": report.median_calibrated_error_pct,
+        "network only": report.median_network_only_error_pct,
     }
     answered = sum(point.error_pct is not None for point in report.points)
     count = plural(answered or len(report.points), "measured step")
-    headline = _errors_headline(count, "predicted", report.median("error_pct"), others)
-    if (points_apart := report.median("points_apart")) is not None:
+    headline = _errors_headline(count, "predicted", report.median_error_pct, others)
+    if (points_apart := report.median_points_apart) is not None:
         headline += f" Savings are off by {points_apart:.1f} percentage points (median)."
     return Document(
         title="Validation: predicted against measured steps",

@@ -34,7 +34,7 @@ from experiments.provenance import Head, Inputs
 from experiments.questions.generate import site_of, step_on
 from experiments.report import Report, question
 from experiments.settings import SettingsOptions, Watch, as_recorded
-from experiments.validation.errors import ALL
+from experiments.validation.errors import ALL, median_of
 from experiments.validation.measured_collectives import LogCall, LogErrors, log_calls, log_errors
 from experiments.validation.measured_steps import MeasuredStep, UnreadStep, read_steps
 from simulator.support.errors import CalibrationError, TraceError
@@ -357,17 +357,6 @@ class FittedStep:
     left_out_pct: float | None
 
 
-class CalibrateStepsAnswer(Head):
-    """Fitted figures, errors of the steps, and the resulting cluster file."""
-
-    figures: list[FittedFigure]
-    steps: list[FittedStep]
-    median_before_pct: float
-    median_after_pct: float
-    median_left_out_pct: float | None
-    calibrated_cluster: dict[str, Any]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StepCalibrationReport(_Calibrates, Report):
     """Figures, steps in the order of the tables, and the resulting cluster."""
@@ -375,34 +364,23 @@ class StepCalibrationReport(_Calibrates, Report):
     schema: ClassVar[str] = "twofold/calibrate_steps/1"
     listed: ClassVar = FittedStep, "steps"
     document = documents.step_calibration
+    answered: ClassVar = (
+        "figures steps median_before_pct median_after_pct median_left_out_pct calibrated_cluster"
+    )
 
     base: Cluster
     cluster: Cluster
     figures: tuple[FittedFigure, ...]
     steps: tuple[FittedStep, ...]
+    median_before_pct: float
+    median_after_pct: float
     settings: Settings
 
-    def answer(self) -> "CalibrateStepsAnswer":
-        """Return the JSON answer."""
-        before, after, left_out = (self.median(name) for name in _ERRORS)
-        return {
-            **self.head(self.base, self.settings),
-            "figures": list(self.figures),
-            "steps": list(self.steps),
-            "median_before_pct": before or 0.0,
-            "median_after_pct": after or 0.0,
-            "median_left_out_pct": left_out,
-            "calibrated_cluster": self.calibrated_cluster,
-        }
+    median_left_out_pct = median_of("left_out_pct", "steps")
 
-    def median(self, column: str) -> float | None:
-        """Median of an absolute error of the steps (%); None if none has that error."""
-        errors = [getattr(step, column) for step in self.steps]
-        magnitudes = [abs(error) for error in errors if error is not None]
-        return float(np.median(magnitudes)) if magnitudes else None
-
-
-_ERRORS = ("before_pct", "after_pct", "left_out_pct")
+    def headed(self) -> Head:
+        """Return the head of the answer."""
+        return self.head(self.base, self.settings)
 
 
 @question("calibrate_steps")
@@ -451,6 +429,8 @@ def calibrate_steps(
         cluster=fitted_cluster(fit, ", ".join(map(str, paths))),
         figures=tuple(_figures(fit)),
         steps=tuple(_steps(rows, fit)),
+        median_before_pct=float(np.median(np.abs(100 * fit.before))),
+        median_after_pct=float(np.median(np.abs(100 * fit.after))),
         settings=settings,
         inputs=Inputs(files=tuple(map(Path, paths))),
     )

@@ -7,8 +7,6 @@ from math import isfinite
 from pathlib import Path
 from typing import ClassVar
 
-from typing_extensions import TypedDict
-
 from experiments.documents import catalogue as documents
 from experiments.provenance import Head
 from experiments.report import Report, Rows, question
@@ -436,39 +434,22 @@ class BillRow:
     power_source: str
 
 
-class BillTotals(TypedDict):
-    """Totals of a job's bill for its site: cost (USD), power (W); None if a part's is unknown.
-
-    ``overhead`` is the power of the site over that of its parts (PUE), ``missing`` names the fields
-    of the cluster file that would supply what is missing.
-    """
-
-    where: str
-    ranks: int
-    nodes: int
-    switches: int
-    cost_usd: float | None
-    cost_spread_usd: float | None
-    idle_w: float | None
-    active_w: float | None
-    overhead: float
-    energy_price_usd_per_kwh: float
-    missing: list[str]
-
-
-class BillAnswer(Head, BillTotals):
-    """A job's bill, part by part."""
-
-    parts: list[BillRow]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BillReport(Report):
-    """The bill of a job of ``ranks`` on ``nodes`` nodes of a cluster."""
+    """The bill of a job of ``ranks`` on ``nodes`` nodes of a cluster, part by part.
+
+    Cost (USD) and power (W) are of its site; None if a part's is unknown. ``overhead`` is the power
+    of the site over that of its parts (PUE), ``missing`` names the fields of the cluster file that
+    would supply what is missing.
+    """
 
     schema: ClassVar[str] = "twofold/bill/1"
     listed: ClassVar = BillRow, "rows"
     document = documents.bill
+    answered: ClassVar = (
+        "where ranks nodes switches=bill.switches cost_usd cost_spread_usd idle_w active_w"
+        " overhead=bill.overhead energy_price_usd_per_kwh missing=bill.missing parts=rows"
+    )
 
     cluster: Cluster
     ranks: int
@@ -480,28 +461,35 @@ class BillReport(Report):
         """A row for each part."""
         return [_row_of_bill(line) for line in self.bill.lines]
 
-    def answer(self) -> "BillAnswer":
-        """Return the JSON answer."""
-        return {**self.head(self.cluster), **self.totals(), "parts": list(self.rows)}
+    @property
+    def where(self) -> str:
+        """The cluster in words."""
+        return describe(self.cluster)
 
-    def totals(self) -> BillTotals:
-        """Sum over the parts."""
-        bill, missing = self.bill, self.bill.missing
-        has_prices = not any(field.startswith("prices.") for field in missing)
-        drawn = not any(field.startswith("power.") for field in missing)
-        return {
-            "where": describe(self.cluster),
-            "ranks": self.ranks,
-            "nodes": self.nodes,
-            "switches": bill.switches,
-            "cost_usd": bill.cost if has_prices else None,
-            "cost_spread_usd": bill.cost_spread if has_prices else None,
-            "idle_w": bill.idle_power if drawn else None,
-            "active_w": bill.active_power if drawn else None,
-            "overhead": bill.overhead,
-            "energy_price_usd_per_kwh": bill.energy_price * 3.6e6,
-            "missing": list(missing),
-        }
+    @property
+    def cost_usd(self) -> float | None:
+        """Cost of all parts."""
+        return self.bill.cost if self.bill.has_all("prices") else None
+
+    @property
+    def cost_spread_usd(self) -> float | None:
+        """Uncertainty of the cost."""
+        return self.bill.cost_spread if self.bill.has_all("prices") else None
+
+    @property
+    def idle_w(self) -> float | None:
+        """Power with all parts idle."""
+        return self.bill.idle_power if self.bill.has_all("power") else None
+
+    @property
+    def active_w(self) -> float | None:
+        """Power with all parts active."""
+        return self.bill.active_power if self.bill.has_all("power") else None
+
+    @property
+    def energy_price_usd_per_kwh(self) -> float:
+        """Price of energy."""
+        return self.bill.energy_price * 3.6e6
 
 
 def _row_of_bill(line: BillLine) -> BillRow:

@@ -20,7 +20,7 @@ from collectives.traffic import (
     traffic_windows,
     utilisations,
 )
-from experiments.baseline import Baseline, BaselineAnswer, Settings, baseline
+from experiments.baseline import Baseline, BaselineHead, Settings, baseline
 from experiments.cards import CardCluster, card_cluster, check_card, peak_of, step_flops
 from experiments.documents import files as documents
 from experiments.provenance import Head
@@ -213,25 +213,12 @@ class Traffic(TypedDict):
     simulated: list[TrafficWindow] | None
 
 
-class MeasuredAnswer(Head):
-    """Metrics of a step as measured; nothing was simulated, ``notes`` give the reason."""
+class MeasuredHead(Head):
+    """The beginning of an answer about a step as measured: ``notes`` say why none was simulated."""
 
     trace: str
     step: str
     coverage: CoverageRecord
-    metrics: list[Metric]
-    traffic: Traffic
-    card_findings: list[str]
-    notes: list[str]
-
-
-class MetricsAnswer(Head, BaselineAnswer):
-    """Metrics of a step, measured and simulated."""
-
-    metrics: list[Metric]
-    traffic: Traffic
-    card_findings: list[str]
-    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -241,6 +228,7 @@ class MetricsReport(Report):
     schema: ClassVar[str] = "twofold/metrics/1"
     listed: ClassVar = Metric, "metrics"
     document = documents.metrics
+    answered: ClassVar = "metrics traffic card_findings=findings notes"
 
     loaded: Loaded
     base: Baseline | None
@@ -249,28 +237,15 @@ class MetricsReport(Report):
     findings: tuple[str, ...]
     notes: tuple[str, ...]
 
-    def answer(self) -> MeasuredAnswer | MetricsAnswer:
-        """Return the JSON answer."""
-        base, loaded = self.base, self.loaded
-        metrics, findings, notes = list(self.metrics), list(self.findings), list(self.notes)
-        if base is None:
-            return {
-                **self.head(),
-                "trace": loaded.trace,
-                "step": loaded.coverage.step,
-                "coverage": loaded.coverage.record(),
-                "metrics": metrics,
-                "traffic": self.traffic,
-                "card_findings": findings,
-                "notes": notes,
-            }
+    def headed(self) -> MeasuredHead | BaselineHead:
+        """Return the head of the answer."""
+        if (base := self.base) is not None:
+            return {**self.head(base.recorded.cluster, base.settings), **base.answer()}
         return {
-            **self.head(base.recorded.cluster, base.settings),
-            **base.answer(),
-            "metrics": metrics,
-            "traffic": self.traffic,
-            "card_findings": findings,
-            "notes": notes,
+            **self.head(),
+            "trace": self.loaded.trace,
+            "step": self.loaded.coverage.step,
+            "coverage": self.loaded.coverage.record(),
         }
 
 

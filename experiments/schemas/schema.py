@@ -11,6 +11,7 @@ from functools import reduce
 from importlib import import_module
 from importlib.resources import files
 from inspect import get_annotations
+from operator import or_
 from pathlib import Path
 from pkgutil import walk_packages
 from typing import Annotated, Any, get_args, get_type_hints
@@ -92,14 +93,17 @@ def schema_of_report(report: type[Report]) -> dict[str, Any]:
 
     answer = get_type_hints(report.answer)["return"]
     if answer is Any:
-        headed = get_type_hints(report.headed)
-        head = get_type_hints(headed["return"], include_extras=True)
         parts = {
             name: reduce(_type_of, path.split("."), report)
             for name, path in answered(report).items()
         }
-        answer = TypedDict("Answer", head | parts)  # type: ignore[misc,no-redef]
-        answer.__doc__ = report.__doc__
+        headed = get_type_hints(report.headed)["return"]
+        kinds = []
+        for head in get_args(headed) or (headed,):  # of each kind of head that it can have
+            fields = get_type_hints(head, include_extras=True) | parts
+            kinds.append(TypedDict(head.__name__, fields))  # type: ignore[operator]
+            kinds[-1].__doc__ = report.__doc__
+        answer = reduce(or_, kinds)
     schema = TypeAdapter(answer).json_schema(mode="serialization")
     return {"$schema": _DRAFT, "$id": report.schema, **_closed(schema, report.schema)}
 

@@ -13,11 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
-from typing_extensions import TypedDict
-
 from experiments.kept import ENVIRONMENT, CacheFile, KeptStore, cache_folder
-from experiments.provenance import Head
-from experiments.report import Report, Rows, question
+from experiments.report import Report, Rows, answered, at, question
 from experiments.studies import document as documents
 from experiments.studies.placed import Answer
 from experiments.studies.store import ANSWER, COLUMNS, answer_of, make_tables, row_of, writing_to
@@ -116,54 +113,36 @@ def open_cache(folder: Path | None = None) -> "closing[Cache] | None":
     return None if where is None else closing(Cache(where))
 
 
-class CacheRow(TypedDict):
-    """The cache as a row."""
-
-    folder: str
-    answers: int
-    steps: int
-    bytes: int
-    limit_bytes: float
-    removed: int
-
-
-class CacheAnswer(Head, CacheRow):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CacheReport(Report):
     """The cache: its path, numbers of answers and steps, bytes on disk, and removed ones.
 
     ``limit_bytes`` applies to answers of studies, and separately to steps that were read.
     """
 
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CacheReport(Report):
-    """Contents of the cache; ``removed`` is the number of answers and steps just removed."""
-
     schema: ClassVar[str] = "twofold/cache/1"
     document = documents.cache
+    answered: ClassVar = "folder answers=usage.entries steps bytes limit_bytes=usage.limit removed"
 
     usage: Usage
     steps: int
     step_bytes: int
     removed: int = 0
 
-    def answer(self) -> CacheAnswer:
-        """Return the JSON answer."""
-        return {**self.head(), **self._row()}
+    @property
+    def folder(self) -> str:
+        """Where it is."""
+        return str(self.usage.folder)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes on disk, of answers and steps."""
+        return self.usage.bytes + self.step_bytes
 
     def table(self) -> Rows:
-        """Return the CSV answer."""
-        return tuple(CacheRow.__annotations__), (SimpleNamespace(**self._row()),)
-
-    def _row(self) -> CacheRow:
-        usage = self.usage
-        return {
-            "folder": str(usage.folder),
-            "answers": usage.entries,
-            "steps": self.steps,
-            "bytes": usage.bytes + self.step_bytes,
-            "limit_bytes": usage.limit,
-            "removed": self.removed,
-        }
+        """Return the CSV answer: its only row."""
+        row = {name: at(self, path) for name, path in answered(CacheReport).items()}
+        return tuple(row), (SimpleNamespace(**row),)
 
 
 @question("cache")

@@ -622,7 +622,6 @@ def _bill(point: PointDetails) -> dict[str, Any] | None:
     bill = point.bill
     if bill is None:
         return None
-    missing = bill.missing
     lines = [
         {
             "part": line.part,
@@ -635,13 +634,11 @@ def _bill(point: PointDetails) -> dict[str, Any] | None:
         }
         for line in bill.lines
     ]
-    has_prices = not any(field.startswith("prices.") for field in missing)
-    has_power = not any(field.startswith("power.") for field in missing)
     return {
         "lines": lines,
-        "cost": bill.cost if has_prices else None,
-        "power": bill.active_power if has_power else None,
-        "missing": list(missing),
+        "cost": bill.cost if bill.has_all("prices") else None,
+        "power": bill.active_power if bill.has_all("power") else None,
+        "missing": list(bill.missing),
     }
 
 

@@ -122,6 +122,20 @@ def error_summary(predictions: Iterable[Prediction]) -> ErrorSummary | None:
     )
 
 
+def median_of(column: str, rows: str) -> property:
+    """Return a report's property: the median of absolute values in a column of its rows, or None.
+
+    Rows without a value do not count.
+    """
+
+    def median(report: object) -> float | None:
+        values = [getattr(row, column) for row in getattr(report, rows)]
+        magnitudes = [abs(value) for value in values if value is not None]
+        return float(np.median(magnitudes)) if magnitudes else None
+
+    return property(median)
+
+
 def error_pct(predicted: float | None, measured: float | None) -> float | None:
     """Return the error of a prediction in % of the measurement; None if one of them is unknown."""
     return None if predicted is None or measured is None else 100 * (predicted / measured - 1)

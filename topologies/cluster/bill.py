@@ -86,6 +86,10 @@ class Bill:
             )
         )
 
+    def has_all(self, table: str) -> bool:
+        """Whether ``prices``, or ``power``, of all parts are known."""
+        return not any(field.startswith(f"{table}.") for field in self.missing)
+
     @property
     def cost(self) -> float:
         """Cost of all parts (USD).

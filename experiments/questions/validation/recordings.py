@@ -29,6 +29,7 @@ from experiments.validation.errors import (
     Score,
     error_summary,
     line_of,
+    median_of,
     read_predictions,
     roofline_step,
     scores,
@@ -86,37 +87,23 @@ class StepError:
     pinned_pct: float | None = None
 
 
-class ValidateAnswer(Head):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ValidationReport(Report):
     """Errors of every step of every trace, or of every predicted point; medians are absolute.
 
     Points are those of tables and second recordings; the medians of their steps are over all of
     them, ``median_points_apart`` (percentage points) over those that change something. ``scores``
-    are those of tools whose predictions were given, beside Twofold's and a roofline's.
+    are those of tools whose predictions were given, beside Twofold's and a roofline's. Steps are in
+    the order of the traces, points and calls in that of their sources.
     """
-
-    clusters: list[ClusterIdentity]
-    steps: list[StepError]
-    median_model_pct: float | None
-    median_trace_pct: float | None
-    median_left_out_pct: float | None
-    points: list[PointError]
-    median_error_pct: float | None
-    median_calibrated_error_pct: float | None
-    median_network_only_error_pct: float | None
-    median_points_apart: float | None
-    calls: list[CallError]
-    call_errors: list[ErrorClass]
-    error_summary: ErrorSummary | None
-    scores: list[Score]
-    notes: list[str]
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ValidationReport(Report):
-    """Steps in the order of the traces; points or calls in the order of their sources."""
 
     schema: ClassVar[str] = "twofold/validate/1"
     document = documents.validation
+    answered: ClassVar = (
+        "clusters=identities steps median_model_pct median_trace_pct median_left_out_pct"
+        " points median_error_pct median_calibrated_error_pct median_network_only_error_pct"
+        " median_points_apart calls call_errors error_summary scores notes"
+    )
 
     steps: tuple[StepError, ...]
     settings: Settings
@@ -129,26 +116,22 @@ class ValidationReport(Report):
     """Whether the table leaves out single points."""
     scores: tuple[Score, ...] = ()
 
-    def answer(self) -> "ValidateAnswer":
-        """Return the JSON answer."""
-        return {
-            **self.head(self.clusters[0] if self.clusters else None, self.settings),
-            "clusters": [identity(cluster) for cluster in self.clusters],
-            "steps": list(self.steps),
-            "median_model_pct": self.median("model_pct"),
-            "median_trace_pct": self.median("trace_pct"),
-            "median_left_out_pct": self.median("left_out_pct"),
-            "points": list(self.points),
-            "median_error_pct": self.median("error_pct"),
-            "median_calibrated_error_pct": self.median("calibrated_error_pct"),
-            "median_network_only_error_pct": self.median("network_only_error_pct"),
-            "median_points_apart": self.median("points_apart"),
-            "calls": list(self.calls),
-            "call_errors": list(self.call_errors),
-            "error_summary": self.error_summary,
-            "scores": list(self.scores),
-            "notes": list(self.notes),
-        }
+    median_model_pct = median_of("model_pct", "steps")
+    median_trace_pct = median_of("trace_pct", "steps")
+    median_left_out_pct = median_of("left_out_pct", "steps")
+    median_error_pct = median_of("error_pct", "points")
+    median_calibrated_error_pct = median_of("calibrated_error_pct", "points")
+    median_network_only_error_pct = median_of("network_only_error_pct", "points")
+    median_points_apart = median_of("points_apart", "points")
+
+    def headed(self) -> Head:
+        """Return the head of the answer, with the first cluster."""
+        return self.head(self.clusters[0] if self.clusters else None, self.settings)
+
+    @property
+    def identities(self) -> list[ClusterIdentity]:
+        """The clusters."""
+        return [identity(cluster) for cluster in self.clusters]
 
     @property
     def call_errors(self) -> tuple[ErrorClass, ...]:
@@ -179,13 +162,6 @@ class ValidationReport(Report):
         if self.calls:
             return CallError, self.calls
         return (PointError, self.points) if self.points else (StepError, self.steps)
-
-    def median(self, column: str) -> float | None:
-        """Median of the absolute values in a column, over the rows that have one."""
-        rows: Sequence[object] = (*self.steps, *self.points)
-        values = [getattr(row, column) for row in rows if hasattr(row, column)]
-        magnitudes = [abs(value) for value in values if value is not None]
-        return float(np.median(magnitudes)) if magnitudes else None
 
 
 @question("validate", usual=lambda: _EVERY_STEP)

@@ -295,10 +295,7 @@ def _bill(cell: Cell, cluster: Cluster) -> BillReport | None:
 def _row(cell: Cell, parts: BillReport | None) -> CellRow:
     """Return a cell's row before its step is known."""
     row = CellRow(cell.model, cell.cluster, cell.ranks, f"{CELLS}/{cell.name}.html")
-    totals = parts and parts.totals()
-    return (
-        row if not totals else replace(row, cost_usd=totals["cost_usd"], power_w=totals["active_w"])
-    )
+    return row if not parts else replace(row, cost_usd=parts.cost_usd, power_w=parts.active_w)
 
 
 def _refused(

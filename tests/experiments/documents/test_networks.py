@@ -272,7 +272,7 @@ def test_a_calibration_with_steps_lists_figures_and_errors_of_steps():
         FittedStep(f"s{n}", "m", "tp8", 1024, 2.0, 10.0 * n, -2.0 * n, left)
         for n, left in ((1, 3.0), (2, -5.0), (3, None))
     )
-    report = StepCalibrationReport(A100, A100, figures, steps, Settings())
+    report = StepCalibrationReport(A100, A100, figures, steps, 20.0, 4.0, Settings())
     document = report.document()
     assert rows_of(document, "figure")[1] == [
         ("kernels", "x1.250", ""),

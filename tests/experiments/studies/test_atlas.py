@@ -65,7 +65,7 @@ def test_a_cell_has_what_utility_answers_of_the_plan_beside_it(site):
     assert {saving.resource: saving.saves_pct for saving in row.savings} == {
         point.resource: point.utility_pct for point in asked.utilities
     }
-    assert row.cost_usd == tf.bill("hgx-h100", ranks=8).totals()["cost_usd"]
+    assert row.cost_usd == tf.bill("hgx-h100", ranks=8).cost_usd
     text = unescape((folder / row.page).read_text())
     assert row.headline in text.replace("\N{NO-BREAK SPACE}", " ")
     assert row.command in text

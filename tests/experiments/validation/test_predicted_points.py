@@ -52,8 +52,8 @@ def test_a_point_is_the_sweep_s_and_its_error_is_against_what_was_measured(job):
         if point.factor != 1:
             assert point.utility_predicted_pct == pytest.approx(swept[point.factor].utility_pct)
             assert point.points_apart == pytest.approx(0, abs=1e-9)
-    assert report.median("error_pct") == pytest.approx(20)
-    assert report.median("points_apart") == pytest.approx(0, abs=1e-9)
+    assert report.median_error_pct == pytest.approx(20)
+    assert report.median_points_apart == pytest.approx(0, abs=1e-9)
 
 
 def test_an_error_is_in_the_unit_of_its_interval_points_of_a_change_and_percent_of_a_step():

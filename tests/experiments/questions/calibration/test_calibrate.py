@@ -139,7 +139,7 @@ def test_a_trace_that_cannot_be_read_does_not_stop_the_others(job, tmp_path):
     report = validate([tmp_path / "broken.json", job], "dgx-a100", settings=Settings(nodes=2))
     assert "broken" in report.steps[0].note
     assert report.steps[1].model_pct is not None
-    assert report.median("model_pct") is not None
+    assert report.median_model_pct is not None
 
 
 def test_a_trace_without_a_cluster_is_wrong():

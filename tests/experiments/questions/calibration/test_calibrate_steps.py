@@ -67,8 +67,8 @@ def test_a_plan_of_before_the_steps_says_so_and_claims_no_error_of_them(tmp_path
 
 def test_a_step_that_is_left_out_is_nearer_than_uncalibrated(measured, tmp_path):
     report = calibrate_steps(table(tmp_path, *measured))
-    assert report.median("left_out_pct") < 0.8 * report.median("before_pct")
-    assert report.answer()["median_left_out_pct"] == report.median("left_out_pct")
+    assert report.median_left_out_pct < 0.8 * report.median_before_pct
+    assert report.answer()["median_left_out_pct"] == report.median_left_out_pct
 
 
 @pytest.mark.parametrize(

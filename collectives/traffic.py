@@ -116,13 +116,6 @@ def traffic_windows(run: RunTimes, windows: int) -> list[TrafficWindow]:
 
     A call's bytes (``wire``) are spread evenly over the time it moves.
 
-    Parameters
-    ----------
-    run
-        A simulated timeline, or what was measured.
-    windows
-        Number of parts.
-
     Returns
     -------
     list of TrafficWindow

@@ -298,11 +298,6 @@ def summary(network: Topology) -> Summary:
     Of a graph that no family describes, with too many ranks to try all, one cut gives an upper
     bound of it.
 
-    Parameters
-    ----------
-    network
-        Any topology.
-
     Returns
     -------
     Summary

@@ -30,16 +30,6 @@ from simulator.support.limits import limits
 def load_schedule(path: Path | str) -> Schedule:
     """Read a schedule from ``.json`` or ``.xml`` and prove that it computes its collective.
 
-    Parameters
-    ----------
-    path
-        Path of the file.
-
-    Returns
-    -------
-    Schedule
-        Proved by :func:`collectives.check`.
-
     Raises
     ------
     ScheduleError

@@ -292,13 +292,6 @@ def usual_durations(workload: Workload, others: Iterable[Workload] = ()) -> Floa
     The first of these with at least three ops counts: the same op in other steps; the same op on
     other ranks; ops of the step with its name, and its module up to layer numbers.
 
-    Parameters
-    ----------
-    workload
-        The recorded step.
-    others
-        Further recorded steps.
-
     Returns
     -------
     ndarray

@@ -113,10 +113,6 @@ def shared(
     watch
         Told what is simulated.
 
-    Returns
-    -------
-    Sharing
-
     Raises
     ------
     TwofoldError

@@ -184,11 +184,6 @@ def class_of(timeline: Timeline) -> str:
     If none is on it, the kind that moves data longest at all; :data:`NO_CALLS` for a step without
     calls. All-reduces of a step whose all-gathers move as much count as
     sharded weights: gloo makes them of reduce-scatters of shards.
-
-    Parameters
-    ----------
-    timeline
-        The simulated step.
     """
     workload = timeline.workload
     path = critical_path(timeline)

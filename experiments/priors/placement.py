@@ -203,11 +203,6 @@ def _agree(hosts: Mapping[int, str], node: Mapping[int, int]) -> bool:
 def misplaced(recorded: Scenario) -> Misplaced | None:
     """Check whether another number of nodes explains the calls, if the stated one does not.
 
-    Parameters
-    ----------
-    recorded
-        The recorded step, on the cluster it is said to be from.
-
     Returns
     -------
     Misplaced or None

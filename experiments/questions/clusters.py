@@ -187,11 +187,6 @@ def clusters(  # noqa: PLR0913 - the options of the command
     ranks
         Ranks of the job whose network this is; by default the whole cluster.
 
-    Returns
-    -------
-    ClustersReport
-        Every number or link of one cluster, or a row for each of the catalogue.
-
     Raises
     ------
     ClusterError
@@ -529,10 +524,6 @@ def bill(
         Number of nodes over which the ranks are spread; by default as few as possible.
     topologies
         Changes of the network, as ``compare`` takes them: ``scale_out=fat_tree:16``.
-
-    Returns
-    -------
-    BillReport
 
     Raises
     ------

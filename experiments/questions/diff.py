@@ -226,10 +226,6 @@ def diff(  # noqa: PLR0913 - two steps, each with its trace and cluster
     settings, watch
         As for every question; what-ifs of the settings are refused.
 
-    Returns
-    -------
-    DiffReport
-
     Raises
     ------
     TwofoldError

@@ -243,10 +243,6 @@ def explain(
     settings, watch
         As for every question.
 
-    Returns
-    -------
-    ExplainReport
-
     Raises
     ------
     TwofoldError

@@ -150,11 +150,6 @@ def generate(
         Called with the plan, including its replicas, before anything is simulated, so that it can
         be written to a file even if the simulation fails.
 
-    Returns
-    -------
-    GenerationReport
-        Time of the step, MFU, exposed communication, and what is communicated.
-
     Raises
     ------
     TwofoldError

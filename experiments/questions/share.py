@@ -357,11 +357,6 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
     watch
         Called with what is about to be simulated.
 
-    Returns
-    -------
-    ShareReport
-        With ``jobs``, ``links`` and ``utilities``.
-
     Raises
     ------
     TwofoldError

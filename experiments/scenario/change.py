@@ -406,11 +406,6 @@ def changed(scenario: Scenario, changes: Iterable[Change]) -> tuple[Scenario, tu
 def by_values(before: Scenario, after: Scenario) -> Change | None:
     """Return the change of the cluster's values that turns one scenario into another.
 
-    Parameters
-    ----------
-    before, after
-        Of one step.
-
     Returns
     -------
     Change or None

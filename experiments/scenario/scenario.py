@@ -410,15 +410,7 @@ class EngineCheck(TypedDict):
 
 
 def engine_check(scenario: Scenario, timeline: Timeline) -> EngineCheck:
-    """Simulate a timeline's step with SimPy, too, if it is small enough, and compare.
-
-    Parameters
-    ----------
-    scenario
-        The simulated scenario.
-    timeline
-        Its timeline.
-    """
+    """Simulate a timeline's step with SimPy, too, if it is small enough, and compare."""
     engine, count, weighted = timeline.engine, *transfers(scenario, timeline)
     off: float | None = None
     note, warning = engine, ""

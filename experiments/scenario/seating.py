@@ -82,10 +82,6 @@ def seated(
     seed
         Of ``random``.
 
-    Returns
-    -------
-    Seating
-
     Raises
     ------
     ClusterError

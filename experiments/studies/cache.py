@@ -157,11 +157,6 @@ def cache(*, limit: str | None = None, clear: bool = False) -> CacheReport:
     clear
         Whether to remove all of them.
 
-    Returns
-    -------
-    CacheReport
-        Where it is, what is in it, and how many answers and steps were removed.
-
     Raises
     ------
     StudyError

@@ -356,11 +356,6 @@ class Declaration:
 def read_study(source: Path | str) -> Declaration:
     """Read a study file.
 
-    Parameters
-    ----------
-    source
-        The path of a YAML file.
-
     Returns
     -------
     Declaration

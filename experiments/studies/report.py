@@ -303,11 +303,6 @@ def details_of(
         Numbers of the points. One that cannot be simulated has no details.
     watch
         Called with the next action; returns the callback for its progress.
-
-    Yields
-    ------
-    PointDetails
-        For each point its workloads.
     """
     if bases[0].serving is not None:
         return  # a deployment has no step; the latencies of its requests are in the results

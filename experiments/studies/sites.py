@@ -75,11 +75,6 @@ class Sites:
         values
             Of every dimension by name.
 
-        Returns
-        -------
-        Placed
-            Its site and numbers.
-
         Raises
         ------
         TwofoldError

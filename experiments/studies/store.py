@@ -190,11 +190,6 @@ def write_table(table: "pa.Table", path: Path) -> None:
 def read_results(folder: Path) -> "pa.Table":
     """Read the results of a study's directory, finished or not.
 
-    Parameters
-    ----------
-    folder
-        Of the study.
-
     Returns
     -------
     pyarrow.Table

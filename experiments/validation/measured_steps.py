@@ -326,11 +326,6 @@ class LinearSeries:
 def linear_series(rows: Sequence[MeasuredStep | UnreadStep]) -> tuple[LinearSeries, ...]:
     """Return the sources whose steps were extrapolated by a rule.
 
-    Parameters
-    ----------
-    rows
-        Rows of tables.
-
     Returns
     -------
     tuple of LinearSeries

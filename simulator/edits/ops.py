@@ -92,11 +92,6 @@ def fused(workload: Workload, ops: Mask, factor: float = 1.0) -> Fused:
     factor
         Time of the fused kernel over the sum of its parts'.
 
-    Returns
-    -------
-    Fused
-        The workload, and the numbers of fused ops and of the resulting launches.
-
     Examples
     --------
     >>> from simulator.builder import WorkloadBuilder

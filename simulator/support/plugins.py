@@ -102,11 +102,6 @@ def load_plugin(plugin: Plugin, check: Callable[[object], Value]) -> Value:
         Returns the imported object as the required type; raises TwofoldError, ``TypeError`` or
         ``ValueError`` if it is not one.
 
-    Returns
-    -------
-    Value
-        The result of ``check``.
-
     Raises
     ------
     PluginError

@@ -116,11 +116,6 @@ def changed_kinds(cluster: Cluster, resource: str, factor: float, change: Change
         From a cluster of equal nodes, a resource and a factor to the changed one
         (:func:`topologies.cluster.changed.changed`).
 
-    Returns
-    -------
-    Cluster
-        Checked again.
-
     Raises
     ------
     WhatIfError

@@ -203,11 +203,6 @@ def reached(start: str, cables: Iterable[Cable], *, past_gpus: bool = True) -> d
     past_gpus
         Whether a path may lead over other GPUs.
 
-    Returns
-    -------
-    dict
-        From vertex to number of cables.
-
     Examples
     --------
     >>> cables = [Cable(source="gpu0", target="switch", tier="pcie"),

@@ -434,11 +434,6 @@ def load_model(name_or_path: str | Path) -> Model:
         A name of :func:`model_names`, which goes before a file of that name, or a path: of a card
         in YAML, or of a ``config.json`` of Hugging Face (:mod:`traces.generate.hugging_face`).
 
-    Returns
-    -------
-    Model
-        The shape of the model.
-
     Raises
     ------
     TraceError

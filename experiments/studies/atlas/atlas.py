@@ -216,11 +216,6 @@ def declare_grid(
     among replicas (ZeRO 1). All steps have as many tokens: two sequences of 4,096 for each
     accelerator of the largest size.
 
-    Returns
-    -------
-    Path
-        Of the study's file.
-
     Raises
     ------
     TwofoldError

@@ -78,6 +78,18 @@ def meeting(timeline: Timeline, costs: Costs) -> Mask:
     return overlaps(timeline.workload, costs, timeline.call_start, timeline.call_end)
 
 
+def closed_form(simulation: Simulation) -> bool:
+    """Time calls alone on their links; return whether no two calls meet, so that this is exact."""
+    time_alone(simulation)
+    calls = simulation.local.calls
+    if overlaps(simulation.workload, simulation.costs, calls.start, calls.end).any():
+        return False
+    if simulation.progress is not None and len(simulation.workload.calls):
+        count = len(simulation.workload.calls)
+        simulation.progress(count, count)
+    return True
+
+
 def overlaps(workload: Workload, costs: Costs, start: Floats, end: Floats) -> Mask:
     """Mark calls with these starts and ends (s) that overlap on a link; NaN: call not made."""
     first, row = workload.distinct_calls

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.alone import overlaps, time_alone
+from simulator.engine.alone import closed_form
 from simulator.engine.event_loop import (
     CALL,
     DONE,
@@ -58,18 +58,6 @@ def flow(simulation: Simulation) -> None:
     if not closed_form(simulation):
         works, row = Works(simulation.topology).distinct(simulation.workload, simulation.costs)
         Loop.of(simulation.topology, works, row, Step.of(simulation)).answer(simulation)
-
-
-def closed_form(simulation: Simulation) -> bool:
-    """Time calls alone on their links; return whether no two calls meet, so that this is exact."""
-    time_alone(simulation)
-    calls = simulation.local.calls
-    if overlaps(simulation.workload, simulation.costs, calls.start, calls.end).any():
-        return False
-    if simulation.progress is not None and len(simulation.workload.calls):
-        count = len(simulation.workload.calls)
-        simulation.progress(count, count)
-    return True
 
 
 class Step(NamedTuple):
@@ -137,7 +125,7 @@ class Loop:
         loop._reset(step)
         return loop
 
-    def renew(self, network: Topology, works: Sequence[Work], step: Step) -> bool:
+    def renew(self, simulation: Simulation, works: Sequence[Work]) -> bool:
         """Reset to the start, on another network of the same graph; return False if impossible.
 
         Call ``c`` stays the same one of the works, on the same links.
@@ -146,10 +134,10 @@ class Loop:
             return False  # it was interrupted
         if not self._rewritten(works):
             return False
-        self.network, self.works = network, works
+        self.network, self.works = simulation.topology, works
         self.crowd.restart(self.network.bandwidth)
         self.past.restart(self.network.bandwidth)
-        self._reset(step)
+        self._reset(Step.of(simulation))
         return True
 
     def _rewritten(self, works: Sequence[Work]) -> bool:

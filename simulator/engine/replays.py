@@ -7,18 +7,22 @@ its events.
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Costs
-from simulator.engine.flow import Loop, Step, closed_form
+from simulator.engine.alone import closed_form
 from simulator.engine.simulation import Progress, Simulation, explain_deadlock
-from simulator.engine.works import Works
 from simulator.support.arrays import equal_in
 from simulator.support.errors import DeadlockError, TopologyError
 from simulator.timeline import Timeline
 from simulator.workload import Workload
+
+if TYPE_CHECKING:
+    from simulator.engine.flow import Loop
+    from simulator.engine.works import Works
 
 _MOST_CACHED = 4
 """Most pairs of step and graph whose prepared loops are cached."""
@@ -29,9 +33,9 @@ class _Prepared:
     """A loop prepared for the calls of a step on a graph; ``works`` are those of the last point."""
 
     workload: Workload
-    works: Works
+    works: "Works"
     row: NDArray[np.intp]
-    loop: Loop
+    loop: "Loop"
 
     def renew(self, simulation: Simulation) -> bool:
         """Reset the loop to other numbers; return False if it does not fit them."""
@@ -41,7 +45,7 @@ class _Prepared:
         if again is None:
             return False
         self.works, works = again
-        return self.loop.renew(simulation.topology, works, Step.of(simulation))
+        return self.loop.renew(simulation, works)
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +81,9 @@ class Replays:
         simulation = Simulation(workload, costs.topology, costs, progress)
         replay = next((replay for replay in reversed(self._kept) if replay.renew(simulation)), None)
         if replay is None and not closed_form(simulation):
+            from simulator.engine.flow import Loop, Step  # in many steps no two calls meet
+            from simulator.engine.works import Works
+
             works = Works(simulation.topology)
             distinct, row = works.distinct(simulation.workload, simulation.costs)
             loop = Loop.of(simulation.topology, distinct, row, Step.of(simulation))

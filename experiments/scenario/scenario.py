@@ -416,7 +416,9 @@ def engine_check(scenario: Scenario, timeline: Timeline) -> EngineCheck:
     note, warning = engine, ""
     if engine == "flow" and weighted <= MOST_TRANSFERS and len(timeline.workload) <= MOST_OPS:
         off = difference(timeline, _by_simpy(scenario, timeline))
-        note = f"{engine}; SimPy agrees within {_bound_text(off)}"
+        # An upper bound of rounding, whose exact value differs between machines.
+        bound = next((f"{most:g}" for most in (1e-12, AGREES) if off <= most), f"{off:.2g}")
+        note = f"{engine}; SimPy agrees within {bound}"
         if off > AGREES:
             note = f"{engine}; SimPy differs by {off:.2g}"
             warning = (
@@ -490,8 +492,3 @@ def difference(timeline: Timeline, reference: Timeline) -> float:
         off = float(np.nanmax(np.abs(column - expected), initial=0.0))
         largest = max(largest, off / unit)
     return largest
-
-
-def _bound_text(value: float) -> str:
-    """Format an upper bound of rounding: its exact value differs between machines."""
-    return next((f"{bound:g}" for bound in (1e-12, AGREES) if value <= bound), f"{value:.2g}")

@@ -131,11 +131,12 @@ def with_drafts(
     Before each iteration it generates ``drafts`` tokens for each decode, one pass each. It also
     reads chunks of prompts; in such an iteration its passes after the first are assumed to have one
     token, which reads its weights: the number of decodes beside the chunks is in no table of
-    tokens.
+    tokens. Its window counts as the model's, if both have one.
     """
     decodes = np.arange(len(surface.tokens)) / (1 + drafts)
     one_pass = draft.tokens[np.minimum(np.ceil(decodes).astype(np.intp), len(draft.tokens) - 1)]
     heads = np.ceil(np.arange(len(surface.sequences)) / (1 + drafts)).astype(np.intp)
+    most = max(surface.windowed.shape[1], draft.windowed.shape[1])
     return surface._replace(
         tokens=surface.tokens + drafts * one_pass,
         eager=surface.eager + draft.eager + (drafts - 1) * draft.tokens[1],
@@ -143,8 +144,16 @@ def with_drafts(
         decodes=surface.decodes + drafts * draft.decodes,
         beside=surface.beside + drafts * draft.beside,
         chunks=surface.chunks + draft.chunks,
-        windowed=surface.windowed + draft.windowed,
+        windowed=_with_columns(surface.windowed, most) + _with_columns(draft.windowed, most),
+        window=surface.window if surface.windowed.any() else draft.window,
     )
+
+
+def _with_columns(table: Matrix, count: int) -> Matrix:
+    """Return a table with ``count`` columns or more, of which the added ones are extrapolated."""
+    rows, sizes = (2.0 ** (np.arange(most) / STEPS) for most in (len(table), count))
+    more = [[grid_value(table, row, x) for x in sizes[table.shape[1] :]] for row in rows]
+    return np.hstack([table, np.reshape(more, (len(table), -1))])
 
 
 @hot_loop

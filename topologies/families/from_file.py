@@ -219,7 +219,11 @@ def _node_link(data: object) -> "nx.Graph[Any]":
     import networkx as nx
 
     key = "edges" if "edges" in data else "links"
-    _check_edges(data.get(key), {_node_id(*node) for node in enumerate(data["nodes"])})
+    ids = {  # as networkx reads them: the number of a node without an id
+        _hashable(node.get("id", number) if isinstance(node, dict) else number)
+        for number, node in enumerate(data["nodes"])
+    }
+    _check_edges(data.get(key), ids)
     if not data.get("multigraph", True):
         _check_parallel(data[key], directed=bool(data.get("directed")))
     graph: nx.Graph[Any] = nx.node_link_graph(data, edges=key)
@@ -237,11 +241,6 @@ def _check_parallel(edges: list[dict[str, Any]], *, directed: bool) -> None:
                 f"edge {ends[0]} - {ends[1]} is given twice, but 'multigraph' is false: set it"
                 " true, or leave one out"
             )
-
-
-def _node_id(number: int, node: object) -> object:
-    """Return the name of a node in edges, as networkx reads it: its number if it has no id."""
-    return _hashable(node.get("id", number) if isinstance(node, dict) else number)
 
 
 def _hashable(name: object) -> object:

@@ -61,6 +61,26 @@ def test_a_limit_of_an_slo_that_is_given_twice_is_refused():
         slo_of(plan)
 
 
+@pytest.mark.parametrize(
+    ("model", "draft"),
+    [("gpt-oss-120b", "llama-3.2-1b"), ("llama-3.1-70b", "gemma-3-1b"), ("gpt-oss-120b",) * 2],
+)
+def test_a_draft_reads_a_prompt_with_a_window_of_its_own(model, draft):
+    """A chunk of a prompt costs what both models' passes cost, whoever of them has windows."""
+    of_draft, alone = (
+        instances_of(
+            serving_plan(model=name, rate="1/s", tp=4, weights="fp8"), "hgx-h200"
+        ).deployment
+        for name in (draft, model)
+    )
+    speculation = Speculation(drafts=1, accepted=2.0, draft=of_draft.model)
+    both = replace(alone, speculation=speculation)
+    for tokens in (100.0, 2000.0, 8000.0):
+        batch = Batch(1, 0, 0.0, 1, tokens, tokens**2 / 2)
+        times = [iteration_time(instance_surface(each), batch) for each in (both, alone, of_draft)]
+        assert times[0] == pytest.approx(times[1] + times[2], rel=0.02)
+
+
 def test_a_model_that_drafts_takes_memory():
     fields = {"model": "llama-3.1-8b", "rate": "1/s"}
     alone, drafted = (

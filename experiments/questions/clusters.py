@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import ClassVar
@@ -305,17 +305,12 @@ def _unit(field: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class PluginRow:
+class PluginRow(Plugin):
     """One entry point of a distribution; ``adds`` is the name under which it can be used.
 
     ``refused`` is the reason if it cannot be used, "" if it can.
     """
 
-    group: str
-    name: str
-    distribution: str
-    version: str
-    target: str
     adds: str
     refused: str
 
@@ -352,9 +347,7 @@ def _plugin_row(plugin: Plugin) -> PluginRow:
         adds = _ADDS[plugin.group](plugin)
     except TwofoldError as error:
         refused = str(error)
-    return PluginRow(
-        plugin.group, plugin.name, plugin.distribution, plugin.version, plugin.target, adds, refused
-    )
+    return PluginRow(**asdict(plugin), adds=adds, refused=refused)
 
 
 def _family(plugin: Plugin) -> str:

@@ -101,7 +101,7 @@ def _limit_of(text: str) -> float:
     return limit
 
 
-def open_cache(folder: Path | None = None) -> "closing[Cache] | None":
+def open_cache() -> "closing[Cache] | None":
     """Open the cache; None if there must be none.
 
     Raises
@@ -109,8 +109,8 @@ def open_cache(folder: Path | None = None) -> "closing[Cache] | None":
     OutputError
         If it cannot be used.
     """
-    where = cache_folder() if folder is None else folder
-    return None if where is None else closing(Cache(where))
+    folder = cache_folder()
+    return None if folder is None else closing(Cache(folder))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -23,7 +23,6 @@ from traces.generate.kernel_times.times import (
     KernelTimes,
     Origin,
     kernel_times,
-    roofline_only,
     shares,
 )
 
@@ -47,7 +46,6 @@ __all__ = [
     "Streaming",
     "kernel_times",
     "read_own",
-    "roofline_only",
     "roofline_time",
     "shares",
     "work_of",

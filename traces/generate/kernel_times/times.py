@@ -347,18 +347,6 @@ def kernel_times(
     )
 
 
-def roofline_only(
-    chip: Accelerator,
-    *,
-    compute_efficiency: float = COMPUTE_EFFICIENCY,
-    memory_efficiency: float = MEMORY_EFFICIENCY,
-) -> KernelTimes:
-    """Return times by the roofline at fixed efficiencies, ignoring all tables."""
-    return KernelTimes(
-        chip, compute_efficiency=compute_efficiency, memory_efficiency=memory_efficiency
-    )
-
-
 def shares(times: Iterable[KernelTime]) -> dict[Origin, float]:
     """Return the share of time by origin, in [0, 1]; all 0 if there is no time.
 

@@ -21,7 +21,6 @@ from traces.generate.kernel_times import (
     LatentAttention,
     Streaming,
     kernel_times,
-    roofline_only,
     shares,
     work_of,
 )
@@ -307,7 +306,7 @@ def test_pairs_are_those_that_see_each_other(queries, before, window):
 
 def test_without_tables_it_is_the_roofline_at_fixed_efficiencies():
     chip = Accelerator("some", {"bf16": 100e12}, 1e12)
-    times = roofline_only(chip, compute_efficiency=0.5, memory_efficiency=0.8)
+    times = KernelTimes(chip, compute_efficiency=0.5, memory_efficiency=0.8)
     assert times.time(Gemm(1e4, 1e4, 1e4)).seconds == pytest.approx(2e12 / 50e12)
     assert times.time(Streaming(8e9)).seconds == pytest.approx(0.01)
 

@@ -202,7 +202,7 @@ def pass_chunks(batch: MicroBatch) -> list[list[ModelBlock]] | None:
     None if no engine divides it so: along the sequence, or with experts over replicas.
     """
     p = batch.parallelism
-    if p.sequence_parallel or p.cp > 1 or (p.ep > 1 and p.dp > 1) or not batch.model.makes_tokens:
+    if p.sequence_parallel or p.cp > 1 or p.ep > 1 or not batch.model.makes_tokens:
         return None
     recipe = batch.recipe
     run = InferencePass(

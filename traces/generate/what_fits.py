@@ -220,7 +220,7 @@ def _single(plan: GenerationPlan) -> _Changes:
 
 
 def _halves(size: int) -> Iterator[int]:
-    while size > 1 and size % 2 == 0:
+    while size % 2 == 0:
         size //= 2
         yield size
 

@@ -115,7 +115,7 @@ class ModuleReading:
     def _add_call(self, event: KinetoEvent, raw: Raw) -> None:
         is_module = event.name.startswith(_MODULE)
         start, length = nanoseconds(event.ts, raw, "ts"), nanoseconds(event.dur, raw, "dur")
-        if length < 0 or (length < _LONG_CALL and not is_module):
+        if length < 0:
             return
         lane, end = (event.pid, event.tid), start + length
         if is_module:

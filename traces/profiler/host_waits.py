@@ -208,8 +208,8 @@ def loader_waits(trace: RankTrace, window: Window, graph: RankGraph) -> Iterator
     rows = window.host[np.isin(host.name[window.host], names_with(trace, _LOADER))]
     for row in rows.tolist():
         thread, start, end = int(host.thread[row]), float(host.start[row]), float(host.end[row])
-        inside = (host.thread == thread) & (host.start > start) & (host.start < end)
-        arrival = float(host.start[inside].min(initial=end))
+        after = (host.thread == thread) & (host.start > start)
+        arrival = float(host.start[after].min(initial=end))
         if arrival - start < max(_LONG, _STARVED * (window.end - window.start)):
             graph.notes.append(
                 "a data loader kept up with the step: how much faster it can go is not recorded, so"

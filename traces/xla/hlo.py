@@ -80,13 +80,13 @@ class HloOp:
 
     name: str
     opcode: str
-    phase: str = ""
-    inputs: tuple[HloArray, ...] | None = None
-    output: tuple[tuple[HloArray, ...], ...] = ()
-    groups: Groups | None = ()
-    pairs: Groups = ()
-    channel: bool = False
-    global_ids: bool = False
+    phase: str
+    inputs: tuple[HloArray, ...] | None
+    output: tuple[tuple[HloArray, ...], ...]
+    groups: Groups | None
+    pairs: Groups
+    channel: bool
+    global_ids: bool
     operands: tuple[str, ...] = ()
     wrapped: str = ""
     scope: str = ""

@@ -312,6 +312,7 @@ def test_a_directory_without_a_trace_is_refused(tmp_path):
         b"PAR1" + b"\x15\x04" * 30,
         b"plain text, of which there is much\n" * 20,
         b"\0" * 1000,
+        b"\xff\xff\x03" + b"\x1a\x05field" * 1000,  # a message longer than what is seen of it
     ],
 )
 def test_other_formats_are_not_taken_for_chakra(head):

@@ -420,6 +420,13 @@ BLOOM = {"model_type": "bloom", "hidden_size": 1024, "n_layer": 2, "n_head": 8, 
 OPT = LLAMA | {"model_type": "opt", "ffn_dim": 64, "tie_word_embeddings": None}
 PHI = LLAMA | {"model_type": "phi"}
 QWEN2 = LLAMA | {"model_type": "qwen2"}
+FALCON = {
+    "model_type": "falcon",
+    "hidden_size": 1024,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "vocab_size": 99,
+}
 SWITCHES = [
     (LLAMA, {"tie_word_embeddings": True}, {"tied_embeddings": True}),
     (LLAMA, {"attention_bias": True}, {"qkv_biases": True}),
@@ -450,6 +457,10 @@ SWITCHES = [
     (OPT, {"max_position_embeddings": 62}, {"positions": 64, "longest": 62}),
     (OPT, {"tie_word_embeddings": False}, {"tied_embeddings": False}),
     (PHI, {"tie_word_embeddings": True}, {"tied_embeddings": True}),
+    (FALCON, {"multi_query": False}, {"attention.kv_heads": 8}),
+    (FALCON, {"bias": True}, {"biases": True}),
+    (FALCON, {"new_decoder_architecture": True, "num_kv_heads": 2},
+     {"attention.kv_heads": 2, "norms": 2}),
 ]  # fmt: skip
 """A config, fields that are given other than its library takes them to be, and what they set."""
 
@@ -501,6 +512,7 @@ def test_a_field_of_a_config_sets_its_own_field_of_the_card_and_no_other(
         (BLOOM, {"ffn": 4096, "tied_embeddings": True, "biases": True, "attention.head": 128}),
         (OPT, {"positions": 131074, "tied_embeddings": True, "ffn": 64}),
         (PHI, {"norms": 1, "biases": True, "gated": False, "tied_embeddings": False}),
+        (FALCON, {"norms": 1, "attention.kv_heads": 1, "ffn": 4096, "biases": False}),
         (QWEN2, {"qkv_biases": True, "window": None, "qk_norm": False}),
         (QWEN3, {"qkv_biases": False, "qk_norm": True, "ffn": None, "experts.shared": 0}),
         (MIXTRAL, {"ffn": None, "experts.hidden": 14336, "experts.dense_layers": 0}),

@@ -121,17 +121,23 @@ def test_a_chunk_attends_to_what_its_window_reaches_of_the_tokens_before_it(
     assert iteration_time(surface_of(model), batch) == pytest.approx(whole, rel=0.02)
 
 
+_STEPS = (64, 65, 128, 129, 256, 257, 512, 513, 768, 769)
+"""Tokens on each side of a step, for which a surface has the times of the pass itself."""
+
+
 @pytest.mark.parametrize("chip", ["RTX PRO 6000 Blackwell Server Edition", "B200-SXM-180GB"])
 def test_batches_of_one_tile_more_take_a_step_of_the_surface_too(chip):
     """Products take a step where one row more is one tile more, by up to a fifth."""
     clock = PassClock(kernel_times(accelerators()[chip]), CLOCK.exchange)
     small = replace(a_pass("llama-3.1-8b", Segment(1, 1, 1), tp=1), precisions=Precisions())
     table = surface(clock, small, LIMITS)
-    for tokens in (200, 256, 257, 512, 513, 618, 768, 769, 1025, 1280, 1300, 2049, 2560, 4097):
+    for tokens in (*_STEPS, 200, 618, 1025, 1280, 1300, 2049, 2560, 4097):
         segments = (Segment(1, tokens, tokens),)
         whole = clock.time(replace(small, segments=segments, tokens=float(tokens)))
         batch = Batch(1, 0, 0.0, 1, float(tokens), tokens**2 / 2)
         assert iteration_time(table, batch) == pytest.approx(whole, rel=0.02)
+        if tokens in _STEPS:
+            assert iteration_time(table, batch) == pytest.approx(whole, rel=3e-4)
 
 
 @pytest.mark.parametrize("chunks", [0, 2])

@@ -194,6 +194,7 @@ def test_a_network_is_two_products_and_an_activation(name):
         ("qwen3-30b-a3b", 2, 4, 8),
         ("deepseek-v3-671b", 1, 16, 16),
         ("deepseek-v3-671b", 1, 4, 4),
+        ("deepseek-v3-671b", 2, 8, 16),
     ],
 )
 def test_experts_have_their_share_of_tokens_and_exchange_them(name, tp, dp, ep):

@@ -5,10 +5,13 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers.kineto_events import CUDA, DATA, names
 from traces.core.events import HostKind
 from traces.kineto.reader import read_rank
+from traces.kineto.schema import identifier
 
 
 def test_reads_the_top_level_of_a_job() -> None:
@@ -184,3 +187,19 @@ def test_a_job_without_devices() -> None:
     assert [group.size for group in found.groups.values()] == [300, 300]
     by_word = {record.collective: record for record in found.comms}
     assert (by_word["all_reduce"].in_elements, by_word["all_reduce"].dtype) == (321271, "float")
+
+
+@given(st.integers(-(2**70), 2**70))
+def test_an_id_is_itself_and_a_negative_one_is_none_in_either_form(number: int) -> None:
+    """As text or a number; an id of 64 bits without a sign is the negative one of the same bits."""
+    for form in (number, str(number)):
+        if number >= 2**64:
+            with pytest.raises(ValueError, match="64 bits"):
+                identifier(form, "id")
+        else:
+            assert identifier(form, "id") == (number if 0 <= number < 2**63 else -1)
+
+
+@pytest.mark.parametrize("number", [-1, 0, 1, 2**63 - 1, 2**63, 2**64 - 1])
+def test_the_first_and_last_ids_are_told_from_none(number: int) -> None:
+    assert identifier(number, "id") == (number if 0 <= number < 2**63 else -1)

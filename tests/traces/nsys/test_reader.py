@@ -38,6 +38,12 @@ def test_each_process_on_each_gpu_is_a_rank(tmp_path: Path) -> None:
     assert [rank.rank for rank in job.ranks] == [0, 1, 2]
     assert [rank.threads for rank in job.ranks] == [("thread 9",)] * 3
     assert job.job_ranks == 3
+    said = "numbered in the order of files, devices and processes"
+    assert any(said in note for note in job.notes)
+    alone = Writer()
+    launch(alone, 10**6, 1)
+    job = read_exports(alone.write(tmp_path / "alone.sqlite"))
+    assert not any(said in note for note in job.notes), "one rank has no order"
 
 
 def test_who_runs_no_collective_where_others_do_is_no_rank(tmp_path: Path) -> None:

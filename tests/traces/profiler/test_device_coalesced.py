@@ -7,7 +7,9 @@ import pytest
 
 from helpers.link_tapes import Tape, replay
 from simulator.support.errors import WorkloadError
+from traces.core.rank_graph import LocalCall
 from traces.load import load
+from traces.profiler.device import joint_calls
 
 NCCL = 20
 MESSAGE = 1 << 20
@@ -94,6 +96,16 @@ def test_coalesced_collectives_of_one_kind_are_one_of_the_sum(tmp_path: Path) ->
     workload = load(tmp_path).workload
     (call,) = (workload.call_view(index) for index in range(len(workload.calls)))
     assert (call.kind, call.size) == ("all_reduce", 4 * 800)
+
+
+@pytest.mark.parametrize(("other", "dtype"), [("Float", "float"), ("BFloat16", "")])
+def test_coalesced_collectives_have_the_dtype_that_all_of_them_have(other: str, dtype: str) -> None:
+    calls = [
+        LocalCall("all_reduce", size, one, "0", "dp", (0, 1), 2, None, None, "here")
+        for size, one in ((12.0, "float"), (6.0, other.lower()))
+    ]
+    (joint,) = joint_calls(calls)
+    assert (joint.size, joint.dtype) == (18.0, dtype)
 
 
 def test_kinds_that_share_a_kernel_cost_what_was_measured(tmp_path: Path) -> None:

@@ -119,6 +119,20 @@ def test_a_side_stream_that_nobody_joined_runs_beside(tmp_path: Path) -> None:
     assert ("main", "copy stream") not in found.edges()
 
 
+@pytest.mark.parametrize("later", range(4))
+def test_a_start_beyond_its_launch_is_told_by_the_last_op_beside_it_that_could(
+    tmp_path: Path, later: int
+) -> None:
+    """Ops that ended later, but were launched after it, cannot have held it up."""
+    tape = Tape()
+    tape.launch(0, 20, 5, 100, "cause")
+    tape.launch(10, 7, 106, 50, "held up")
+    for number in range(later):
+        tape.launch(20 + 10 * number, 30 + number, 105.1 + 0.1 * number, 0.1, "beside")
+    found = replay(tape.write(tmp_path))
+    assert found.edges()["cause", "held up"] == EXACT(1)
+
+
 def _with_ids(tmp_path: Path, source_end: float) -> Replay:
     tape = Tape()
     tape.launch(0, 7, 5, source_end - 5, "source")

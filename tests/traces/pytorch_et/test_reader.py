@@ -367,6 +367,7 @@ def test_the_summary_counts_equal_calls_with_the_larger_of_their_sides(tmp_path)
                    outputs=[tensors_of(received)])  # fmt: skip
     unlabelled = positional("wait", group=(99, "Int"))
     program.op("record_param_comms", inputs=unlabelled)
+    program.op("record_param_comms", inputs=[tensors_of(0), *positional("barrier")])
     odd = tensors_of(4, kind="c10::Odd")
     program.op("record_param_comms", inputs=[odd, *positional("send")], tid=2)
     trace = read_execution_trace(program.write(tmp_path / "et.json"))
@@ -375,12 +376,13 @@ def test_the_summary_counts_equal_calls_with_the_larger_of_their_sides(tmp_path)
         ("allgather", "tp", 8, 64.0, 2),
         ("allgather", "tp", 8, 16.0, 1),
         ("wait", "3", 8, None, 1),
+        ("barrier", "tp", 8, 0.0, 1),
         ("send", "tp", 8, None, 1),
     ]
     assert dict(summary.groups) == {"3": (0, 1, 2), "4": (1, 5), "5": None}
     assert {group.key: group.size for group in trace.groups.values()} == {"3": 3, "4": 2, "5": 0}
-    assert (summary.nodes, summary.threads, summary.records) == (8, 2, 5)
-    assert summary.operators[0] == ("record_param_comms", 5)
+    assert (summary.nodes, summary.threads, summary.records) == (9, 2, 6)
+    assert summary.operators[0] == ("record_param_comms", 6)
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,10 @@ def test_bundles_of_a_job_are_its_ranks(tmp_path: Path) -> None:
         shifted = TABLE | {"Projected Start": [1000, 3000 + 1000 * rank]}
         program = {"0004": lzma.compress(PROGRAM)}
         bundle(tmp_path / f"{1 - rank}.zip", shifted, rank, **program)
+    (tmp_path / "notes.txt").write_text("of the run")
     found = load_bundles(tmp_path, "median")
     assert found.coverage.ranks == (0, 1)
+    assert found.coverage.skipped == ((str(tmp_path / "notes.txt"), "not a bundle"),)
     assert found.accelerator == "GPU X"
     (call,) = (found.workload.call_view(index) for index in range(len(found.workload.calls)))
     assert (call.kind, call.size, call.group.ranks) == ("all_reduce", 256, (0, 1))

@@ -194,14 +194,15 @@ def test_chips_of_part_of_a_job_are_ranks_of_the_job(tmp_path: Path) -> None:
     assert groups == {(0, 2), (1, 3)}
 
 
-def test_the_chips_own_clock_is_what_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("began", [0, 900])
+def test_the_chips_own_clock_is_what_counts(tmp_path: Path, began: int) -> None:
     """The carried-over clock jumps by 100 ms within an op; the chip's does not."""
     host = PlaneBuilder("/host:CPU")
     chip = Chip(0, host)
     chip.run("jit_step", (1000, 101_300), 990)
     for name, start, end, own in (
-        ("fusion.1", 1000, 101_100, (900, 1000)),
-        ("fusion.2", 101_100, 101_300, (1000, 1200)),
+        ("fusion.1", 1000, 101_100, (began, began + 100)),
+        ("fusion.2", 101_100, 101_300, (began + 100, began + 300)),
     ):
         offset, lasted = round(own[0] * 1e6), round((own[1] - own[0]) * 1e6)
         stats = {"device_offset_ps": offset, "device_duration_ps": lasted}
@@ -248,6 +249,10 @@ def test_a_full_queue_of_programs_holds_the_host_back(tmp_path: Path, depth, fol
     faster = np.where(load.what == What.COMPUTE, load.duration / 2, load.duration)
     step = replay(replace(found, workload=replace(load, duration=faster)))
     assert (step < 0.55 * found.measured_step) == follows
+    edges = load.edges
+    freed = (load.what[edges.source] == What.COMPUTE) & (load.what[edges.target] == What.HOST)
+    assert bool(freed.sum()) == follows
+    assert load.duration[edges.target[freed]] == pytest.approx(11e-6), "after 10 us, 1 us"
 
 
 def test_runs_that_began_together_are_one_step(tmp_path: Path) -> None:
@@ -437,6 +442,15 @@ def test_gpus_without_lines_of_streams_are_read_from_those_made_of_them(tmp_path
     found = read(tmp_path, space(*planes), "all")
     assert found.coverage.ranks == tuple(range(8))
     assert found.coverage.kernels == 16
+
+
+def test_a_derived_line_of_a_gpu_charges_every_moment_to_the_innermost_event(tmp_path) -> None:
+    """A loop of 200 us around two kernels of 80 us: 40 us are its own."""
+    planes = worker((0,), line="XLA Ops")
+    planes[0].event("XLA Ops", "while", (0, 200))
+    load = read(tmp_path, space(*planes), "all").workload
+    lasts = load.duration[load.what == What.COMPUTE]
+    assert sorted(lasts) == pytest.approx([10e-6, 10e-6, 20e-6, 80e-6, 80e-6])
 
 
 def test_a_gpu_that_ran_nothing_is_told(tmp_path) -> None:

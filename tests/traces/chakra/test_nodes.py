@@ -5,6 +5,7 @@ import pytest
 from helpers.chakra_traces import body, collective, node, whole, write
 from simulator.support.errors import TraceError
 from simulator.workload import What
+from traces.chakra.calls import NAMED_KIND
 from traces.chakra.files import read_messages
 from traces.chakra.nodes import lanes_of, rank_nodes
 from traces.chakra.reader import load_chakra
@@ -140,3 +141,12 @@ def test_the_host_op_that_issues_a_call_is_no_call(tmp_path):
     assert loaded.coverage.collectives == 2
     assert loaded.workload.what.tolist() == [What.HOST, What.COLLECTIVE, What.COLLECTIVE]
     assert loaded.workload.duration[0] == pytest.approx(85e-6)
+
+
+def test_each_call_whose_kind_is_taken_from_its_name_is_counted(tmp_path):
+    names = ["ncclDevKernel_AllReduce_Sum", "ncclDevKernel_AllReduce_Sum", "nccl_all_gather"]
+    nodes = [node(n, COLL, comm_size=8, us=3, name=name) for n, name in enumerate(names)]
+    loaded = load_chakra(write(tmp_path, [*nodes, collective(3)]))
+    kinds = [loaded.workload.call_view(n).kind for n in range(4)]
+    assert kinds[:3] == ["all_reduce", "all_reduce", "all_gather"]
+    assert f"3 {NAMED_KIND}" in loaded.coverage.notes

@@ -10,8 +10,14 @@ import pytest
 from experiments.evaluate import serving_fleets as module
 from experiments.evaluate.serving_clients import Closed
 from experiments.evaluate.serving_fleets import Instances, Neighbour, check_runs, held_ranks
-from experiments.evaluate.serving_instances import Encoder, deployment_of
+from experiments.evaluate.serving_instances import (
+    Encoder,
+    cache_bytes,
+    deployment_of,
+    instance_surface,
+)
 from experiments.evaluate.serving_scaling import Outage, Scaling
+from experiments.scenario.timed_calls import collective_time
 from simulator.support.errors import ClusterError, LimitError, WorkloadError
 from simulator.support.limits import limits
 from topologies import load_cluster
@@ -164,3 +170,34 @@ def test_runs_cost_steps_of_the_limit_on_work():
     check_runs(1000, runs)
     with pytest.raises(LimitError, match="runs of 1000 tokens"):
         check_runs(1000, runs + 1)
+
+
+@pytest.mark.parametrize("decode", [0, 1, 3])
+def test_no_rank_is_of_two_pools_and_none_is_left_out(monkeypatch, decode):
+    """Prefill of all models comes first, then what decodes, as many ranks as are held."""
+    pool = {"decode": ONE, "decode_count": decode} if decode else {}
+    beside = Neighbour(instances(count=2), TABLE)
+    made = instances(count=2, beside=(beside,), **pool)
+    seen = []
+
+    def finish(runs):
+        seen.extend(runs)
+        raise TimeoutError
+
+    monkeypatch.setattr(module, "_finish", finish)
+    with pytest.raises(TimeoutError):
+        module.serve(made, TABLE)
+    assert [run.ranks for run in seen] == [(0, 8), (4, 8 + 2 * decode)]
+
+
+@pytest.mark.parametrize(("count", "nodes"), [(1, 1), (4, 1), (5, 2)])
+def test_a_store_of_several_nodes_is_read_over_the_slower_of_bus_and_network(count, nodes):
+    made = instances(count=count, host_cache=1e12, shares_host_cache=True)
+    rules = Of(unit=1, _replace=lambda **changed: changed)
+    surface = instance_surface(ONE)
+    pool = Of(rules=rules, surface=surface, host=Of(kernels=1.0), _replace=lambda **made: made)
+    copy = module._with_host_tier(pool, made)["copy"] / cache_bytes(ONE)
+    bus = 1 / (HGX.pcie.bandwidth * HGX.pcie.efficiency)
+    network = collective_time(HGX, "send_receive", 2, 1 << 30, 8) / (1 << 30)
+    assert copy == pytest.approx(bus if nodes == 1 else max(bus, network), rel=0.01)
+    assert network > 1.05 * bus

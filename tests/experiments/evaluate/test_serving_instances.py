@@ -322,3 +322,12 @@ def test_exchanges_take_the_engine_s_kernels_within_a_domain_and_the_library_s_e
     )
     changed = ExchangeClock(slower, p, HGX)(Exchange("all_reduce", "tp", 1e6))
     assert changed == pytest.approx(ratio * clock(Exchange("all_reduce", "tp", 1e6)))
+
+
+@pytest.mark.parametrize(("name", "tp"), [("mixtral-8x7b", 2), ("mixtral-8x22b", 4)])
+def test_of_wide_experts_a_pass_keeps_gate_and_up_and_what_is_multiplied_down(name, tp):
+    one = deployed(name, (tp, 1, 1))
+    model = one.model
+    assert 2 * model.experts.hidden / tp > model.hidden
+    widest = 4 * model.hidden + 2 * 3 * model.experts.hidden / tp  # two experts for each token
+    assert memory_use(one).activations == pytest.approx(one.engine.tokens * widest * 2)

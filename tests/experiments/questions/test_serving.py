@@ -32,6 +32,7 @@ from experiments.questions.validation.serving import (
 )
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.timed_calls import network_of, one_call
+from experiments.validation.serving_rows import GROUPS, read_serving
 from helpers.places import SHARED
 from simulator.support.errors import TwofoldError, WhatIfError
 from topologies import changed, load_cluster
@@ -526,3 +527,23 @@ def test_a_log_has_the_precisions_of_its_settings(setting, weights, cache, tmp_p
 def test_a_resource_that_nobody_knows_is_refused(resource):
     with pytest.raises(WhatIfError, match=r"is not one of compute, memory\.bandwidth"):
         serving(deployment(), Closed(2, 64, 8), resources=[resource])
+
+
+@pytest.mark.parametrize("most", [8, 32, 128, 512])
+def test_rows_are_grouped_by_concurrency_up_to_a_most(most, tmp_path):
+    table = tmp_path / "rows.csv"
+    rows = (f"a,vllm,llama-3.1-8b,h100_sxm,1,64,1,{count},bf16" for count in (most, most + 1))
+    table.write_text("\n".join([ROW, *rows]))
+    of_most, of_more = map(GROUPS["concurrency"], read_serving(table))
+    assert of_most == f"to {most}"
+    assert of_more == ("more" if most == 512 else f"to {4 * most}")
+
+
+@pytest.mark.parametrize("concurrency", [4, 64, 10**4])
+def test_scripts_of_inferencex_allow_as_many_requests_as_their_client_sends(concurrency, tmp_path):
+    table = tmp_path / "rows.csv"
+    row = f"vllm,llama-3.1-8b,h100_sxm,1,64,1,{concurrency},bf16"
+    table.write_text(f"{ROW},client\na,{row},inferencex\nb,{row},other\n")
+    scripts, usual = (read.case.deployment.engine for read in read_serving(table))
+    allowed = min(concurrency, usual.sequences)
+    assert scripts.sequences * scripts.sampling == pytest.approx(allowed * usual.sampling)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.evaluate.serving_changes import with_more
+from experiments.evaluate.serving_changes import as_recorded, with_more
 from experiments.evaluate.serving_clients import InstanceRun, Slo
 from experiments.evaluate.serving_fleets import serve
 from experiments.evaluate.serving_instances import (
@@ -27,8 +27,9 @@ from experiments.evaluate.serving_plan import (
 from experiments.explore.serving import ServingSession
 from experiments.questions.serving import serving
 from simulator.serving.surface import Batch, iteration_time
-from simulator.support.errors import TwofoldError
+from simulator.support.errors import TraceError, TwofoldError
 from topologies import changed, load_cluster
+from traces.kineto.operators import EngineStep
 from traces.requests.table import Hashes, Requests, generate_requests
 
 SLO = "ttft 200 ms, tpot 20 ms"
@@ -804,3 +805,28 @@ def test_the_policy_slo_goes_by_the_time_to_the_first_token():
     assert served_by.patience == pytest.approx(0.5)
     with pytest.raises(TwofoldError, match="goes by the SLO's TTFT"):
         instances_of(serving_plan(**fields, slo="tpot 50 ms"), "hgx-h100")
+
+
+@pytest.mark.parametrize("factor", [0.34, 0.5, 1.0, 2.9])
+def test_iterations_of_profiles_give_the_factor_of_kernels_and_the_host_between_them(factor):
+    """All kernels as many times as long, and the median of what passes between two of them."""
+    made = instances_of(serving_plan(model="llama-3.1-8b", rate="1/s"), "hgx-h100").deployment
+    surface = instance_surface(made)
+    profiles = []
+    for waits in ((1e-3, 2e-3, 9e-3), (4e-3, 5e-3)):
+        begin, steps = 7.0, []
+        for number, wait in enumerate((*waits, 0.0)):
+            batch = Batch(number, 0, 0.0, 8, 100.0 * (1 + number), 50.0)
+            kernels = factor * iteration_time(surface, batch)
+            steps.append(EngineStep(begin, kernels, batch))
+            begin += kernels + wait
+        profiles.append(steps)
+    host = as_recorded(made, profiles, "mine").engine.host
+    assert host.kernels == pytest.approx(factor)
+    assert host.step == pytest.approx(4e-3)
+    alone = as_recorded(made, [profiles[0][:2]], "mine").engine.host
+    assert alone.step == made.engine.host.step, "one gap may be anything"
+    for off in (0.3 / factor, 3.1 / factor):
+        far = [[step._replace(kernels=off * step.kernels) for step in each] for each in profiles]
+        with pytest.raises(TraceError, match="mine: its kernels take"):
+            as_recorded(made, far, "mine")

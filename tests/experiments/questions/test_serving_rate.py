@@ -190,3 +190,17 @@ def test_perfetto_has_each_iteration_and_each_part_of_a_request(tmp_path):
         whole = f"request {number}"
         parts = sum(ends[part, "e"] - ends[part, "b"] for part in ("queue", "prefill", "decode"))
         assert parts == pytest.approx(ends[whole, "e"] - ends[whole, "b"])
+
+
+@pytest.mark.parametrize("resources", [["memory.bandwidth"], ["memory.bandwidth", "compute"]])
+def test_progress_ends_at_its_total(resources):
+    told = []
+
+    def watch(what):
+        told.append(what)
+        return lambda done, of: told.append((done, of))
+
+    serving_rate(EIGHT, requests(1), slo=SLO, resources=resources, watch=watch)
+    total = len(resources) + 2
+    assert told[0] == f"{total} points"
+    assert told[1:] == [(done, total) for done in (1, *range(3, total + 1))]

@@ -13,7 +13,7 @@ from experiments.points.utility import utility
 from experiments.points.what_if import what_ifs
 from experiments.provenance import jsonable
 from experiments.questions.explain import explain, replay
-from experiments.scenario.change import changed
+from experiments.scenario.change import Change, by_values, changed, value_text
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
@@ -21,7 +21,7 @@ from helpers.experiments_jobs import SAMPLE, write_job
 from simulator.builder import WorkloadBuilder
 from simulator.support.errors import WhatIfError
 from simulator.workload import What
-from topologies import load_cluster, resource_values
+from topologies import load_cluster, parse_cluster, resource_values
 
 CLUSTER = "dgx-a100"
 NODES = Settings(nodes=2)
@@ -334,3 +334,29 @@ def test_changes_can_be_drawn_whatever_they_are_called(tmp_path):
         assert words in text
     draw(sweep(job, CLUSTER, "compute", factors=[1, 2], settings=settings).document(), path)
     assert "with '*$x_$' x2" in path.read_text()
+
+
+@pytest.mark.parametrize("resource", ["scale_up.bandwidth", "scale_out.latency"])
+def test_a_cluster_s_values_turn_one_scenario_into_another_of_the_same_step(base, resource):
+    before = base.scenario
+    after = improve(before, resource, 2.0)
+    change = by_values(before, after)
+    again = change.apply(before).scenario.cluster
+    assert resource_values(again) == same(resource_values(after.cluster))
+    assert by_values(before, before) == Change()
+    others = {"slow_down": 0.1, "kernel_error": 0.1, "nodes": 1, "workload": replace(after.workload)}
+    for field, value in others.items():
+        assert getattr(after, field) != value
+        assert by_values(before, replace(after, **{field: value})) is None
+
+
+def test_unequal_links_are_said_from_the_least_to_the_largest():
+    wired = """
+    name: wired
+    nodes: 1
+    ranks_per_node: 2
+    accelerator: {name: any}
+    scale_up: {size: 2, topology: switch, bandwidth: 100 GB/s, latency: 1 us}
+    """
+    plain = parse_cluster(wired, source="wired.yaml")
+    assert value_text(plain, "scale_up.bandwidth", 2) == "200 GB/s"

@@ -354,3 +354,13 @@ def test_a_change_that_cannot_be_made_refuses_none_of_the_others(job):
     assert [row.cells[0] for row in table.rows] == [*(asked[0], asked[3]), *asked[1:3]]
     with pytest.raises(WhatIfError, match="node 9"):
         what_ifs(job, CLUSTER, asked[1:3])
+
+
+def test_seed_nought_is_the_usual_one_and_a_negative_one_is_refused(job):
+    usual, nought = (
+        what_ifs(job, CLUSTER, ["20% of links down"], draws=2, **seed).points
+        for seed in ({}, {"seed": 0})
+    )
+    assert [point.step_s for point in usual] == [point.step_s for point in nought]
+    with pytest.raises(WhatIfError, match="seed -1 is negative"):
+        what_ifs(job, CLUSTER, ["20% of links down"], seed=-1)

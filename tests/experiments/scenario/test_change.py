@@ -1,5 +1,6 @@
 """What-ifs as text: what each changes and leaves, and what is said of it."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from experiments.points.utility import utility
 from experiments.points.what_if import what_ifs
 from experiments.provenance import jsonable
 from experiments.questions.explain import explain, replay
-from experiments.scenario.change import Change, by_values, changed, value_text
+from experiments.scenario.change import by_values, changed, value_text
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
@@ -21,7 +22,7 @@ from helpers.experiments_jobs import SAMPLE, write_job
 from simulator.builder import WorkloadBuilder
 from simulator.support.errors import WhatIfError
 from simulator.workload import What
-from topologies import load_cluster, parse_cluster, resource_values
+from topologies import load_cluster, resource_values
 
 CLUSTER = "dgx-a100"
 NODES = Settings(nodes=2)
@@ -337,26 +338,26 @@ def test_changes_can_be_drawn_whatever_they_are_called(tmp_path):
 
 
 @pytest.mark.parametrize("resource", ["scale_up.bandwidth", "scale_out.latency"])
-def test_a_cluster_s_values_turn_one_scenario_into_another_of_the_same_step(base, resource):
+def test_values_of_a_cluster_turn_one_scenario_into_another_of_the_same_step(base, resource):
     before = base.scenario
-    after = improve(before, resource, 2.0)
-    change = by_values(before, after)
-    again = change.apply(before).scenario.cluster
-    assert resource_values(again) == same(resource_values(after.cluster))
-    assert by_values(before, before) == Change()
-    others = {"slow_down": 0.1, "kernel_error": 0.1, "nodes": 1, "workload": replace(after.workload)}
-    for field, value in others.items():
-        assert getattr(after, field) != value
-        assert by_values(before, replace(after, **{field: value})) is None
+    later = improve(before, resource, 2.0)
+    again = by_values(before, later).apply(before).scenario.cluster
+    assert resource_values(again) == same(resource_values(later.cluster))
+    assert by_values(before, before).parts == ()
+    for field, value in {"slow_down": 0.1, "kernel_error": 0.1, "nodes": 3}.items():
+        assert by_values(before, replace(later, **{field: value})) is None
+    assert by_values(before, replace(later, workload=replace(later.workload))) is None
 
 
-def test_unequal_links_are_said_from_the_least_to_the_largest():
-    wired = """
-    name: wired
-    nodes: 1
-    ranks_per_node: 2
-    accelerator: {name: any}
-    scale_up: {size: 2, topology: switch, bandwidth: 100 GB/s, latency: 1 us}
-    """
-    plain = parse_cluster(wired, source="wired.yaml")
-    assert value_text(plain, "scale_up.bandwidth", 2) == "200 GB/s"
+@pytest.mark.parametrize(("second", "said"), [(50, "50 GB/s"), (20, "20 GB/s to 50 GB/s")])
+def test_of_unequal_links_the_least_and_the_largest_value_are_said(tmp_path, second, said):
+    ends = [("gpu0", "switch", 50), ("switch", "gpu1", second)]
+    links = [
+        {"source": a, "target": b, "bandwidth": f"{speed} GB/s", "latency": "1 us"}
+        for a, b, speed in ends
+    ]
+    links = [link | {"resource": "core"} for link in links]
+    nodes = [{"id": "gpu0", "rank": 0}, {"id": "gpu1", "rank": 1}, {"id": "switch"}]
+    file = tmp_path / "graph.json"
+    file.write_text(json.dumps({"directed": False, "nodes": nodes, "edges": links}))
+    assert value_text(load_cluster(str(file)), "core.bandwidth") == said

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import twofold as tf
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
-from experiments.scenario.sizes import HOST_ERROR
+from experiments.scenario.sizes import HOST_ERROR, _units_per_layer
 from helpers.places import ROOT, SAMPLES
 from helpers.programs import NODE, Pipeline, Program, build
 from helpers.slowed_programs import as_recorded
@@ -285,3 +287,14 @@ def test_computation_that_only_lies_between_calls_may_hide_layers():
     for layers in (3, 6):
         with pytest.raises(WhatIfError, match="cannot be recognised"):
             parse_change(f"layers {layers} -> {2 * layers}").apply(whole)
+
+
+@given(st.integers(1, 9), st.integers(1, 40), st.integers(-2, 2))
+def test_units_of_a_layer_are_a_whole_number_but_for_one_at_the_ends(each, layers, off):
+    """Of fewer than four layers none is missing: one more is of another number of them."""
+    found = _units_per_layer(max(0, each * layers + off), layers)
+    if layers < 4:
+        assert found * layers in (0, each * layers + off)
+        assert found == each or off
+    else:
+        assert found == (each if abs(off) <= 1 else 0)

@@ -181,7 +181,7 @@ class KeptStore(CacheFile):
     def keep(self, key: bytes, data: bytes) -> None:
         """Store data in place of old ones, unless they take half of the cache or more."""
         with self._reported():
-            if len(data) > self._limit() / 2:
+            if len(data) >= self._limit() / 2:
                 return
             self._record_use(key)
             self._base.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (key, data))

@@ -18,6 +18,7 @@ import twofold as tf
 from experiments.baseline import Settings
 from experiments.cli.main import app, main
 from experiments.cli.options import percent, settings_of
+from experiments.cli.show import with_verbosity
 from experiments.output.document import Row, Table
 from experiments.output.encoding import writable
 from experiments.output.terminal import print_facts, print_table, print_text
@@ -332,3 +333,16 @@ def test_a_reader_that_goes_away_costs_no_file(tmp_path):
     os.close(writer)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "o.json").stat().st_size > 1000
+
+
+def test_commands_that_print_an_answer_take_a_verbosity_and_no_others():
+    def act(name):
+        return name
+
+    def answer(name, output):
+        return name, output
+
+    assert with_verbosity(act) is act
+    assert list(inspect.signature(with_verbosity(answer)).parameters) == [
+        "name", "output", "verbose",
+    ]  # fmt: skip

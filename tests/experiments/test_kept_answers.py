@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from experiments import kept_answers
+
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -111,3 +113,18 @@ def test_what_was_written_while_it_was_answered_is_not_kept(ask):
     late = PROGRAM.replace("-60.0", "60.0")
     assert ask(command="replay", program=late) == "1 GB/s"
     assert ask(command="replay", program=late) == "1 GB/s"
+
+
+def test_only_answers_of_questions_to_large_files_are_kept_and_not_if_none_is_to_be(
+    tmp_path, monkeypatch
+):
+    cache, large, small = (tmp_path / name for name in ("cache", "large", "small"))
+    cache.mkdir(mode=0o700)
+    monkeypatch.setenv("TWOFOLD_CACHE", str(cache))
+    for file, size in ((large, kept_answers.SMALL), (small, kept_answers.SMALL - 1)):
+        with file.open("wb") as data:
+            data.truncate(int(size))
+    assert kept_answers.asked(["utility", str(large)]) is not None
+    assert kept_answers.asked(["utility", str(small)]) is None
+    assert kept_answers.asked(["utility", str(large), "--no-cache"]) is None
+    assert kept_answers.asked(["generate", str(large)]) is None

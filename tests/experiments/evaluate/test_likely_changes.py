@@ -1,5 +1,6 @@
 """What turns one run into another: known changes come back, each with the time that it takes."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -211,3 +212,28 @@ def test_runs_of_other_numbers_of_ranks_are_compared_by_their_means():
         )
         if "scale_out" in each.text
     ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "by"),
+    [(1.0, 3.0, "x3"), (0.0, 8.0, ""), (2.0, 2.0, ""), (math.nan, 4.0, ""), (4.0, math.nan, "")],
+)
+def test_bytes_are_compared_where_there_were_some(before, after, by):
+    """A barrier has none; of none, or of an unknown size, no multiple is another."""
+    a, b = (sized(program(), size) for size in (before, after))
+    texts = [
+        change.text for change in likely_changes(a, ran(a), ran(b)) if " bytes " in change.text
+    ]
+    assert texts == [f"{name} bytes {by}" for name in ("all_reduce@dp", "all_gather@tp") if by]
+
+
+def test_calls_that_took_no_time_are_no_fraction_of_others():
+    none = Recorded(A.run, 0.0 * A.calls)
+    assert likely_changes(BASE, none, A) == []
+
+
+def sized(scenario, size):
+    calls = scenario.workload.calls
+    columns = {"size": np.full(len(calls), size), "transfer": np.full(len(calls), 1e-3)}
+    workload = scenario.workload.with_calls(**columns)
+    return replace(scenario, workload=workload)

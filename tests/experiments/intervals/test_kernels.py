@@ -170,3 +170,12 @@ def test_another_accelerator_opens_the_change_and_not_the_step(plan):
 def plan_on_h100():
     run = Training(micro_batch=1, global_batch=2, sequence=512)
     return plan_on(CLUSTER, model="llama-3.2-1b", parallelism=Parallelism(dp=2), run=run)
+
+
+def test_of_a_step_without_calls_the_kernels_alone_are_open(tmp_path):
+    run = Training(micro_batch=1, global_batch=1, sequence=512)
+    alone = plan_on(CLUSTER, model="llama-3.2-1b", parallelism=Parallelism(), run=run)
+    write_plan(alone, tmp_path / "alone.yaml")
+    (point,) = what_ifs(tmp_path / "alone.yaml", CLUSTER, ["accelerator dgx-a100"]).points
+    assert (point.prior_pct or 0) == pytest.approx(0, abs=1e-9)
+    assert point.kernels_pct > 0

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.baseline import Baseline, Settings, replayed
-from experiments.intervals.scatter import _pooled, _Ratios, _ratios_of, scatter_half_widths, spread
+from experiments.intervals.scatter import (
+    _pooled,
+    _Ratios,
+    _ratios_of,
+    _scenarios,
+    scatter_half_widths,
+    spread,
+)
 from experiments.points.utility import utility
 from experiments.scenario.change import Change
 from experiments.scenario.resources import better, improve
@@ -231,3 +238,8 @@ def test_nearly_all_truths_lie_within_their_intervals():
     collect()
     assert len(within) > 30
     assert np.mean(within) >= 0.9
+
+
+def test_at_most_eight_steps_are_costed_for_it(tmp_path):
+    assert len(_scenarios(recorded(tmp_path / "few", steps=5))) == 4  # without the first
+    assert len(_scenarios(recorded(tmp_path / "many", steps=11))) == 8

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import html
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import twofold as tf
-from experiments.output.document import Document, Row, Section, Table
+from experiments.output.document import Document, Row, Section, Series, Table
 from experiments.output.drawn import (
     CLASSES,
     Column,
@@ -22,7 +23,7 @@ from experiments.output.drawn import (
     ranks_drawn,
     utilisation,
 )
-from experiments.output.page import _inline_asset
+from experiments.output.page import _inline_asset, _shape
 from experiments.output.page import page as page_of
 from experiments.output.words import say_gain, say_resource, say_step, say_time
 from helpers.experiments_jobs import write_job
@@ -369,3 +370,12 @@ def test_bars_of_a_comparison_are_its_steps():
     (chart,) = (one for one in embedded(report.to_html())["views"] if one["kind"] == "chart")
     drawn = np.array(chart["spec"]["data"][0]["x"])
     assert drawn == pytest.approx([1e3 * point.step_s for point in report.points])
+
+
+@pytest.mark.parametrize("kind", ["line", "rule"])
+def test_lines_are_dashed_that_are_to_be(kind):
+    line = Series(kind, [1, 2], [3.0, 4.0], "a")
+    dashed, plain = (
+        _shape(replace(line, dashed=dashed), upright=True)["line"] for dashed in (True, False)
+    )
+    assert dashed == plain | {"dash": "dash"} != plain

@@ -123,3 +123,12 @@ def test_the_catalogue_is_no_cluster_file():
     refused = RUN.invoke(app, ["clusters", "--output", "yaml"])
     assert refused.exit_code == 2
     assert "no cluster: name one" in refused.output
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "hgx-h100", "tpu-v5p"])
+def test_values_of_a_cluster_have_the_unit_of_what_they_are(name):
+    words = {"bandwidth": "B/s", "peak": "FLOP/s", "memory": "B", "latency": "s", "overhead": "s"}
+    for row in clusters(name).quantities:
+        *path, last = row.quantity.split(".")
+        known = [unit for word, unit in words.items() if word in last] or [""]
+        assert row.unit == ("FLOP/s" if "peak" in path else known[0])

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from experiments.baseline import Settings, baseline
 from experiments.cli.main import app
-from experiments.questions.convert import package
+from experiments.questions.convert import _of_trace, package
 from experiments.questions.metrics import DEFINED, metrics
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.kineto_jobs import marked, same
@@ -276,3 +276,12 @@ def test_a_refused_package_is_one_line(tmp_path):
     assert answer.exit_code == 1
     (line,) = answer.stderr.splitlines()
     assert "card.yaml: workload.model.moe: 7" in line
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "sort"),
+    [("NVIDIA A100-SXM4-80GB", "GPU"), ("TPU v5p", "TPU"), ("tpu_v6e", "TPU"), ("", None)],
+)
+def test_a_card_tells_tpus_from_gpus(loaded, accelerator, sort):
+    made = _of_trace(replace(loaded, accelerator=accelerator), "kineto")
+    assert made["workload"]["hardware"]["xpu_spec"]["type"] == sort

@@ -85,6 +85,7 @@ def test_a_short_job_repeats_beside_a_long_one(tmp_path, pairs, long):
     assert (first.step_s, second.step_s) == pytest.approx((long * 10e-3, 10e-3))
     assert second.steps_averaged == long * first.steps_averaged
     assert report.together[0]["cycle_steps"] == 1
+    assert report.together[0]["note"] == "everything repeats after every step of long"
 
 
 def test_jobs_that_start_apart_may_miss_each_other(tmp_path, pairs):
@@ -232,6 +233,10 @@ def test_perfetto_has_a_process_per_job_and_its_last_steps():
     assert all(one["dur"] == pytest.approx(1e6 * report.jobs[0].step_s, rel=1e-3) for one in steps)
     ops = [one for one in made if one["ph"] == "X" and one["pid"] == 1]
     assert min(one["ts"] for one in ops) >= min(one["ts"] for one in steps)
+    own = [one for one in steps if one["pid"] == 1]
+    ops = [one for one in ops if "op" in one.get("args", {})]
+    last_op, last_step = (max(one["ts"] + one["dur"] for one in each) for each in (ops, own))
+    assert last_op == pytest.approx(last_step, rel=1e-9)
 
 
 def answered(*words):

@@ -4,7 +4,7 @@ import pytest
 
 from experiments.validation.errors import Prediction, error_summary
 from experiments.validation.measured_collectives import ALL, by_class
-from experiments.validation.tables import table_kind
+from experiments.validation.tables import Cells, table_kind
 from helpers.places import ROOT, SAMPLES
 
 NCCL = """# nThread 1 nGpus 8 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5
@@ -63,3 +63,17 @@ def test_errors_of_all_kinds_are_summed_up_where_there_are_several():
     both = list(by_class([*rows, ("all_gather", 2.0**10, 9.0)]))
     (every,) = (each for each in both if (each.kind, each.sizes) == (ALL, ALL))
     assert (every.calls, every.median_pct, every.worst_pct) == (3, 4.0, 9.0)
+
+
+def test_a_cluster_of_a_row_is_a_file_beside_the_table_or_a_name(tmp_path):
+    """A file does not hide a cluster of the catalogue; a name of neither is for its reader."""
+    for name in ("mine", "dgx-a100"):
+        (tmp_path / name).write_text("")
+
+    def cluster(cell):
+        return Cells(tmp_path / "rows.csv", 2, {"cluster": cell}).cluster("hgx-h100")
+
+    assert cluster("mine") == tmp_path / "mine"
+    assert [cluster(name) for name in ("dgx-a100", "hgx-h200", "none", "")] == [
+        "dgx-a100", "hgx-h200", "none", "hgx-h100",
+    ]  # fmt: skip

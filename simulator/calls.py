@@ -25,6 +25,8 @@ KINDS = (
     "send_receive",
 )
 """Kinds of calls. ``send_receive`` is one message: group ``(sender, receiver)``."""
+SEND_RECEIVE = KINDS.index("send_receive")
+"""Code of messages in ``Calls.kind``."""
 _SHORT = {"send_recv": "send_receive", "all2all": "all_to_all"}
 """Kinds as nccl-tests and frameworks shorten them."""
 UNKNOWN = "unknown"

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calls import ALL_KINDS, Call, Calls, Group, check_shares, check_table
+from simulator.calls import ALL_KINDS, SEND_RECEIVE, Call, Calls, Group, check_shares, check_table
 from simulator.support.arrays import Floats, Ints, Longs, Mask, offsets_by_row
 from simulator.support.compiled import hot_loop
 from simulator.support.errors import WorkloadError
@@ -595,7 +595,7 @@ def _check_calls(workload: Workload) -> None:
 def _check_eager(workload: Workload, ops: NDArray[np.intp]) -> None:
     """Refuse eager calls that are no messages: a collective waits for all its members."""
     calls = workload.calls
-    message = calls.kind == ALL_KINDS.index("send_receive")
+    message = calls.kind == SEND_RECEIVE
     wrong = np.flatnonzero(calls.eager & ~message)
     if len(wrong):
         raise WorkloadError(f"{workload.call_view(int(wrong[0]))} is eager and no message")

@@ -22,7 +22,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from simulator.calls import KINDS, Group
+from simulator.calls import KINDS, SEND_RECEIVE, Group
 from simulator.copied_ranks import CopiedRank, MadeCalls, RankProgram, with_copies
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import TraceError, WorkloadError
@@ -179,7 +179,6 @@ def _stride(ranks: tuple[int, ...]) -> int | None:
     return distances.pop() if len(distances) == 1 and min(distances) > 0 else None
 
 
-_MESSAGE = KINDS.index("send_receive")
 _ALL_TO_ALL = KINDS.index("all_to_all")
 """Kind of the calls whose size may differ from rank to rank."""
 
@@ -259,7 +258,7 @@ def _known_groups(workload: Workload, listed: Sequence[Group]) -> tuple[Group, .
 
 def _groups_of_messages(workload: Workload) -> Longs:
     calls = workload.calls
-    return np.asarray(calls.group[calls.kind == _MESSAGE], dtype=np.int64)
+    return np.asarray(calls.group[calls.kind == SEND_RECEIVE], dtype=np.int64)
 
 
 def _program(workload: Workload, rank: int) -> RankProgram:
@@ -304,7 +303,7 @@ class _CallTable:
 
     def _counterpart(self, index: int, model: int, rank: int, roles: Roles) -> Longs:
         group, calls = self.workload.groups[index], self.of_group[index]
-        message = self.workload.calls.kind[calls] == _MESSAGE
+        message = self.workload.calls.kind[calls] == SEND_RECEIVE
         if message.any():
             peers = roles.counterpart_of_message(group, model, rank)
         else:

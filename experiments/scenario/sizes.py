@@ -29,7 +29,7 @@ from experiments.scenario.words import (
     TENSOR,
 )
 from simulator.analysis.data_parallel import OPTIMISER, SIZEABLE, data_parallel, group_names
-from simulator.calls import KINDS
+from simulator.calls import SEND_RECEIVE
 from simulator.edits.ops import calls_dropped, dropped, durations_scaled
 from simulator.edits.passes import Order, Pass, pipeline_of
 from simulator.edits.repeats import Insertion, Program, Run, programs, repeated
@@ -174,7 +174,7 @@ def _other_degree(scenario: Scenario, request: Size) -> Changed:
     scenario = scenario.whole()
     workload, now, then = scenario.workload, request.now, request.then
     gradients = _reducing_gradients(workload)
-    collective = workload.calls.group[workload.calls.kind != KINDS.index("send_receive")]
+    collective = workload.calls.group[workload.calls.kind != SEND_RECEIVE]
     grows = np.isin(np.arange(len(workload.groups)), collective) & ~gradients
     grows &= np.array([_is_block(group.ranks, now) for group in workload.groups], dtype=bool)
     if now == 1 or not grows.any():
@@ -593,7 +593,7 @@ def _messages(workload: Workload, ops: Longs) -> Counter[int]:
     """Count the messages among ops by group, that is by sender and receiver."""
     calls = workload.calls
     joined = ops[workload.call[ops] >= 0]
-    joined = joined[calls.kind[workload.call[joined]] == KINDS.index("send_receive")]
+    joined = joined[calls.kind[workload.call[joined]] == SEND_RECEIVE]
     return Counter(calls.group[workload.call[joined]].tolist())
 
 

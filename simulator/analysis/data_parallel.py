@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.calls import KINDS
+from simulator.calls import KINDS, SEND_RECEIVE
 from simulator.engine.simulation import LocalTimes
 from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import WorkloadError
@@ -29,7 +29,6 @@ _REPLICATE = frozenset({"replicate", "ddp"})
 _SHARD = frozenset({"shard", "fsdp", "fsdp2"})
 _UNNAMED = frozenset({"", "undefined", "default_pg", "unknown group"})
 _REDUCTIONS = tuple(KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter"))
-_MESSAGE = KINDS.index("send_receive")
 SIZEABLE = 1024.0
 """Least bytes of a call that reduces tensors: losses, norms and counts are single numbers."""
 _OF_GREATEST = 0.01
@@ -94,7 +93,7 @@ def data_parallel(workload: Workload, named: Sequence[int] | None = None) -> Dat
     >>> found.grows.tolist(), found.block, found.why
     ([False, True], 4, 'by their names')
     """
-    collectives = workload.calls.group[workload.calls.kind != _MESSAGE]
+    collectives = workload.calls.group[workload.calls.kind != SEND_RECEIVE]
     calling = np.bincount(collectives, minlength=len(workload.groups)) > 0
     several = [len(group.ranks) > 1 for group in workload.groups]
     candidates = np.flatnonzero(calling & np.array(several, dtype=bool)).tolist()

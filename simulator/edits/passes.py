@@ -15,13 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.calls import KINDS
+from simulator.calls import SEND_RECEIVE
 from simulator.edits.repeats import Program
 from simulator.support.arrays import Floats, Longs, Mask
 from simulator.support.errors import WorkloadError
 from simulator.workload import What, Workload
 
-_MESSAGE = KINDS.index("send_receive")
 _ALL = 1.0 - 1e-12
 """Fraction of a pass above which it is complete: fractions are rounded sums."""
 _TIE = 1e-9
@@ -90,7 +89,7 @@ def pipeline_of(workload: Workload, programs: Sequence[Program]) -> Pipeline:
     if len(workload.ranks) != workload.job_ranks:
         raise WorkloadError("not all of its ranks were recorded")
     neighbours: dict[int, set[int]] = {rank: set() for rank in workload.ranks}
-    for group in set(workload.calls.group[workload.calls.kind == _MESSAGE].tolist()):
+    for group in set(workload.calls.group[workload.calls.kind == SEND_RECEIVE].tolist()):
         sender, receiver = workload.groups[group].ranks
         neighbours[sender].add(receiver)
         neighbours[receiver].add(sender)
@@ -125,7 +124,7 @@ def pipeline_of(workload: Workload, programs: Sequence[Program]) -> Pipeline:
 def messages_among(workload: Workload, ops: Iterable[int]) -> list[int]:
     """Return those of ops that send or receive a message, in their order."""
     call, kind = workload.call, workload.calls.kind
-    return [int(op) for op in ops if call[op] >= 0 and kind[call[op]] == _MESSAGE]
+    return [int(op) for op in ops if call[op] >= 0 and kind[call[op]] == SEND_RECEIVE]
 
 
 def _begins_pipeline(
@@ -425,7 +424,7 @@ def _spans_stages(workload: Workload, pipeline: Pipeline) -> Mask:
     stage_of = {rank: s for s, ranks in enumerate(pipeline.ranks.tolist()) for rank in ranks}
     several = np.array([len({stage_of[r] for r in g.ranks}) > 1 for g in workload.groups], bool)
     calls = workload.calls
-    wide = several[calls.group] & (calls.kind != _MESSAGE)
+    wide = several[calls.group] & (calls.kind != SEND_RECEIVE)
     joins: Mask = (workload.call >= 0) & np.append(wide, np.False_)[workload.call]
     return joins
 

@@ -23,12 +23,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simulator.calls import KINDS, Group
+from simulator.calls import KINDS, SEND_RECEIVE, Group
 from simulator.support.arrays import Longs, Mask
 from simulator.support.errors import WorkloadError
 from simulator.workload import Copies, Edges, Workload
 
-_MESSAGE = KINDS.index("send_receive")
 _PER_RANK = tuple(KINDS.index(kind) for kind in ("gather", "scatter"))
 """Kinds whose S is the total of all ranks' parts, each of which stays as large as before."""
 
@@ -173,7 +172,7 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
 def _with_message_groups(workload: Workload, grows: Mask) -> tuple[Workload, Mask]:
     """Give messages between members of growing groups their own groups, which do not grow."""
     calls = workload.calls
-    messages = (calls.kind == _MESSAGE) & grows[calls.group]
+    messages = (calls.kind == SEND_RECEIVE) & grows[calls.group]
     if not messages.any():
         return workload, grows
     pairs, number = np.unique(calls.group[messages], return_inverse=True)

@@ -27,7 +27,7 @@ from itertools import count, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calls import KINDS
+from simulator.calls import SEND_RECEIVE
 from simulator.support.errors import WorkloadError
 from simulator.timeline import Timeline
 from simulator.workload import STEP_BEFORE, What, Workload
@@ -95,7 +95,6 @@ def rank_programs(timeline: Timeline) -> dict[int, RankProgram]:
 
 _RESERVED_NAMES = re.compile(r"^ProfilerStep#|nccl(dev)?kernel|rccl", re.IGNORECASE)
 """Names with a meaning for readers: a step, a collective."""
-_MESSAGE = KINDS.index("send_receive")
 
 
 def _check_workload(workload: Workload) -> None:
@@ -131,7 +130,7 @@ def _check_messages(workload: Workload) -> None:
     """Refuse messages that do not go from the first rank of a group of two to the second."""
     for index, group in enumerate(workload.groups):
         in_group = workload.calls.group == index
-        if len(group.ranks) != 2 and bool(np.any(workload.calls.kind[in_group] == _MESSAGE)):
+        if len(group.ranks) != 2 and bool(np.any(workload.calls.kind[in_group] == SEND_RECEIVE)):
             raise _refused(f"a message among {len(group.ranks)} ranks ({group})")
     for op in np.flatnonzero(workload.what >= What.COLLECTIVE).tolist():
         call = workload.call_view(int(workload.call[op]))

@@ -19,7 +19,7 @@ from traces.generate.layer_kernels import Work
 from traces.generate.layers import chunks
 from traces.generate.model import load_model, parameters
 from traces.generate.parallelism import Parallelism
-from traces.generate.program import COMPUTE, HOST, KernelClock
+from traces.generate.program import COMPUTE, HOST, KernelClock, times_of
 from traces.generate.run import Serving, Training, micro_batch
 from traces.generate.stage import stage_programs
 
@@ -308,6 +308,24 @@ def test_a_product_of_eight_bits_is_alone_and_below_its_peak():
             times.append(clock.time(Work(shape=shape))[0])
             assert times[-1] >= work_of(shape).flops / plan.accelerator.peak
         assert times[0] <= times[1]
+
+
+@pytest.mark.parametrize("dtype", ["fp8_block", "fp8"])
+@pytest.mark.parametrize("shape", [(4096, 13312, 16384), (8192, 8192, 8192)])
+def test_a_product_and_the_cast_of_its_input_take_what_the_layer_was_timed_to(dtype, shape):
+    """A cast reads 16 bits and writes 8; a product with one scale may run as one for each block.
+
+    Training's clock is slower by one factor for all.
+    """
+    plan = planned(H100, framework="nemo", precision="fp8")
+    clock, tables = KernelClock(plan.accelerator, framework("nemo")), times_of(plan.accelerator)
+    m, n, k = shape
+    wide = Gemm(m=m, n=n, k=k, dtype="bf16")
+    slower = clock.time(Work(shape=wide))[0] / tables.time(wide).seconds
+    alone = clock.time(Work(shape=Gemm(m=m, n=n, k=k, dtype=dtype)))[0] / slower
+    cast = m * k * 3.0 / plan.accelerator.memory_bandwidth
+    layers = [tables.time(Gemm(m=m, n=n, k=k, dtype=one)).seconds for one in ("fp8_block", dtype)]
+    assert alone + cast == pytest.approx(min(layers))
 
 
 def test_positions_that_a_model_has_not_learned_are_said():

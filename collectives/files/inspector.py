@@ -38,13 +38,22 @@ def is_inspector(text: str) -> bool:
 
 def read_inspector(files: Sequence[tuple[str, str]], layout: Layout) -> BenchmarkLog:
     """Read the files of a job, each with its path and text, as one log."""
-    calls: dict[tuple[str, int], dict[int, _RankCall]] = defaultdict(dict)
+    calls: dict[tuple[str, str, int], dict[int, _RankCall]] = defaultdict(dict)
     left_out: dict[str, int] = defaultdict(int)
     for path, text in files:
         for number, row in json_rows(text, path):
             line = _rank_call(row, f"{path}, line {number}", left_out)
-            if line is not None:
-                calls[line.communicator, line.sequence][line.rank] = line
+            if line is None:
+                continue
+            # NCCL numbers the calls of a communicator by kind.
+            by_rank = calls[line.communicator, line.kind, line.sequence]
+            first = next(iter(by_rank.values()), line)
+            if line.rank in by_rank or line.shared != first.shared:
+                raise TraceError(
+                    f"{line.location}: contradicts {first.location}: one call, but another size or "
+                    "number of ranks or nodes, or the same rank: keep the lines of one run"
+                )
+            by_rank[line.rank] = line
     path = files[0][0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     rows = list(_medians(calls, layout))
     return BenchmarkLog(
@@ -77,6 +86,7 @@ class _RankCall:
                 f"{location}: coll_perf.coll_exec_time_us: {self.time} s is not a time"
             )
         self.size = self._size(call)
+        self.shared = self.size, self.ranks, self.nodes
 
     def _size(self, call: Mapping[str, Any]) -> float:
         """Return the size of a call as nccl-tests defines it (B).
@@ -134,7 +144,7 @@ def _whole(table: Mapping[str, Any], name: str, location: str) -> int:
 
 
 def _medians(
-    calls: Mapping[tuple[str, int], Mapping[int, _RankCall]], layout: Layout
+    calls: Mapping[tuple[str, str, int], Mapping[int, _RankCall]], layout: Layout
 ) -> Iterator[MeasuredCall]:
     times: dict[tuple[str, int, int | None, float], list[float]] = defaultdict(list)
     locations: dict[tuple[str, int, int | None, float], str] = {}
@@ -151,7 +161,9 @@ def _medians(
 
 
 def _notes(
-    path: str, calls: Mapping[tuple[str, int], Mapping[int, _RankCall]], left_out: Mapping[str, int]
+    path: str,
+    calls: Mapping[tuple[str, str, int], Mapping[int, _RankCall]],
+    left_out: Mapping[str, int],
 ) -> Iterator[str]:
     for what, count in left_out.items():
         yield f"{path}: {count} {what}, are left out"

@@ -31,6 +31,8 @@ from simulator.topology import (
 )
 
 if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
     import networkx as nx
 
 
@@ -201,7 +203,8 @@ def _read(file: Path) -> "nx.Graph[Any]":
     try:
         if file.suffix == ".graphml":
             data = read_bytes(file, TopologyError)
-            parse_xml(data, file, TopologyError)  # networkx expands entities without a limit
+            # networkx expands entities without a limit, and of what is given twice it takes one
+            _check_once(parse_xml(data, file, TopologyError))
             graph: nx.Graph[Any] = nx.read_graphml(BytesIO(data))
             return graph
         if file.suffix == ".json":
@@ -212,12 +215,24 @@ def _read(file: Path) -> "nx.Graph[Any]":
     raise TopologyError(f"{file}: a graph is a .graphml or .json file")
 
 
+def _check_once(root: "Element") -> None:
+    """Refuse several graphs, and several values of a field, in GraphML."""
+    if len(graphs := root.findall(".//{*}graph")) > 1:
+        raise ValueError(f"{len(graphs)} graphs in one file: keep one")
+    for element in root.iter():
+        keys = [data.get("key") for data in element.findall("{*}data")]
+        if len(set(keys)) < len(keys):
+            raise ValueError(f"{element.get('id') or element.attrib}: a <data key> is given twice")
+
+
 def _node_link(data: object) -> "nx.Graph[Any]":
     """Build a graph of ``edges`` (networkx 3.4 and later) or ``links`` (before, and d3)."""
     if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
         raise TypeError("node-link JSON is a table with 'nodes' and 'edges' (or 'links')")
     import networkx as nx
 
+    if "edges" in data and "links" in data:
+        raise ValueError("'edges' and 'links' are two names of one list: keep one")
     key = "edges" if "edges" in data else "links"
     ids = {  # as networkx reads them: the number of a node without an id
         _hashable(node.get("id", number) if isinstance(node, dict) else number)

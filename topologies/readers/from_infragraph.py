@@ -13,7 +13,7 @@ switch, or leaves that are all connected to all spines.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -71,7 +71,9 @@ def from_infragraph(path: str | Path, like: Cluster) -> Cluster:
         return _cluster(file, parse_yaml(text, str(file), ClusterError), like)
     except _GraphError as error:
         raise ClusterError(f"{file}: {error}") from error
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except KeyError as error:
+        raise ClusterError(f"{file}: field {error} is missing from a table: add it") from error
+    except (TypeError, AttributeError, ValueError) as error:
         raise ClusterError(f"{file}: not an InfraGraph infrastructure: {error!r}") from error
 
 
@@ -104,11 +106,11 @@ def _cluster(file: Path, data: Any, like: Cluster) -> Cluster:
     table = data.get("infrastructure", data) if isinstance(data, dict) else data
     if not isinstance(table, dict) or not {"devices", "instances"} <= table.keys():
         raise _GraphError("not an InfraGraph infrastructure: no devices and instances")
-    kinds = {entry["name"]: entry for entry in table["devices"]}
+    kinds = _named(table["devices"])
     if any("connections" in entry for entry in (table, *kinds.values())):
         raise _GraphError("this is the first draft of the format: write its 'connections' as edges")
     devices = {name: _whole(name, kinds) for name in kinds}
-    instances = {entry["name"]: entry for entry in table["instances"]}
+    instances = _named(table["instances"])
     unknown = [entry["device"] for entry in instances.values() if entry["device"] not in devices]
     if unknown:
         raise _GraphError(f"device {unknown[0]!r} of an instance is not among the devices")
@@ -159,7 +161,7 @@ def _whole(name: str, kinds: dict[str, Any], inside: tuple[str, ...] = ()) -> _D
                 )
                 for part_name in part.edges
             ]
-    links = {part_name["name"]: part_name for part_name in kinds[name].get("links", ())}
+    links = _named(kinds[name].get("links", ()))
     for edge in kinds[name].get("edges", ()):
         ends = [_vertices_of(_endpoint_path(edge[end]), name, kinds) for end in ("ep1", "ep2")]
         edges += [
@@ -173,6 +175,16 @@ def _endpoint_path(endpoint: dict[str, Any]) -> str:
     return f"{device}.{endpoint['component']}" if device else str(endpoint["component"])
 
 
+def _named(entries: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the entries of a list by name."""
+    named: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        if entry["name"] in named:
+            raise _GraphError(f"two entries of one list are called {entry['name']!r}: keep one")
+        named[entry["name"]] = entry
+    return named
+
+
 def _link_of(edge: dict[str, Any], links: dict[str, Any]) -> dict[str, Any]:
     if edge["link"] not in links:
         raise _GraphError(f"an edge names the link {edge['link']!r}, which is not among the links")
@@ -184,7 +196,7 @@ def _vertices_of(text: str, device: str, kinds: dict[str, Any]) -> list[str]:
     """Return the vertices of an endpoint (``cx5[0:2].port``) within a device, in order."""
     paths = [""]
     for part in text.split("."):
-        components = {entry["name"]: entry for entry in kinds[device]["components"]}
+        components = _named(kinds[device]["components"])
         name, numbers = _parse_slice(part, {entry: _count(c) for entry, c in components.items()})
         paths = [f"{before}{name}.{number}." for before, number in product(paths, numbers)]
         device = name if components[name]["choice"] == "device" else device
@@ -260,7 +272,7 @@ def _fabric_edges(
     table: dict[str, Any], kinds: dict[str, Any], instances: dict[str, Any]
 ) -> tuple[tuple[_Port, _Port, dict[str, Any]], ...]:
     counts = {name: _count(entry) for name, entry in instances.items()}
-    links = {entry["name"]: entry for entry in table.get("links", ())}
+    links = _named(table.get("links", ()))
     edges = []
     for edge in table.get("edges", ()):
         ends = []

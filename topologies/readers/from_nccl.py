@@ -313,8 +313,8 @@ def _nics(reading: _Walk) -> tuple[list[Cable], float | None]:
         reading.notes["Speeds of NICs beyond 10 Tbit/s are read as kbit/s."] = None
         speeds = [speed // 1000 if speed > _MOST_MBITS else speed for speed in speeds]
     best = max(speeds)
-    if not 0 < best <= _MOST_MBITS:
-        raise _ElementError(f"no <net> gives its speed, or one there can be: {best}")
+    if min(speeds) < 0 or not 0 < best <= _MOST_MBITS:
+        raise _ElementError(f"no <net> gives its speed, or one there can be: {sorted(set(speeds))}")
     fastest = [port for port, speed in zip(ports, speeds, strict=True) if speed == best]
     if len(fastest) < len(ports):
         left = len(ports) - len(fastest)

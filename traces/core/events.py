@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -346,6 +347,61 @@ def launch_rows(trace: RankTrace) -> NDArray[np.int64]:
     correlations = trace.host.correlation[host]
     at = np.minimum(np.searchsorted(correlations, trace.device.correlation), len(correlations) - 1)
     return np.where(correlations[at] == trace.device.correlation, host[at], -1)
+
+
+def checked(trace: RankTrace) -> RankTrace:
+    """Return a recording, unless its times cannot be those of a device and its host.
+
+    Raises
+    ------
+    TraceError
+        Steps of no length, of one number or of one time; kernels that all take no time, take longer
+        than their stream was seen, or precede their launches; launches that share an id.
+    """
+    reason = _wrong_steps(trace.steps) or _wrong_kernels(trace)
+    if reason:
+        raise TraceError(f"{trace.file}: {reason}; record again")
+    return trace
+
+
+def _wrong_steps(steps: Sequence[ProfilerStep]) -> str:
+    for step in steps:
+        if step.end <= step.start:
+            return f"step {step.number} lasts no time"
+    for earlier, later in pairwise(steps):
+        shorter = min(earlier.end - earlier.start, later.end - later.start)
+        if later.number == earlier.number or earlier.end - later.start > shorter / 2:
+            return f"steps {earlier.number} and {later.number} are of one number or of one time"
+    return ""
+
+
+_MANY = 8
+"""Least kernels, or calls, that show that a recording is wrong, not one of them."""
+_BEFORE = 1e-3
+"""Time (s) before its launch at which no kernel begins."""
+
+
+def _wrong_kernels(trace: RankTrace) -> str:
+    device, row = trace.device, launch_rows(trace)
+    lengths = device.end - device.start
+    kernels = ~device.copy
+    if np.count_nonzero(kernels) >= _MANY and not lengths[kernels].any():
+        return f"its {np.count_nonzero(kernels):,} kernels last no time"
+    for stream, name in enumerate(trace.streams):
+        own = device.stream == stream
+        seen = float(np.ptp([*device.start[own], *device.end[own]])) if own.any() else 0.0
+        if np.count_nonzero(own) >= _MANY and (busy := lengths[own].sum()) > 2 * seen:
+            return f"kernels of {name} last {busy:.3g} s in all, but it was seen for {seen:.3g} s"
+    launched = np.flatnonzero(row >= 0)
+    early = trace.host.start[row[launched]] - device.start[launched] > _BEFORE
+    if np.count_nonzero(early) >= _MANY:
+        return f"{np.count_nonzero(early):,} kernels begin more than 1 ms before they are launched"
+    calls = trace.host.correlation[trace.host.kind == HostKind.RUNTIME]
+    calls = calls[calls >= 0]
+    ids = np.unique(calls)
+    if len(calls) - len(ids) >= _MANY:
+        return f"{len(calls):,} calls of the runtime have {len(ids):,} correlation ids"
+    return ""
 
 
 @lru_cache(maxsize=1 << 15)

@@ -26,7 +26,7 @@ from simulator.support.yaml_text import parse_yaml
 from traces.generate.hugging_face import card_of, is_config
 
 Count = Annotated[StrictInt, Field(gt=0, le=10**9)]
-Depth = Annotated[StrictInt, Field(gt=0, le=10**4)]
+Depth = Annotated[StrictInt, Field(gt=0, le=2000)]
 """Number of layers; the deepest transformers trained have a thousand (arXiv 2203.00555)."""
 _LONGEST = 2**20
 """Most bytes of a model card's file; those in the package have a thousand."""

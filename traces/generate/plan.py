@@ -30,7 +30,7 @@ from pydantic import (
 )
 
 from simulator.imbalance import Imbalance, parse_imbalance
-from simulator.support.errors import TraceError, WorkloadError
+from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.input_files import unpack
 from simulator.support.limits import allow_for_job
 from simulator.support.quantities import BandwidthText, BytesText, FlopsText, SecondsText
@@ -511,13 +511,15 @@ class _PlanFile(_PlanTable):
     @model_validator(mode="before")
     @classmethod
     def _known_fields(cls, data: Any) -> Any:
-        """Refuse fields that no dataclass has: pydantic ignores those."""
+        """Refuse what pydantic ignores or believes: unknown fields, and true as a count."""
         for name, kind in _TABLES.items():
             table = data.get(name) if isinstance(data, dict) else None
-            names = [field.name for field in fields(kind)]
-            for key in table if isinstance(table, dict) else ():
-                if key not in names:
-                    raise ValueError(f"{name}.{key}: no such field; it has {', '.join(names)}")
+            types = {field.name: field.type for field in fields(kind)}
+            for key, value in table.items() if isinstance(table, dict) else ():
+                if key not in types:
+                    raise ValueError(f"{name}.{key}: no such field; it has {', '.join(types)}")
+                if types[key] in (int, int | None) and type(value) not in (int, type(None)):
+                    raise ValueError(f"{name}.{key}: {shown(value)} is not a whole number")
         return data
 
     @model_validator(mode="after")

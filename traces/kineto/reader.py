@@ -26,6 +26,7 @@ from traces.core.events import (
     CommRecord,
     ProcessGroup,
     RankTrace,
+    checked,
     host_in_name,
     known_host,
     rank_in_name,
@@ -396,28 +397,30 @@ def _rank_trace(document: KinetoDocument, *, alone: bool) -> RankTrace:
         )
     if world is not None and rank >= world:
         raise TraceError(f"{file}: rank {rank} (from {source}) in a world of {world} ranks")
-    return RankTrace(
-        file=file,
-        rank=rank,
-        rank_source=source,
-        world_size=world,
-        backend=info.backend or "",
-        epoch=epoch,
-        host=reading.host.host(first),
-        device=reading.device.device(first),
-        syncs=reading.syncs(first),
-        comms=tuple(reading.comms),
-        steps=reading.steps(first),
-        groups=groups,
-        names=tuple(reading.names.index),
-        threads=reading.threads.labels(),
-        streams=reading.streams.labels(),
-        unused=dict(reading.unused),
-        accelerator=header.devices[0].name if header.devices else "",
-        visible_devices=len({device.id for device in header.devices or ()}),
-        modules=reading.modules.events(reading.threads, first),
-        python=reading.modules.python(reading.threads, first),
-        host_name=known_host(header.host_name or header.hostname or host_in_name(file)),
+    return checked(
+        RankTrace(
+            file=file,
+            rank=rank,
+            rank_source=source,
+            world_size=world,
+            backend=info.backend or "",
+            epoch=epoch,
+            host=reading.host.host(first),
+            device=reading.device.device(first),
+            syncs=reading.syncs(first),
+            comms=tuple(reading.comms),
+            steps=reading.steps(first),
+            groups=groups,
+            names=tuple(reading.names.index),
+            threads=reading.threads.labels(),
+            streams=reading.streams.labels(),
+            unused=dict(reading.unused),
+            accelerator=header.devices[0].name if header.devices else "",
+            visible_devices=len({device.id for device in header.devices or ()}),
+            modules=reading.modules.events(reading.threads, first),
+            python=reading.modules.python(reading.threads, first),
+            host_name=known_host(header.host_name or header.hostname or host_in_name(file)),
+        )
     )
 
 

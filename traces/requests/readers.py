@@ -245,9 +245,16 @@ def _priorities(records: Sequence[_ParsedRequest]) -> Longs | None:
 
 
 def _format(row: Mapping[str, Any], file: Path) -> Format:
-    for columns in FORMATS:
-        if {columns.arrival, columns.prompt, columns.output} <= set(row):
-            return columns
+    known = [
+        columns
+        for columns in FORMATS
+        if {columns.arrival, columns.prompt, columns.output} <= set(row)
+    ]
+    if len(known) == 1:
+        return known[0]
+    if known:
+        both = " and ".join(columns.name for columns in known)
+        raise TraceError(f"{file}: it has the columns of {both}: keep those of one")
     names = "; ".join(
         f"{columns.arrival}, {columns.prompt}, {columns.output}" for columns in FORMATS
     )

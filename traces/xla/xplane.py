@@ -240,7 +240,9 @@ def _planes(rows: Sequence[_JsonEvent], file: Path) -> list[Plane]:
     events: dict[int, dict[int, list[PlaneEvent]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.ph == "M" and row.name == "process_name":
-            processes[row.pid] = str(row.args.get("name", ""))
+            name = str(row.args.get("name", ""))
+            if processes.setdefault(row.pid, name) != name:
+                raise TraceError(f"{file}: pid {row.pid} is both {processes[row.pid]} and {name}")
         elif row.ph == "M" and row.name == "thread_name":
             threads[row.pid, row.tid] = str(row.args.get("name", ""))
         elif row.ph == "X":

@@ -20,8 +20,11 @@ def put(
     events = [
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 100, "dur": 5},
         *(
-            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": 9, "dur": 9}
-            for step in steps
+            {
+                **{"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}"},
+                **{"ts": 9 + 10 * at, "dur": 9},
+            }
+            for at, step in enumerate(steps)
         ),
     ]
     path = folder / (name or f"file{rank}.json")

@@ -15,7 +15,7 @@ import numpy as np
 
 from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
-from traces.core.events import HostKind, Job, ProfilerStep, RankTrace, Skipped
+from traces.core.events import HostKind, Job, ProfilerStep, RankTrace, Skipped, checked
 from traces.core.files import files_in
 from traces.core.gpu_exports.communicators import common_part, with_groups
 from traces.core.gpu_exports.database import beginning_of
@@ -46,6 +46,7 @@ def read_exported_job(path: Path, reader: ExportReader) -> Job:
     traces, units, notes = rank_traces(files)
     traces, grouped = with_groups(traces)
     traces, stepped = add_steps(traces, units)
+    traces = [checked(trace) for trace in traces]
     cropped: list[str] = []
     if not traces[0].steps:
         traces, cropped = common_part(traces)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from benchmarks.fuzz.cases import (
     archives,
     combined,
+    devices,
     dumps,
     listed_inputs,
     more_networks,
@@ -48,5 +49,6 @@ def chosen() -> Iterator[Case]:
         dumps.dumps,
         recordings.recordings,
         combined.combined,
+        devices.devices,
     ):
         yield from cases()

@@ -49,10 +49,8 @@ def read_inspector(files: Sequence[tuple[str, str]], layout: Layout) -> Benchmar
             by_rank = calls[line.communicator, line.kind, line.sequence]
             first = next(iter(by_rank.values()), line)
             if line.rank in by_rank or line.shared != first.shared:
-                raise TraceError(
-                    f"{line.location}: contradicts {first.location}: one call, but another size or "
-                    "number of ranks or nodes, or the same rank: keep the lines of one run"
-                )
+                wrong = "a rank twice, or another size or job: keep the lines of one run"
+                raise TraceError(f"{line.location}: contradicts {first.location}: {wrong}")
             by_rank[line.rank] = line
     path = files[0][0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     rows = list(_medians(calls, layout))

@@ -71,10 +71,9 @@ def from_infragraph(path: str | Path, like: Cluster) -> Cluster:
         return _cluster(file, parse_yaml(text, str(file), ClusterError), like)
     except _GraphError as error:
         raise ClusterError(f"{file}: {error}") from error
-    except KeyError as error:
-        raise ClusterError(f"{file}: field {error} is missing from a table: add it") from error
-    except (TypeError, AttributeError, ValueError) as error:
-        raise ClusterError(f"{file}: not an InfraGraph infrastructure: {error!r}") from error
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        reason = f"field {error} is missing" if isinstance(error, KeyError) else repr(error)
+        raise ClusterError(f"{file}: not an InfraGraph infrastructure: {reason}") from error
 
 
 class _GraphError(Exception):

@@ -350,14 +350,7 @@ def launch_rows(trace: RankTrace) -> NDArray[np.int64]:
 
 
 def checked(trace: RankTrace) -> RankTrace:
-    """Return a recording, unless its times cannot be those of a device and its host.
-
-    Raises
-    ------
-    TraceError
-        Steps of no length, of one number or of one time; kernels that all take no time, take longer
-        than their stream was seen, or precede their launches; launches that share an id.
-    """
+    """Return a recording; refuse one whose times and ids a host and its device cannot have."""
     reason = _wrong_steps(trace.steps) or _wrong_kernels(trace)
     if reason:
         raise TraceError(f"{trace.file}: {reason}; record again")
@@ -375,31 +368,35 @@ def _wrong_steps(steps: Sequence[ProfilerStep]) -> str:
     return ""
 
 
-_MANY = 8
+_MANY = 4
 """Least kernels, or calls, that show that a recording is wrong, not one of them."""
 _BEFORE = 1e-3
 """Time (s) before its launch at which no kernel begins."""
 
 
 def _wrong_kernels(trace: RankTrace) -> str:
-    device, row = trace.device, launch_rows(trace)
-    lengths = device.end - device.start
-    kernels = ~device.copy
-    if np.count_nonzero(kernels) >= _MANY and not lengths[kernels].any():
-        return f"its {np.count_nonzero(kernels):,} kernels last no time"
-    for stream, name in enumerate(trace.streams):
-        own = device.stream == stream
-        seen = float(np.ptp([*device.start[own], *device.end[own]])) if own.any() else 0.0
-        if np.count_nonzero(own) >= _MANY and (busy := lengths[own].sum()) > 2 * seen:
-            return f"kernels of {name} last {busy:.3g} s in all, but it was seen for {seen:.3g} s"
-    launched = np.flatnonzero(row >= 0)
-    early = trace.host.start[row[launched]] - device.start[launched] > _BEFORE
+    host, device = trace.host, trace.device
+    lengths, size = device.end - device.start, len(trace.streams)
+    kernels = np.count_nonzero(~device.copy)
+    if kernels >= _MANY and not lengths[~device.copy].any():
+        return f"its {kernels:,} kernels last no time"
+    first, last = np.full(size, np.inf), np.full(size, -np.inf)
+    np.minimum.at(first, device.stream, device.start)
+    np.maximum.at(last, device.stream, device.end)
+    busy, count = (
+        np.bincount(device.stream, lengths, size),
+        np.bincount(device.stream, minlength=size),
+    )
+    for at in np.flatnonzero((busy > 2 * (last - first)) & (count >= _MANY)):
+        seen = f"but it was seen for {last[at] - first[at]:.3g} s"
+        return f"kernels of {trace.streams[at]} last {busy[at]:.3g} s in all, {seen}"
+    row = launch_rows(trace)
+    launched = row >= 0
+    early = host.start[row[launched]] - device.start[launched] > _BEFORE
     if np.count_nonzero(early) >= _MANY:
         return f"{np.count_nonzero(early):,} kernels begin more than 1 ms before they are launched"
-    calls = trace.host.correlation[trace.host.kind == HostKind.RUNTIME]
-    calls = calls[calls >= 0]
-    ids = np.unique(calls)
-    if len(calls) - len(ids) >= _MANY:
+    calls = host.correlation[(host.kind == HostKind.RUNTIME) & (host.correlation >= 0)]
+    if len(calls) - len(ids := np.unique(calls)) >= _MANY:
         return f"{len(calls):,} calls of the runtime have {len(ids):,} correlation ids"
     return ""
 

@@ -358,9 +358,9 @@ def rank_traces(document: KinetoDocument, *, alone: bool = False) -> list[RankTr
     """Like :func:`read_ranks`, for a file in memory."""
     parts = parts_of(document)
     if not parts:
-        return [_rank_trace(document, alone=alone)]
+        return [checked(_rank_trace(document, alone=alone))]
     return [
-        as_rank(_rank_trace(replace(document, events=part.events), alone=True), part)
+        as_rank(checked(_rank_trace(replace(document, events=part.events), alone=True)), part)
         for part in parts
     ]
 
@@ -397,30 +397,28 @@ def _rank_trace(document: KinetoDocument, *, alone: bool) -> RankTrace:
         )
     if world is not None and rank >= world:
         raise TraceError(f"{file}: rank {rank} (from {source}) in a world of {world} ranks")
-    return checked(
-        RankTrace(
-            file=file,
-            rank=rank,
-            rank_source=source,
-            world_size=world,
-            backend=info.backend or "",
-            epoch=epoch,
-            host=reading.host.host(first),
-            device=reading.device.device(first),
-            syncs=reading.syncs(first),
-            comms=tuple(reading.comms),
-            steps=reading.steps(first),
-            groups=groups,
-            names=tuple(reading.names.index),
-            threads=reading.threads.labels(),
-            streams=reading.streams.labels(),
-            unused=dict(reading.unused),
-            accelerator=header.devices[0].name if header.devices else "",
-            visible_devices=len({device.id for device in header.devices or ()}),
-            modules=reading.modules.events(reading.threads, first),
-            python=reading.modules.python(reading.threads, first),
-            host_name=known_host(header.host_name or header.hostname or host_in_name(file)),
-        )
+    return RankTrace(
+        file=file,
+        rank=rank,
+        rank_source=source,
+        world_size=world,
+        backend=info.backend or "",
+        epoch=epoch,
+        host=reading.host.host(first),
+        device=reading.device.device(first),
+        syncs=reading.syncs(first),
+        comms=tuple(reading.comms),
+        steps=reading.steps(first),
+        groups=groups,
+        names=tuple(reading.names.index),
+        threads=reading.threads.labels(),
+        streams=reading.streams.labels(),
+        unused=dict(reading.unused),
+        accelerator=header.devices[0].name if header.devices else "",
+        visible_devices=len({device.id for device in header.devices or ()}),
+        modules=reading.modules.events(reading.threads, first),
+        python=reading.modules.python(reading.threads, first),
+        host_name=known_host(header.host_name or header.hostname or host_in_name(file)),
     )
 
 

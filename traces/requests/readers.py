@@ -245,16 +245,12 @@ def _priorities(records: Sequence[_ParsedRequest]) -> Longs | None:
 
 
 def _format(row: Mapping[str, Any], file: Path) -> Format:
-    known = [
-        columns
-        for columns in FORMATS
-        if {columns.arrival, columns.prompt, columns.output} <= set(row)
-    ]
-    if len(known) == 1:
-        return known[0]
-    if known:
-        both = " and ".join(columns.name for columns in known)
+    known = [each for each in FORMATS if {each.arrival, each.prompt, each.output} <= set(row)]
+    if len(known) > 1:
+        both = " and ".join(each.name for each in known)
         raise TraceError(f"{file}: it has the columns of {both}: keep those of one")
+    if known:
+        return known[0]
     names = "; ".join(
         f"{columns.arrival}, {columns.prompt}, {columns.output}" for columns in FORMATS
     )

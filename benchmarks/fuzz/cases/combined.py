@@ -6,6 +6,7 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 
 from benchmarks.fuzz.cases.listed_inputs import listed
@@ -41,7 +42,9 @@ def combined() -> Iterator[Case]:
     """Yield them all."""
     by_kind = {seed.kind: seed for seed in seeds()}
     beside = {by_kind[kind].name: by_kind[kind].data for kind in ("kineto", "chakra")}
-    for words, files in (*listed("combined"), *listed("contradictions")):
+    for words, files in chain.from_iterable(
+        map(listed, ("combined", "contradictions", "nonsense"))
+    ):
         name = " ".join(words).replace(SAMPLE, "S")[:90]
         texts = {
             # A text, or a sound file and what is replaced in it by what.

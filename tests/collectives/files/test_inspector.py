@@ -110,3 +110,17 @@ def test_a_damaged_line_is_refused_with_its_number(tmp_path, change, why):
 
 def test_a_file_is_known_by_its_content():
     assert is_log(json.dumps(line(0, 1, 500)).encode())
+
+
+def test_the_ranks_of_a_call_do_not_contradict_one_another(tmp_path):
+    sound = [line(rank, 1, 1000) for rank in range(8)]
+    # NCCL numbers the calls of a communicator by kind.
+    others = [line(rank, 1, 3000, kind="AllGather", per_rank=8) for rank in range(8)]
+    (log,) = read_logs([written(tmp_path / "a.log", sound + others)], Layout())
+    assert {call.kind: call.time for call in log.calls} == {"all_reduce": 1e-3, "all_gather": 3e-3}
+    of_four = sound[1] | {"header": sound[1]["header"] | {"n_ranks": 4}}
+    of_one_node = sound[1] | {"header": sound[1]["header"] | {"nnodes": 1}}
+    for wrong in (sound[0], line(1, 1, 1000, size=1 << 20), of_four, of_one_node):
+        file = written(tmp_path / "b.log", [sound[0], wrong])
+        with pytest.raises(TraceError, match=r"line 2: contradicts .* line 1"):
+            read_logs([file], Layout())

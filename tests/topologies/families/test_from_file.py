@@ -158,3 +158,28 @@ def test_an_edge_to_a_node_that_nobody_drew_is_refused(tmp_path):
     file.write_text(json.dumps({"nodes": nodes}))
     with pytest.raises(TopologyError, match="the list 'edges'"):
         custom(file)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("</graphml>", '<graph edgedefault="directed"/></graphml>', "2 graphs in one file"),
+        ("</node>", '<graph edgedefault="directed"/></node>', "2 graphs in one file"),
+        ("50 GB/s</data>", '50 GB/s</data><data key="d1">1 GB/s</data>', "is given twice"),
+    ],
+)
+def test_what_graphml_says_twice_is_refused(tmp_path, old, new, reason):
+    path = written(star(), tmp_path / "star.graphml")
+    text = path.read_text()
+    assert 'id="d1"' in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(TopologyError, match=rf"star\.graphml: not a graph: .*{reason}"):
+        custom(path)
+
+
+def test_edges_under_two_names_are_refused(tmp_path):
+    path = written(star(), tmp_path / "star.json")
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | {"links": data["edges"]}))
+    with pytest.raises(TopologyError, match="two names of one list"):
+        custom(path)

@@ -285,3 +285,14 @@ def test_a_bad_file_is_one_clear_line(tmp_path, name):
         read(tmp_path, text)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_name_twice_and_a_field_that_is_missing_are_refused(tmp_path):
+    table = clos()
+    table["instances"].append(dict(table["instances"][0]))
+    with pytest.raises(ClusterError, match="two entries of one list are called"):
+        read(tmp_path, table)
+    table = clos()
+    del table["instances"][0]["name"]
+    with pytest.raises(ClusterError, match=r"clos\.yaml: .*field 'name' is missing"):
+        read(tmp_path, table)

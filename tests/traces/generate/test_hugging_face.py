@@ -338,7 +338,7 @@ def test_a_folder_with_a_config_will_do(tmp_path):
         ({"n_layer": 40}, "num_hidden_layers 32 and n_layer 40 contradict each other"),
         ({"add_cross_attention": True}, "add_cross_attention: a model card has no encoder"),
         ({"quantization_config": "fp8"}, "quantization_config: 'fp8' is not a table"),
-        ({"num_hidden_layers": 100_000}, "layers: Input should be less than or equal to 10000"),
+        ({"num_hidden_layers": 100_000}, "layers: Input should be less than or equal to 2000"),
     ],
 )
 def test_what_is_wrong_or_cannot_be_said_is_named(tmp_path, change, told):

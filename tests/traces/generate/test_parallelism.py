@@ -1,13 +1,15 @@
 """Ranks, coordinates and groups."""
 
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.support.errors import WorkloadError
+from simulator.support.errors import TraceError, WorkloadError
 from traces.generate.parallelism import Parallelism, coordinates, ep_of, groups, stage_ranks
+from traces.generate.plan import read_plan
 
 degrees = st.integers(1, 3)
 
@@ -154,3 +156,19 @@ def test_its_name_says_what_differs_from_one_rank():
         "tp8-dp2-pp4-virtual2-sp-zero1"
     )
     assert str(Parallelism()) == "one rank"
+
+
+@pytest.mark.parametrize("tp", ["true", "2.0", "'2'"])
+def test_a_degree_of_a_plan_is_a_whole_number(tmp_path, tp):
+    plan = (Path(__file__).parents[2] / "acceptance/inputs/model.yaml").read_text()
+    (tmp_path / "model.yaml").write_text(plan)
+    file = tmp_path / "plan.yaml"
+    file.write_text(
+        f"model: model.yaml\nparallelism: {{tp: {tp}}}\n"
+        "training: {micro_batch: 1, global_batch: 8, sequence: 1024}\n"
+        "accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s}\n"
+    )
+    with pytest.raises(
+        TraceError, match=r"plan\.yaml: .*parallelism\.tp: .* is not a whole number"
+    ):
+        read_plan(file)

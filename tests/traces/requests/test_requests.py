@@ -69,6 +69,11 @@ def test_dates_are_of_no_time_zone_of_the_reader(tmp_path, monkeypatch):
     [
         ("", "there is no request"),
         ("a,b\n1,2\n", "its columns are of no request trace"),
+        (
+            AZURE.splitlines()[0] + ",arrived_at,num_prefill_tokens,num_decode_tokens\n"
+            "2023-11-16 18:15:46,3,4,0,5,6\n",
+            "the columns of Azure and Vidur",
+        ),
         (AZURE.replace("374", "many"), "line 2: ContextTokens 'many' is not a count of tokens"),
         (AZURE.replace("374", "-4"), "line 2: ContextTokens '-4' is not a count of tokens"),
         (AZURE.replace("2023-11-16 18:15:46.6805900", "noon"), "TIMESTAMP 'noon' is not a time"),

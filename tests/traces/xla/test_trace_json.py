@@ -269,3 +269,13 @@ def test_devices_of_one_host_have_one_clock(tmp_path: Path) -> None:
     coverage = load_xplane(file, "all").coverage
     assert coverage.collectives_matched == 5
     assert dict(coverage.clock_offset) == {}
+
+
+def test_a_process_of_two_names_is_refused(tmp_path: Path) -> None:
+    names = [named("process_name", name, 1) for name in ("/device:GPU:0", "/device:GPU:3")]
+    event = {"ph": "X", "pid": 1, "tid": 1, "ts": 0, "dur": 10, "name": "all-reduce.1"}
+    args = {"hlo_op": "all-reduce.1", "hlo_module": "jit_f"}
+    file = tmp_path / "t.trace.json"
+    file.write_bytes(document(*names, event | {"args": args}))
+    with pytest.raises(TraceError, match="pid 1 is both /device:GPU:0 and /device:GPU:3"):
+        load_trace_json(file, "median")

@@ -1,0 +1,79 @@
+"""A recording is refused whose steps, kernels or launches no device and host can have."""
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.nsys_files import simple
+from simulator.support.errors import TraceError
+from traces.kineto.reader import read_rank
+from traces.nsys import read_exports
+
+Event = dict[str, Any]
+MANY = 8
+
+
+def recording() -> list[Event]:
+    """Two steps of eight launches and kernels of 10 us each, one after the other."""
+    events: list[Event] = []
+    for at in range(2 * MANY):
+        ids = {"correlation": at + 1, "stream": 7, "device": 0}
+        host: Event = {"ph": "X", "pid": 1, "tid": 1, "ts": 20 * at, "args": ids}
+        events.append(host | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "dur": 5})
+        events.append(
+            host
+            | {"cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 20 * at + 8, "dur": 10}
+        )
+    events.extend(
+        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 1}
+        | {"tid": 1, "ts": 20 * MANY * (number - 1), "dur": 20 * MANY}
+        for number in (1, 2)
+    )
+    return events
+
+
+def read(folder: Path, events: list[Event]) -> None:
+    path = folder / "rank0.json"
+    path.write_text(json.dumps({"distributedInfo": {"rank": 0}, "traceEvents": events}))
+    assert len(read_rank(path).steps) == 2
+
+
+@pytest.mark.parametrize(
+    ("category", "change", "reason"),
+    [
+        ("user_annotation", {"dur": 0}, "step 1 lasts no time"),
+        (
+            "user_annotation",
+            {"ts": 0, "dur": 1e6},
+            "steps 1 and 2 are of one number or of one time",
+        ),
+        ("user_annotation", {"name": "ProfilerStep#1"}, "steps 1 and 1 are of one number"),
+        ("kernel", {"dur": 0}, "its 16 kernels last no time"),
+        ("kernel", {"dur": 1000}, "kernels of stream 7 last 0.016 s in all"),
+        ("kernel", {"ts": -2000}, "16 kernels begin more than 1 ms before they are launched"),
+    ],
+)
+def test_what_no_device_can_have_is_refused(
+    tmp_path: Path, category: str, change: Event, reason: str
+) -> None:
+    read(tmp_path, recording())
+    events = recording()
+    for at, event in enumerate(events):
+        if event["cat"] == category:
+            late = 10 * at if change.get("ts", 0) < 0 else 0
+            event.update(change | {"ts": change.get("ts", event["ts"]) + late})
+    with pytest.raises(TraceError, match=rf"rank0\.json: .*{reason}"):
+        read(tmp_path, events)
+
+
+def test_launches_that_share_an_id_are_refused(tmp_path: Path) -> None:
+    path = simple(tmp_path / "a.sqlite")
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET correlationId = 1")
+        base.commit()
+    with pytest.raises(TraceError, match=r"calls of the runtime have 1 correlation ids"):
+        read_exports(path)

@@ -141,28 +141,22 @@ def _whole(table: Mapping[str, Any], name: str, location: str) -> int:
     return value
 
 
-def _medians(
-    calls: Mapping[tuple[str, str, int], Mapping[int, _RankCall]], layout: Layout
-) -> Iterator[MeasuredCall]:
-    times: dict[tuple[str, int, int | None, float], list[float]] = defaultdict(list)
-    locations: dict[tuple[str, int, int | None, float], str] = {}
+_Calls = Mapping[tuple[str, str, int], Mapping[int, _RankCall]]
+
+
+def _medians(calls: _Calls, layout: Layout) -> Iterator[MeasuredCall]:
+    equal: dict[tuple[str, int, int | None, float], list[_RankCall]] = defaultdict(list)
     for by_rank in calls.values():
         last = min(by_rank.values(), key=lambda line: line.time)
-        if last.ranks < 2 or not last.size:
-            continue
-        ranks, nodes = placed(last.ranks, last.nodes, layout, last.location)
-        key = last.kind, ranks, nodes, last.size
-        times[key].append(last.time)
-        locations.setdefault(key, last.location)
-    for key, measured in sorted(times.items(), key=str):
-        yield MeasuredCall(*key, time=median(measured), location=locations[key])
+        if last.ranks >= 2 and last.size:
+            ranks, nodes = placed(last.ranks, last.nodes, layout, last.location)
+            equal[last.kind, ranks, nodes, last.size].append(last)
+    for key, lines in sorted(equal.items(), key=lambda item: str(item[0])):
+        time = median(line.time for line in lines)
+        yield MeasuredCall(*key, time=time, location=lines[0].location)
 
 
-def _notes(
-    path: str,
-    calls: Mapping[tuple[str, str, int], Mapping[int, _RankCall]],
-    left_out: Mapping[str, int],
-) -> Iterator[str]:
+def _notes(path: str, calls: _Calls, left_out: Mapping[str, int]) -> Iterator[str]:
     for what, count in left_out.items():
         yield f"{path}: {count} {what}, are left out"
     partial = [

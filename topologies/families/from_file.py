@@ -114,7 +114,12 @@ def _topology(
         speed, delay = (
             _quantity(f"edge {source} - {target}", attributes, f, defaults) for f in _BASES
         )
-        resource = _check_resource(f"edge {source} - {target}", attributes.get("resource", usual))
+        resource = attributes.get("resource", usual)
+        if not isinstance(resource, str) or not _RESOURCE.fullmatch(resource):
+            raise TopologyError(
+                f"edge {source} - {target}: resource {resource!r}: write one word of letters, "
+                "digits, '_' and '-', such as scale_out or leaf"  # what a what-if can refer to
+            )
         links.append(Link(names[source], names[target], speed, delay, resource))
         if not graph.is_directed():
             links.append(Link(names[target], names[source], speed, delay, resource))
@@ -148,16 +153,6 @@ def preferring_fast(links: Sequence[Link], hops: int = 1) -> list[Link]:
         replace(link, metric=HOP * max(hops, far.get(link.resource, 1)) + slow[link.resource])
         for link in links
     ]
-
-
-def _check_resource(where: str, name: object) -> str:
-    """Refuse a name that no what-if could refer to."""
-    if not isinstance(name, str) or not _RESOURCE.fullmatch(name):
-        raise TopologyError(
-            f"{where}: resource {name!r}: write one word of letters, digits, '_' and '-', such as"
-            " scale_out or leaf"
-        )
-    return name
 
 
 def _node_names(graph: "nx.Graph[Any]") -> dict[Any, Node]:

@@ -280,14 +280,9 @@ def _fabric_edges(
             vertices = _vertices_of(str(end["component"]), instances[name]["device"], kinds)
             ends.append([f"{name}|{n}|{vertex}" for n, vertex in product(numbers, vertices)])
         for pair in _pairs(edge, *ends):
-            source, target = (_parse_port(entry) for entry in pair)
-            edges.append((source, target, _link_of(edge, links)))
+            (name, n, vertex), (other, m, end) = (port.split("|") for port in pair)
+            edges.append(((name, int(n), vertex), (other, int(m), end), _link_of(edge, links)))
     return tuple(edges)
-
-
-def _parse_port(text: str) -> _Port:
-    name, number, vertex = text.split("|")
-    return name, int(number), vertex
 
 
 def _speed(link: dict[str, Any]) -> float | None:

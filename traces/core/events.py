@@ -368,25 +368,20 @@ def _wrong_steps(steps: Sequence[ProfilerStep]) -> str:
     return ""
 
 
-_MANY = 4
-"""Least kernels, or calls, that show that a recording is wrong, not one of them."""
-_BEFORE = 1e-3
-"""Time (s) before its launch at which no kernel begins."""
+_MANY, _BEFORE = 8, 1e-3
+"""Least kernels or calls that show a wrong file; time (s) before a launch at which none begin."""
 
 
 def _wrong_kernels(trace: RankTrace) -> str:
     host, device = trace.host, trace.device
     lengths, size = device.end - device.start, len(trace.streams)
     kernels = np.count_nonzero(~device.copy)
-    if kernels >= _MANY and not lengths[~device.copy].any():
+    if kernels >= 8 * _MANY and not lengths[~device.copy].any():
         return f"its {kernels:,} kernels last no time"
     first, last = np.full(size, np.inf), np.full(size, -np.inf)
     np.minimum.at(first, device.stream, device.start)
     np.maximum.at(last, device.stream, device.end)
-    busy, count = (
-        np.bincount(device.stream, lengths, size),
-        np.bincount(device.stream, minlength=size),
-    )
+    busy, count = (np.bincount(device.stream, part, size) for part in (lengths, lengths >= 0))
     for at in np.flatnonzero((busy > 2 * (last - first)) & (count >= _MANY)):
         seen = f"but it was seen for {last[at] - first[at]:.3g} s"
         return f"kernels of {trace.streams[at]} last {busy[at]:.3g} s in all, {seen}"
@@ -396,7 +391,7 @@ def _wrong_kernels(trace: RankTrace) -> str:
     if np.count_nonzero(early) >= _MANY:
         return f"{np.count_nonzero(early):,} kernels begin more than 1 ms before they are launched"
     calls = host.correlation[(host.kind == HostKind.RUNTIME) & (host.correlation >= 0)]
-    if len(calls) - len(ids := np.unique(calls)) >= _MANY:
+    if _MANY <= len(calls) >= 2 * len(ids := np.unique(calls)):
         return f"{len(calls):,} calls of the runtime have {len(ids):,} correlation ids"
     return ""
 

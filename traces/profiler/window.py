@@ -11,14 +11,7 @@ from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
 from simulator.support.quantities import whole_of
 from simulator.workload import Repeats
-from traces.core.events import (
-    DeviceEvents,
-    HostKind,
-    ProfilerStep,
-    RankHead,
-    RankTrace,
-    launch_rows,
-)
+from traces.core.events import DeviceEvents, ProfilerStep, RankHead, RankTrace, launch_rows
 from traces.core.loaded import ALL, CONTRADICTED, EXPLAINED, MEDIAN
 
 
@@ -229,21 +222,12 @@ class Launches:
 
 def pair(trace: RankTrace, window: Window) -> Launches:
     """Pair launches and device events by correlation id."""
-    host = window.host[
-        (trace.host.kind[window.host] == HostKind.RUNTIME)
-        & (trace.host.correlation[window.host] >= 0)
-    ]
-    row_of = dict(zip(trace.host.correlation[host].tolist(), host.tolist(), strict=True))
-    pairs = [
-        (row_of[correlation], row)
-        for row, correlation in zip(
-            window.device.tolist(), trace.device.correlation[window.device].tolist(), strict=True
-        )
-        if correlation in row_of
-    ]
-    both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    launched = launch_rows(trace)[window.device]
+    inside = np.isin(launched, window.host)
+    both = np.column_stack((launched, window.device))[inside]
     both = both[np.lexsort((trace.device.start[both[:, 1]], trace.host.start[both[:, 0]]))]
-    paired = Launches(both[:, 0], both[:, 1], {device: launch for launch, device in pairs})
+    of_device = dict(zip(both[:, 1].tolist(), both[:, 0].tolist(), strict=True))
+    paired = Launches(both[:, 0], both[:, 1], of_device)
     latency = typical_latency(trace, paired)
     return replace(paired, latency=latency, held=held_up(trace, paired, latency))
 

@@ -14,11 +14,11 @@ from traces.kineto.reader import read_rank
 from traces.nsys import read_exports
 
 Event = dict[str, Any]
-MANY = 8
+MANY = 32
 
 
 def recording() -> list[Event]:
-    """Two steps of eight launches and kernels of 10 us each, one after the other."""
+    """Two steps of 32 launches and kernels of 10 us each, one after the other."""
     events: list[Event] = []
     for at in range(2 * MANY):
         ids = {"correlation": at + 1, "stream": 7, "device": 0}
@@ -52,9 +52,9 @@ def read(folder: Path, events: list[Event]) -> None:
             "steps 1 and 2 are of one number or of one time",
         ),
         ("user_annotation", {"name": "ProfilerStep#1"}, "steps 1 and 1 are of one number"),
-        ("kernel", {"dur": 0}, "its 16 kernels last no time"),
-        ("kernel", {"dur": 1000}, "kernels of stream 7 last 0.016 s in all"),
-        ("kernel", {"ts": -2000}, "16 kernels begin more than 1 ms before they are launched"),
+        ("kernel", {"dur": 0}, "its 64 kernels last no time"),
+        ("kernel", {"dur": 1000}, "kernels of stream 7 last 0.064 s in all"),
+        ("kernel", {"ts": -2000}, "64 kernels begin more than 1 ms before they are launched"),
     ],
 )
 def test_what_no_device_can_have_is_refused(

@@ -356,8 +356,7 @@ def _socket_links(processors: dict[str, Element], processor: str) -> list[Cable]
 
 
 def _renamed(cable: Cable, names: dict[str, str]) -> Cable:
-    ends = (names.get(end.removeprefix("pci-"), end) for end in cable.ends)
-    source, target = ends
+    source, target = (names.get(end.removeprefix("pci-"), end) for end in cable.ends)
     return cable.model_copy(update={"source": source, "target": target})
 
 

@@ -349,6 +349,15 @@ def launch_rows(trace: RankTrace) -> NDArray[np.int64]:
     return np.where(correlations[at] == trace.device.correlation, host[at], -1)
 
 
+def launch_times(trace: RankTrace) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Launch time of each device event (s), else its own start; and which are known."""
+    row = launch_rows(trace)
+    paired = row >= 0
+    if not paired.any():
+        return trace.device.start, paired
+    return np.where(paired, trace.host.start[row], trace.device.start), paired
+
+
 def checked(trace: RankTrace) -> RankTrace:
     """Return a recording; refuse one whose times and ids a host and its device cannot have."""
     reason = _wrong_steps(trace.steps) or _wrong_kernels(trace)
@@ -385,11 +394,9 @@ def _wrong_kernels(trace: RankTrace) -> str:
     for at in np.flatnonzero((busy > 2 * (last - first)) & (count >= _MANY)):
         seen = f"but it was seen for {last[at] - first[at]:.3g} s"
         return f"kernels of {trace.streams[at]} last {busy[at]:.3g} s in all, {seen}"
-    row = launch_rows(trace)
-    launched = row >= 0
-    early = host.start[row[launched]] - device.start[launched] > _BEFORE
-    if np.count_nonzero(early) >= _MANY:
-        return f"{np.count_nonzero(early):,} kernels begin more than 1 ms before they are launched"
+    early = np.count_nonzero(launch_times(trace)[0] - device.start > _BEFORE)
+    if early >= _MANY:
+        return f"{early:,} kernels begin more than 1 ms before they are launched"
     calls = host.correlation[(host.kind == HostKind.RUNTIME) & (host.correlation >= 0)]
     if _MANY <= len(calls) >= 2 * len(ids := np.unique(calls)):
         return f"{len(calls):,} calls of the runtime have {len(ids):,} correlation ids"

@@ -23,6 +23,7 @@ from traces.core.events import (
     HostKind,
     RankTrace,
     launch_rows,
+    launch_times,
 )
 from traces.core.rank_graph import UNKNOWN_GROUP, kind_of
 
@@ -199,24 +200,15 @@ def _surplus(traces: Sequence[RankTrace]) -> list[tuple[float, float]] | None:
             late = lane.rows[lead + max(0, length) :]
             changed |= bool(lead or len(late))
             start, end = bounds[lane.rank_index]
-            called, _ = _launch_times(traces[lane.rank_index])
+            called, _ = launch_times(traces[lane.rank_index])
             start = max([start, *(called[lane.rows[:lead]] + _TICK)])
             bounds[lane.rank_index] = start, min([end, *called[late]])
     return bounds if changed else None
 
 
-def _launch_times(trace: RankTrace) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Launch time of each device event (s), else its own start; and which are known."""
-    row = launch_rows(trace)
-    paired = row >= 0
-    if not paired.any():
-        return trace.device.start, paired
-    return np.where(paired, trace.host.start[row], trace.device.start), paired
-
-
 def _launched_part(trace: RankTrace) -> RankTrace:
     """Cut a rank to the time from its first launch to the end of its last device event."""
-    called, paired = _launch_times(trace)
+    called, paired = launch_times(trace)
     if not paired.any():
         return trace
     last = float(np.nextafter(trace.device.end.max(), np.inf))
@@ -230,7 +222,7 @@ def _cropped(trace: RankTrace, start: float, end: float) -> RankTrace:
     more follows on its stream; a user's range that is not inside is dropped.
     """
     host, device = trace.host, trace.device
-    called, paired = _launch_times(trace)
+    called, paired = launch_times(trace)
     launches = np.zeros(len(host), dtype=np.bool_)
     launches[launch_rows(trace)[paired]] = True
     marks = (host.kind == HostKind.ANNOTATION) & (host.comm < 0)

@@ -58,10 +58,7 @@ class Amount(Enum):
 def show(document: Document, amount: Amount = Amount.ANSWER) -> None:
     """Print a document on a console as wide as the output."""
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    console = _Console(
-        highlight=False, markup=False, emoji=False, width=_PIPED_WIDTH if piped else None
-    )
-    print_document(console, document, amount)
+    print_document(_Console(width=_PIPED_WIDTH if piped else None), document, amount)
 
 
 class _Console(Console):
@@ -80,9 +77,6 @@ def notebook(document: Document) -> str:
         force_terminal=True,
         force_jupyter=False,  # else it shows each line itself, and the table twice
         color_system="truecolor",
-        highlight=False,
-        markup=False,
-        emoji=False,
         legacy_windows=False,
         _environ={},
     )

@@ -133,6 +133,19 @@ def test_a_start_beyond_its_launch_is_told_by_the_last_op_beside_it_that_could(
     assert found.edges()["cause", "held up"] == EXACT(1)
 
 
+@pytest.mark.parametrize("before", range(3))
+def test_an_unexplained_start_names_the_op_that_it_comes_after(tmp_path: Path, before: int) -> None:
+    tape = Tape()
+    for number in range(before + 1):
+        tape.launch(10 * number, 7, 50 + 100 * number, 99, f"op {number}")
+    tape.launch(10 * before + 10, 7, 900 + 100 * before, 10, "late")
+    (gap,) = [
+        gap for gap in replay(tape.write(tmp_path)).loaded.coverage.gaps if gap.name == "late"
+    ]
+    assert gap.behind.startswith(f"'op {before}' on ")
+    assert gap.length == EXACT(751e-6)
+
+
 def _with_ids(tmp_path: Path, source_end: float) -> Replay:
     tape = Tape()
     tape.launch(0, 7, 5, source_end - 5, "source")

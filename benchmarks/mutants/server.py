@@ -1,9 +1,10 @@
 """Tests in one process: collected once, run in a forked child for each mutant.
 
-A first child runs every test, with a probe before each statement that a mutant may change: which
-tests reach which statement is known afterwards, at little more than the price of the tests. It is
-kept in ``.mutants``, a file for each file of tests, until that or a file that it reaches changes;
-file names in it begin at the root, so that it may be carried to another machine. A child shares
+First every test runs in a child of its own, with a probe before each statement that a mutant may
+change: which tests reach which statement, and how long they take where nothing was computed before
+them, is known afterwards, at up to twice the price of the tests. It is kept in ``.mutants``, a file
+for each file of tests, until that or a file that it reaches changes; file names in it begin at the
+root, so that it may be carried to another machine. A child shares
 what its parent imported and loaded, but nothing that a test computed. A function is changed where
 it stands: whoever has imported it has the changed one. What runs when a module is imported
 (constants, default values) is run once more, changed, and what has another value then takes the
@@ -188,9 +189,7 @@ class _Loop:
         reached = []
         for kept, own in by_file.items():
             answer = json.loads(kept.read_text())
-            for module in answer["modules"]:
-                with contextlib.suppress(Exception):
-                    importlib.import_module(module)
+            _import(answer["modules"])
             for number, files, took in answer["reached"]:
                 statements = frozenset(
                     (str(ROOT / name), n) for name, ns in files.items() for n in ns
@@ -208,26 +207,38 @@ class _Loop:
         names = _put_probes(functions, hot=hot)
         if hot:
             _run_loops_as_python()
-        following = iter([item for own in missing.values() for item in own][1:])
         for kept, own in missing.items():
-            before = set(sys.modules)
             reached: list[tuple[int, dict[str, list[int]], float]] = []
+            imported: set[str] = set()
             for number, item in enumerate(own):
-                seen.clear()
-                start = time.process_time()
-                if self._passes(item, next(following, None), _OF_TEST_S):
-                    by_file: dict[str, list[int]] = defaultdict(list)
-                    for file, statement in sorted(seen):
-                        by_file[str(Path(names[file]).relative_to(ROOT))].append(statement)
-                    reached.append((number, by_file, time.process_time() - start))
+                (answer,) = _in_children([partial(self._alone, item, names, seen)], 2 * _OF_TEST_S)
+                if answer is None:
+                    continue
+                by_file, took, modules = answer
+                reached.append((number, by_file, took))
+                _import(modules)
+                imported.update(modules)
             files = {name for _, by_file, _ in reached for name in by_file}
             answer = {
                 "files": {name: _digest(ROOT / name) for name in sorted(files)},
-                "modules": sorted(set(sys.modules) - before),
+                "modules": sorted(imported),
                 "reached": reached,
             }
             kept.write_text(json.dumps(answer))
         return True
+
+    def _alone(
+        self, item: pytest.Item, names: Sequence[str], seen: set[tuple[int, int]]
+    ) -> tuple[dict[str, list[int]], float, list[str]] | None:
+        """Run a test before which nothing was computed; say what it reaches, takes and imports."""
+        seen.clear()
+        before, start = set(sys.modules), time.process_time()
+        if not self._passes(item, None, _OF_TEST_S):
+            return None
+        by_file: dict[str, list[int]] = defaultdict(list)
+        for file, statement in sorted(seen):
+            by_file[str(Path(names[file]).relative_to(ROOT))].append(statement)
+        return by_file, time.process_time() - start, sorted(set(sys.modules) - before)
 
     def _passes(self, item: pytest.Item, following: pytest.Item | None, cpu: float) -> bool:
         """Run one test in at most so much processor time (s)."""
@@ -270,6 +281,12 @@ class _Loop:
 
         (answer,) = _in_children([run], 5.0 + 4 * sum(test.took for test in near))
         return tuple(answer) if answer else (NOTICED, len(near))  # without end, or a crash
+
+
+def _import(modules: Iterable[str]) -> None:
+    for module in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
 
 
 def _area_of(file: Path) -> str:
@@ -368,7 +385,8 @@ def _first_statements(name: str) -> dict[tuple[str, int], int]:
 def _kept(path: Path, items: Sequence[pytest.Item], *, hot: bool) -> Path:
     """Name the file that keeps what the tests of a file reach: by these, and what they share."""
     digest = hashlib.sha256(repr((hot, [item.nodeid for item in items])).encode())
-    shared = [ROOT / "tests" / "conftest.py", *sorted((ROOT / "tests" / "helpers").glob("*.py"))]
+    shared = [Path(__file__), ROOT / "tests" / "conftest.py"]
+    shared += sorted((ROOT / "tests" / "helpers").glob("*.py"))
     for file in (path, *shared):
         digest.update(_digest(file).encode())
     return KEPT / f"{path.stem}-{digest.hexdigest()[:20]}.json"
@@ -402,6 +420,7 @@ def _live_functions() -> Functions:
     for thing in gc.get_objects():
         if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith(root):
             live[thing.__code__.co_filename].append(thing)
+    gc.freeze()  # or the collector of each child goes through, and copies, all that there is
     return {
         name: functions
         for name, functions in live.items()

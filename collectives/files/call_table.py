@@ -72,9 +72,8 @@ def is_table(text: str) -> bool:
     names = _first_names(text)
     return names is not None and (
         names >= _RCCL
-        or names >= _AICONFIGURATOR
-        or (any(map(_SIZE.match, names)) or "message_size" in names)
-        or any(map(_TIME.match, names))
+        or "message_size" in names
+        or any(_SIZE.match(name) or _TIME.match(name) for name in names)
     )
 
 

@@ -274,7 +274,7 @@ def _row(run: _Run, words: Sequence[str], location: str) -> _Row:
         len([name for name in names[first:] if name != "timestamp"]) if period is None else period
     )
     rest = list(words[2:])
-    dtype = rest.pop(0) if "type" in names and rest and not rest[0][:1].isdigit() else ""
+    dtype = rest.pop(0) if "type" in names and rest else ""
     redop = rest.pop(0) if "redop" in names and rest and rest[0][:1].isalpha() else ""
     root = int(rest.pop(0)) if "root" in names and rest and _is_integer(rest[0]) else None
     groups = [names[first : first + width], names[first : first + width]]
@@ -455,8 +455,10 @@ def _check_steps(run: _Run) -> None:
 def _check_row(row: _Row, kind: str, ranks: int) -> None:
     """Refuse a row with inconsistent columns: a wrong unit, or a truncated line."""
     width = _ELEMENT_BYTES.get(row.dtype)
-    each = row.size / (row.count * width) if width and row.count > 0 else 1.0
-    if not any(abs(each - times) <= _ROUNDING * times for times in (1, ranks)):
+    elements = row.count * width if width else row.size
+    if not any(
+        abs(row.size - times * elements) <= _ROUNDING * times * elements for times in (1, ranks)
+    ):
         raise TraceError(
             f"{row.location}: {row.count:.0f} elements of type {row.dtype} are not {row.size:.0f} B"
         )

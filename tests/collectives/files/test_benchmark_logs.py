@@ -113,8 +113,9 @@ def test_several_runs_of_one_file_labelled_by_the_launcher(tmp_path):
         ("reduce", {"root": 0}),
     ],
 )
-def test_a_kind_is_told_by_columns_where_no_program_is_named(tmp_path, kind, columns):
-    log = read(tmp_path, printed("", kind, TIMES, **columns))
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_a_kind_is_told_by_columns_where_no_program_is_named(tmp_path, kind, columns, ranks):
+    log = read(tmp_path, printed("", kind, TIMES, hosts=("one",) * ranks, **columns))
     assert {call.kind for call in log.calls} == {kind}
 
 
@@ -329,6 +330,11 @@ def test_tables_by_the_names_of_their_columns(tmp_path):
     assert told(read(tmp_path, without, layout))[0][:3] == ("all_gather", 8, 2)
 
 
+def test_a_last_cell_may_be_blank_and_a_separator_may_end_a_row(tmp_path):
+    text = "kind,ranks,size_bytes,time_us,note\nall_gather,8,64,9.5,\nall_gather,8,64,9.5,x,\n"
+    assert told(read(tmp_path, text)) == 2 * [("all_gather", 8, None, 64, pytest.approx(9.5))]
+
+
 def test_aiconfigurator_counts_elements_and_milliseconds(tmp_path):
     text = (
         "framework,version,device,op_name,kernel_source,nccl_dtype,num_gpus,message_size,latency\n"
@@ -440,6 +446,32 @@ def test_processes_have_the_gpus_that_they_were_given(tmp_path):
     config, rest = REDUCE.split(" minBytes", 1)
     text = f"{config.rpartition(' ')[0]} 7 minBytes{rest}"
     assert "ranks of processes with 7 GPUs each" in refused(tmp_path, text)
+
+
+def test_ranks_are_missed_unless_they_are_in_another_group(tmp_path):
+    """A communicator that is split leaves gaps in the ranks of its first group."""
+    others = re.sub(r"(Rank  [1357] Group ) 0", r"\1 1", REDUCE)
+    halved = printed("all_reduce_perf", "all_reduce", TIMES, hosts=("one",) * 4)
+    rows, own = others[: others.index(HEADS)], halved[halved.index(HEADS) :]
+    assert {call.ranks for call in read(tmp_path, rows + own).calls} == {4}
+    second = next(line for line in REDUCE.splitlines(keepends=True) if "Rank  1" in line)
+    torn = REDUCE.replace(second, "").replace("Group  0 ", "")
+    assert "rank 1 is missing before rank 2" in refused(tmp_path, torn)
+
+
+def test_a_lone_number_is_no_row_and_two_are_a_torn_one(tmp_path):
+    last = row(REDUCE, 2)
+    assert told(read(tmp_path, REDUCE.replace(last, f"17\n{last}"))) == told(read(tmp_path, REDUCE))
+    assert "truncated" in refused(tmp_path, REDUCE.replace(last, f"{last}\n17 18"))
+
+
+def test_rows_of_no_bytes_have_no_elements(tmp_path):
+    """An all-to-all of fewer bytes than ranks moves none; bytes of no elements are an error."""
+    first = row(REDUCE, 0)
+    nothing = f"0 0 float sum -1{' 4.00 0.00 0.00 0' * 2}"
+    text = REDUCE.replace(first, f"{nothing}\n{first}").partition("# Avg")[0]
+    assert len(read(tmp_path, text).calls) == len(TIMES)
+    assert "0 elements" in refused(tmp_path, REDUCE.replace("     262144 ", "          0 "))
 
 
 def test_processes_that_ran_by_themselves(tmp_path):

@@ -1,6 +1,7 @@
 """Lines of NCCL's Inspector become calls: the last rank's time, the median of equal calls."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -77,10 +78,11 @@ def test_bytes_of_one_rank_are_made_those_of_all(tmp_path):
 def test_messages_and_times_of_the_host_are_left_out_with_a_note(tmp_path):
     message = {"header": {}, "p2p_perf": {"p2p": "Send"}}
     host = line(0, 1, 900, coll_timing_source="collective_cpu")
-    (log,) = read_logs([written(tmp_path / "a", [line(0, 2, 500), message, host])])
+    lines = [line(0, 2, 500), message, message, host, host, host]
+    (log,) = read_logs([written(tmp_path / "a", lines)])
     assert len(log.calls) == 1
-    assert [note for note in log.notes if "p2p_perf" in note]
-    assert [note for note in log.notes if "collective_cpu" in note]
+    assert [note for note in log.notes if "p2p_perf" in note and re.search(r"\b2\b", note)]
+    assert [note for note in log.notes if "collective_cpu" in note and re.search(r"\b3\b", note)]
 
 
 def test_a_rank_is_one_of_the_communicator(tmp_path):

@@ -26,7 +26,11 @@ def points(cluster, ranks, **options):
 @pytest.mark.parametrize("inside", ["chain", "direct", "switch"])
 @pytest.mark.parametrize("shape", [(1, 2), (4, 2), (2, 3), (3, 4)])
 def test_every_rank_has_the_sum_of_all(inside, shape):
-    check(collnet_all_reduce(np.arange(np.prod(shape), dtype=np.int32).reshape(shape), inside))
+    """NCCL's names are CollNetChain, CollNetDirect, and NVLS with CollNet behind it."""
+    schedule = collnet_all_reduce(np.arange(np.prod(shape), dtype=np.int32).reshape(shape), inside)
+    check(schedule)
+    names = {"chain": "collnet_chain", "direct": "collnet_direct", "switch": "nvls_collnet"}
+    assert schedule.algorithm == names[inside]
 
 
 @pytest.mark.parametrize("name", ["dgx-a100", "hgx-h100", "hgx-b200"])

@@ -143,7 +143,10 @@ def test_a_reference_that_posts_segments_by_turns_agrees():
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
 def test_schedules_do_what_they_claim(kind, n):
     network, machine = hosts(n)
-    check(plan(call_of(kind, range(n), 1e6), network, machine).schedule)
+    schedule = plan(call_of(kind, range(n), 1e6), network, machine).schedule
+    check(schedule)
+    if kind in ("all_gather", "all_to_all", "broadcast"):
+        assert not any(step.reduce for step in schedule.steps)
 
 
 @pytest.mark.parametrize(("n", "segments"), [(2, 2), (64, 2), (65, 1)])
@@ -152,9 +155,12 @@ def test_a_block_goes_round_in_two_segments_unless_there_are_many_ranks(n, segme
     assert gloo._all_gather(n).chunks == segments * n
 
 
-@pytest.mark.parametrize("kind", [*BYTES, "reduce", "barrier"])
+@pytest.mark.parametrize(
+    ("kind", "algorithm"),
+    [*((kind, None) for kind in (*BYTES, "reduce", "barrier")), ("all_reduce", "halving_doubling")],
+)
 @pytest.mark.parametrize("calibrated", [False, True])
-def test_costs_on_many_networks_are_those_of_each(kind, calibrated):
+def test_costs_on_many_networks_are_those_of_each(kind, algorithm, calibrated):
     network, machine = hosts(4)
     if calibrated:
         known = Calibrated(overhead=3.0, latency={SCALE_OUT: 2.0}, bandwidth={SCALE_OUT: 0.5})
@@ -166,9 +172,10 @@ def test_costs_on_many_networks_are_those_of_each(kind, calibrated):
     ]
     positions = np.arange(4, dtype=np.int32)
     one_by_one = [
-        cost(plan_loads(plan(call, one, machine), positions, call.size, one)) for one in each
+        cost(plan_loads(plan(call, one, machine, algorithm), positions, call.size, one))
+        for one in each
     ]
-    assert times(call, stacked(each), machine) == pytest.approx(one_by_one, rel=1e-9)
+    assert times(call, stacked(each), machine, algorithm) == pytest.approx(one_by_one, rel=1e-9)
 
 
 def test_a_forced_algorithm_pays_the_handshake_too():

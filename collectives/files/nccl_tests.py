@@ -456,9 +456,7 @@ def _check_row(row: _Row, kind: str, ranks: int) -> None:
     """Refuse a row with inconsistent columns: a wrong unit, or a truncated line."""
     width = _ELEMENT_BYTES.get(row.dtype)
     elements = row.count * width if width else row.size
-    if not any(
-        abs(row.size - times * elements) <= _ROUNDING * times * elements for times in (1, ranks)
-    ):
+    if not any(abs(row.size - n * elements) <= _ROUNDING * n * elements for n in (1, ranks)):
         raise TraceError(
             f"{row.location}: {row.count:.0f} elements of type {row.dtype} are not {row.size:.0f} B"
         )

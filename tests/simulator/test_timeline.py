@@ -14,7 +14,7 @@ from helpers.measured_steps import as_measured
 from helpers.tries import tries
 from simulator.analysis import metrics as of
 from simulator.builder import WorkloadBuilder
-from simulator.timeline import Measured, Timeline, measured
+from simulator.timeline import Measured, Timeline, comparable, measured
 from simulator.workload import What
 from topologies import load_cluster
 from traces.kineto.write import write_kineto
@@ -92,6 +92,17 @@ def test_a_call_that_a_member_leaves_before_the_last_arrives_takes_no_time():
         [(What.COLLECTIVE, 0, "c", 1.0, 2.0, 0), (What.COLLECTIVE, 1, "c", 4.0, 6.0, 0)], calls=[0]
     )
     assert run.call_start.tolist() == run.call_end.tolist() == [4.0]
+
+
+def test_a_call_is_compared_if_every_member_was_recorded():
+    rows = [(What.COLLECTIVE, n % 2, "c", n // 2, n // 2 + 0.5, n // 2) for n in range(6)]
+    workload = as_measured(rows, calls=[0, 1, 2]).workload
+    workload = replace(workload, calls=replace(workload.calls, transfer=np.ones(3)))
+    assert comparable(workload).all()
+    for op, call in enumerate(workload.call.tolist()):
+        start = np.where(np.arange(6) == op, np.nan, workload.measured_start)
+        seen = comparable(replace(workload, measured_start=start))
+        assert seen.tolist() == [each != call for each in range(3)]
 
 
 def test_what_was_not_measured_has_no_measured_run():

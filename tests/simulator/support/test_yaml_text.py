@@ -181,3 +181,11 @@ def test_all_that_ships_is_read():
     for name, (text, read) in READERS.items():
         if name in ("cluster", "model", "card"):
             assert read(text, None)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_number_is_of_63_bits(sign):
+    largest = sign * (2**63 - 1)
+    assert parse_yaml(str(largest), "x.yaml") == largest
+    with pytest.raises(TraceError, match="more than 64 bits"):
+        parse_yaml(str(largest + sign), "x.yaml")

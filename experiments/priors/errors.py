@@ -38,7 +38,7 @@ def student_95(degrees: int) -> float:
 
     Student's t at 0.975: the errors of few programs, or seeds, say less about the next one than
     those of many. One and two degrees of freedom have a closed form; from three on the expansion in
-    the normal quantile (Abramowitz and Stegun 26.7.5) is at most 0.7 % short.
+    the normal quantile (Abramowitz and Stegun 26.7.5) is at most 0.74 % short.
 
     Parameters
     ----------

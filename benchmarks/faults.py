@@ -250,7 +250,7 @@ def _started(words: tuple[str, ...], folder: Path, fault: Fault) -> _Process:
             os.close(out[0])
             process.out = -1
         return process
-    status = 70
+    status, begun = 70, False
     try:
         _open_streams(fault, out, err)
         os.environ |= {
@@ -264,7 +264,12 @@ def _started(words: tuple[str, ...], folder: Path, fault: Fault) -> _Process:
         tempfile.tempdir = None  # it is looked for again
         os.chdir(folder)
         fault.inside()
+        begun = True
         status = run_here(words)
+    except KeyboardInterrupt:
+        if not begun:  # on a busy machine the signal may be faster than this
+            os.write(2, b"interrupted: nothing had begun\n")
+            status = 130
     finally:
         os._exit(status & 0xFF)
 

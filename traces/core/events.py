@@ -377,8 +377,9 @@ def _wrong_steps(steps: Sequence[ProfilerStep]) -> str:
     return ""
 
 
-_MANY, _BEFORE = 8, 1e-3
-"""Least kernels or calls that show a wrong file; time (s) before a launch at which none begin."""
+_MANY, _BEFORE = 8, 0.1
+"""Least kernels or calls that show a wrong file; time (s) before a launch at which none begin, as
+clocks of device and host may be milliseconds apart."""
 
 
 def _wrong_kernels(trace: RankTrace) -> str:
@@ -396,8 +397,8 @@ def _wrong_kernels(trace: RankTrace) -> str:
         return f"kernels of {trace.streams[at]} last {busy[at]:.3g} s in all, {seen}"
     early = np.count_nonzero(launch_times(trace)[0] - device.start > _BEFORE)
     if early >= _MANY:
-        return f"{early:,} kernels begin more than 1 ms before they are launched"
-    calls = host.correlation[(host.kind == HostKind.RUNTIME) & (host.correlation >= 0)]
+        return f"{early:,} kernels begin more than 100 ms before they are launched"
+    calls = host.correlation[(host.kind == HostKind.RUNTIME) & (host.correlation > 0)]
     if _MANY <= len(calls) >= 2 * len(ids := np.unique(calls)):
         return f"{len(calls):,} calls of the runtime have {len(ids):,} correlation ids"
     return ""

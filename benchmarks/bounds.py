@@ -76,7 +76,7 @@ def measure(name: str, trace: Path, cluster: Path | str) -> Row:
         scenario.run()
     asked = DesignPoints(replace(base, slow_down=0.0)).ask(changes)
     for costed in asked.costed:
-        asked.design.graph(costed.steps[0], PARTS)
+        asked.design.graph(costed.steps[0], costed.of_step(), PARTS)
     step = report.base.timeline.makespan
     costs = []
     for _ in range(3):

@@ -36,8 +36,8 @@ def by_model(scenario: Scenario) -> Scenario:
     workload = scenario.workload
     drained = np.where(workload.what >= What.COLLECTIVE, 0.0, workload.duration)
     scenario = replace(scenario, workload=workload.lasting(drained))
-    if _complete(workload).all():
-        return scenario
+    if np.isnan(workload.calls.transfer).all() or _complete(workload).all():
+        return scenario  # nothing says that a missing member was late
     return _fixed_point(scenario, _with_lateness, _idle(scenario))
 
 

@@ -32,7 +32,8 @@ from simulator.analytic.longest_path import Points, makespans
 from simulator.calls import Call
 from simulator.costing.likeness import Likeness
 from simulator.costing.stacked_networks import Networks, classes
-from simulator.support.arrays import Floats
+from simulator.folding.fold import only_ops
+from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import DeadlockError, Interrupted, WhatIfError
 from simulator.workload import What, Workload
 from topologies import Cluster, resource_values
@@ -113,6 +114,14 @@ def _distinct_of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indic
                 calls.append(call)
         rows.append(row_of_first[row])
     return calls, tuple(rows)
+
+
+def _cost_like(points: Points, like: Longs) -> bool:
+    """Whether at some points each call costs what the one like it does, to the last bit."""
+    row, factor = points.row, points.factor[:, None]
+    (differ,) = np.nonzero((row != row[like]) | (points.factor != points.factor[like]))
+    cost = (points.cost[row[calls]] * factor[calls] for calls in (differ, like[differ]))
+    return np.array_equal(next(cost), next(cost))
 
 
 def _is_number(name: str) -> bool:
@@ -228,6 +237,7 @@ class DesignPoints:
     _shapes: dict[tuple[Part, ...], "_Shape"] = field(default_factory=dict)
     _full_steps: list[Scenario] = field(default_factory=list)
     _graphs: dict[int, list[Contracted]] = field(default_factory=dict)
+    _folded: list[tuple[Workload, Longs | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.base.slow_down:
@@ -314,22 +324,40 @@ class DesignPoints:
                 possible[name] = change
         return Asked(self, tuple(possible), tuple(self.costed([Change(), *possible.values()])))
 
-    def graph(self, workload: Workload, parts: Iterable[What]) -> Contracted:
-        """Contract a step; a graph that distinguishes more parts serves for fewer."""
-        graphs = self._graphs.setdefault(id(workload), [])
+    def graph(self, workload: Workload, points: Points, parts: Iterable[What]) -> Contracted:
+        """Contract a step, a few ranks for all if these points allow it; more parts serve fewer."""
+        if workload is self.base.workload and not self._folded:
+            self._folded.append(self._representatives())
+        part, like = self._folded[0] if workload is self.base.workload else (workload, None)
+        if like is not None and not _cost_like(points, like):
+            part, like = workload, None
+        graphs = self._graphs.setdefault(id(part), [])
         wanted = set(scaled_parts(workload, parts))
         for graph in graphs:
             if wanted <= set(graph.parts):
                 return graph
-        graphs.append(self._contracted(workload, tuple(wanted)))
+        graphs.append(replace(self._contracted(part, tuple(wanted)), like=like))
         return graphs[-1]
+
+    def _representatives(self) -> tuple[Workload, Longs | None]:
+        """Return the step with the ops of a few ranks, and for each call one that they make."""
+        step, base = self.base.workload, self.base
+        if base.fold is False or step.repeats is not None or base.not_worth():
+            return step, None
+        folded = base.site.findings.folds.fold(step, base.costs(), base.seen)
+        same = folded.kept[folded.op]
+        if any((column[same] != column).any() for column in (step.part, step.over_bus)):
+            return step, None
+        like = np.arange(len(step.calls) + 1)
+        like[step.call] = step.call[same]  # the last is for ops without a call
+        return only_ops(step, np.bincount(folded.kept, minlength=len(step)) > 0), like[:-1]
 
     def _passed(self, costed: Iterable[Costed], count: int) -> Floats:
         step = np.empty(count)
         for group in costed:
             points = group.of_step()
             scale = {part: by for part, by in points.scale.items() if (by != 1).any()}
-            graph = self.graph(group.steps[0], scale)
+            graph = self.graph(group.steps[0], points, scale)
             step[group.points] = makespans(graph, replace(points, scale=scale))
         return step
 

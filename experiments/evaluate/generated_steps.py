@@ -38,15 +38,11 @@ class GeneratedStep:
     folded: str = ""
 
 
-def all_ranks(plan: GenerationPlan) -> GeneratedStep:
-    """Write out all ranks of a plan."""
-    return _all_ranks(plan, stage_programs(plan))
-
-
-def _all_ranks(
-    plan: GenerationPlan, programs: Sequence[RankProgram], folded: str = ""
+def all_ranks(
+    plan: GenerationPlan, programs: Sequence[RankProgram] = (), folded: str = ""
 ) -> GeneratedStep:
-    """Write out all ranks of a plan that run these programs."""
+    """Write out all ranks of a plan, which run the programs of its stages."""
+    programs = programs or stage_programs(plan)
     counted = volumes(programs, plan)
     return GeneratedStep(plan, written(programs, plan), counted, programs[0].clock.shares(), folded)
 
@@ -177,20 +173,18 @@ def representatives(
         raise WhatIfError(
             f"engine {settings.engine!r} cannot simulate fewer replicas for all; use {choices}"
         )
-    all_ranks, p = replace(plan, replicas=None), plan.parallelism
-    programs = stage_programs(all_ranks)
-    computed = volumes(programs, all_ranks)
+    plan, p = replace(plan, replicas=None), plan.parallelism
+    programs = stage_programs(plan)
+    computed = volumes(programs, plan)
     replicas = fewest_replicas(
         p,
         place(cluster, p.ranks, settings.nodes).ranks_per_node,
         unlike=1 if plan.imbalance is None else p.ep,
     )
-    reason = "it is no larger"
+    reason = "it is no larger" if replicas else "its replicas do not fill whole nodes"
     if plan.others or cluster.node_kinds:
         reason = "its nodes differ"
     else:
-        if replicas is None:
-            reason = "its replicas do not fill whole nodes"
         forced = tuple(parse_rule(rule) for rule in settings.algorithms)
         # The fewest first: whether they do is cheap to tell.
         of_replica = p.cp * p.tp > 1 and plan.imbalance is None
@@ -198,7 +192,7 @@ def representatives(
             kept = replicas or p.dp
             if kept == p.dp and not one_each:
                 break
-            part = replace(all_ranks, replicas=None if kept == p.dp else kept)
+            part = replace(plan, replicas=None if kept == p.dp else kept)
             workload = expand(programs, part, one_each=one_each)
             scenario = Scenario(workload, cluster, settings.engine, settings.nodes, forced)
             stand_ins = copies(workload, p, kept, one_each=one_each)
@@ -206,8 +200,7 @@ def representatives(
             if not reason:
                 ranks = f"{len(workload.ranks)} of {p.ranks} ranks stand for all"
                 return GeneratedStep(part, workload, computed, programs[0].clock.shares(), ranks)
-    text = f"nothing is folded: {reason}"
-    return _all_ranks(all_ranks, programs, text)
+    return all_ranks(plan, programs, f"nothing is folded: {reason}")
 
 
 def simulated(plan: GenerationPlan, cluster: Cluster, settings: Settings | None = None) -> Timeline:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.scenario.scenario import PAYS, Scenario
+from experiments.scenario.scenario import Scenario
 from experiments.settings import Watch
 from simulator.analysis.steady import Steady, SteadyStep, Window, is_steady, steady
 from simulator.edits.jobs import FoldedJobs, fold_jobs
 from simulator.engine.repeating import JobSteps, RepeatedJob, repeat_together
 from simulator.engine.simulate import Progress
+from simulator.folding.fold import PAYS
 from simulator.support.arrays import Floats
 from simulator.support.errors import WhatIfError
 from simulator.support.quantities import format_quantity

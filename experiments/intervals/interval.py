@@ -304,6 +304,6 @@ def bounds(
             scale = {part: by[places] for part, by in idle.scale.items()}
             calls = len(workload.calls)
             points = Points(np.stack(times, axis=1), np.arange(calls), np.ones(calls), scale)
-            graph = costed_changes.design.graph(workload, PARTS)
+            graph = costed_changes.design.graph(workload, points, PARTS)
             least.update(zip(names, least_steps(graph, points, links).tolist(), strict=True))
     return {name: utility_pct(step, least[name]) for name in costed_changes.names}

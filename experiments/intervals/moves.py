@@ -193,8 +193,8 @@ def _steps(
         factor = points.factor
         if applies:
             factor = factor * _factors_of_timed(group.steps[0], design.base, kept_times)
-        graph = design.graph(group.steps[0], PARTS)
-        steps[group.points] = makespans(graph, replace(points, factor=factor, scale=scale))
+        points = replace(points, factor=factor, scale=scale)
+        steps[group.points] = makespans(design.graph(group.steps[0], points, PARTS), points)
     return steps
 
 

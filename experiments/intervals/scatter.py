@@ -156,7 +156,6 @@ def scatter_half_widths(trace_spread: Spread, on_sites: Sequence[Asked]) -> dict
 def _times(design: DesignPoints, together: Costed, number: int, noise: Floats) -> Iterator[Floats]:
     """Yield for each point the times of a step under each draw of its calls (s)."""
     workload = together.steps[number]
-    graph = design.graph(workload, PARTS)
     cost = np.append(together.cost, np.zeros((1, len(together.points))), axis=0)[
         together.rows[number]
     ]
@@ -168,7 +167,7 @@ def _times(design: DesignPoints, together: Costed, number: int, noise: Floats) -
             factor=workload.calls.factor,
             scale={part: np.full(1 + DRAWS, by) for part, by in scale.items() if by != 1},
         )
-        yield makespans(graph, points)
+        yield makespans(design.graph(workload, points, PARTS), points)
 
 
 def _scenarios(base: Baseline) -> list[tuple[Scenario, Scenario]]:

@@ -20,7 +20,7 @@ from simulator.edits.slowdown import settled
 from simulator.engine.alone import meeting
 from simulator.engine.next_step import begins, joints, shifted, without_backlog
 from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
-from simulator.folding.fold import Folds
+from simulator.folding.fold import MANY_OPS, PAYS, Folds, most_alike
 from simulator.support.arrays import Longs
 from simulator.support.errors import DeadlockError
 from simulator.timeline import Timeline
@@ -342,7 +342,7 @@ class Scenario:
     def _folded(self, progress: Progress | None) -> Timeline:
         """Simulate representative ranks; of a deadlock, name the waiting ranks among all."""
         plain = replace(self, fold=False)
-        if reason := self._not_worth():
+        if reason := self.not_worth():
             return replace(plain.run(progress), folded=f"nothing is folded: {reason}")
         folded = self.site.findings.folds.fold(self.workload, self.costs(), self.seen)
         try:
@@ -352,7 +352,7 @@ class Scenario:
             raise
         return folded.unfold(timeline)
 
-    def _not_worth(self) -> str:
+    def not_worth(self) -> str:
         """Return why folding is not tried; "" if it is."""
         if self.engine not in FOLDING:
             return f"engine {self.engine!r} simulates every transfer"
@@ -360,9 +360,8 @@ class Scenario:
             return ""
         if self.engine == "analytic":
             return f"engine {self.engine!r} is sooner without"
-        from simulator.folding.fold import most_alike
-
-        pays = most_alike(self.workload, self.site.parts) >= PAYS
+        parts = self.site.parts if len(self.workload) < MANY_OPS else np.arange(self.ranks)
+        pays = most_alike(self.workload, parts) >= PAYS
         return "" if pays else "too few ranks do the same for it to pay"
 
     def seen(self, label: str) -> str:
@@ -372,10 +371,6 @@ class Scenario:
     def calls_that_meet(self, timeline: Timeline) -> int:
         """Count the calls that meet others on a link in its ``analytic`` timeline."""
         return int(meeting(timeline, self.costs()).sum())
-
-
-PAYS = 4
-"""Nodes per distinct one from which on folding is tried; with fewer, comparing takes as long."""
 
 
 AGREES = 1e-9

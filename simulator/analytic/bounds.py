@@ -291,7 +291,7 @@ def least_steps(graph: Contracted, points: Points, links: Sequence[LinkWork | No
     point[graph.call[is_call]] = is_call
     for scenario, work in enumerate(links):
         if work is not None:
-            at = point[work.call]
+            at = point[work.call if graph.like is None else graph.like[work.call]]
             by_links = least_of_links(work, head[at, scenario], tail[at, scenario])
             least[scenario] = max(least[scenario], by_links)
     return least

@@ -231,8 +231,8 @@ class Contracted:
 
     Point ``v`` waits for ``source[offset[v]:offset[v + 1]]``, equal ones in a row, with the same
     rows of ``weight``, shape ``(edges, 1 + len(parts))``: the first column is never scaled, the
-    others belong to ``parts``. ``call`` is the call that starts at a point, -1 for none. ``ops``
-    and ``edges`` count those of the workload it was contracted from.
+    others belong to ``parts``. ``call`` is the call that starts at a point, -1 for none; ``like``
+    one with the times of each call, None: itself. ``ops`` and ``edges`` count those contracted.
     """
 
     parts: tuple[What, ...]
@@ -243,6 +243,7 @@ class Contracted:
     ops: int
     edges: int
     repeats: bool = False
+    like: Longs | None = None
 
     def __len__(self) -> int:
         return len(self.call)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Costs
 from simulator.engine.alone import closed_form
-from simulator.engine.simulation import Progress, Simulation, explain_deadlock
+from simulator.engine.simulation import Progress, Simulation
 from simulator.support.arrays import equal_in
-from simulator.support.errors import DeadlockError, TopologyError
+from simulator.support.errors import TopologyError
 from simulator.timeline import Timeline
 from simulator.workload import Workload
 
@@ -62,17 +62,6 @@ class Replays:
         self, workload: Workload, costs: Costs, progress: Progress | None = None
     ) -> Timeline:
         """Simulate a point as engine ``flow`` does."""
-        return self._simulate(workload, costs, progress).timeline("flow")
-
-    def makespan(self, workload: Workload, costs: Costs) -> float:
-        """Simulate a point, and return only its duration (s)."""
-        simulation = self._simulate(workload, costs, None)
-        ends = simulation.local.ops.end
-        if np.isnan(ends).any():
-            raise DeadlockError(explain_deadlock(workload, simulation.local))
-        return float(ends.max(initial=0.0))
-
-    def _simulate(self, workload: Workload, costs: Costs, progress: Progress | None) -> Simulation:
         if workload.job_ranks > costs.topology.ranks:
             raise TopologyError(
                 f"the job has {workload.job_ranks} ranks, {costs.topology.name} has "
@@ -91,7 +80,7 @@ class Replays:
             self._kept[:] = [*self._kept[1 - _MOST_CACHED :], replay]
         if replay is not None:
             replay.loop.answer(simulation)
-        return simulation
+        return simulation.timeline("flow")
 
 
 def _same_calls(first: Workload, second: Workload) -> bool:

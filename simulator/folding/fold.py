@@ -43,6 +43,8 @@ from simulator.support.arrays import Floats, Longs, Mask, equal, equal_in
 from simulator.timeline import Timeline
 from simulator.workload import Edges, What, Workload
 
+PAYS, MANY_OPS = 4, 100_000
+"""Nodes per distinct one from which on folding is tried, or ranks in a step of so many ops."""
 _NONE_ALIKE = "no two parts of the network are equal"
 _NO_NODES_ALIKE = "no two nodes do the same"
 
@@ -120,22 +122,24 @@ def fold(
     what the planner of the costs reads of it: only groups with equal results may be equivalent.
     The calls whose costs are asked for are appended to ``asked``.
     """
-    topology = costs.topology
-    if not most_alike(workload, np.arange(workload.job_ranks)) > 1:
-        return _unfolded(workload, len(topology), _NO_NODES_ALIKE)
-    rows = OpsByRank.sort(workload)
-    symmetry = costs.alike.symmetry
-    if symmetry is None:
-        return _unfolded(workload, len(topology), _NONE_ALIKE)
-    try:
-        job = job_of(workload, rows, seen)
-        colours = refine(job, symmetry, lambda group: loads_of(workload, costs, group, asked=asked))
-    except CannotFoldError as error:
-        return _unfolded(workload, len(topology), str(error))
-    components = kept_components(colours)
-    if components.all():
-        return _unfolded(workload, len(topology), _NO_NODES_ALIKE)
-    return _folded(workload, rows, symmetry, (colours, components))
+    links, ranks = len(costs.topology), np.arange(workload.job_ranks)
+    if not (ranks_alike := most_alike(workload, ranks)) > 1:
+        return _unfolded(workload, links, _NO_NODES_ALIKE)
+    rows, nodes, reason = OpsByRank.sort(workload), costs.alike.symmetry, _NONE_ALIKE
+    nodes_alike = 1.0 if nodes is None else most_alike(workload, nodes.component[ranks])
+    by_rank = costs.alike.symmetry_of_ranks if ranks_alike >= PAYS * nodes_alike else None
+    for symmetry in filter(None, (by_rank, nodes)):
+        try:
+            job = job_of(workload, rows, seen)
+            colours = refine(job, symmetry, lambda at: loads_of(workload, costs, at, asked=asked))
+        except CannotFoldError as error:
+            reason = str(error)
+            continue
+        components = kept_components(colours)
+        if not components.all():
+            return _folded(workload, rows, symmetry, (colours, components))
+        reason = _NO_NODES_ALIKE
+    return _unfolded(workload, links, reason)
 
 
 def most_alike(workload: Workload, part: NDArray[np.integer]) -> float:

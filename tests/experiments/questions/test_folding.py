@@ -13,11 +13,16 @@ from benchmarks.chakra import without_our_attributes
 from collectives.libraries.planners import parse_rule
 from experiments.baseline import Settings, baseline
 from experiments.cli.main import app
+from experiments.costing.collective_costs import by_model
+from experiments.evaluate.design_points import DesignPoints
 from experiments.points.utility import utility
+from experiments.scenario.change import Change
 from experiments.scenario.scenario import Scenario
 from helpers.replicated import replicated, with_straggler
 from helpers.strategies import workloads
-from helpers.synthetic_jobs import generated
+from helpers.synthetic_jobs import generated, planned
+from simulator.analytic.contraction import contract
+from simulator.analytic.longest_path import makespans
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.folding.fold import most_alike
@@ -28,6 +33,7 @@ from traces.chakra.write import write_chakra
 from traces.generate.kernel_times import KernelRates
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
+from traces.generate.plan import plan_text
 from traces.generate.run import Training
 
 EIGHT = load_cluster("dgx-a100")
@@ -92,9 +98,9 @@ def test_any_workload_keeps_its_times(workload, engine):
 
 def test_a_rule_for_one_group_keeps_its_ranks():
     scenario = Scenario(sixteen_alike(), CLUSTER, forced=(parse_rule("all_reduce@3=tree"),))
-    assert assert_same(scenario).startswith("8 of 16 ranks are simulated, on 2 of 4 parts")
+    assert assert_same(scenario).startswith("5 of 16 ranks are simulated, on 5 of 16 parts")
     for_all = replace(scenario, forced=(parse_rule("all_reduce=tree"),))
-    assert assert_same(for_all).startswith("4 of 16 ranks are simulated, on 1 of 4 parts")
+    assert assert_same(for_all).startswith("4 of 16 ranks are simulated, on 4 of 16 parts")
 
 
 def test_calls_of_unknown_size_are_alike_if_they_took_as_long():
@@ -102,8 +108,8 @@ def test_calls_of_unknown_size_are_alike_if_they_took_as_long():
         sixteen_alike(transfers=[1e-3] * 4),
         sixteen_alike(transfers=[1e-3] * 3 + [2e-3]),
     )
-    assert assert_same(Scenario(alike, CLUSTER)).startswith("4 of 16 ranks are simulated")
-    assert assert_same(Scenario(slower, CLUSTER)).startswith("8 of 16 ranks are simulated")
+    assert assert_same(Scenario(alike, CLUSTER)).startswith("1 of 16 ranks are simulated")
+    assert assert_same(Scenario(slower, CLUSTER)).startswith("2 of 16 ranks are simulated")
 
 
 def sixteen_alike(late=0.0, transfers=None):
@@ -128,7 +134,7 @@ def test_by_itself_it_folds_where_four_nodes_or_more_look_alike():
     nodes = np.arange(16) // 4
     assert (most_alike(alike, nodes), most_alike(late, nodes)) == (4.0, 2.0)
     scenario = Scenario(alike, CLUSTER, fold=None)
-    assert scenario.run().folded.startswith("4 of 16 ranks")
+    assert scenario.run().folded.startswith("1 of 16 ranks")
     two_of_a_kind = replace(scenario, workload=late)
     assert two_of_a_kind.run().folded == (
         "nothing is folded: too few ranks do the same for it to pay"
@@ -138,8 +144,8 @@ def test_by_itself_it_folds_where_four_nodes_or_more_look_alike():
         "nothing is folded: engine 'analytic' is sooner without"
     )
     for one in (scenario, without_a_clock):
-        assert replace(one, fold=True).run().folded.startswith("4 of 16 ranks")
-    assert replace(two_of_a_kind, fold=True).run().folded.startswith("8 of 16 ranks")
+        assert replace(one, fold=True).run().folded.startswith("1 of 16 ranks")
+    assert replace(two_of_a_kind, fold=True).run().folded.startswith("5 of 16 ranks")
 
 
 def test_the_engine_of_single_transfers_says_that_it_cannot():
@@ -184,7 +190,7 @@ def chakra(tmp_path_factory):
 
 def test_chakra_files_are_folded_by_themselves(chakra):
     base = baseline(chakra, EIGHT)
-    assert base.timeline.folded.startswith("8 of 32 ranks are simulated, on 1 of 4 parts")
+    assert base.timeline.folded.startswith("1 of 32 ranks are simulated, on 1 of 32 parts")
     assert base.answer()["folded"] == base.timeline.folded
     assert_same(base.scenario)
 
@@ -208,7 +214,7 @@ def test_questions_are_answered_alike(chakra, options):
 
 @pytest.mark.parametrize(
     ("option", "said"),
-    [((), "8 of 32 ranks"), (("--fold",), "8 of 32 ranks"), (("--no-fold",), "")],
+    [((), "1 of 32 ranks"), (("--fold",), "1 of 32 ranks"), (("--no-fold",), "")],
 )
 def test_the_command_says_what_was_folded(chakra, option, said):
     command = ["replay", str(chakra), "--cluster", "dgx-a100", *option]
@@ -225,3 +231,65 @@ def test_a_table_says_why_nothing_was_folded_if_that_was_asked_for():
     for option, said in ((), False), (("--fold",), True):
         table = CliRunner().invoke(app, [*command, *option, "--verbose"])
         assert ("nothing is folded: no two nodes do the same" in table.output) == said
+
+
+STEPS = {
+    "nodes": ("qwen3-4b", {"tp": 8, "dp": 2, "pp": 2}, None, EIGHT),
+    "a replica": ("qwen3-4b", {"tp": 8, "dp": 2, "pp": 4}, 1, EIGHT),
+    "replicas in a node": ("qwen3-4b", {"tp": 4, "dp": 4, "pp": 2, "zero": 1}, 2, EIGHT),
+    "contexts": ("qwen3-4b", {"tp": 4, "cp": 2, "dp": 2}, None, EIGHT),
+    "experts": (
+        "mixtral-8x7b",
+        {"tp": 2, "dp": 8, "ep": 4, "sequence_parallel": True},
+        None,
+        load_cluster("hgx-h100"),
+    ),
+    "a NIC for two": ("qwen3-4b", {"tp": 8, "dp": 2}, None, load_cluster("polaris")),
+    "a domain of many": ("qwen3-4b", {"tp": 8, "dp": 2}, None, load_cluster("gb200-nvl72")),
+    "a torus": ("qwen3-4b", {"tp": 4, "dp": 2}, None, "torus:4x2, 50 GB/s, 1 us"),
+}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"engine": "analytic"}, {"what_ifs": ("rank 1 compute x0.5",)}]
+)
+@pytest.mark.parametrize("step", STEPS)
+def test_utilities_of_a_plan_are_those_of_all_its_ranks_to_the_last_bit(tmp_path, step, options):
+    model, degrees, replicas, cluster = STEPS[step]
+    p = Parallelism(**degrees)
+    run = Training(micro_batch=1, global_batch=4 * p.dp, sequence=512)
+    path = tmp_path / "plan.yaml"
+    path.write_text(plan_text(planned(load_model(model), p, run, replicas=replicas)))
+    whole, folded = (
+        utility(path, cluster, fold=fold, **options).answer() for fold in (False, True)
+    )
+    as_told = {"command", "settings", "folded"}
+    assert whole.keys() == folded.keys() > as_told
+    for part in whole.keys() - as_told:
+        assert json.dumps(folded[part]) == json.dumps(whole[part]), part
+
+
+def test_points_are_passed_over_a_few_ranks_unless_their_calls_cost_something_else():
+    scenario = Scenario(sixteen_alike(), CLUSTER, fold=True)
+    workload, design = scenario.workload, DesignPoints(scenario)
+    (costed,) = design.costed([Change()])
+    points = costed.of_step()
+    few = design.graph(workload, points, ())
+    assert (few.ops, few.like.tolist()) == (2, [0, 0, 0, 0])
+    late = replace(points, factor=np.array([1.0, 1.0, 1.0, 1.5]))
+    every = design.graph(workload, late, ())
+    assert (every.ops, every.like) == (len(workload), None)
+    assert makespans(few, points) == makespans(contract(workload, ()), points)
+    assert makespans(every, late) > makespans(every, points)
+
+
+def test_a_plan_without_measured_calls_is_simulated_once_before_its_answer(monkeypatch):
+    workload = generated(
+        load_model("qwen3-4b"),
+        Parallelism(tp=4, dp=2),
+        Training(micro_batch=1, global_batch=2, sequence=512),
+        replicas=1,
+    )
+    monkeypatch.setattr(Scenario, "run", lambda *_: pytest.fail("was simulated"))
+    costed = by_model(Scenario(workload, EIGHT))
+    assert not costed.workload.calls.late.any()

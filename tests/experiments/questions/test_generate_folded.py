@@ -49,7 +49,7 @@ def test_a_step_takes_as_long_folded_generated_in_part_or_whole(engine):
     assert timeline.makespan == pytest.approx(expected, rel=1e-9)
     assert len(timeline.end) == len(whole.workload)
     assert said == "4 of 64 ranks stand for all"
-    assert timeline.folded.startswith("16 of 64 ranks are simulated, on 2 of 8 parts")
+    assert timeline.folded.startswith("2 of 64 ranks are simulated, on 2 of 64 parts")
 
 
 def test_a_what_if_on_representatives_is_that_of_the_whole_job():

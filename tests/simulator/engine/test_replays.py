@@ -81,7 +81,7 @@ def holds(family, number):
     for workload, network, planner in points(found, random):
         expected = simulate(workload, network, planner)
         same(replays.timeline(workload, Costs(network, planner)), expected)
-        makespan = replays.makespan(workload, Costs(network, planner))
+        makespan = replays.timeline(workload, Costs(network, planner)).makespan
         assert makespan == pytest.approx(expected.makespan, rel=NEAR)
 
 
@@ -143,7 +143,7 @@ def test_a_link_that_leaves_its_like_is_a_graph_of_its_own():
     steps = []
     for one in (network, replace(network, bandwidth=slow), network):
         same(replays.timeline(step, Costs(one, plan)), simulate(step, one, plan))
-        steps.append(replays.makespan(step, Costs(one, plan)))
+        steps.append(replays.timeline(step, Costs(one, plan)).makespan)
     assert steps[1] > 4 * steps[0] == pytest.approx(4 * steps[2])
     assert len(replays._kept) == 2
 

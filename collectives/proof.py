@@ -91,8 +91,8 @@ def check(schedule: Schedule, owner: Ints | None = None, receiver: Ints | None =
     ------
     ScheduleError
         Naming step, rank and chunk: a rank sends a chunk that it does not have, adds a contribution
-        twice, loses one to a copy, receives two different copies in one step, or does not meet
-        the postcondition.
+        twice or to a buffer that holds nothing, loses one to a copy, receives two different copies
+        in one step, or does not meet the postcondition.
 
     Examples
     --------
@@ -205,6 +205,12 @@ class _State:
             # Contributions are counted, not joined, so that one added twice is detected.
             total = before.astype(np.int32)
             np.add.at(total, of_cell, sent)
+            alone = (np.bincount(of_cell) == 1) & ~before.any(axis=1)
+            self._refuse(
+                alone[:, None] & (total > 0),
+                f"{where}: rank {{}} adds {{}} to a buffer that holds nothing: copy it",
+                cells,
+            )
             if not self._repeatable:
                 self._refuse(total > 1, f"{where}: rank {{}} adds {{}} a second time", cells)
             self._held[ranks, chunks] = total > 0

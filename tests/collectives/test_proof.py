@@ -88,6 +88,21 @@ def test_sending_what_one_does_not_have_is_refused():
     )
 
 
+@pytest.mark.parametrize("kind", ["all_gather", "broadcast", "gather", "scatter", "send_receive"])
+def test_adding_to_a_buffer_that_holds_nothing_is_refused(kind):
+    """Whatever stands there would be added, too: kinds that do not reduce only copy."""
+    right = {
+        "all_gather": schedule(kind, 2, step((0, 1, 0), (1, 0, 1)), parts=2),
+        "broadcast": schedule(kind, 2, step((0, 1, 0))),
+        "gather": schedule(kind, 2, step((1, 0, 1)), parts=2),
+        "scatter": schedule(kind, 2, step((0, 1, 1)), parts=2),
+        "send_receive": schedule(kind, 2, step((0, 1, 0))),
+    }[kind]
+    check(right)
+    adds = replace(right, steps=tuple(replace(each, reduce=True) for each in right.steps))
+    refused(adds, "adds the contribution of rank", "to a buffer that holds nothing: copy it")
+
+
 def test_what_arrives_in_a_step_cannot_be_passed_on_in_it():
     refused(
         schedule("broadcast", 3, step((0, 1, 0), (1, 2, 0))),

@@ -20,6 +20,7 @@ from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable
 from topologies.readers.drawn import (
     MOST_LINKS,
+    NVLINKS,
     PAIRED,
     Chip,
     Drawing,
@@ -30,10 +31,7 @@ from topologies.readers.drawn import (
 
 _SM = {6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
 """Generation by the first digits of CUDA's compute capability; sm 89 is Ada."""
-_NVLINK = {6: ("nvlink1", 20.0), 7: ("nvlink2", 25.0), 8: ("nvlink3", 25.0)} | {
-    9: ("nvlink4", 25.0),
-    10: ("nvlink5", 50.0),
-}
+_NVLINK = {6: "nvlink1", 7: "nvlink2", 8: "nvlink3", 9: "nvlink4", 10: "nvlink5"}
 _NVLINK_SOURCE = "github stas00/ml-engineering network/README.md (one direction)"
 _SM86 = ("nvlink3", 14.0625, "NVIDIA RTX A6000 data sheet (112.5 GB/s both ways over 4 links)")
 _GCN = {"908": "cdna1", "90a": "cdna2", "910": "cdna2", "940": "cdna3", "941": "cdna3"} | {
@@ -130,7 +128,7 @@ def _drawing(file: Path, root: Element) -> Drawing:
     }
     order = sorted(at, key=lambda bus: at[bus])
     names = {bus: f"gpu{slot}" for slot, bus in enumerate(order)}
-    links = _links(reading.gpus, names)
+    links = _links(reading.gpus, names, chip)
     nics, speed = _nics(reading)
     first = next(iter(processors.values()))
     cpu, processor = _cpu(first)
@@ -253,24 +251,28 @@ def _chip(gpus: list[Element]) -> Chip:
     if sm == "86":
         link, speed, source = _SM86
     else:
-        link, speed = _NVLINK.get(int(sm) // 10, ("", 0.0))
+        link = _NVLINK.get(int(sm) // 10, "")
+        _, speed = NVLINKS.get(link, (0, 0.0))
         source = _NVLINK_SOURCE
     generation = "ada" if sm == "89" else _SM[int(sm) // 10]
     return Chip(f"sm {sm}", "nvidia", generation, link, speed * 1e9, source)
 
 
-def _links(gpus: dict[str, Element], names: dict[str, str]) -> list[Cable]:
+def _links(gpus: dict[str, Element], names: dict[str, str], chip: Chip) -> list[Cable]:
     """Return the cables of NVLink and xGMI, equal in both directions; all NVSwitches are one."""
     counts: Counter[tuple[str, str]] = Counter()
+    most = NVLINKS[chip.link][0] if chip.link in NVLINKS else MOST_LINKS
     for bus, gpu in gpus.items():
+        left = most
         for link in gpu:
             target = _target(link, names[bus], names)
             if target:
                 count = _number(link, "count")
-                if not 0 < count <= MOST_LINKS:
+                if not 0 < count <= left:
                     raise _ElementError(
-                        f"{names[bus]}: <{link.tag} count='{count}'>: not 1 to {MOST_LINKS} links"
+                        f"{names[bus]}: <{link.tag} count='{count}'>: a GPU has 1 to {most} links"
                     )
+                left -= count
                 counts[names[bus], target] += count
     cables = []
     for (source, destination), count in counts.items():

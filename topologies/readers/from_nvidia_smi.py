@@ -21,6 +21,7 @@ from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable
 from topologies.readers.drawn import (
     GIGA,
+    NVLINKS,
     PAIRED,
     Chip,
     Drawing,
@@ -33,14 +34,6 @@ from topologies.readers.drawn import (
 
 _LEVELS = ("PIX", "PXB", "PHB", "NODE")
 """From the nearest; devices joined by none of them are in different NUMA domains (``SYS``)."""
-_LINKS_OF_GPU = {
-    "nvlink1": (4, 20.0),
-    "nvlink2": (6, 25.0),
-    "nvlink3": (12, 25.0),
-    "nvlink4": (18, 25.0),
-    "nvlink5": (18, 50.0),
-}
-"""Links of a GPU, and GB/s of one in one direction, by technology."""
 _MOST_DEVICES = 256
 """Most GPUs and NICs of one host: three times those of the largest."""
 _SOURCE = "github stas00/ml-engineering network/README.md (one direction)"
@@ -159,7 +152,7 @@ def _drawing(file: Path, matrix: _Matrix, like: Cluster) -> Drawing:
         tree += pairs(domains, socket_width(processor))
         notes += [PAIRED, *assumptions]
     technology = like.scale_up.link or ""
-    bandwidth = _LINKS_OF_GPU[technology][1] * GIGA if links else 0.0
+    bandwidth = NVLINKS[technology][1] * GIGA if links else 0.0
     chip = Chip(
         like.accelerator.name,
         vendor_of(like),
@@ -191,9 +184,9 @@ def _nvlinks(file: Path, matrix: _Matrix, like: Cluster) -> list[Cable]:
     }
     if not counts:
         return []
-    if like.scale_up.link not in _LINKS_OF_GPU:
+    if like.scale_up.link not in NVLINKS:
         raise ClusterError(f"{file}: has NVLinks, but {like.name} does not give their generation")
-    most, _ = _LINKS_OF_GPU[like.scale_up.link]
+    most, _ = NVLINKS[like.scale_up.link]
     sums: Counter[str] = Counter()
     for ends, count in counts.items():
         sums.update(dict.fromkeys(ends, count))

@@ -287,6 +287,12 @@ BAD = {
         ),
         "<nvlink count='many'>",
     ),
+    "more links than a GPU has": (
+        lambda box: box.system(
+            box.gpu('<nvlink target="f:f" count="99" tclass="0x068000"/>') + box.gpu()
+        ),
+        "gpu0: <nvlink count='99'>: a GPU has 1 to ",
+    ),
     "one way": (
         lambda box: box.system(
             box.gpu('<nvlink target="g" count="2" tclass="0x030200"/>') + box.gpu(bus="g")

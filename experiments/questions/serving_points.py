@@ -33,6 +33,7 @@ from experiments.questions.serving import (
     over_requests,
     requests_that_meet,
     runs_of,
+    saturation,
     say_engine,
 )
 from experiments.report import Report, or_none, question
@@ -176,11 +177,11 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
     _check(instances, tables)
     target = _Target(tables, slo, Before(instances))
     progress = watch(f"{len(names) + 2} points")
-    saturation = _saturation(instances, target)
-    rates = _rates(instances, target, saturation)
+    at_most = _saturation(instances, target)
+    rates = _rates(instances, target, at_most)
     if progress is not None:
         progress(1, len(names) + 2)
-    curve = _curve(instances, target, saturation)
+    curve = _curve(instances, target, at_most)
     utilities = []
     for number, resource in enumerate(names):
         utilities.append(_utility(instances, target, resource, factor, rates))
@@ -217,10 +218,9 @@ def load_curve(
     return _curve(instances, target, _saturation(instances, target))
 
 
-def _curve(instances: Instances, target: _Target, saturation: float) -> LoadCurve:
-    return LoadCurve(
-        saturation, tuple(_at_load(instances, target, share * saturation) for share in _CURVE)
-    )
+def _curve(instances: Instances, target: _Target, at_most: float) -> LoadCurve:
+    points = (_at_load(instances, target, share * at_most) for share in _CURVE)
+    return LoadCurve(at_most, tuple(points))
 
 
 def _check(instances: Instances, tables: Sequence[Requests]) -> None:
@@ -247,8 +247,10 @@ def _at(
 
 def _saturation(instances: Instances, target: _Target) -> float:
     """Return the requests per second that are served if all arrive at once."""
-    runs = [_at(instances, table, table.rate * 1e12, target, 1.0) for table in target.tables]
-    return float(np.mean([len(run.ttft) / float(run.totals["end"]) for run in runs]))
+    rates = [saturation(instances, table, target.before) for table in target.tables]
+    if not all(rates):
+        raise KeyboardInterrupt
+    return float(np.mean(rates))
 
 
 def _rates(instances: Instances, target: _Target, guess: float, host: float = 1.0) -> Floats:

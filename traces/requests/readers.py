@@ -246,7 +246,7 @@ def _priorities(records: Sequence[_ParsedRequest]) -> Longs | None:
 
 def _format(row: Mapping[str, Any], file: Path) -> Format:
     known = [each for each in FORMATS if {each.arrival, each.prompt, each.output} <= set(row)]
-    if len(known) > 1:
+    if len({(each.prompt, each.output) for each in known}) > 1:
         both = " and ".join(each.name for each in known)
         raise TraceError(f"{file}: it has the columns of {both}: keep those of one")
     if known:

@@ -31,6 +31,8 @@ FILES = {
     '{"timestamp": 4314.579, "input_length": 396, "output_length": 109}\n',
     "simulator.jsonl": '{"arrival_time_ns": 0, "input_toks": 374, "output_toks": 44}\n'
     '{"arrival_time_ns": 4314579000, "input_toks": 396, "output_toks": 109}\n',
+    "log.jsonl": '{"queued_ts": 3, "arrival_time": 2, "input_toks": 374, "output_toks": 44}\n'
+    '{"queued_ts": 7.314579, "arrival_time": 6, "input_toks": 396, "output_toks": 109}\n',
     "vllm.json": '{"input_lens": [374, 396], "output_lens": [44, 109], '
     '"start_times": [7.0, 11.314579]}',
 }

@@ -31,8 +31,7 @@ from experiments.intervals.interval import bounds
 from experiments.scenario.resources import better, every_resource
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import contract
-from topologies import load_cluster
-from topologies.families.ring_and_switch import ring
+from topologies import load_cluster, ring
 from traces.kineto.directory import read_job
 from traces.kineto.reader import read_rank
 from traces.profiler.link import link_job

@@ -32,8 +32,8 @@ from simulator.engine.simulate import Planner, simulate
 from simulator.schedule import Plan, Schedule
 from simulator.topology import Link, Topology, topology
 from simulator.workload import What
-from topologies.families.ring_and_switch import fully_connected, switch
-from topologies.families.ring_and_switch import ring as ring_of
+from topologies import fully_connected, switch
+from topologies import ring as ring_of
 
 TABLE = Path(__file__).parents[1] / ".." / "shared" / "reference" / "astra_sim.csv"
 LIMIT = 1.0

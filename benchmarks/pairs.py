@@ -24,10 +24,16 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import ScheduleError
 from simulator.topology import Topology
 from simulator.workload import What, Workload
-from topologies.families.clos import LeafSpineShape, leaf_spine
-from topologies.families.dragonfly import DragonflyShape, dragonfly
-from topologies.families.grid import torus
-from topologies.families.ring_and_switch import fully_connected, ring, switch
+from topologies import (
+    DragonflyShape,
+    LeafSpineShape,
+    dragonfly,
+    fully_connected,
+    leaf_spine,
+    ring,
+    switch,
+    torus,
+)
 
 NEARLY_ALL, NEAR, FARTHEST = 0.99, 0.02, 0.05
 """So many pairs are to be so near, and none farther."""

@@ -13,8 +13,7 @@ from experiments.questions.generate import plan_on
 from simulator.edits.overlap import one_call_per_rank
 from simulator.engine.simulate import simulate
 from simulator.schedule import Plan
-from topologies import load_cluster
-from topologies.families.ring_and_switch import fully_connected
+from topologies import fully_connected, load_cluster
 from traces.generate.generate import generate
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Training

@@ -43,8 +43,7 @@ import twofold
 from collectives.files.schedule_file import load_schedule
 from experiments.cli.main import app
 from helpers.places import ROOT
-from topologies import load_cluster
-from topologies.families.from_file import custom
+from topologies import custom, load_cluster
 from traces.card.card import parse_card
 from traces.core.comm_kernels import load_kernel_rules
 from traces.generate.model import load_model

@@ -1,6 +1,6 @@
 """Networks with one cable slower or gone."""
 
-from topologies.faults import Fault, LinkNamed, broken
+from topologies import Fault, LinkNamed, broken
 
 
 def slow(network, name, *, factor):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.topology import Topology
-from topologies.properties import diameter
+from topologies import diameter
 
 B = 50e9
 CABLE = {"bandwidth": B, "latency": 1e-6}

@@ -25,11 +25,18 @@ from simulator.shares import Shares
 from simulator.support.errors import ScheduleError
 from simulator.topology import POLICIES, SCALE_OUT, SCALE_UP, Link, Topology, topology
 from simulator.workload import What, Workload
-from topologies import build, load_cluster
-from topologies.families.clos import RailShape, fat_tree, rail
-from topologies.families.dragonfly import DragonflyShape, dragonfly
-from topologies.families.grid import torus
-from topologies.families.ring_and_switch import ring, switch
+from topologies import (
+    DragonflyShape,
+    RailShape,
+    build,
+    dragonfly,
+    fat_tree,
+    load_cluster,
+    rail,
+    ring,
+    switch,
+    torus,
+)
 
 Random = np.random.Generator
 

@@ -6,9 +6,7 @@ import pytest
 from helpers.faults import cut, slow
 from simulator.routing.routes import routes
 from simulator.support.errors import DisconnectedError, TopologyError
-from topologies import build, load_cluster
-from topologies.families.ring_and_switch import line, ring
-from topologies.properties import bisection_bandwidth, diameter
+from topologies import bisection_bandwidth, build, diameter, line, load_cluster, ring
 
 RING = ring(6, bandwidth=50e9, latency=1e-6)
 

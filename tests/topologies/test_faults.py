@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from simulator.routing.routes import routes
 from simulator.support.errors import DisconnectedError, TopologyError
 from simulator.topology import Link, topology
-from topologies import build, load_cluster, parse_cluster, place
-from topologies.families.ring_and_switch import ring
+from topologies import build, load_cluster, parse_cluster, place, ring
 from topologies.faults import (
     Drawn,
     Fault,

@@ -4,10 +4,19 @@ import pytest
 
 from helpers.topologies import CABLE, B
 from simulator.support.errors import TopologyError
-from topologies.families.clos import LeafSpineShape, fat_tree, leaf_spine
-from topologies.families.grid import hypercube, mesh, torus
-from topologies.families.ring_and_switch import fully_connected, line, ring, switch
-from topologies.properties import bisection_bandwidth
+from topologies import (
+    LeafSpineShape,
+    bisection_bandwidth,
+    fat_tree,
+    fully_connected,
+    hypercube,
+    leaf_spine,
+    line,
+    mesh,
+    ring,
+    switch,
+    torus,
+)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,16 @@ from helpers.faults import cut
 from helpers.topologies import scaled
 from simulator.support.errors import LimitError, TopologyError
 from simulator.topology import HASHED, POLICIES, Topology
-from topologies import FAMILIES, build, load_cluster, parse_topology
-from topologies.properties import bisection_bandwidth, closed_form, diameter, summary
+from topologies import (
+    FAMILIES,
+    bisection_bandwidth,
+    build,
+    closed_form,
+    diameter,
+    load_cluster,
+    parse_topology,
+    summary,
+)
 
 SPECS = {
     "ring:8": ("ring(8)", 8, 8, 16, 4, 2),

@@ -3,8 +3,8 @@
 import pytest
 
 from simulator.support.errors import TopologyError
-from topologies import parse_topology
-from topologies.properties import saturation, throughput
+from topologies import parse_topology, throughput
+from topologies.properties import saturation
 
 CABLE = {"bandwidth": 1e9, "latency": 1e-6}
 

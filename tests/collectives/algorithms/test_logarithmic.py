@@ -14,7 +14,8 @@ from helpers.schedules import SIZE, bytes_sent
 from simulator.costing.link_load import cost, plan_loads
 from simulator.schedule import Plan
 from simulator.support.errors import ScheduleError
-from topologies.families.grid import dimension_ordered, torus
+from topologies import torus
+from topologies.families.grid import dimension_ordered
 
 
 @given(n=st.integers(1, 40), most=st.integers(1, 20))

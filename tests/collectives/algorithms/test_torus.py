@@ -17,8 +17,8 @@ from helpers.schedules import SIZE, bytes_sent
 from simulator.costing.link_load import cost, plan_loads
 from simulator.support.errors import ScheduleError
 from simulator.topology import Link, topology
-from topologies.families.grid import mesh, twisted_torus
-from topologies.families.grid import torus as torus_of_chips
+from topologies import mesh, twisted_torus
+from topologies import torus as torus_of_chips
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 B, ALPHA = 50e9, 1e-6

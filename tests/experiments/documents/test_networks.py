@@ -22,8 +22,7 @@ from experiments.settings import Settings
 from experiments.validation.measured_collectives import LogCall, LogErrors
 from helpers.places import SAMPLES
 from simulator.support.quantities import format_quantity
-from topologies import load_cluster
-from topologies.families.ring_and_switch import ring, switch
+from topologies import load_cluster, ring, switch
 
 MIB = 2.0**20
 A100 = load_cluster("dgx-a100")

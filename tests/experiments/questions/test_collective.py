@@ -11,9 +11,8 @@ from experiments.cli.main import app
 from experiments.questions.collective import collective
 from experiments.questions.validation.recordings import validate
 from simulator.support.errors import ClusterError, ScheduleError, WhatIfError, WorkloadError
-from topologies import load_cluster
-from topologies.families.ring_and_switch import ring as ring_topology
-from topologies.families.ring_and_switch import switch
+from topologies import load_cluster, switch
+from topologies import ring as ring_topology
 
 MIB = 2.0**20
 

@@ -13,8 +13,7 @@ from experiments.questions.collective_calls import collective_calls
 from experiments.scenario.timed_calls import parse_timed_call
 from experiments.schemas.schema import schema_of
 from simulator.support.errors import WhatIfError, WorkloadError
-from topologies import load_cluster
-from topologies.families.ring_and_switch import fully_connected, switch
+from topologies import fully_connected, load_cluster, switch
 
 MIB = 2.0**20
 SWITCH = switch(8, bandwidth=1e9, latency=1e-6)

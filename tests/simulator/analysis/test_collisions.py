@@ -24,8 +24,7 @@ from simulator.routing.routes import routes
 from simulator.schedule import Plan, Schedule, Step
 from simulator.topology import Routing
 from simulator.workload import What
-from topologies import parse_topology
-from topologies.families.ring_and_switch import switch
+from topologies import parse_topology, switch
 
 CABLE = {"bandwidth": 1e9, "latency": 0.0}
 

@@ -24,8 +24,8 @@ from simulator.costing.link_load import plan_loads
 from simulator.costing.symmetry import symmetry
 from simulator.routing.routes import routes
 from simulator.topology import POLICIES, Link, topology
-from topologies import build, load_cluster, parse_topology, resource_values
-from topologies.families.grid import dimension_ordered, torus
+from topologies import build, load_cluster, parse_topology, resource_values, torus
+from topologies.families.grid import dimension_ordered
 
 KINDS = ("all_reduce", "all_gather", "all_to_all", "broadcast")
 

@@ -13,7 +13,7 @@ from simulator.schedule import Plan
 from simulator.transfers.crowd import Crowd
 from simulator.transfers.equivalence import quotient
 from simulator.transfers.program import runs_ahead, write
-from topologies.families.ring_and_switch import ring, switch
+from topologies import ring, switch
 
 
 def written(drawn):

@@ -9,11 +9,11 @@ from simulator.builder import WorkloadBuilder
 from simulator.routing.routes import routes
 from simulator.routing.totals import link_loads
 from simulator.support.errors import ClusterError, TopologyError, WhatIfError
-from topologies import build, load_cluster, parse_cluster
+from topologies import Fault, broken, build, load_cluster, parse_cluster
 from topologies.cluster.bill import bill_of
 from topologies.cluster.changed import with_setting
 from topologies.drawing import figure
-from topologies.faults import Fault, SwitchNamed, broken
+from topologies.faults import SwitchNamed
 from topologies.properties import middle_cut
 
 FILE = """\

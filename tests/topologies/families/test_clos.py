@@ -7,8 +7,16 @@ from hypothesis import strategies as st
 
 from helpers.topologies import CABLE, B, figures
 from simulator.support.errors import TopologyError
-from topologies.families.clos import LeafSpineShape, RailShape, fat_tree, leaf_spine, rail
-from topologies.properties import bisection_bandwidth, closed_form, diameter
+from topologies import (
+    LeafSpineShape,
+    RailShape,
+    bisection_bandwidth,
+    closed_form,
+    diameter,
+    fat_tree,
+    leaf_spine,
+    rail,
+)
 
 
 def test_a_leaf_has_its_bandwidth_down_over_its_bandwidth_up():

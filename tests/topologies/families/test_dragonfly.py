@@ -12,8 +12,8 @@ from simulator.routing.routes import routes
 from simulator.routing.totals import link_loads
 from simulator.support.errors import TopologyError
 from simulator.topology import Routing
-from topologies.families.dragonfly import DragonflyShape, dragonfly, global_ends, groups_of
-from topologies.properties import bisection_bandwidth, diameter
+from topologies import DragonflyShape, bisection_bandwidth, diameter, dragonfly
+from topologies.families.dragonfly import global_ends, groups_of
 
 NINE_GROUPS = DragonflyShape(groups=9, routers=4, ranks_per_router=2, global_links=2)
 

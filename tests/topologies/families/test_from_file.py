@@ -6,9 +6,7 @@ import networkx as nx
 import pytest
 
 from simulator.support.errors import TopologyError
-from topologies import parse_topology
-from topologies.families.from_file import custom
-from topologies.properties import diameter
+from topologies import custom, diameter, parse_topology
 
 CABLE = {"bandwidth": "50 GB/s", "latency": "1 us"}
 

@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 from helpers.topologies import CABLE, B, everyone, figures, neighbours
 from simulator.routing.routes import routes
 from simulator.support.errors import TopologyError
-from topologies.families.grid import (
+from topologies import (
+    bisection_bandwidth,
+    closed_form,
+    diameter,
     dimension_order,
     dimension_ordered,
     hypercube,
     mesh,
-    slice_ends,
-    slice_shape,
     torus,
     twisted_torus,
 )
-from topologies.properties import bisection_bandwidth, closed_form, diameter
+from topologies.families.grid import slice_ends, slice_shape
 
 some_dimensions = st.lists(st.integers(1, 5), min_size=1, max_size=3)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.topologies import CABLE, figures, neighbours
-from topologies.families.ring_and_switch import fully_connected, line, ring, switch
+from topologies import fully_connected, line, ring, switch
 
 
 @given(n=st.integers(3, 20))

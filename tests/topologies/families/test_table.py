@@ -7,15 +7,22 @@ import pytest
 from helpers.topologies import CABLE
 from simulator.support.errors import TopologyError
 from simulator.topology import Topology
-from topologies import FAMILIES, parse_topology
+from topologies import (
+    FAMILIES,
+    DragonflyShape,
+    LeafSpineShape,
+    diameter,
+    fat_tree,
+    hypercube,
+    leaf_spine,
+    mesh,
+    parse_topology,
+    ring,
+    torus,
+)
 from topologies.cluster.fabrics import FABRICS, GRAPH
-from topologies.families.clos import LeafSpineShape, fat_tree, leaf_spine
-from topologies.families.dragonfly import DragonflyShape
 from topologies.families.family import ParsedSpec, family_of
-from topologies.families.grid import hypercube, mesh, torus
-from topologies.families.ring_and_switch import ring
 from topologies.families.table import SCALE_UP_ROLES
-from topologies.properties import diameter
 
 MORE = (
     "ring:2",

@@ -199,7 +199,7 @@ def test_the_figure_of_the_readme_shows_both(report, points):
         assert scale in (pytest.approx(1), pytest.approx(1e3))
         assert lines["measured"] / scale == pytest.approx([seconds for _, seconds in measured])
         assert len(lines["predicted"]) == len(measured)
-    assert report.median("error_pct") is not None
+    assert report.median_error_pct is not None
 
 
 @pytest.mark.slow

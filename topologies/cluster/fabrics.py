@@ -156,11 +156,7 @@ class _Nics(ClusterPart):
     @classmethod
     def _fill_from_transport(cls, data: Any) -> Any:
         name = data.get("transport") if isinstance(data, dict) else None
-        if not (isinstance(name, str) and name in TRANSPORTS):
-            return data
-        if (link := data.get("link") or name) != name and "efa" in (link, name):
-            raise ValueError(f"transport {name} over link {link}: efa is a transport and its link")
-        return TRANSPORTS[name] | data
+        return TRANSPORTS[name] | data if isinstance(name, str) and name in TRANSPORTS else data
 
     @property
     def policy(self) -> str:

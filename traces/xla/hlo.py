@@ -302,7 +302,7 @@ def parse_instruction(text: str) -> HloOp | None:
     >>> text = "%r = f32[8]{0} all-reduce(f32[8]{0} %p), replica_groups={{0,1},{2,3}}"
     >>> op = parse_instruction(text)
     >>> op.opcode, op.inputs[0].size, op.groups, op.operands
-    ('all-reduce', 32, ((0, 1), (2, 3)), ('p',))
+    ('all-reduce', 32.0, ((0, 1), (2, 3)), ('p',))
     """
     name = _NAME.match(text)
     if name is None:

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from helpers.tries import tries
 from simulator.routing.routes import routes
 from simulator.support.errors import ClusterError
 from simulator.topology import PCIE, SCALE_OUT, Topology
 from topologies import Cluster, build, changed, load_cluster, parse_cluster
-from topologies.cluster.fabrics import SwitchFabric
 
 FILE = """\
 name: small
@@ -238,10 +236,3 @@ def test_the_routers_of_a_group_hold_its_nodes(nodes, routers, used):
     ).replace("nodes: 16", f"nodes: {nodes}")
     network = build(parse_cluster(text, source="small.yaml"), 4 * nodes)
     assert len([node for node in network.nodes if str(node).startswith("router")]) == used
-
-
-@pytest.mark.parametrize(("transport", "link"), [("efa", "infiniband"), ("rdma", "efa")])
-def test_efa_is_both_transport_and_link(transport, link):
-    fields = {"topology": "switch", "nics_per_node": 1, "bandwidth": "50 GB/s", "latency": "2 us"}
-    with pytest.raises(ValidationError, match="efa is a transport and its link"):
-        SwitchFabric.model_validate(fields | {"transport": transport, "link": link})

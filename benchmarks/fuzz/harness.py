@@ -30,6 +30,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from simulator.support.limits import VARIABLE, Limits
+
 CPU_S = float(os.environ.get("FUZZ_CPU_S", "30"))
 WALL_S = float(os.environ.get("FUZZ_WALL_S") or 20 * CPU_S)
 """After so long without a word a process waits for something: another may have its processor."""
@@ -42,6 +44,8 @@ _MEMORY_OF_JOB = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 """Bytes that a job may take which is generated from a plan, as SECURITY.md says."""
 _LARGE = 800_000_000
 """Bytes at whose peak a process ends, rather than give what it holds to the next case."""
+_OF_NEW_PROCESS = 400_000_000
+"""Bytes that a process may have allocated before a command, within the command's budget."""
 _OF_CHILD = 4000
 """Cases of a process."""
 _FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -303,19 +307,27 @@ def _outcome(case: Case, folder: Path, streams: tuple[Path, Path]) -> Outcome:
         os.dup2(target, number)
         os.close(target)
     os.chdir(folder)
+    # What whoever forks this has allocated already is no part of a command's budget.
+    inherited = _size("VmData") - _OF_NEW_PROCESS
+    if inherited > 0:
+        os.environ.setdefault(VARIABLE, f"memory={Limits().memory + inherited}")
     before = _used()
     until = int(before + CPU_S + 2)
     resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
     with contextlib.suppress(OSError):  # some sandboxes have none: their peak is of all cases
         Path("/proc/self/clear_refs").write_text("5")  # the peak is that of this case
     status = contextvars.copy_context().run(run_here, case.words)
-    peak = re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
-    cpu = _used() - before
+    peak, cpu = _size("VmHWM"), _used() - before
     os.chdir(folder.parent)
     shutil.rmtree(folder, ignore_errors=True)
-    size = 1024 * int(peak[1]) if peak else 0
     most = max(MEMORY, _MEMORY_OF_JOB) if case.is_plan else MEMORY
-    return Outcome(status, cpu, size, *map(_text, streams), most)
+    return Outcome(status, cpu, peak, *map(_text, streams), most)
+
+
+def _size(name: str) -> int:
+    """Return a size of this process that the system keeps (B); 0 where it keeps none."""
+    kept = re.search(rf"{name}:\s*(\d+)", Path("/proc/self/status").read_text())
+    return 1024 * int(kept[1]) if kept else 0
 
 
 def _keep_steps_from(small: float) -> None:

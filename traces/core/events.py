@@ -378,8 +378,8 @@ def _wrong_steps(steps: Sequence[ProfilerStep]) -> str:
 
 
 _MANY, _BRANCHES, _BEFORE = 8, 16, 0.1
-"""Least kernels or calls that show a wrong file; most kernels of a stream at a time; time (s) before
-a launch at which none begin, as clocks of device and host may be milliseconds apart."""
+"""Least kernels or calls that show a wrong file; most kernels of a stream at a time; time (s)
+before a launch at which none begin, as clocks of device and host may be milliseconds apart."""
 
 
 def _wrong_kernels(trace: RankTrace) -> str:

@@ -251,7 +251,12 @@ STEPS = {
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"engine": "analytic"}, {"what_ifs": ("rank 1 compute x0.5",)}]
+    "options",
+    [
+        {},
+        pytest.param({"engine": "analytic"}, marks=pytest.mark.slow),
+        pytest.param({"what_ifs": ("rank 1 compute x0.5",)}, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("step", STEPS)
 def test_utilities_of_a_plan_are_those_of_all_its_ranks_to_the_last_bit(tmp_path, step, options):

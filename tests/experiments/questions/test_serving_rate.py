@@ -34,6 +34,14 @@ def test_the_slo_is_met_just_below_the_rate_and_missed_just_above():
     assert report.rate < 1.1 * report.curve.saturation
 
 
+@pytest.mark.parametrize("count", [50, 200])
+def test_it_saturates_at_the_rate_of_a_long_queue_however_few_requests_are_given(count):
+    at_once = serving(EIGHT, generate_requests(8000, 1e9, 1024, 256), resources=[])
+    few = generate_requests(count, 1.0, 1024, 256)
+    curve = serving_rate(EIGHT, few, slo=SLO, resources=[]).curve
+    assert curve.saturation == pytest.approx(at_once.requests_per_s, rel=0.1)
+
+
 def test_twice_the_instances_serve_twice_the_rate_or_more():
     one, two = (
         serving_rate(

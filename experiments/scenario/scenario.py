@@ -446,19 +446,17 @@ def transfers(scenario: Scenario, timeline: Timeline) -> tuple[int, float]:
             count += times * step.repeats * step.width
             weighted += times * step.repeats * step.width * max(1.0, step.width / _WIDE)
     copies = workload.job_ranks / max(len(workload.ranks), 1)  # of which only some have a program
-    steps = 1 if workload.repeats is None else 2  # of which one goes before
-    return round(count * copies * steps), weighted * copies * steps
+    return round(count * copies), weighted * copies
 
 
 def _by_simpy(scenario: Scenario, timeline: Timeline) -> Timeline:
     """Simulate what the timeline shows, with the simulated durations of kernels."""
     if scenario.workload.copies is not None:
         return replace(scenario, engine="simpy").run()
-    workload = timeline.workload
-    if workload.repeats is not None:  # what it waits for of the step before is in when it is ready
-        workload = workload.lasting(ready=scenario.workload.ready)
-    again = replace(scenario, workload=workload, engine="simpy", slow_down=0.0, fold=False)
-    return again.run()
+    workload = timeline.workload  # when its ops are ready has what they wait for of the step before
+    origin = float(workload.ready.min(initial=0.0))
+    ready = workload.lasting(ready=workload.ready - origin)
+    return shifted(simulate_on(ready, scenario.costs(), engine="simpy"), origin)
 
 
 _TIMES = ("start", "end", "call_start", "call_end")

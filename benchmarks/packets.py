@@ -29,7 +29,7 @@ from rich.table import Table
 
 from experiments.questions.explain import ReplayReport, replay
 from experiments.settings import Settings
-from simulator.analysis.contention import HEADERS, PAYLOAD, packet_delay, packets_of
+from simulator.analysis.contention import HEADERS, PAYLOAD, packets_of
 from simulator.routing.routes import Routes, routes
 from simulator.routing.totals import link_loads
 from simulator.support.arrays import Floats
@@ -45,6 +45,10 @@ EQUAL = ("rings", "shift16")
 """Patterns of equal flows that fill uplinks."""
 ALONE = 4e6 / 12.5e9 * 1e6
 """What a flow takes on a link by itself (us)."""
+
+
+_PRECISION = 1e-9
+"""To which a delay is found."""
 
 
 class Row(NamedTuple):
@@ -167,6 +171,44 @@ def main(folder: Path = FOLDER, *, console: Console | None = None) -> None:
         console.print(f"skipped: {folder.name} is not here; the patterns do not ship")
         return
     report(rows(folder), console)
+
+
+def packet_delay(load: Floats, variance: Floats, in_flight: float, windows: float = 1.0) -> float:
+    """Say by what part of their time packets of a message wait for others.
+
+    A cable of load ``x`` on which packets come from many ports at random has a queue of
+    ``variance * x / (2 (1 - x))`` packets, ``variance`` being ``1 - 1 / ports`` (M. Karol,
+    M. Hluchyj and S. Morgan, IEEE Trans. Communications 35, 1987). A sender lets as many packets
+    be on their way as fill it without queues, which is what congestion control aims at, and no
+    more: by Little's law it sends the slower the longer they wait.
+
+    Parameters
+    ----------
+    load
+        Of each cable on the way, of what the fullest carries, shape ``(cables,)``.
+    variance
+        Of packets on it, by the part of the message that passes it, shape ``(cables,)``.
+    in_flight
+        Packets that fill the way there and back.
+    windows
+        How many times as many the sender lets be on their way for each that its share of the
+        network needs: more if it has several messages, or other cables slow it.
+
+    Examples
+    --------
+    >>> round(packet_delay(np.ones(4), np.full(4, 0.75), 42.0), 3)
+    0.189
+    """
+    low, high = 0.0, 10.0
+    while high - low > _PRECISION:
+        delay = (low + high) / 2
+        busy = load / (1 + delay)
+        queued = float((variance * busy / (2 * (1 - busy))).sum())
+        if in_flight + queued > windows * in_flight * (1 + delay):
+            low = delay
+        else:
+            high = delay
+    return low
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ spread evenly over all shortest paths. :func:`packet_factor` is what packets los
 which the model's messages do not.
 """
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -230,8 +231,13 @@ _ASKED = 8
 def packet_factor(network: Topology) -> float | None:
     """Say how many times as long packets take as the model's messages, all cables on a path full.
 
-    They have headers, and collide where each takes a path of its own (:func:`packet_delay`). None
-    where the network has no choice of paths.
+    They have headers, and collide where each takes a path of its own. A cable of load ``x`` on
+    which packets come from many ports at random has a queue of ``variance * x / (2 (1 - x))``
+    packets, ``variance`` being ``1 - 1 / ports`` (M. Karol, M. Hluchyj and S. Morgan, IEEE Trans.
+    Communications 35, 1987). A sender lets as many packets be on their way as fill it without
+    queues, which is what congestion control aims at, and no more: by Little's law it sends the
+    slower the longer they wait. Where all cables are full the delay is ``sqrt(sum(variance) / (2
+    in_flight))`` of the time. None where the network has no choice of paths.
     """
     if policy_of(network) not in POLICIES:
         return None
@@ -241,7 +247,7 @@ def packet_factor(network: Topology) -> float | None:
     for first, last in pairwise(ways.offset.tolist()):
         way = Routes(np.array([0, last - first]), ways.link[first:last], ways.share[first:last])
         variance, in_flight = packets_of(network, way)
-        delays.append(packet_delay(np.ones(len(variance)), variance, in_flight))
+        delays.append(math.sqrt(variance.sum() / (2 * in_flight)))
     return (1 + HEADERS / PAYLOAD) * (1 + max(delays))
 
 
@@ -271,42 +277,3 @@ def packets_of(network: Topology, ways: Routes) -> tuple[Floats, float]:
     ].min()
     latency = float(network.latency[link[governed]] @ share[governed])
     return variance, 2 * latency / packet + float(share[governed].sum())
-
-
-def packet_delay(load: Floats, variance: Floats, in_flight: float, windows: float = 1.0) -> float:
-    """Say by what part of their time packets of a message wait for others.
-
-    A cable of load ``x`` on which packets come from many ports at random has a queue of
-    ``variance * x / (2 (1 - x))`` packets, ``variance`` being ``1 - 1 / ports`` (M. Karol,
-    M. Hluchyj and S. Morgan, IEEE Trans. Communications 35, 1987). A sender lets as many packets
-    be on their way as fill it without queues, which is what congestion control aims at, and no
-    more: by Little's law it sends the slower the longer they wait. Where all cables are full the
-    delay is ``sqrt(sum(variance) / (2 in_flight))``.
-
-    Parameters
-    ----------
-    load
-        Of each cable on the way, of what the fullest carries, shape ``(cables,)``.
-    variance
-        Of packets on it, by the part of the message that passes it, shape ``(cables,)``.
-    in_flight
-        Packets that fill the way there and back.
-    windows
-        How many times as many the sender lets be on their way for each that its share of the
-        network needs: more if it has several messages, or other cables slow it.
-
-    Examples
-    --------
-    >>> round(packet_delay(np.ones(4), np.full(4, 0.75), 42.0), 3)
-    0.189
-    """
-    low, high = 0.0, 10.0
-    while high - low > _ALIKE:
-        delay = (low + high) / 2
-        busy = load / (1 + delay)
-        queued = float((variance * busy / (2 * (1 - busy))).sum())
-        if in_flight + queued > windows * in_flight * (1 + delay):
-            low = delay
-        else:
-            high = delay
-    return low

@@ -7,15 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.packets import packet_delay
 from helpers.strategies import cases, with_software
 from helpers.tries import tries
-from simulator.analysis.contention import (
-    collision,
-    meetings,
-    packet_delay,
-    packet_factor,
-    spread_evenly,
-)
+from simulator.analysis.contention import collision, meetings, packet_factor, spread_evenly
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.costing.link_load import cost, plan_loads

@@ -80,7 +80,7 @@ def mutated(tree: ast.Module, mutant: Mutant) -> ast.Module:
 
 
 def probed(tree: ast.Module, statements: Collection[int], call: str, file: int) -> ast.Module:
-    r"""Return a copy of a module that calls ``call(file, n)`` before each of these statements.
+    r"""Return a copy of a module that calls ``call((file, n))`` before each of these statements.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def probed(tree: ast.Module, statements: Collection[int], call: str, file: int) 
     >>> b = next(n for n, node in enumerate(ast.walk(tree)) if isinstance(node, ast.Assign))
     >>> print(ast.unparse(probed(tree, {b}, "seen", 7)))
     if a:
-        seen(7, 3)
+        seen((7, 3))
         b = 1
     """
     changed = copy.deepcopy(tree)
@@ -97,8 +97,8 @@ def probed(tree: ast.Module, statements: Collection[int], call: str, file: int) 
     def with_probe(statement: ast.stmt) -> list[ast.stmt]:
         if id(statement) not in numbers:
             return [statement]
-        words = [ast.Constant(file), ast.Constant(numbers[id(statement)])]
-        probe = ast.Expr(ast.Call(ast.Name(call, ast.Load()), words, []))
+        word = ast.Constant((file, numbers[id(statement)]))
+        probe = ast.Expr(ast.Call(ast.Name(call, ast.Load()), [word], []))
         return [ast.copy_location(probe, statement), statement]
 
     for node in ast.walk(changed):

@@ -1,11 +1,13 @@
 """Tests in one process: collected once, run in a forked child for each mutant.
 
-First every test runs in a child of its own, with a probe before each statement that a mutant may
-change: which tests reach which statement, and how long they take where nothing was computed before
-them, is known afterwards, at up to twice the price of the tests. It is kept in ``.mutants``, a file
-for each file of tests, until that or a file that it reaches changes; file names in it begin at the
-root, so that it may be carried to another machine. A child shares
-what its parent imported and loaded, but nothing that a test computed. A function is changed where
+First every test runs with a probe before each statement that a mutant may change: which tests reach
+which statement, and how long they take where nothing was computed before them, is known afterwards.
+The tests of a file run in one child, which forgets before each what was computed so far: fixtures
+are made anew, caches are cleared, and what collection left empty or had not worked out is so again.
+It is kept in ``.mutants``, a file for each file of tests, until that or a file that it reaches
+changes; file names in it begin at the root, so that it may be carried to another machine. A child
+of a mutant shares what its parent imported and loaded, but nothing that was computed. A function is
+changed where
 it stands: whoever has imported it has the changed one. What runs when a module is imported
 (constants, default values) is run once more, changed, and what has another value then takes the
 place of the one before, wherever it has been imported to; the tests of it are those that read it,
@@ -34,7 +36,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from shutil import rmtree
@@ -88,6 +90,11 @@ class Reached:
     took: float
 
 
+_Answer = tuple[int, Mapping[str, list[int]], float, list[str]]
+"""The number of a test, the statements that it reaches by file, how long it takes (s), and what it
+imports."""
+
+
 class _TooLongError(BaseException):
     """No exception that a test could catch."""
 
@@ -128,7 +135,7 @@ class _Loop:
 
     def __init__(self, shares: Sequence[Share], *, hot: bool) -> None:
         self._shares, self._hot = shares, hot
-        self._failed = False
+        self._failed = self._stopped = False
         self.answers: list[Any] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -137,6 +144,8 @@ class _Loop:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         _load_loops()
+        self._forget = _Forget()
+        self._forget()
         functions = _live_functions()
         reached = {False: self._map(session.items, functions, hot=False)}
         if self._hot:
@@ -179,12 +188,14 @@ class _Loop:
             for path, group in groupby(items, key=lambda item: item.path)
         }
         missing = [(kept, own) for kept, own in by_file.items() if not _is_current(kept)]
-        jobs = len(self._shares)
-        works = [
-            partial(self._reach, dict(missing[job::jobs]), functions, hot=hot)
-            for job in range(min(jobs, len(missing)))
-        ]
-        if None in _in_children(works, _OF_PASS_S):
+        missing.sort(key=lambda each: -len(each[1]))  # the long ones first
+        reader, writer = os.pipe()  # whoever is free reads the number of the next
+        os.write(writer, b"".join(number.to_bytes(2, "big") for number in range(len(missing))))
+        os.close(writer)
+        work = partial(self._reach, missing, reader, functions, hot=hot)
+        answers = _in_children([work] * min(len(self._shares), len(missing)), _OF_PASS_S)
+        os.close(reader)
+        if None in answers:
             raise RuntimeError("the first pass over the tests did not end")
         reached = []
         for kept, own in by_file.items():
@@ -198,55 +209,77 @@ class _Loop:
         return reached
 
     def _reach(
-        self, missing: dict[Path, list[pytest.Item]], functions: Functions, *, hot: bool
+        self,
+        missing: Sequence[tuple[Path, list[pytest.Item]]],
+        numbers: int,
+        functions: Functions,
+        *,
+        hot: bool,
     ) -> bool:
-        """Run all once; keep what each reaches of those that pass, and what they import."""
+        """Run files of tests; keep what each test reaches that passes, and what they import."""
         KEPT.mkdir(exist_ok=True)
         seen: set[tuple[int, int]] = set()
-        setattr(builtins, _PROBE, lambda file, statement: seen.add((file, statement)))
+        setattr(builtins, _PROBE, seen.add)
         names = _put_probes(functions, hot=hot)
         if hot:
             _run_loops_as_python()
-        for kept, own in missing.items():
-            reached: list[tuple[int, dict[str, list[int]], float]] = []
-            imported: set[str] = set()
-            for number, item in enumerate(own):
-                (answer,) = _in_children([partial(self._alone, item, names, seen)], 2 * _OF_TEST_S)
-                if answer is None:
+        gc.collect()
+        gc.freeze()  # what a child forgets is looked for in what is not
+        while number := os.read(numbers, 2):
+            kept, own = missing[int.from_bytes(number, "big")]
+            reached: list[_Answer] = []
+            first, most = 0, len(own)
+            while first < len(own):
+                some = range(first, min(first + most, len(own)))
+                work = partial(self._of_file, own, some, names, seen)
+                (answer,) = _in_children([work], 2 * _OF_TEST_S * len(some))
+                if answer is None and len(some) > 1:
+                    most = 1  # one of them ends the process: each gets its own
                     continue
-                by_file, took, modules = answer
-                reached.append((number, by_file, took))
-                _import(modules)
-                imported.update(modules)
-            files = {name for _, by_file, _ in reached for name in by_file}
+                first, of_some = answer or (first + 1, [])
+                reached += of_some
+            files = {name for _, by_file, _, _ in reached for name in by_file}
+            imported = {module for *_, modules in reached for module in modules}
+            _import(imported)
             answer = {
                 "files": {name: _digest(ROOT / name) for name in sorted(files)},
                 "modules": sorted(imported),
-                "reached": reached,
+                "reached": [of_test[:3] for of_test in reached],
             }
             kept.write_text(json.dumps(answer))
         return True
 
-    def _alone(
-        self, item: pytest.Item, names: Sequence[str], seen: set[tuple[int, int]]
-    ) -> tuple[dict[str, list[int]], float, list[str]] | None:
-        """Run a test before which nothing was computed; say what it reaches, takes and imports."""
-        seen.clear()
-        before, start = set(sys.modules), time.process_time()
-        if not self._passes(item, None, _OF_TEST_S):
-            return None
-        by_file: dict[str, list[int]] = defaultdict(list)
-        for file, statement in sorted(seen):
-            by_file[str(Path(names[file]).relative_to(ROOT))].append(statement)
-        return by_file, time.process_time() - start, sorted(set(sys.modules) - before)
+    def _of_file(
+        self,
+        items: Sequence[pytest.Item],
+        numbers: range,
+        names: Sequence[str],
+        seen: set[tuple[int, int]],
+    ) -> tuple[int, list[_Answer]]:
+        """Run tests, each as if it were the first; say where that stopped, and who passed."""
+        answers: list[_Answer] = []
+        for number in numbers:
+            self._forget()
+            seen.clear()
+            before, start = set(sys.modules), time.process_time()
+            if self._passes(items[number], None, _OF_TEST_S):
+                took = time.process_time() - start
+                by_file: dict[str, list[int]] = defaultdict(list)
+                for file, statement in sorted(seen):
+                    by_file[str(Path(names[file]).relative_to(ROOT))].append(statement)
+                answers.append((number, by_file, took, sorted(set(sys.modules) - before)))
+            elif self._stopped:  # in the middle of anything
+                return number + 1, answers
+        return numbers.stop, answers
 
     def _passes(self, item: pytest.Item, following: pytest.Item | None, cpu: float) -> bool:
         """Run one test in at most so much processor time (s)."""
-        self._failed = False
+        self._failed = self._stopped = False
         try:
             with _no_longer_than(cpu):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         except _TooLongError:
+            self._stopped = True
             return False
         return not self._failed
 
@@ -281,6 +314,71 @@ class _Loop:
 
         (answer,) = _in_children([run], 5.0 + 4 * sum(test.took for test in near))
         return tuple(answer) if answer else (NOTICED, len(near))  # without end, or a crash
+
+
+class _Forget:
+    """Forget what the project computed since collection, and what its caches held then.
+
+    That is what its caches hold, what properties have worked out of objects that were there after
+    collection, and what is now in what was empty then.
+    """
+
+    def __init__(self) -> None:
+        ours = {
+            name: module
+            for name, module in list(sys.modules.items())
+            if _is_ours(getattr(module, "__file__", None))
+        }
+        gc.unfreeze()  # what is frozen is not listed
+        live = gc.get_objects()
+        self._caches = [thing for thing in live if _is_cache(thing)]
+        self._worked_out: list[tuple[dict[str, Any], frozenset[str]]] = []
+        holders: list[object] = [vars(module) for module in ours.values()]
+        for thing in live:
+            if type(thing).__module__ in ours:
+                own = getattr(thing, "__dict__", {})
+                holders += [thing, own]
+                if lazy := _lazy(type(thing)) - own.keys():
+                    self._worked_out.append((own, lazy))
+        self._empty = [
+            value
+            for holder in holders
+            for value in gc.get_referents(holder)
+            if isinstance(value, dict | list | set) and not value
+        ]
+
+    def __call__(self) -> None:
+        for cached in (*self._caches, *filter(_is_cache, gc.get_objects())):
+            cached.cache_clear()
+        for space, names in self._worked_out:
+            for name in names:
+                space.pop(name, None)
+        for values in self._empty:
+            values.clear()
+
+
+def _is_ours(file: str | None) -> bool:
+    if file is None or not Path(file).is_relative_to(ROOT):
+        return False
+    return Path(file).relative_to(ROOT).parts[0] not in ("benchmarks", ".venv")
+
+
+def _is_cache(thing: object) -> bool:
+    if type(thing) is not type(_tree):
+        return False
+    code = getattr(inspect.unwrap(thing), "__code__", None)
+    return code is not None and _is_ours(code.co_filename)
+
+
+@cache
+def _lazy(kind: Any) -> frozenset[str]:
+    """Name what objects of a class work out when it is asked for."""
+    return frozenset(
+        name
+        for base in kind.__mro__
+        for name, value in vars(base).items()
+        if isinstance(value, cached_property)
+    )
 
 
 def _import(modules: Iterable[str]) -> None:

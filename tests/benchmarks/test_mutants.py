@@ -1,7 +1,9 @@
 """What mutants change: one thing, where tests can notice it."""
 
 import ast
+import gc
 from argparse import Namespace
+from functools import cache, cached_property
 from io import StringIO
 from math import inf
 
@@ -9,7 +11,7 @@ import pytest
 
 from benchmarks.mutants.__main__ import ROOT, Campaign, changed, equivalents, interval
 from benchmarks.mutants.changes import mutants, mutated, probed
-from benchmarks.mutants.server import NOTICED, UNREACHED, _patch
+from benchmarks.mutants.server import NOTICED, UNREACHED, _Forget, _patch
 
 SOURCE = """
 from typing import TYPE_CHECKING
@@ -72,11 +74,7 @@ def test_a_probe_is_met_where_its_statement_runs(tree):
         by_text[key].statement for key in (("operator", "n * 2"), ("comparison", "n in (1, 2)"))
     )
     seen = []
-    names = {
-        "cache": lambda f: f,
-        "hot_loop": lambda f: f,
-        "seen": lambda *words: seen.append(words),
-    }
+    names = {"cache": lambda f: f, "hot_loop": lambda f: f, "seen": seen.append}
     exec(compile(probed(tree, {inner, outer}, "seen", 5), "probed", "exec"), names)
     assert names["outer"](1) == 0
     assert seen == [(5, outer)]
@@ -116,6 +114,36 @@ def test_functions_of_one_line_are_told_apart(tmp_path):
         assert (first(1), second(2, 2)) != (2, False)
         assert _patch((file, mutant), tree, functions)
         assert (first(1), second(2, 2)) == (2, False)
+
+
+class Remembers:
+    """What works something out once, and keeps more."""
+
+    def __init__(self):
+        self.memo, self.data = {}, {"given": 1}
+
+    @cached_property
+    def square(self):
+        return self.memo.setdefault(3, doubled(3)) ** 2
+
+
+@cache
+def doubled(number):
+    return 2 * number
+
+
+REMEMBERS = Remembers()
+
+
+def test_what_a_test_computed_is_forgotten_before_the_next():
+    forget = _Forget()
+    for _ in range(2):
+        assert REMEMBERS.square == 36
+        assert (doubled.cache_info().currsize, REMEMBERS.memo) == (1, {3: 6})
+        forget()
+        assert (doubled.cache_info().currsize, REMEMBERS.memo) == (0, {})
+        assert vars(REMEMBERS) == {"memo": {}, "data": {"given": 1}}
+    gc.freeze()
 
 
 @pytest.mark.parametrize(("noticed", "tried"), [(0, 10), (9, 10), (10, 10), (170, 200)])

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -280,7 +281,7 @@ class StudyFile(_Table):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Declaration:
     """A checked study: paths are relative to ``folder``, ``source`` is its file.
 
@@ -310,7 +311,7 @@ class Declaration:
         """Whether its workloads are deployments."""
         return self.file.workloads[0].serving is not None
 
-    @property
+    @cached_property
     def goals(self) -> tuple[Goal, ...]:
         """The objectives, in the order of the file."""
         goals, unit_of = [], unit_of_names(self.dimensions, _UNITS)
@@ -322,7 +323,7 @@ class Declaration:
                 goals.append(Goal(name, way, of))
         return tuple(goals)
 
-    @property
+    @cached_property
     def asked_names(self) -> frozenset[str]:
         """Figures and dimensions used by objectives and constraints."""
         of_constraints = (constraint.names for constraint in self.constraints)

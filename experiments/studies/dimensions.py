@@ -23,6 +23,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
@@ -91,7 +92,7 @@ class Span:
         return [*values, self.high]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dimension:
     """A dimension: its levels, or its continuous range.
 
@@ -105,7 +106,7 @@ class Dimension:
     span: Span | None = None
     unit: str = ""
 
-    @property
+    @cached_property
     def is_number(self) -> bool:
         """Whether its values are numbers."""
         return self.span is not None or all(isinstance(level, float) for level in self.levels)

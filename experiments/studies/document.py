@@ -12,8 +12,8 @@ from experiments.output.document import (
     Chart,
     Deferred,
     Document,
+    Doubt,
     FactList,
-    Grade,
     Row,
     Section,
     Series,
@@ -183,9 +183,23 @@ def _trust(report: "StudyReport") -> Trust:
     if offs:
         confirm = report.study.confirm
         parts.append(f"{confirm} differs by at most {percent(offs[-1])} on the front")
-    is_off = any(abs(error) > _MUCH for error in measured) or (bool(offs) and offs[-1] > _MUCH)
-    grade: Grade = "fair" if is_off or not measured else "good"
-    return Trust(", ".join(parts) or "nothing was measured", grade)
+    text = ", ".join(parts) or "nothing was measured"
+    remedy = "twofold utility … of its trace says why"
+    if report.study.settings.engine == "analytic":
+        remedy = "if its calls overlap, 'settings: {engine: flow}' simulates contention"
+    doubts = tuple(
+        Doubt(
+            f"the replay of {workload['workload']} is {abs(error):.0f} % "
+            f"{'longer' if error > 0 else 'shorter'} than the measured step",
+            remedy,
+        )
+        for workload, error in zip(report.workloads, errors, strict=True)
+        if error is not None and abs(error) > _MUCH
+    )
+    if doubts:
+        return Trust(text, "poor", doubts)
+    is_fair = not measured or (bool(offs) and offs[-1] > _MUCH)
+    return Trust(text, "fair" if is_fair else "good")
 
 
 def _facts(report: "StudyReport") -> dict[str, str]:
@@ -213,8 +227,8 @@ def _facts(report: "StudyReport") -> dict[str, str]:
         facts["hypervolume"] = f"{explored.hypervolume:.6g}"
     if offs := _confirmed(report):
         facts["confirmed by"] = (
-            f"{report.study.confirm}: {len(offs)} points of the front, step off by "
-            f"{percent(offs[len(offs) // 2])} (median), {percent(offs[-1])} at most"
+            f"{report.study.confirm}: {len(offs)} point{'s' * (len(offs) > 1)} of the front, "
+            f"step off by {percent(offs[len(offs) // 2])} (median), {percent(offs[-1])} at most"
         )
     if report.directory is not None:
         facts["directory"] = str(report.directory)

@@ -11,8 +11,9 @@
                               front, and the best point of each quantile
 ============================  ====================================================================
 
-Answers are committed a few times a second, so an abrupt end of the process (``kill -9``, power, a
-full disk) costs at most the points in progress. A result file is written atomically, and depends on
+Answers are committed a few times a second, more seldom once that would take a tenth of the time, so
+an abrupt end of the process (``kill -9``, power, a full disk) costs little more than the points in
+progress. A result file is written atomically, and depends on
 its points only: it is the same to the byte however often the study was interrupted, with any number
 of workers. One process at a time writes; a second one waits.
 """
@@ -50,8 +51,11 @@ DRAWN = "drawn.json"
 _LOCK = ".lock"
 BLOCK = 4096
 """Number of points in a result file."""
-_COMMIT_INTERVAL = 0.25
-"""Time between two commits of answers (s)."""
+_COMMIT_INTERVAL, _COMMIT_SHARE = 0.25, 0.1
+"""Time between two commits of answers (s), and the share of time that they may take.
+
+Keys are hashes: a commit writes pages all over the index, the more of them the larger it is.
+"""
 _PATIENCE = 30.0
 _FORMAT = 4
 """Version of the index's tables; one of another version is created anew."""
@@ -84,7 +88,7 @@ class Store:
         self._base = sqlite3.connect(folder / INDEX, timeout=_PATIENCE, isolation_level=None)
         make_tables(self._base, _TABLES, _FORMAT)
         self._waiting: list[tuple[bytes, Answer]] = []
-        self._committed = time.monotonic()
+        self._next_commit = time.monotonic() + _COMMIT_INTERVAL
         (folder / RESULTS).mkdir(exist_ok=True)
         for part in (folder / RESULTS).glob(".*.part"):  # left by a killed process
             part.unlink()
@@ -96,13 +100,14 @@ class Store:
             return {key: answer_of(*rest) for key, *rest in rows}
 
     def keep(self, answers: Iterable[tuple[bytes, Answer]]) -> None:
-        """Store answers; they are on disk within a quarter of a second, or at :meth:`commit`."""
+        """Store answers; they are on disk soon, or at :meth:`commit`."""
         self._waiting += answers
-        if time.monotonic() - self._committed >= _COMMIT_INTERVAL:
+        if time.monotonic() >= self._next_commit:
             self.commit()
 
     def commit(self) -> None:
         """Write the kept answers to disk."""
+        begun = time.monotonic()
         if self._waiting:
             with reported(self.folder), writing_to(self._base):
                 self._base.executemany(
@@ -110,7 +115,8 @@ class Store:
                     ((key, *row_of(answer)) for key, answer in self._waiting),
                 )
             self._waiting.clear()
-        self._committed = time.monotonic()
+        now = time.monotonic()
+        self._next_commit = now + max(_COMMIT_INTERVAL, (now - begun) / _COMMIT_SHARE)
 
     def write(self, results: "Results", first: int, last: int) -> None:
         """Write points ``first`` to ``last`` (excluded), which are a block, and index them."""

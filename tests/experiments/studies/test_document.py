@@ -192,7 +192,7 @@ def test_another_engine_confirms_the_front_or_makes_it_doubtful(two, percents, g
         ((2.0, -1.0), "good", "good"),
         ((2.1, -1.0), "", "good"),
         ((1.0, -5.0), "", "good"),
-        ((1.0, -5.1), "bad", "fair"),
+        ((1.0, -5.1), "bad", "poor"),
         ((None, None), None, "fair"),
         ((None, 1.0), "good", "good"),
     ],
@@ -204,6 +204,11 @@ def test_the_largest_error_of_a_replay_says_how_far_a_study_is_trusted(two, erro
     )
     document = replace(two, workloads=workloads).document()
     assert document.trust.grade == grade
+    assert [doubt.cause for doubt in document.trust.doubts] == (
+        [f"the replay of {two.workloads[0]['workload']} is 5 % shorter than the measured step"]
+        if grade == "poor"
+        else []
+    )
     stats = {stat.name: stat for stat in document.stats}
     known = [error for error in errors if error is not None]
     if not known:

@@ -20,7 +20,7 @@ from experiments.documents import validation as documents
 from experiments.evaluate.parallel import map_rows
 from experiments.evaluate.serving_clients import Closed
 from experiments.evaluate.serving_fleets import Instances, serve
-from experiments.evaluate.serving_instances import Deployment, parallelism_of
+from experiments.evaluate.serving_instances import Deployment, cache_bytes, parallelism_of
 from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.provenance import Inputs
 from experiments.report import Report, or_none, question
@@ -474,7 +474,9 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
     chip, version = cluster.accelerator, str(meta.get("vllm_version") or "")
     check_version("vllm", version)
     usual = engine("vllm", version, chip.memory or USUAL_MEMORY, chip.name)
-    part = fields.number("gpu_memory_utilization", 0.01, 1)
+    room = fields.number("kv_cache_memory_bytes", 1, 1e15)
+    # Given the cache's bytes, vLLM ignores the utilisation.
+    part = 1.0 if room else fields.number("gpu_memory_utilization", 0.01, 1)
     if longest > (most := fields.count("max_model_len", model.longest or MOST_TOKENS)):
         raise TraceError(f"{file}: max_model_len: {most}, and a request has {longest} tokens")
     fields.choice("dtype", _DTYPES)
@@ -483,7 +485,7 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
     chunked = fields.choice("enable_chunked_prefill", _YES_OR_NO | {None: usual.chunked})
     whole = {None: usual.reserve, False: "chunk", True: "sequence"}
     tokens = usual.tokens if chunked else max(usual.tokens, most)
-    return Deployment(
+    deployment = Deployment(
         model=model,
         cluster=cluster,
         parallelism=parallelism_of(model, cluster, (tp, dp, tp * dp if spreads else 1, pp)),
@@ -505,3 +507,9 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
         blocks=None if blocks is None else fields.count("num_gpu_blocks"),
         dcp=dcp,
     )
+    if room is None or blocks is not None:
+        return deployment
+    block = deployment.engine.block * cache_bytes(deployment)
+    if room < block:
+        raise TraceError(f"{file}: kv_cache_memory_bytes: {room:g}, and a block takes {block:g}")
+    return replace(deployment, blocks=int(room / block))

@@ -457,6 +457,7 @@ def test_an_engine_that_fuses_casts_saves_three_of_a_layer():
         ({"engine_kwargs": {"dtype": "float32"}}, "dtype 'float32' is not one of auto, bfloat16"),
         ({"engine_kwargs": {"enable_expert_parallel": "no"}}, "enable_expert_parallel 'no' is not"),
         ({"num_gpu_blocks": 0}, "num_gpu_blocks: 0 is not 1 to"),
+        ({"engine_kwargs": {"kv_cache_memory_bytes": 99}}, "99, and a block takes 2.09715e+06"),
         (
             {"engine_kwargs": {"decode_context_parallel_size": 3}},
             "dcp 3: with tp 1 a key and value of llama-3.1-8b is on 1 of the ranks",
@@ -501,10 +502,16 @@ def test_settings_of_a_log_that_change_times_are_the_deployments_and_others_are_
     assert (p.tp, p.ep, p.expert_tp, logged.dcp, engine.block) == (8, 8, 1, 4, 128)
     assert (engine.tokens, engine.chunked, engine.captured) == (40960, False, 64)
     assert (engine.reserve, unused) == ("chunk", ("all2all_backend",))
-    kwargs |= {"decode_context_parallel_size": 1}
+    room = 1000.5 * 32 * 4 * cache_bytes(logged)
+    kwargs |= {"decode_context_parallel_size": 1, "kv_cache_memory_bytes": int(room)}
+    kwargs |= {"gpu_memory_utilization": 0.01}
     (tmp_path / "meta.json").write_text(json.dumps(meta))
     alone = read_log(tmp_path, load_cluster("hgx-b200"))[1]
     assert cache_bytes(alone) == 4 * cache_bytes(logged)
+    assert (alone.blocks, alone.engine.memory_fraction) == (1000, 1.0), "at any utilisation"
+    meta |= {"num_gpu_blocks": 7}
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    assert read_log(tmp_path, load_cluster("hgx-b200"))[1].blocks == 7
 
 
 @pytest.mark.parametrize(

@@ -583,6 +583,8 @@ def _pool(
             f" {by.block} tokens: use more tensor ranks, or an 8-bit cache"
         )
     times = host or by.host
+    if deployment.parallelism.ranks < width * by.prefill_ranks:
+        times = times._replace(prefill=0.0)
     speculation = deployment.speculation
     if speculation and speculation.draft is None and not speculation.looks_up:
         # Each draft passes one layer more, and its head (DeepSeek-V3's module for it, 2412.19437).

@@ -129,10 +129,10 @@ class ServingPrior(NamedTuple):
 
 
 _PRIORS = {
-    "vllm": ServingPrior("vLLM", 655, 8.3, 17.5),
-    "sglang": ServingPrior("SGLang", 248, 11.2, 23.0),
+    "vllm": ServingPrior("vLLM", 655, 6.9, 16.3),
+    "sglang": ServingPrior("SGLang", 253, 11.3, 22.8),
     "trtllm": ServingPrior("TensorRT-LLM", 342, 9.2, 15.1),
-    "all": ServingPrior("all engines", 1245, 8.9, 17.7),
+    "all": ServingPrior("all engines", 1250, 8.2, 17.0),
     "pools": ServingPrior("pools that prefill and that decode", 138, 13.1, 30.1),
 }
 """Aggregated rows of InferenceX's client, without drafts, by engine, and disaggregated ones

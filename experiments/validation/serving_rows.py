@@ -14,12 +14,12 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from experiments.evaluate.serving_instances import Deployment, Speculation
+from experiments.evaluate.serving_instances import Deployment, Speculation, memory_use
 from experiments.validation.errors import Differ
 from experiments.validation.tables import Cells, read_rows, refusal
 from simulator.accelerators import named, sheets
 from simulator.serving.engines import engine
-from simulator.support.errors import TraceError, TwofoldError, shown
+from simulator.support.errors import TraceError, TwofoldError, WorkloadError, shown
 from simulator.support.quantities import CENTURY, INSTANT, parse_quantity
 from simulator.support.yaml_text import parse_yaml
 from topologies import Cluster, catalog, load_cluster
@@ -159,17 +159,16 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
     deployments = []
     for part in parts:
         parallelism = _parallelism(row, part, model)
-        deployments.append(
-            Deployment(
-                model=model,
-                cluster=cluster,
-                parallelism=parallelism,
-                engine=by,
-                precisions=precisions,
-                context=context_of(inputs + outputs),
-                speculation=_speculation(parallelism) if drafts else None,
-            )
+        deployment = Deployment(
+            model=model,
+            cluster=cluster,
+            parallelism=parallelism,
+            engine=by,
+            precisions=precisions,
+            context=context_of(inputs + outputs),
+            speculation=_speculation(parallelism) if drafts else None,
         )
+        deployments.append(_with_room(deployment))
     workers = [row.count(f"{part}workers") for part in parts if part] or [1, 1]
     return ServingCase(
         id=read.id,
@@ -184,6 +183,16 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
         poll=poll,
         assumed=tuple(_assumed(read, cluster, model, drafts=drafts)),
     )
+
+
+def _with_room(deployment: Deployment) -> Deployment:
+    """Raise the static part of memory if weights need more, as InferenceX's dsr1_fp8_b200.sh."""
+    try:
+        memory_use(deployment)
+    except WorkloadError:
+        if deployment.engine.memory_of == "static":
+            return replace(deployment, engine=replace(deployment.engine, memory_fraction=0.95))
+    return deployment
 
 
 def _assumed(read: ServingRow, cluster: Cluster, model: Model, *, drafts: bool) -> Iterator[str]:

@@ -54,6 +54,8 @@ class Engine:
         by major CUDA compute capability; 1 for those not listed.
     host
         Host time of an iteration and of a first token, besides kernels.
+    prefill_ranks
+        Ranks with one batch from which on its ``prefill`` counts.
     balance
         Iterations for which data-parallel ranks wait for each other to have prompts; 0: none.
     assumed
@@ -78,6 +80,7 @@ class Engine:
     fuses_casts: bool
     decode_rows: Mapping[int, int]
     host: Host
+    prefill_ranks: int = 1
     balance: int = 0
     assumed: str = ""
 
@@ -131,6 +134,7 @@ def engine(name: str, version: str = "", memory: float = 80e9, chip: str = "") -
         pads_ranks=data["pads_ranks"],
         fuses_casts=data["fuses_casts"],
         decode_rows=data["decode_rows"],
+        prefill_ranks=data["prefill_ranks"],
         host=Host(
             step=parse_quantity(host["step"], "s"),
             prefill=parse_quantity(host["prefill"], "s"),

@@ -454,8 +454,7 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
     """Return the engine that a log's settings describe, with room for the longest request."""
     if not isinstance(meta, dict):
         raise TraceError(f"{file}: the settings of an engine must be a table")
-    settings = meta.get("engine_kwargs")
-    settings = {} if settings is None else settings
+    settings = {} if meta.get("engine_kwargs") is None else meta["engine_kwargs"]
     if not isinstance(settings, dict):
         raise TraceError(f"{file}: engine_kwargs: {shown(settings)} is not a table")
     if "sglang_version" in meta or "server_args" in meta:
@@ -474,9 +473,7 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
     chip, version = cluster.accelerator, str(meta.get("vllm_version") or "")
     check_version("vllm", version)
     usual = engine("vllm", version, chip.memory or USUAL_MEMORY, chip.name)
-    room = fields.number("kv_cache_memory_bytes", 1, 1e15)
-    # Given the cache's bytes, vLLM ignores the utilisation.
-    part = 1.0 if room else fields.number("gpu_memory_utilization", 0.01, 1)
+    part = fields.number("gpu_memory_utilization", 0.01, 1)
     if longest > (most := fields.count("max_model_len", model.longest or MOST_TOKENS)):
         raise TraceError(f"{file}: max_model_len: {most}, and a request has {longest} tokens")
     fields.choice("dtype", _DTYPES)
@@ -507,9 +504,15 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
         blocks=None if blocks is None else fields.count("num_gpu_blocks"),
         dcp=dcp,
     )
-    if room is None or blocks is not None:
+    return _with_given_memory(deployment, fields)
+
+
+def _with_given_memory(deployment: Deployment, fields: _Fields) -> Deployment:
+    """Let the cache have the memory that a log gives it; vLLM then ignores the utilisation."""
+    size = fields.number("kv_cache_memory_bytes", 1, 1e15)
+    if size is None or deployment.blocks is not None:
         return deployment
-    block = deployment.engine.block * cache_bytes(deployment)
-    if room < block:
-        raise TraceError(f"{file}: kv_cache_memory_bytes: {room:g}, and a block takes {block:g}")
-    return replace(deployment, blocks=int(room / block))
+    blocks = int(size / (deployment.engine.block * cache_bytes(deployment)))
+    return replace(
+        deployment, blocks=blocks, engine=replace(deployment.engine, memory_fraction=1.0)
+    )

@@ -282,23 +282,10 @@ def _widest(model: Model, p: Parallelism) -> float:
 
 
 def _draft(deployment: Deployment) -> list[Deployment]:
-    """Return the drafting model as a deployment on the same ranks; None if there is none."""
+    """Return the drafting model as a deployment on the same ranks, if there is one."""
     draft = deployment.speculation.draft if deployment.speculation else None
-    return (
-        []
-        if draft is None
-        else [
-            replace(
-                deployment,
-                model=draft,
-                speculation=None,
-                adapters=None,
-                imbalance=None,
-                encoder=None,
-                dcp=1,
-            )
-        ]
-    )
+    own = dict.fromkeys(("speculation", "adapters", "imbalance", "encoder"))
+    return [] if draft is None else [replace(deployment, model=draft, dcp=1, **own)]
 
 
 def _weights(deployment: Deployment) -> float:

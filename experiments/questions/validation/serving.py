@@ -329,17 +329,14 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
 
 
 def _figures(metric: str, predicted: Floats, measured: Floats) -> list[LogFigure]:
-    figures = []
-    for name, quantile in (("mean", None), ("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
-        of_predicted, of_measured = (
-            float(times.mean() if quantile is None else np.quantile(times, quantile))
-            for times in (predicted, measured)
-        )
-        true = or_none(of_measured)
-        figures.append(
-            LogFigure(metric, name, of_predicted, true, error_pct(of_predicted, true or None))
-        )
-    return figures
+    both = [
+        (float(times.mean()), *np.quantile(times, (0.5, 0.9, 0.99)).tolist())
+        for times in (predicted, measured)
+    ]
+    return [
+        LogFigure(metric, name, given, or_none(true), error_pct(given, or_none(true) or None))
+        for name, given, true in zip(("mean", "p50", "p90", "p99"), *both, strict=True)
+    ]
 
 
 def rank_correlation(measured: Sequence[float], predicted: Sequence[float]) -> float:

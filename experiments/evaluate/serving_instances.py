@@ -284,8 +284,10 @@ def _widest(model: Model, p: Parallelism) -> float:
 def _draft(deployment: Deployment) -> list[Deployment]:
     """Return the drafting model as a deployment on the same ranks, if there is one."""
     draft = deployment.speculation.draft if deployment.speculation else None
-    own = dict.fromkeys(("speculation", "adapters", "imbalance", "encoder"))
-    return [] if draft is None else [replace(deployment, model=draft, dcp=1, **own)]
+    if draft is None:
+        return []
+    alone = replace(deployment, speculation=None, adapters=None, imbalance=None, encoder=None)
+    return [replace(alone, model=draft, dcp=1)]
 
 
 def _weights(deployment: Deployment) -> float:

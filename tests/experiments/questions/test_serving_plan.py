@@ -26,6 +26,7 @@ from experiments.evaluate.serving_plan import (
 )
 from experiments.explore.serving import ServingSession
 from experiments.questions.serving import serving
+from simulator.serving.engines import engine
 from simulator.serving.surface import Batch, iteration_time
 from simulator.support.errors import TraceError, TwofoldError
 from topologies import changed, load_cluster
@@ -541,7 +542,8 @@ def test_a_store_has_for_every_instance_what_any_computed():
     cluster = load_cluster("hgx-h100")
     rates = (each.bandwidth * each.efficiency for each in (cluster.pcie, cluster.scale_out))
     copied = store.found.max() * 131_072 / min(rates)
-    at_client = 30e-3 + 4096 * 10e-6  # vLLM's first token, and its 16 tokens' iteration
+    host = engine("vllm").host
+    at_client = host.first + 4096 * host.per_token  # and an iteration of 16 tokens
     copies = np.median(store.ttft[3:16]) - at_client
     assert copied < copies < copied + 0.015 < own.ttft[3] - at_client
 

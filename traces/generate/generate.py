@@ -296,11 +296,12 @@ def expand(
     ]
     columns = _RankColumns(*(np.concatenate(column) for column in zip(*stages, strict=True)))
     calls, groups = _calls(list(channels.values()), p)
+    unmeasured = np.full(ops, np.nan)
     return Workload(
         **columns._asdict(),
         ready=np.zeros(ops),
-        measured_start=np.full(ops, np.nan),
-        measured_end=np.full(ops, np.nan),
+        measured_start=unmeasured,
+        measured_end=unmeasured,
         edges=_edges(programs, written_ranks),
         calls=calls,
         groups=groups,

@@ -241,6 +241,7 @@ class Account:
     """Time by use (s): ``of_op[use]`` for each op, ``of_rank[use]`` for each rank.
 
     ``lasted[use]`` is the whole time that each op spent on a use, whatever else ran; NaN if none.
+    A part of a kernel counts where no other kernel runs, and lasted so long.
     The mean over ranks of all uses together is ``step``.
     """
 
@@ -282,10 +283,14 @@ def account(run: RunTimes) -> Account:
         instants = _FreeTime(ops, spans, step)
         for use in _order(workload, ops):
             of_op[use][ops] = instants.take(use)
+            if use == COMPUTE:
+                of_op[use][ops] += instants.take(IN_PART)
         first, last = run.start[ops].min(), run.end[ops].max()
         for use, column in zip(REST, instants.unused(first, last), strict=True):
             of_rank[use][number] = column
-    lasted = {use: end - start for use, (start, end) in spans.items()}
+    lasted = {use: spans[use][1] - spans[use][0] for use in USES}
+    beside = np.isnan(lasted[COMPUTE]) & (of_op[COMPUTE] > 0)
+    lasted[COMPUTE][beside] = of_op[COMPUTE][beside]
     return Account(workload, step, of_op, lasted, of_rank)
 
 
@@ -303,9 +308,10 @@ def _uses(run: RunTimes) -> _Spans:
     workload = run.workload
     what, part = workload.what, workload.part
     start, end = run.start, run.end
-    # What a kernel had done when another started lies beside the whole: it counts there.
-    partial = np.array([name == IN_PART for name in workload.names], dtype=bool)
-    kernels = (what == What.COMPUTE) & ~partial[workload.name]
+    # What a kernel had done when another started lies beside the whole: it counts there, and as
+    # a part only where no whole runs.
+    partial = np.array([name == IN_PART for name in workload.names], dtype=bool)[workload.name]
+    kernels = what == What.COMPUTE
     calls = np.flatnonzero(workload.call >= 0)
     begun, over = np.full((2, len(workload)), np.nan)
     begun[calls], over[calls] = moves(run, calls)
@@ -317,7 +323,8 @@ def _uses(run: RunTimes) -> _Spans:
         return first, np.where(mask, np.maximum(first, last), np.nan)
 
     return {
-        COMPUTE: where(kernels, start, end),
+        COMPUTE: where(kernels & ~partial, start, end),
+        IN_PART: where(kernels & partial, start, end),
         COPY: where(what == What.COPY, start, end),
         COMMUNICATION: where(workload.call >= 0, begun, over),
         WAITING: where(workload.call >= 0, start, begun),

@@ -214,22 +214,12 @@ def launching(seed):
     chance, run = random.Random(seed), drawn(seed)
     step = run.workload
     names = (*step.names, IN_PART, *SILENT)
-    name, whole = step.name.copy(), set()
+    name = step.name.copy()
     for op in range(len(step)):
         if step.what[op] == What.HOST and chance.random() < 0.3:
             name[op] = names.index(chance.choice(SILENT))
-        around = [
-            other
-            for other in np.flatnonzero(step.what == What.COMPUTE).tolist()
-            if other != op
-            and names[name[other]] != IN_PART
-            and step.rank[other] == step.rank[op]
-            and run.start[other] <= run.start[op]
-            and run.end[op] <= run.end[other]
-        ]
-        if step.what[op] == What.COMPUTE and around and op not in whole and chance.random() < 0.7:
+        if step.what[op] == What.COMPUTE and chance.random() < 0.3:
             name[op] = names.index(IN_PART)
-            whole.add(around[0])
     pairs = [
         (one, two)
         for one in range(len(step))
@@ -245,13 +235,13 @@ def launching(seed):
 
 def spans(run, launched_by):
     """Begin and end of each op in each use that it has."""
-    workload, every = run.workload, {use: {} for use in USES}
+    workload, every = run.workload, {use: {} for use in (*USES, IN_PART)}
     for op in range(len(workload)):
         what, name = What(workload.what[op]), workload.names[workload.name[op]]
         start, end = int(run.start[op]), int(run.end[op])
         by = launched_by.get(op)
-        if what == What.COMPUTE and name != IN_PART:
-            every["compute"][op] = start, end
+        if what == What.COMPUTE:
+            every[IN_PART if name == IN_PART else "compute"][op] = start, end
         elif what == What.COPY:
             every["copy"][op] = start, end
         elif what == What.HOST:
@@ -276,7 +266,9 @@ def test_each_second_counts_for_the_first_use_and_its_ops_in_equal_parts(seed):
     for number, rank in enumerate(workload.ranks):
         mine = {op for op in range(len(workload)) if workload.rank[op] == rank}
         computes = any(workload.what[op] == What.COMPUTE for op in mine)
-        order = USES if computes else ("host", *(use for use in USES if use != "host"))
+        order = ("compute", IN_PART, *USES[1:])
+        if not computes:
+            order = ("host", *(use for use in order if use != "host"))
         first, last = (
             edge(mine, key=key) for edge, key in ((min, run.start.item), (max, run.end.item))
         )
@@ -288,7 +280,8 @@ def test_each_second_counts_for_the_first_use_and_its_ops_in_equal_parts(seed):
                     if every[use][op][0] <= second < every[use][op][1]
                 ]
                 if busy:
-                    wanted[use][busy] += 1 / len(busy)
+                    # A part of a kernel counts where no whole one runs.
+                    wanted["compute" if use == IN_PART else use][busy] += 1 / len(busy)
                     break
             else:
                 early, late = second < run.start[first], second >= run.end[last]
@@ -298,6 +291,9 @@ def test_each_second_counts_for_the_first_use_and_its_ops_in_equal_parts(seed):
         lasted = np.full(len(workload), np.nan)
         for op, (start, end) in every[use].items():
             lasted[op] = max(0, end - start)
+        if use == "compute":
+            parts = [op for op in every[IN_PART] if wanted[use][op] > 0]
+            lasted[parts] = found.of_op[use][parts]
         np.testing.assert_array_equal(found.lasted[use], lasted)
     for use in REST:
         np.testing.assert_allclose(found.of_rank[use], rest[use], atol=1e-12)

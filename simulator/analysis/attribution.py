@@ -289,8 +289,8 @@ def account(run: RunTimes) -> Account:
         for use, column in zip(REST, instants.unused(first, last), strict=True):
             of_rank[use][number] = column
     lasted = {use: spans[use][1] - spans[use][0] for use in USES}
-    beside = np.isnan(lasted[COMPUTE]) & (of_op[COMPUTE] > 0)
-    lasted[COMPUTE][beside] = of_op[COMPUTE][beside]
+    part = np.isnan(lasted[COMPUTE]) & (of_op[COMPUTE] > 0)
+    lasted[COMPUTE][part] = of_op[COMPUTE][part]
     return Account(workload, step, of_op, lasted, of_rank)
 
 

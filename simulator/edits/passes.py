@@ -24,7 +24,7 @@ from simulator.workload import What, Workload
 _ALL = 1.0 - 1e-12
 """Fraction of a pass above which it is complete: fractions are rounded sums."""
 _TIE = 1e-9
-"""Fraction of a pass, shorter than any kernel: assigns ops between two kernels to one of them."""
+"""Fraction of a pass, shorter than any op: assigns calls between two host ops to the later one."""
 _MOST_LONGER = 1.1
 """A segment longer than its passes by more than this factor contains other work at an end."""
 _MOST_UNEXPLAINED = 0.5
@@ -242,10 +242,16 @@ class Content:
         ends = np.cumsum(self.weight) / total
         begins = ends - self.weight / total
         middle = (begins + ends) / 2
-        middle = np.where(self.weight > 0, middle, middle + np.where(self.follows, -_TIE, _TIE))
+        long = ends > begins
+        if self.opaque:
+            middle[~long] += _TIE
+        elif long.any():
+            # Ops of no length are where the kernel is that they follow, or that follows them
+            count = np.cumsum(long)
+            kernel = np.where(self.follows | long, count - 1, count).clip(0, count[-1] - 1)
+            middle = middle[long][kernel]
         part = ((middle >= low) & ((middle < high) | (high > _ALL))).astype(np.float64)
         if self.opaque:
-            long = ends > begins
             shared = np.minimum(ends, high)[long] - np.maximum(begins, low)[long]
             part[long] = np.maximum(0.0, shared / (ends - begins)[long])
         inside = part > 0
@@ -420,12 +426,15 @@ def _mean(workload: Workload, columns: Sequence[Sequence[Segment]]) -> list[list
 
 
 def _spans_stages(workload: Workload, pipeline: Pipeline) -> Mask:
-    """Mark the ops of calls, not messages, among ranks of several stages."""
+    """Mark the ops of calls, not messages, among ranks of several stages, and their launches."""
     stage_of = {rank: s for s, ranks in enumerate(pipeline.ranks.tolist()) for rank in ranks}
     several = np.array([len({stage_of[r] for r in g.ranks}) > 1 for g in workload.groups], bool)
     calls = workload.calls
     wide = several[calls.group] & (calls.kind != SEND_RECEIVE)
     joins: Mask = (workload.call >= 0) & np.append(wide, np.False_)[workload.call]
+    if (workload.what == What.COMPUTE).any():  # else the host's time is that of passes
+        source, target = workload.edges.source, workload.edges.target
+        joins[source[joins[target] & (workload.what[source] == What.HOST)]] = True
     return joins
 
 

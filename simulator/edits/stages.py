@@ -8,6 +8,7 @@ of the same schedule for ``Q`` stages, which determines the number of micro-batc
 et al., GPipe, arXiv 1811.06965; Narayanan et al., arXiv 2104.04473, section 2.2).
 """
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -107,6 +108,7 @@ class _NewJob:
             notes=list(self.workload.notes),
         )
         self.contents = passes_of_ranks(self.workload, self.pipeline, self.segments)
+        self.launches = np.full(len(self.workload), -1)  # the name of what a host op launches
         self.styles = self._message_styles()
         hosts = np.unique(self.workload.lane[self.workload.what == What.HOST])
         self.host_lanes = {self.workload.lanes[lane] for lane in hosts.tolist()}
@@ -153,6 +155,7 @@ class _NewJob:
         host = workload.what == What.HOST
         source, target = edges.source, edges.target
         launch = host[source] & ~host[target] & (workload.rank[source] == workload.rank[target])
+        self.launches[source[launch]] = workload.name[target[launch]]
         lag, awaited = np.zeros(len(workload)), np.zeros(len(workload), dtype=np.bool_)
         lag[target[launch]] = edges.lag[launch]
         awaited[source[~host[source] & host[target]]] = True
@@ -240,6 +243,14 @@ class _NewRank:
         self._posted: dict[bool, list[int]] = {True: [], False: []}  # pending receives
         self._arrived: dict[str, int] = {}  # message that a stream's next op waits for
         self._sent: list[int] = []
+        # By recorded op of a later piece: the ops of earlier pieces that it waits for, and lags.
+        self._awaited: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        self._equivalents: dict[int, list[int]] = defaultdict(
+            list
+        )  # by op before or after the passes
+        parts, stages = self.job.pipeline.stages, self.job.stages
+        self._low, self._high = self.stage * parts / stages, (self.stage + 1) * parts / stages
+        self._covered = range(int(self._low + 1e-9), min(parts, int(np.ceil(self._high - 1e-9))))
 
     def _recorded_stage(self) -> int:
         """Return the recorded stage whose work before and after its passes this one has."""
@@ -251,8 +262,8 @@ class _NewRank:
     def write(self) -> None:
         """Write the rank's step."""
         job, stages = self.job, self.job.stages
-        recorded = job.recorded(self._template, self.column)
-        self._piece(recorded.before, self._main)
+        recorded = [job.recorded(stage, self.column) for stage in range(job.pipeline.stages)]
+        self._outside_passes([of_stage.before for of_stage in recorded])
         for token in job.schedule.tokens(self.stage, stages):
             if isinstance(token, Direction):
                 self._message(token)
@@ -260,13 +271,57 @@ class _NewRank:
                 self._pass(token)
         if any(job.styles[d].is_awaited for d in job.styles if d.sends):
             self._wait(self._sent)
-        self._piece(recorded.after, self._main, share=job.pipeline.stages / stages)
+        self._outside_passes(
+            [of_stage.after for of_stage in recorded], share=len(recorded) / stages
+        )
+
+    def _outside_passes(self, pieces: Sequence[Piece], share: float | None = None) -> None:
+        """Write the work before the passes, or behind them, given that of the recorded stages.
+
+        What only the first stage has is written if there is one stage, and what only an end of the
+        pipeline has is not if a stage between has its work.
+        """
+        template, last = pieces[self._template], len(pieces) - 1
+        for stage in self._covered:
+            for op, same in self._like(template, pieces[stage]).items():
+                self._equivalents[op].append(same)
+        whole = [(template, self._main, share)]
+        if self.job.stages == 1:
+            ops, part = pieces[0]
+            alone = ~np.isin(ops, list(self._like(template, pieces[0]).values()))
+            main = self.job.main_lane(0, self.column)
+            whole.insert(share is not None, (Piece(ops[alone], part[alone]), main, None))
+        elif 0 < self.stage < self.job.stages - 1 and self._template in (0, last):
+            common = np.isin(
+                template.ops, list(self._like(template, pieces[last - self._template]))
+            )
+            whole = [(Piece(template.ops[common], template.part[common]), self._main, share)]
+        for piece in whole:
+            self._piece(*piece)
+
+    def _like(self, piece: Piece, other: Piece) -> dict[int, int]:
+        """Pair the ops of two pieces: the n-th of a name on a stream, or that launches it."""
+        workload, ops = self.job.workload, defaultdict(list)
+        names, others = (
+            zip(
+                np.where(
+                    workload.what[ops_of] == What.HOST, -1, workload.lane[ops_of]
+                ).tolist(),  # threads differ
+                workload.what[ops_of].tolist(),
+                workload.name[ops_of].tolist(),
+                self.job.launches[ops_of].tolist(),
+                strict=True,
+            )
+            for ops_of in (piece.ops, other.ops)
+        )
+        for op, name in zip(piece.ops.tolist(), names, strict=True):
+            ops[name].append(op)
+        pairs = zip(other.ops.tolist(), others, strict=True)
+        return {ops[name].pop(0): op for op, name in pairs if ops[name]}
 
     def _pass(self, recorded_pass: Pass) -> None:
         """Write the parts of recorded passes that belong to the stage's layers."""
-        parts, stages = self.job.pipeline.stages, self.job.stages
-        low, high = self.stage * parts / stages, (self.stage + 1) * parts / stages
-        numbers = range(int(low + 1e-9), min(parts, int(np.ceil(high - 1e-9))))
+        stages, low, high, numbers = self.job.stages, self._low, self._high, self._covered
         forward = recorded_pass.is_forward
         if self._posted[forward]:
             # The pass begins after the message that it needs.
@@ -317,6 +372,9 @@ class _NewRank:
                 work=(flops, traffic),
             )
             self.job.recorded_op[copies[op]] = op
+            for same in self._equivalents.get(op, (op,)):
+                for before, lag in self._awaited[same]:
+                    builder.edge(before, copies[op], lag=lag)
             if (message := self._arrived.pop(lane, None)) is not None:
                 builder.edge(message, copies[op])
             self._in_order(self._main if lane == main else lane, copies[op])
@@ -335,11 +393,16 @@ class _NewRank:
         edges, builder = self.job.workload.edges, self.job.builder
         begins = set(copies.values())
         for op, copy in copies.items():
-            row = slice(edges.offset[op], edges.offset[op + 1])
-            for target, lag in zip(edges.target[row], edges.lag[row], strict=True):
+            rows = [
+                range(*edges.offset[same : same + 2]) for same in self._equivalents.get(op, (op,))
+            ]
+            for edge in itertools.chain(*rows):
+                target, lag = edges.target[edge], edges.lag[edge]
                 if (after := copies.get(int(target))) is not None:
                     builder.edge(copy, after, lag=float(lag))
                     begins.discard(after)
+                else:
+                    self._awaited[int(target)].append((copy, float(lag)))
         for begin in begins:
             for before in self._waits_for:
                 builder.edge(before, begin)

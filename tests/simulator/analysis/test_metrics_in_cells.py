@@ -255,6 +255,23 @@ def spans(run, launched_by):
     return every
 
 
+def uses_in_order(*, computes):
+    """Return the uses in order of precedence: of a rank without kernels its host comes first."""
+    order = ("compute", IN_PART, *USES[1:])
+    return order if computes else ("host", *(use for use in order if use != "host"))
+
+
+def lasting(use, every, found):
+    """Return how long each op spent on a use; a part of a kernel, what counts of it."""
+    lasted = np.full(len(found.of_op[use]), np.nan)
+    for op, (start, end) in every[use].items():
+        lasted[op] = max(0, end - start)
+    if use == "compute":
+        parts = [op for op in every[IN_PART] if found.of_op[use][op] > 0]
+        lasted[parts] = found.of_op[use][parts]
+    return lasted
+
+
 @tries(200)
 @given(st.integers(0, 2**32 - 1))
 def test_each_second_counts_for_the_first_use_and_its_ops_in_equal_parts(seed):
@@ -265,10 +282,7 @@ def test_each_second_counts_for_the_first_use_and_its_ops_in_equal_parts(seed):
     rest = {use: np.zeros(len(workload.ranks)) for use in REST}
     for number, rank in enumerate(workload.ranks):
         mine = {op for op in range(len(workload)) if workload.rank[op] == rank}
-        computes = any(workload.what[op] == What.COMPUTE for op in mine)
-        order = ("compute", IN_PART, *USES[1:])
-        if not computes:
-            order = ("host", *(use for use in order if use != "host"))
+        order = uses_in_order(computes=any(workload.what[op] == What.COMPUTE for op in mine))
         first, last = (
             edge(mine, key=key) for edge, key in ((min, run.start.item), (max, run.end.item))
         )
@@ -288,13 +302,7 @@ def test_each_second_counts_for_the_first_use_and_its_ops_in_equal_parts(seed):
                 rest[REST[0] if early else REST[1] if late else REST[2]][number] += 1
     for use in USES:
         np.testing.assert_allclose(found.of_op[use], wanted[use], atol=1e-12)
-        lasted = np.full(len(workload), np.nan)
-        for op, (start, end) in every[use].items():
-            lasted[op] = max(0, end - start)
-        if use == "compute":
-            parts = [op for op in every[IN_PART] if wanted[use][op] > 0]
-            lasted[parts] = found.of_op[use][parts]
-        np.testing.assert_array_equal(found.lasted[use], lasted)
+        np.testing.assert_array_equal(found.lasted[use], lasting(use, every, found))
     for use in REST:
         np.testing.assert_allclose(found.of_rank[use], rest[use], atol=1e-12)
     assert found.step == step

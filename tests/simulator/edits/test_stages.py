@@ -18,7 +18,7 @@ from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.edits.jobs import moved
-from simulator.edits.passes import Pass, pipeline_of
+from simulator.edits.passes import Pass, Pipeline, Segment, passes_of_ranks, pipeline_of
 from simulator.edits.repeats import programs
 from simulator.edits.stages import restaged
 from simulator.engine.simulate import simulate
@@ -55,6 +55,9 @@ class Model:
     scattered: bool = False
     batches: int = 0
     is_host: bool = False
+    reduces: bool = False
+    has_ends: bool = False
+    ends_update: bool = False
     lag: float = 0.0
     lasting: dict = field(default_factory=dict)
 
@@ -63,6 +66,8 @@ class Model:
         self.order = self.order or chance.choice(sorted(ORDERS))
         self.early, self.awaited = chance.random() < 0.5, chance.random() < 0.5
         self.scattered = chance.random() < 0.5
+        self.reduces = not self.is_host and chance.random() < 0.5
+        self.has_ends = chance.random() < 0.5
         self.awaited |= self.is_host
         self.batches = self.batches or chance.randint(5, 7)
         for layer in range(self.layers):
@@ -87,7 +92,7 @@ class Written:
                 for column in range(model.columns)
                 if self.at(stage, column) == rank
             )
-            self.last, self.joined, self.pending = {}, Counter(), ()
+            self.last, self.joined, self.pending, self.reduced = {}, Counter(), (), []
             self.write()
         built = self.builder.build()
         self.workload = replace(built, module=built.name, modules=built.names)
@@ -114,7 +119,7 @@ class Written:
         return op
 
     def host(self, us, name="launch"):
-        op = self.op(What.HOST, "main", name, us)
+        op = self.op(What.HOST, f"thread {self.rank}", name, us)
         for before in self.pending:
             self.builder.edge(before, op)
         self.pending = ()
@@ -151,7 +156,11 @@ class Written:
 
     def write(self):
         model = self.model
+        if model.has_ends and self.stage == 0:
+            self.kernel("tables", 200)
         self.kernel("begin", 400)
+        if model.has_ends and self.stage == self.stages - 1:
+            self.kernel("labels", 300)
         passes = ORDERS[model.order](self.stage, self.stages, model.batches)
         posted, arrived = 0, defaultdict(list)
         for number, way in enumerate(passes):
@@ -166,7 +175,9 @@ class Written:
         layers = model.layers // self.stages
         self.collective("all_reduce", range(self.ranks), 64.0, "norm")
         done = self.collective("all_gather", self.columns, 1e4 * layers, "data")
-        self.kernel("update", 500 * layers, [done])
+        self.kernel("update", 500 * layers, [done, *self.reduced])
+        if model.ends_update and self.stage == 0:
+            self.kernel("update of tables", 200)
 
     def run(self, way, needed):
         """Run the layers of a stage; half of each is behind a sum over the columns."""
@@ -184,7 +195,11 @@ class Written:
             first = self.kernel(label, us / 2, needed)
             needed = ()
             done = self.collective("all_reduce", self.columns, 1e4, "sum", waits=[first])
-            self.kernel(f"{label}, then", us / 2, [done])
+            last = self.kernel(f"{label}, then", us / 2, [done])
+            if model.reduces and way == Pass(False, model.batches - 1):
+                # As DDP does beside the backward pass; the update waits for it.
+                of_layer = self.collective("all_reduce", self.columns, 1e8, "grads", waits=[last])
+                self.reduced.append(of_layer)
 
     @property
     def columns(self):
@@ -231,6 +246,18 @@ def calls(workload):
     )
 
 
+def launched(workload):
+    """Names of what the one host thread of each rank launches, and how often."""
+    hosts = workload.what == What.HOST
+    assert (
+        len({*zip(workload.rank[hosts], workload.lane[hosts], strict=True)}) == workload.job_ranks
+    )
+    source, target = workload.edges.source, workload.edges.target
+    launch = (workload.what[source] == What.HOST) & (workload.what[target] != What.HOST)
+    names = [workload.names[name] for name in workload.name[target[launch]]]
+    return Counter(zip(workload.rank[target[launch]].tolist(), names, strict=True))
+
+
 STAGES = [(2, 3), (2, 4), (3, 2), (4, 3), (2, 6), (3, 1)]
 
 
@@ -238,12 +265,13 @@ STAGES = [(2, 3), (2, 4), (3, 2), (4, 3), (2, 6), (3, 1)]
 @tries(6, least=3)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_other_stages_are_what_the_model_is_on_so_many(stages, seed):
-    model = Model(seed)
+    model = Model(seed, ends_update=stages[1] == 1)  # tables are not divided with the layers
     now, then = (Written(model, number) for number in stages)
     found, name = divided(now, stages[1])
     assert name == model.order
     assert calls(found) == calls(then.workload)
     check(rows(found, [What.COMPUTE]), rows(then.workload, [What.COMPUTE]))
+    assert launched(found) == launched(then.workload)
     kernels = found.what == What.COMPUTE
     assert [found.modules[module] for module in found.module[kernels]] == [
         found.names[name] for name in found.name[kernels]
@@ -270,6 +298,40 @@ def test_where_only_hosts_were_recorded_their_time_is_divided(stages, seed):
         for each in (found, then.workload)
     ]
     np.testing.assert_allclose(*lasting, rtol=1e-9)
+
+
+@given(data=st.data(), forward=st.integers(1, 99), backward=st.integers(1, 99))
+def test_passes_between_the_same_messages_are_as_long_as_alone_or_on_other_stages(
+    data, forward, backward
+):
+    """Stage 0 shows both alone; what the other shows, its segments' lengths determine."""
+    counts = st.tuples(st.integers(0, 2), st.integers(0, 2))
+    shown = (
+        data.draw(st.lists(counts, max_size=6).filter(lambda every: sum(map(sum, every)))),
+        [(1, 0), (0, 1)],
+    )
+    builder, segments = WorkloadBuilder(job_ranks=2), {}
+    for rank, parts in enumerate(reversed(shown)):
+        number, segments[rank] = Counter(), []
+        for many in parts:
+            ways = data.draw(st.permutations([True] * many[0] + [False] * many[1]))
+            passes = []
+            for way in ways:
+                passes.append(Pass(way, number[way]))
+                number[way] += 1
+            length = many[0] * forward + many[1] * backward
+            op = builder.op(What.COMPUTE, rank=rank, lane="s", name="k", duration=length)
+            ops, weight = np.array([op]), np.array([float(length)])
+            follows = np.zeros(1, dtype=bool)
+            segments[rank].append(Segment(tuple(passes), ops, weight, follows, -1, opaque=False))
+    pipeline = Pipeline(np.array([[0], [1]]), stride=1, micro_batches=1)
+    found = passes_of_ranks(builder.build(), pipeline, segments)
+    for rank, parts in segments.items():
+        for part in parts:
+            for each in part.passes:
+                content = found[rank].passes[each]
+                lasts = (content.end - content.begin) * part.length
+                assert lasts == pytest.approx(forward if each.is_forward else backward)
 
 
 def test_messages_start_as_long_after_their_launches_as_recorded():

@@ -244,7 +244,7 @@ def _host_nodes(execution: ExecutionTrace, rank: RankTrace) -> Longs:
     node_of = np.full(len(host), -1, dtype=np.int64)
     nodes = np.flatnonzero(execution.record > 0)
     index = {name: number for number, name in enumerate(execution.names)}
-    names = np.array([index.get(name, -1) for name in rank.names] or [-1], dtype=np.int64)
+    names = np.array([index.get(name, -1) for name in rank.names], dtype=np.int64)
     order = np.argsort(host.external[rows], kind="stable")
     rows = rows[order]
     ids = host.external[rows]

@@ -59,6 +59,25 @@ def test_a_rank_that_has_ended_a_call_and_forgotten_it_is_not_missing(tmp_path):
     assert hang(tmp_path, made | {2: later}).calls[0].missing == ()
 
 
+@pytest.mark.parametrize("enqueued", [4, 5])
+@pytest.mark.parametrize("entries", [(), (DP, "all_reduce"), (DP, "send 0->1"), (TP, "send 2->0")])
+def test_what_a_rank_has_enqueued_counts_unless_messages_of_the_group_may_be_meant(
+    tmp_path, enqueued, entries
+):
+    """The status has whichever came last, a call or a message; other groups do not matter."""
+    groups = {0: WORLD | {DP: (0, 2)}, 1: WORLD}
+    made = {rank: dump(groups[rank], [entry(TP, 5)]) for rank in groups}
+    others = []
+    if entries:
+        group, word = entries
+        others = [message(group, 9, word) if "send" in word else entry(group, 9, word)]
+    job = hang(tmp_path, made | {2: dump(groups[0], others, {"0": (enqueued, 4), "1": (9, 8)})})
+    (stuck,) = (call for call in job.calls if call.sequence == 5)
+    ambiguous = entries == (TP, "send 2->0")
+    assert stuck.missing == (() if ambiguous or enqueued == 5 else (2,))
+    assert stuck.unknown == ((2,) if ambiguous else ())
+
+
 def test_a_rank_without_a_dump_is_unknown_and_no_culprit(tmp_path):
     job = hang(tmp_path, {0: dump(WORLD, [entry(TP, 5)], {"0": (5, 4)})})
     assert (job.calls[0].missing, job.calls[0].unknown) == ((), (1, 2))

@@ -355,3 +355,8 @@ def test_times_that_are_no_microseconds_are_refused(
     else:
         with pytest.raises(TraceError, match=refusal):
             read_rank(file, alone=True)
+
+
+@pytest.mark.parametrize("text", ["", "ranks", "[0, 1", "0-7", "[0..7]"])
+def test_ranks_that_are_no_list_are_unknown_and_none_are_left_out(text: str) -> None:
+    assert group_ranks(Raw(f'"{text}"'.encode()), 8) == (None, False)

@@ -24,6 +24,9 @@ from simulator.workload import What
 from topologies import load_cluster
 from traces.core.files import is_xplane
 from traces.core.loaded import Loaded
+from traces.xla.device_graph import _started_by
+from traces.xla.hlo import HloOp
+from traces.xla.planes import XlaOp
 from traces.xla.xplane import load_xplane
 
 
@@ -521,3 +524,12 @@ def test_a_collective_of_more_than_an_exbibyte_is_refused(tmp_path: Path, dimens
         chip.op(ALL_REDUCE.replace("256,1024", dimensions), 0, 100)
     with pytest.raises(TraceError, match=r"all-reduce.1 on .* B is not a size of a message"):
         read(tmp_path, space(*(chip.plane for chip in chips), host))
+
+
+@pytest.mark.parametrize("operands", [None, (), ("all-gather-start.7", "token")])
+def test_a_done_waits_for_its_first_operand_or_else_for_the_start_of_its_name(operands):
+    done = XlaOp("all-gather-done.3", "", 0.0, 1.0)
+    if operands is not None:
+        hlo = HloOp(done.name, "all-gather", "done", None, (), (), (), False, False, operands)
+        done = replace(done, hlo=hlo)
+    assert _started_by(done) == ("all-gather-start.7" if operands else "all-gather-start.3")

@@ -278,8 +278,8 @@ class _NewRank:
     def _outside_passes(self, pieces: Sequence[Piece], share: float | None = None) -> None:
         """Write the work before the passes, or behind them, given that of the recorded stages.
 
-        What only the first stage has is written if there is one stage, and what only an end of the
-        pipeline has is not if a stage between has its work.
+        What only the first stage has is written if there is one stage. What only an end of the
+        pipeline has is written there, whole.
         """
         template, last = pieces[self._template], len(pieces) - 1
         for stage in self._covered:
@@ -291,11 +291,17 @@ class _NewRank:
             alone = ~np.isin(ops, list(self._like(template, pieces[0]).values()))
             main = self.job.main_lane(0, self.column)
             whole.insert(share is not None, (Piece(ops[alone], part[alone]), main, None))
-        elif 0 < self.stage < self.job.stages - 1 and self._template in (0, last):
-            common = np.isin(
-                template.ops, list(self._like(template, pieces[last - self._template]))
-            )
-            whole = [(Piece(template.ops[common], template.part[common]), self._main, share)]
+        elif self._template in (0, last):
+            ops, part = template
+            common = np.isin(ops, list(self._like(template, pieces[last - self._template])))
+            if 0 < self.stage < self.job.stages - 1:
+                whole = [(Piece(ops[common], part[common]), self._main, share)]
+            elif share is not None:  # what only an end has is not divided
+                scaled = ~self._has_kernels(template) | (
+                    self.job.workload.what[ops] == What.COMPUTE
+                )
+                part = np.where(common | ~scaled, part, part / share)
+                whole = [(Piece(ops, part), self._main, share)]
         for piece in whole:
             self._piece(*piece)
 

@@ -7,11 +7,10 @@ are made anew, caches are cleared, and what collection left empty or had not wor
 It is kept in ``.mutants``, a file for each file of tests, until that or a file that it reaches
 changes; file names in it begin at the root, so that it may be carried to another machine. A child
 of a mutant shares what its parent imported and loaded, but nothing that was computed. A function is
-changed where
-it stands: whoever has imported it has the changed one. What runs when a module is imported
-(constants, default values) is run once more, changed, and what has another value then takes the
-place of the one before, wherever it has been imported to; the tests of it are those that read it,
-or enter a function which does.
+changed where it stands: whoever has imported it has the changed one. What runs when a module is
+imported (constants, default values) is run once more, changed, and what has another value then
+takes the place of the one before, wherever it has been imported to; the tests of it are those that
+read it, or enter a function which does.
 
 Changes in loops that are compiled are tried on tests that run all loops as Python, as small inputs
 are in use (compiling a mutant takes minutes); which tests pass so is found by a second pass.

@@ -13,9 +13,9 @@
 
 Answers are committed a few times a second, more seldom once that would take a tenth of the time, so
 an abrupt end of the process (``kill -9``, power, a full disk) costs little more than the points in
-progress. A result file is written atomically, and depends on
-its points only: it is the same to the byte however often the study was interrupted, with any number
-of workers. One process at a time writes; a second one waits.
+progress. A result file is written atomically, and depends on its points only: it is the same to the
+byte however often the study was interrupted, with any number of workers. One process at a time
+writes; a second one waits.
 """
 
 import fcntl

@@ -15,6 +15,8 @@ import yaml
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
+from experiments.studies import store
+from experiments.studies.placed import Answer
 from experiments.studies.report import report
 from experiments.studies.store import read_results
 from experiments.studies.study import study
@@ -306,3 +308,30 @@ def test_a_name_does_not_tell_the_terminal_what_to_do(tmp_path):
     assert "\x1b" not in refused(other, "-d", folder, "--no-cache")
     absent = written(tmp_path, **OF_STEP, workloads=[{"trace": "a\x1b[2J"}])
     assert "a␛[2J: there is no such file" in refused(absent, "--no-cache")
+
+
+def test_answers_are_committed_more_seldom_where_that_takes_long(tmp_path, monkeypatch):
+    """A commit of 2 s may take a tenth of the time, so that the next is 20 s after it."""
+    now, long = [0.0], [0.0]
+    monkeypatch.setattr(store.time, "monotonic", lambda: now[0])
+    row_of = store.row_of
+
+    def slow_row(answer):
+        now[0] += long[0]
+        return row_of(answer)
+
+    monkeypatch.setattr(store, "row_of", slow_row)
+    kept = store.Store(tmp_path)
+
+    def stored_at(seconds, key):
+        now[0] = seconds
+        kept.keep([(key, Answer(1.0))])
+        return len(kept.answers())
+
+    assert [stored_at(0.2, b"a"), stored_at(0.3, b"b")] == [0, 2]
+    assert [stored_at(0.5, b"c"), stored_at(0.6, b"d")] == [2, 4]
+    long[0] = 2.0
+    assert stored_at(8.0, b"e") == 5  # until 10 s
+    long[0] = 0.0
+    assert [stored_at(29.9, b"f"), stored_at(30.1, b"g")] == [5, 7]
+    kept.close()

@@ -184,9 +184,9 @@ def read_export(database: Database) -> Export:
     runtime = _runtime(database, names)
     device = _device(database, names, runtime, unused)
     if not len(device):
-        has = ", ".join(name for name in database.tables if name not in _LISTS)[:200] or "no table"
+        has = ", ".join(name for name in database.tables if name not in _LISTS) or "no table"
         raise TraceError(
-            f"{database.path}: no kernel, copy or memset was recorded (it has {has}); "
+            f"{database.path}: no kernel, copy or memset was recorded (it has {has:.200}); "
             "record with 'nsys profile --trace=cuda,nvtx' and export anew"
         )
     ranges = _ranges(database, names, unused)

@@ -8,6 +8,7 @@ and DeepSpeed 0.17 (its configuration reference).
 """
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -307,8 +308,7 @@ def _flags(arguments: Mapping[str, Value]) -> Iterator[str]:
         if value is True:
             yield option
         elif value is not False:
-            text = f'"{value}"' if isinstance(value, str) and set(value) & set("|*[") else value
-            yield f"{option} {text}"
+            yield f"{option} {shlex.quote(str(value))}"
 
 
 def _megatron_style(model: Model) -> dict[str, Value]:
@@ -323,7 +323,7 @@ def _megatron_style(model: Model) -> dict[str, Value]:
         "multi_latent_attention": not grouped,
     }
     if model.window is not None:
-        style["window_size"] = f'"({model.window - 1},0)"'
+        style["window_size"] = f"({model.window - 1},0)"
         if model.global_every is not None:
             style["window_attn_skip_freq"] = model.global_every
     return style

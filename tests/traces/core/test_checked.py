@@ -60,8 +60,9 @@ def read(folder: Path, events: list[Event]) -> None:
 def test_what_no_device_can_have_is_refused(
     tmp_path: Path, category: str, change: Event, reason: str
 ) -> None:
-    read(tmp_path, recording())
-    events = recording()
+    earlier = {"ph": "X", "cat": "cpu_op", "name": "load", "pid": 1, "tid": 2, "ts": -1e9, "dur": 1}
+    read(tmp_path, [earlier, *recording()])
+    events = [earlier, *recording()]
     for at, event in enumerate(events):
         if event["cat"] == category:
             late = 10 * at if change.get("ts", 0) < 0 else 0

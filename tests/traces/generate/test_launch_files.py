@@ -46,6 +46,30 @@ def megatron_arguments(text):
     return arguments
 
 
+@pytest.mark.parametrize(
+    ("name", "parallelism", "run"),
+    [
+        ("mistral-7b", Parallelism(dp=8), {}),
+        ("deepseek-v3-16b", Parallelism(pp=2, dp=2, ep=2), {"schedule": "1f1b"}),
+        ("llama-3.1-8b", Parallelism(pp=3), {}),
+    ],
+    ids=str,
+)
+def test_a_shell_gives_torchrun_the_words_that_are_read_of_a_script(
+    tmp_path, name, parallelism, run
+):
+    """No pattern, pipe or bracket of a value is one of the shell's."""
+    text = launch_file(job(name, parallelism, **run), "megatron")
+    words = shlex.split(text[text.index("pretrain_gpt.py") :].replace("\\\n", " "))
+    (tmp_path / "t").touch()
+    shown = 'torchrun() { printf "%s\\n" "$@"; }\n' + text
+    ran = subprocess.run(
+        ["bash", "-c", shown], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines()[-len(words) :] == words
+    assert any(set(word) & set("(|*[") for word in words)
+
+
 @given(
     tp=st.sampled_from([1, 2, 8]),
     pp=st.sampled_from([1, 2, 4]),

@@ -605,6 +605,32 @@ def test_what_is_said_to_fit_does(plan):
         check_memory(one.plan)
 
 
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        ({"attention": "flash"}, {"attention": "unfused"}),
+        ({"recompute": "full"}, {"recompute": "none"}),
+        ({"micro_batch": 1}, {"micro_batch": 4}),
+        ({"zero": 3}, {"zero": 1}),
+        ({"sequence_parallel": True}, {"sequence_parallel": False}),
+    ],
+    ids=str,
+)
+def test_one_setting_that_made_a_plan_too_large_is_offered_as_it_was(better, worse):
+    def plan(settings):
+        degrees = {"tp": 2, "dp": 4, "zero": 1, "sequence_parallel": True}
+        step = {"micro_batch": 1, "global_batch": 32, "sequence": 4096}
+        run = step | {k: v for k, v in settings.items() if k not in degrees}
+        degrees |= {k: v for k, v in settings.items() if k in degrees}
+        return plan_for(run=Training(**run), **degrees)
+
+    needed = max(stage.total for stage in memory_of(plan(better)))
+    memory = DeviceMemory(size=needed)
+    assert fits(replace(plan(better), memory=memory))
+    offered = [one.plan for one in alternatives(replace(plan(worse), memory=memory))]
+    assert replace(plan(better), memory=memory) in offered
+
+
 def test_more_replicas_are_given_a_batch_for_all_of_them():
     plan = plan_for("deepseek-v3-671b", memory=80 * GIB, dp=8, ep=8)
     found = list(alternatives(plan))

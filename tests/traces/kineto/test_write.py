@@ -542,7 +542,8 @@ def test_changed_calls_are_refused(tmp_path: Path) -> None:
     ("column", "value", "message"),
     [
         ("size", np.full(2, 7.0), "multiple of 2 B"),
-        ("size", np.full(2, np.nan), "only the name of a kernel could identify it"),
+        ("size", np.array([np.nan, 8.0]), "only the name of a kernel could identify it"),
+        ("size", np.array([8.0, np.nan]), "only the name of a kernel could identify it"),
         ("dtype", ("s4", "s4"), "dtype 's4'"),
         ("kind", np.full(2, KINDS.index("barrier"), dtype=np.uint8), "kind 'barrier'"),
     ],

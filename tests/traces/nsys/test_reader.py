@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers.nsys_files import (
     KERNEL,
@@ -19,6 +21,7 @@ from helpers.nsys_files import (
 )
 from helpers.places import SHARED
 from traces.core.events import HostKind
+from traces.core.gpu_exports.processes import NcclCall, record_of_calls
 from traces.load import load
 from traces.nsys import read_exports
 
@@ -293,8 +296,51 @@ def test_payloads_that_are_not_understood_are_counted(tmp_path: Path) -> None:
     out = Writer()
     launch(out, 10**6, 1, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
     out.range(10**6, 10**6 + 2000, pid(1) + 9, "ncclAllReduce", b"\1\2\3")
+    out.range(10**6 + 500, 10**6 + 1000, pid(1) + 9, "ncclGroupEnd")  # tells nothing
+    out.range(10**6 + 200, 10**6 + 300, pid(1) + 9, "my range", b"\1\2\3")  # not NCCL's
     job = read_exports(out.write(tmp_path / "a.sqlite"))
     assert job.ranks[0].unused["NVTX payloads of NCCL (not understood)"] == 1
+
+
+@pytest.mark.parametrize("communicates", [False, True])
+@pytest.mark.parametrize("payloads", [False, True])
+def test_sizes_are_missed_where_ranks_communicate_and_none_is_told(
+    tmp_path: Path, communicates: bool, payloads: bool
+) -> None:
+    out, tid, at = Writer(payloads=payloads), pid(1) + 9, 10**6
+    out.range(at - 9, at - 8, tid, "ncclCommInitRank", payload("init", 77, 1, 0, 0))
+    launch(out, at, 1, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL" if communicates else "gemm")
+    if communicates:
+        out.range(at, at + 2000, tid, "ncclAllReduce", payload("work", 77, 1 << 20))
+    job = read_exports(out.write(tmp_path / "a.sqlite"))
+    missed = any("no message sizes" in note for note in job.notes)
+    assert missed == (communicates and not payloads)
+
+
+SIZES = st.none() | st.integers(0, 1 << 40)
+
+
+@given(st.lists(st.tuples(st.booleans(), SIZES), min_size=2, max_size=6))
+def test_messages_of_one_kernel_are_as_large_as_all_of_their_side(
+    messages: list[tuple[bool, int | None]],
+) -> None:
+    """Of a side without messages, or with one of unknown size, nobody knows the size."""
+    calls = [
+        NcclCall(
+            *(0, 0, 0, 1),
+            word="ncclSend" if sends else "ncclRecv",
+            payload={} if size is None else {"Message size [bytes]": size},
+        )
+        for sends, size in messages
+    ]
+    record = record_of_calls(calls, 8)
+    sides = [[size for sends, size in messages if sends == side] for side in (True, False)]
+    told = [None if not side or None in side else sum(filter(None, side)) for side in sides]
+    assert [record.in_elements, record.out_elements] == told
+    assert record.dtype == ("" if told == [None, None] else "byte")
+    assert record.collective == (
+        "sendrecv" if len(sides[0]) == 1 == len(sides[1]) else "all_to_all"
+    )
 
 
 def test_a_large_export_is_read_by_columns(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import math
 import sqlite3
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from helpers.rocm_files import UUID, WRITERS, rocprofv3, two_steps, write_rocpd,
 from simulator.support.errors import TraceError
 from simulator.workload import What
 from traces.load import load, recognised
+from traces.rocm.columns import blocks_of
 from traces.rocm.reader import read_rocm
 
 SHARED = Path(__file__).parents[3].parent / "shared/traces/formats"
@@ -52,6 +55,19 @@ def test_processes_of_a_directory_are_ranks(tmp_path):
     loaded = load(tmp_path, "0")
     assert loaded.coverage.ranks == (0, 1)
     assert loaded.coverage.kernels == 4
+
+
+def test_a_grid_has_as_many_workgroups_as_cover_its_work_items():
+    """Those of each of its three sides; of a side of no items or of none recorded nobody knows."""
+    kernels = np.array(
+        list(product((-1, 0, 1, 64, 65), (1, 128), (96,), (-1, 0, 1, 64), (1, 32), (8,)))
+    )
+    grid, group = kernels[:, :3], kernels[:, 3:]
+    counts = blocks_of(list(grid.T), list(group.T)).tolist()
+    for work, size, count in zip(grid.tolist(), group.tolist(), counts, strict=True):
+        recorded = min(*work, *size) > 0
+        sides = zip(work, size, strict=True)
+        assert count == (math.prod(-(-n // m) for n, m in sides) if recorded else -1)
 
 
 def _by_lane(trace):

@@ -230,7 +230,7 @@ def _cropped(trace: RankTrace, start: float, end: float) -> RankTrace:
     kept_host = whole | ((host.end > start) & (host.start < start) & ~marks & ~launches)
     called_inside = (called >= start) & (called < end)
     followed = np.isin(device.stream, np.unique(device.stream[called_inside & paired]))
-    in_step = called_inside | ((called < start) & (device.end > start) & followed)
+    in_step = called_inside | ((called < end) & (device.end > start) & followed)
     lost = int((~kept_host).sum() + (~in_step).sum())
     return replace(
         trace,

@@ -43,7 +43,7 @@ _SPEED = re.compile(r"^(algbw|busbw)(?:[ _(\[]+(gb/s|gbps|gbytes/s)[)\]]?)?$")
 _RELATIVE_ROUNDING, _LAST_DIGIT = 0.03, 0.0051
 """Rounding of a printed bandwidth: relative, and of its last digit (GB/s)."""
 _MOST_DIFFERENCE = 0.01
-_RCCL = {"algbw", "busbw", "inplace"}
+_RCCL = {"size", "time", "algbw", "busbw", "inplace"}
 _AICONFIGURATOR = {"nccl_dtype", "message_size", "latency"}
 _CUSTOM = {"allreduce_dtype", "message_size", "latency"}
 """Columns of aiconfigurator's times of kernels of serving frameworks, which are no library's."""
@@ -160,7 +160,7 @@ def _rows(text: str, path: str) -> Iterator[tuple[str, Cells]]:
     if numbered_lines and numbered_lines[0][1].lstrip()[:1] in ("{", "["):
         what = "row" if text.lstrip().startswith("[") else "line"
         rows = _json_rows(text, path)
-        absent = {key.lower(): "" for _, row in rows[:1] for key in row}
+        absent = {key.lower(): "" for _, row in rows for key in row}
         for at, row in rows:
             values = {key.lower(): _text(row[key]) for key in row}
             yield f"{path}, {what} {at}", absent | values

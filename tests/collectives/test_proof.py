@@ -135,6 +135,15 @@ def test_what_is_missing_in_the_end_is_named():
     )
 
 
+@pytest.mark.parametrize("length", [1e-9, 0.5, 1.0, 3.0])
+def test_what_is_not_empty_has_to_arrive_however_short(length):
+    right = schedule("broadcast", 2, step((0, 1, 0), (0, 1, 1)), parts=2)
+    check(replace(right, lengths=np.array([1.0, length])))
+    lacks = replace(right, steps=(step((0, 1, 0)),))
+    check(replace(lacks, lengths=np.array([1.0, 0.0])))
+    refused(replace(lacks, lengths=np.array([1.0, length])), "rank 1", "to chunk 1")
+
+
 def test_a_chunk_that_runs_off_the_end_in_a_later_repetition_is_refused():
     run = step((0, 1, 0, 2), repeats=3, shift=1, cycle=3)
     refused(schedule("broadcast", 2, run, parts=3), "repetition 2", "chunk 3, which does not exist")

@@ -234,6 +234,32 @@ def test_a_call_that_moves_in_two_windows_is_in_both_by_its_time():
     assert (first.wire, second.wire) == (pytest.approx(60.0), pytest.approx(31.0))
 
 
+@tries(60)
+@given(st.integers(0, 2**32 - 1))
+def test_each_window_has_of_a_call_the_part_of_its_time_that_is_in_it(seed):
+    """A call that takes no time is in the window that begins with it, or in the last."""
+    chance = random.Random(seed)
+    windows = chance.choice([1, 2, 4, 8])
+    rows = [("broadcast", 1.0, 8.0, 0.0)]  # binary fractions: no rounding
+    for _ in range(chance.randint(0, 5)):
+        start, kind = chance.randint(0, 16) / 2, chance.choice(list(FACTOR))
+        lasting = chance.choice([0.0, chance.randint(0, 16) / 2])
+        rows.append((kind, chance.choice([1.0, 64.0]), start, min(lasting, 8.0 - start)))
+    wanted = {}
+    for kind, size, start, lasting in rows:
+        for window in range(windows):
+            since, until = 8 * window / windows, 8 * (window + 1) / windows
+            if lasting:
+                part = max(0.0, min(until, start + lasting) - max(since, start)) / lasting
+            else:
+                part = since <= start < until or (start == until == 8.0)
+            if part:
+                key = (since, until, kind)
+                wanted[key] = wanted.get(key, 0.0) + part * size * FACTOR[kind](2)
+    found = traffic_windows(at(rows), windows)
+    assert {(row.start, row.end, row.kind): row.wire for row in found} == pytest.approx(wanted)
+
+
 def test_the_interval_of_calls_is_from_an_end_to_the_next_start():
     twice = ("broadcast", 1.0, 0.0, 1.0), ("broadcast", 1.0, 3.0, 1.0)
     run = at([*twice, ("all_reduce", 1.0, 9.0, 1.0)])

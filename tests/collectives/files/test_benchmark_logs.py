@@ -7,7 +7,7 @@ import pytest
 
 from collectives.bandwidth import busbw
 from collectives.files.benchmark_logs import read_logs
-from collectives.files.measured_calls import LINK, Layout
+from collectives.files.measured_calls import LINK, Layout, seconds
 from simulator.support.errors import TraceError
 
 MIB = 2**20
@@ -235,6 +235,48 @@ def test_nccl_tests_json(tmp_path):
     assert told(log) == [("all_reduce", 8, 2, MIB, pytest.approx(40.0))]
     assert log.devices == ("B200",)
     assert "breaks" in refused(tmp_path, json.dumps(json_run())[:-40])
+
+
+@pytest.mark.parametrize("lacks", ["out_of_place", "in_place"])
+def test_a_row_may_have_one_of_both_timings(tmp_path, lacks):
+    """What the rows with both say tells an all-gather from an all-to-all."""
+    run = json_run()
+    (row,) = run["results"]
+    speeds = {"alg_bw": MIB / 40e3, "bus_bw": 7 / 8 * MIB / 40e3}
+    both = row | {"redop": "none"} | {w: row[w] | speeds for w in ("out_of_place", "in_place")}
+    one = both | {lacks: None}
+    run |= {"results": [both, one], "average_bus_bandwidth": {"bandwidth": speeds["bus_bw"]}}
+    assert "--kind" in refused(
+        tmp_path, json.dumps(run | {"results": [one]}).replace("all_reduce", "")
+    )
+    log = read(tmp_path, json.dumps(run).replace("all_reduce", ""))
+    assert [(call.kind, call.size) for call in log.calls] == [("all_gather", MIB)] * 2
+
+
+@pytest.mark.parametrize(("off", "is_right"), [(0.0, True), (0.005, True), (0.009, False)])
+def test_a_small_mean_is_right_to_its_last_digit(tmp_path, off, is_right):
+    """Bandwidths have two decimals: so has their mean, within half of the last."""
+    text = printed("all_reduce_perf", "all_reduce", {MIB: 40250.0, 2 * MIB: 62500.0})
+    line = next(line for line in text.splitlines() if "Avg bus" in line)
+    mean = float(line.split()[-1])
+    changed = text.replace(line, f"# Avg bus bandwidth    : {mean + off:g}")
+    if is_right:
+        assert len(read(tmp_path, changed).calls) == 2
+    else:
+        assert "the mean busbw of 2 rows" in refused(tmp_path, changed)
+
+
+@pytest.mark.parametrize("most", [4 * MIB, 5 * MIB - 1, 5 * MIB, 8 * MIB - 1, 8 * MIB, 64 * MIB])
+@pytest.mark.parametrize("step", ["2(factor)", f"{MIB}(bytes)"])
+def test_a_table_without_a_mean_is_whole_if_no_further_size_was_asked_for(tmp_path, step, most):
+    text = printed("all_reduce_perf", "all_reduce", TIMES).partition("# Avg")[0]
+    text = text.replace("step: 2(factor)", f"step: {step}")
+    text = text.replace(f"maxBytes {4 * MIB}", f"maxBytes {most}")
+    following = 8 * MIB if "factor" in step else 5 * MIB
+    if following <= most:
+        assert "truncated" in refused(tmp_path, text)
+    else:
+        assert len(read(tmp_path, text).calls) == 3
 
 
 def test_osu_s_sizes_are_a_rank_s_own(tmp_path):
@@ -591,6 +633,59 @@ def test_unchecked_results_are_results(tmp_path):
 def test_tables_of_any_separator(tmp_path, separator):
     log = read(tmp_path, TABLE.replace(",", separator))
     assert told(log) == told(read(tmp_path, TABLE))
+
+
+def test_a_barrier_has_no_bytes_and_other_rows_of_none_are_left_out(tmp_path):
+    rows = ("barrier,8,0,5", "all_reduce,8,0,5", "all_reduce,8,1024,7", "barrier,8,8,6")
+    log = read(tmp_path, "\n".join(("kind,ranks,size_bytes,time_us", *rows)))
+    assert [(call.kind, call.size) for call in log.calls] == [
+        ("barrier", 0.0), ("all_reduce", 1024.0), ("barrier", 8.0)
+    ]  # fmt: skip
+    assert [note for note in log.notes if "0 bytes are left out" in note]
+
+
+@pytest.mark.parametrize("lacks", ["", "size", "time", "algBw", "busBw", "inPlace"])
+def test_a_table_of_rccl_tests_has_its_five_columns(tmp_path, lacks):
+    """No more are needed where the user gives the kind and the ranks."""
+    row = {"size": 4000, "time": 2, "algBw": 2, "busBw": 3.5, "inPlace": 0}
+    row.pop(lacks, None)
+    text = f"{','.join(row)}\n{','.join(map(str, row.values()))}\n"
+    layout = Layout(kind="all_reduce", ranks=8)
+    if lacks:
+        refused(tmp_path, text, layout)
+    else:
+        assert told(read(tmp_path, text, layout)) == [("all_reduce", 8, None, 4000, 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_time"),
+    [("1e-9", True), ("3.2e9", True), ("9.99e-10", False), ("3.21e9", False), ("-1", False)],
+)
+def test_times_are_from_a_nanosecond_to_a_century(text, is_time):
+    if is_time:
+        assert seconds(text, 1.0, "here", "time") == float(text)
+    else:
+        with pytest.raises(TraceError, match="is not a time"):
+            seconds(text, 1.0, "here", "time")
+
+
+@pytest.mark.parametrize(("rate", "contradicts"), [("0.001000", False), ("0.001001", True)])
+def test_a_rate_of_few_digits_contradicts_no_bandwidth(tmp_path, rate, contradicts):
+    head = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n"
+    text = f"{head} 65536  1000  2757.9  2757.9  {rate}\n"
+    if contradicts:
+        assert "unit" in refused(tmp_path, text)
+    else:
+        assert len(read(tmp_path, text).calls) == 1
+
+
+def test_rows_of_json_need_not_all_name_the_same(tmp_path):
+    rows = [{"kind": "all_reduce", "size_bytes": 8, "time_us": 2}] * 2
+    for named in (0, 1):  # whichever row says it
+        some = [row | ({"ranks": 4} if n == named else {}) for n, row in enumerate(rows)]
+        log = read(tmp_path, json.dumps(some), Layout(ranks=4))
+        assert [call.ranks for call in log.calls] == [4, 4]
+        assert "4 ranks, but --ranks 2" in refused(tmp_path, json.dumps(some), Layout(ranks=2))
 
 
 def test_tables_as_json(tmp_path):

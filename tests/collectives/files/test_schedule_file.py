@@ -366,6 +366,14 @@ def test_a_step_waits_for_what_it_depends_on():
         ('srcoff="0"', 'srcoff="5"', "gpu 0, tb 0, step 0: i[5] holds nothing yet"),
         ("<step", "<loop/><step", "gpu 0, tb 0: <loop> is not understood here, only <step>"),
         ('type="rrcs"', 'type="rcs"', "is not chunk"),
+        *(
+            (f'{name}="{now}"', f'{name}="{-1 if least == 0 else -2}"', f"of {least} or more")
+            for name, now, least in (
+                *(("send", 1, -1), ("recv", 2, -1), ("chan", 0, -1), ("srcoff", 0, -1)),
+                *(("dstoff", 0, -1), ("depid", -1, -1), ("deps", -1, -1), ("cnt", 1, 0)),
+                *(("ngpus", 3, 0), ("nchunksperloop", 3, 0), ("s", 0, 0)),
+            )
+        ),
     ],
 )
 def test_what_is_not_understood_in_xml_is_refused_by_name(tmp_path, before, after, said):

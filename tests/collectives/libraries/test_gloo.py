@@ -149,6 +149,20 @@ def test_schedules_do_what_they_claim(kind, n):
         assert not any(step.reduce for step in schedule.steps)
 
 
+@pytest.mark.parametrize("n", [2, 3, 5, 64])
+def test_the_last_rank_of_an_all_gather_is_one_segment_ahead(n):
+    """Each passes its own two on, then those that came, a segment a step and none left out."""
+    sent = [0] * n
+    for time, step in enumerate(gloo._all_gather(n).steps):
+        assert set(step.source.tolist()) == {
+            rank for rank in range(n) if 0 <= time - (rank != n - 1) < 2 * (n - 1)
+        }
+        for source, chunk in zip(step.source.tolist(), step.chunk.tolist(), strict=True):
+            assert chunk == (2 * source - sent[source] + 2 * (sent[source] % 2)) % (2 * n)
+            sent[source] += 1
+    assert sent == [2 * (n - 1)] * n
+
+
 @pytest.mark.parametrize(("n", "segments"), [(2, 2), (64, 2), (65, 1)])
 def test_a_block_goes_round_in_two_segments_unless_there_are_many_ranks(n, segments):
     """Of 64 ranks and fewer each has two chunks of its own (``allgather_ring.h``)."""

@@ -58,6 +58,7 @@ def test_what_a_channel_moves_is_that_of_the_tuner():
     trees = {name: tuple(b / 1e9 for b in nccl.TREE_CHANNEL[name]) for name in of}
     assert (trees["volta"], trees["ampere"]) == ((18.5, 10), (23.6, 17.8))
     assert (trees["hopper"], trees["blackwell"]) == ((41.4, 36), (42.8, 24))
+    assert (trees["ada"], trees["rubin"]) == (trees["ampere"], trees["blackwell"])
     assert nccl.BLACKWELL_CHANNEL == {"2.28": 73.4e9, "2.29": 34.5e9}
     assert nccl.LONG_RING == {"volta": 1.9, "": 1.4}
 

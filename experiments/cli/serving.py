@@ -36,6 +36,7 @@ _of_load = in_panel("Load")
 
 _DEPLOYMENT: Options = {
     "tp": option(int, "Tensor-parallel ranks of attention.", default=1, min=1),
+    "cp": _of_engine(int, "Ranks that share the tokens of each prompt.", default=1, min=1),
     "dp": option(int, "Data-parallel ranks of attention.", default=1, min=1),
     "ep": option(int, "Ranks over which experts are spread.", default=1, min=1),
     "pp": option(int, "Pipeline stages.", default=1, min=1),

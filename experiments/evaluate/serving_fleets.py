@@ -526,7 +526,8 @@ def _parts(run: _Run, request: int) -> list[Part]:
     block = prefill.engine.block
     tokens = -(-int(states["prompt"][request]) // block) * block
     target = int(states["target"][request]) - run.fleet.first.workers
-    source = run.ranks[0] + int(states["worker"][request]) * prefill.parallelism.tp
+    p = prefill.parallelism
+    source = run.ranks[0] + int(states["worker"][request]) * p.tp * p.cp
     begin = run.ranks[1] + target * decode.parallelism.tp
     return parts_of(prefill, decode, cache_bytes(decode) * tokens, (source, begin))
 
@@ -590,6 +591,8 @@ def _pool(
         # Each draft passes one layer more, and its head (DeepSeek-V3's module for it, 2412.19437).
         more = speculation.drafts / deployment.model.layers
         times = times._replace(kernels=times.kernels * (1 + more))
+    if deployment.parallelism.cp > 1 and not deployment.engine.context_parallel["graphs"]:
+        times = times._replace(step=times.step + times.prefill, prefill=0.0)
     stages = deployment.parallelism.pp
     # The largest stage sets the pace of a pipeline.
     times = times._replace(kernels=times.kernels * stages * stage_share(deployment))
@@ -646,7 +649,7 @@ def _with_host_tier(pool: Pool, instances: Instances) -> Pool:
         sent = collective_time(cluster, "send_receive", 2, _STORED, cluster.ranks_per_node)
         copy = max(copy, token * sent / _STORED)
     rules, times = pool.rules, pool.surface.eager
-    computed = pool.host.kernels * float(times[-1]) / (len(times) - 1)
+    computed = pool.host.kernels * float(times[-1]) / (len(times) - 1) / pool.surface.cp
     size = instances.host_cache * (instances.count * deployment.parallelism.dp if shared else 1)
     units = int(size / (token * rules.unit)) if copy < computed else 0
     rules = rules._replace(host_units=min(units, _ANY), shares_host=int(shared))

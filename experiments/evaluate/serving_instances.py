@@ -52,7 +52,8 @@ class Deployment:
     ``tokens`` and ``sequences`` of ``engine`` are the limits it runs with. ``measured`` are kernel
     times of one's own machine, which take precedence over tables. ``logged`` is the log that the
     times of ``engine``'s host are from. ``dcp`` neighbouring tensor ranks, which would have the
-    same keys and values, share those of each context (vLLM's ``-dcp``).
+    same keys and values, share those of each context (vLLM's ``-dcp``). Context-parallel ranks of
+    ``parallelism`` share the tokens of prompts, and have all of the cache each.
     """
 
     model: Model
@@ -77,6 +78,8 @@ class Deployment:
             raise WorkloadError(f"tp {tp} does not divide {heads} heads of {self.model.name}")
         if self.dcp > 1:
             self._check_contexts()
+        if self.parallelism.cp > 1:
+            self._check_prompts()
         if self.adapters is not None and isinstance(self.model.attention, LatentAttention):
             raise WorkloadError(
                 f"{self.model.name}: adapters of latent attention are not modelled, because decodes"
@@ -109,6 +112,32 @@ class Deployment:
             raise WorkloadError(
                 f"dcp {self.dcp}: with tp {tp} a key and value of {name} is on {copies} of the"
                 f" ranks, which share it: dcp must divide {copies}"
+            )
+
+    def _check_prompts(self) -> None:
+        """Refuse to share prompts where the engine does not, or with what else it does not."""
+        p, model, name = self.parallelism, self.model, self.engine.name
+        known, asked = self.engine.context_parallel, f"cp {self.parallelism.cp}"
+        kind = "windowed" if model.window else "recurrent" if model.delta else "grouped"
+        if isinstance(model.attention, LatentAttention):
+            kind = "latent" if model.attention.sparse is None else "sparse"
+        if kind not in known["attention"]:
+            raise WorkloadError(f"{asked}: {model.name} has {kind} attention; {known['reason']}")
+        given = {
+            "dp": p.dp > 1,
+            "pp": p.pp > 1,
+            "dcp": self.dcp > 1,
+            "adapters": self.adapters is not None,
+            "speculation": self.speculation is not None,
+            "encoder": self.encoder is not None,
+        }
+        for option in known["without"]:
+            if given[option]:
+                raise WorkloadError(f"{asked}: {name} does not combine it with {option}")
+        if model.experts is not None and p.expert_tp * p.ep < p.tp * p.cp:
+            raise WorkloadError(
+                f"{asked}: experts are spread over all ranks of a prompt: give ep, a multiple of"
+                f" {p.cp} that divides {p.tp * p.cp}"
             )
 
     def _check_imbalance(self, imbalance: Imbalance) -> None:
@@ -511,7 +540,7 @@ def _surface(key: _Key) -> IterationSurface:
     clock = PassClock(
         _kernels(chip_of(deployment.cluster), deployment.measured),
         ExchangeClock(deployment.cluster, p, key.base, deployment.dcp),
-        spreads_experts=p.dp > 1 and p.ep > 1,
+        spreads_experts=p.dp * p.cp > 1 and p.ep > 1,
         fuses_casts=deployment.engine.fuses_casts,
     )
     by = deployment.engine
@@ -556,10 +585,12 @@ class ExchangeClock:
         p = self.parallelism
         if exchange.label == "pp":  # from a rank of a stage to that of the next one
             return collective_time(self.cluster, exchange.kind, 2, exchange.size, p.ranks_per_stage)
-        ranks = {"tp": p.tp, "ep": p.ep * p.expert_tp}.get(exchange.label, self.dcp)
+        of_label = {"tp": p.tp, "ep": p.ep * p.expert_tp, "cp": p.cp}
+        ranks = of_label.get(exchange.label, self.dcp)
         if ranks == 1 or not exchange.size:
             return 0.0
-        library = collective_time(self.cluster, exchange.kind, ranks, exchange.size)
+        stride = p.tp if exchange.label == "cp" else 1
+        library = collective_time(self.cluster, exchange.kind, ranks, exchange.size, stride)
         if exchange.kind != "all_reduce" or ranks > self.base.scale_up.size:
             return library
         kernel = engine_all_reduce(chip_of(self.base), ranks, exchange.size)
@@ -587,7 +618,7 @@ def deployment_of(  # noqa: PLR0913 - what a deployment is named by
     model, cluster
         A card or cluster, or its name.
     degrees
-        ``tp``, ``dp``, ``ep``, and ``pp`` unless it is 1.
+        ``tp``, ``dp``, ``ep``, and ``pp`` and ``cp`` unless they are 1.
     recipes
         Of weights, of experts, of the cache.
     engine_name, version
@@ -632,21 +663,22 @@ def parallelism_of(model: Model, cluster: Cluster, degrees: tuple[int, ...]) -> 
     TwofoldError
         If they do not fit the model, the cluster, or each other.
     """
-    tp, dp, ep, pp = (*degrees, 1)[:4]
+    tp, dp, ep, pp, cp = (*degrees, 1, 1)[:5]
     if ep > 1 and model.experts is None:
         raise WorkloadError(f"ep {ep}: {model.name} has no experts: leave it out")
-    if ep > 1 and model.experts is not None and (model.experts.count % ep or tp * dp % ep):
+    if ep > 1 and model.experts is not None and (model.experts.count % ep or tp * cp * dp % ep):
         raise WorkloadError(
             f"ep {ep} does not divide the {model.experts.count} experts of {model.name}, or tp x"
-            f" dp, which is {tp * dp}"
+            f" {'cp x ' if cp > 1 else ''}dp, which is {tp * cp * dp}"
         )
     if pp > model.layers:
         raise WorkloadError(f"pp {pp}: {model.name} has {model.layers} layers: use fewer stages")
-    if (ranks := tp * dp * pp) > cluster.capacity:
+    if (ranks := tp * cp * dp * pp) > cluster.capacity:
         raise ClusterError(
             f"{cluster.name} has {cluster.capacity} accelerators, an instance {ranks}: use fewer"
         )
-    return Parallelism(tp=tp, dp=dp, ep=ep, pp=pp, etp=tp * dp // ep if ep > 1 else None)
+    expert_tp = tp * cp * dp // ep if ep > 1 else None
+    return Parallelism(tp=tp, cp=cp, dp=dp, ep=ep, pp=pp, etp=expert_tp)
 
 
 def computed_by_layer(begun: float, ends: float, layers: int, last: float) -> Computed:

@@ -83,8 +83,9 @@ class ServingPlan(BaseModel):
     model, weights, experts, cache
         The model card, and the recipes of its weights, of its experts (as the weights if none) and
         of the cache.
-    tp, dp, ep, pp, dcp
-        Degrees of parallelism of an instance; ``dcp`` tensor ranks share each context's cache.
+    tp, cp, dp, ep, pp, dcp
+        Degrees of parallelism of an instance; ``cp`` ranks share the tokens of each prompt (those
+        of ``decode`` none), ``dcp`` tensor ranks each context's cache.
     engine, version
         Of :func:`simulator.serving.engines.engine`.
     speculation
@@ -133,6 +134,7 @@ class ServingPlan(BaseModel):
 
     model: str
     tp: Count = 1
+    cp: Count = 1
     dp: Count = 1
     ep: Count = 1
     pp: Count = 1
@@ -263,7 +265,7 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
     TwofoldError
         If a name is unknown, or degrees do not fit each other.
     """
-    degrees = (plan.tp, plan.dp, plan.ep, plan.pp)
+    degrees = (plan.tp, plan.dp, plan.ep, plan.pp, plan.cp)
     where = load_cluster(cluster)
     measured, as_recording = None, _recording(plan)
     if plan.kernels_from is not None and as_recording is None:

@@ -586,6 +586,7 @@ def _unmeasured_doubts(deployment: Deployment, load: Load) -> tuple[str, ...]:
         for what, given in (
             ("pipeline stages", deployment.parallelism.pp > 1),
             ("contexts that ranks share", deployment.dcp > 1),
+            ("prompts that ranks share", deployment.parallelism.cp > 1),
             ("adapters", deployment.adapters is not None),
             ("images", deployment.encoder is not None),
         )

@@ -527,7 +527,8 @@ def _other(served: Served, instances: Instances) -> Served:
 def _at_degree(served: Served, value: str, name: str = DEGREE) -> Served:
     def divided(pool: Deployment) -> Deployment:
         p, count = pool.parallelism, _count(name, value)
-        degrees = (count, p.dp, p.ep, p.pp) if name == DEGREE else (p.tp, p.dp, p.ep, count)
+        tp, pp = (count, p.pp) if name == DEGREE else (p.tp, count)
+        degrees = (tp, p.dp, p.ep, pp, p.cp)
         return replace(pool, parallelism=parallelism_of(pool.model, pool.cluster, degrees))
 
     alone = replace(served.instances, beside=())

@@ -52,6 +52,9 @@ class Engine:
     decode_rows
         Rows of queries that attention computes for each head of a decode beside chunks of prompts,
         by major CUDA compute capability; 1 for those not listed.
+    context_parallel
+        Kinds of ``attention`` whose prompts ranks may share, the ``reason`` why no others', what it
+        runs ``without``, and whether decodes then replay whole ``graphs``.
     host
         Host time of an iteration and of a first token, besides kernels.
     prefill_ranks
@@ -79,6 +82,7 @@ class Engine:
     pads_ranks: str
     fuses_casts: bool
     decode_rows: Mapping[int, int]
+    context_parallel: Mapping[str, Any]
     host: Host
     prefill_ranks: int = 1
     balance: int = 0
@@ -134,6 +138,7 @@ def engine(name: str, version: str = "", memory: float = 80e9, chip: str = "") -
         pads_ranks=data["pads_ranks"],
         fuses_casts=data["fuses_casts"],
         decode_rows=data["decode_rows"],
+        context_parallel=data["context_parallel"],
         prefill_ranks=data["prefill_ranks"],
         host=Host(
             step=parse_quantity(host["step"], "s"),

@@ -31,7 +31,7 @@ class IterationSurface(NamedTuple):
 
     ``shared[n]`` and ``shared_eager[n]`` are the parts of ``tokens`` and ``eager`` that are
     data-parallel ranks' joint work, experts and their exchanges, if each rank has ``n`` tokens;
-    empty for one rank.
+    empty for one rank. Each of ``cp`` ranks has a share of a chunk's tokens, and all decodes.
     """
 
     tokens: Floats
@@ -44,6 +44,7 @@ class IterationSurface(NamedTuple):
     shared: Floats
     shared_eager: Floats
     window: float = 0.0
+    cp: int = 1
 
 
 class Batch(NamedTuple):
@@ -89,7 +90,7 @@ def grid_value(table: Matrix, row: float, column: float) -> float:
 @hot_loop
 def iteration_time(surface: IterationSurface, batch: Batch) -> float:
     """Return the time of an iteration on the device (s)."""
-    new_tokens = int(batch.decodes * batch.width + batch.chunk_tokens)
+    new_tokens = batch.decodes * batch.width + math.ceil(batch.chunk_tokens / surface.cp)
     table = surface.eager if batch.chunks else surface.tokens
     index = min(new_tokens, table.shape[0] - 1)
     # Beyond the table time is proportional: products of that size are compute-bound.

@@ -124,11 +124,13 @@ class InferencePass:
     ----------
     model, parallelism
         ``tp`` ranks share attention; each of ``dp`` ranks has a batch of its own, with experts
-        spread over all of them (``ep`` x ``etp``).
+        spread over all of them (``ep`` x ``etp``). ``cp`` ranks share the tokens of each chunk of a
+        prompt; all of them have all decodes.
     segments
         The batch of one data-parallel rank.
     tokens
-        Tokens that kernels compute, including padding to a captured size; 0: those of the segments.
+        Tokens that a rank's kernels compute, including padding to a captured size; 0: those of the
+        segments.
     precisions
         Of the checkpoint's parts.
     distribution
@@ -162,7 +164,11 @@ class InferencePass:
     dcp: int = 1
 
     def __post_init__(self) -> None:
-        least = sum(segment.sequences * segment.new_tokens for segment in self.segments)
+        cp = self.parallelism.cp
+        least = sum(
+            each.sequences * (each.new_tokens / cp if each.new_tokens > 1 else 1)
+            for each in self.segments
+        )
         if not self.tokens:
             object.__setattr__(self, "tokens", least)
         if self.tokens < least or self.tokens <= 0:
@@ -172,6 +178,33 @@ class InferencePass:
     def sequences(self) -> float:
         """Sequences for which the head computes a token."""
         return sum(segment.sequences for segment in self.segments)
+
+    @property
+    def attending(self) -> tuple[Segment, ...]:
+        """Segments of which a rank computes attention.
+
+        A chunk is cut into ``2 cp`` pieces, and a rank has one from the front and the one as far
+        from the back: as many pairs of tokens as every other (vLLM, ``PCPManager``, SGLang,
+        ``ZigzagCPStrategy``). Both are as one kernel of pieces in the middle between them.
+        """
+        n = 2 * self.parallelism.cp
+        if n == 2:
+            return self.segments
+        return tuple(
+            each
+            if each.new_tokens == 1
+            else Segment(
+                2 * each.sequences,
+                max(2.0, each.new_tokens / n),
+                max(2.0, each.context - each.new_tokens * (n - 1) / (2 * n)),
+            )
+            for each in self.segments
+        )
+
+    @property
+    def reads_together(self) -> bool:
+        """Whether the batch has chunks of prompts that ranks share."""
+        return self.parallelism.cp > 1 and any(each.new_tokens > 1 for each in self.segments)
 
     @property
     def hidden_bytes(self) -> float:
@@ -220,13 +253,15 @@ def pass_chunks(batch: MicroBatch) -> list[list[ModelBlock]] | None:
 def embedding_block(batch: InferencePass) -> ModelBlock:
     """Look up tokens; the table is sharded by vocabulary, and tensor ranks sum their results.
 
-    Every tensor rank projects all patches of an image.
+    Every tensor rank projects all patches of an image. The outputs of ranks that share a prompt are
+    gathered at the end of a pass (vLLM, ``PCPManager.restore_hidden_states``).
     """
     if (patch := batch.model.patch) is not None:
         kernels = (_product("patches", batch.tokens, patch, batch.model.hidden, "bf16"),)
         return ModelBlock((_part("embedding", kernels),), embedding_parameters(batch.model))
     kernel = _streamed("embedding", 2 * batch.hidden_bytes)
-    part = _part("embedding", (kernel,), after=_summed(batch))
+    restored = (_gathered(batch, batch.model.hidden),) if batch.reads_together else ()
+    part = _part("embedding", (kernel,), after=(*_summed(batch), *restored))
     return ModelBlock((part,), embedding_parameters(batch.model))
 
 
@@ -260,17 +295,27 @@ def score_shapes(batch: InferencePass, index: int) -> tuple[Shape, ...]:
 
 
 def context_exchanges(batch: InferencePass) -> Exchanges:
-    """Return the exchanges of a layer's attention over caches that ranks share by context.
+    """Return the exchanges of a layer's attention over contexts that ranks share.
 
-    Queries are gathered, and outputs over the parts scattered, weighted by gathered log-sum-exps in
-    fp32 (vLLM, ``v1/attention/ops/common.py``, ``cp_lse_ag_out_rs``): of all tokens, or, where
-    attention is latent, of decodes alone (:data:`OF_DECODES`), as prompts' keys are on every rank.
+    Ranks that share a prompt gather the keys and values of its new tokens, in 16 bits each, and
+    those of sparse attention's indexer; all of them keep all (vLLM, ``pcp_manager.py``, SGLang,
+    ``layers/cp/zigzag.py``, ``materialize_full_kv``).
+
+    Of caches that are divided by token, queries are gathered, and outputs over the parts scattered,
+    weighted by gathered log-sum-exps in fp32 (vLLM, ``v1/attention/ops/common.py``,
+    ``cp_lse_ag_out_rs``): of all tokens, or, where attention is latent, of decodes alone
+    (:data:`OF_DECODES`), as prompts' keys are on every rank.
     """
-    match batch.model.attention:
+    attention, parts = batch.model.attention, list[float]()
+    match attention:
         case LatentAttention(kv_rank=value, rope=rope):
             label, query = OF_DECODES, value + rope
+            parts = [value, rope, *([] if attention.sparse is None else [_INDEX_SIZE])]
         case GroupedAttention(head=value):
             label, query = "dcp", value
+            parts = 2 * [max(attention.kv_heads / batch.parallelism.tp, 1.0) * value]
+    if batch.reads_together:
+        return tuple(_gathered(batch, width) for width in parts)
     tokens = sum(
         each.sequences * each.new_tokens
         for each in batch.segments
@@ -278,12 +323,17 @@ def context_exchanges(batch: InferencePass) -> Exchanges:
     )
     if batch.dcp == 1 or not tokens:
         return ()
-    rows = tokens * batch.model.attention.heads / batch.parallelism.tp * batch.dcp
+    rows = tokens * attention.heads / batch.parallelism.tp * batch.dcp
     return (
         Exchange("all_gather", label, _HALF * rows * query),
         Exchange("all_gather", label, 4.0 * rows * batch.dcp),
         Exchange("reduce_scatter", label, _HALF * rows * value),
     )
+
+
+def _gathered(batch: InferencePass, width: float) -> Exchange:
+    """Gather so many 16-bit numbers of each token from the ranks that share a prompt's tokens."""
+    return Exchange("all_gather", "cp", batch.parallelism.cp * batch.tokens * width * _HALF)
 
 
 def head_block(batch: InferencePass) -> ModelBlock:
@@ -356,7 +406,7 @@ def _grouped_scores(
             cached=not encodes,
             cache_dtype=batch.precisions.cache,
         )
-        for segment in batch.segments
+        for segment in batch.attending
     )
 
 
@@ -406,7 +456,7 @@ def _latent_scores(batch: InferencePass, attention: LatentAttention) -> tuple[La
             ),
             cache_dtype=batch.precisions.cache,
         )
-        for segment in batch.segments
+        for segment in batch.attending
     )
 
 
@@ -437,10 +487,10 @@ _INDEX_SIZE = 128.0
 def _selection(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, ...]:
     if attention.sparse is None or attention.q_rank is None:
         return ()
-    read = sum(segment.sequences * segment.context for segment in batch.segments)
+    read = sum(segment.sequences * segment.context for segment in batch.attending)
     pairs = sum(
         segment.sequences * segment.new_tokens * (segment.context - segment.new_tokens / 2)
-        for segment in batch.segments
+        for segment in batch.attending
     )
     return (
         # Keys are read in fp8; a score is written and read in fp32 to choose the top.
@@ -520,11 +570,12 @@ def _experts(batch: InferencePass, experts: Experts, layer: int) -> tuple[LayerP
     """Router, grouped products of the experts, and shared experts beside them.
 
     Every tensor rank has all tokens: it computes its experts, or its part of each, and one
-    all-reduce sums them. Data-parallel ranks gather each other's tokens before the experts and
-    scatter the sums after them (vLLM's ``allgather_reducescatter``, TensorRT-LLM's attention DP).
+    all-reduce sums them. Data- and context-parallel ranks gather each other's tokens before the
+    experts and scatter the sums after them (vLLM's ``allgather_reducescatter``, TensorRT-LLM's
+    attention DP), decodes of context-parallel ranks once for each rank.
     """
     p, hidden = batch.parallelism, batch.model.hidden
-    tokens, chosen, load = batch.tokens * p.dp, experts.top_k / p.ep, 1.0
+    tokens, chosen, load = batch.tokens * p.dp * p.cp, experts.top_k / p.ep, 1.0
     held, distribution = experts.count / p.ep, batch.distribution
     if batch.imbalance is not None:
         ranks = expert_loads(batch.imbalance, experts, p.ep, layer, tokens)
@@ -560,7 +611,7 @@ def _experts(batch: InferencePass, experts: Experts, layer: int) -> tuple[LayerP
         *_adapted(batch, hidden, ups * width, ups, experts),
         *_adapted(batch, width, hidden, 1, experts),
     )
-    if p.dp == 1:
+    if p.dp * p.cp == 1:
         return (_part("experts", (*kernels, *routed), after=_summed(batch)),)
     dispatch, combine = _dispatched(batch, experts, load)
     return (
@@ -574,7 +625,7 @@ def _is_wide(batch: InferencePass, experts: Experts) -> bool:
 
     If so, tokens are sent only to the ranks of their experts; else every rank gathers all of them.
     """
-    return batch.parallelism.dp > 1 and batch.parallelism.ep > experts.top_k
+    return batch.parallelism.dp * batch.parallelism.cp > 1 and batch.parallelism.ep > experts.top_k
 
 
 def _dispatched(batch: InferencePass, experts: Experts, load: float) -> tuple[Exchange, Exchange]:
@@ -586,7 +637,7 @@ def _dispatched(batch: InferencePass, experts: Experts, load: float) -> tuple[Ex
     """
     p, hidden = batch.parallelism, batch.model.hidden
     if not _is_wide(batch, experts):
-        size = batch.tokens * p.dp * hidden * _HALF
+        size = batch.tokens * p.dp * p.cp * hidden * _HALF
         return Exchange("all_gather", "ep", size), Exchange("reduce_scatter", "ep", size)
     visits = batch.tokens / p.tp * experts.top_k * hidden * load
     return Exchange("all_to_all", "ep", visits), Exchange("all_to_all", "ep", _HALF * visits)

@@ -43,7 +43,7 @@ class Parallelism:
     tp
         Tensor-parallel ranks, which share the matrices of a layer.
     cp
-        Context-parallel ranks, which share the tokens of a sequence.
+        Context-parallel ranks, which share the tokens of a sequence; of prompts in serving.
     ep
         Neighbours among the ``dp`` replicas that share the experts.
     dp

@@ -26,6 +26,8 @@ from traces.generate.model import LatentAttention
 
 ExchangeTime = Callable[[Exchange], float]
 """Time (s) of a collective on an idle network."""
+_Blocks = list[tuple[ModelBlock, int]]
+"""Distinct blocks of a pass, and the number of each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +133,7 @@ class PassClock:
         return self._exchanges[key]
 
 
-def _layers(batch: InferencePass) -> list[tuple[ModelBlock, int]]:
+def _layers(batch: InferencePass) -> _Blocks:
     """Return the distinct layers, and the number of each."""
     model, counts = batch.model, dict[tuple[object, ...], list[int]]()
     for index in range(model.layers):
@@ -173,15 +175,11 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
         The largest batch.
     """
     every = _token_counts(limits)
-    passes = [_without_head(batch, tokens) for tokens in every]
-    clock.look_up(part for blocks in passes for block, _ in blocks for part in block.parts)
-    # Without attention's scores, which the tables below have.
-    alone = [
-        sum(n * clock.block(block, scores=False) for block, n in blocks)
-        + clock.between_stages(batch, n_tokens)
-        for blocks, n_tokens in zip(passes, every, strict=True)
-    ]
-    tokens, eager = _by_tokens(alone, every, limits)
+    passes = [_without_head(batch, Segment(tokens, 1, 1), tokens) for tokens in every]
+    tokens, eager = _by_tokens(_alone(clock, batch, passes, every), every, limits)
+    if batch.parallelism.cp > 1:  # ranks gather for chunks that they share
+        shared_chunks = [_without_head(batch, Segment(1, 2, 2), tokens) for tokens in every]
+        eager = _by_tokens(_alone(clock, batch, shared_chunks, every), every, limits)[1]
     shared = shared_eager = np.zeros(0)
     if batch.parallelism.dp > 1:
         together = [sum(n * clock.shared(block) for block, n in blocks[1:]) for blocks in passes]
@@ -211,7 +209,20 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
         shared=shared,
         shared_eager=shared_eager,
         window=window,
+        cp=batch.parallelism.cp,
     )
+
+
+def _alone(
+    clock: PassClock, batch: InferencePass, passes: Sequence[_Blocks], every: Floats
+) -> Sequence[float]:
+    """Return the times of passes without heads and attention's scores, which other tables have."""
+    clock.look_up(part for blocks in passes for block, _ in blocks for part in block.parts)
+    return [
+        sum(n * clock.block(block, scores=False) for block, n in blocks)
+        + clock.between_stages(batch, tokens)
+        for blocks, tokens in zip(passes, every, strict=True)
+    ]
 
 
 def _token_counts(limits: SurfaceLimits) -> Floats:
@@ -252,10 +263,10 @@ def _grid(most: int) -> Floats:
     return np.asarray(2.0 ** (np.arange(count) / STEPS))
 
 
-def _without_head(batch: InferencePass, tokens: float) -> list[tuple[ModelBlock, int]]:
+def _without_head(batch: InferencePass, segment: Segment, tokens: float) -> _Blocks:
     """Return the blocks of a pass of ``tokens``, embedding first, and the number of each."""
-    decodes = replace(batch, segments=(Segment(tokens, 1, 1),), tokens=tokens)
-    return [(embedding_block(decodes), 1), *_layers(decodes)]
+    given = replace(batch, segments=(segment,), tokens=tokens)
+    return [(embedding_block(given), 1), *_layers(given)]
 
 
 def _decode(count: float, size: float) -> Segment:

@@ -462,9 +462,9 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
     if not isinstance(name, str):
         raise TraceError(f"{file}: model is missing")
     model = model_named(name)
-    tp, dp, pp, dcp = (
+    tp, dp, pp, dcp, cp = (
         fields.count(f"{way}_parallel_size", 1, MOST_RANKS)
-        for way in ("tensor", "data", "pipeline", "decode_context")
+        for way in ("tensor", "data", "pipeline", "decode_context", "prefill_context")
     )
     spreads = fields.choice("enable_expert_parallel", _YES_OR_NO) and model.experts is not None
     chip, version = cluster.accelerator, str(meta.get("vllm_version") or "")
@@ -482,7 +482,9 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
     deployment = Deployment(
         model=model,
         cluster=cluster,
-        parallelism=parallelism_of(model, cluster, (tp, dp, tp * dp if spreads else 1, pp)),
+        parallelism=parallelism_of(
+            model, cluster, (tp, dp, tp * cp * dp if spreads else 1, pp, cp)
+        ),
         engine=replace(
             usual,
             tokens=fields.count("max_num_batched_tokens", tokens),

@@ -490,7 +490,10 @@ def test_weights_that_need_more_than_the_usual_part_get_what_a_script_gives_them
         ),
         ({"engine_kwargs": {"enforce_eager": True}}, "enforce_eager: True is not modelled"),
         ({"engine_kwargs": {"speculative_config": {"method": "mtp"}}}, "speculative_config: "),
-        ({"engine_kwargs": {"prefill_context_parallel_size": 2}}, "prefill_context_parallel_size:"),
+        (
+            {"engine_kwargs": {"prefill_context_parallel_size": 2}},
+            "cp 2: llama-3.1-8b has grouped attention; vLLM shares prompts of latent attention",
+        ),
         ({"engine_kwargs": {"scheduling_policy": "priority"}}, "scheduling_policy: 'priority'"),
         ({"engine_kwargs": {"pipeline_parallel_size": 64}}, "pp 64: llama-3.1-8b has 32 layers"),
         (

@@ -30,6 +30,7 @@ from simulator.serving.engines import engine
 from simulator.serving.surface import Batch, iteration_time
 from simulator.support.errors import TraceError, TwofoldError
 from topologies import changed, load_cluster
+from traces.generate.model import layer_parameters, load_model
 from traces.kineto.operators import EngineStep
 from traces.requests.table import Hashes, Requests, generate_requests
 
@@ -311,6 +312,77 @@ def test_contexts_are_shared_only_where_ranks_have_the_same_heads(fields, reason
     plan = serving_plan(tp=8, ep=1, weights="fp8", rate="1/s", **fields)
     with pytest.raises(TwofoldError, match=reason):
         instances_of(plan, "hgx-h200")
+
+
+LATENT = {"model": "deepseek-v3-671b", "weights": "fp8", "experts": "fp8_block", "ep": 16}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"model": "llama-3.1-70b"}, "llama-3.1-70b has grouped attention; vLLM shares prompts of"),
+        ({"model": "deepseek-v3.2-671b"}, "has sparse attention; .* without any CUDA graph"),
+        ({"model": "gpt-oss-120b", "engine": "sglang"}, "has windowed attention; SGLang gathers"),
+        ({"model": "qwen3.5-397b", "engine": "sglang"}, "has recurrent attention; SGLang"),
+        (LATENT | {"engine": "trtllm"}, "TensorRT-LLM shares contexts of decodes alone"),
+        (LATENT | {"dp": 2, "ep": 32}, "vllm does not combine it with dp"),
+        (LATENT | {"pp": 2}, "vllm does not combine it with pp"),
+        (LATENT | {"dcp": 2}, "vllm does not combine it with dcp"),
+        (LATENT | {"speculation": "mtp 1 accepts 1.5"}, "vllm does not combine it with specul"),
+        (LATENT | {"ep": 1}, "experts are spread over all ranks of a prompt: give ep"),
+        (
+            LATENT | {"ep": 5},
+            "ep 5 does not divide the 256 experts .* or tp x cp x dp, which is 16",
+        ),
+        (LATENT | {"cp": 10**6}, "accelerators, an instance 8000000"),
+    ],
+)
+def test_prompts_are_shared_only_where_the_engine_does_so(fields, reason):
+    plan = serving_plan(**{"tp": 8, "cp": 2, "rate": "1/s"} | fields)
+    with pytest.raises(TwofoldError, match=reason):
+        instances_of(plan, "hgx-h200")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        LATENT,
+        LATENT | {"engine": "sglang"},
+        {"model": "llama-3.1-70b", "engine": "sglang", "weights": "fp8"},
+    ],
+)
+def test_ranks_that_share_prompts_have_the_whole_cache_and_a_part_of_the_experts(fields):
+    """Prompts are read sooner, by less than as many times as there are ranks; decodes are not: in
+    vLLM their iterations replay no whole graph, and take as long as its prompts' hosts longer."""
+    load = {"rate": "0.2/s even", "input": 24576, "output": 32, "count": 6}
+    plans = [serving_plan(tp=8, cp=cp, **load | fields) for cp in (1, 2)]
+    if "ep" in fields:
+        plans[0] = plans[0].with_fields({"ep": 8})
+    alone, shared = (instances_of(plan, "hgx-h200") for plan in plans)
+    one, two = (memory_use(each.deployment) for each in (alone, shared))
+    assert two.token == one.token
+    assert shared.ranks == 2 * alone.ranks
+    if "ep" in fields:
+        card = load_model(fields["model"])
+        experts = sum(layer_parameters(card, layer).experts for layer in range(card.layers))
+        assert one.weights - two.weights == pytest.approx(experts / 16)
+    else:
+        assert two == one
+    runs = [serve(each, load_of(plans[0])(0)) for each in (alone, shared)]
+    assert 1 < runs[0].ttft.mean() / runs[1].ttft.mean() < 2
+    slower = runs[1].tpot.mean() / runs[0].tpot.mean()
+    assert slower > 1 + 1e-3 if "ep" in fields else slower == pytest.approx(1)
+
+
+def test_a_pool_that_decodes_shares_no_prompts():
+    """Its first ranks come after all of those that read, of which each prompt's have all of it."""
+    plan = serving_plan(tp=8, cp=2, rate="1/s", decode="1 x tp 8, ep 8", **LATENT)
+    instances = instances_of(plan, "hgx-h200")
+    assert instances.decode.parallelism.cp == 1
+    assert instances.ranks == 16 + 8
+    asked = serving_plan(tp=8, rate="1/s", count=4, seeds=1, model="deepseek-v3-671b")
+    run = serve(instances, load_of(asked)(0))
+    assert (run.moved > 0).all()
 
 
 def test_prompts_that_begin_alike_share_nothing_if_their_adapters_differ():

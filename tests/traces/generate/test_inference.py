@@ -28,10 +28,13 @@ LIMITS = SurfaceLimits(tokens=8192, sequences=256, context=16384)
 FP8 = Precisions(attention="fp8", network="fp8", experts="fp8_block")
 
 
-def a_pass(model: str, *segments: Segment, tp: int = 8, **changes: object) -> InferencePass:
+def a_pass(
+    model: str, *segments: Segment, tp: int = 8, cp: int = 1, **changes: object
+) -> InferencePass:
+    ep = 8 * cp if cp > 1 and load_model(model).experts else 1
     return InferencePass(
         model=load_model(model),
-        parallelism=Parallelism(tp=tp),
+        parallelism=Parallelism(tp=tp, cp=cp, ep=ep, etp=1 if ep > 1 else None),
         segments=segments,
         precisions=FP8,
         **changes,
@@ -39,16 +42,29 @@ def a_pass(model: str, *segments: Segment, tp: int = 8, **changes: object) -> In
 
 
 @cache
-def surface_of(model: str, dcp: int = 1) -> IterationSurface:
-    return surface(CLOCK, a_pass(model, Segment(1, 1, 1), dcp=dcp), LIMITS)
+def surface_of(model: str, dcp: int = 1, cp: int = 1) -> IterationSurface:
+    return surface(CLOCK, a_pass(model, Segment(1, 1, 1), dcp=dcp, cp=cp), LIMITS)
 
 
 SHARED = ("deepseek-v3-671b", 8), ("deepseek-v3-671b", 4), ("qwen3-235b-a22b", 2)
 """Models with the ranks that share a context."""
+TOGETHER = (
+    ("llama-3.1-70b", 2),
+    ("llama-3.1-70b", 4),
+    ("qwen3-235b-a22b", 2),
+    ("deepseek-v3-671b", 2),
+)
+"""Models with the ranks that share the tokens of a prompt."""
 
 
 @given(
-    st.sampled_from((("deepseek-v3-671b", 1), ("gpt-oss-120b", 1), ("llama-3.1-70b", 1), *SHARED)),
+    st.sampled_from(
+        (
+            *((name, 1, 1) for name in ("deepseek-v3-671b", "gpt-oss-120b", "llama-3.1-70b")),
+            *((name, dcp, 1) for name, dcp in SHARED),
+            *((name, 1, cp) for name, cp in TOGETHER),
+        )
+    ),
     st.integers(1, 200),
     st.integers(64, 8000),
     st.integers(0, 3),
@@ -56,15 +72,65 @@ SHARED = ("deepseek-v3-671b", 8), ("deepseek-v3-671b", 4), ("qwen3-235b-a22b", 2
 )
 def test_the_surface_is_the_pass_within_two_per_cent(model, decodes, context, chunks, length):
     """The same layers, kernels and exchanges: the surface adds interpolation alone."""
-    name, dcp = model
+    name, dcp, cp = model
     segments = [Segment(decodes, 1, context)]
     if chunks:
         segments.append(Segment(chunks, length, length))
-    whole = CLOCK.time(a_pass(name, *segments, dcp=dcp))
+    whole = CLOCK.time(a_pass(name, *segments, dcp=dcp, cp=cp))
     batch = Batch(
         1, decodes, float(decodes * context), chunks, float(chunks * length), chunks * length**2 / 2
     )
-    assert iteration_time(surface_of(name, dcp), batch) == pytest.approx(whole, rel=0.02)
+    assert iteration_time(surface_of(name, dcp, cp), batch) == pytest.approx(whole, rel=0.02)
+
+
+@given(st.integers(2, 8), st.integers(4, 400), st.integers(0, 5000), st.integers(1, 5))
+def test_ranks_that_share_a_prompt_have_as_many_pairs_of_tokens_each(cp, piece, past, sequences):
+    """Zig-zag by hand: rank r has pieces r and 2 cp - 1 - r of a chunk, an equal part of it."""
+    new = 2 * cp * piece
+    shares = [
+        sum(
+            past + at + 1
+            for number in (rank, 2 * cp - 1 - rank)
+            for at in range(number * piece, (number + 1) * piece)
+        )
+        for rank in range(cp)
+    ]
+    assert len(set(shares)) == 1
+    (mine,) = a_pass("llama-3.1-70b", Segment(sequences, new, past + new), cp=cp).attending
+    assert mine.sequences * mine.new_tokens == sequences * new / cp
+    middle = mine.context - (mine.new_tokens - 1) / 2
+    assert mine.sequences * mine.new_tokens * middle == pytest.approx(sequences * shares[0])
+
+
+@pytest.mark.parametrize(
+    ("model", "widths"),
+    [
+        ("deepseek-v3-671b", (512, 64)),
+        ("deepseek-v3.2-671b", (512, 64, 128)),
+        ("llama-3.1-70b", (128, 128)),
+        ("qwen3-235b-a22b", (128, 128)),
+    ],
+)
+def test_ranks_that_share_a_prompt_gather_what_its_new_tokens_have_in_the_cache(model, widths):
+    """In 16 bits, in each layer: a latent, its positions, an indexer's key, or a head's two."""
+    decodes, chunk = Segment(5, 1, 4000), Segment(3, 800, 9000)
+    both = context_exchanges(a_pass(model, decodes, chunk, cp=4))
+    assert [(each.kind, each.label) for each in both] == len(widths) * [("all_gather", "cp")]
+    assert [each.size for each in both] == [(4 * 5 + 2400) * width * 2 for width in widths]
+    assert not context_exchanges(a_pass(model, decodes, cp=4)), "all ranks have all decodes"
+    assert not context_exchanges(a_pass(model, chunk))
+
+
+@pytest.mark.parametrize(("model", "cp"), TOGETHER)
+def test_sharing_prompts_shortens_them_and_no_decode(model, cp):
+    alone, shared = surface_of(model), surface_of(model, cp=cp)
+    assert (alone.decodes == shared.decodes).all()
+    assert (alone.sequences == shared.sequences).all()
+    assert 0.8 * cp < alone.chunks[0, -1] / shared.chunks[0, -1] < 1.05 * cp, "one long prompt"
+    prompt = Batch(1, 0, 0.0, 1, 8192.0, 8192.0**2 / 2)
+    assert 1 < iteration_time(alone, prompt) / iteration_time(shared, prompt) < cp
+    if load_model(model).experts is None:
+        assert (alone.tokens == shared.tokens).all()
 
 
 @pytest.mark.parametrize(

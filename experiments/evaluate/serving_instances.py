@@ -123,16 +123,8 @@ class Deployment:
             kind = "latent" if model.attention.sparse is None else "sparse"
         if kind not in known["attention"]:
             raise WorkloadError(f"{asked}: {model.name} has {kind} attention; {known['reason']}")
-        given = {
-            "dp": p.dp > 1,
-            "pp": p.pp > 1,
-            "dcp": self.dcp > 1,
-            "adapters": self.adapters is not None,
-            "speculation": self.speculation is not None,
-            "encoder": self.encoder is not None,
-        }
         for option in known["without"]:
-            if given[option]:
+            if getattr(self, option, getattr(p, option, None)) not in (None, 1):
                 raise WorkloadError(f"{asked}: {name} does not combine it with {option}")
         if model.experts is not None and p.expert_tp * p.ep < p.tp * p.cp:
             raise WorkloadError(

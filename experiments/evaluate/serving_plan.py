@@ -490,14 +490,8 @@ def _read_adapters(text: str) -> Adapters:
 
 def _read_speculation(text: str) -> Speculation:
     """Parse the drafter, the number of drafted tokens, and the accepted number."""
-    words = _SPECULATION.fullmatch(text.strip())
-    if words is None:
-        raise WorkloadError(
-            f"speculation {text!r}: write the method, its drafts per step, and the mean number"
-            " of tokens per step: mtp 3 accepts 2.5, ngram 4 accepts 1.6, or"
-            " draft llama-3.2-1b 4 accepts 2.9"
-        )
-    kind, drafts, accepted = words.groups()
+    example = "'mtp 3 accepts 2.5' (tokens per step), or 'draft llama-3.2-1b 4 accepts 2.9'"
+    kind, drafts, accepted = _words(_SPECULATION, text, "speculation", example).groups()
     draft = load_model(kind.split()[1]) if kind.startswith("draft") else None
     return Speculation(
         drafts=int(drafts), accepted=float(accepted), draft=draft, looks_up=kind == "ngram"

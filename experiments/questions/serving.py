@@ -280,8 +280,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         int(sum(run.totals["loaded_adapters"] for run in base)),
         max(float(run.totals["peak_blocks"]) for run in base) / memory.blocks,
         None if instances.decode is None else float(np.mean([run.link_use for run in base])),
-        _cached_share(base, load),
-        _loaded_share(base, load),
+        *_cached_shares(base[0], load),
         float(np.mean([run.held for run in base])),
         instances.scaling is not None,
         spent_on(instances, base),
@@ -331,18 +330,13 @@ def say_engine(instances: Instances) -> str:
     return text if instances.count == 1 else f"{text}; {instances.count} by {instances.router}"
 
 
-def _cached_share(runs: Sequence[InstanceRun], load: Load) -> float | None:
-    """Share of the tokens of prompts that were cached; None if no prefix is shared."""
+def _cached_shares(run: InstanceRun, load: Load) -> tuple[float | None, float]:
+    """Shares of the tokens of prompts that were cached, None if no prefix is shared, and loaded."""
     table = table_of(load)
     if table is None or table.hashes is None:
-        return None
-    return float(runs[0].found.sum() / table.prompt.sum())
-
-
-def _loaded_share(runs: Sequence[InstanceRun], load: Load) -> float:
-    """Share of the tokens of prompts that were copied from host memory."""
-    table = table_of(load)
-    return 0.0 if table is None else float(runs[0].totals["loaded_tokens"] / table.prompt.sum())
+        return None, 0.0
+    found, loaded = run.found.sum(), run.totals["loaded_tokens"]
+    return float(found / table.prompt.sum()), float(loaded / table.prompt.sum())
 
 
 _METRICS = ("ttft", "tpot", "itl", "e2e", "queue", "slot")

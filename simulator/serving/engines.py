@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -119,35 +119,20 @@ def engine(name: str, version: str = "", memory: float = 80e9, chip: str = "") -
     is_small = any(part in chip for part in data["small_on"])
     size = "large" if is_large and not is_small else "small"
     host = data["host"]
-    return Engine(
-        name=name,
-        scheduler=data["scheduler"],
-        tokens=data["tokens"][size],
-        sequences=data["sequences"][size],
-        chunked=data["chunked"],
-        reserve=_since(data["reserve"], version),
-        block=data["block"],
-        captured=data["captured"],
-        pads_chunks=data["pads_chunks"],
-        memory_fraction=data["memory"]["fraction"],
-        memory_of=data["memory"]["of"],
-        sampling=float(_since(data["sampling"], version)),
-        assumed=data["newest"] if _numbers(version)[:2] > _numbers(data["newest"]) else "",
-        first_chunk=data["first_chunk"],
-        merges=data["merges"],
-        pads_ranks=data["pads_ranks"],
-        fuses_casts=data["fuses_casts"],
-        decode_rows=data["decode_rows"],
-        context_parallel=data["context_parallel"],
-        prefill_ranks=data["prefill_ranks"],
-        host=Host(
-            step=parse_quantity(host["step"], "s"),
-            prefill=parse_quantity(host["prefill"], "s"),
-            kernels=float(host["kernels"]),
-            first=parse_quantity(host["first"], "s"),
-            per_token=parse_quantity(host["per_token"], "s"),
-        ),
-    )
+    as_written = {each.name: data[each.name] for each in fields(Engine) if each.name in data}
+    times = {name: parse_quantity(host[name], "s") for name in Host._fields if name != "kernels"}
+    chosen = {
+        "name": name,
+        "tokens": data["tokens"][size],
+        "sequences": data["sequences"][size],
+        "reserve": _since(data["reserve"], version),
+        "memory_fraction": data["memory"]["fraction"],
+        "memory_of": data["memory"]["of"],
+        "sampling": float(_since(data["sampling"], version)),
+        "assumed": data["newest"] if _numbers(version)[:2] > _numbers(data["newest"]) else "",
+        "host": Host(kernels=float(host["kernels"]), **times),
+    }
+    return Engine(**as_written | chosen)
 
 
 def check_version(name: str, version: str) -> None:

@@ -117,8 +117,7 @@ class Iteration(NamedTuple):
 LOG = numbers_of(Iteration)
 FLEET, CLIENT = numbers_of(Fleet), numbers_of(Client)
 PoolRecord = Annotated[Pool, numbers_of(Pool)]
-HostRecord = Annotated[Host, numbers_of(Host)]
-"""The numbers of each, without surfaces: to the compiler one address, instead of three hundred
+"""The numbers of a pool, without surfaces: to the compiler one address, instead of three hundred
 values per call."""
 
 SUMS = records(

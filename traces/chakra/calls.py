@@ -82,8 +82,8 @@ def rank_calls(ranked: RankNodes, moment: Floats, job: JobGroups, notes: Counter
 
 def _equal_calls(ranked: RankNodes, places: Index) -> tuple[Index, list[int]]:
     """Group equal nodes, with the place of the first of each, in order of appearance."""
-    form = ranked.form[places]
-    if ranked.trace.columns.have_inputs(places):
+    form, per_node = ranked.form[places], ranked.trace.columns.per_node
+    if (per_node.after_inputs[places] > per_node.inputs[places]).any():
         keys = zip(form.tolist(), ranked.trace.columns.inputs(places), strict=True)
         form = ValueIndex[tuple[int, bytes]]().column(keys).astype(np.int64)
     which, first = by_appearance(form)

@@ -113,7 +113,6 @@ def _file() -> FileDescriptorProto:
     _add(file, "IOInfo", *texts)
     _add_node(file, "Node", attributes)
     _add_node(file, "PackedNode", ("attr", "bytes", "many"))
-    _add(file, "PackedNodes", (1, "nodes", "PackedNode", "many"))
     return file
 
 
@@ -179,10 +178,7 @@ def _add(
 def _classes() -> dict[str, Any]:
     pool = DescriptorPool()
     pool.Add(_file())
-    names = (
-        *("Node", "PackedNode", "PackedNodes", "AttributeProto"),
-        *("GlobalMetadata", "OldMetadata"),
-    )
+    names = ("Node", "PackedNode", "AttributeProto", "GlobalMetadata", "OldMetadata")
     return {n: GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{n}")) for n in names}
 
 
@@ -190,8 +186,6 @@ _CLASSES = _classes()
 NodeMessage = _CLASSES["Node"]
 PackedMessage = _CLASSES["PackedNode"]
 """A node whose attributes are left encoded; both have the same bytes."""
-ManyMessage = _CLASSES["PackedNodes"]
-"""Nodes as one message, with each node as field 1."""
 AttributeMessage = _CLASSES["AttributeProto"]
 MetadataMessage = _CLASSES["GlobalMetadata"]
 OldMetadataMessage = _CLASSES["OldMetadata"]

@@ -102,10 +102,6 @@ class NodeColumns:
         """Ids of all nodes."""
         return self.per_node.id.view(np.uint64)
 
-    def have_inputs(self, nodes: Index) -> bool:
-        """Return whether any of some nodes has inputs."""
-        return bool((self.per_node.after_inputs[nodes] > self.per_node.inputs[nodes]).any())
-
     def inputs(self, nodes: Index) -> list[bytes]:
         """Return the encoded inputs of some nodes."""
         begins = self.per_node.inputs[nodes].tolist()

@@ -165,10 +165,7 @@ class InferencePass:
 
     def __post_init__(self) -> None:
         cp = self.parallelism.cp
-        least = sum(
-            each.sequences * (each.new_tokens / cp if each.new_tokens > 1 else 1)
-            for each in self.segments
-        )
+        least = sum(count * (new / cp if new > 1 else 1) for count, new, _ in self.segments)
         if not self.tokens:
             object.__setattr__(self, "tokens", least)
         if self.tokens < least or self.tokens <= 0:
@@ -187,24 +184,14 @@ class InferencePass:
         from the back: as many pairs of tokens as every other (vLLM, ``PCPManager``, SGLang,
         ``ZigzagCPStrategy``). Both are as one kernel of pieces in the middle between them.
         """
-        n = 2 * self.parallelism.cp
-        if n == 2:
+        if (n := 2 * self.parallelism.cp) == 2:
             return self.segments
-        return tuple(
-            each
-            if each.new_tokens == 1
-            else Segment(
-                2 * each.sequences,
-                max(2.0, each.new_tokens / n),
-                max(2.0, each.context - each.new_tokens * (n - 1) / (2 * n)),
-            )
-            for each in self.segments
+        pieces = (
+            (2 * count, max(2.0, new / n), max(2.0, context - new * (n - 1) / (2 * n)))
+            for count, new, context in self.segments
         )
-
-    @property
-    def reads_together(self) -> bool:
-        """Whether the batch has chunks of prompts that ranks share."""
-        return self.parallelism.cp > 1 and any(each.new_tokens > 1 for each in self.segments)
+        both = zip(self.segments, pieces, strict=True)
+        return tuple(each if each.new_tokens == 1 else Segment(*own) for each, own in both)
 
     @property
     def hidden_bytes(self) -> float:
@@ -258,10 +245,10 @@ def embedding_block(batch: InferencePass) -> ModelBlock:
     """
     if (patch := batch.model.patch) is not None:
         kernels = (_product("patches", batch.tokens, patch, batch.model.hidden, "bf16"),)
-        return ModelBlock((_part("embedding", kernels),), embedding_parameters(batch.model))
+        return ModelBlock((LayerPart("embedding", kernels),), embedding_parameters(batch.model))
     kernel = _streamed("embedding", 2 * batch.hidden_bytes)
-    restored = (_gathered(batch, batch.model.hidden),) if batch.reads_together else ()
-    part = _part("embedding", (kernel,), after=(*_summed(batch), *restored))
+    exchanges = (*_summed(batch), *_gathered(batch, [batch.model.hidden]))
+    part = LayerPart("embedding", (kernel,), after=exchanges)
     return ModelBlock((part,), embedding_parameters(batch.model))
 
 
@@ -314,8 +301,8 @@ def context_exchanges(batch: InferencePass) -> Exchanges:
         case GroupedAttention(head=value):
             label, query = "dcp", value
             parts = 2 * [max(attention.kv_heads / batch.parallelism.tp, 1.0) * value]
-    if batch.reads_together:
-        return tuple(_gathered(batch, width) for width in parts)
+    if batch.parallelism.cp > 1:
+        return _gathered(batch, parts)
     tokens = sum(
         each.sequences * each.new_tokens
         for each in batch.segments
@@ -331,9 +318,12 @@ def context_exchanges(batch: InferencePass) -> Exchanges:
     )
 
 
-def _gathered(batch: InferencePass, width: float) -> Exchange:
-    """Gather so many 16-bit numbers of each token from the ranks that share a prompt's tokens."""
-    return Exchange("all_gather", "cp", batch.parallelism.cp * batch.tokens * width * _HALF)
+def _gathered(batch: InferencePass, widths: list[float]) -> Exchanges:
+    """Gather so many 16-bit numbers of each token from ranks that share chunks, if there are."""
+    cp, tokens = batch.parallelism.cp, batch.tokens
+    if cp == 1 or all(each.new_tokens == 1 for each in batch.segments):
+        return ()
+    return tuple(Exchange("all_gather", "cp", cp * tokens * size * _HALF) for size in widths)
 
 
 def head_block(batch: InferencePass) -> ModelBlock:
@@ -348,7 +338,7 @@ def head_block(batch: InferencePass) -> ModelBlock:
     )
     gathered = (Exchange("all_gather", "tp", rows * model.vocabulary * _HALF),)
     exchanges = gathered if batch.parallelism.tp > 1 else ()
-    return ModelBlock((_part("head", kernels, after=exchanges),), head_parameters(model))
+    return ModelBlock((LayerPart("head", kernels, after=exchanges),), head_parameters(model))
 
 
 # --- attention
@@ -364,7 +354,7 @@ def _attention(batch: InferencePass, index: int) -> LayerPart:
     if summed and batch.model.qk_norm_across:
         # Squares of queries and of keys, summed over all heads in fp32.
         summed = (Exchange("all_reduce", "tp", batch.tokens * 2 * 4.0), *summed)
-    return _part("attention", (_norm(batch), *kernels), after=summed)
+    return LayerPart("attention", (_norm(batch), *kernels), after=summed)
 
 
 def _grouped(
@@ -520,7 +510,7 @@ def _delta(batch: InferencePass, delta: GatedDelta) -> LayerPart:
         _product("output", tokens, values, hidden, recipe),
         *_adapted(batch, values, hidden, 1),
     )
-    return _part("delta", kernels, after=_summed(batch))
+    return LayerPart("delta", kernels, after=_summed(batch))
 
 
 def _delta_scores(batch: InferencePass, delta: GatedDelta) -> tuple[Kernel, ...]:
@@ -550,7 +540,7 @@ def _delta_scores(batch: InferencePass, delta: GatedDelta) -> tuple[Kernel, ...]
 
 def _network(batch: InferencePass) -> tuple[LayerPart, ...]:
     kernels = (_norm(batch), *_dense(batch, float(batch.model.ffn or 0)))
-    return (_part("network", kernels, after=_summed(batch)),)
+    return (LayerPart("network", kernels, after=_summed(batch)),)
 
 
 def _dense(batch: InferencePass, width: float) -> tuple[Kernel, ...]:
@@ -612,11 +602,11 @@ def _experts(batch: InferencePass, experts: Experts, layer: int) -> tuple[LayerP
         *_adapted(batch, width, hidden, 1, experts),
     )
     if p.dp * p.cp == 1:
-        return (_part("experts", (*kernels, *routed), after=_summed(batch)),)
+        return (LayerPart("experts", (*kernels, *routed), after=_summed(batch)),)
     dispatch, combine = _dispatched(batch, experts, load)
     return (
-        _part("shared", kernels, after=_summed(batch) if experts.shared else ()),
-        _part("experts", routed, before=(dispatch,), after=(combine,)),
+        LayerPart("shared", kernels, after=_summed(batch) if experts.shared else ()),
+        LayerPart("experts", routed, before=(dispatch,), after=(combine,)),
     )
 
 
@@ -695,9 +685,3 @@ def _streamed(name: str, traffic: float, launches: int = 1) -> Kernel:
 def _kernel(name: str, shape: Shape) -> Kernel:
     flops, traffic = work_of(shape)
     return Kernel(name, Work(flops, traffic, shape), NO_WORK)
-
-
-def _part(
-    name: str, kernels: tuple[Kernel, ...], *, before: Exchanges = (), after: Exchanges = ()
-) -> LayerPart:
-    return LayerPart(name, kernels, before, after)

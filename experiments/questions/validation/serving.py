@@ -312,7 +312,7 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
     for metric, (predicted, measured) in zip(("ttft", "tpot", "e2e"), times, strict=True):
         figures += _figures(metric, predicted, measured)
         if np.isfinite(measured).all() and len(measured) > 1:
-            correlations[metric] = rank_correlation(measured.tolist(), predicted.tolist())
+            correlations[metric] = _rank_correlation(measured, predicted)
     return ServingLogReport(
         rows,
         tuple(figures),
@@ -339,16 +339,10 @@ def _figures(metric: str, predicted: Floats, measured: Floats) -> list[LogFigure
     ]
 
 
-def rank_correlation(measured: Sequence[float], predicted: Sequence[float]) -> float:
-    """Return Spearman's rank correlation; ties get the mean of their ranks.
-
-    Examples
-    --------
-    >>> rank_correlation([1.0, 2.0, 3.0], [10.0, 20.0, 15.0])
-    0.5
-    """
+def _rank_correlation(measured: Floats, predicted: Floats) -> float:
+    """Return Spearman's rank correlation; ties get the mean of their ranks."""
     ranks = []
-    for values in (np.asarray(measured), np.asarray(predicted)):
+    for values in (measured, predicted):
         _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
         ends = np.cumsum(counts)
         ranks.append((ends - (counts - 1) / 2)[inverse])

@@ -98,7 +98,10 @@ def test_a_model_that_drafts_takes_memory():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("mtp 3", "write the method, its drafts per step"),
+        (
+            "mtp 3",
+            r"speculation 'mtp 3': write, for example, 'mtp 3 accepts 2.5' \(tokens per step",
+        ),
         ("mtp 3 accepts 5", "it is 1, plus at most the number of drafts"),
         ("mtp 0 accepts 1", "0 drafts"),
         ("draft no-such-model 3 accepts 2", "no-such-model"),

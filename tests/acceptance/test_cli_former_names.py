@@ -20,13 +20,13 @@ FORMER = {
 }
 """Every command with its options, as they were before some got other names."""
 MOST_COMMANDS = 21
-MOST_OPTIONS = 375
+MOST_OPTIONS = 376
 MOST_FIRST = 166
 """Options of all commands together, and those in the first panel of their ``--help``.
 
 Five came with serving on several instances, eight are ``--step-time``, six are the atlas', seven
-are ``--ranks``, five are of serving (adapters on demand, caches by layer, encoders, experts
-by a histogram, shared contexts), and one each ``validate --predictions``, ``generate --launch``,
+are ``--ranks``, six are of serving (adapters on demand, caches by layer, encoders, experts
+by a histogram, shared contexts, shared prompts), and one each ``validate --predictions``, ``generate --launch``,
 ``utility --failures``, ``serving --kernels-from`` and its ``--pp``. There were 384 and, without
 ``--verbose``, 243.
 """

@@ -439,8 +439,9 @@ class _LaunchSilences:
         if spare < _AGAIN:
             return none
         differ, steady = (
-            float(np.sqrt((_from_mean(values[silent], number) ** 2).sum() / spare))
-            for values in (length, reaction)
+            float(np.sqrt(((each - means[number]) ** 2).sum() / spare))
+            for each in (length[silent], reaction[silent])
+            for means in (np.bincount(number, each) / np.bincount(number),)
         )
         return silent if differ > max(_STEADIER * steady, EXPLAINED) else none
 
@@ -474,11 +475,6 @@ class _LaunchSilences:
             for durations in (reaction, length)
         )
         return inside if differ > max(_STEADIER * steady, least) else none
-
-
-def _from_mean(values: Floats, number: NDArray[np.int64]) -> Floats:
-    """Return the distance of each value to the mean of those with its number."""
-    return np.asarray(values - (np.bincount(number, values) / np.bincount(number))[number])
 
 
 def _long_silences(

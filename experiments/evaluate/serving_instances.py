@@ -117,18 +117,18 @@ class Deployment:
     def _check_prompts(self) -> None:
         """Refuse to share prompts where the engine does not, or with what else it does not."""
         p, model, name = self.parallelism, self.model, self.engine.name
-        known, asked = self.engine.context_parallel, f"cp {self.parallelism.cp}"
+        shares, cp = self.engine.context_parallel, f"cp {self.parallelism.cp}"
         kind = "windowed" if model.window else "recurrent" if model.delta else "grouped"
         if isinstance(model.attention, LatentAttention):
             kind = "latent" if model.attention.sparse is None else "sparse"
-        if kind not in known["attention"]:
-            raise WorkloadError(f"{asked}: {model.name} has {kind} attention; {known['reason']}")
-        for option in known["without"]:
+        if kind not in shares["attention"]:
+            raise WorkloadError(f"{cp}: {model.name} has {kind} attention; {shares['reason']}")
+        for option in shares["without"]:
             if getattr(self, option, getattr(p, option, None)) not in (None, 1):
-                raise WorkloadError(f"{asked}: {name} does not combine it with {option}")
+                raise WorkloadError(f"{cp}: {name} does not combine it with {option}")
         if model.experts is not None and p.expert_tp * p.ep < p.tp * p.cp:
             raise WorkloadError(
-                f"{asked}: experts are spread over all ranks of a prompt: give ep, a multiple of"
+                f"{cp}: experts are spread over all ranks of a prompt: give ep, a multiple of"
                 f" {p.cp} that divides {p.tp * p.cp}"
             )
 

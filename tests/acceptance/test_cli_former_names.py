@@ -27,8 +27,8 @@ MOST_FIRST = 166
 Five came with serving on several instances, eight are ``--step-time``, six are the atlas', seven
 are ``--ranks``, six are of serving (adapters on demand, caches by layer, encoders, experts
 by a histogram, shared contexts, shared prompts), and one each ``validate --predictions``,
-``generate --launch``, ``utility --failures``, ``serving --kernels-from`` and its ``--pp``. There were
-384 and, without ``--verbose``, 243.
+``generate --launch``, ``utility --failures``, ``serving --kernels-from`` and its ``--pp``. There
+were 384 and, without ``--verbose``, 243.
 """
 
 

@@ -243,7 +243,7 @@ def as_loaded(
 
 
 class _RankColumns(NamedTuple):
-    """Columns of the ops of one stage's ranks."""
+    """Columns of ops; those of one stage have shape ``(ranks, ops)``."""
 
     what: NDArray[np.uint8]
     rank: Ints
@@ -253,6 +253,9 @@ class _RankColumns(NamedTuple):
     duration: Floats
     flops: Floats
     traffic: Floats
+
+
+_COLUMNS: list[type] = [np.uint8, *[np.int32] * 4, *[np.float64] * 3]
 
 
 def expand(
@@ -284,17 +287,13 @@ def expand(
     first_call = dict(zip(channels, accumulate(counts, initial=0), strict=False))
     lanes = _table(program.lane for program in programs)
     names = _table(program.name for program in programs)
-    stages = [
-        _columns(
-            program,
-            lanes,
-            names,
-            (program_ranks, p),
-            _calls_of(program, program_ranks, channels, first_call),
-        )
-        for program, program_ranks in zip(programs, ranks, strict=True)
-    ]
-    columns = _RankColumns(*(np.concatenate(column) for column in zip(*stages, strict=True)))
+    every_column: list[NDArray[Any]] = [np.empty(ops, dtype) for dtype in _COLUMNS]
+    columns, end = _RankColumns(*every_column), 0
+    for program, of_stage in zip(programs, ranks, strict=True):
+        begin, end = end, end + written_ranks * len(program.what)
+        stage = _RankColumns(*(c[begin:end].reshape(written_ranks, -1) for c in every_column))
+        _fill(stage, program, lanes, names, (of_stage, p))
+        _fill_calls(stage.call, program, of_stage, channels, first_call)
     calls, groups = _calls(list(channels.values()), p)
     unmeasured = np.full(ops, np.nan)
     return Workload(
@@ -316,78 +315,73 @@ def _table(columns: Iterable[list[str]]) -> dict[str, int]:
     return {text: index for index, text in enumerate(dict.fromkeys(chain.from_iterable(columns)))}
 
 
-def _columns(
+def _fill(
+    stage: _RankColumns,
     program: RankProgram,
     lanes: Mapping[str, int],
     names: Mapping[str, int],
     position: tuple[NDArray[np.int64], Parallelism],
-    call: Ints,
-) -> _RankColumns:
+) -> None:
+    """Fill the columns of a stage's ranks, but calls."""
     ranks, parallelism = position
-    copies, ops = len(ranks), len(program.what)
-    work = np.column_stack(
-        [program.duration, np.array([(work.flops, work.traffic) for work in program.work])]
-    )
-    # (copies, ops, duration | FLOPs | bytes): every copy has the program's work, except ops whose
-    # work depends on the rank's place among the experts.
-    columns = np.tile(work, (copies, 1, 1))
+    stage.what[:] = program.what
+    stage.rank[:] = ranks[:, None]
+    stage.lane[:] = [lanes[lane] for lane in program.lane]
+    stage.name[:] = [names[name] for name in program.name]
+    stage.duration[:] = program.duration
+    stage.flops[:] = [work.flops for work in program.work]
+    stage.traffic[:] = [work.traffic for work in program.work]
+    # Every rank has the program's work, except ops whose work depends on its place among experts.
     for op, by_ep in program.by_ep.items():
-        columns[:, op] = by_ep[ep_of(parallelism, ranks)]
-    return _RankColumns(
-        what=np.tile(np.array(program.what, dtype=np.uint8), copies),
-        rank=np.repeat(ranks.astype(np.int32), ops),
-        lane=np.tile(np.array([lanes[lane] for lane in program.lane], dtype=np.int32), copies),
-        name=np.tile(np.array([names[name] for name in program.name], dtype=np.int32), copies),
-        call=call,
-        duration=columns[..., 0].ravel(),
-        flops=columns[..., 1].ravel(),
-        traffic=columns[..., 2].ravel(),
-    )
+        stage.duration[:, op], stage.flops[:, op], stage.traffic[:, op] = by_ep[
+            ep_of(parallelism, ranks)
+        ].T
 
 
-def _calls_of(
+def _fill_calls(
+    call: Ints,
     program: RankProgram,
     ranks: NDArray[np.int64],
     channels: Mapping[ChannelKey, Channel],
     first_call: Mapping[ChannelKey, int],
-) -> Ints:
-    """Return the call of each op and rank: by channel, group, and number in the group."""
+) -> None:
+    """Fill in the call of each op and rank: by channel, group, and number in the group."""
     # A call's number is first_call[channel] + group * calls per group + number within the group.
-    call = np.full((len(ranks), len(program.what)), -1, dtype=np.int32)
+    call[:] = -1
+    ops_of: dict[ChannelKey | None, list[int]] = {}
+    for op, key in enumerate(program.channel):
+        ops_of.setdefault(key, []).append(op)
     number = np.array(program.number, dtype=np.int64)
-    used = dict.fromkeys(key for key in program.channel if key is not None)
-    index_of = {key: index for index, key in enumerate(used)}
-    of_op = np.array([-1 if key is None else index_of[key] for key in program.channel])
-    for key, index in index_of.items():
+    for key, ops in ops_of.items():
+        if key is None:
+            continue
         channel = channels[key]
         # The group of each rank: members sorted by rank, with the group of each at the same index.
         group = np.repeat(np.arange(len(channel.groups)), channel.groups.shape[1])
         order = np.argsort(channel.groups, axis=None)
         member = np.searchsorted(channel.groups.ravel(), ranks, sorter=order)
         first = first_call[key] + group[order][member] * len(channel.calls)
-        ops = np.flatnonzero(of_op == index)
         call[:, ops] = first[:, None] + number[ops]
-    return call.ravel()
 
 
 def _edges(programs: Sequence[RankProgram], copies: int) -> Edges:
     """Sort the edges of a program once, and repeat them for every rank."""
-    offsets: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64)]
-    targets: list[Ints] = []
-    lags: list[Floats] = []
+    stages = [
+        Edges.of(len(p.what), np.array(p.source), np.array(p.target), np.zeros(len(p.source)))
+        for p in programs
+    ]
+    offset = np.zeros(1 + copies * sum(len(p.what) for p in programs), dtype=np.int64)
+    target = np.empty(copies * sum(len(stage.target) for stage in stages), dtype=np.int32)
     ops = edges = 0
-    for program in programs:
-        length = len(program.what)
-        pairs = np.array(program.edges, dtype=np.int64).reshape(-1, 2)
-        stage_edges = Edges.of(length, pairs[:, 0], pairs[:, 1], np.zeros(len(pairs)))
+    for stage in stages:
+        length, count = len(stage.offset) - 1, len(stage.target)
         # Row i is copy i: its op numbers are those of the program, offset by i program lengths.
-        copy = np.arange(copies, dtype=np.int64)[:, None]
-        offsets.append((edges + copy * len(stage_edges.target) + stage_edges.offset[1:]).ravel())
-        targets.append((ops + copy * length + stage_edges.target).astype(np.int32).ravel())
-        lags.append(np.tile(stage_edges.lag, copies))
-        ops += copies * length
-        edges += copies * len(stage_edges.target)
-    return Edges(np.concatenate(offsets), np.concatenate(targets), np.concatenate(lags))
+        copy = np.arange(copies)[:, None]
+        next_ops, next_edges = ops + copies * length, edges + copies * count
+        offset[ops + 1 : next_ops + 1] = (edges + copy * count + stage.offset[1:]).ravel()
+        target[edges:next_edges] = (ops + copy * length + stage.target).ravel()
+        ops, edges = next_ops, next_edges
+    return Edges(offset, target, np.zeros(edges))
 
 
 def _calls(

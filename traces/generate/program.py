@@ -6,9 +6,9 @@ every rank (SPMD expansion).
 """
 
 import math
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -256,14 +256,14 @@ class TimedKernels(NamedTuple):
 class RankProgram:
     """Ops of a rank of one stage, numbered from 0; ops of a lane run in order.
 
-    ``waits`` are the ops that the next kernel or exchange waits for besides its lane,
-    ``weight_gathers`` those that only the next kernel waits for. ``work`` is the total work of an
-    op's kernels, ``UNKNOWN_WORK`` for an op without kernels; ``flops`` is the sum. ``launches`` are
-    the kernels of each op, ``blocking`` the ops that the host waits for, ``graph`` the number of
-    the CUDA graph that each op belongs to, -1 for one that the host launches by itself; new ops
-    belong to ``captured``. ``by_ep`` has the duration and work of ops that differ among
-    expert-parallel ranks: rows of time (s), FLOPs and bytes, shape ``(ep, 3)``; the columns then
-    have those of the mean rank.
+    Edges lead from ``source`` to ``target``. ``waits`` are the ops that the next kernel or exchange
+    waits for besides its lane, ``weight_gathers`` those that only the next kernel waits for.
+    ``work`` is the total work of an op's kernels, ``UNKNOWN_WORK`` for an op without kernels;
+    ``flops`` is the sum. ``launches`` are the kernels of each op, ``blocking`` the ops that the
+    host waits for, ``graph`` the number of the CUDA graph that each op belongs to, -1 for one that
+    the host launches by itself; new ops belong to ``captured``. ``by_ep`` has the duration and work
+    of ops that differ among expert-parallel ranks: rows of time (s), FLOPs and bytes, shape ``(ep,
+    3)``; the columns then have those of the mean rank.
     """
 
     stage: int
@@ -277,7 +277,8 @@ class RankProgram:
     work: list[Work] = field(default_factory=list)
     channel: list[ChannelKey | None] = field(default_factory=list)
     number: list[int] = field(default_factory=list)
-    edges: list[tuple[int, int]] = field(default_factory=list)
+    source: "array[int]" = field(default_factory=lambda: array("i"))
+    target: "array[int]" = field(default_factory=lambda: array("i"))
     waits: list[int] = field(default_factory=list)
     weight_gathers: list[int] = field(default_factory=list)
     flops: float = 0.0
@@ -376,7 +377,8 @@ class RankProgram:
         return op
 
     def _wait(self, op: int, sources: Iterable[int]) -> None:
-        self.edges += [(source, op) for source in sources]
+        self.source.extend(sources)
+        self.target.extend([op] * (len(self.source) - len(self.target)))
 
 
 def forward(kernels: Iterable[Kernel]) -> list[Work]:
@@ -417,7 +419,9 @@ def with_launches(program: RankProgram, host: HostCosts) -> RankProgram:
     After an op of ``program.blocking`` the host waits until that has ended.
     """
     ops = len(program.what)
-    before = list(range(ops))
+    before, device = range(ops), range(ops, 2 * ops)
+    blocking = [op for op in sorted(program.blocking) if op + 1 < ops]
+    source, target = ((ops + op for op in column) for column in (program.source, program.target))
     return RankProgram(
         stage=program.stage,
         channels=program.channels,
@@ -430,12 +434,8 @@ def with_launches(program: RankProgram, host: HostCosts) -> RankProgram:
         work=[UNKNOWN_WORK] * ops + program.work,
         channel=[*[None] * ops, *program.channel],
         number=[-1] * ops + program.number,
-        edges=[
-            *pairwise(before),
-            *((op, ops + op) for op in before),
-            *((ops + op, op + 1) for op in sorted(program.blocking) if op + 1 < ops),
-            *((ops + source, ops + target) for source, target in program.edges),
-        ],
+        source=array("i", [*before[:-1], *before, *(ops + op for op in blocking), *source]),
+        target=array("i", [*before[1:], *device, *(op + 1 for op in blocking), *target]),
         flops=program.flops,
         launches=[0] * ops + program.launches,
         graph=[NO_GRAPH] * ops + program.graph,

@@ -13,6 +13,7 @@ backward, and scatters the gradients.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from sys import intern
 from typing import NamedTuple
 
 from simulator.support.quantities import bytes_per_element
@@ -340,7 +341,7 @@ class _StageWriter:
         if key not in self.timed:  # equal for every micro-batch
             by_ep = [works(kernels) for kernels in part.by_ep]
             self.timed[key] = self.program.timed(works(part.kernels), by_ep)
-        self.program.add(f"{part.name} {purpose}", self.timed[key])
+        self.program.add(intern(f"{part.name} {purpose}"), self.timed[key])
 
     def _is_exchanged(self, part: LayerPart) -> bool:
         """Whether several ranks exchange the gradient of the part's input."""

@@ -235,7 +235,7 @@ def test_a_stage_waits_for_messages_only_under_frameworks_that_do():
         received = {op for op, what in enumerate(second.what) if what == What.RECEIVE}
         into_host = {
             source
-            for source, target in second.edges
+            for source, target in zip(second.source, second.target, strict=True)
             if second.lane[target] == HOST and source in received
         }
         assert bool(into_host) == framework(name).waits_for_messages

@@ -23,8 +23,17 @@ _OPTIONS = {
     "generate": {"--context": "--sequence"},
 }
 """By command as typed: former options that have another name now."""
-_TABLES = {"--against": "what-ifs", "--collectives": "collectives", "--steps": "steps"}
+_TABLES = {
+    "--against": "what-ifs",
+    "--collectives": "collectives",
+    "--ratios": "ratios",
+    "--serving": "serving",
+    "--serving-log": "serving-log",
+    "--steps": "steps",
+}
 """Former options of ``validate``: tables, of which there may be only one kind."""
+_WHAT_IFS = {"--replicas": "replicas x", "--transport": "transport "}
+"""Former options that are what-ifs now."""
 _CABLES = ("--bandwidth", "--latency")
 _WITH_VALUES = ("--throughput", "--figure", "--output", "-o")
 """Options of ``topology`` that are followed by a value."""
@@ -62,8 +71,9 @@ def current_words(words: Sequence[str]) -> list[str]:
     elif command == "generate":
         rest, launches = _take_option(rest, "--launch")
         rest += [word for launch in launches for word in (_launch_option(launch), launch)]
-    rest, replicas = _take_option(rest, "--replicas")
-    rest = [word for times in replicas for word in ("--what-if", f"replicas x{times}")] + rest
+    for option, what_if in _WHAT_IFS.items():
+        rest, values = _take_option(rest, option)
+        rest = [word for value in values for word in ("--what-if", what_if + value)] + rest
     if command not in ("bill", "clusters"):
         rest = _with_network(command, rest)
     return [*_COMMANDS.get(command, (command,)), *rest]

@@ -172,9 +172,7 @@ _PLAN: Options = {
 }
 
 
-@with_settings(
-    only=("engine", "nodes", "algorithm", "transport", "what_if", "slow_down"), before="output"
-)
+@with_settings(only=("engine", "nodes", "algorithm", "what_if", "slow_down"), before="output")
 @with_options(_PLAN, before="html")
 def generate(
     ctx: typer.Context,
@@ -269,7 +267,7 @@ def _check_framework(values: dict[str, Any]) -> None:
 _OF_PLANS = frozenset(
     {"ctx", "model", "cluster", "memory_only", "folded", "write", "launch", "html", "output"}
 )
-_OF_PLANS |= {"engine", "nodes", "algorithm", "transport", "what_if", "slow_down", "verbose"}
+_OF_PLANS |= {"engine", "nodes", "algorithm", "what_if", "slow_down", "verbose"}
 """Options that mean something for a plan, which says itself what runs."""
 
 

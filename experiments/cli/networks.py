@@ -164,7 +164,7 @@ def _show_bill(ctx: typer.Context, name: str | None, output: ClusterOutput) -> N
     show(bill(name, ranks=ranks, nodes=nodes, topologies=topologies or ()), Output(output))
 
 
-@with_settings(only=("nodes", "transport", "what_if", "engine"), before="figure")
+@with_settings(only=("nodes", "what_if", "engine"), before="figure")
 def collective(
     ctx: typer.Context,
     cluster: Cluster,
@@ -229,7 +229,7 @@ def collective(
 
     if ctx.params["nodes"] is not None and is_bare(cluster):
         raise typer.BadParameter("--nodes has no effect for a bare network: it has none.")
-    changes = (*_transport(ctx.params["transport"]), *(ctx.params["what_if"] or ()))
+    changes = ctx.params["what_if"] or ()
     several = _calls(calls or [])
     if several is not None:
         refuse_given(ctx, _OF_ONE_KIND, "for calls: each has its own words")
@@ -299,11 +299,6 @@ _OF_ONE_KIND = ("sizes", "algorithm", "imbalance", "compare")
 """Options that have no effect where calls are written out."""
 _OF_MODEL_ALONE = ("sizes", "algorithm", "imbalance", "engine")
 """Options that have no effect where measured calls say what is modelled, and how."""
-
-
-def _transport(name: str | None) -> list[str]:
-    """Return the what-if that a transport is."""
-    return [] if name is None else [f"transport {name}"]
 
 
 def _calls(words: "Sequence[str]") -> list[str] | None:

@@ -79,7 +79,6 @@ clusters = names_in("topologies:catalog")
 """Names of the catalogue; a path of a file is none of them and completed by the shell."""
 kinds = names_in("simulator.calls:KINDS")
 models = names_in("traces.generate.model:model_names")
-transports = names_in("topologies.cluster.fabrics:TRANSPORTS")
 
 
 def topologies() -> Iterable[str]:
@@ -388,12 +387,6 @@ _SETTINGS: Options = {
         "may be repeated.",
         autocompletion=completed(_rules),
     ),
-    "transport": _of_simulation(
-        str,
-        "How the library reaches its NICs: rdma, roce, efa or sockets (TCP).",
-        **choice(transports),
-        show_default="as the cluster",
-    ),
     "what_if": _of_simulation(
         list[str],
         "Apply this change before the question: 'rank 3 compute x1.2'; may be repeated.",
@@ -478,12 +471,12 @@ def of_settings(*but: str, only: Iterable[str] = (), **defaults: Any) -> Options
     only
         Those that are taken, in their order, where these are few; by default all.
     defaults
-        Those whose default is another one; ``transport`` is only taken where it is named.
+        Those whose default is another one.
     """
     return {
-        name: declared._replace(default=defaults.get(name, declared.default))
-        for name, declared in ((name, _SETTINGS[name]) for name in only or _SETTINGS)
-        if name not in but and (name != "transport" or name in (*only, *defaults))
+        name: _SETTINGS[name]._replace(default=defaults.get(name, _SETTINGS[name].default))
+        for name in only or _SETTINGS
+        if name not in but
     }
 
 
@@ -557,8 +550,6 @@ def settings_of(ctx: typer.Context) -> "Settings":
         if option in values:
             values[name] = tuple(values.pop(option) or ())
     values["ranks"] = values.pop("only_ranks", "")
-    if transport := values.pop("transport", None):
-        values["what_ifs"] = (f"transport {transport}", *values["what_ifs"])
     return Settings(**values)
 
 

@@ -65,7 +65,7 @@ def _is_deployment(trace: Path) -> bool:
     return is_serving_plan(trace)
 
 
-@with_settings(transport=None)
+@with_settings()
 def utility(
     ctx: typer.Context,
     trace: Trace,
@@ -114,7 +114,7 @@ def utility(
     )
 
 
-@with_settings(transport=None)
+@with_settings()
 def sweep(
     ctx: typer.Context,
     trace: Trace,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from experiments.report import Report
     from experiments.settings import Watch
 
-
+_LOG = "serving-log"
 _OPTIONS: Options = {
     "read_as": option(
         str,
@@ -48,23 +48,6 @@ _OPTIONS: Options = {
         list[str],
         "Predict this recording of the same program from the traces; may be repeated.",
         metavar="TRACE@CLUSTER",
-    ),
-    "ratios": option(
-        list[str],
-        "A table of what-ifs that others measured (model, hardware or cluster, knob, both "
-        "settings, step_ratio_b_over_a_measured): predict each ratio; may be repeated.",
-        metavar="FILE.csv",
-    ),
-    "serving": option(
-        list[Path],
-        "A table of measured serving (engine, model, machine, tp, isl, osl, concurrency, "
-        "ttft_ms, tpot_ms): predict TTFT and TPOT of each row; may be repeated.",
-        metavar="FILE.csv",
-    ),
-    "serving_log": option(
-        Path,
-        "A serving log (meta.json, requests.jsonl): answer its requests on --cluster.",
-        metavar="DIR",
     ),
     "predictions": option(
         Path,
@@ -88,8 +71,11 @@ def validate(
             show_default=False,
             help="Tables of measured what-ifs (CSV with trace, cluster, what_if or resource and "
             "factor, measured_step_s), of training steps (model, cluster, tp, pp, dp, sequence, "
-            "global_batch, step_s), of ratios of two settings (step_ratio_b_over_a_measured) or of "
+            "global_batch, step_s), of ratios of two settings that others measured (model, "
+            "hardware or cluster, knob, both settings, step_ratio_b_over_a_measured), of serving "
+            "(engine, model, machine, tp, isl, osl, concurrency, ttft_ms, tpot_ms) or of "
             "collectives (kind, ranks, size_bytes, time_us); logs of benchmarks, as of nccl-tests; "
+            "a serving log (a directory with meta.json and requests.jsonl), answered on --cluster; "
             "or traces, of which TRACE@CLUSTER names its cluster.",
         ),
     ] = None,
@@ -116,26 +102,19 @@ def validate(
     what was measured.
     """
     kind = _kind_of(ctx, sources or [])
-    refuse_given(ctx, _MEANINGLESS[kind], f"for {_WORDS.get(kind, kind)}")
+    refuse_given(ctx, _MEANINGLESS[kind], f"for {'a serving log' if kind == _LOG else kind}")
     if kind in _NEED_CLUSTER and cluster is None:
         raise typer.BadParameter(f"{_NEED_CLUSTER[kind]}: --cluster C.")
     with watching("rows" if kind == "serving" else "calls") as watch:
         report = _ASK[kind](ctx, sources or [], watch)
-    changes: dict[str, Any] = {"brief": brief} if brief and kind != "serving log" else {}
+    changes: dict[str, Any] = {"brief": brief} if brief and kind != _LOG else {}
     show(replace(report, **changes), output, figure)
 
 
 def _kind_of(ctx: typer.Context, sources: Sequence[str]) -> str:
     """Return what all sources are: the kind of their tables, or traces."""
-    options = [name for name in ("serving", "serving_log", "ratios") if ctx.params[name]]
-    if options[:2] == ["serving", "serving_log"]:
-        raise typer.BadParameter("--serving and --serving-log: validate them separately.")
-    if options == ["ratios"]:
-        refuse_given(ctx, ("sources", "read_as"), "for ratios")
-    if options:
-        return options[0].replace("_", " ")
     if not sources:
-        raise typer.BadParameter("name a table, a log or a trace, or --serving FILE.csv.")
+        raise typer.BadParameter("name a table, a log or a trace.")
     from experiments.validation.tables import table_kind
 
     kinds = {source: ctx.params["read_as"] or table_kind(source) for source in sources}
@@ -150,7 +129,7 @@ def _kind_of(ctx: typer.Context, sources: Sequence[str]) -> str:
 
 
 def _words_of(kind: str | None) -> str:
-    return "a trace" if kind is None else f"a table of {kind}"
+    return {None: "a trace", _LOG: "a serving log"}.get(kind, f"a table of {kind}")
 
 
 def _traces(ctx: typer.Context, sources: Sequence[str], watch: "Watch") -> "ValidationReport":
@@ -199,8 +178,7 @@ def _steps(ctx: typer.Context, sources: Sequence[str], watch: "Watch") -> "Steps
 def _ratios(ctx: typer.Context, sources: Sequence[str], watch: "Watch") -> "RatiosReport":
     from experiments.questions.validation.ratios import validate_ratios as ask
 
-    tables = ctx.params["ratios"] or sources
-    return ask(tables, predictions=ctx.params["predictions"], watch=watch, **_engine_of(ctx))
+    return ask(sources, predictions=ctx.params["predictions"], watch=watch, **_engine_of(ctx))
 
 
 def _engine_of(ctx: typer.Context) -> dict[str, str]:
@@ -208,18 +186,18 @@ def _engine_of(ctx: typer.Context) -> dict[str, str]:
     return {"engine": ctx.params["engine"]} if is_given(ctx, "engine") else {}
 
 
-def _serving(ctx: typer.Context, _: Sequence[str], watch: "Watch") -> "ValidateServingReport":
+def _serving(_: typer.Context, sources: Sequence[str], watch: "Watch") -> "ValidateServingReport":
     from experiments.questions.validation.serving import validate_serving as ask
 
-    if ctx.params["cluster"] is not None:
-        raise typer.BadParameter("--cluster has no effect: rows name their machine.")
-    return ask(ctx.params["serving"], watch=watch)
+    return ask(sources, watch=watch)
 
 
-def _serving_log(ctx: typer.Context, _: Sequence[str], __: "Watch") -> "ServingLogReport":
+def _serving_log(ctx: typer.Context, sources: Sequence[str], _: "Watch") -> "ServingLogReport":
     from experiments.questions.validation.serving import validate_serving_log as ask
 
-    return ask(ctx.params["serving_log"], ctx.params["cluster"])
+    if len(sources) > 1:
+        raise typer.BadParameter(f"{', '.join(sources)}: validate serving logs one by one.")
+    return ask(sources[0], ctx.params["cluster"])
 
 
 _ASK: "dict[str, Callable[[typer.Context, Sequence[str], Watch], Report]]" = {
@@ -229,26 +207,21 @@ _ASK: "dict[str, Callable[[typer.Context, Sequence[str], Watch], Report]]" = {
     "steps": _steps,
     "ratios": _ratios,
     "serving": _serving,
-    "serving log": _serving_log,
+    _LOG: _serving_log,
 }
 """What answers each kind of source."""
-_OF_SERVING = (
-    *("sources", "read_as", "predict", "ratios", "predictions", *OF_LOGS),
-    *("engine", "nodes", "algorithm", "figure"),
-)
+_OF_SERVING = (*OF_LOGS, "predictions", "predict", "engine", "nodes", "algorithm", "figure")
 _MEANINGLESS = {
     "traces": (*OF_LOGS, "predictions", "workers"),
     "what-ifs": (*OF_LOGS, "predict", "workers"),
     "collectives": ("predictions", "predict", "brief", "engine", "algorithm", "workers"),
     "steps": (*OF_LOGS, "predictions", "predict", "nodes", "algorithm", "figure"),
     "ratios": (*OF_LOGS, "predict", "cluster", "nodes", "algorithm", "workers", "figure"),
-    "serving": _OF_SERVING,
-    "serving log": _OF_SERVING,
+    "serving": (*_OF_SERVING, "cluster"),
+    _LOG: _OF_SERVING,
 }
 """Options that have no effect for a kind."""
-_WORDS = {"serving log": "serving"}
-"""What options are refused for, where that is not the name of the kind."""
 _NEED_CLUSTER = {
     "collectives": "collectives need a cluster to model them on",
-    "serving log": "a serving log needs the cluster it ran on",
+    _LOG: "a serving log needs the cluster it ran on",
 }

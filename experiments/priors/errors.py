@@ -136,7 +136,7 @@ _PRIORS = {
     "pools": ServingPrior("pools that prefill and that decode", 138, 13.1, 30.1),
 }
 """Aggregated rows of InferenceX's client, without drafts, by engine, and disaggregated ones
-(``twofold validate --serving measured_serving.csv``; docs/background/serving.md)."""
+(``twofold validate measured_serving.csv``; docs/background/serving.md)."""
 
 
 def serving_prior(engine: str) -> ServingPrior:

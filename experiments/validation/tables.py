@@ -16,15 +16,18 @@ from simulator.support.input_files import csv_table, read_bytes, read_text
 from simulator.support.quantities import CENTURY, INSTANT, MOST_RANKS, number_of
 from topologies import catalog
 
-Kind = Literal["what-ifs", "steps", "ratios", "collectives"]
+Kind = Literal["what-ifs", "steps", "ratios", "serving", "collectives", "serving-log"]
 _COLUMNS: dict[Kind, frozenset[str]] = {
     "what-ifs": frozenset({"trace", "measured_step_s"}),
     "steps": frozenset({"global_batch", "step_s"}),
     "ratios": frozenset({"step_ratio_b_over_a_measured"}),
+    "serving": frozenset({"engine", "machine", "isl", "osl"}),
     "collectives": frozenset({"size_bytes", "time_us"}),
 }
-KINDS = tuple(_COLUMNS)
-"""Kinds of tables, by their names in ``validate --as``."""
+KINDS = (*_COLUMNS, "serving-log")
+"""Kinds of tables, and logs of serving, by their names in ``validate --as``."""
+SERVING_LOG = ("meta.json", "requests.jsonl")
+"""Files in the directory of a serving log."""
 _HEAD = 2**16
 """Number of bytes of a file that are inspected; benchmarks print a header before any call."""
 _FLAGS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
@@ -112,8 +115,10 @@ class Cells:
 def table_kind(path: Path | str) -> Kind | None:
     """Return the kind of a table by its header; None for other files, such as traces.
 
-    Logs of benchmarks are tables of collectives.
+    Logs of benchmarks are tables of collectives; the log of a server is a directory.
     """
+    if all((Path(path) / name).is_file() for name in SERVING_LOG):
+        return "serving-log"
     try:
         head = read_bytes(Path(path), most=_HEAD)
     except TraceError:  # a directory, a name that is not a file, or one that may not be read

@@ -405,7 +405,7 @@ def test_every_option_with_a_path_is_known_to_be_read_or_written():
     neither |= {"command", "slow_down", "step_time", "output", "to", "read_as", "precision", "per"}
     neither |= {"framework", "gradient", "optimizer", "dask", "lora_targets"}
     neither |= {"weights", "experts", "cache", "version", "rate", "client", "slo"}
-    neither |= {"router", "decode", "find", "launch_time", "transport", "sweep", "values", "down"}
+    neither |= {"router", "decode", "find", "launch_time", "sweep", "values", "down"}
     neither |= {"schedule", "launch", "utility", "step_b", "start", "throughput", "limit"}
     neither |= {
         "speculation",
@@ -593,7 +593,7 @@ def test_progress_is_shown_after_a_while_and_on_stderr_only(monkeypatch, capsys,
         (("study", "study.yaml", "--html", "x.html"), "give --directory DIR"),
         (("convert", SAMPLE, "nowhere", *CLUSTER), "--cluster has no effect for chakra"),
         (("validate", f"{SAMPLE}@dgx-a100", *CLUSTER), "every trace names its own"),
-        (("validate",), "name a table, a log or a trace, or --serving FILE.csv"),
+        (("validate",), "name a table, a log or a trace"),
         (("validate", SAMPLE, *CLUSTER, "--brief"), "--brief has no effect for traces without"),
         (("validate", SAMPLE, PAIRS), "is a trace and"),
         (("validate", PAIRS, "--predict", SAMPLE), "--predict has no effect for what-ifs"),

@@ -43,7 +43,7 @@ from experiments.validation.serving_rows import (
     model_named,
     read_serving,
 )
-from experiments.validation.tables import read_tables, refusal
+from experiments.validation.tables import SERVING_LOG, read_tables, refusal
 from simulator.serving.engines import check_version, engine, engine_settings
 from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError, TwofoldError, shown
@@ -228,9 +228,6 @@ def _errors(by: str, value: str, rows: Sequence[ServingPrediction]) -> ServingEr
 _ERRORS = ("tpot_error_pct", "ttft_error_pct")
 
 
-_FILES = ("meta.json", "requests.jsonl")
-
-
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
     """Times of a request (s), predicted and measured: TTFT, per output token, total."""
@@ -324,7 +321,7 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
         deployment.blocks,
         unused,
         serving_prior(deployment.engine.name),
-        inputs=Inputs(files=tuple(Path(folder) / name for name in _FILES)),
+        inputs=Inputs(files=tuple(Path(folder) / name for name in SERVING_LOG)),
     )
 
 
@@ -364,7 +361,7 @@ def read_log(folder: Path | str, cluster: Cluster) -> tuple[Logged, Deployment, 
     TraceError
         If a file is missing, or a field is; names file, line and field.
     """
-    settings, requests = (Path(folder) / name for name in _FILES)
+    settings, requests = (Path(folder) / name for name in SERVING_LOG)
     logged = read_logged(requests)
     meta = parse_json(
         read_text(settings, TraceError, "as the settings of an engine"), settings, TraceError

@@ -107,8 +107,8 @@ ANSWERS = {
         ("dragonfly:5x4x2", "--throughput", "adversarial"),
         ("ring:1",),
     ],
-    "validate_ratios": [("--ratios", "{ratios}")],
-    "validate_serving": [("--serving", "{served}")],
+    "validate_ratios": [("{ratios}",)],
+    "validate_serving": [("{served}",)],
     "validate_steps": [("{steps}",)],
 }
 MEASURED = {

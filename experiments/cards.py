@@ -141,7 +141,9 @@ def _groups(card: "WorkloadCard", workload: Workload) -> Iterator[str]:
     plan = card.parallelism
     sizes = {"tp": plan.tp, "pp": plan.pp, "cp": plan.cp, "ep": plan.ep, "dp": plan.dp}
     sharded = {size for size in (plan.dp_replicate, plan.dp_shard) if size is not None}
-    products = _products([size for size in sizes.values() if size is not None] + list(sharded))
+    chosen = ([size for size in sizes.values() if size is not None] + list(sharded))[:8]
+    picks = (pick for count in range(len(chosen) + 1) for pick in combinations(chosen, count))
+    products = {math.prod(pick) for pick in picks}
     sentences: dict[str, None] = {}
     # Groups with collectives only: messages are between any two ranks
     used = {
@@ -178,12 +180,6 @@ def kind_of_group(label: str) -> str | None:
         if re.search(rf"(?<![a-z])(?:{words})(?![a-z])", label.lower().replace("_", " "))
     ]
     return kinds[0] if len(kinds) == 1 else None
-
-
-def _products(sizes: list[int]) -> set[int]:
-    chosen = sizes[:8]
-    picks = (pick for count in range(len(chosen) + 1) for pick in combinations(chosen, count))
-    return {math.prod(pick) for pick in picks}
 
 
 def _accelerator(card: "WorkloadCard", loaded: Loaded) -> Iterator[str]:

@@ -135,7 +135,13 @@ def spec_words(spec: str) -> SpecWords:
     name, _, rest = words.partition(":")
     named_family = family_named(name)
     if named_family is None:
-        raise TopologyError(_unknown_family(words, name))
+        near = nearest(name, family_names())
+        forms = [
+            FAMILIES[candidate].form if candidate in FAMILIES else f"{candidate}:…"
+            for candidate in near
+        ]
+        hint = f"did you mean {either(forms)}? " if near else ""
+        raise TopologyError(f"{words!r} is not a topology; {hint}accepted: {accepted()}")
     name, family = named_family
     digits, _, option = rest.partition(":")
     parts = digits.split("x")
@@ -148,16 +154,6 @@ def spec_words(spec: str) -> SpecWords:
 
 def _syntax(family: Family) -> str:
     return family.form + family.option
-
-
-def _unknown_family(words: str, name: str) -> str:
-    near = nearest(name, family_names())
-    forms = [
-        FAMILIES[candidate].form if candidate in FAMILIES else f"{candidate}:…"
-        for candidate in near
-    ]
-    hint = f"did you mean {either(forms)}? " if near else ""
-    return f"{words!r} is not a topology; {hint}accepted: {accepted()}"
 
 
 def accepted() -> str:

@@ -243,11 +243,12 @@ def _device(
     graphs = database.numbers(f"{_PREFIX}GRAPH_TRACE", _DEVICE, (*_ALSO, "graphId"))
     if len(graphs):
         unused[GRAPH_ROWS] += len(graphs)
+    index = [names(f"CUDA graph {number}") for number in graphs["graphId"].tolist()]
     named = (
         (kernels, _strings(database, names, kernels[kernel_name]), 0),
         (copies, _copy_names(database, names, copies), 1),
         (memsets, np.full(len(memsets), names("Memset (Device)") if len(memsets) else 0), 1),
-        (graphs, _labels(names, graphs["graphId"], "CUDA graph {}"), 0),
+        (graphs, np.array(index, dtype=np.int64), 0),
     )
     columns = {
         column: np.concatenate([table[column] for table, _, _ in named])
@@ -406,11 +407,6 @@ def _copy_name(memory: dict[int, str], kind: int, source: int, target: int) -> s
     if source not in memory or target not in memory:
         return name
     return f"{name} ({memory[source]} -> {memory[target]})"
-
-
-def _labels(names: ValueIndex[str], numbers: Longs, form: str) -> Longs:
-    index = [names(form.format(number)) for number in numbers.tolist()]
-    return np.array(index, dtype=np.int64)
 
 
 def _check_times(database: Database, events: IntColumns, what: str) -> None:

@@ -117,23 +117,19 @@ def show(
         report.to_html(html)
         say(f"wrote {html}")
     try:
-        _print(report, output)
+        if output == Output.TABLE:
+            from experiments.output.terminal import Amount
+            from experiments.output.terminal import show as show_document
+
+            show_document(report.document(), Amount(VERBOSITY.get()))
+        elif output == Output.JSON:
+            sys.stdout.write(report.to_json())
+        else:  # to a file or a pipe as it is, to a terminal harmless
+            text = report.to_csv()
+            sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
         sys.stdout.flush()
     except BrokenPipeError:  # who reads has enough; files that are still to be written are not
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _print(report: "Report", output: Output) -> None:
-    if output == Output.TABLE:
-        from experiments.output.terminal import Amount
-        from experiments.output.terminal import show as show_document
-
-        show_document(report.document(), Amount(VERBOSITY.get()))
-    elif output == Output.JSON:
-        sys.stdout.write(report.to_json())
-    else:  # to a file or a pipe as it is, to a terminal harmless
-        text = report.to_csv()
-        sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
 
 
 def say(message: str) -> None:

@@ -334,12 +334,16 @@ def strips(timeline: Timeline, path: CriticalPath, windows: int, first_rank: int
     ranks = timeline.workload.ranks
     first_rank = min(first_rank, max(0, len(ranks) - 1) // RANKS_SHOWN * RANKS_SHOWN)
     edges = np.linspace(0.0, timeline.makespan or 1e-9, windows + 1)
+    parts = {}
+    for what in path.seconds_by_use():
+        spent = path.is_spent_on(what)
+        parts[what] = cover(union(path.start[spent], path.end[spent]), edges[:-1], edges[1:])
     return Strips(
         step_s=timeline.makespan,
         windows=windows,
         uses=USES,
         rows=tuple(_of_rank(timeline, rank, edges) for rank in ranks[first_rank:][:RANKS_SHOWN]),
-        path=_of_path(path, edges),
+        path=Strip(-1, _by_use(parts, edges)),
         path_rank=_path_ranks(timeline, path, edges),
         ranks=len(ranks),
         first_rank=first_rank,
@@ -353,14 +357,6 @@ def _of_rank(timeline: Timeline, rank: int, edges: Floats) -> Strip:
     calls = ops[workload.what[ops] >= What.COLLECTIVE]
     moving = cover(union(*moves(timeline, calls)), edges[:-1], edges[1:])
     return Strip(rank, _by_use(rank_parts_in(timeline, rank, edges), edges), _bytes(moving, edges))
-
-
-def _of_path(path: CriticalPath, edges: Floats) -> Strip:
-    parts = {}
-    for what in path.seconds_by_use():
-        spent = path.is_spent_on(what)
-        parts[what] = cover(union(path.start[spent], path.end[spent]), edges[:-1], edges[1:])
-    return Strip(-1, _by_use(parts, edges))
 
 
 def _path_ranks(timeline: Timeline, path: CriticalPath, edges: Floats) -> list[int]:

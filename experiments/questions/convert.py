@@ -88,7 +88,14 @@ def package(
         As :func:`traces.card.package.load_package`; OutputError if the directory cannot be written.
     """
     target, source = Path(directory), find_package(trace)
-    _check_free(target)
+    try:
+        exists = target.exists() and (not target.is_dir() or any(target.iterdir()))
+    except OSError as error:
+        raise OutputError(f"{target}: cannot be read: {error.strerror or error}") from error
+    if exists:
+        raise OutputError(f"{target}: exists and is not an empty directory; choose another")
+    if not target.absolute().parent.is_dir():
+        raise OutputError(f"{target}: there is no directory {target.absolute().parent}")
     settings = as_recorded(settings)
     loaded = load_package(trace, settings.step)
     where = cluster if isinstance(cluster, Cluster) or cluster is None else load_cluster(cluster)
@@ -196,17 +203,6 @@ def _of_cluster(cluster: Cluster, loaded: Loaded, nodes: int | None) -> dict[str
         named = {"name": library.name.upper(), "version": library.version}
         hardware["Model-executor"] = {"communication_library": named}
     return hardware
-
-
-def _check_free(target: Path) -> None:
-    try:
-        exists = target.exists() and (not target.is_dir() or any(target.iterdir()))
-    except OSError as error:
-        raise OutputError(f"{target}: cannot be read: {error.strerror or error}") from error
-    if exists:
-        raise OutputError(f"{target}: exists and is not an empty directory; choose another")
-    if not target.absolute().parent.is_dir():
-        raise OutputError(f"{target}: there is no directory {target.absolute().parent}")
 
 
 @contextmanager

@@ -103,7 +103,12 @@ def _repeated(scenario: Scenario, request: Size) -> Changed:
     choose = _layers if request.what == LAYERS else _micro_batches
     with _refusal(f"{request.what}: the step cannot be extended by what repeats in it"):
         insertions = choose(workload, _launched(scenario), request)
-        _check_size(insertions)
+        ops = sum(
+            (len(insertion.run.hosts[insertion.unit]) + insertion.run.period) * insertion.copies
+            for insertion in insertions
+        )
+        if ops > _MOST_OPS:
+            raise WhatIfError(f"{ops:,} ops more are too many: {_MOST_OPS:,} at most")
         is_longer = request.then > request.now
         longer = repeated(workload, insertions) if is_longer else _without(workload, insertions)
         after = replace(scenario, workload=longer)
@@ -613,15 +618,6 @@ def _missing_messages(
                 f" {workload.groups[group]}, not a multiple of {request.now} micro-batches"
             )
     return Counter({group: count // request.now * more for group, count in sent.items()})
-
-
-def _check_size(insertions: Sequence[Insertion]) -> None:
-    ops = sum(
-        (len(insertion.run.hosts[insertion.unit]) + insertion.run.period) * insertion.copies
-        for insertion in insertions
-    )
-    if ops > _MOST_OPS:
-        raise WhatIfError(f"{ops:,} ops more are too many: {_MOST_OPS:,} at most")
 
 
 def _note(request: Size, before: Workload, after: Workload, insertions: Sequence[Insertion]) -> str:

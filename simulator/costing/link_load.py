@@ -160,7 +160,13 @@ def _traffic(schedule: Schedule, step: Step, positions: Ints, *, uniform: bool =
 def _totals(network: Topology, traffic: Traffic) -> Totals | None:
     """Return the totals of messages; the last few are cached."""
     cache: dict[bytes, Totals | None] = network.known_graph.setdefault("totals", {})
-    key = _digest(traffic)
+    digest = blake2b(digest_size=16)
+    for column in (traffic.goal, traffic.source, traffic.offset, traffic.number, traffic.amount):
+        shape = None if column is None else column.shape
+        digest.update(repr(shape).encode())
+        if column is not None:
+            digest.update(np.ascontiguousarray(column).data)
+    key = digest.digest()
     if key not in cache:
         if len(cache) >= _MOST_CACHED:
             del cache[next(iter(cache))]
@@ -169,17 +175,6 @@ def _totals(network: Topology, traffic: Traffic) -> Totals | None:
             check_listed(network, traffic)
         cache[key] = total
     return cache[key]
-
-
-def _digest(traffic: Traffic) -> bytes:
-    """Return a digest of all columns of traffic."""
-    digest = blake2b(digest_size=16)
-    for column in (traffic.goal, traffic.source, traffic.offset, traffic.number, traffic.amount):
-        shape = None if column is None else column.shape
-        digest.update(repr(shape).encode())
-        if column is not None:
-            digest.update(np.ascontiguousarray(column).data)
-    return digest.digest()
 
 
 class Run(NamedTuple):
@@ -288,7 +283,14 @@ def lockstep_loads(plan: Plan, positions: Ints, size: float, network: Topology) 
         return (_all_at_once(loads + steps, network),)
     for load in steps:
         if not len(loads[-1].link) or equal_in(("link", "weight"), loads[-1], load):
-            loads[-1] = _in_sequence(loads[-1], load)
+            first = loads[-1]
+            loads[-1] = replace(
+                load,
+                latency=first.latency + load.latency,
+                latency_of=first.latency_of + load.latency_of,
+                amount=first.amount + load.amount,
+                runs=_merge_runs(first, load),
+            )
         else:
             loads.append(load)
     return tuple(loads)
@@ -445,16 +447,6 @@ def _all_at_once(loads: list[Load], network: Topology) -> Load:
         weight=on_link[used] / amount if len(used) else np.empty(0),
         alone=float(network.bandwidth[tightest]) if len(used) else np.inf,
         bottleneck=tightest,
-    )
-
-
-def _in_sequence(first: Load, second: Load) -> Load:
-    return replace(
-        second,
-        latency=first.latency + second.latency,
-        latency_of=first.latency_of + second.latency_of,
-        amount=first.amount + second.amount,
-        runs=_merge_runs(first, second),
     )
 
 

@@ -106,7 +106,14 @@ def merged(workloads: Sequence[Workload]) -> Workload:
     >>> merged(jobs).rank.tolist()
     [0, 1]
     """
-    _check(workloads)
+    if any(job.copies is not None for job in workloads):
+        raise WorkloadError("copies of ranks must be written out before jobs are merged")
+    if len({job.job_ranks for job in workloads}) != 1:
+        raise WorkloadError("the jobs must be on ranks of the same machine")
+    ranks = np.concatenate([np.array(job.ranks, dtype=np.int64) for job in workloads])
+    values, count = np.unique(ranks, return_counts=True)
+    if (count > 1).any():
+        raise WorkloadError(f"two jobs have ops on rank {values[count > 1][0]}")
     first_op = offsets(map(len, workloads))
     first_call = offsets(len(job.calls) for job in workloads)
     first_group = offsets(len(job.groups) for job in workloads)
@@ -150,17 +157,6 @@ def merged(workloads: Sequence[Workload]) -> Workload:
         measured_start=column("measured_start"),
         measured_end=column("measured_end"),
     )
-
-
-def _check(workloads: Sequence[Workload]) -> None:
-    if any(job.copies is not None for job in workloads):
-        raise WorkloadError("copies of ranks must be written out before jobs are merged")
-    if len({job.job_ranks for job in workloads}) != 1:
-        raise WorkloadError("the jobs must be on ranks of the same machine")
-    ranks = np.concatenate([np.array(job.ranks, dtype=np.int64) for job in workloads])
-    values, count = np.unique(ranks, return_counts=True)
-    if (count > 1).any():
-        raise WorkloadError(f"two jobs have ops on rank {values[count > 1][0]}")
 
 
 def _tables(

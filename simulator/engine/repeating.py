@@ -310,7 +310,11 @@ class _Run:
             return  # a call is running
         ends = self.columns.ops.end[part.ops]
         if np.isnan(ends).any() or np.isnan(end[part.waits.made]).any():
-            raise DeadlockError(f"{part.job.name}: {self._explain(part)}")
+            times = LocalTimes.of(part.job.workload)
+            begin = part.done.begin[-1]
+            times.ops.start[:] = self.columns.ops.start[part.ops] - begin
+            times.ops.end[:] = self.columns.ops.end[part.ops] - begin
+            raise DeadlockError(f"{part.job.name}: {explain_deadlock(part.job.workload, times)}")
         part.ends = float(ends.max(initial=0.0))
         if not part.ends > part.done.begin[-1]:
             message = f"{part.job.name}: its step takes no time: nothing to repeat"
@@ -331,13 +335,6 @@ class _Run:
         part.done.lost.append(part.waits.lost(times.call_start, times.call_end))
         if part.done.kept.maxlen:
             part.done.kept.append(times)
-
-    def _explain(self, part: _JobState) -> str:
-        times = LocalTimes.of(part.job.workload)
-        begin = part.done.begin[-1]
-        times.ops.start[:] = self.columns.ops.start[part.ops] - begin
-        times.ops.end[:] = self.columns.ops.end[part.ops] - begin
-        return explain_deadlock(part.job.workload, times)
 
 
 def _join_columns(parts: Sequence[_JobState]) -> Columns:

@@ -123,7 +123,12 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
         links += _port_links(kind, seats, plugged)
     if cluster.scale_out is not None:
         links += fabric_links(cluster.scale_out, nics, placement.nodes)
-    network = replace(topology(name, ranks, links), kind=_kind_of_rank(placement))
+    # The kind of node of each rank: none where all nodes are equal.
+    numbered = enumerate(part.placement.ranks for part in placement.parts)
+    network = replace(
+        topology(name, ranks, links),
+        kind=tuple(number for number, ranks in numbered for _ in range(ranks)),
+    )
     network = with_factors(network, cluster)
     network = replace(network, routing=_routing(cluster, network))
     if cluster.wiring is not None or (nics and not _uses_pxn(cluster)):
@@ -173,12 +178,6 @@ def _in_domain(node: Node, number: int, ranks: Mapping[int, Node]) -> Node:
     if not isinstance(node, int):
         return f"{node}:{number}"
     return ranks.get(node, f"seat:{number}.{node}")
-
-
-def _kind_of_rank(placement: Placement) -> tuple[int, ...]:
-    """Return the kind of node of each rank; empty if all nodes are equal."""
-    numbered = enumerate(part.placement.ranks for part in placement.parts)
-    return tuple(number for number, ranks in numbered for _ in range(ranks))
 
 
 def _domain_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:

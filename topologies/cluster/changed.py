@@ -181,7 +181,15 @@ def _with_value(cluster: Cluster, resource: str, value: float, factor: float) ->
         part, value_of_field = getattr(cluster, tier), value
     update: dict[str, object] = {field: value_of_field}
     if resource == "scale_up.size" and cluster.scale_up.dimensions is not None:
-        update["dimensions"] = _grown(cluster.scale_up.dimensions, factor)
+        lengths = list(cluster.scale_up.dimensions)
+        chosen = lengths.index(min(lengths) if factor >= 1 else max(lengths))
+        length = lengths[chosen] * factor
+        if not math.isclose(length, round(length), rel_tol=1e-9):
+            raise WhatIfError(
+                f"scale_up.size: {factor:g} times dimension {lengths[chosen]} is not a whole number"
+            )
+        lengths[chosen] = round(length)
+        update["dimensions"] = tuple(lengths)
     for companion in _ROUTER_CABLE_FIELDS.get(resource, ()):
         if companion_value := getattr(part, companion, None):
             update[companion] = companion_value * factor
@@ -192,18 +200,6 @@ def _with_value(cluster: Cluster, resource: str, value: float, factor: float) ->
     changes = {tier: part.model_copy(update=update), "sources": sources}
     text = cluster.model_copy(update=changes).model_dump(mode="json", exclude_unset=True)
     return Cluster.model_validate(text)
-
-
-def _grown(dimensions: tuple[int, ...], factor: float) -> tuple[int, ...]:
-    lengths = list(dimensions)
-    chosen = lengths.index(min(lengths) if factor >= 1 else max(lengths))
-    length = lengths[chosen] * factor
-    if not math.isclose(length, round(length), rel_tol=1e-9):
-        raise WhatIfError(
-            f"scale_up.size: {factor:g} times dimension {lengths[chosen]} is not a whole number"
-        )
-    lengths[chosen] = round(length)
-    return tuple(lengths)
 
 
 def _unknown_resource(cluster: Cluster, resource: str, resources: tuple[str, ...]) -> str:

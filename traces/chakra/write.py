@@ -173,7 +173,17 @@ def _node(context: _Context, op: int) -> ChakraNode:
     _set(message, "what", "int64", int(view.what))
     _set(message, "lane", "string", view.lane)
     _set(message, "duration", "double", view.duration)
-    _add_times(workload, message, op)
+    ready, start, end = (
+        float(column[op])
+        for column in (workload.ready, workload.measured_start, workload.measured_end)
+    )
+    if ready:
+        _set(message, "ready", "double", ready)
+    if not math.isnan(start):
+        message.start_time_micros = max(0, round(start * 1e6))
+        _set(message, "start", "double", start)
+    if not math.isnan(end):
+        _set(message, "end", "double", end)
     # Write FLOPs and bytes as integers, under the names that ASTRA-sim's roofline reads.
     for name, column, theirs in (
         ("flops", workload.flops, "num_ops"),
@@ -197,20 +207,6 @@ def _call_duration(workload: Workload, op: int, call: Call, kind: int) -> float:
     if kind != COMP and measured >= 0:
         return measured
     return float(workload.duration[op]) + (0.0 if math.isnan(call.transfer) else call.transfer)
-
-
-def _add_times(workload: Workload, message: Any, op: int) -> None:
-    ready, start, end = (
-        float(column[op])
-        for column in (workload.ready, workload.measured_start, workload.measured_end)
-    )
-    if ready:
-        _set(message, "ready", "double", ready)
-    if not math.isnan(start):
-        message.start_time_micros = max(0, round(start * 1e6))
-        _set(message, "start", "double", start)
-    if not math.isnan(end):
-        _set(message, "end", "double", end)
 
 
 def _add_waits(context: _Context, message: Any, op: int) -> None:

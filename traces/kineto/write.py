@@ -64,7 +64,12 @@ def write_kineto(
     folder = Path(directory)
     documents = dict(_documents(timelines, accelerator, first))
     files = [folder / _NAME.format(rank) for rank in documents]
-    _check_other_files(folder, files)
+    strangers = sorted(set(folder.glob(_NAME.format("*"))) - set(files))
+    if strangers:
+        raise OutputError(
+            f"{strangers[0]}: is not of the {len(files)} ranks written, and would be read as one of"
+            " the job: remove it, or write into another directory"
+        )
     packed = (gzip.compress(document, mtime=0) for document in documents.values())
     write_files(zip(files, packed, strict=True), folder=folder)
     return tuple(files)
@@ -88,15 +93,6 @@ def missing_in_kineto(timeline: Timeline) -> tuple[str, ...]:
             "launch of its own: a reader may infer them from the times"
         )
     return tuple(notes)
-
-
-def _check_other_files(folder: Path, files: Sequence[Path]) -> None:
-    strangers = sorted(set(folder.glob(_NAME.format("*"))) - set(files))
-    if strangers:
-        raise OutputError(
-            f"{strangers[0]}: is not of the {len(files)} ranks written, and would be read as one of"
-            " the job: remove it, or write into another directory"
-        )
 
 
 def _documents(

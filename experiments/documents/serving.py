@@ -22,6 +22,7 @@ from experiments.output.words import (
     say_gain,
     say_interval,
     say_number,
+    say_rate,
     say_resource,
     say_time,
 )
@@ -261,8 +262,7 @@ _BEYOND = 1.1
 
 def rate(report: "ServingRateReport") -> Document:
     """Show the rate that meets the SLO, latency over rate, and what better resources would buy."""
-    half, curve = report.half_width, report.curve
-    interval = "" if half is None else f" ± {float(f'{half:.2g}'):g}"
+    curve, knee = report.curve, report.curve.knee.rate_per_s
     rows = [
         (
             f"{point.rate_per_s:.4g}/s",
@@ -300,8 +300,8 @@ def rate(report: "ServingRateReport") -> Document:
         doubts.append(Doubt("the requests are over before a queue builds up", "use more of them"))
     return Document(
         title=f"Capacity: {report.model} on {report.cluster.name}",
-        headline=f"{report.rate:.4g}{interval} requests/s meet the SLO; throughput saturates at"
-        f" {curve.saturation:.4g}/s, and the knee is at {curve.knee.rate_per_s:.4g}/s.",
+        headline=f"{say_rate(report.rate, report.half_width, 4)} meet the SLO; throughput"
+        f" saturates at {curve.saturation:.4g}/s, and the knee is at {knee:.4g}/s.",
         cause=cause,
         trust=prior_trust(report.prior, tuple(doubts)),
         facts={"engine": report.engine_text, "SLO": _say_slo(report.slo)},
@@ -326,7 +326,9 @@ def sweep(report: "ServingSweepReport") -> Document:
                 "" if point.met is None else percent(100 * point.met),
                 say_number(point.usd_per_million_tokens),
             ),
-            note=point.refused,
+            note=f"beyond capacity: saturates at about {say_rate(*point.saturation_per_s)}"
+            if point.saturation_per_s
+            else point.refused,
         )
         for point in report.points
     ]

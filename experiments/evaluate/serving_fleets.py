@@ -543,6 +543,9 @@ def _ready(run: _Run, request: int) -> Computed:
     return computed_by_layer(*span, layers, float(row["plan"] / row["prompt"]))
 
 
+_MORE_ROOM = "more tensor ranks, or an 8-bit cache", "more of them: their number is given (blocks)"
+
+
 def _pool(
     deployment: Deployment,
     count: int,
@@ -581,7 +584,7 @@ def _pool(
     if math.ceil(longest / by.block) > rules.blocks:
         raise WorkloadError(
             f"a request of {longest} tokens never fits: the cache has {rules.blocks} blocks of"
-            f" {by.block} tokens: use more tensor ranks, or an 8-bit cache"
+            f" {by.block} tokens: use {_MORE_ROOM[deployment.blocks is not None]}"
         )
     times = host or by.host
     if deployment.parallelism.ranks < width * by.prefill_ranks:

@@ -85,6 +85,12 @@ def percent(value: float | None, *, signed: bool = False) -> str:
     return f"{rounded:+.2f} %" if signed else f"{rounded:.2f} %"
 
 
+def say_rate(rate: float, half_width: float | None, digits: int = 3) -> str:
+    """Format requests/s and the half width of its 95 % interval."""
+    interval = "" if half_width is None else f" ± {float(f'{half_width:.2g}'):g}"
+    return f"{rate:.{digits}g}{interval} requests/s"
+
+
 def say_number(value: float | None) -> str:
     """Format a number with three significant digits; None is empty."""
     if value is None:

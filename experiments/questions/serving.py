@@ -26,7 +26,7 @@ from experiments.evaluate.serving_instances import (
     memory_use,
     running_precisions,
 )
-from experiments.output.words import better, is_plural
+from experiments.output.words import better, is_plural, say_rate
 from experiments.priors.errors import ServingPrior, serving_prior, student_95
 from experiments.report import Report, or_none, question
 from experiments.scenario.words import check_factor
@@ -254,7 +254,12 @@ def serving(  # noqa: PLR0913 - the options of the command
         if progress is not None:
             progress(number + 2, len(names) + 1)
     doubts += [
-        *(() if base[-1].unserved else _overload(instances, load, base[0], before)),
+        *(
+            f"the load is beyond capacity: it saturates at about {say_rate(*most)}, and latencies"
+            " grow with the length of the run"
+            for most in [beyond_capacity(instances, load, base, before)]
+            if most is not None
+        ),
         *["one seed gives no interval: use --seeds 5"] * (seeds == 1 and not deterministic),
     ]
     memory = memory_use(deployment)
@@ -600,38 +605,46 @@ _MOST_REPEATED = 1 << 14
 """Requests with which saturation is looked for at most; an eighth where caches are sent."""
 
 
-def saturation(instances: Instances, table: Requests, before: Before) -> float:
-    """Return requests/s that are served if all arrive at the start; 0 if interrupted.
+def saturation(instances: Instances, tables: Sequence[Requests], before: Before) -> Floats:
+    """Return requests/s that are served if all of a table arrive at once; 0 if interrupted.
 
     They are repeated until more are served no faster, unless they share prefixes.
     """
-    rates, count = [0.0], len(table)
-    burst = replace(table, arrival=np.zeros(count))
-    most = 0 if table.hashes else _MOST_REPEATED >> (3 if instances.decode else 0)
-    while len(rates) < 2 or (rates[-1] > _SATURATED * rates[-2] and count <= most):
-        repeated = burst.rows(np.arange(count) % len(burst))
-        run = runs_of(before.instances, instances, repeated, 1, host=before.host)[0]
-        rates.append(0.0 if run.unserved else count / float(run.totals["end"]))
-        count *= 2
-    return max(rates)
+    at_most = []
+    for table in tables:
+        rates, count = [0.0], len(table)
+        burst = replace(table, arrival=np.zeros(count))
+        most = 0 if table.hashes else _MOST_REPEATED >> (3 if instances.decode else 0)
+        while len(rates) < 2 or (rates[-1] > _SATURATED * rates[-2] and count <= most):
+            repeated = burst.rows(np.arange(count) % len(burst))
+            run = runs_of(before.instances, instances, repeated, 1, host=before.host)[0]
+            rates.append(0.0 if run.unserved else count / float(run.totals["end"]))
+            count *= 2
+        at_most.append(max(rates))
+    return np.array(at_most)
 
 
-def _overload(
-    instances: Instances, load: Load, run: InstanceRun, before: Before
-) -> tuple[str, ...]:
-    """Return the doubt that ever more requests are in flight, if they come faster than served."""
-    arrived, ended, half = run.arrived, run.arrived + run.end_to_end, len(run.arrived) // 2
-    then, last = ((ended > arrived[at]).sum() - (arrived > arrived[at]).sum() for at in (half, -1))
-    span, table = float(arrived[-1] - arrived[half]), table_of(load)
-    if isinstance(load, Closed) or table is None or not span or last <= _SATURATED * then:
-        return ()
-    at_most = saturation(instances, table, before)
-    if not 0 < _SATURATED * at_most < (len(arrived) - half - 1) / span:
-        return ()
-    return (
-        f"the load is beyond capacity: it saturates at about {at_most:.3g} requests/s, and"
-        " latencies grow with the length of the run",
-    )
+def beyond_capacity(
+    instances: Instances, load: Load, runs: Sequence[InstanceRun], before: Before
+) -> Gain | None:
+    """Return the rate (1/s) at which a load saturates, if its requests come faster; else None.
+
+    They do if ever more of them are in flight, and the last half comes faster than that.
+    """
+    if isinstance(load, Closed) or runs[-1].unserved:
+        return None
+    flying, rates = np.zeros(2), []
+    for run in runs:
+        arrived, ended, half = run.arrived, run.arrived + run.end_to_end, len(run.arrived) // 2
+        at = arrived[[half, -1], None]
+        flying += (ended > at).sum(axis=1) - (arrived > at).sum(axis=1)
+        rates.append((len(arrived) - half - 1) / max(float(arrived[-1] - arrived[half]), 1e-9))
+    if arrived[-1] == arrived[half] or flying[1] <= _SATURATED * flying[0]:
+        return None
+    tables = [load] if isinstance(load, Requests) else [load(seed) for seed in range(len(runs))]
+    most = saturation(instances, tables, before)
+    exceeds = most.all() and _SATURATED * most.mean() < np.mean(rates)
+    return (float(most.mean()), half_width(most)) if exceeds else None
 
 
 def _doubts(

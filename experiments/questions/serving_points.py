@@ -27,6 +27,7 @@ from experiments.evaluate.serving_instances import Deployment, parallelism_of
 from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.questions.serving import (
     Gain,
+    beyond_capacity,
     figures_of,
     gain_of,
     half_width,
@@ -247,10 +248,10 @@ def _at(
 
 def _saturation(instances: Instances, target: _Target) -> float:
     """Return the requests per second that are served if all arrive at once."""
-    rates = [saturation(instances, table, target.before) for table in target.tables]
-    if not all(rates):
+    rates = saturation(instances, target.tables, target.before)
+    if not rates.all():
         raise KeyboardInterrupt
-    return float(np.mean(rates))
+    return float(rates.mean())
 
 
 def _rates(instances: Instances, target: _Target, guess: float, host: float = 1.0) -> Floats:
@@ -343,7 +344,8 @@ class Served(NamedTuple):
 class ServingPoint:
     """Latencies at a value of what is varied (s): means over seeds and half widths.
 
-    ``refused`` is the reason if there is no answer.
+    ``saturation_per_s`` is the rate at which the load saturates, if it comes faster; ``refused`` is
+    the reason if there is no answer.
     """
 
     value: str
@@ -355,6 +357,7 @@ class ServingPoint:
     met: float | None = None
     tokens_per_second_per_gpu: float | None = None
     usd_per_million_tokens: float | None = None
+    saturation_per_s: Gain | None = None
     refused: str = ""
 
 
@@ -463,6 +466,7 @@ def _point(
         None if slo is None else float(figures["fraction"].mean()),
         token_rate(runs) / held_ranks(served.instances, runs),
         None if spent is None else spent.usd,
+        beyond_capacity(served.instances, served.load, runs, before),
     )
 
 

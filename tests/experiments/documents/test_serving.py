@@ -223,7 +223,7 @@ def test_points_of_a_sweep_are_tabulated_and_the_lowest_are_named():
         usual = {
             "value": value, "ttft_p99": ttft, "tpot_p99": tpot, "ttft_p99_half_width": None,
             "tpot_p99_half_width": None, "tokens_per_second_per_gpu": 1500.0, "met": 0.5,
-            "usd_per_million_tokens": 0.25, "refused": "",
+            "usd_per_million_tokens": 0.25, "refused": "", "saturation_per_s": None,
         }  # fmt: skip
         return Of(**{**usual, **fields})
 
@@ -243,7 +243,9 @@ def test_points_of_a_sweep_are_tabulated_and_the_lowest_are_named():
     chart = chart_of(document, "serving-sweep")
     assert chart.x.ticks == [(1, "2"), (2, "4"), (3, "8")]
     assert list(chart.series[0].x) == [1.0, 2.0, 3.0]
-    made.points = (at("2", 0.5, None),)
+    made.points = (at("2", 0.5, None, saturation_per_s=(21.94, 0.52)),)
+    note = table_of(documents.sweep(made), "tp")[0].rows[0].note
+    assert note == "beyond capacity: saturates at about 21.9 ± 0.52 requests/s"
     assert documents.sweep(made).headline == "p99 TTFT is lowest at tp 2, 500 ms."
 
 

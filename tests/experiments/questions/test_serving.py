@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.evaluate.serving_changes import resources_of, with_more
+from experiments.evaluate.serving_changes import Before, resources_of, with_more
 from experiments.evaluate.serving_clients import Closed
 from experiments.evaluate.serving_fleets import Instances, serve
 from experiments.evaluate.serving_instances import (
@@ -24,7 +24,8 @@ from experiments.evaluate.serving_instances import (
     memory_use,
     running_precisions,
 )
-from experiments.questions.serving import Slo, serving
+from experiments.questions.serving import Slo, half_width, saturation, serving
+from experiments.questions.serving_points import serving_sweep
 from experiments.questions.validation.serving import (
     read_log,
     validate_serving,
@@ -195,6 +196,22 @@ def test_a_rate_beyond_capacity_says_where_it_saturates(tokens):
             assert rate == pytest.approx(served, rel=0.15)
 
 
+def test_saturation_is_a_mean_over_seeds_with_its_interval_and_marks_points_of_a_sweep():
+    """Of a rate's requests other seeds have other gaps and lengths; below it no point is marked."""
+    load = lambda seed: generate_requests(200, 60.0, 1024, 256, seed=seed, spread=0.5)  # noqa: E731
+    report = serving(deployment(), load, seeds=3, resources=[])
+    (doubt,) = (each for each in report.doubts if "beyond capacity" in each)
+    mean, half = map(float, re.search(r"about (\S+) ± (\S+) requests/s", doubt).groups())
+    before = Before(Instances(deployment=deployment()))
+    rates = saturation(before.instances, [load(seed) for seed in range(3)], before)
+    assert len(set(rates)) == 3
+    assert mean == pytest.approx(rates.mean(), rel=5e-3)
+    assert half == pytest.approx(half_width(rates), rel=0.05)
+    swept = serving_sweep(deployment(), load, "rate", ["4/s", "60/s"], seeds=3)
+    assert swept.points[0].saturation_per_s is None
+    assert swept.points[1].saturation_per_s == (rates.mean(), half_width(rates))
+
+
 def test_requests_of_one_token_have_no_tpot_and_meet_any():
     load = generate_requests(20, 2.0, 512, 1)
     report = serving(deployment(), load, slo=Slo(tpot=1e-6), resources=["host"])
@@ -294,8 +311,13 @@ def test_a_request_that_never_fits_is_refused():
     small = deployment()
     from dataclasses import replace
 
-    with pytest.raises(TwofoldError, match="never fits: the cache has 10 blocks"):
+    with pytest.raises(
+        TwofoldError, match=r"cache has 10 blocks .*use more of them: .* \(blocks\)"
+    ):
         serving(replace(small, blocks=10), load, resources=[])
+    crowded = replace(small, engine=replace(small.engine, memory_fraction=0.25))
+    with pytest.raises(TwofoldError, match=r"never fits: .* use more tensor ranks, or an 8-bit"):
+        serving(crowded, load, resources=[])
 
 
 def test_the_command_answers_first():

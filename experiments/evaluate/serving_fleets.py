@@ -572,7 +572,7 @@ def _pool(
         int(by.pads_chunks),
         0,
         0.0,
-        by.balance if width > 1 else 0,
+        by.balance,
         0 if deployment.adapters is None else deployment.adapters.slots,
     )
     if unit % by.block:

@@ -191,7 +191,7 @@ def _by_change(
         costed = DesignPoints(replace(base.scenario, slow_down=0.0)).ask(changes)
     engines = {name: point.engine for name, point in points.items()}
     scenarios = {name: point.scenario for name, point in points.items()}
-    bound = bounds(base.timeline.makespan, costed, changes, engines, scenarios)
+    bound = bounds(base.timeline.makespan, costed, engines, scenarios)
 
     is_timed = base.timed_calls(costed.design.base.workload)
     lent = base.settings.collective_cost == "trace"
@@ -257,9 +257,8 @@ PATHS_ONLY = "paths"
 def bounds(
     step: float,
     costed_changes: Asked,
-    changes: Mapping[str, Change],
     engines: Mapping[str, str],
-    scenarios: Mapping[str, Scenario] | None = None,
+    scenarios: Mapping[str, Scenario],
 ) -> dict[str, float]:
     """Return an upper bound on the saving of each change of a step (% of it).
 
@@ -269,12 +268,10 @@ def bounds(
         Step time of the scenario that is changed (s).
     costed_changes
         Its step and the changes, costed with kernels that run alone.
-    changes
-        The changes, by their names in ``costed_changes``.
     engines
         Engine by change; ``auto`` if not known: perhaps without contention.
     scenarios
-        Changed scenarios that exist already, possibly with costs of calls.
+        Changed scenarios, possibly with costs of calls.
     """
     known: dict[tuple[int, int, str], tuple[Costs, LeastCalls]] = {}  # per network
     least: dict[str, float] = {}
@@ -290,10 +287,7 @@ def bounds(
                 times.append(idle.factor * idle.cost[idle.row, position])
                 links.append(None)
                 continue
-            scenario = (scenarios or {}).get(name)
-            if scenario is None:
-                scenario = changes[name].apply(costed_changes.design.base).scenario
-            costs = scenario.costs()
+            costs = scenarios[name].costs()
             key = id(workload), id(costs), engine
             if key not in known:
                 known[key] = costs, least_calls(workload, costs, engine)

@@ -16,4 +16,5 @@ def most_utility(base, *, factor=2.0, resources=()):
     check_resources(names, base.cluster)
     changes = {name: better(name, factor) for name in names}
     costed = DesignPoints(replace(base, slow_down=0.0)).ask(changes)
-    return bounds(base.run().makespan, costed, changes, dict.fromkeys(changes, base.engine))
+    changed = {name: change.apply(costed.design.base).scenario for name, change in changes.items()}
+    return bounds(base.run().makespan, costed, dict.fromkeys(changes, base.engine), changed)

@@ -11,6 +11,7 @@ from experiments.documents import step as common
 from experiments.documents.steps import signed_chart
 from experiments.output.document import Bars, Chart, Text
 from experiments.output.words import percent, say_resource, say_step, say_time
+from experiments.questions.diff import ChangeOfA
 from helpers.documents import table_of
 from helpers.places import SAMPLES
 from simulator.analysis.attribution import PathPart, Stretch
@@ -305,6 +306,14 @@ def test_two_steps_are_tabulated_use_by_use_and_class_by_class(differing):
         assert (row[0], row[2], row[3]) == (part.what, f"{part.a_count:,}", f"{part.b_count:,}")
         assert (row[4], row[5]) == (say_time(part.a_lasts_s), say_time(part.b_lasts_s))
         assert row[7] == percent(part.difference_pct, signed=True)
+
+
+def test_changes_are_tabulated_each_alone_and_all_together(differing):
+    change = ChangeOfA("compute x2", 1.0, 0.25, 50.0, "all kernels")
+    every = replace(change, change="all")
+    document = replace(differing, changes=(change,), together=every).document()
+    _, cells = table_of(document, "|what if on A")
+    assert [row[0] for row in cells] == ["compute x2", "all together"]
 
 
 def test_classes_beyond_the_first_are_one_row_and_small_ones_none(differing):

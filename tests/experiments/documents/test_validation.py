@@ -213,6 +213,7 @@ def test_predicted_steps_are_listed_by_source_and_refusals_counted_beyond_the_fi
     )
     (errors,) = (table for table in document.blocks(Table) if table.columns[0] == "by")
     assert errors.rows[0].cells[2:] == ("25", "23", "15.00 %", percent(23.0), "-10.00 %")
+    assert errors.columns[: errors.keys] == ("by", ""), "what stands before every part of a row"
     nothing = StepsReport(
         tuple(refused[:20]), asked(refused[:20]), Settings(), brief=True
     ).document()
@@ -251,7 +252,12 @@ def test_predicted_ratios_are_listed_with_errors_by_knob():
     assert "refused: no 16" in texts(document)
     unknown = RatiosReport((ratio(2.0, known=False),), Settings()).document()
     assert "both settings known" not in [row[0] for row in rows_of(unknown, "changed setting")]
+    assert not any(
+        section.anchor == "ratios"
+        for section in RatiosReport(rows, Settings(), True).document().sections
+    )
     none = RatiosReport((ratio(0, refused="no 16"),), Settings()).document()
+    assert not any(section.anchor == "ratios" for section in none.sections)
     assert none.headline == "None of 1 measured ratio could be predicted."
 
 

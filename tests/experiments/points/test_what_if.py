@@ -356,6 +356,14 @@ def test_a_change_that_cannot_be_made_refuses_none_of_the_others(job):
         what_ifs(job, CLUSTER, asked[1:3])
 
 
+def test_what_a_note_is_of_is_said_where_several_were_drawn(job):
+    one, several = (
+        what_ifs(job, CLUSTER, ["20% of links x0.5"], draws=draws).points[0].note
+        for draws in (1, 2)
+    )
+    assert several == f"first draw: {one}"
+
+
 def test_seed_nought_is_the_usual_one_and_a_negative_one_is_refused(job):
     usual, nought = (
         what_ifs(job, CLUSTER, ["20% of links down"], draws=2, **seed).points

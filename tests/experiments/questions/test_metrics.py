@@ -132,6 +132,16 @@ def test_a_training_step_consumes_its_global_batch(base):
     assert rows["tokens_per_second", ""].measured == pytest.approx(2 * 64 * 128 / step)
 
 
+def test_a_step_without_time_has_no_use_of_the_accelerators(base):
+    described = card(batch_size=8, seq_len=512)
+    alone = replace(base.loaded.workload, repeats=None)
+    for times, is_known in ((1.0, True), (0.0, False)):
+        measured = (times * alone.measured_start, times * alone.measured_end)
+        shrunk = replace(alone, measured_start=measured[0], measured_end=measured[1])
+        _, rows = values(replace(base.loaded, workload=shrunk), base, described)
+        assert (rows["mfu", ""].measured is not None) == is_known
+
+
 def test_in_serving_a_decode_makes_a_token_of_each_request(base):
     workload = base.loaded.workload
     lane = workload.lanes[workload.lane[0]]

@@ -565,6 +565,24 @@ def test_settings_of_a_log_that_change_times_are_the_deployments_and_others_are_
     assert read_log(tmp_path, load_cluster("hgx-b200"))[1].blocks == 7
 
 
+@pytest.mark.parametrize("sizes", [(64,), (64, 4096), (4096, 64, 512)])
+def test_requests_of_a_log_are_correlated_where_there_are_two(tmp_path, sizes):
+    """Alone and far apart, those with longer prompts take longer: in the order as predicted."""
+    (tmp_path / "meta.json").write_text(json.dumps({"model": "meta-llama/Llama-3.1-8B"}))
+    times = {64: 0.01, 512: 0.05, 4096: 0.3}
+    rows = [
+        {"input_toks": size, "output_toks": 8, "queued_ts": 10.0 * number}
+        | {"first_token_ts": 10.0 * number + times[size]}
+        | {"last_token_ts": 10.0 * number + 2 * times[size]}
+        for number, size in enumerate(sizes)
+    ]
+    (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    correlations = validate_serving_log(tmp_path, "hgx-h100").correlations
+    assert {metric: correlations.get(metric) for metric in ("ttft", "e2e")} == dict.fromkeys(
+        ("ttft", "e2e"), pytest.approx(1.0) if len(sizes) > 1 else None
+    )
+
+
 @pytest.mark.parametrize(
     ("setting", "weights", "cache"),
     [("awq", "int4_wo", "bf16"), ("modelopt_fp4", "int4_wo", "bf16"), ("fp8", "fp8", "fp8")],

@@ -7,11 +7,18 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
+from experiments.evaluate.serving_changes import Before
 from experiments.evaluate.serving_fleets import Instances
 from experiments.evaluate.serving_instances import deployment_of
 from experiments.evaluate.serving_scaling import Outage
 from experiments.questions.serving import Slo, serving
-from experiments.questions.serving_points import ATTAINED, serving_rate, serving_sweep
+from experiments.questions.serving_points import (
+    ATTAINED,
+    Served,
+    at_point,
+    serving_rate,
+    serving_sweep,
+)
 from simulator.support.errors import WhatIfError, WorkloadError
 from traces.requests.table import generate_requests
 
@@ -32,6 +39,16 @@ def test_the_slo_is_met_just_below_the_rate_and_missed_just_above():
         assert (answer.goodput_fraction >= ATTAINED) == met
     assert report.half_width is None
     assert report.rate < 1.1 * report.curve.saturation
+
+
+@pytest.mark.parametrize("resource", ["host", "compute", "memory.bandwidth"])
+def test_only_more_of_the_host_changes_the_times_of_its_engine(resource):
+    """At three values one after another, of which each multiplies what was there before."""
+    served = Served(Instances(deployment=EIGHT), requests(1), Before(Instances(deployment=EIGHT)))
+    for expected in (2.0, 4.0, 8.0):
+        served = at_point(served, resource, "2")
+        assert served.before.host == (expected if resource == "host" else 1.0)
+    assert (served.instances == Instances(deployment=EIGHT)) == (resource == "host")
 
 
 @pytest.mark.parametrize("count", [50, 200])

@@ -103,6 +103,10 @@ def test_cells_whose_names_are_alike_have_files_of_their_own(tmp_path):
     report = tf.atlas(path, tmp_path / "site", cache=False)
     pages = [row.page for row in report.cells]
     assert len(set(pages)) == 6
+    cells_of_c = sorted(page for page in pages if "-c-yaml-" in page)
+    assert [page.partition("-c-yaml-")[2] for page in cells_of_c] == [
+        *("2-2.html", "2.html", "8-2.html", "8.html")
+    ]
     assert all((tmp_path / "site" / page).is_file() for page in pages)
 
 

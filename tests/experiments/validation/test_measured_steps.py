@@ -85,6 +85,15 @@ def test_a_row_is_the_step_that_its_columns_say(tmp_path):
     assert found.measured == 0.5
 
 
+@pytest.mark.parametrize("framework", ["fsdp2", "megatron", "deepspeed"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_selective_recomputation_is_what_the_framework_calls_so(tmp_path, framework, recompute):
+    """Torchtitan's is of every second product (its ``selective_ac_option`` "op")."""
+    run = read(tmp_path, model="mine", step_s="1", framework=framework, recompute=recompute).run
+    titan = (framework, recompute) == ("fsdp2", "selective")
+    assert run.recompute == ("op" if titan else recompute)
+
+
 @pytest.mark.parametrize(
     ("scores", "attention", "kernels"),
     [

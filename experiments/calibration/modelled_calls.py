@@ -212,14 +212,18 @@ def check_one_machine(calls: Sequence[ModelledCall]) -> None:
     CalibrationError
         If rows zigzag by more than 1.3, or two files are more than 1.5 times apart, in the median.
     """
-    curves: dict[tuple[str, int, int | None], list[ModelledCall]] = defaultdict(list)
-    for answer in calls:
-        if answer.call.size >= _LARGE:
-            curves[answer.call.kind, answer.call.ranks, answer.call.nodes].append(answer)
-    for curve in curves.values():
+    for curve in curves_of(answer for answer in calls if answer.call.size >= _LARGE):
         _check_files(curve)
         for of_file in _by_file(curve).values():
             _check_zigzag(sorted(of_file, key=lambda answer: answer.call.size))
+
+
+def curves_of(calls: Iterable[ModelledCall]) -> Iterable[list[ModelledCall]]:
+    """Return the calls of each kind, number of ranks and of nodes, in their order."""
+    curves: dict[tuple[str, int, int | None], list[ModelledCall]] = defaultdict(list)
+    for answer in calls:
+        curves[answer.call.kind, answer.call.ranks, answer.call.nodes].append(answer)
+    return curves.values()
 
 
 def _by_file(calls: Sequence[ModelledCall]) -> dict[str, list[ModelledCall]]:

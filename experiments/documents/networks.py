@@ -161,7 +161,7 @@ def collective_compare(report: "CollectiveCompareReport") -> Document:
         (call.kind, call.nodes, call.ranks, call.size_bytes, call.measured_s, call.modelled_s)
         for call in report.calls
     ]
-    charts = calls_charts(curves, f"{name}: lines modelled, points measured")
+    charts = calls_charts(curves)
     foot = (
         "error: of the modelled time; busbw in GB/s; choice: what the modelled library chooses;"
         " xN: factor on the largest part of the modelled time that would match the measurement"
@@ -440,8 +440,6 @@ def _value(row: "Parameter", number: float | None) -> str:
 
 def log_calibration(report: "LogCalibrationReport") -> Document:
     """List what logs determine, within which bounds, and the errors of calls left out."""
-    from experiments.documents.validation import calls_charts
-
     rows = [
         (
             entry.kind,
@@ -472,7 +470,6 @@ def log_calibration(report: "LogCalibrationReport") -> Document:
             f". Calls of {most.kind} that were left out of the fit are predicted with a median"
             f" error of {percent(most.left_out_median_pct)}"
         )
-    title = f"{report.base.name}, calibrated: lines fitted, points measured"
     errors: list[Block] = [Table.of(columns, rows, keys=2, foot=foot), *map(Text, report.notes)]
     return Document(
         title=f"Calibration: {report.base.name} with benchmark logs",
@@ -482,7 +479,7 @@ def log_calibration(report: "LogCalibrationReport") -> Document:
             Section(
                 "parameters", "Parameters", [_parameters(report.parameters, "logs")], wide=True
             ),
-            Section("errors", "Errors", [*errors, *calls_charts(calls, title)], wide=True),
+            Section("errors", "Errors", [*errors, *calls_charts(calls)], wide=True),
         ),
     )
 

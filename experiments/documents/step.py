@@ -279,10 +279,15 @@ def _length_doubts(base: "Baseline") -> Iterator[Doubt]:
         )
     elif base.error is not None and 100 * abs(base.error) > FAR:
         yield Doubt(
-            f"the replay is {100 * abs(base.error):.0f} %"
-            f" {'longer' if base.error > 0 else 'shorter'} than the measured step",
+            off_measured("the replay", 100 * base.error),
             "twofold inspect … lists the unexplained starts",
         )
+
+
+def off_measured(replay: str, error: float) -> str:
+    """Say by how much (%) a replay is longer or shorter than the step that was measured."""
+    longer = "longer" if error > 0 else "shorter"
+    return f"{replay} is {abs(error):.0f} % {longer} than the measured step"
 
 
 def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:

@@ -195,7 +195,7 @@ def _calls(report: "ValidationReport") -> Document:
         (error.kind, error.nodes, error.ranks, error.size_bytes, error.measured_s, error.modelled_s)
         for error in report.calls
     ]
-    charts = calls_charts(calls, f"{name}: lines modelled, points measured")
+    charts = calls_charts(calls)
     worst = max(errors, key=lambda error: error.median_pct)
     return Document(
         title=f"Validation: {len(report.calls):,} calls on {name}",
@@ -213,9 +213,7 @@ def _calls(report: "ValidationReport") -> Document:
     )
 
 
-def calls_charts(
-    calls: Sequence[tuple[str, int | None, int, float, float, float]], title: str
-) -> list[Chart]:
+def calls_charts(calls: Sequence[tuple[str, int | None, int, float, float, float]]) -> list[Chart]:
     """Draw times over sizes: a panel per number of ranks and nodes, a colour per kind.
 
     ``calls`` are kind, nodes, ranks, size (B), measured and modelled time (s).
@@ -241,7 +239,7 @@ def calls_charts(
         charts.append(
             Chart(
                 f"calls-{number}-chart",
-                f"{ranks} ranks{where}" if len(calls) else title,
+                f"{ranks} ranks{where}",
                 series,
                 Axis("size [B]", "log2"),
                 Axis("time [us]", "log"),

@@ -220,9 +220,12 @@ def say_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in parts)
 
 
+_MANY = {"copy": "copies", "launch": "launches", "micro-batch": "micro-batches"}
+
+
 def plural(number: int, noun: str) -> str:
-    """Format a number of things: ``1 call``, ``2,000 calls``."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    """Format a number of things: ``1 call``, ``2,000 calls``, ``3 copies``."""
+    return f"{number:,} {noun if number == 1 else _MANY.get(noun, f'{noun}s')}"
 
 
 def shortened(name: str, most: int) -> str:

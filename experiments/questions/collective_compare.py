@@ -24,6 +24,7 @@ from experiments.calibration.modelled_calls import (
     as_timed,
     call_of,
     check_unit,
+    curves_of,
     modelled,
     site_of,
 )
@@ -173,8 +174,10 @@ def collective_compare(  # noqa: PLR0913 - the options of the command
     version = next((log.version for log in read if log.version), "")
     rows = [
         row
-        for curve in _curves(answered)
-        for row in _Curve(curve, changed, version, watch).compared()
+        for curve in curves_of(answered)
+        for row in _Curve(
+            sorted(curve, key=lambda answer: answer.call.size), changed, version, watch
+        ).compared()
     ]
     more = [note for log in read for note in log.notes]
     return CollectiveCompareReport(changed, tuple(rows), (*notes, *more, *left_out))
@@ -214,15 +217,6 @@ def _selected(logs: Iterable[BenchmarkLog], wanted: Layout) -> list[MeasuredCall
 
 def _on(nodes: int | None) -> str:
     return "" if nodes is None else f" on {nodes} nodes"
-
-
-def _curves(answered: Iterable[ModelledCall]) -> Iterator[list[ModelledCall]]:
-    """Yield calls of each kind and number of ranks, in order of size."""
-    curves: dict[tuple[str, int, int | None], list[ModelledCall]] = defaultdict(list)
-    for answer in answered:
-        curves[answer.call.kind, answer.call.ranks, answer.call.nodes].append(answer)
-    for curve in curves.values():
-        yield sorted(curve, key=lambda answer: answer.call.size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.output.words import plural
 from experiments.scenario.scenario import Scenario
 from simulator.support.arrays import Mask
 from simulator.support.errors import DisconnectedError, TopologyError, TwofoldError, WhatIfError
@@ -115,7 +116,6 @@ def cluster_values(cluster: Cluster) -> tuple[str, ...]:
 
 
 _SAID = {What.COMPUTE: "kernel", What.COPY: "copy", What.HOST: "host op"}
-_MANY = {"copy": "copies", "launch": "launches", "micro-batch": "micro-batches"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -481,7 +481,7 @@ def _quantity_text(value: float, unit: str) -> str:
 def count_ops(workload: Workload, ops: Mask) -> str:
     """Count ops in words: ``1,240 kernels and 8 copies on 8 ranks``."""
     counts = {what: int((ops & (workload.what == what)).sum()) for what in _SAID}
-    parts = [counted(number, _SAID[what]) for what, number in counts.items() if number]
+    parts = [plural(number, _SAID[what]) for what, number in counts.items() if number]
     return f"{' and '.join(parts) or 'no ops'} on {ranks_text(workload, ops)}"
 
 
@@ -509,11 +509,6 @@ def ops_of_kind(scenario: Scenario, kind: str) -> Mask:
     if not members:
         raise WhatIfError(f"no rank of the job sits on a node of kind {kind!r}")
     return np.asarray((rank >= members[0].start) & (rank < members[0].stop))
-
-
-def counted(number: int, noun: str) -> str:
-    """Format a count with its noun: ``1 copy``, ``1,240 launches``."""
-    return f"{number:,} {noun if number == 1 else _MANY.get(noun, f'{noun}s')}"
 
 
 def nodes_of(scenario: Scenario, ranks: int) -> int | None:

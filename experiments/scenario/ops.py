@@ -7,13 +7,13 @@ import numpy as np
 
 from collectives.libraries.planners import parse_rule
 from collectives.machine import choose
+from experiments.output.words import plural
 from experiments.scenario.change import (
     CLUSTER_RESOURCES,
     Changed,
     Edited,
     Scaled,
     count_ops,
-    counted,
     ranks_text,
 )
 from experiments.scenario.scenario import Scenario
@@ -72,7 +72,7 @@ def drop(name: Word, ranks: Ranks) -> Scaled | Edited:
         ops = _select(workload, name, ranks)
         after = dropped(workload, ops)
         freed = (workload.what == What.HOST) & ~ops & (after.duration < workload.duration)
-        launches = f", and {counted(int(freed.sum()), 'launch')}" if freed.any() else ""
+        launches = f", and {plural(int(freed.sum()), 'launch')}" if freed.any() else ""
         note = count_ops(workload, ops) + launches
         return Changed(replace(scenario, workload=after), note)
 
@@ -93,7 +93,7 @@ def fuse(name: Word, factor: float, ranks: Ranks) -> Edited:
                 f"{name.text!r} is {what}, no two of which follow each other on a stream with "
                 "nothing else waiting in between"
             )
-        note = f"{count_ops(workload, done.kernels)} in {counted(done.runs, 'launch')}"
+        note = f"{count_ops(workload, done.kernels)} in {plural(done.runs, 'launch')}"
         return Changed(replace(scenario, workload=done.workload), note)
 
     return Edited(apply)
@@ -111,7 +111,7 @@ def overlap(how: str) -> Edited:
 
 def _no_overlap(scenario: Scenario) -> Changed:
     workload = without_overlap(scenario.workload)
-    note = f"{counted(len(workload.calls), 'call')} serialised with the kernels of their ranks"
+    note = f"{plural(len(workload.calls), 'call')} serialised with the kernels of their ranks"
     return Changed(replace(scenario, workload=workload), note)
 
 
@@ -119,7 +119,7 @@ def _full_overlap(scenario: Scenario) -> Changed:
     workload = scenario.workload
     edges = workload.edges
     waits = (workload.call[edges.source] >= 0) & (workload.call[edges.target] < 0)
-    gone = counted(int(waits.sum()), "wait")
+    gone = plural(int(waits.sum()), "wait")
     note = f"{gone} for calls removed: an upper bound on what overlap could save"
     return Changed(replace(scenario, workload=with_full_overlap(workload)), note)
 
@@ -137,7 +137,7 @@ def one_call_at_a_time(scenario: Scenario) -> Changed:
     before = whole.run()
     workload = one_call_per_rank(whole.workload, before.call_end - before.call_start)
     ordered = len(workload.edges.source) - len(whole.workload.edges.source)
-    note = f"{counted(ordered, 'call')} wait for the previous call of their rank"
+    note = f"{plural(ordered, 'call')} wait for the previous call of their rank"
     return Changed(replace(whole, workload=workload), note)
 
 
@@ -166,7 +166,7 @@ def _scale_lags(scenario: Scenario, name: str, factor: float, ranks: Ranks) -> C
         raise WhatIfError(_NO_LAGS[name])
     leaving = np.zeros(len(workload), dtype=bool)
     leaving[source[is_scaled]] = True
-    note = f"{counted(int(is_scaled.sum()), name.rstrip('s'))} on {ranks_text(workload, leaving)}"
+    note = f"{plural(int(is_scaled.sum()), name.rstrip('s'))} on {ranks_text(workload, leaving)}"
     return Changed(replace(scenario, workload=lags_scaled(workload, is_scaled, factor)), note)
 
 

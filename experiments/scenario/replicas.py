@@ -5,7 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from experiments.scenario.change import Changed, Edited, check_fits, counted, nodes_of
+from experiments.output.words import plural
+from experiments.scenario.change import Changed, Edited, check_fits, nodes_of
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches
 from simulator.analysis.data_parallel import (
@@ -138,7 +139,7 @@ def _note(before: Scenario, after: Scenario, groups: DataParallel, layout: Repli
     copies = after.ranks - len(np.unique(layout.stand_in()))
     parts = [
         f"{', '.join(grown)} ({groups.why})",
-        f"{before.ranks:,} → {after.ranks:,} ranks on {counted(nodes, 'node')}",
+        f"{before.ranks:,} → {after.ranks:,} ranks on {plural(nodes, 'node')}",
     ]
     if copies:
         parts.append(f"{copies:,} are copies of those recorded")
@@ -159,7 +160,7 @@ def _assumed(
         else f"ranks keep the job's order: replicas lie within blocks of {layout.grown:,} ranks"
     )
     update = (
-        f"{counted(int(updates.sum()), 'kernel')} of the optimiser update shards: x{share:.4g} of"
+        f"{plural(int(updates.sum()), 'kernel')} of the optimiser update shards: x{share:.4g} of"
         " their time"
         if updates.any()
         else "optimiser and other compute last as recorded"
@@ -175,5 +176,5 @@ def _assumed(
     ]
     unknown = int(np.isnan(larger.calls.size).sum())
     if unknown:
-        assumed.append(f"{counted(unknown, 'call')} of unknown size keep their measured times")
+        assumed.append(f"{plural(unknown, 'call')} of unknown size keep their measured times")
     return tuple(assumed)

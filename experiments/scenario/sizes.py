@@ -16,7 +16,8 @@ from math import log
 
 import numpy as np
 
-from experiments.scenario.change import Changed, Edited, Scaled, check_fits, counted, nodes_of
+from experiments.output.words import plural
+from experiments.scenario.change import Changed, Edited, Scaled, check_fits, nodes_of
 from experiments.scenario.recognised import Factors, ShapedKernels, timed_on, weighted_uncertainty
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import (
@@ -144,8 +145,8 @@ def _restaged(scenario: Scenario, request: Size) -> Changed:
         divided, schedule = restaged(workload, launched, pipeline, _ORDERS, request.then)
         after = _in_order(replace(scenario, workload=divided, nodes=nodes))
     note = (
-        f"{request.now} → {counted(request.then, 'stage')} ({schedule},"
-        f" {counted(pipeline.micro_batches, 'micro-batch')});"
+        f"{request.now} → {plural(request.then, 'stage')} ({schedule},"
+        f" {plural(pipeline.micro_batches, 'micro-batch')});"
         f" {scenario.ranks:,} → {ranks:,} ranks; {len(workload):,} → {len(divided):,} ops"
     )
     return Changed(after, note, _ASSUMED_OF_STAGES)
@@ -614,7 +615,7 @@ def _missing_messages(
     for group, count in sent.items():
         if count % request.now:
             raise WhatIfError(
-                f"rank {program.rank} has {counted(count, 'message')} of"
+                f"rank {program.rank} has {plural(count, 'message')} of"
                 f" {workload.groups[group]}, not a multiple of {request.now} micro-batches"
             )
     return Counter({group: count // request.now * more for group, count in sent.items()})
@@ -624,7 +625,7 @@ def _note(request: Size, before: Workload, after: Workload, insertions: Sequence
     runs = {id(insertion.run): insertion.run for insertion in insertions}.values()
     units = sorted({(len(run), run.period) for run in runs}, reverse=True)
     recorded = ", ".join(
-        f"{count} units of {counted(period, 'launch')}" for count, period in units[:3]
+        f"{count} units of {plural(period, 'launch')}" for count, period in units[:3]
     )
     more = f" and {len(units) - 3} others" if len(units) > 3 else ""
     ops = f"{len(before):,} → {len(after):,} ops"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.documents.serving import prior_trust
+from experiments.documents.step import off_measured
 from experiments.output.document import (
     Axis,
     Block,
@@ -188,11 +189,7 @@ def _trust(report: "StudyReport") -> Trust:
     if report.study.settings.engine == "analytic":
         remedy = "if its calls overlap, 'settings: {engine: flow}' simulates contention"
     doubts = tuple(
-        Doubt(
-            f"the replay of {workload['workload']} is {abs(error):.0f} % "
-            f"{'longer' if error > 0 else 'shorter'} than the measured step",
-            remedy,
-        )
+        Doubt(off_measured(f"the replay of {workload['workload']}", error), remedy)
         for workload, error in zip(report.workloads, errors, strict=True)
         if error is not None and abs(error) > _MUCH
     )

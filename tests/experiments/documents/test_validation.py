@@ -171,7 +171,7 @@ def test_calls_are_drawn_over_their_size_in_a_panel_for_each_place():
         ("all_gather", None, 8, 1024.0, 1e-6, 2e-6),
         ("all_gather", 2, 16, 0.0, 1e-6, 2e-6),
     ]
-    alone, two = calls_charts(calls, "unused")
+    alone, two = calls_charts(calls)
     assert (alone.title, two.title) == ("8 ranks", "16 ranks on 2 nodes")
     modelled, measured = two.series
     assert (modelled.name, modelled.kind) == ("all-reduce", "rule")

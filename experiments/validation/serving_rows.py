@@ -353,6 +353,10 @@ def _same_shape() -> dict[str, str]:
 _RECIPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4_wo", "int8_wo")
 
 
+_EARLY = re.compile(r"v?0\.1[0-8]\b")
+"""Versions of vLLM whose scripts set no type of the cache."""
+
+
 def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) -> Precisions:
     """Return the precisions of a checkpoint's parts, given by row, engine and machine.
 
@@ -361,7 +365,8 @@ def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) 
     in 8 bits where the scripts of InferenceX set it or checkpoints of 8 or 4 bits ask for it
     (``kv_cache_quant_algo`` of NVIDIA's): under TensorRT-LLM and, on Blackwell, SGLang and vLLM.
     512 requests of MiniMax-M2.5 with 9,216 tokens each, which tp 4 on B300 served without a queue,
-    would not fit in 16 bits.
+    would not fit in 16 bits. Checkpoints with scales of blocks ask for nothing, and InferenceX's
+    scripts of vLLM before 0.19 (@07e171a3) set nothing.
 
     Raises
     ------
@@ -381,11 +386,11 @@ def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) 
         attention = network = "bf16"
     if weights == "nvfp4" and model.experts is not None:
         attention = "bf16"
-    cache = "bf16"
-    if weights != "bf16" and (
-        engine_name == "trtllm" or (engine_name in ("sglang", "vllm") and blackwell)
-    ):
-        cache = "fp8"
+    on_blackwell = engine_name in ("sglang", "vllm") and blackwell
+    is_small = weights != "bf16" and (engine_name == "trtllm" or on_blackwell)
+    if engine_name == "vllm" and weights == "fp8_block":
+        is_small &= not _EARLY.match(row.text("engine_version"))
+    cache = "fp8" if is_small else "bf16"
     return Precisions(attention=attention, network=network, experts=experts, cache=cache)
 
 

@@ -584,6 +584,33 @@ def test_requests_of_a_log_are_correlated_where_there_are_two(tmp_path, sizes):
 
 
 @pytest.mark.parametrize(
+    ("engine", "version", "machine", "weights", "cache"),
+    [
+        ("vllm", "0.17.0", "b200_sxm", "fp8_block", "bf16"),
+        ("vllm", "v0.11.2", "b200_sxm", "fp8_block", "bf16"),
+        ("vllm", "0.19.0", "b200_sxm", "fp8_block", "fp8"),
+        ("vllm", "nightly-5b8c30d6", "b200_sxm", "fp8_block", "fp8"),
+        ("vllm", "", "b200_sxm", "fp8_block", "fp8"),
+        ("vllm", "0.17.0", "b200_sxm", "fp8", "fp8"),
+        ("vllm", "0.19.0", "h200_sxm", "fp8_block", "bf16"),
+        ("sglang", "0.5.9", "b200_sxm", "fp8_block", "fp8"),
+        ("trtllm", "1.2.0", "h200_sxm", "fp8_block", "fp8"),
+    ],
+)
+def test_a_rows_cache_is_as_its_checkpoint_or_the_clients_script_says(
+    engine, version, machine, weights, cache, tmp_path
+):
+    """InferenceX's script of MiniMax-M2.5 (@07e171a3) has no --kv-cache-dtype; that of vLLM 0.19
+    (@8eec0d4e) has fp8. Checkpoints with scales of blocks have none of keys and values."""
+    table = tmp_path / "rows.csv"
+    header = "id,engine,engine_version,model,machine,tp,isl,osl,concurrency,weights,client"
+    row = f"a,{engine},{version},minimax-m2.5,{machine},4,1024,64,4,{weights},inferencex"
+    table.write_text(f"{header}\n{row}\n")
+    (read,) = read_serving(table)
+    assert read.case.deployment.precisions.cache == cache
+
+
+@pytest.mark.parametrize(
     ("setting", "weights", "cache"),
     [("awq", "int4_wo", "bf16"), ("modelopt_fp4", "int4_wo", "bf16"), ("fp8", "fp8", "fp8")],
 )

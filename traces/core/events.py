@@ -391,7 +391,7 @@ def _wrong_kernels(trace: RankTrace) -> str:
     first, last = np.full(size, np.inf), np.full(size, -np.inf)
     np.minimum.at(first, device.stream, device.start)
     np.maximum.at(last, device.stream, device.end)
-    busy, count = (np.bincount(device.stream, part, size) for part in (lengths, lengths >= 0))
+    busy, count = (np.bincount(device.stream, part, size) for part in (lengths, None))
     # Profilers put the kernels of a CUDA graph, whose branches overlap, on one stream.
     for at in np.flatnonzero((busy > _BRANCHES * (last - first)) & (count >= _MANY)):
         seen = f"but it was seen for {last[at] - first[at]:.3g} s"

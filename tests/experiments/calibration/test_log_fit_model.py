@@ -325,6 +325,7 @@ def test_a_gain_counts_from_the_quantile_of_student_on(freedom):
     for factor in (0.999, 1.001):
         gain = off + factor * quantile(freedom) * needed
         assert log_fitting._is_significant(gain) == (factor > 1)
+    assert not log_fitting._is_significant(np.zeros(freedom + 1)), "what gains nothing"
     exact = pytest.approx(t.ppf(0.95, freedom), rel=0.06 if freedom < 4 else 0.01)
     assert quantile(freedom) == exact
     assert round(float(norm.ppf(0.95)), 3) == 1.645

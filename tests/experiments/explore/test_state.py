@@ -34,6 +34,14 @@ def test_the_address_is_the_state(state):
     assert parse_state("?" + state.address()) == state
 
 
+@pytest.mark.parametrize(
+    ("more", "said"), [(0, "nobody"), (1, "20,001 characters; the limit is 2")]
+)
+def test_an_address_is_as_long_as_the_limit_that_is_said_and_no_longer(more, said):
+    with pytest.raises(SettingsError, match=said):
+        parse_state("nobody=" + "x" * (20_000 + more - len("nobody=")))
+
+
 @given(st.sampled_from(RESOURCES), FACTORS)
 def test_a_slider_is_a_what_if_that_makes_the_resource_as_many_times_as_good(resource, factor):
     for text in State(factors=((resource, factor),)).changes():

@@ -44,6 +44,13 @@ def test_text_of_any_language_stays():
         assert writable(text, "utf-8") == text
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_bytes_of_a_file_s_name_that_are_no_text_stay_those_bytes(encoding):
+    raw = bytes(range(0x80, 0x100))
+    name = raw.decode("ascii", "surrogateescape")
+    assert writable(name, encoding).encode(encoding, "surrogateescape") == raw
+
+
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     """A job whose directory, and whose kernels, are called what a terminal would obey."""

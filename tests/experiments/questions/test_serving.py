@@ -124,6 +124,16 @@ def test_requests_of_one_token_have_no_time_for_each_token(tmp_path):
     assert report.errors[0].answered == 1
 
 
+@pytest.mark.parametrize(
+    ("cell", "measured"), [("1000", 1.0), ("12.5", 0.0125), ("0", None), ("", None)]
+)
+def test_a_time_of_a_row_is_in_milliseconds_and_none_where_it_is_nought(tmp_path, cell, measured):
+    table = tmp_path / "rows.csv"
+    table.write_text(f"{ROW},tpot_ms\na,vllm,llama-3.1-8b,h100_sxm,1,64,16,4,bf16,{cell}\n")
+    (row,) = read_serving(table)
+    assert row.measured_tpot == measured
+
+
 def test_pairs_compare_ratios_of_rows_that_differ_in_one_thing(tmp_path):
     """A factor common to both rows of a pair cancels; a row that differs in two things has none."""
     table = tmp_path / "rows.csv"

@@ -11,7 +11,7 @@ from experiments.evaluate.serving_changes import Before
 from experiments.evaluate.serving_fleets import Instances
 from experiments.evaluate.serving_instances import deployment_of
 from experiments.evaluate.serving_scaling import Outage
-from experiments.questions.serving import Slo, serving
+from experiments.questions.serving import Slo, say_engine, serving
 from experiments.questions.serving_points import (
     ATTAINED,
     Served,
@@ -39,6 +39,16 @@ def test_the_slo_is_met_just_below_the_rate_and_missed_just_above():
         assert (answer.goodput_fraction >= ATTAINED) == met
     assert report.half_width is None
     assert report.rate < 1.1 * report.curve.saturation
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_instances_are_counted_where_there_are_several(count):
+    said = say_engine(Instances(deployment=EIGHT, count=count, router="round-robin"))
+    assert said.endswith(f"; {count} by round-robin") == (count > 1)
+    pools = Instances(deployment=EIGHT, count=count, decode=EIGHT, decode_count=count)
+    prefill, decode = say_engine(pools).split("; ")[-1].split(", ")
+    assert prefill == f"{count} instance{'s prefill' if count > 1 else ' prefills'}"
+    assert decode == f"{count} of {EIGHT.parallelism} decode{'' if count > 1 else 's'}"
 
 
 @pytest.mark.parametrize("resource", ["host", "compute", "memory.bandwidth"])

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.scenario import scenario
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.timed_calls import (
     TimedCall,
@@ -140,3 +141,21 @@ def test_one_call_is_of_every_so_many_th_rank(ranks, stride):
     assert workload.job_ranks == ranks * stride
     assert workload.call_view(0).group.ranks == tuple(range(0, ranks * stride, stride))
     assert sorted(workload.rank.tolist()) == list(range(0, ranks * stride, stride))
+
+
+@pytest.mark.parametrize(
+    ("engine", "transfers", "note"),
+    [
+        ("analytic", 56, "analytic"),
+        ("flow", 999, "flow; not checked by SimPy: 999 transfers"),
+        ("flow", 999_999, "flow; not checked by SimPy: 999,999 transfers"),
+        ("flow", 10**6, "flow; not checked by SimPy: 1 million transfers"),
+        ("flow", 2_460_000, "flow; not checked by SimPy: 2.5 million transfers"),
+    ],
+)
+def test_how_many_transfers_were_too_many_to_check_is_said(monkeypatch, engine, transfers, note):
+    step = Scenario(one_call("all_reduce", 8, 1e6), CLUSTER, engine)
+    timeline = step.run()
+    monkeypatch.setattr(scenario, "transfers", lambda *_: (transfers, math.inf))
+    check = scenario.engine_check(step, timeline)
+    assert (check["note"], check["difference"], check["agrees"]) == (note, None, True)

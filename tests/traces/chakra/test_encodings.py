@@ -1,5 +1,6 @@
 """Nodes mean the same however they are encoded, to the last note."""
 
+import json
 import re
 from dataclasses import asdict
 
@@ -13,7 +14,7 @@ from simulator.support.errors import TwofoldError
 from traces.chakra.files import read_files, read_messages
 from traces.chakra.reader import load_chakra, load_files
 from traces.chakra.schema import COLL, MEM_LOAD, METADATA
-from traces.chakra.stream import _varint
+from traces.chakra.stream import _varint, is_json
 
 COLUMNS = (
     *("what", "rank", "lane", "name", "call", "duration", "ready"),
@@ -63,6 +64,17 @@ def answered(path):
         np.nan_to_num(one, nan=-1.0).tolist() if isinstance(one, np.ndarray) else one
         for one in columns
     ] + [coverage]
+
+
+@pytest.mark.parametrize(
+    "first", [{}, {"version": "0.0.4"}, {"attr": []}, {"version": "0.0.4", "attr": []}]
+)
+def test_json_is_told_by_its_metadata_and_the_node_behind_it(first):
+    """Both fields of ``GlobalMetadata``, either, or none: protobuf leaves out what is empty."""
+    head = json.dumps(first, indent=2)
+    assert is_json((head + '\n{"id": 1').encode())
+    assert not is_json(head.encode())
+    assert not is_json((json.dumps(first | {"nodes": 1}) + '{"id": 1').encode())
 
 
 def same(folder, ranks):

@@ -21,6 +21,7 @@ from traces.generate.kernel_times import ExpertGemms, Gemm, LatentAttention, ker
 from traces.generate.model import layer_parameters, load_model
 from traces.generate.parallelism import Parallelism
 from traces.generate.pass_times import PassClock, SurfaceLimits, padded, surface
+from traces.generate.run import Serving
 
 KERNELS = kernel_times(accelerators()["H100-SXM5-80GB"])
 CLOCK = PassClock(KERNELS, lambda exchange: 5e-6 + exchange.size / 300e9)
@@ -305,3 +306,10 @@ def test_tensor_ranks_sum_what_each_half_of_a_layer_makes(name):
     assert [(each.kind, each.label, each.size) for each in head] == [gathered]
     alone = pass_blocks(a_pass(name, *BATCH, tp=1))
     assert not any(part.before or part.after for block in alone for part in block.parts)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_micro_batches_are_said_where_there_are_several(count):
+    said = str(Serving(phase="decode", batch=6, context=1024, micro_batches=count))
+    assert (f"in {count} micro-batches" in said) == (count > 1)
+    assert ("micro-batches" in said) == (count > 1)

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from helpers.link_tapes import Tape, replay
 from simulator.support.errors import DeadlockError, TraceError
 from simulator.workload import What
 from traces.load import load
+from traces.matching.assemble import _Ops
 from traces.matching.clocks import MessageEnds, offsets
 
 EXACT = pytest.approx
@@ -360,3 +363,20 @@ def test_recordings_that_do_not_overlap_in_time_are_refused(tmp_path: Path) -> N
 
 def test_recordings_that_overlap_are_read(tmp_path: Path) -> None:
     assert load(two_ranks(tmp_path, 300.0)).coverage.ranks == (0, 1)
+
+
+@given(st.tuples(st.booleans(), st.booleans()), st.lists(st.integers(0, 4), min_size=4, max_size=4))
+@settings(max_examples=200)
+def test_an_eager_message_is_over_when_its_sender_is_or_the_receiver_that_waited(sends, times):
+    """It comes with its sender; a receiver that came as the sender ended waited for nothing."""
+    start, end = np.array(times[:2], dtype=float), np.array(times[:2], dtype=float) + times[2:]
+    what = np.array([What.SEND if send else What.RECEIVE for send in sends], dtype=np.uint8)
+    none = np.zeros(2)
+    ops = _Ops(np.arange(3), what, start, end, none, none.copy(), np.full(2, -1, np.int32))
+    senders = [row for row in range(2) if sends[row]] or [0, 1]
+    came, over = max(start[senders]), min(end[senders])
+    for receiver in {0, 1} - set(senders):
+        over = end[receiver] if start[receiver] < over else over
+    took = max(0.0, over - came)
+    assert ops._join_eager(np.arange(2)) == took
+    assert ops.over.tolist() == np.maximum(start, came + took).tolist()

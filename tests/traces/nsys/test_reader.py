@@ -2,12 +2,14 @@
 
 import sqlite3
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from helpers.link_tapes import Tape
 from helpers.nsys_files import (
     KERNEL,
     RUNTIME,
@@ -20,8 +22,10 @@ from helpers.nsys_files import (
     write_export,
 )
 from helpers.places import SHARED
-from traces.core.events import HostKind
+from traces.core.events import HostKind, launch_times
+from traces.core.gpu_exports.communicators import common_part
 from traces.core.gpu_exports.processes import NcclCall, record_of_calls
+from traces.kineto.directory import read_job
 from traces.load import load
 from traces.nsys import read_exports
 
@@ -178,6 +182,32 @@ def test_calls_that_not_all_ranks_recorded_are_left_out(tmp_path: Path, payloads
     names = [loaded.workload.names[name] for name in loaded.workload.name]
     assert "gemm2" in names
     assert len({name for name in names if name in ("gemm0", "gemm5")}) <= 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(4, 8)), min_size=2, max_size=3))
+@example([(2, 6), (0, 4), (4, 8)])
+def test_of_one_communicator_what_all_ranks_recorded_is_left(
+    recorded: list[tuple[int, int]],
+) -> None:
+    """Each recorded calls of one sequence, from a first to before a last; at times none are left.
+
+    Shifts are found of ranks of which half the calls are those of the first rank.
+    """
+    first, *others = recorded
+    for begin, end in others:
+        both = min(first[1], end) - max(first[0], begin)
+        assume(2 * both >= min(first[1] - first[0], end - begin) and both > 0)
+    with TemporaryDirectory() as folder:
+        for rank, (begin, end) in enumerate(recorded):
+            tape = Tape(rank, len(recorded), [("0", "world", range(len(recorded)))])
+            for number in range(begin, end):
+                at = 1000.0 * number + 7 * number**2
+                tape.collective(at + 20, 20, at + 90 + rank, 100 - rank, elements=1 << 10)
+            tape.write(Path(folder))
+        cut, _ = common_part(read_job(Path(folder)).ranks)
+    left = range(max(begin for begin, _ in recorded), min(end for _, end in recorded))
+    launched = [int(launch_times(rank)[1].sum()) for rank in cut]
+    assert launched == [len(left)] * len(recorded), "beside one that runs on as its rank begins"
 
 
 def test_what_ran_before_the_first_launch_is_left_out(tmp_path: Path) -> None:

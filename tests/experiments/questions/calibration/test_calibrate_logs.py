@@ -83,6 +83,11 @@ def test_what_logs_leave_open_is_said(slow):
     notes = {(one.kind, one.parameter): one.note for one in report.parameters if one.note}
     assert "no call" in notes["all", "scale_out.bandwidth"]
     assert all(one.value is None for one in report.parameters if one.note)
+    fitted = [one for one in report.parameters if not one.note]
+    assert fitted
+    for one in fitted:
+        assert one.low <= one.multiple <= one.high, "between the ends of its interval"
+        assert one.multiple / one.low == pytest.approx(one.high / one.multiple), "of logarithms"
 
 
 def test_a_calibration_from_before_is_replaced(slow):

@@ -127,6 +127,18 @@ def test_times_in_another_unit_are_refused():
         kernel_times(CHIP, own=far).time(shape)
 
 
+@pytest.mark.parametrize("times", [1 / 120, 1 / 80, 1.0, 80.0, 120.0])
+def test_kernels_may_be_a_hundred_times_as_fast_or_slow_as_known_and_no_more(times):
+    shape = Gemm(8192, 8192, 8192)
+    own = OwnKernels("here", ((shape, times * TABLED.time(shape).seconds),))
+    kernels = kernel_times(CHIP, own=own)
+    if 1 / 100 <= times <= 100:
+        kernels.time(shape)
+        return
+    with pytest.raises(WorkloadError, match="are the times in seconds"):
+        kernels.time(shape)
+
+
 def test_a_table_without_its_columns_or_rows_is_refused(tmp_path):
     with pytest.raises(TraceError, match=r"line 1: column shape is missing"):
         read_own(table(tmp_path, "gemm,1", header="kernel,seconds"))

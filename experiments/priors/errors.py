@@ -129,7 +129,7 @@ class ServingPrior(NamedTuple):
 
 
 _PRIORS = {
-    "vllm": ServingPrior("vLLM", 655, 6.9, 16.3),
+    "vllm": ServingPrior("vLLM", 655, 6.9, 16.2),
     "sglang": ServingPrior("SGLang", 253, 11.3, 22.8),
     "trtllm": ServingPrior("TensorRT-LLM", 342, 9.2, 15.1),
     "all": ServingPrior("all engines", 1250, 8.2, 17.0),

@@ -373,6 +373,11 @@ def test_ranks_that_share_prompts_have_the_whole_cache_and_a_part_of_the_experts
         assert two == one
     runs = [serve(each, load_of(plans[0])(0)) for each in (alone, shared)]
     assert 1 < runs[0].ttft.mean() / runs[1].ttft.mean() < 2
+    of = shared.deployment.engine
+    in_graphs = replace(of, context_parallel={**of.context_parallel, "graphs": True})
+    run = serve(replace(shared.deployment, engine=in_graphs), load_of(plans[0])(0))
+    launched = 0.0 if of.context_parallel["graphs"] else of.host.prefill
+    assert runs[1].tpot.mean() - run.tpot.mean() == pytest.approx(launched, abs=1e-9)
     slower = runs[1].tpot.mean() / runs[0].tpot.mean()
     assert slower > 1 + 1e-3 if "ep" in fields else slower == pytest.approx(1)
 

@@ -21,6 +21,7 @@ from experiments.output.document import (
     Series,
     Table,
     Text,
+    Trust,
 )
 from experiments.output.words import percent, plural, say_number, say_resource, say_time, unit_of
 from experiments.settings import EVERY
@@ -412,6 +413,7 @@ def predicted_steps(report: "StepsReport") -> Document:
     return Document(
         title="Validation: predicted against measured training steps",
         headline=headline,
+        trust=_trust((step.place, step.error_pct) for step in report.steps),
         facts={"errors": spread_of_errors(report.error_summary)},
         sections=tuple(sections),
         details={
@@ -420,6 +422,16 @@ def predicted_steps(report: "StepsReport") -> Document:
             "pairs": "error of the ratio of two steps that differ in one setting",
         },
     )
+
+
+def _trust(errors: Iterable[tuple[str, float | None]]) -> Trust | None:
+    """Doubt the units of rows that were measured to take 100 times as long as predicted or more."""
+    far = [(where, error) for where, error in errors if error is not None and error <= -99]
+    if not far:
+        return None
+    (where, error), more = far[0], f", and {len(far) - 1} more" if len(far) > 1 else ""
+    cause = f"{where}: took {say_number(100 / (100 + error))} times as long as predicted{more}"
+    return Trust("measured times are as the table has them", "poor", (Doubt(cause, "check units"),))
 
 
 def predicted_ratios(report: "RatiosReport") -> Document:
@@ -581,6 +593,11 @@ def predicted_serving(report: "ValidateServingReport") -> Document:
     return Document(
         title="Validation: predicted against measured serving",
         headline=_serving_headline(errors[0]),
+        trust=_trust(
+            (f"row {row.id}: {name}", error)
+            for row in report.rows
+            for name, error in (("tpot_ms", row.tpot_error_pct), ("ttft_ms", row.ttft_error_pct))
+        ),
         sections=tuple(sections),
     )
 

@@ -330,6 +330,28 @@ def _weights(deployment: Deployment) -> float:
     return layers * stage_share(deployment) + (sum(outer) if p.pp == 1 else max(outer)) / p.tp * 2.0
 
 
+def read_weights(deployment: Deployment) -> float:
+    """Return the least bytes of weights that a rank reads from memory for a token, on average.
+
+    Of experts only those of one token, spread over all ranks; what caches may hold is not counted,
+    nor are embeddings and head.
+    """
+    model, p, parts = deployment.model, deployment.parallelism, deployment.precisions
+    whole, experts = (PRECISIONS[recipe].stored for recipe in (parts.attention, parts.experts))
+    read = 0.0
+    for layer in range(model.layers):
+        numbers, of_layer = layer_parameters(model, layer), model.experts_at(layer)
+        read += (numbers.sharded / p.tp + numbers.replicated) * whole
+        if of_layer is not None:
+            chosen = of_layer.top_k / of_layer.count
+            read += numbers.experts * chosen / (p.ep * p.expert_tp) * experts
+    return max(0.0, read - p.pp * _CACHE)
+
+
+_CACHE = 256e6
+"""Bytes that caches of an accelerator hold at most (MI300X's: 256 MB)."""
+
+
 def stage_share(deployment: Deployment) -> float:
     """Return the share of the layers that the largest pipeline stage has."""
     layers = deployment.model.layers

@@ -31,7 +31,7 @@ from experiments.points.report import BaselineReport
 from experiments.priors.errors import WITHIN_95
 from experiments.priors.network import left_out_calls, measured_by, residual_calls, spread_of
 from experiments.provenance import Head, Inputs
-from experiments.questions.generate import site_of, step_on
+from experiments.questions.generate import check_measured, site_of, step_on
 from experiments.report import Report, question
 from experiments.settings import SettingsOptions, Watch, as_recorded
 from experiments.validation.errors import ALL, median_of
@@ -46,6 +46,8 @@ from traces.core.loaded import MEDIAN
 
 _SEED = 0
 """Seed of the bootstrap: the same trace gives the same bounds."""
+_FAR_OFF = -0.99
+"""Error of a predicted step from which on no machine of this kind took so long as was measured."""
 _NOT_USED = "no call of the logs uses it"
 _NOT_DETERMINED = "the calls do not distinguish it from the others"
 
@@ -422,8 +424,16 @@ def calibrate_steps(
         return step_on(site_of(row, on)[0], row, settings, ignore_memory=True)
 
     watch(f"{len(rows)} steps")
+    for row in rows:
+        check_measured(site_of(row, base)[0], row)
     times = [row.measured or 0.0 for row in rows]
     fit = fit_to_steps(base, times, predict, partial(spread_of, base.known))
+    for row, error in zip(rows, fit.before.tolist(), strict=True):
+        if error < _FAR_OFF:
+            raise CalibrationError(
+                f"{row.place}: step_s: {row.measured:.4g} s, {1 / (1 + error):.3g} times as long as"
+                f" on {base.name}: write seconds, and check what ran and where"
+            )
     return StepCalibrationReport(
         base=base,
         cluster=fitted_cluster(fit, ", ".join(map(str, paths))),

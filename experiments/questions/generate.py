@@ -5,7 +5,7 @@ Or compute only the memory of each rank, without generating the step.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -31,10 +31,10 @@ from experiments.validation.measured_steps import MeasuredStep
 from simulator.analysis.critical_path import critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import exposed_communication
 from simulator.imbalance import Imbalance, parse_imbalance
-from simulator.support.errors import WhatIfError
+from simulator.support.errors import TraceError, WhatIfError
 from topologies import Cluster, load_cluster, place, with_nodes
 from topologies.cluster.changed import with_setting
-from traces.generate.generate import CallVolume, Volumes, as_loaded
+from traces.generate.generate import CallVolume, Volumes, as_loaded, model_flops
 from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, OwnKernels
 from traces.generate.launch_files import Job, notes_of
 from traces.generate.launch_files import launch_file as made_launch_file
@@ -497,14 +497,37 @@ def step_on(
     cluster: Cluster, step: MeasuredStep, settings: Settings | None, *, ignore_memory: bool
 ) -> float:
     """Return the time of the step that a row describes on a cluster (s)."""
-    plan = plan_on(
+    return simulated(_plan_of(cluster, step, ignore_memory), cluster, settings).makespan
+
+
+def check_measured(cluster: Cluster, step: MeasuredStep) -> None:
+    """Refuse a measured time in which the accelerators cannot have computed the step.
+
+    Raises
+    ------
+    TraceError
+        If it is shorter than the FLOPs of the model, of scores the half that a causal mask leaves,
+        take at the peaks of all ranks.
+    """
+    halved = replace(step, run=replace(step.run, scores="causal"))
+    plan = with_own_rates(_plan_of(cluster, halved, ignore_memory=True), cluster)
+    least = model_flops(plan) / (plan.parallelism.ranks * plan.peak)
+    if step.measured is not None and step.measured < least:
+        raise TraceError(
+            f"{step.place}: step_s: {step.measured:.4g} s, but the model's FLOPs alone take"
+            f" {least:.4g} s at the peak of {plan.parallelism.ranks} {cluster.accelerator.name}:"
+            " write seconds, and check model, ranks and global_batch"
+        )
+
+
+def _plan_of(cluster: Cluster, step: MeasuredStep, ignore_memory: bool) -> GenerationPlan:
+    return plan_on(
         cluster,
         model=step.model,
         parallelism=step.parallelism,
         run=step.run,
         ignore_memory=ignore_memory,
     )
-    return simulated(plan, cluster, settings).makespan
 
 
 def site_of(step: MeasuredStep, on: Cluster | None = None) -> tuple[Cluster, list[str]]:

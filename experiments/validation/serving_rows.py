@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from experiments.evaluate.serving_instances import Deployment, Speculation, memory_use
+from experiments.evaluate.serving_instances import Deployment, Speculation, memory_use, read_weights
 from experiments.validation.errors import Differ
 from experiments.validation.tables import Cells, read_rows, refusal
 from simulator.accelerators import named, sheets
@@ -120,7 +120,9 @@ def _row(row: Cells) -> ServingRow:
         case=None,
     )
     try:
-        return replace(read, case=_case(row, read))
+        case = _case(row, read)
+        _check_times(read, case)
+        return replace(read, case=case)
     except TwofoldError as error:
         return replace(read, refused=refusal(row.location, error))
 
@@ -133,6 +135,24 @@ def _milliseconds(row: Cells, column: str) -> float | None:
     if not INSTANT <= value <= CENTURY:
         raise TraceError(f"{column}: {shown(cell)} is not a time in milliseconds")
     return value
+
+
+def _check_times(read: ServingRow, case: ServingCase) -> None:
+    """Refuse times in which a rank cannot have read its weights from memory once for each pass."""
+    decoding = case.decode or case.deployment
+    drafts = decoding.speculation.drafts if decoding.speculation else 0
+    for column, time, by, tokens in (
+        ("ttft_ms", read.measured_ttft, case.deployment, 1),
+        ("tpot_ms", read.measured_tpot, decoding, 1 + drafts),
+    ):
+        bandwidth = by.cluster.accelerator.memory_bandwidth
+        least = read_weights(by) / (bandwidth * tokens) if bandwidth else 0.0
+        if time is not None and time < least:
+            raise TraceError(
+                f"{column}: {1e3 * time:.4g} ms, but reading the weights of a rank alone takes"
+                f" {1e3 * least:.4g} ms at the bandwidth of {by.cluster.accelerator.name}: write"
+                " milliseconds, and check model, weights and tp"
+            )
 
 
 def _case(row: Cells, read: ServingRow) -> ServingCase:

@@ -161,7 +161,16 @@ def volumes(programs: Sequence[RankProgram], plan: GenerationPlan) -> Volumes:
             exchanged[key] = CallVolume(
                 *key, calls=before.calls + groups, size_bytes=before.size_bytes + groups * call.size
             )
-    # FLOPs of the model on the sequences of a step: forward, and backward in training.
+    return Volumes(
+        tokens=new_tokens(plan.parallelism, plan.run),
+        model_flops=model_flops(plan),
+        flops=sum(program.flops for program in programs) * plan.parallelism.ranks_per_stage,
+        exchanged=exchanged,
+    )
+
+
+def model_flops(plan: GenerationPlan) -> float:
+    """Count the FLOPs of the model on all sequences of a step: forward, and backward in training."""
     batch = micro_batch(plan.model, plan.parallelism, plan.run)
     kernels = [
         kernel
@@ -173,12 +182,7 @@ def volumes(programs: Sequence[RankProgram], plan: GenerationPlan) -> Volumes:
     flops = sum(kernel.forward.flops for kernel in kernels)
     if isinstance(plan.run, Training):
         flops += sum(k.input_gradient.flops + k.weight_gradient.flops for k in kernels)
-    return Volumes(
-        tokens=new_tokens(plan.parallelism, plan.run),
-        model_flops=flops * (micro_batches(plan.parallelism, plan.run) * plan.parallelism.dp),
-        flops=sum(program.flops for program in programs) * plan.parallelism.ranks_per_stage,
-        exchanged=exchanged,
-    )
+    return flops * (micro_batches(plan.parallelism, plan.run) * plan.parallelism.dp)
 
 
 def load_plan(path: Path, step: str) -> Loaded:

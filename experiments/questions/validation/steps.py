@@ -11,7 +11,7 @@ from experiments.documents import validation as documents
 from experiments.evaluate.parallel import map_rows
 from experiments.priors.steps import size_class
 from experiments.provenance import Inputs
-from experiments.questions.generate import site_of, step_on
+from experiments.questions.generate import check_measured, site_of, step_on
 from experiments.report import Report, question
 from experiments.settings import Watch
 from experiments.validation.errors import (
@@ -236,6 +236,11 @@ def _time(step: MeasuredStep | UnreadStep, settings: Settings | None) -> StepTim
 
 def _prediction(step: MeasuredStep | UnreadStep, time: StepTime) -> StepPrediction:
     read = step if isinstance(step, MeasuredStep) else None
+    if read and read.measured and not isinstance(time, TwofoldError):
+        try:
+            check_measured(site_of(read)[0], read)
+        except TraceError as error:
+            time = error
     makespan, assumed = (None, []) if isinstance(time, TwofoldError) else time
     return StepPrediction(
         id=step.id,

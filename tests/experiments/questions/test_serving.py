@@ -115,6 +115,25 @@ def test_a_row_is_answered_or_says_why_not(row, said, tmp_path):
     assert (answer.ttft_s is None) == bool(said)
 
 
+@pytest.mark.parametrize("column", ["ttft_ms", "tpot_ms"])
+def test_no_token_takes_less_than_reading_the_weights(column, tmp_path):
+    """The layers of Llama-3.1-8B have 6.98e9 parameters; an H100 reads 3.35e12 B/s."""
+    least = 1e3 * (6.98e9 * 2 - 256e6) / 3.35e12
+    for given, said in ((1.02 * least, ""), (0.98 * least, f"{column}: "), (1e3 * least, "")):
+        table = tmp_path / "rows.csv"
+        table.write_text(f"{ROW},{column}\na,vllm,llama-3.1-8b,h100_sxm,1,64,4,1,bf16,{given}\n")
+        report = validate_serving(table)
+        assert (report.rows[0].refused == "") == (said == "")
+        assert said in report.rows[0].refused
+        assert (report.document().warning != ()) == (given > 100 * least)
+
+
+@needs_reference
+def test_no_serving_that_was_measured_is_refused_as_too_fast():
+    rows = read_serving(REFERENCE / "measured_serving.csv")
+    assert not [row.refused for row in rows if "reading the weights" in row.refused]
+
+
 def test_requests_of_one_token_have_no_time_for_each_token(tmp_path):
     table = tmp_path / "rows.csv"
     table.write_text(f"{ROW},tpot_ms\na,vllm,llama-3.1-8b,h100_sxm,1,64,1,4,bf16,10\n")

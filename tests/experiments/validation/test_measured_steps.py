@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.questions.generate import generate, plan_on
+from experiments.questions.generate import check_measured, generate, plan_on, site_of
 from experiments.questions.validation.steps import validate_steps
 from experiments.settings import Settings
 from experiments.validation.measured_steps import (
@@ -21,6 +23,7 @@ from experiments.validation.measured_steps import (
 from helpers.places import ROOT
 from simulator.support.errors import TraceError, WhatIfError
 from topologies import load_cluster
+from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Training
 
@@ -228,6 +231,44 @@ def test_rows_that_ask_the_same_are_answered_alike_and_compared_with_their_own(t
     assert (1 + again.error_pct / 100) * 2 == pytest.approx(1 + once.error_pct / 100)
     assert unmeasured.error_pct is None
     assert [step.place[-1] for step in (once, twice, again)] == ["2", "3", "4"]
+
+
+@given(st.sampled_from([1, 2, 8]), st.sampled_from([8, 64]), st.sampled_from([512, 2048]))
+def test_no_step_is_shorter_than_its_flops_take_at_the_peak(tp, batch, sequence):
+    """Kaplan et al.: a token takes six FLOPs for each parameter that is multiplied."""
+    model, layers, hidden, vocabulary = load_model("gpt-2"), 12, 768, 50257
+    parameters = 12 * layers * hidden**2 + vocabulary * hidden
+    least = 6 * parameters * batch * sequence / (tp * 312e12)
+    run = Training(micro_batch=1, global_batch=batch, sequence=sequence)
+    labels = "gpt-2", "", "A100"
+    cluster = load_cluster("dgx-a100")
+
+    def check(seconds):
+        degrees = Parallelism(tp=tp) if 12 % tp == 0 else Parallelism(dp=tp)
+        step = MeasuredStep(
+            *labels, cluster.name, model, degrees, run, "megatron", seconds, "t.csv, line 2"
+        )
+        check_measured(cluster, step)
+
+    check(1.5 * least)  # scores and rounded sizes are less than half as much again
+    for seconds in (0.9 * least, least / 1000):
+        with pytest.raises(TraceError, match=r"t.csv, line 2: step_s: .* FLOPs alone take"):
+            check(seconds)
+
+
+def test_a_step_of_milliseconds_is_refused_or_doubted(tmp_path):
+    path = table(tmp_path / "steps.csv", *({"step_s": time} for time in ("0.1", "0.0001", "100")))
+    result = CliRunner().invoke(app, ["validate", str(path)])
+    assert "line 3: step_s: 0.0001 s, but" in " ".join(result.output.split())
+    assert "line 4: took" in " ".join(result.output.split())
+    assert "2 measured steps" in result.output
+
+
+@pytest.mark.skipif(not SHARED.is_file(), reason="measured steps beside the checkout are absent")
+def test_no_step_that_was_measured_is_refused():
+    steps = [row for row in read_steps(SHARED) if row.measured]
+    for step in steps[::20]:
+        check_measured(site_of(step)[0], step)
 
 
 def test_ratios_of_pairs_cancel_what_both_have(tmp_path):

@@ -8,7 +8,7 @@ from experiments.cli.main import app
 from experiments.documents.step import trust
 from experiments.questions.calibrate import calibrate_steps, write_cluster
 from experiments.questions.validation.steps import validate_steps
-from simulator.support.errors import TraceError
+from simulator.support.errors import CalibrationError, TraceError
 from topologies import load_cluster
 from topologies.cluster.node import FittedSteps
 
@@ -80,10 +80,12 @@ def test_a_step_that_is_left_out_is_nearer_than_uncalibrated(measured, tmp_path)
             "one cluster at a time",
         ),
         ([f"{RUNS[0].replace('gpt-2', 'gpt-9')},0.1"], "gpt-9"),
+        ([f"{RUNS[0]},0.0002"], "step_s: 0.0002 s, but the model's FLOPs alone take"),
+        ([f"{RUNS[0]},200"], "step_s: 200 s, .* times as long as on dgx-a100"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused_with_its_line(tmp_path, rows, reason):
-    with pytest.raises(TraceError, match=rf"runs.csv, line \d.*{reason}"):
+    with pytest.raises((TraceError, CalibrationError), match=rf"runs.csv, line \d.*{reason}"):
         calibrate_steps(table(tmp_path, *rows))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from experiments.documents.step import about, cause, details, trust
 from experiments.documents.steps import routing_section
-from experiments.documents.validation import calls_charts, spread_of_errors
+from experiments.documents.validation import calls_charts, spread_of_errors, trust_and_notes
 from experiments.output.document import (
     COLOURS,
     Axis,
@@ -166,11 +166,13 @@ def collective_compare(report: "CollectiveCompareReport") -> Document:
         "error: of the modelled time; busbw in GB/s; choice: what the modelled library chooses;"
         " xN: factor on the largest part of the modelled time that would match the measurement"
     )
-    blocks += [Text(foot), *map(Text, report.notes), *charts]
+    doubted, notes = trust_and_notes(report.notes)
+    blocks += [Text(foot), *notes, *charts]
     return Document(
         title=f"Measured and modelled: {count} on {name}",
         headline=(f"The model's median error over {count} on {name} is {middle} (bias {bias})."),
         cause=_cause_of_errors(report),
+        trust=doubted,
         sections=(Section("calls", "Calls", blocks, wide=True),),
         facts={} if errors is None else {"errors": spread_of_errors(errors)},
         details={
@@ -470,11 +472,13 @@ def log_calibration(report: "LogCalibrationReport") -> Document:
             f". Calls of {most.kind} that were left out of the fit are predicted with a median"
             f" error of {percent(most.left_out_median_pct)}"
         )
-    errors: list[Block] = [Table.of(columns, rows, keys=2, foot=foot), *map(Text, report.notes)]
+    doubted, notes = trust_and_notes(report.notes)
+    errors: list[Block] = [Table.of(columns, rows, keys=2, foot=foot), *notes]
     return Document(
         title=f"Calibration: {report.base.name} with benchmark logs",
         headline=f"{headline}.",
         cause=f"From {logs}.",
+        trust=doubted,
         sections=(
             Section(
                 "parameters", "Parameters", [_parameters(report.parameters, "logs")], wide=True

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from experiments.calibration.modelled_calls import OtherMachine
 from experiments.documents.serving import prior_trust
 from experiments.documents.step import on_nodes
 from experiments.output.document import (
@@ -198,15 +199,15 @@ def _calls(report: "ValidationReport") -> Document:
     ]
     charts = calls_charts(calls)
     worst = max(errors, key=lambda error: error.median_pct)
+    trust, notes = trust_and_notes(report.notes)
     return Document(
         title=f"Validation: {len(report.calls):,} calls on {name}",
         headline=(
             f"Of {plural(len(report.calls), 'call')} on {name}, {worst.kind} of {worst.sizes} is"
             f" modelled worst: median error {percent(worst.median_pct)}."
         ),
-        sections=(
-            Section("calls", "Calls", [table, *map(Text, report.notes), *charts], wide=True),
-        ),
+        trust=trust,
+        sections=(Section("calls", "Calls", [table, *notes, *charts], wide=True),),
         facts={"errors": spread_of_errors(report.error_summary)},
         details={
             "errors": "absolute, of modelled against measured time; --output csv lists every call"
@@ -422,6 +423,13 @@ def predicted_steps(report: "StepsReport") -> Document:
             "pairs": "error of the ratio of two steps that differ in one setting",
         },
     )
+
+
+def trust_and_notes(notes: Sequence[str]) -> tuple[Trust | None, list[Text]]:
+    """Return doubts of logs of another machine, which stand above the answer, and other notes."""
+    doubts = tuple(Doubt(note) for note in notes if isinstance(note, OtherMachine))
+    trust = Trust("measured times are as the logs have them", "poor", doubts) if doubts else None
+    return trust, [Text(note) for note in notes if not isinstance(note, OtherMachine)]
 
 
 def _trust(errors: Iterable[tuple[str, float | None]]) -> Trust | None:

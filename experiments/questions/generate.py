@@ -497,7 +497,9 @@ def step_on(
     cluster: Cluster, step: MeasuredStep, settings: Settings | None, *, ignore_memory: bool
 ) -> float:
     """Return the time of the step that a row describes on a cluster (s)."""
-    return simulated(_plan_of(cluster, step, ignore_memory), cluster, settings).makespan
+    return simulated(
+        _plan_of(cluster, step, ignore_memory=ignore_memory), cluster, settings
+    ).makespan
 
 
 def check_measured(cluster: Cluster, step: MeasuredStep) -> None:
@@ -520,7 +522,7 @@ def check_measured(cluster: Cluster, step: MeasuredStep) -> None:
         )
 
 
-def _plan_of(cluster: Cluster, step: MeasuredStep, ignore_memory: bool) -> GenerationPlan:
+def _plan_of(cluster: Cluster, step: MeasuredStep, *, ignore_memory: bool) -> GenerationPlan:
     return plan_on(
         cluster,
         model=step.model,

@@ -14,6 +14,7 @@ from experiments.calibration.modelled_calls import (
     check_one_machine,
     check_unit,
     modelled,
+    other_machines,
 )
 from experiments.validation.errors import ALL, Prediction, error_summary
 from topologies import Cluster
@@ -94,7 +95,8 @@ def errors_of(
         )
         for answer in answered
     ]
-    return rows, [*(note for log in logs for note in log.notes), *left_out]
+    notes = (note for log in logs for note in log.notes)
+    return rows, [*other_machines(cluster, logs), *notes, *left_out]
 
 
 def size_class(size: float) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Ints, Longs
+from simulator.support.errors import shown
 from simulator.support.quantities import whole_of
 from traces.core.events import DeviceEvents, HostEvents
 
@@ -173,4 +174,6 @@ class LaneLabels:
 def _plain(key: int | float | str | None) -> int | str:
     text = str(key).removeprefix("stream ").strip()
     number = whole_of(text)
+    if isinstance(key, int | float) and not abs(key) < 2**64:
+        raise ValueError(f"{shown(key)} is no number of a process, thread, device or stream")
     return text if number is None else number

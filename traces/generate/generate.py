@@ -170,7 +170,7 @@ def volumes(programs: Sequence[RankProgram], plan: GenerationPlan) -> Volumes:
 
 
 def model_flops(plan: GenerationPlan) -> float:
-    """Count the FLOPs of the model on all sequences of a step: forward, and backward in training."""
+    """Count the FLOPs of the model on all sequences of a step, backward too in training."""
     batch = micro_batch(plan.model, plan.parallelism, plan.run)
     kernels = [
         kernel

@@ -40,6 +40,7 @@ from traces.core.events import (
     PythonCalls,
     SyncEvent,
 )
+from traces.core.comm_kernels import communicates
 from traces.core.rank_graph import is_comm
 from traces.kineto.comm import comm_record
 from traces.kineto.mtia import CATEGORIES as MTIA
@@ -419,6 +420,24 @@ class EventReading:
                 f"operators and calls of the runtime are {apart:,.0f} times as far apart as they "
                 f"are long, and {nested:.0%} of them are inside others: is ts in nanoseconds where "
                 "dur is in microseconds? divide ts by 1000"
+            )
+
+    def check_names(self) -> None:
+        """Refuse kernels that all lack a name, or have the same one although calls were recorded.
+
+        Raises
+        ------
+        ValueError
+            Kernels that communicate are recognised by their names: there would be none.
+        """
+        names = np.asarray(self.device.name)[np.asarray(self.device.code) == 0]
+        if not len(names) or (names != names[0]).any():
+            return
+        name = list(self.names.index)[names[0]]
+        if not name or (self.comms and len(names) >= _FEW and not communicates(name)):
+            raise ValueError(
+                f"all {len(names):,} kernels are called {shown(name)}: which of them communicate"
+                " cannot be known; export the trace with the names of its kernels"
             )
 
     def first(self) -> int:

@@ -382,13 +382,14 @@ def _rank_trace(document: KinetoDocument, *, alone: bool) -> RankTrace:
     first = reading.first()
     try:
         reading.check_unit()
+        reading.check_names()
         host, device = (reading.host, reading.threads), (reading.device, reading.streams)
         correlate(document.events, host, device)
         separate(host[0], device[0])
         rank, source = rank_of_file(file, header, alone=alone)
         world = whole_number(info.world_size, "distributedInfo.world_size")
         epoch = first + (whole_number(header.base, "baseTimeNanoseconds") or 0)
-        groups = _groups(info, reading)
+        groups = _groups(info, reading, own=_label_of(document.events[0]) is None)
     except ValueError as error:
         raise TraceError(f"{file}: {error}") from error
     if world is not None and not 0 < world <= MOST_RANKS:
@@ -441,8 +442,13 @@ def _read_once(document: KinetoDocument) -> EventReading:
     return reading
 
 
-def _groups(info: DistributedInfo, reading: EventReading) -> Mapping[str, ProcessGroup]:
-    """Collect the groups of ``pg_config``, with ranks from the calls if it lacks them."""
+def _groups(
+    info: DistributedInfo, reading: EventReading, *, own: bool
+) -> Mapping[str, ProcessGroup]:
+    """Collect the groups of ``pg_config``, with ranks from the calls if it lacks them.
+
+    Calls of groups of its ``own`` rank are among the same ranks, or the file contradicts itself.
+    """
     configs = group_configs(info.pg_config)
     if configs is None:
         reading.unused["distributedInfo.pg_config (not understood)"] += 1
@@ -451,6 +457,11 @@ def _groups(info: DistributedInfo, reading: EventReading) -> Mapping[str, Proces
         size = whole_number(config.size, "distributedInfo.pg_config.pg_size")
         ranks, dotted = group_ranks(config.ranks, size)
         key = "" if config.name is None else str(config.name)
+        if size and ranks and size != len(ranks):
+            raise ValueError(
+                f"distributedInfo.pg_config: group {shown(key)}: pg_size {size}, but it lists"
+                f" {len(ranks)} ranks: mend one of them"
+            )
         groups[key] = ProcessGroup(key, config.label or "", size or len(ranks or ()), ranks)
         if dotted:
             elided.add(key)
@@ -459,6 +470,14 @@ def _groups(info: DistributedInfo, reading: EventReading) -> Mapping[str, Proces
         for record in reading.comms
         if record.group_key and record.group_ranks
     }
+    for record in reading.comms if own else ():
+        key, ranks = record.group_key, record.group_ranks
+        listed = groups[key].ranks if key in groups else None
+        if ranks and listed and ranks != listed and {*listed} != {*ranks}:
+            raise ValueError(
+                f"distributedInfo.pg_config: ranks of group {shown(key)} are {shown(list(listed))},"
+                f" but its calls are among {shown(list(ranks))}: mend one of them"
+            )
     for key, record in recorded.items():
         if key not in groups or groups[key].ranks is None:
             ranks = record.group_ranks or ()

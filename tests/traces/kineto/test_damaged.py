@@ -4,15 +4,19 @@ import contextlib
 import gzip
 import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from helpers.kineto_events import CUDA, DATA, kernel, read
+from helpers.places import ROOT
 from simulator.support.errors import LimitError, TraceError
 from traces.kineto.reader import read_rank
 from traces.load import load
+
+SAMPLES = ROOT / "traces" / "samples"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +73,54 @@ def test_sizes_of_a_call_do_not_contradict_one_another(
     file.write_text((DATA / "kineto_cuda_rank0.json").read_text().replace(old, new))
     with pytest.raises(TraceError, match=f"rank0.json: kernel 'nccl.*{message}"):
         load(file)
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [(1e300, "1e+300 is no number of"), (float(2**64), "no number"), (-(2**70), "no number")],
+)
+@pytest.mark.parametrize("field", ["device", "stream"])
+def test_a_device_or_stream_of_a_number_of_no_sense_is_refused(tmp_path, number, message, field):
+    with pytest.raises(TraceError, match=re.escape(message)) as caught:
+        read(tmp_path, kernel(), kernel(args={field: number}))
+    assert "event 1 'gemm'" in str(caught.value)
+
+
+@pytest.mark.parametrize("called", [{"name": ""}, {"name": "kernel"}, {}])
+def test_kernels_without_names_of_their_own_are_refused(tmp_path, called):
+    """No call would be found among them, and the step answered as one that does not communicate."""
+    step = json.loads(gzip.decompress((SAMPLES / "gpu-dp2-tp4" / "rank0.json.gz").read_bytes()))
+    for event in step["traceEvents"]:
+        if event.get("cat") == "kernel":
+            del event["name"]
+            event.update(called)
+    file = tmp_path / "rank0.json"
+    file.write_text(json.dumps(step))
+    with pytest.raises(TraceError, match=r"rank0\.json: all 510 kernels are called '"):
+        read_rank(file)
+
+
+def test_kernels_of_one_name_are_read_where_nothing_was_called(tmp_path):
+    assert len(read(tmp_path, *(kernel(ts=10 * at) for at in range(20))).device) == 20
+
+
+@pytest.mark.parametrize(
+    ("ranks", "size", "message"),
+    [
+        ([0, 1], 2, "ranks of group '1' are [0, 1], but its calls are among [0, 4]"),
+        ([0, 4], 99, "group '1': pg_size 99, but it lists 2 ranks"),
+        ([4, 0], 2, ""),
+    ],
+)
+def test_groups_of_a_file_do_not_contradict_its_calls(tmp_path, ranks, size, message):
+    step = json.loads(gzip.decompress((SAMPLES / "gpu-dp2-tp4" / "rank0.json.gz").read_bytes()))
+    step["distributedInfo"]["pg_config"][1].update(ranks=ranks, pg_size=size)
+    file = tmp_path / "rank0.json"
+    file.write_text(json.dumps(step))
+    with (
+        pytest.raises(TraceError, match=re.escape(message)) if message else contextlib.nullcontext()
+    ):
+        assert read_rank(file).groups["1"].ranks == (4, 0)
 
 
 def test_an_event_that_is_not_used_may_be_broken(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import twofold as tf
 from collectives import Machine, plan
 from collectives.libraries.planners import times
 from collectives.machine import time_multiple
-from experiments.questions.calibrate import write_cluster
+from experiments.questions.calibrate import calibrate_logs, write_cluster
 from experiments.questions.collective import collective
+from experiments.questions.collective_compare import collective_compare
 from simulator.calls import Call, Group
 from simulator.costing.link_load import cost, plan_loads
 from simulator.costing.stacked_networks import classes
@@ -186,3 +187,28 @@ def test_a_multiple_of_the_time_is_one_of_all_parts(library):
 def test_a_curve_that_is_none_is_refused(changes, said):
     with pytest.raises(ValueError, match=said):
         curve(**changes)
+
+
+@pytest.mark.parametrize(("device", "doubted"), [("NVIDIA A100-SXM4-80GB", True), ("H100", False)])
+def test_logs_of_another_accelerator_are_doubted_above_the_answer(device, doubted, tmp_path):
+    rows = rows_of("hgx-h100", factor=1.1)
+    cells = [row.split(",") for row in rows]
+    sizes = "".join(f" {size} {int(float(size)) // 4} float sum -1 {time} 0 0 0\n" for *_, size, time in cells)
+    ranks = "".join(
+        f"#  Rank  {rank} Group  0 Pid  1 on node1 device  {rank} [0x0{rank}] {device}\n"
+        for rank in range(8)
+    )
+    path = tmp_path / "n.log"
+    path.write_text(
+        f"# all_reduce_perf\n{ranks}# size count type redop root time algbw busbw #wrong\n{sizes}"
+    )
+    reports = (
+        calibrate_logs([path], "hgx-h100"),
+        tf.validate(cluster="hgx-h100", collectives=[path]),
+        collective_compare([path], "hgx-h100"),
+    )
+    for report in reports:
+        doubts = [str(doubt) for doubt in report.document().warning]
+        assert (
+            doubts == [f"{path}: recorded on {device}, not on H100-SXM5-80GB of hgx-h100"] * doubted
+        )

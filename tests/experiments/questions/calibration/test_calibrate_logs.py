@@ -192,8 +192,11 @@ def test_a_curve_that_is_none_is_refused(changes, said):
 @pytest.mark.parametrize(("device", "doubted"), [("NVIDIA A100-SXM4-80GB", True), ("H100", False)])
 def test_logs_of_another_accelerator_are_doubted_above_the_answer(device, doubted, tmp_path):
     rows = rows_of("hgx-h100", factor=1.1)
-    cells = [row.split(",") for row in rows]
-    sizes = "".join(f" {size} {int(float(size)) // 4} float sum -1 {time} 0 0 0\n" for *_, size, time in cells)
+    cells = [(float(row.split(",")[3]), float(row.split(",")[4])) for row in rows]
+    sizes = "".join(
+        f" {size:.0f} {size // 4:.0f} float sum -1 {time} {size / time / 1e3} {size / time * 1.75e-3} 0\n"
+        for size, time in cells
+    )
     ranks = "".join(
         f"#  Rank  {rank} Group  0 Pid  1 on node1 device  {rank} [0x0{rank}] {device}\n"
         for rank in range(8)

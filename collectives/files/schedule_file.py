@@ -10,7 +10,6 @@ they do in :class:`simulator.schedule.Step`. ``owners`` beside ``steps`` gives t
 chunk where that is not block after block (:func:`collectives.check`).
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -52,27 +51,6 @@ def load_schedule(path: Path | str) -> Schedule:
 
 _Reader = Callable[[str], tuple[Schedule, NDArray[np.int32] | None]]
 """Function from a text to a schedule and the owners of its chunks, None for the default's."""
-
-
-def to_json(schedule: Schedule, owners: NDArray[np.int32] | None = None) -> str:
-    """Return a schedule in the form that :func:`load_schedule` reads."""
-    fields = {
-        name: getattr(schedule, name) for name in ("kind", "algorithm", "ranks", "chunks", "parts")
-    }
-    steps = [_step_fields(step) for step in schedule.steps]
-    end = {} if owners is None else {"owners": owners.tolist()}
-    return json.dumps({**fields, "steps": steps, **end})
-
-
-def _step_fields(step: Step) -> dict[str, object]:
-    columns = (step.source, step.target, step.chunk, step.count)
-    defaults = {"repeats": 1, "shift": 0, "cycle": 1, "in_network": False}
-    special = {
-        name: getattr(step, name)
-        for name, default in defaults.items()
-        if getattr(step, name) != default
-    }
-    return {"reduce": step.reduce, "transfers": np.stack(columns, axis=1).tolist(), **special}
 
 
 _WORK_PER_STEP = 10_000

@@ -311,7 +311,7 @@ def _draft(deployment: Deployment) -> list[Deployment]:
     return [replace(alone, model=draft, dcp=1)]
 
 
-def _weights(deployment: Deployment) -> float:
+def _layers(deployment: Deployment) -> float:
     model, p, parts = deployment.model, deployment.parallelism, deployment.precisions
     whole, experts = (PRECISIONS[recipe].stored for recipe in (parts.attention, parts.experts))
     layers = 0.0
@@ -319,6 +319,11 @@ def _weights(deployment: Deployment) -> float:
         numbers = layer_parameters(model, layer)
         layers += (numbers.sharded / p.tp + numbers.replicated) * whole
         layers += numbers.experts / (p.ep * p.expert_tp) * experts
+    return layers
+
+
+def _weights(deployment: Deployment) -> float:
+    model, p, layers = deployment.model, deployment.parallelism, _layers(deployment)
     if deployment.adapters is not None:
         layers += deployment.adapters.held * adapter_bytes(deployment)
     if (encoder := deployment.encoder) is not None and not encoder.accelerators:
@@ -333,19 +338,13 @@ def _weights(deployment: Deployment) -> float:
 def read_weights(deployment: Deployment) -> float:
     """Return the least bytes of weights that a rank reads from memory for a token, on average.
 
-    Of experts only those of one token, spread over all ranks; what caches may hold is not counted,
-    nor are embeddings and head.
+    Without embeddings and head, what caches may hold, and the experts that a token does not choose.
     """
-    model, p, parts = deployment.model, deployment.parallelism, deployment.precisions
-    whole, experts = (PRECISIONS[recipe].stored for recipe in (parts.attention, parts.experts))
-    read = 0.0
-    for layer in range(model.layers):
-        numbers, of_layer = layer_parameters(model, layer), model.experts_at(layer)
-        read += (numbers.sharded / p.tp + numbers.replicated) * whole
-        if of_layer is not None:
-            chosen = of_layer.top_k / of_layer.count
-            read += numbers.experts * chosen / (p.ep * p.expert_tp) * experts
-    return max(0.0, read - p.pp * _CACHE)
+    model, p = deployment.model, deployment.parallelism
+    if model.experts is not None:
+        chosen = model.experts.model_copy(update={"count": model.experts.top_k})
+        model = model.model_copy(update={"experts": chosen})
+    return max(0.0, _layers(replace(deployment, model=model)) - p.pp * _CACHE)
 
 
 _CACHE = 256e6

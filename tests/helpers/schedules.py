@@ -1,10 +1,12 @@
 """What tests of algorithms ask of a schedule."""
 
+import json
+
 import numpy as np
 from numpy.typing import NDArray
 
 from collectives import ALGORITHMS
-from simulator.schedule import Schedule
+from simulator.schedule import Schedule, Step
 
 SIZE = 720720.0
 """Bytes that every group size up to 16 divides."""
@@ -48,3 +50,24 @@ def _bytes(schedule: Schedule, size: float, end: str) -> NDArray[np.float64]:
         weights = schedule.units(step) * float(step.repeats)
         chunks += np.bincount(getattr(step, end), weights=weights, minlength=schedule.ranks)
     return chunks * (size / schedule.parts)
+
+
+def to_json(schedule: Schedule, owners: NDArray[np.int32] | None = None) -> str:
+    """Return a schedule in the form that :func:`load_schedule` reads."""
+    fields = {
+        name: getattr(schedule, name) for name in ("kind", "algorithm", "ranks", "chunks", "parts")
+    }
+    steps = [_step_fields(step) for step in schedule.steps]
+    end = {} if owners is None else {"owners": owners.tolist()}
+    return json.dumps({**fields, "steps": steps, **end})
+
+
+def _step_fields(step: Step) -> dict[str, object]:
+    columns = (step.source, step.target, step.chunk, step.count)
+    defaults = {"repeats": 1, "shift": 0, "cycle": 1, "in_network": False}
+    special = {
+        name: getattr(step, name)
+        for name, default in defaults.items()
+        if getattr(step, name) != default
+    }
+    return {"reduce": step.reduce, "transfers": np.stack(columns, axis=1).tolist(), **special}

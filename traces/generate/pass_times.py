@@ -327,14 +327,3 @@ def _sparse(batch: InferencePass) -> int | None:
     """Return the keys that a query of sparse attention selects; None for other attention."""
     attention = batch.model.attention
     return attention.sparse if isinstance(attention, LatentAttention) else None
-
-
-def padded(sizes: Sequence[int], tokens: int) -> int:
-    """Return the captured size to which a batch is padded; beyond the largest, its own size.
-
-    Examples
-    --------
-    >>> padded((1, 2, 4, 8), 5), padded((1, 2, 4, 8), 9)
-    (8, 9)
-    """
-    return next((size for size in sizes if size >= tokens), tokens)

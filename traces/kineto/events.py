@@ -32,6 +32,7 @@ from msgspec import Raw, Struct
 
 from simulator.support.errors import TraceError, shown
 from traces.core.columns import EventRows, LaneLabels, ValueIndex
+from traces.core.comm_kernels import communicates
 from traces.core.events import (
     CommRecord,
     HostKind,
@@ -40,7 +41,6 @@ from traces.core.events import (
     PythonCalls,
     SyncEvent,
 )
-from traces.core.comm_kernels import communicates
 from traces.core.rank_graph import is_comm
 from traces.kineto.comm import comm_record
 from traces.kineto.mtia import CATEGORIES as MTIA

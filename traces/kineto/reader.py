@@ -457,11 +457,6 @@ def _groups(
         size = whole_number(config.size, "distributedInfo.pg_config.pg_size")
         ranks, dotted = group_ranks(config.ranks, size)
         key = "" if config.name is None else str(config.name)
-        if size and ranks and size != len(ranks):
-            raise ValueError(
-                f"distributedInfo.pg_config: group {shown(key)}: pg_size {size}, but it lists"
-                f" {len(ranks)} ranks: mend one of them"
-            )
         groups[key] = ProcessGroup(key, config.label or "", size or len(ranks or ()), ranks)
         if dotted:
             elided.add(key)
@@ -470,14 +465,8 @@ def _groups(
         for record in reading.comms
         if record.group_key and record.group_ranks
     }
-    for record in reading.comms if own else ():
-        key, ranks = record.group_key, record.group_ranks
-        listed = groups[key].ranks if key in groups else None
-        if ranks and listed and ranks != listed and {*listed} != {*ranks}:
-            raise ValueError(
-                f"distributedInfo.pg_config: ranks of group {shown(key)} are {shown(list(listed))},"
-                f" but its calls are among {shown(list(ranks))}: mend one of them"
-            )
+    if own:
+        _check_calls(groups, reading.comms)
     for key, record in recorded.items():
         if key not in groups or groups[key].ranks is None:
             ranks = record.group_ranks or ()
@@ -487,3 +476,18 @@ def _groups(
     if unknown:
         reading.unused[_ELIDED] += len(unknown)
     return groups
+
+
+def _check_calls(groups: Mapping[str, ProcessGroup], calls: Sequence[CommRecord]) -> None:
+    """Refuse groups whose size is not the number of their ranks, or whose calls are of others."""
+    where = "distributedInfo.pg_config: group"
+    for key, group in groups.items():
+        if group.ranks and group.size != len(group.ranks):
+            raise ValueError(f"{where} {shown(key)}: pg_size {group.size}, not {len(group.ranks)}")
+    for call in calls:
+        listed = groups[call.group_key].ranks if call.group_key in groups else None
+        if listed and call.group_ranks and {*listed} != {*call.group_ranks}:
+            raise ValueError(
+                f"{where} {shown(call.group_key)} has the ranks {shown(list(listed))}, its calls"
+                f" {shown(list(call.group_ranks))}: mend one of them"
+            )

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from collectives import ALGORITHMS, check
 from collectives.algorithms import ring as rings_of
 from collectives.files.msccl import read_msccl
-from collectives.files.schedule_file import load_schedule, read_json, to_json
+from collectives.files.schedule_file import load_schedule, read_json
 from helpers.places import SHARED
+from helpers.schedules import to_json
 from simulator.support.errors import ScheduleError
 
 SHIFTED = {"all_gather", "reduce_scatter"}

@@ -107,8 +107,8 @@ def test_kernels_of_one_name_are_read_where_nothing_was_called(tmp_path):
 @pytest.mark.parametrize(
     ("ranks", "size", "message"),
     [
-        ([0, 1], 2, "ranks of group '1' are [0, 1], but its calls are among [0, 4]"),
-        ([0, 4], 99, "group '1': pg_size 99, but it lists 2 ranks"),
+        ([0, 1], 2, "group '1' has the ranks [0, 1], its calls [0, 4]"),
+        ([0, 4], 99, "group '1': pg_size 99, not 2"),
         ([4, 0], 2, ""),
     ],
 )

@@ -194,7 +194,8 @@ def test_logs_of_another_accelerator_are_doubted_above_the_answer(device, doubte
     rows = rows_of("hgx-h100", factor=1.1)
     cells = [(float(row.split(",")[3]), float(row.split(",")[4])) for row in rows]
     sizes = "".join(
-        f" {size:.0f} {size // 4:.0f} float sum -1 {time} {size / time / 1e3} {size / time * 1.75e-3} 0\n"
+        f" {size:.0f} {size // 4:.0f} float sum -1 {time} {size / time / 1e3}"
+        f" {size / time * 1.75e-3} 0\n"
         for size, time in cells
     )
     ranks = "".join(

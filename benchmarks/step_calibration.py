@@ -21,7 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.calibration.step_fitting import BETTER, FEWEST_LEFT_OUT, linear_fit, slopes_of
+from experiments.calibration import step_fitting
+from experiments.calibration.step_fitting import BETTER, FEWEST_LEFT_OUT, linear_fit
 from experiments.priors.network import spread_of
 from experiments.questions.generate import site_of, step_on
 from experiments.validation.measured_steps import MeasuredStep, read_steps
@@ -82,7 +83,10 @@ def _linearised(row: MeasuredStep) -> tuple[float, Floats, Floats] | None:
     try:
         cluster, _ = site_of(row)
         may_be = partial(spread_of, cluster.known)
-        times, slopes, spread = slopes_of(cluster, 1, predict, may_be)
+        names, spread = step_fitting._figures(cluster, may_be)
+        point = np.zeros(len(names))
+        times = step_fitting._predicted(cluster, names, point, predict, 1)
+        slopes = step_fitting._slopes((cluster, names, point), times, predict)
     except TwofoldError:
         return None
     return float(times[0] - np.log(row.measured or np.nan)), slopes[0], spread

@@ -382,6 +382,9 @@ def pair_messages(path: Path, goal: Goal, notes: Counter[str]) -> list[tuple[Sta
         if send is None:
             wanted = f"{op.amount}b from {op.peer} tag {op.tag}"
             raise TraceError(f"{path}:{op.line}: rank {rank}: no rank sends {wanted}")
+        if op.amount < send[1].amount:
+            amounts = f"{op.amount}b are received of {send[1].amount}b (line {send[1].line})"
+            raise TraceError(f"{path}:{op.line}: rank {rank}: {amounts}")
         pairs.append((send, receive))
     for (rank, _), op in mailbox.left():
         where = f"{path}:{op.line}: rank {rank}"

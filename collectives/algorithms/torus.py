@@ -63,13 +63,8 @@ def rotating_reduce_scatter(*grids: Ints) -> Schedule:
 
 
 def rotating_all_gather(*grids: Ints) -> Schedule:
-    """All dimensions, in both directions, at once; owners as in :func:`rotating_owners`."""
+    """All dimensions, in both directions, at once; owners in the order of the shares."""
     return _rotating("all_gather", grids, _stages("all_gather", grids))
-
-
-def rotating_owners(*grids: Ints) -> Ints:
-    """Return the owner of each chunk of a rotating half, as :func:`collectives.check` takes it."""
-    return np.concatenate([order for _, order in _shares(grids)])
 
 
 def _rotating(kind: str, grids: Sequence[Ints], steps: tuple[Step, ...]) -> Schedule:

@@ -460,6 +460,8 @@ def _check_row(row: _Row, kind: str, ranks: int) -> None:
         raise TraceError(
             f"{row.location}: {row.count:.0f} elements of type {row.dtype} are not {row.size:.0f} B"
         )
+    if row.root is not None and not -1 <= row.root < ranks:
+        raise TraceError(f"{row.location}: root: {row.root} is not one of {ranks} ranks")
     timing = row.timing
     if not timing.time > 0:
         raise TraceError(f"{row.location}: time: {timing.time / MICRO:g} us is not a time")

@@ -187,20 +187,6 @@ def _fitted(cluster: Cluster, logs: Floats, predict: Predict, spread_of: Spread)
     )
 
 
-def slopes_of(
-    cluster: Cluster, count: int, predict: Predict, spread_of: Spread
-) -> tuple[Floats, Floats, Floats]:
-    """Return logarithms of times, their derivatives by those of the figures, and prior deviations.
-
-    Shapes ``(count,)``, ``(count, figures)`` and ``(figures,)``; the last are deviations of the
-    figures' logarithms.
-    """
-    names, spread = _figures(cluster, spread_of)
-    point = np.zeros(len(names))
-    times = _predicted(cluster, names, point, predict, count)
-    return times, _slopes((cluster, names, point), times, predict), spread
-
-
 def _left_out(
     where: tuple[Cluster, Sequence[str], Floats],
     logs: Floats,

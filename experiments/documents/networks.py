@@ -166,7 +166,8 @@ def collective_compare(report: "CollectiveCompareReport") -> Document:
         "error: of the modelled time; busbw in GB/s; choice: what the modelled library chooses;"
         " xN: factor on the largest part of the modelled time that would match the measurement"
     )
-    doubted, notes = trust_and_notes(report.notes)
+    errors_of_calls = ((call.location, call.error_pct) for call in report.calls)
+    doubted, notes = trust_and_notes(report.notes, errors_of_calls)
     blocks += [Text(foot), *notes, *charts]
     return Document(
         title=f"Measured and modelled: {count} on {name}",

@@ -199,7 +199,8 @@ def _calls(report: "ValidationReport") -> Document:
     ]
     charts = calls_charts(calls)
     worst = max(errors, key=lambda error: error.median_pct)
-    trust, notes = trust_and_notes(report.notes)
+    off = ((call.place, call.error_pct) for call in report.calls)
+    trust, notes = trust_and_notes(report.notes, off)
     return Document(
         title=f"Validation: {len(report.calls):,} calls on {name}",
         headline=(
@@ -269,9 +270,11 @@ def _points(report: "ValidationReport") -> Document:
     headline = _errors_headline(count, "predicted", report.median_error_pct, others)
     if (points_apart := report.median_points_apart) is not None:
         headline += f" Savings are off by {points_apart:.1f} percentage points (median)."
+    errors = ((f"{row.trace} {row.what_if}".strip(), row.error_pct) for row in report.points)
     return Document(
         title="Validation: predicted against measured steps",
         headline=headline,
+        trust=_trust(errors),
         cause="This command fits nothing to the measured points.",
         facts={"errors": spread_of_errors(report.error_summary)},
         sections=tuple(sections),
@@ -425,11 +428,15 @@ def predicted_steps(report: "StepsReport") -> Document:
     )
 
 
-def trust_and_notes(notes: Sequence[str]) -> tuple[Trust | None, list[Text]]:
-    """Return doubts of logs of another machine, which stand above the answer, and other notes."""
+def trust_and_notes(
+    notes: Sequence[str], errors: Iterable[tuple[str, float | None]] = ()
+) -> tuple[Trust | None, list[Text]]:
+    """Return doubts of logs of another machine or unit, above the answer, and other notes."""
     doubts = tuple(Doubt(note) for note in notes if isinstance(note, OtherMachine))
     trust = Trust("measured times are as the logs have them", "poor", doubts) if doubts else None
-    return trust, [Text(note) for note in notes if not isinstance(note, OtherMachine)]
+    return trust or _trust(errors), [
+        Text(note) for note in notes if not isinstance(note, OtherMachine)
+    ]
 
 
 def _trust(errors: Iterable[tuple[str, float | None]]) -> Trust | None:

@@ -123,7 +123,7 @@ def table_kind(path: Path | str) -> Kind | None:
         head = read_bytes(Path(path), most=_HEAD)
     except TraceError:  # a directory, a name that is not a file, or one that may not be read
         return None
-    if b"\0" in head:
+    if b"\0" in head and head[:2] not in (b"\xff\xfe", b"\xfe\xff"):  # marks of UTF-16
         return None
     try:
         names, _ = csv_table(head.decode("utf-8-sig", "replace").split("\n")[0], path)

@@ -423,12 +423,9 @@ class EventReading:
             )
 
     def check_names(self) -> None:
-        """Refuse kernels that all lack a name, or have the same one although calls were recorded.
+        """Refuse kernels that all lack a name, or share one though calls were recorded.
 
-        Raises
-        ------
-        ValueError
-            Kernels that communicate are recognised by their names: there would be none.
+        Kernels that communicate are recognised by their names: ``ValueError``, as there were none.
         """
         names = np.asarray(self.device.name)[np.asarray(self.device.code) == 0]
         if not len(names) or (names != names[0]).any():

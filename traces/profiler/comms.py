@@ -24,6 +24,10 @@ from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace, me
 from traces.core.rank_graph import NO_SPLITS, UNKNOWN_GROUP, LocalCall, Splits, kind_of
 from traces.profiler.window import Window
 
+_RINGS = ("all_reduce", "all_gather", "reduce_scatter")
+_OTHERS = ("broadcast", "all_to_all", "send_receive")
+"""Kinds that are never made of the kernels of one another; a barrier may be an all-reduce."""
+
 
 def local_call(
     trace: RankTrace,
@@ -45,6 +49,8 @@ def local_call(
     words = [record.collective for record in records if kind_of(record.collective)]
     by_name = rule.kind if rule is not None and rule.kind != BY_NAME else kind_of(name)
     kind = (kind_of(words[0]) if words else by_name) or UNKNOWN
+    if rule is not None and by_name in _RINGS and kind in (*_RINGS, *_OTHERS) and kind != by_name:
+        raise TraceError(f"{where}: a kernel of {by_name}, but it is recorded as {shown(words[0])}")
     for record in records:
         _check_sizes(record, where)
     record = merged_record(records) if records else CommRecord(collective=name)

@@ -175,6 +175,10 @@ def test_a_run_that_failed_its_own_check_says_so(tmp_path):
     assert "failed its own check: Out of bounds: 3" in read(tmp_path, run).notes[0]
 
 
+def test_a_root_that_is_no_rank_is_refused(tmp_path):
+    assert "root: 99 is not one of" in refused(tmp_path, re.sub(r"sum +(-1|0)", "sum 99", REDUCE))
+
+
 def test_rccl_tests_on_mi300x(tmp_path):
     """A row as printed in crickett-hpe/hpc-ai-envs pull request 30, its ranks and host renamed."""
     ranks = "".join(

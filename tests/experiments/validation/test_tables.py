@@ -77,3 +77,10 @@ def test_a_cluster_of_a_row_is_a_file_beside_the_table_or_a_name(tmp_path):
     assert [cluster(name) for name in ("dgx-a100", "hgx-h200", "none", "")] == [
         "dgx-a100", "hgx-h200", "none", "hgx-h100",
     ]  # fmt: skip
+
+
+def test_a_log_in_utf_16_is_one_of_calls(tmp_path):
+    """As PowerShell redirects it; it was taken for a trace, and answered that it is none."""
+    path = tmp_path / "osu.log"
+    path.write_bytes("# OSU MPI Allreduce Latency Test v7.3\n1024 12.00\n".encode("utf-16"))
+    assert table_kind(path) == "collectives"

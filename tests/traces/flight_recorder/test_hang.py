@@ -163,6 +163,10 @@ DAMAGED = {
     "size": ({"entries": [entry(TP, 1, input_sizes="a")]}, "input_sizes"),
     "ranks": ({"pg_config": {"0": {"ranks": "[0, x]"}}}, "not a list of ranks"),
     "twice": ({"pg_config": {"0": {"ranks": "[0, 0]"}}}, "not ranks of a job"),
+    "ended": (
+        {"pg_status": {"0": {"last_enqueued_collective": 5, "last_completed_collective": 9}}},
+        r"pg_status\['0'\]: 9 ended, but only 5 were enqueued",
+    ),
 }
 
 

@@ -174,6 +174,10 @@ def test_other_formats_are_not_taken_for_goal(head):
         ("num_ranks 2\nrank 0 {\nsend 1b to 1\n}", "no rank receives 1b to 1 tag 0"),
         ("num_ranks 2\nrank 0 {\nrecv 1b from 1 tag 3\n}", "no rank sends 1b from 1 tag 3"),
         (
+            "num_ranks 2\nrank 0 {\nsend 9b to 1\n}\nrank 1 {\nrecv 1b from 0\n}",
+            "1b are received of 9b",
+        ),
+        (
             "num_ranks 1\nrank 0 {\na: calc 1\nb: calc 1\na requires b\nb irequires a\n}",
             "the edges make a cycle",
         ),

@@ -104,6 +104,14 @@ def test_kernels_of_one_name_are_read_where_nothing_was_called(tmp_path):
     assert len(read(tmp_path, *(kernel(ts=10 * at) for at in range(20))).device) == 20
 
 
+@pytest.mark.parametrize("word", ["broadcast", "all_to_all", "allgather"])
+def test_a_kernel_of_one_collective_that_is_recorded_as_another_is_refused(tmp_path, word):
+    step = gzip.decompress((SAMPLES / "gpu-dp2-tp4" / "rank0.json.gz").read_bytes())
+    (tmp_path / "rank0.json").write_bytes(step.replace(b'"allreduce"', b'"%s"' % word.encode()))
+    with pytest.raises(TraceError, match=f"a kernel of all_reduce, but it is recorded as '{word}'"):
+        load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("ranks", "size", "message"),
     [

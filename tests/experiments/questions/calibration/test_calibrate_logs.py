@@ -216,3 +216,15 @@ def test_logs_of_another_accelerator_are_doubted_above_the_answer(device, doubte
         assert (
             doubts == [f"{path}: recorded on {device}, not on H100-SXM5-80GB of hgx-h100"] * doubted
         )
+
+
+def test_a_call_in_another_unit_than_the_others_is_doubted(tmp_path):
+    rows = rows_of("hgx-h100")
+    rows[2] = ",".join([*rows[2].split(",")[:-1], str(1000 * float(rows[2].split(",")[-1]))])
+    path = table(tmp_path / "calls.csv", rows)
+    for report in (
+        tf.validate(cluster="hgx-h100", collectives=[path]),
+        collective_compare([path], "hgx-h100"),
+    ):
+        (doubt,) = report.document().warning
+        assert str(doubt) == f"{path}, line 4: took 1,000 times as long as predicted; check units"

@@ -113,7 +113,7 @@ class Imbalance:
         shares: Floats = padded / padded.sum()
         return shares
 
-    def tokens(self, layer: int) -> Floats:
+    def tokens(self, layer: int | None) -> Floats:
         """Tokens of each expert that the histogram has for a layer."""
         histogram = self.histogram.get(None, self.histogram.get(layer))
         if histogram is None:
@@ -159,8 +159,7 @@ class Imbalance:
             raise WorkloadError(
                 f"{self.text}: {len(several)} layers: say which, such as {self.text}:{several[0]}"
             )
-        layer = self.layer if self.layer is not None else (several or [0])[0]
-        tokens = self.tokens(layer)
+        tokens = self.tokens(next(iter(several), None) if self.layer is None else self.layer)
         if len(tokens) % ranks:
             raise WorkloadError(
                 f"{self.text}: {len(tokens)} experts do not lie evenly on {ranks} ranks"

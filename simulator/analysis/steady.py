@@ -158,7 +158,7 @@ def find_cycle(jobs: Sequence[Steps], slowest: int, warm_up: int) -> int:
         periods = np.diff(last)
         same = np.abs(phases[cycle:] - phases[:-cycle]) <= slack
         repeated = np.abs(periods[cycle:] - periods[:-cycle]) <= slack[slowest]
-        if same.all() and repeated.all() and _all_jobs_step(jobs, last[-1 - cycle], last[-1]):
+        if same.all() and repeated.all() and _all_jobs_step(jobs, last[cycle], last[-1]):
             return cycle
     return 0
 

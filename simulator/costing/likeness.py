@@ -175,7 +175,7 @@ class Likeness:
         parts = [
             np.argsort(ranks),
             np.unique(self.domains[ranks], return_inverse=True)[1].ravel(),
-            *self._links_around(ranks),
+            self._links_around(ranks),
             offset,
             appears,
             of[link],
@@ -185,18 +185,15 @@ class Likeness:
         pattern = b"|".join(np.ascontiguousarray(part, dtype=np.int64).tobytes() for part in parts)
         return Place(pattern, link[first].astype(np.int64))
 
-    def _links_around(self, ranks: Ints) -> tuple[Longs, ...]:
-        """Links between members of a group, and classes of the links that leave each member."""
+    def _links_around(self, ranks: Ints) -> Longs:
+        """Links that leave each member of a group: for which other (-1: none), and their class."""
         graph, of = self.network, self.classes[0]
         order = np.argsort(ranks)
         at = np.full(len(graph.nodes), -1, dtype=np.int64)
         at[ranks[order]] = order
         source, target = at[graph.source], at[graph.target]
-        cables = []
-        for chosen in ((source >= 0) & (target >= 0), (source >= 0) & (target < 0)):
-            rows = np.stack([source[chosen], target[chosen], of[chosen]])
-            cables.append(rows[:, np.lexsort(rows[::-1])])
-        return tuple(cables)
+        rows = np.stack([source, target, of])[:, source >= 0]
+        return rows[:, np.lexsort(rows[::-1])]
 
 
 _MOST_GRAPHS = 8

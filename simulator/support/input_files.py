@@ -348,7 +348,7 @@ def tar_members(path: Path, data: bytes, ending: str) -> list[tuple[str, bytes]]
             for number, member in enumerate(archive, 1):
                 limits().check("members", number, str(path), f"{number} members or more")
                 if _is_plain(path, member) and member.name.endswith(ending):
-                    if member.size > len(data):
+                    if member.offset_data + member.size > len(data):
                         raise TraceError(
                             f"{path}: {shown(member.name)} is cut short: copy the archive again"
                         )

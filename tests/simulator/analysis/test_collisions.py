@@ -17,7 +17,7 @@ from simulator.costing.link_load import cost, plan_loads
 from simulator.engine.simulate import Costs, simulate_on
 from simulator.routing.routes import routes
 from simulator.schedule import Plan, Schedule, Step
-from simulator.topology import Routing
+from simulator.topology import Link, Routing, topology
 from simulator.workload import What
 from topologies import parse_topology, switch
 
@@ -122,6 +122,20 @@ def test_packets_lose_more_the_more_of_them_meet_and_the_fewer_are_on_their_way(
     shorter = parse_topology("fat_tree:8@spray", bandwidth=12.5e9, latency=1e-7)
     assert packet_factor(shorter) > factor["spray"]
     assert packet_factor(switch(64, **cable)) is None
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 9])
+def test_packets_to_the_only_rank_behind_the_spines_count_whichever_it_is(ranks):
+    """Nine ranks and fewer are all looked at; within a leaf packets have headers only."""
+    headers = 1 + 64 / 4096
+    for far in (*range(1, ranks), None):
+        cables = [(rank, f"leaf:{int(rank == far)}") for rank in range(ranks)]
+        cables += [(f"leaf:{leaf}", f"spine:{n}") for leaf in range(2) for n in range(4)]
+        links = [Link(*end, 12.5e9, 1e-6) for cable in cables for end in (cable, cable[::-1])]
+        network = replace(topology("far", ranks, links), routing=Routing("spray"))
+        # Four cables on the way, two of them between switches, where four ports are chosen from.
+        delay = 0.0 if far is None else np.sqrt(2 * (1 - 1 / 4) / (2 * (8e-6 * 12.5e9 / 4160 + 4)))
+        assert packet_factor(network) == pytest.approx(headers * (1 + delay)), far
 
 
 def drawn_exchange(chance, ranks):

@@ -47,12 +47,14 @@ def test_a_cycle_is_seen_twice_before_it_counts():
 def test_a_cycle_counts_as_soon_as_it_has_been_seen_twice(lengths, warm_up):
     """Between the steps that warm up and the last two: the end of the last may be noted later."""
     cycle = len(lengths)
-    found = [
-        find_cycle([job((lengths * 5)[:steps]), job([2.0] * steps)], 0, warm_up)
-        for steps in range(3, 5 * cycle)
-    ]
-    unseen = warm_up + 2 * cycle + 2 - 3
-    assert found == [0] * unseen + [cycle] * (len(found) - unseen)
+    for before in ([], [8.0], [8.0, 12.0], [8.0, 12.0, 14.0, 18.0]):  # steps that are longer, once
+        unlike = max(0, len(before) - warm_up - 1)
+        found = [
+            find_cycle([job((before + lengths * 6)[:n]), job([2.0] * 12 * n)], 0, warm_up)
+            for n in range(3, 5 * cycle + 4)
+        ]
+        unseen = warm_up + unlike + 2 * cycle + 2 - 3
+        assert found == [0] * unseen + [cycle] * (len(found) - unseen)
 
 
 def test_a_short_job_has_several_steps_in_a_cycle():

@@ -1,5 +1,6 @@
 """What is known of a group is known of those that lie alike, on all networks of one graph."""
 
+import random
 from dataclasses import replace
 
 import networkx as nx
@@ -105,6 +106,38 @@ def test_a_load_that_is_moved_is_the_one_that_would_be_laid(name):
     alike = by_paths(network)
     assert alike.serves(again, alike.domains)
     check(again, alike, groups)
+
+
+@tries(100)
+@given(st.integers(0, 2**32 - 1))
+def test_groups_have_the_same_links_around_them_as_a_loop_over_links_finds(seed):
+    """Between members, and away from each: two copies of a graph, of one of which a link is cut."""
+    chance = random.Random(seed)
+    pairs = [(a, b) for a in range(4) for b in range(4) if a != b and chance.random() < 0.6]
+    pairs += [(a, "out") for a in range(4) if chance.random() < 0.6]
+    links = [
+        Link(*(end if end == "out" else end + 4 * copy for end in pair), 1e9, 1e-6)
+        for copy in range(2)
+        for pair in pairs
+    ]
+    links += [Link(*cable, 2e9, 1e-6) for n in range(8) for cable in ((n, "hub"), ("hub", n))]
+    links.append(Link("out", "hub", 1e9, 1e-6))
+    if pairs and chance.random() < 0.8:
+        links.pop(chance.randrange(2 * len(pairs)))
+    network = topology("copies", 8, links)
+    order = chance.sample(range(4), chance.randint(1, 4))
+
+    def around(ranks):
+        ends = zip(network.source.tolist(), network.target.tolist(), network.bandwidth, strict=True)
+        return sorted(
+            (ranks.index(a), ranks.index(b) if b in ranks else -1, speed)
+            for a, b, speed in ends
+            if a in ranks
+        )
+
+    groups = [[rank + 4 * copy for rank in order] for copy in range(2)]
+    found = [by_paths(network)._links_around(np.array(ranks)) for ranks in groups]
+    assert np.array_equal(*found) == (around(groups[0]) == around(groups[1]))
 
 
 def test_groups_on_a_graph_with_a_hash_are_laid_once():

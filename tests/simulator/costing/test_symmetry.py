@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from experiments.scenario.scenario import Scenario
 from helpers.replicated import like_nodes
-from helpers.strategies import full_network, networks, ring_network, switch_network, two_tiers
+from helpers.strategies import (
+    both_ways,
+    full_network,
+    networks,
+    ring_network,
+    switch_network,
+    two_tiers,
+)
 from helpers.strategies import with_software as planner
 from helpers.tries import tries
 from simulator.calls import Call, Group
@@ -18,7 +25,7 @@ from simulator.costing.call_costs import Costs
 from simulator.costing.likeness import Likeness
 from simulator.costing.link_load import plan_loads
 from simulator.costing.symmetry import symmetry
-from simulator.topology import SCALE_OUT
+from simulator.topology import SCALE_OUT, topology
 from topologies import load_cluster, place
 from topologies.cluster.fabrics import LeafSpineFabric, RailFabric
 
@@ -109,6 +116,24 @@ FABRICS = {
         spines=2,
     ),
 }
+
+
+@pytest.mark.parametrize("slow", [(), (1,), (0, 2)])
+@pytest.mark.parametrize("per_node", [2, 3])
+def test_ranks_are_of_one_kind_in_one_place_of_components_of_one_shape(per_node, slow):
+    """Nodes of ranks in a row, whose first has a cable that is slow in some, and no switch."""
+    nodes = 8
+    links = []
+    for node in range(nodes):
+        first = node * per_node
+        inside = [(first + a, first + a + 1) for a in range(per_node - 1)]
+        links += both_ways(inside, bandwidth=1e9 / (1 + (node in slow)), latency=1e-6)
+        links += both_ways([(first, "fabric")], bandwidth=1e9, latency=1e-6)
+    found = symmetry(topology("rows", nodes * per_node, links))
+    assert found is not None
+    where = [(rank // per_node in slow, rank % per_node) for rank in range(nodes * per_node)]
+    kinds = list(zip(where, found.kind.tolist(), strict=True))
+    assert len(set(kinds)) == len(set(where)) == len(set(found.kind.tolist()))
 
 
 @pytest.mark.parametrize("fabric", FABRICS)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from helpers.strategies import SCHEDULES, cases, plan, ring_network
@@ -11,8 +11,9 @@ from simulator.analysis.metrics import length, union
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.edits.ops import calls_dropped
-from simulator.edits.overlap import with_full_overlap, without_overlap
+from simulator.edits.overlap import one_call_per_rank, with_full_overlap, without_overlap
 from simulator.engine.simulate import simulate
+from simulator.support.errors import DeadlockError
 from simulator.workload import What
 
 
@@ -108,6 +109,25 @@ def test_what_stands_in_for_a_call_has_no_work():
     full = with_full_overlap(builder.build())
     np.testing.assert_array_equal(full.flops, [2.0, np.nan, np.nan])
     np.testing.assert_array_equal(full.traffic, [3.0, np.nan, np.nan])
+
+
+@tries(100)
+@given(cases(items=14), st.integers(0, 2**32 - 1))
+def test_of_one_call_per_rank_none_begins_before_the_last_has_ended(case, seed):
+    """Whatever calls were expected to take when the order was chosen; messages are not awaited."""
+    workload, network = case
+    expected = np.random.default_rng(seed).uniform(0, 1e-3, len(workload.calls))
+    try:
+        ordered = one_call_per_rank(workload, expected)
+    except DeadlockError:
+        assume(False)
+    timeline = simulate(ordered, network, plan, engine="analytic")
+    issued = (workload.call >= 0) & (workload.what != What.RECEIVE)
+    begun = timeline.call_start[workload.call]
+    for rank in workload.ranks:
+        mine = np.flatnonzero(issued & (workload.rank == rank))
+        order = mine[np.argsort(timeline.end[mine], kind="stable")]
+        assert (begun[order[1:]] >= timeline.end[order[:-1]] - 1e-12).all()
 
 
 COLLECTIVES = tuple(kind for kind in SCHEDULES if kind != "send_receive")

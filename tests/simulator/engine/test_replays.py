@@ -21,7 +21,10 @@ from simulator.engine import works
 from simulator.engine.replays import Replays
 from simulator.engine.simulate import simulate, simulate_on
 from simulator.folding.fold import Folds
+from simulator.routing.paths import between_switches
+from simulator.routing.routes import routes
 from simulator.workload import What
+from topologies import parse_topology
 
 TIMES = ("start", "end", "call_start", "call_end", "call_spent", "link_bytes")
 NEAR = 1e-9
@@ -65,6 +68,31 @@ def _otherwise(planner, software):
 @pytest.mark.parametrize("number", range(4))
 def test_a_further_point_is_as_if_it_was_the_first(family, number):
     holds(family, number)
+
+
+@pytest.mark.parametrize(
+    ("policy", "of_all", "of_one", "serves"),
+    [
+        ("adaptive", 3.0, 1.0, True),
+        ("adaptive", 1.0, 0.5, False),
+        ("adaptive", 1.0, np.inf, False),
+        ("spray", 3.0, 0.5, True),
+        ("spray", 1.0, np.inf, False),
+    ],
+)
+def test_routes_written_before_serve_where_messages_take_them_again(policy, of_all, of_one, serves):
+    """Adaptive switches follow the ratios of bandwidths, and nobody's bytes a link without one."""
+    network = parse_topology(f"leaf_spine:2x2x2@{policy}", bandwidth=1e9, latency=1e-6)
+    speed = network.bandwidth * of_all
+    cable = np.flatnonzero(between_switches(network))[0]
+    speed[cable] *= of_one
+    other = replace(network, bandwidth=speed)
+    ranks = np.arange(4, dtype=np.int32)
+    ways = [routes(each, ranks, ranks[::-1]) for each in (network, other)]
+    assert works.Works(network)._routes_as(other) == serves
+    if serves:
+        for one, again in zip(*ways, strict=True):
+            np.testing.assert_array_equal(one, again)
 
 
 @pytest.mark.exhaustive

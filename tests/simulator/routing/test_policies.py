@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from helpers.faults import cut, slow
 from helpers.strategies import wild_networks
 from helpers.tries import tries
-from simulator.routing.paths import link_metrics
-from simulator.routing.routes import best_part, routes
+from simulator.routing.paths import between_switches, found_paths, link_metrics
+from simulator.routing.routes import best_part, mixed, routes
 from simulator.routing.totals import link_loads
 from simulator.support.errors import TopologyError
 from simulator.topology import POLICIES, Link, Routing, topology
@@ -228,6 +228,23 @@ def test_where_detours_gain_nothing_there_are_none():
         routes(network, source, target), routes(minimal, source, target), strict=True
     ):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.25, 0.875, 1.0])
+@pytest.mark.parametrize("spec", ["fat_tree:4@adaptive", "leaf_spine:2x4x4@adaptive"])
+def test_of_two_sets_of_paths_every_link_carries_its_part(spec, part):
+    network = parse_topology(spec, **CABLE)
+    for at in np.flatnonzero(between_switches(network))[:3].tolist():
+        ends = "-".join(str(network.nodes[end[at]]) for end in (network.source, network.target))
+        network = slow(network, ends, factor=3)
+    first, second = (
+        found_paths(network, *shift(network, 4), by_capacity=way) for way in (False, True)
+    )
+    one, other = (np.bincount(f.link, f.share, len(network)) for f in (first, second))
+    assert not np.allclose(one, other)
+    both = mixed(first, second, part)
+    found = np.bincount(both.link, both.share, len(network))
+    assert found == pytest.approx(part * one + (1 - part) * other)
 
 
 def test_adaptive_shares_follow_the_bytes_and_not_their_unit():

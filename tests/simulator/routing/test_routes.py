@@ -198,6 +198,18 @@ def test_no_path_of_a_cluster_is_longer_than_networkx_finds(name):
     check_least(network, [(a, b) for a in ranks for b in ranks])
 
 
+@pytest.mark.parametrize("name", ["hgx-h100", "h100-pcie-8"])
+def test_switches_and_nics_are_ends_of_paths_as_ranks_are(name):
+    cluster = load_cluster(name)
+    network = hashed(build(cluster, 2 * cluster.ranks_per_node))
+    least = least_metrics(network)
+    last = network.ranks - 1
+    for node in range(network.ranks, len(network.nodes)):
+        pairs = [(0, node), (last, node), (node, 0), (node, last)]
+        reached = [(a, b) for a, b in pairs if network.nodes[b] in least.get(network.nodes[a], ())]
+        check_least(network, reached, least)
+
+
 def test_no_path_of_a_dragonfly_of_nodes_is_longer_than_networkx_finds():
     """NICs of a node on routers of their own, three groups: a neighbour's NIC may be nearer."""
     cluster = load_cluster("gh200-alps")

@@ -152,6 +152,21 @@ def test_an_archive_gives_plain_files_and_never_more_bytes_than_it_has(tmp_path)
         tar_members(tmp_path, bytes(sparse), ".json")
 
 
+@pytest.mark.parametrize("size", [1, 511, 512, 513, 2048])
+def test_an_archive_is_cut_short_where_bytes_of_a_member_are_missing(tmp_path, size):
+    """What follows the last member may be missing: it says nothing. Blocks have 512 bytes."""
+    text = b"x" * size
+    first = tar(("a.json", b"{}", b"0"))[:1024]
+    whole = first + tar(("b.json", text, b"0"))
+    end = len(first) + 512 + size
+    for length in (end - 1, len(first) + 512):
+        with pytest.raises(TraceError, match=r"b\.json. is cut short"):
+            tar_members(tmp_path, whole[:length], ".json")
+    padded = whole[: end + -size % 512]
+    for data in (padded, whole):
+        assert tar_members(tmp_path, data, ".json") == [("a.json", b"{}"), ("b.json", text)]
+
+
 def test_an_archive_of_too_many_members_is_refused(tmp_path, tight):
     with pytest.raises(LimitError, match="--limit members=4"):
         tar_members(tmp_path, tar(*((f"{n}.json", b"", b"0") for n in range(9))), ".json")

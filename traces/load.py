@@ -423,7 +423,7 @@ def kernel_operators(path: Path) -> "dict[tuple[str, int], RecordedOperator]":
     for operator in _operators(path):
         untimed = tuple((name, 0.0) for name, _ in operator.kernels)
         for name, seconds in operator.kernels:
-            seen[name, round(1e9 * seconds)][replace(operator, kernels=untimed)] += 1
+            seen[name, round(1e9 * seconds)][replace(operator, kernels=untimed, begin=0.0)] += 1
     return {kernel: operators.most_common(1)[0][0] for kernel, operators in seen.items()}
 
 

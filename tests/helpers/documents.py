@@ -10,9 +10,11 @@ def table_of(document, begins):
 
 
 def chart_of(document, anchor):
-    """Return the chart that has an anchor; each series has all that belongs to its values."""
+    """Return the chart that has an anchor; series have all of their values, bars begin at 0."""
     (chart,) = (each for each in document.blocks(Chart) if each.anchor == anchor)
     for series in chart.series:
         for values in (series.y, series.errors, series.labels, series.hints):
             assert len(values) in (0, len(series.x))
+        if series.kind == "bars" and not series.starts:
+            assert chart.x.zero or chart.y.zero
     return chart

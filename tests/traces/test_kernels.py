@@ -13,7 +13,7 @@ from traces.core.events import RecordedOperator
 from traces.generate.kernel_times import Attention, Gemm, Streaming, kernel_times
 from traces.generate.kernel_times.own import OPERATORS, kind_by_name, learn_kernels, shape_of
 from traces.kineto.operators import recorded_operators
-from traces.load import own_kernels
+from traces.load import kernel_operators, own_kernels
 
 MEGATRON = SHARED / "traces" / "megatron-tp8-a100" / "kineto_0.json.gz"
 HALF = "c10::BFloat16"
@@ -59,6 +59,21 @@ def write(tmp_path, events=EVENTS, name="rank0.json"):
     file = tmp_path / name
     file.write_text(json.dumps({"traceEvents": events}))
     return file
+
+
+def test_a_kernel_of_several_operators_is_that_of_the_most_frequent(tmp_path):
+    """By name and duration: one of another duration is another kernel's."""
+    events = []
+    for number, (rows, micros) in enumerate([(8, 30), (16, 30), (16, 30), (8, 31), (16, 30)]):
+        at = 100 * number
+        events += [
+            host("aten::mm", at, at + 20, **dims([rows, 512], [512, 1024])),
+            host("cudaLaunchKernel", at + 5, at + 10, correlation=number + 1),
+            kernel("gemm", at + 30, micros, correlation=number + 1),
+        ]
+    found = kernel_operators(write(tmp_path, events))
+    sizes = {nanoseconds: operator.sizes[0] for (_, nanoseconds), operator in found.items()}
+    assert sizes == {30_000: (16, 512), 31_000: (8, 512)}
 
 
 def test_kernels_belong_to_the_innermost_operator_that_is_asked_for(tmp_path):

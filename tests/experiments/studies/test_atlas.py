@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -13,7 +14,7 @@ import twofold as tf
 from experiments.cli.main import app
 from experiments.scenario import scenario
 from experiments.schemas.schema import schema_of
-from experiments.studies.atlas.cells import Saving, best
+from experiments.studies.atlas.cells import Saving, _spec, best
 from helpers.engine_checks import MOST_TRANSFERS
 from helpers.studies import cells
 from simulator.support.errors import OutputError, StudyError
@@ -69,6 +70,17 @@ def test_a_cell_has_what_utility_answers_of_the_plan_beside_it(site):
     text = unescape((folder / row.page).read_text())
     assert row.headline in text.replace("\N{NO-BREAK SPACE}", " ")
     assert row.command in text
+
+
+def test_the_overview_offers_what_has_a_number_in_a_cell_at_least(site):
+    _, report = site
+    pays, none = Saving("compute", 1.0, None), Saving("host", None, None)
+    nowhere = Saving("scale_up.bandwidth", None, None)
+    rows = [
+        replace(row, savings=(nowhere, none) if number else (pays, none))
+        for number, row in enumerate(report.cells)
+    ]
+    assert list(_spec(rows)["resources"]) == ["compute"]
 
 
 def test_the_best_of_the_plans_that_were_tried_is_taken(site):

@@ -308,6 +308,8 @@ class Plan:
     latency_factor, bandwidth_factor
         Factors by resource on the latency and bandwidth of the topology's links for this call, as
         measured for the library (1 if not given).
+    outage
+        Which of the topology's outages its messages are routed in, by number; -1 for none.
 
     Raises
     ------
@@ -324,6 +326,7 @@ class Plan:
     latencies: float = 1.0
     latency_factor: Mapping[str, float] = field(default_factory=dict)
     bandwidth_factor: Mapping[str, float] = field(default_factory=dict)
+    outage: int = -1
 
     def __post_init__(self) -> None:
         least = min(self.overhead, self.step_latency, self.latencies)

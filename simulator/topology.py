@@ -28,7 +28,7 @@ without groups ``adaptive`` has none, and ``valiant`` does not exist.
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -222,6 +222,21 @@ class Doors:
     by_target: bool = False
 
 
+class Outage(NamedTuple):
+    """What stays of a network if its operator takes slow links out of service.
+
+    Parameters
+    ----------
+    left
+        Marks the links that stay, shape ``(links,)``.
+    doors
+        By which NICs messages leave and enter nodes then.
+    """
+
+    left: Mask
+    doors: Doors | None
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:
     """Links compiled to columns; ranks are the nodes ``0 … ranks - 1``.
@@ -259,6 +274,8 @@ class Topology:
     kind
         Which kind of node each rank sits on, where kinds differ in more than their links; parts
         of the network with ranks of other kinds are not alike.
+    outages
+        Ways to take slow links out of service, of which a call may take one if it ends earlier.
 
     Examples
     --------
@@ -282,6 +299,7 @@ class Topology:
     metric: Longs | None = None
     routing: Routing = field(default_factory=Routing)
     kind: tuple[int, ...] = ()
+    outages: tuple[Outage, ...] = ()
 
     def __repr__(self) -> str:
         """Say it in one line: columns of thousands of links are no description."""
@@ -440,6 +458,7 @@ def with_links(network: Topology, links: Mask) -> Topology:
         resource=network.resource[links],
         latency_resource=network.latency_resource[links],
         metric=None if network.metric is None else network.metric[links],
+        outages=tuple(Outage(outage.left[links], outage.doors) for outage in network.outages),
         routing=replace(
             network.routing,
             capacity=None if capacity is None else capacity[links],

@@ -7,6 +7,7 @@ are recomputed on the remaining links, by the routing of the network.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import chain, combinations, product
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from simulator.support.arrays import Floats, Longs, Mask
 from simulator.support.errors import DisconnectedError, TopologyError
 from simulator.support.names import did_you_mean
-from simulator.topology import SCALE_OUT, Doors, Topology, with_links
+from simulator.topology import SCALE_OUT, Doors, Outage, Topology, with_links
 from topologies.part_names import Parts
 
 Value = Literal["bandwidth", "latency"]
@@ -198,6 +199,7 @@ def broken(network: Topology, faults: Iterable[Fault], home: Longs | None = None
     links = _LinkFactors(ones.copy(), ones.copy(), np.ones(len(network), dtype=np.bool_))
     notes = tuple(_apply_fault(parts, fault, links) for fault in faults)
     routing, slowed = network.routing, np.minimum(links.bandwidth, 1.0)
+    slower = slowed[links.left]
     if routing.slowed is not None:
         slowed *= routing.slowed
     capacity = None if routing.capacity is None else routing.capacity * links.bandwidth
@@ -210,8 +212,49 @@ def broken(network: Topology, faults: Iterable[Fault], home: Longs | None = None
         result = result if result.doors is None else _use_nearest_nics(result, result.doors)
         _check_connected(result, faults)
     if faults:  # the family's closed forms no longer hold
+        result = with_outages(result, slower)
         result = replace(result, name=", ".join([network.name, *map(str, faults)]))
     return Broken(result, notes, tuple(links.tiers), gone)
+
+
+def beside_widest(network: Topology) -> Floats:
+    """Return the bandwidth of each link relative to the widest of its resource."""
+    left = np.ones(len(network))
+    for number in range(len(network.resources)):
+        of_resource = network.resource == number
+        bandwidth = network.bandwidth[of_resource]
+        left[of_resource] = bandwidth / bandwidth[np.isfinite(bandwidth)].max(initial=1.0)
+    return left
+
+
+_MOST_WIDTHS = 3
+"""Most different bandwidths of slow links whose every combination may go out of service."""
+
+
+def with_outages(network: Topology, slowed: Floats) -> Topology:
+    """Return the network with outages of links that are slow: ``slowed`` is below 1.
+
+    Those of one value go together: in every combination of a few, else from the slowest on. Ranks
+    reach each other in every outage.
+    """
+    slow = [slowed == value for value in np.unique(slowed[slowed < 1]).tolist()]
+    sets = [np.any(slow[: number + 1], axis=0) for number in range(len(slow))]
+    if len(slow) <= _MOST_WIDTHS:
+        some = chain.from_iterable(combinations(slow, n + 1) for n in range(len(slow)))
+        sets = [np.any(chosen, axis=0) for chosen in some]
+    whole = Outage(np.ones(len(network), dtype=np.bool_), network.doors)
+    known = {whole.left.tobytes(): whole}
+    for left, out in product(
+        [whole.left, *(outage.left for outage in network.outages)], [~whole.left, *sets]
+    ):
+        key = (left & ~out).tobytes()
+        if key in known:
+            continue
+        around = with_links(network, left & ~out)
+        around = around if around.doors is None else _use_nearest_nics(around, around.doors)
+        if len(joined_ranks(around)) == 1:
+            known[key] = Outage(left & ~out, around.doors)
+    return replace(network, outages=tuple(known.values())[1:])
 
 
 def _draw_all(network: Topology, faults: Iterable[Fault], home: Longs | None) -> tuple[Fault, ...]:

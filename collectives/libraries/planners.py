@@ -28,6 +28,7 @@ from collectives.select import added_names
 from simulator.calls import Call, kind_named
 from simulator.costing.link_load import cost, plan_loads
 from simulator.costing.stacked_networks import Networks, classes, on_networks
+from simulator.routing.routes import in_outage
 from simulator.schedule import Plan, Schedule
 from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import ScheduleError
@@ -73,19 +74,42 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     """
     machine = machine.among(call.group.ranks)
     library = LIBRARIES[machine.library]
-    planned = library.plan(call, network, machine, algorithm or choose(machine.forced, call))
-    return calibrated(planned, machine.calibrated(call, network))
+    algorithm = algorithm or choose(machine.forced, call)
+
+    def planned(around: Topology) -> list[Plan]:
+        plan = library.plan(call, around, machine, algorithm)
+        return [calibrated(plan, machine.calibrated(call, around))]
+
+    plans = _in_outages(network, planned)
+    if len(plans) == 1:
+        return plans[0]
+    positions = np.array(call.group.ranks, dtype=np.int32)
+    return min(plans, key=lambda plan: cost(plan_loads(plan, positions, call.size, network)))
+
+
+def _in_outages(network: Topology, planned: Callable[[Topology], list[Plan]]) -> list[Plan]:
+    """Return the plans on a network as it is, and in each of its outages."""
+    return [
+        plan if number < 0 else replace(plan, outage=number)
+        for number in range(-1, len(network.outages))
+        for plan in planned(in_outage(network, number).network)
+    ]
 
 
 def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
     """Return a plan for each candidate among which the machine's library chooses."""
     machine = machine.among(call.group.ranks)
-    if machine.library in _ALTERNATIVES:
-        plans = _ALTERNATIVES[machine.library](call, network, machine)
-    else:
-        names = select.choices(call, network, machine)
-        plans = [LIBRARIES[machine.library].plan(call, network, machine, name) for name in names]
-    return [calibrated(planned, machine.calibrated(call, network)) for planned in plans]
+    library = machine.library
+
+    def planned(around: Topology) -> list[Plan]:
+        if library in _ALTERNATIVES:
+            plans = _ALTERNATIVES[library](call, around, machine)
+        else:
+            names = select.choices(call, around, machine)
+            plans = [LIBRARIES[library].plan(call, around, machine, name) for name in names]
+        return [calibrated(plan, machine.calibrated(call, around)) for plan in plans]
+
+    return _in_outages(network, planned)
 
 
 def times(call: Call, networks: Networks, machine: Machine, algorithm: str | None = None) -> Floats:
@@ -98,6 +122,8 @@ def times(call: Call, networks: Networks, machine: Machine, algorithm: str | Non
     machine = machine.among(call.group.ranks)
     library = LIBRARIES[machine.library]
     algorithm = algorithm or choose(machine.forced, call)
+    if networks.graph.outages:
+        return _one_by_one(call, networks, machine, algorithm)
     seconds, sure = library.times(call, networks, machine, algorithm)
     if not sure.all():
         seconds = np.array(seconds)
@@ -111,7 +137,7 @@ def one_schedule(call: Call, graph: Topology, machine: Machine) -> bool:
     Its time is then convex in latencies and in 1/bandwidth: a sum of maxima of lines. The networks
     are those on which links that are equal on the graph stay equal.
     """
-    if machine.library in ("nccl", "gloo"):
+    if machine.library in ("nccl", "gloo") or graph.outages:
         return False
     if machine.library == "rccl" and rccl.has_model(call, graph, machine):
         return False

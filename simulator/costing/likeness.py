@@ -223,6 +223,8 @@ def _same_graph(first: Topology, second: Topology) -> bool:
     return (
         equal_in(("ranks", "resources", "kind", "nodes", "route", *columns), first, second)
         and equal_in(_ROUTING, first.routing, second.routing)
+        and [out.left.tobytes() for out in first.outages]
+        == [out.left.tobytes() for out in second.outages]
         and (doors is theirs or (bool(doors and theirs) and equal_in(_DOORS, doors, theirs)))
     )
 

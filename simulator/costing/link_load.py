@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.routing.messages import Traffic, exchange, listed
-from simulator.routing.routes import Routes, routes, without_slowed
+from simulator.routing.routes import Routes, in_outage, routes_in_outage, without_slowed
 from simulator.routing.totals import Totals, check_listed, routes_in_blocks, totals
 from simulator.schedule import Exchange, Plan, Schedule, Step
 from simulator.support.arrays import Floats, Ints, equal_in
@@ -388,13 +388,17 @@ def _step_totals(step: Step, plan: Plan, positions: Ints, where: tuple[float, To
     chunk_bytes, network = where
     total = None
     if is_wide(step):
-        total = summed(plan.schedule, step, positions, network, everyone=plan.pipelined)
+        around, link = in_outage(network, plan.outage)
+        total = summed(plan.schedule, step, positions, around, everyone=plan.pipelined)
     if total is not None:
         scale = chunk_bytes / plan.efficiency
-        return Summed(total.load * scale, total.largest * scale, total.latency_of.copy())
+        load = np.zeros(len(network))
+        load[link] = total.load
+        return Summed(load * scale, total.largest * scale, total.latency_of.copy())
     flow: Floats = plan.schedule.units(step)
     flow *= chunk_bytes / plan.efficiency
-    ways = routes(network, positions[step.source], positions[step.target], flow)
+    ends = positions[step.source], positions[step.target]
+    ways = routes_in_outage(network, plan.outage, ends, flow)
     on_link = bytes_on_links(step, flow, ways, network)
     latency_of = _latency_of(ways, network, everyone=plan.pipelined)
     return Summed(on_link, float(flow.max()), latency_of)

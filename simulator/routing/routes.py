@@ -408,13 +408,34 @@ def _networks_by_bandwidth_left(network: Topology) -> list[tuple[float, Longs, T
 
 
 class Avoiding(NamedTuple):
-    """A network without one slow cable, or without all of them.
+    """A network without one slow cable, or without several of them.
 
     ``link`` are the numbers of its links in the whole network.
     """
 
     network: Topology
     link: Longs
+
+
+def in_outage(network: Topology, number: int) -> Avoiding:
+    """Return the network that is left in one of its outages, -1 for the whole network."""
+    if number < 0:
+        return Avoiding(network, np.arange(len(network)))
+    cache: dict[int, Avoiding] = network.known_graph.setdefault("outages", {})
+    if number not in cache:
+        left, doors = network.outages[number]
+        whole = replace(network, doors=doors, outages=())
+        cache[number] = Avoiding(with_links(whole, left), np.flatnonzero(left))
+    return cache[number]
+
+
+def routes_in_outage(
+    network: Topology, number: int, ends: tuple[Ints, Ints], amount: Floats
+) -> Routes:
+    """Return :func:`routes` in one of the network's outages, -1 for none."""
+    around, link = in_outage(network, number)
+    ways = routes(around, *ends, amount)
+    return ways if number < 0 else ways._replace(link=link[ways.link].astype(np.int32))
 
 
 _MOST_SINGLE = 3

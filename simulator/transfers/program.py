@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.routing.routes import Routes, routes
+from simulator.routing.routes import Routes, routes_in_outage
 from simulator.schedule import Plan, Step
 from simulator.support.arrays import Floats, Longs, offsets
 from simulator.topology import Topology
@@ -224,7 +224,8 @@ class _Laid(NamedTuple):
 def _laid(step: Step, plan: Plan, positions: Positions, where: tuple[float, Topology]) -> _Laid:
     size, network = where
     amount = _bytes(plan.schedule.units(step), plan, size)
-    return _Laid(amount, routes(network, positions[step.source], positions[step.target], amount))
+    ends = positions[step.source], positions[step.target]
+    return _Laid(amount, routes_in_outage(network, plan.outage, ends, amount))
 
 
 def latencies(ways: Routes, plan: Plan, network: Topology) -> Floats:

@@ -43,7 +43,14 @@ from simulator.topology import (
     Topology,
     topology,
 )
-from topologies.cluster.fabrics import Graph, PlanedFabric, RailFabric, ScaleOut, SwitchFabric
+from topologies.cluster.fabrics import (
+    Graph,
+    GraphFabric,
+    PlanedFabric,
+    RailFabric,
+    ScaleOut,
+    SwitchFabric,
+)
 from topologies.cluster.graphs import domain_graph
 from topologies.cluster.node import WIRED, PciePaths, ScaleUp
 from topologies.cluster.placement import Placement, place
@@ -62,6 +69,7 @@ from topologies.cluster.wiring import (
     reached,
 )
 from topologies.families.family import Domain, cables
+from topologies.faults import beside_widest, with_outages
 
 
 def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
@@ -132,7 +140,10 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     network = with_factors(network, cluster)
     network = replace(network, routing=_routing(cluster, network))
     if cluster.wiring is not None or (nics and not _uses_pxn(cluster)):
-        return with_doors(network, cluster, placement, nics)
+        network = with_doors(network, cluster, placement, nics)
+    graphs = [part.cluster.scale_up.graph for part in placement.parts_of(cluster)]
+    if isinstance(cluster.scale_out, GraphFabric) or any(graph is not None for graph in graphs):
+        return with_outages(network, beside_widest(network))
     return network
 
 

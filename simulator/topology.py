@@ -223,15 +223,7 @@ class Doors:
 
 
 class Outage(NamedTuple):
-    """What stays of a network if its operator takes slow links out of service.
-
-    Parameters
-    ----------
-    left
-        Marks the links that stay, shape ``(links,)``.
-    doors
-        By which NICs messages leave and enter nodes then.
-    """
+    """Slow links out of service: marks the links that are ``left``, and the doors then."""
 
     left: Mask
     doors: Doors | None

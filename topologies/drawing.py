@@ -91,17 +91,11 @@ _EXTRAS = ("#3a8a4a", "#8a3a7a", "#b8a21e", "#2a9aa0", "#a0522d", "#555555")
 def _bend(where: Places, source: Node, target: Node) -> float:
     """Return the curvature of a line: 0, unless a straight one would cross nodes between."""
     begin, end = where[source], where[target]
-    if not any(_is_between(begin, end, where[node]) for node in where.keys() - {source, target}):
+    longest = math.dist(begin, end) * (1 + 1e-3)  # by a point on the line, or very near it
+    others = [where[node] for node in where.keys() - {source, target}]
+    if not any(math.dist(begin, at) + math.dist(at, end) < longest for at in others):
         return 0.0
     return 0.22 if (begin[0], -begin[1]) <= (end[0], -end[1]) else -0.22
-
-
-def _is_between(
-    begin: tuple[float, float], end: tuple[float, float], point: tuple[float, float]
-) -> bool:
-    """Whether a point is on the straight line, or very near it."""
-    whole, first, second = math.dist(begin, end), math.dist(begin, point), math.dist(point, end)
-    return first + second < whole * (1 + 1e-3)
 
 
 def _draw_nodes(axes: "Axes", graph: "nx.Graph[Any]", where: Places) -> None:

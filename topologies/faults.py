@@ -7,8 +7,8 @@ are recomputed on the remaining links, by the routing of the network.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations, product
-from typing import Any, Literal
+from itertools import combinations, product
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from simulator.support.errors import DisconnectedError, TopologyError
 from simulator.support.names import did_you_mean
 from simulator.topology import SCALE_OUT, Doors, Outage, Topology, with_links
 from topologies.part_names import Parts
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Value = Literal["bandwidth", "latency"]
 DRAWN = ("links", "nics", "switches", "nodes")
@@ -219,53 +222,46 @@ def broken(network: Topology, faults: Iterable[Fault], home: Longs | None = None
 
 def beside_widest(network: Topology) -> Floats:
     """Return the bandwidth of each link relative to the widest of its resource."""
-    left = np.ones(len(network))
-    for number in range(len(network.resources)):
-        of_resource = network.resource == number
-        bandwidth = network.bandwidth[of_resource]
-        left[of_resource] = bandwidth / bandwidth[np.isfinite(bandwidth)].max(initial=1.0)
-    return left
+    widest = np.full(len(network.resources), 1.0)
+    finite = np.where(np.isfinite(network.bandwidth), network.bandwidth, 1.0)
+    np.maximum.at(widest, network.resource, finite)
+    return np.asarray(network.bandwidth / widest[network.resource])
 
 
 _MOST_WIDTHS = 3
 """Most different bandwidths of slow links whose every combination may go out of service."""
 
 
-def with_outages(network: Topology, slowed: Floats) -> Topology:
-    """Return the network with outages of links that are slow: ``slowed`` is below 1.
+def with_outages(network: Topology, left: Floats) -> Topology:
+    """Return the network with outages of its slow links, of whose bandwidth less than 1 is left.
 
-    Those of one value go together: in every combination of a few, else from the slowest on. Ranks
-    reach each other in every outage.
+    Those with equally much left go together: in every combination of a few, else from the slowest
+    on. Ranks reach each other in every outage.
     """
-    slow = [slowed == value for value in np.unique(slowed[slowed < 1]).tolist()]
-    sets = [np.any(slow[: number + 1], axis=0) for number in range(len(slow))]
+    slow = [left == value for value in np.unique(left[left < 1])]
+    sizes = range(1, len(slow) + 1)
+    sets = [tuple(slow[:size]) for size in sizes]
     if len(slow) <= _MOST_WIDTHS:
-        some = chain.from_iterable(combinations(slow, n + 1) for n in range(len(slow)))
-        sets = [np.any(chosen, axis=0) for chosen in some]
-    whole = Outage(np.ones(len(network), dtype=np.bool_), network.doors)
-    known = {whole.left.tobytes(): whole}
-    for left, out in product(
-        [whole.left, *(outage.left for outage in network.outages)], [~whole.left, *sets]
-    ):
-        key = (left & ~out).tobytes()
-        if key in known:
-            continue
-        around = with_links(network, left & ~out)
+        sets = [some for size in sizes for some in combinations(slow, size)]
+    whole = np.ones(len(network), dtype=np.bool_)
+    known = {whole.tobytes(): Outage(whole, network.doors)}
+    bases = [whole, *(outage.left for outage in network.outages)]
+    for base, out in product(bases, [(), *sets]):
+        sound = base & ~np.logical_or.reduce(out) if out else base
+        around = with_links(network, sound)
         around = around if around.doors is None else _use_nearest_nics(around, around.doors)
-        if len(joined_ranks(around)) == 1:
-            known[key] = Outage(left & ~out, around.doors)
+        if sound.tobytes() not in known and len(joined_ranks(around)) == 1:
+            known[sound.tobytes()] = Outage(sound, around.doors)
     return replace(network, outages=tuple(known.values())[1:])
 
 
 def _draw_all(network: Topology, faults: Iterable[Fault], home: Longs | None) -> tuple[Fault, ...]:
     """Draw random parts; draws of one network are numbered, so that they differ."""
-    faults_of_parts: list[Fault] = []
+    drawn: list[Fault] = []
     for fault in faults:
-        drawn = isinstance(fault.part, Drawn)
-        faults_of_parts.append(
-            chosen(network, fault, lots(faults_of_parts), home) if drawn else fault
-        )
-    return tuple(faults_of_parts)
+        random = isinstance(fault.part, Drawn)
+        drawn.append(chosen(network, fault, lots(drawn), home) if random else fault)
+    return tuple(drawn)
 
 
 def lots(faults: Iterable[Fault]) -> int:
@@ -462,42 +458,35 @@ def _resources_of(network: Topology, touched: Mask) -> tuple[str, ...]:
     return tuple(network.resources[number] for number in np.unique(network.resource[touched]))
 
 
+def _graph(network: Topology) -> "nx.DiGraph[int]":
+    """Return the links as pairs of numbers of nodes."""
+    import networkx as nx  # slow to load
+
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(network.nodes)))
+    graph.add_edges_from(zip(network.source.tolist(), network.target.tolist(), strict=True))
+    return graph
+
+
 def _use_nearest_nics(network: Topology, doors: Doors) -> Topology:
     """Replace NICs without links by the nearest remaining NIC of their node, if any."""
+    import networkx as nx
+
     leaves = np.bincount(network.source, minlength=len(network.nodes)) > 0
     enters = np.bincount(network.target, minlength=len(network.nodes)) > 0
     alive = leaves[doors.out] & enters[doors.out] & leaves[doors.into] & enters[doors.into]
-    out, into = doors.out.copy(), doors.into.copy()
+    out, into, graph = doors.out.copy(), doors.into.copy(), _graph(network)
     for node, nic in np.argwhere(~alive).tolist():
         others = np.flatnonzero(alive[node])
         if not len(others):
             continue  # a sender there is cut off, which is reported elsewhere
         users = np.flatnonzero((doors.node == node) & (doors.nic == nic))
         start = users[:1] if len(users) else np.flatnonzero(doors.node == node)[:1]
-        far = _hop_counts(network, start)
-        after = (others - nic) % alive.shape[1]
-        nearest = others[np.lexsort((after, far[doors.out[node, others]]))[0]]
+        hops = nx.single_source_shortest_path_length(graph, int(start[0]))
+        far = [hops.get(out, len(graph)) for out in doors.out[node, others].tolist()]
+        nearest = others[np.lexsort(((others - nic) % alive.shape[1], far))[0]]
         out[node, nic], into[node, nic] = doors.out[node, nearest], doors.into[node, nearest]
     return replace(network, doors=replace(doors, out=out, into=into))
-
-
-def _hop_counts(network: Topology, start: Longs) -> Longs:
-    """Return the fewest links from a node of the graph to every other; the node count if none.
-
-    Distances to a node are those from it on the reversed graph.
-    """
-    far = np.full(len(network.nodes), len(network.nodes), dtype=np.int64)
-    far[start] = 0
-    front = np.zeros(len(network.nodes), dtype=np.bool_)
-    front[start] = True
-    steps = 0
-    while front.any():
-        steps += 1
-        reached = np.zeros_like(front)
-        reached[network.target[front[network.source]]] = True
-        front = reached & (far == len(far))
-        far[front] = steps
-    return far
 
 
 def _check_connected(network: Topology, faults: tuple[Fault, ...]) -> None:
@@ -524,17 +513,11 @@ def joined_ranks(network: Topology) -> list[Longs]:
     >>> [len(group) for group in joined_ranks(ring(4, bandwidth=50e9, latency=1e-6))]
     [4]
     """
-    back = replace(network, source=network.target, target=network.source)
-    nodes, groups = len(network.nodes), []
-    todo = np.arange(network.ranks)
-    while len(todo):
-        first = todo[:1]
-        # Ranks that reach the first and are reached by it: its strongly connected component,
-        # restricted to ranks.
-        mutual = (_hop_counts(network, first) < nodes) & (_hop_counts(back, first) < nodes)
-        groups.append(todo[mutual[todo]])
-        todo = todo[~mutual[todo]]
-    return groups
+    import networkx as nx  # slow to load
+
+    nodes = map(sorted, nx.strongly_connected_components(_graph(network)))
+    groups = [np.array([node for node in part if node < network.ranks]) for part in nodes]
+    return sorted((group for group in groups if len(group)), key=lambda group: int(group[0]))
 
 
 def say_ranks(ranks: Longs) -> str:

@@ -497,7 +497,8 @@ def _ring_offer(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -
     if name == "LL128" and case.domains == 1 and case.tuning.ll128 is not None:
         fraction = case.tuning.ll128
     step = transfer / max(steps, 1)
-    near = _near_step(case, name)
+    simple = case.link is tables.NVLINK and name == "Simple"
+    near = (case.tuning.simple_step if simple else case.link.steps[name]) - case.link.steps["LL"]
     block = case.size / case.n  # a rank's part of the message (B)
     across = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"] + case.message(block, name)
     crossing = case.domains / case.n if case.domains > 1 else 0.0
@@ -525,13 +526,6 @@ def _ring_offer(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -
         protocol=name,
         pipelined=pipelined,
     )
-
-
-def _near_step(case: Case, name: str) -> float:
-    """Return the time of a protocol's step inside a node beyond LL's (s)."""
-    if case.link is tables.NVLINK and name == "Simple":
-        return case.tuning.simple_step - case.link.steps["LL"]
-    return case.link.steps[name] - case.link.steps["LL"]
 
 
 def _ll_fraction(case: Case, transfer: Number) -> Number:

@@ -75,41 +75,27 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     machine = machine.among(call.group.ranks)
     library = LIBRARIES[machine.library]
     algorithm = algorithm or choose(machine.forced, call)
-
-    def planned(around: Topology) -> list[Plan]:
-        plan = library.plan(call, around, machine, algorithm)
-        return [calibrated(plan, machine.calibrated(call, around))]
-
-    plans = _in_outages(network, planned)
+    plans = []
+    for outage in range(-1, len(network.outages)):
+        around = in_outage(network, outage).network
+        planned = library.plan(call, around, machine, algorithm)
+        planned = calibrated(planned, machine.calibrated(call, around))
+        plans.append(planned if outage < 0 else replace(planned, outage=outage))
     if len(plans) == 1:
         return plans[0]
     positions = np.array(call.group.ranks, dtype=np.int32)
     return min(plans, key=lambda plan: cost(plan_loads(plan, positions, call.size, network)))
 
 
-def _in_outages(network: Topology, planned: Callable[[Topology], list[Plan]]) -> list[Plan]:
-    """Return the plans on a network as it is, and in each of its outages."""
-    return [
-        plan if number < 0 else replace(plan, outage=number)
-        for number in range(-1, len(network.outages))
-        for plan in planned(in_outage(network, number).network)
-    ]
-
-
 def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
     """Return a plan for each candidate among which the machine's library chooses."""
     machine = machine.among(call.group.ranks)
-    library = machine.library
-
-    def planned(around: Topology) -> list[Plan]:
-        if library in _ALTERNATIVES:
-            plans = _ALTERNATIVES[library](call, around, machine)
-        else:
-            names = select.choices(call, around, machine)
-            plans = [LIBRARIES[library].plan(call, around, machine, name) for name in names]
-        return [calibrated(plan, machine.calibrated(call, around)) for plan in plans]
-
-    return _in_outages(network, planned)
+    if machine.library in _ALTERNATIVES:
+        plans = _ALTERNATIVES[machine.library](call, network, machine)
+    else:
+        names = select.choices(call, network, machine)
+        plans = [LIBRARIES[machine.library].plan(call, network, machine, name) for name in names]
+    return [calibrated(planned, machine.calibrated(call, network)) for planned in plans]
 
 
 def times(call: Call, networks: Networks, machine: Machine, algorithm: str | None = None) -> Floats:

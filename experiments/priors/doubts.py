@@ -29,7 +29,6 @@ from simulator.analysis.attribution import exposed_by_resource
 from simulator.analysis.critical_path import UNKNOWN_CALLS, critical_path, pinned_parts
 from simulator.analysis.metrics import rank_times, union
 from simulator.calls import KINDS
-from simulator.support.arrays import Floats
 from simulator.timeline import Timeline, comparable, group_sizes
 from simulator.workload import LAUNCH_DELAY, STEP_BEFORE, UNEXPLAINED_HOST, What, Workload
 from topologies import resource_values
@@ -108,7 +107,11 @@ def communication_error(replay: Timeline, cost: str) -> CommunicationError:
     if note:
         return answer
     kinds = workload.calls.kind[is_compared]
-    parts = [_kind_error(kind, error[kinds == kind]) for kind in np.unique(kinds).tolist()]
+    errors = {kind: error[kinds == kind] for kind in np.unique(kinds).tolist()}
+    parts = [
+        KindError(KINDS[kind], len(of), float(np.median(of)), float(np.median(np.abs(of))))
+        for kind, of in errors.items()
+    ]
     return answer | {
         "median_pct": float(np.median(error)),
         "median_absolute_pct": float(np.median(np.abs(error))),
@@ -128,12 +131,6 @@ def _why_none(
     if np.isnan(workload.calls.size[exchanged]).all():
         return "not tested: no collective's size is known"
     return "not tested: no call has all of its members recorded"
-
-
-def _kind_error(kind: int, error: Floats) -> KindError:
-    return KindError(
-        KINDS[kind], len(error), float(np.median(error)), float(np.median(np.abs(error)))
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,18 +372,14 @@ def _built_for_other_hardware(workload: Workload, chip: AcceleratorTable) -> str
     for name in (workload.names[number] for number in kernels):
         if _OF_AMD.search(name) and "amd" not in makers:
             return f"kernels such as {name[:_NAME]} are AMD's, not of {chip.name}"
-        needed = [_built_for(match) for match in _OF_NVIDIA.finditer(name)]
+        words = (match.groups() for match in _OF_NVIDIA.finditer(name))
+        needed = [int(of) // 10 if of else _CAPABILITY_OF[word.lower()] for of, word in words]
         if needed and ("nvidia" not in makers or max(needed) > capability):
             return (
                 f"kernels such as {name[:_NAME]} need compute capability {max(needed)}, which "
                 f"{chip.name} does not have"
             )
     return ""
-
-
-def _built_for(match: re.Match[str]) -> int:
-    number, word = match.groups()
-    return int(number) // 10 if number else _CAPABILITY_OF[word.lower()]
 
 
 _OF_AMD = re.compile(r"_ISA[0-9a-f]{3,4}_|\bCijk_")

@@ -198,7 +198,9 @@ class Multiplied:
         after = changed_cluster(before, self.resource, self.times / self.over)
         note = " → ".join(value_text(cluster, self.resource) for cluster in (before, after))
         if self.resource.endswith("latency"):
-            note += f", {_factor_text(self.times / self.over)} as long"
+            text = f"{self.times / self.over:.4g}"
+            times = {"2": "twice", "0.5": "half"}.get(text, f"{text} times")
+            note += f", {times} as long"
         changed = replace(scenario, cluster=after)
         plain, kind = split_resource(self.resource)
         if plain == BUS_BANDWIDTH:
@@ -447,12 +449,6 @@ def _agree(left: object, right: object) -> bool:
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):
         return len(left) == len(right) and all(map(_agree, left, right))
     return left == right
-
-
-def _factor_text(factor: float) -> str:
-    """Format a factor of a duration, which is worse the larger it is."""
-    text = f"{factor:.4g}"
-    return {"2": "twice", "0.5": "half"}.get(text, f"{text} times")
 
 
 def value_text(cluster: Cluster, resource: str, by: float = 1.0) -> str:

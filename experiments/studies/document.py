@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from experiments.studies.cache import CacheReport
     from experiments.studies.constraints import Formula
     from experiments.studies.dimensions import Dimension
-    from experiments.studies.figures import Goal
     from experiments.studies.study import PointRow, StudyReport
 
 _SHOWN = 20
@@ -445,7 +444,10 @@ def _question(report: "StudyReport") -> Section:
     file, explored, search = report.study.file, report.explored, report.study.file.search
     trials = f", {search.trials:,} trials, seed {search.seed}" if search.trials else ""
     facts: dict[str, str | Sequence[str]] = {
-        "objectives": [_say_goal(goal) for goal in report.study.goals],
+        "objectives": [
+            f"{goal.column}: {goal.way}" + (f" of {goal.formula.text}" if goal.formula else "")
+            for goal in report.study.goals
+        ],
         "constraints": list(file.constraints) or ["none"],
         "space": [
             f"{dimension.name}: {_levels(dimension)}" for dimension in report.study.dimensions
@@ -533,11 +535,6 @@ def _dimension_column(results: Results, dimension: "Dimension", index: int) -> C
         levels = np.array(dimension.levels, dtype=np.float64)
         coordinates = levels[coordinates.astype(np.intp)]
     return Column(coordinates, unit)
-
-
-def _say_goal(goal: "Goal") -> str:
-    formula = "" if goal.formula is None else f" of {goal.formula.text}"
-    return f"{goal.column}: {goal.way}{formula}"
 
 
 def _column_specs(

@@ -440,7 +440,8 @@ def workload_answers(
 def _recorded(declared: Declaration, entry: WorkloadEntry, name: str, watch: Watch) -> Base:
     """Replay a trace on the cluster of its recording."""
     path = declared.path(str(entry.trace))
-    where = entry.cluster or declared.file.cluster or _first_cluster(declared)
+    named = [dimension for dimension in declared.dimensions if dimension.kind == "cluster"]
+    where = entry.cluster or declared.file.cluster or (str(named[0].levels[0]) if named else None)
     settings = replace(declared.settings, what_ifs=(), algorithms=(), engine="analytic")
     replayed = baseline(path, None if where is None else declared.path(where), settings, watch)
     read = Inputs(traces=(Path(path),), ranks=settings.reading.ranks).hashed()
@@ -460,12 +461,6 @@ def _recorded(declared: Declaration, entry: WorkloadEntry, name: str, watch: Wat
         replay_error=replay_error(class_of(replayed.timeline)),
         baseline=replayed,
     )
-
-
-def _first_cluster(declared: Declaration) -> str | None:
-    """Return the first cluster of the space: the default cluster of a recording."""
-    named = [dimension for dimension in declared.dimensions if dimension.kind == "cluster"]
-    return str(named[0].levels[0]) if named else None
 
 
 def _files(declared: Declaration) -> tuple[tuple[Path, ...], tuple[Path, ...]]:

@@ -246,7 +246,9 @@ class _Line:
             self._corner(waiting, low, middle, points)
             self._corner(waiting, middle, high, points)
             points += 2
-        return replace(parts, pieces=_pieces(slopes, gap))
+        slope = np.array([slope for _, slope in sorted(slopes)])
+        pieces = int((np.abs(np.diff(slope)) > gap).sum()) + 1 if len(slope) else 0
+        return replace(parts, pieces=pieces)  # neighbours of equal slope are one
 
     def _corner(
         self,
@@ -289,12 +291,6 @@ class _Line:
         parts.late[moving] += width * change.late[calls]
         parts.lag[edges] += width * change.lag[edges]
         parts.ready[begun] += width * change.ready[begun]
-
-
-def _pieces(slopes: list[tuple[float, float]], gap: float) -> int:
-    """Count straight pieces: neighbours of equal slope are one."""
-    slope = np.array([slope for _, slope in sorted(slopes)])
-    return int((np.abs(np.diff(slope)) > gap).sum()) + 1 if len(slope) else 0
 
 
 _NOTHING = (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int32))

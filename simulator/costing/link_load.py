@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.routing.messages import Traffic, exchange, listed
-from simulator.routing.routes import Routes, in_outage, routes_in_outage, without_slowed
+from simulator.routing.routes import Routes, in_outage, routes_in, without_slowed
 from simulator.routing.totals import Totals, check_listed, routes_in_blocks, totals
 from simulator.schedule import Exchange, Plan, Schedule, Step
 from simulator.support.arrays import Floats, Ints, equal_in
@@ -398,7 +398,7 @@ def _step_totals(step: Step, plan: Plan, positions: Ints, where: tuple[float, To
     flow: Floats = plan.schedule.units(step)
     flow *= chunk_bytes / plan.efficiency
     ends = positions[step.source], positions[step.target]
-    ways = routes_in_outage(network, plan.outage, ends, flow)
+    ways = routes_in(network, plan.outage, ends, flow)
     on_link = bytes_on_links(step, flow, ways, network)
     latency_of = _latency_of(ways, network, everyone=plan.pipelined)
     return Summed(on_link, float(flow.max()), latency_of)

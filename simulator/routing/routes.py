@@ -429,9 +429,7 @@ def in_outage(network: Topology, number: int) -> Avoiding:
     return cache[number]
 
 
-def routes_in_outage(
-    network: Topology, number: int, ends: tuple[Ints, Ints], amount: Floats
-) -> Routes:
+def routes_in(network: Topology, number: int, ends: tuple[Ints, Ints], amount: Floats) -> Routes:
     """Return :func:`routes` in one of the network's outages, -1 for none."""
     around, link = in_outage(network, number)
     ways = routes(around, *ends, amount)

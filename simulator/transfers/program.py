@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.routing.routes import Routes, routes_in_outage
+from simulator.routing.routes import Routes, routes_in
 from simulator.schedule import Plan, Step
 from simulator.support.arrays import Floats, Longs, offsets
 from simulator.topology import Topology
@@ -225,7 +225,7 @@ def _laid(step: Step, plan: Plan, positions: Positions, where: tuple[float, Topo
     size, network = where
     amount = _bytes(plan.schedule.units(step), plan, size)
     ends = positions[step.source], positions[step.target]
-    return _Laid(amount, routes_in_outage(network, plan.outage, ends, amount))
+    return _Laid(amount, routes_in(network, plan.outage, ends, amount))
 
 
 def latencies(ways: Routes, plan: Plan, network: Topology) -> Floats:

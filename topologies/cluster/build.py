@@ -43,14 +43,7 @@ from simulator.topology import (
     Topology,
     topology,
 )
-from topologies.cluster.fabrics import (
-    Graph,
-    GraphFabric,
-    PlanedFabric,
-    RailFabric,
-    ScaleOut,
-    SwitchFabric,
-)
+from topologies.cluster.fabrics import Graph, GraphFabric, RailFabric, SwitchFabric
 from topologies.cluster.graphs import domain_graph
 from topologies.cluster.node import WIRED, PciePaths, ScaleUp
 from topologies.cluster.placement import Placement, place
@@ -131,13 +124,9 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
         links += _port_links(kind, seats, plugged)
     if cluster.scale_out is not None:
         links += fabric_links(cluster.scale_out, nics, placement.nodes)
-    # The kind of node of each rank: none where all nodes are equal.
-    numbered = enumerate(part.placement.ranks for part in placement.parts)
-    network = replace(
-        topology(name, ranks, links),
-        kind=tuple(number for number, ranks in numbered for _ in range(ranks)),
-    )
-    network = with_factors(network, cluster)
+    kinds = enumerate(part.placement.ranks for part in placement.parts)
+    kind_of_rank = tuple(number for number, those in kinds for _ in range(those))
+    network = with_factors(replace(topology(name, ranks, links), kind=kind_of_rank), cluster)
     network = replace(network, routing=_routing(cluster, network))
     if cluster.wiring is not None or (nics and not _uses_pxn(cluster)):
         network = with_doors(network, cluster, placement, nics)
@@ -392,7 +381,7 @@ def with_doors(
     network: Topology, cluster: Cluster, placement: Placement, nics: Sequence[Nic]
 ) -> Topology:
     """Return the network with messages leaving and entering nodes by the ranks' own NICs."""
-    nic_of_slot = own_nics(cluster) if nics else []
+    nic_of_slot, fabric = own_nics(cluster) if nics else [], cluster.scale_out
     index = {node: number for number, node in enumerate(network.nodes)}
     # (nodes, NICs per node): a message leaves by out[node, nic] and arrives by into[node, nic].
     seats = [placement.seat(rank) for rank in range(placement.ranks)]
@@ -408,14 +397,11 @@ def with_doors(
         ),
         out=out,
         into=into,
-        by_target=_has_rails(cluster.scale_out) and _uses_pxn(cluster),
+        # A message may have to leave by the NIC on its receiver's rail or plane.
+        by_target=_uses_pxn(cluster)
+        and (isinstance(fabric, RailFabric) or getattr(fabric, "is_parted", False)),
     )
     return replace(network, doors=doors)
-
-
-def _has_rails(fabric: ScaleOut | None) -> bool:
-    """Whether a message may have to leave by the NIC on its receiver's rail or plane."""
-    return isinstance(fabric, RailFabric) or (isinstance(fabric, PlanedFabric) and fabric.is_parted)
 
 
 def _uses_pxn(cluster: Cluster) -> bool:

@@ -229,20 +229,12 @@ def joined(network: Topology) -> NDArray[np.int32]:
     """
     if SCALE_UP not in network.resources:
         return np.zeros(network.ranks, dtype=np.int32)
-    # Union-find with path halving: part[node] is the node's parent, a root's is itself.
-    part = list(range(len(network.nodes)))
-
-    def root(node: int) -> int:
-        while part[node] != node:
-            part[node] = part[part[node]]
-            node = part[node]
-        return node
+    import networkx as nx  # slow to load
 
     inside = network.resource == network.resources.index(SCALE_UP)
     ends = zip(network.source[inside].tolist(), network.target[inside].tolist(), strict=True)
-    for source, target in ends:
-        part[root(source)] = root(target)
-    number: dict[int, int] = {}
-    # Parts are numbered by the first rank in each.
-    part_of_rank = [number.setdefault(root(rank), len(number)) for rank in range(network.ranks)]
-    return np.array(part_of_rank, dtype=np.int32)
+    graph: nx.Graph[int] = nx.Graph(ends)
+    graph.add_nodes_from(range(network.ranks))
+    parts = sorted(nx.connected_components(graph), key=min)  # ranks are the first nodes
+    part_of = {node: number for number, nodes in enumerate(parts) for node in nodes}
+    return np.array([part_of[rank] for rank in range(network.ranks)], dtype=np.int32)

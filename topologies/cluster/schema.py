@@ -350,7 +350,8 @@ def _check_kinds(cluster: Cluster) -> None:
         _check_fields(name, kind)
         _check_kind(cluster, name, _view(cluster, kind))
     # Refuse accelerators that the cluster's library cannot run on in one job.
-    makers = {_maker(view.accelerator.generation) for view in kinds_of(cluster).values()} - {""}
+    generations = [view.accelerator.generation for view in kinds_of(cluster).values()]
+    makers = {_MAKERS.get(vendor(of), "NVIDIA") for of in generations if of is not None}
     library = cluster.library.name if cluster.library else "none"
     if len(makers) > 1 and library not in ("none", "gloo"):
         raise ValueError(
@@ -371,12 +372,6 @@ def _check_fields(name: str, kind: NodeKind) -> None:
     for field in ("ranks_per_node", "accelerator", "scale_up"):
         if field in kind.model_fields_set and getattr(kind, field) is None:
             raise ValueError(f"node_kinds.{name}.{field}: cannot be null: remove it")
-
-
-def _maker(generation: str | None) -> str:
-    if generation is None:
-        return ""
-    return _MAKERS.get(vendor(generation), "NVIDIA")
 
 
 _MAKERS = {"amd": "AMD", "google": "Google", "aws": "AWS", "intel": "Intel", "huawei": "Huawei"}

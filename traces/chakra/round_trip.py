@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from simulator.calls import CallRow, Calls, Group
 from simulator.shares import Shares
-from simulator.support.arrays import Ints
 from simulator.support.errors import TraceError, WorkloadError
 from simulator.workload import Edges, What, Workload
 from traces.chakra.files import ChakraFiles, RankFile
@@ -85,10 +84,11 @@ def _workload(files: ChakraFiles) -> Workload:
     for code in np.unique(what).tolist():
         What(code)  # raises ValueError if invalid
     names = ValueIndex[str]()
+    lane_of = {text: number for number, text in enumerate(lanes)}
     return Workload(
         what=what,
         rank=np.array(rows.rank, dtype=np.int32),
-        lane=_in_table([attributes[f"{OWN}lane"] for attributes in rows.values], lanes),
+        lane=np.array([lane_of[of[f"{OWN}lane"]] for of in rows.values], dtype=np.int32),
         name=names.column(rows.name),
         call=_column(rows, "call", np.int32, -1),
         duration=_column(rows, "duration", np.float64),
@@ -162,11 +162,6 @@ def _column_or_none(rows: _OpRows, name: str) -> NDArray[np.float64] | None:
     """Collect an attribute that is known for some ops; None if for none."""
     column = _column(rows, name, np.float64, math.nan)
     return None if np.isnan(column).all() else column
-
-
-def _in_table(texts: Sequence[str], table: Sequence[str]) -> Ints:
-    index = {text: number for number, text in enumerate(table)}
-    return np.array([index[text] for text in texts], dtype=np.int32)
 
 
 def _calls(calls: Sequence[AttributeValues], tables: Sequence[Shares]) -> Calls:

@@ -311,7 +311,9 @@ class _StageWriter:
         )
 
         def gradients(kernels: Sequence[Kernel]) -> list[Work]:
-            works = self._repeated_scores(kernels) + input_gradients(kernels)
+            again = self.recompute == "selective"
+            scores = forward(kernel for kernel in kernels if again and kernel.name == "scores")
+            works = scores + input_gradients(kernels)
             if kind is not SlotKind.BACKWARD:
                 return works
             left = [kernel for kernel in kernels if not (overlaps and kernel.reads_input)]
@@ -360,11 +362,6 @@ class _StageWriter:
             if id(part) not in self.kept:
                 self.kept[id(part)] = _without_kept(part)
             self._forward_part(self.kept[id(part)], "recomputation")
-
-    def _repeated_scores(self, kernels: Sequence[Kernel]) -> list[Work]:
-        if self.recompute != "selective":
-            return []
-        return forward(kernel for kernel in kernels if kernel.name == "scores")
 
     def _receive(self, message: _Message) -> None:
         lane = f"pp receive {message.direction}"

@@ -92,8 +92,8 @@ def _bend(where: Places, source: Node, target: Node) -> float:
     """Return the curvature of a line: 0, unless a straight one would cross nodes between."""
     begin, end = where[source], where[target]
     longest = math.dist(begin, end) * (1 + 1e-3)  # by a point on the line, or very near it
-    others = [where[node] for node in where.keys() - {source, target}]
-    if not any(math.dist(begin, at) + math.dist(at, end) < longest for at in others):
+    nodes = [where[node] for node in where.keys() - {source, target}]
+    if not any(math.dist(begin, node) + math.dist(node, end) < longest for node in nodes):
         return 0.0
     return 0.22 if (begin[0], -begin[1]) <= (end[0], -end[1]) else -0.22
 

@@ -220,47 +220,45 @@ def broken(network: Topology, faults: Iterable[Fault], home: Longs | None = None
     return Broken(result, notes, tuple(links.tiers), gone)
 
 
-def beside_widest(network: Topology) -> Floats:
-    """Return the bandwidth of each link relative to the widest of its resource."""
-    widest = np.full(len(network.resources), 1.0)
-    finite = np.where(np.isfinite(network.bandwidth), network.bandwidth, 1.0)
-    np.maximum.at(widest, network.resource, finite)
-    return np.asarray(network.bandwidth / widest[network.resource])
-
-
 _MOST_WIDTHS = 3
 """Most different bandwidths of slow links whose every combination may go out of service."""
 
 
-def with_outages(network: Topology, left: Floats) -> Topology:
+def with_outages(network: Topology, left: Floats | None = None) -> Topology:
     """Return the network with outages of its slow links, of whose bandwidth less than 1 is left.
 
-    Those with equally much left go together: in every combination of a few, else from the slowest
-    on. Ranks reach each other in every outage.
+    If not given, a link has as much left as it is wide beside the widest of its resource. Links
+    with equally much left go together: in every combination of a few, else from the slowest on.
+    Ranks reach each other in every outage.
     """
-    slow = [left == value for value in np.unique(left[left < 1])]
-    sizes = range(1, len(slow) + 1)
-    sets = [tuple(slow[:size]) for size in sizes]
-    if len(slow) <= _MOST_WIDTHS:
-        sets = [some for size in sizes for some in combinations(slow, size)]
-    whole = np.ones(len(network), dtype=np.bool_)
-    known = {whole.tobytes(): Outage(whole, network.doors)}
-    bases = [whole, *(outage.left for outage in network.outages)]
-    for base, out in product(bases, [(), *sets]):
-        sound = base & ~np.logical_or.reduce(out) if out else base
+    if left is None:
+        finite = np.where(np.isfinite(network.bandwidth), network.bandwidth, 1.0)
+        widest = np.ones(len(network.resources))
+        np.maximum.at(widest, network.resource, finite)
+        left = network.bandwidth / widest[network.resource]
+    slow_links = [left == value for value in np.unique(left[left < 1])]
+    sizes = range(1, len(slow_links) + 1)
+    sets = [tuple(slow_links[:size]) for size in sizes]
+    if len(slow_links) <= _MOST_WIDTHS:
+        sets = [links for size in sizes for links in combinations(slow_links, size)]
+    every_link = np.ones(len(network), dtype=np.bool_)
+    outages = {every_link.tobytes(): Outage(every_link, network.doors)}
+    earlier = [every_link, *(outage.left for outage in network.outages)]
+    for remaining, links in product(earlier, [(), *sets]):
+        sound = remaining & ~np.logical_or.reduce(links) if links else remaining
         around = with_links(network, sound)
         around = around if around.doors is None else _use_nearest_nics(around, around.doors)
-        if sound.tobytes() not in known and len(joined_ranks(around)) == 1:
-            known[sound.tobytes()] = Outage(sound, around.doors)
-    return replace(network, outages=tuple(known.values())[1:])
+        if sound.tobytes() not in outages and len(joined_ranks(around)) == 1:
+            outages[sound.tobytes()] = Outage(sound, around.doors)
+    return replace(network, outages=tuple(outages.values())[1:])
 
 
 def _draw_all(network: Topology, faults: Iterable[Fault], home: Longs | None) -> tuple[Fault, ...]:
     """Draw random parts; draws of one network are numbered, so that they differ."""
     drawn: list[Fault] = []
     for fault in faults:
-        random = isinstance(fault.part, Drawn)
-        drawn.append(chosen(network, fault, lots(drawn), home) if random else fault)
+        is_random = isinstance(fault.part, Drawn)
+        drawn.append(chosen(network, fault, lots(drawn), home) if is_random else fault)
     return tuple(drawn)
 
 

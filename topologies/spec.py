@@ -17,6 +17,7 @@ from simulator.topology import HASHED, POLICIES, Routing, Topology
 from topologies.families.family import Family, ParsedSpec
 from topologies.families.from_file import SUFFIXES, custom
 from topologies.families.table import FAMILIES, family_named, family_names
+from topologies.faults import with_outages
 
 
 def parse_topology(
@@ -61,7 +62,7 @@ def parse_topology(
     """
     path, _, policy = spec.partition("@")
     if Path(path).suffix in SUFFIXES:
-        drawn = custom(path, bandwidth=bandwidth, latency=latency)
+        drawn = with_outages(custom(path, bandwidth=bandwidth, latency=latency))
         return routed(drawn, policy) if policy else drawn
     words = spec_words(spec)
     if bandwidth is None or latency is None:

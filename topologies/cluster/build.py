@@ -62,7 +62,7 @@ from topologies.cluster.wiring import (
     reached,
 )
 from topologies.families.family import Domain, cables
-from topologies.faults import beside_widest, with_outages
+from topologies.faults import with_outages
 
 
 def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
@@ -125,14 +125,14 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     if cluster.scale_out is not None:
         links += fabric_links(cluster.scale_out, nics, placement.nodes)
     kinds = enumerate(part.placement.ranks for part in placement.parts)
-    kind_of_rank = tuple(number for number, those in kinds for _ in range(those))
+    kind_of_rank = tuple(number for number, seats in kinds for _ in range(seats))
     network = with_factors(replace(topology(name, ranks, links), kind=kind_of_rank), cluster)
     network = replace(network, routing=_routing(cluster, network))
     if cluster.wiring is not None or (nics and not _uses_pxn(cluster)):
         network = with_doors(network, cluster, placement, nics)
     graphs = [part.cluster.scale_up.graph for part in placement.parts_of(cluster)]
     if isinstance(cluster.scale_out, GraphFabric) or any(graph is not None for graph in graphs):
-        return with_outages(network, beside_widest(network))
+        return with_outages(network)
     return network
 
 

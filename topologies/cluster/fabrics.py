@@ -45,6 +45,7 @@ from simulator.support.quantities import (
 )
 from simulator.topology import HASHED, SCALE_OUT, Topology
 from topologies.families.from_file import custom
+from topologies.faults import with_outages
 from topologies.spec import parse_topology, routed
 
 
@@ -505,7 +506,8 @@ def _network(
     if file is not None:
         if sha256 is not None:
             check_content(file, sha256)
-        return custom(file, bandwidth=bandwidth, latency=latency, resource=resource)
+        drawn = custom(file, bandwidth=bandwidth, latency=latency, resource=resource)
+        return with_outages(drawn)
     network = parse_topology(str(spec), bandwidth=bandwidth, latency=latency)
     named = np.full(len(network), resource, dtype=np.str_)
     return replace(network, resources=(resource,), latency_resource=named)

@@ -351,7 +351,7 @@ def _check_kinds(cluster: Cluster) -> None:
         _check_kind(cluster, name, _view(cluster, kind))
     # Refuse accelerators that the cluster's library cannot run on in one job.
     generations = [view.accelerator.generation for view in kinds_of(cluster).values()]
-    makers = {_MAKERS.get(vendor(of), "NVIDIA") for of in generations if of is not None}
+    makers = {_MAKERS.get(vendor(name), "NVIDIA") for name in generations if name is not None}
     library = cluster.library.name if cluster.library else "none"
     if len(makers) > 1 and library not in ("none", "gloo"):
         raise ValueError(

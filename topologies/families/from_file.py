@@ -29,7 +29,6 @@ from simulator.topology import (
     Topology,
     topology,
 )
-from topologies.faults import beside_widest, with_outages
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -125,8 +124,7 @@ def _topology(
         if not graph.is_directed():
             links.append(Link(names[target], names[source], speed, delay, resource))
     ranks = sum(isinstance(node, int) for node in names.values())
-    drawn = topology(name, ranks, preferring_fast(links))
-    return with_outages(drawn, beside_widest(drawn))
+    return topology(name, ranks, preferring_fast(links))
 
 
 def preferring_fast(links: Sequence[Link], hops: int = 1) -> list[Link]:

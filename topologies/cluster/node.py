@@ -141,6 +141,13 @@ class AcceleratorTable(ClusterPart):
     memory: Size | None = None
     sustained: Fraction = 1.0
 
+    @model_validator(mode="after")
+    def _generation_fits(self) -> Self:
+        known = sheets().get(self.name, {}).get("generation")
+        if None not in (known, self.generation) and known != self.generation:
+            raise ValueError(f"generation: {self.name} is {known}, not {self.generation}")
+        return self
+
     @classmethod
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler

@@ -109,6 +109,11 @@ def test_a_file_is_read_by_its_path(tmp_path):
         ("nodes: 8", "nodes: 8\nhost: {cup: amd}", ("host.cup", "mean cpu?", "cpu: missing")),
         ("nodes: 8", "nodes: 8\nlibrary: {name: mpi}", ("library.name: 'mpi'", "'nccl'")),
         ("{name: chip,", "{name: chip, generation: fermi,", ("accelerator.generation", "'volta'")),
+        (
+            "{name: chip,",
+            "{name: H100-SXM5-80GB, generation: ampere,",
+            ("accelerator", "generation: H100-SXM5-80GB is hopper, not ampere"),
+        ),
         ("size: 4,", "size: 4, link: nvlnk,", ("scale_up.link: 'nvlnk'", "'nvlink3'")),
         ("size: 4,", "size: 4, in_network_reduction: 1,", ("in_network_reduction: 1", "bool")),
         ("switch, size: 4", "ring, size: 4, in_network_reduction: true", ("needs a switch",)),

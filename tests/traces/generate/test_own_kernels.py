@@ -3,9 +3,10 @@
 import pytest
 
 from experiments.questions.generate import generate, plan_on
-from simulator.support.errors import WorkloadError
+from simulator.support.errors import TraceError, WorkloadError
 from topologies import load_cluster
 from traces.generate.kernel_times import OwnKernels
+from traces.generate.kernel_times.own import read_own
 from traces.generate.kernel_times.shapes import Gemm
 from traces.generate.parallelism import Parallelism
 from traces.generate.program import times_of
@@ -39,3 +40,15 @@ def test_without_a_framework_they_mean_nothing_and_that_is_said():
     own = OwnKernels("here", ((Gemm(1, 1, 1), 1e-6),))
     with pytest.raises(WorkloadError, match="framework none is a roofline: name another"):
         planned(own, framework="none")
+
+
+def test_a_kernel_of_two_times_far_apart_is_refused(tmp_path):
+    file = tmp_path / "own.csv"
+    for last, said in (("0.002", False), ("0.1", True)):
+        shape = "gemm,m=4096 n=4096 k=4096 dtype=bf16"
+        file.write_text(f"kernel,shape,seconds\n{shape},0.001\n{shape},{last}\n")
+        if not said:
+            read_own(file)
+            continue
+        with pytest.raises(TraceError, match=r"line 3: the same kernel takes 0\.1 s"):
+            read_own(file)

@@ -183,6 +183,11 @@ def read_own(file: Path) -> OwnKernels:
     rows = tuple(_row(row, f"{file}: line {line}") for line, row in texts)
     if not rows:
         raise TraceError(f"{file}: has no rows: measure at least one kernel")
+    first: dict[Shape, float] = {}
+    for (line, _), (shape, seconds) in zip(texts, rows, strict=True):
+        if not 0.1 <= seconds / first.setdefault(shape, seconds) <= 10:
+            other = f"{seconds:g} s, and {first[shape]:g} s in a row before: delete one"
+            raise TraceError(f"{file}: line {line}: the same kernel takes {other}")
     typed = (
         isinstance(shape, Streaming) or " dtype=" in f" {row['shape']}"
         for (_, row), (shape, _) in zip(texts, rows, strict=True)

@@ -145,9 +145,8 @@ def written_out(workload: Workload, ranks: Iterable[int] | None = None) -> Workl
     if not missing:
         return workload
     table = _CallTable.of_copies(workload, copies)
-    rows = OpsByRank.sort(workload)
     programs = {
-        rank: RankProgram.of(workload, rank, rows.op[rows.first[rank] : rows.first[rank + 1]])
+        rank: RankProgram.of(workload, rank, workload.ops_of(rank))
         for rank in {stand_in[missing_rank] for missing_rank in missing}
     }
     copied = [

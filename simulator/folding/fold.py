@@ -32,6 +32,7 @@ from simulator.costing.symmetry import Symmetry
 from simulator.folding.refinement import (
     CannotFoldError,
     Colours,
+    JobOutline,
     OpsByRank,
     job_of,
     number_of_call,
@@ -39,7 +40,7 @@ from simulator.folding.refinement import (
     with_stand_ins,
 )
 from simulator.schedule import Plan
-from simulator.support.arrays import Floats, Longs, Mask, equal, equal_in
+from simulator.support.arrays import Floats, Ints, Longs, Mask, equal, equal_in
 from simulator.timeline import Timeline
 from simulator.workload import Edges, What, Workload
 
@@ -56,19 +57,20 @@ class Folded:
     ``copies`` is the number of ranks that each kept rank (``workload.ranks``) represents. Op ``i``
     of the whole has the times of op ``op[i]`` of the workload, call ``i`` those of ``call[i]``, and
     link ``i`` the bytes of ``link[i]``. ``kept`` are the ops of the whole that are in the workload;
-    ``rows`` are the ops of the whole by rank, None if nothing is folded. ``text`` says what was
-    folded, or why nothing was.
+    ``rows`` and ``job`` are the ops of the whole by rank and its outline, None if nothing is
+    folded. ``text`` says what was folded, or why nothing was.
     """
 
     whole: Workload
     workload: Workload
     copies: Longs
-    op: Longs
+    op: Ints
     call: Longs
     link: Longs
-    kept: Longs
+    kept: Ints
     rows: OpsByRank | None
     text: str
+    job: JobOutline | None = None
 
     def unfold(self, timeline: Timeline) -> Timeline:
         """Return the timeline of all ranks, given that of those that were simulated."""
@@ -115,29 +117,32 @@ def fold(
     costs: Costs,
     seen: Callable[[str], str] = str,
     asked: list[tuple[Call, Carried]] | None = None,
+    known: Folded | None = None,
 ) -> Folded:
     """Fold equivalent ranks, keeping as few as determine the times of all.
 
     Simulate ``workload`` of the answer with the same ``costs``. ``seen`` maps a group's label to
     what the planner of the costs reads of it: only groups with equal results may be equivalent.
-    The calls whose costs are asked for are appended to ``asked``.
+    The calls whose costs are asked for are appended to ``asked``. ``known`` is the same workload
+    folded with other costs: what depends on the workload alone is taken from it.
     """
     links, ranks = len(costs.topology), np.arange(workload.job_ranks)
     if not (ranks_alike := most_alike(workload, ranks)) > 1:
         return _unfolded(workload, links, _NO_NODES_ALIKE)
-    rows, nodes, reason = OpsByRank.sort(workload), costs.alike.symmetry, _NONE_ALIKE
+    rows, job = (None, None) if known is None else (known.rows, known.job)
+    rows, nodes, reason = rows or OpsByRank.sort(workload), costs.alike.symmetry, _NONE_ALIKE
     nodes_alike = 1.0 if nodes is None else most_alike(workload, nodes.component[ranks])
     by_rank = costs.alike.symmetry_of_ranks if ranks_alike >= PAYS * nodes_alike else None
     for symmetry in filter(None, (by_rank, nodes)):
         try:
-            job = job_of(workload, rows, seen)
+            job = job or job_of(workload, rows, seen)
             colours = refine(job, symmetry, lambda at: loads_of(workload, costs, at, asked=asked))
         except CannotFoldError as error:
             reason = str(error)
             continue
         components = kept_components(colours)
         if not components.all():
-            return _folded(workload, rows, symmetry, (colours, components))
+            return replace(_folded(workload, rows, symmetry, (colours, components)), job=job)
         reason = _NO_NODES_ALIKE
     return _unfolded(workload, links, reason)
 
@@ -157,7 +162,7 @@ def most_alike(workload: Workload, part: NDArray[np.integer]) -> float:
 
 
 def _unfolded(workload: Workload, links: int, reason: str) -> Folded:
-    ops = np.arange(len(workload))
+    ops = np.arange(len(workload), dtype=np.int32)
     return Folded(
         whole=workload,
         workload=workload,
@@ -257,8 +262,7 @@ def _folded(
     ranks = np.arange(workload.job_ranks)
     stand_in = first_rank[stands[component]] + ranks - first_rank[component]
     of_kept = is_kept[symmetry.component[workload.rank]]
-    inside = np.flatnonzero(of_kept)
-    number = np.cumsum(of_kept) - 1
+    number = np.cumsum(of_kept, dtype=np.int32) - 1
     same = rows.op[rows.first[stand_in[workload.rank]] + rows.local]
     call, calls = _kept_calls(workload, colours, is_kept)
     part = only_ops(workload, of_kept)
@@ -282,7 +286,7 @@ def _folded(
         op=number[same],
         call=np.searchsorted(calls, call),
         link=like_links(symmetry, stands),
-        kept=inside,
+        kept=np.flatnonzero(of_kept).astype(np.int32),
         rows=rows,
         text=_text(workload, part, colours, components),
     )
@@ -394,7 +398,9 @@ class Folds:
             if earlier.serves(workload, labels, costs):
                 return earlier.again(workload)
         asked: list[tuple[Call, Carried]] = []
-        folded = fold(workload, costs, seen, asked)
+        with_labels = (earlier for earlier in self._known if earlier.labels == labels)
+        same = (earlier.folded for earlier in with_labels if earlier.folded.whole is workload)
+        folded = fold(workload, costs, seen, asked, next(same, None))
         outlines = tuple((call, _plan_outline(carried.plan)) for call, carried in asked)
         earlier = _KnownFold(folded, labels, costs.alike, outlines)
         self._known[:] = [*self._known[1 - _MOST_KEPT :], earlier]

@@ -21,7 +21,15 @@ from simulator.calls import Group
 from simulator.costing.call_costs import Carried
 from simulator.costing.link_load import Load
 from simulator.costing.symmetry import Symmetry
-from simulator.support.arrays import Longs, Mask, numbers_among_equals, offsets, row_of_entries
+from simulator.support.arrays import (
+    Ints,
+    Longs,
+    Mask,
+    numbers_among_equals,
+    offsets,
+    offsets_by_row,
+    row_of_entries,
+)
 from simulator.support.hashes import Hashes, mixed, numbered, refined, rounded, summed
 from simulator.transfers.program import runs_ahead
 from simulator.workload import What, Workload
@@ -38,17 +46,17 @@ class OpsByRank:
     ``local`` is the index of each op among those of its rank, shape ``(ops,)``.
     """
 
-    op: Longs
+    op: Ints
     first: Longs
-    local: Longs
+    local: Ints
 
     @staticmethod
     def sort(workload: Workload) -> "OpsByRank":
         """Sort the ops of a workload by rank."""
-        order = np.argsort(workload.rank, kind="stable")
-        first = np.searchsorted(workload.rank[order], np.arange(workload.job_ranks + 1))
-        local = np.empty(len(order), dtype=np.int64)
-        local[order] = np.arange(len(order)) - first[workload.rank[order]]
+        order = np.argsort(workload.rank, kind="stable").astype(np.int32)
+        first = offsets_by_row(workload.rank, workload.job_ranks)
+        local = np.empty(len(order), dtype=np.int32)
+        local[order] = np.arange(len(order)) - np.repeat(first[:-1], np.diff(first))
         return OpsByRank(order, first, local)
 
 
@@ -110,7 +118,7 @@ def job_of(workload: Workload, rows: OpsByRank, seen: Callable[[str], str] = str
     member = rows.op[workload.call[rows.op] >= 0]
     key = workload.rank[member].astype(np.int64) * groups + calls.group[workload.call[member]]
     pairs, first, which = np.unique(key, return_index=True, return_inverse=True)
-    of_op = np.full(len(workload), -1, dtype=np.int64)
+    of_op = np.full(len(workload), -1, dtype=np.int32)
     of_op[member] = rows.local[member][first][which.ravel()]
     used = np.bincount(calls.group, minlength=groups) > 0
     ranks = [
@@ -153,12 +161,12 @@ def number_of_call(workload: Workload) -> Longs:
     return numbers_among_equals(workload.calls.group)
 
 
-def _programs(workload: Workload, rows: OpsByRank, slot: Longs) -> Hashes:
+def _programs(workload: Workload, rows: OpsByRank, slot: Ints) -> Hashes:
     edges = workload.edges
     source = edges.source
     if (workload.rank[source] != workload.rank[edges.target]).any():
         raise CannotFoldError("ops of different ranks wait for each other")
-    number = np.full(len(workload), -1, dtype=np.int64)
+    number = np.full(len(workload), -1, dtype=np.int32)
     member = workload.what >= What.COLLECTIVE
     number[member] = number_of_call(workload)[workload.call[member]]
     op = mixed(rows.local, workload.what, workload.duration, workload.ready, slot, number)

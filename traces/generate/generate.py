@@ -352,13 +352,12 @@ def _fill_calls(
     """Fill in the call of each op and rank: by channel, group, and number in the group."""
     # A call's number is first_call[channel] + group * calls per group + number within the group.
     call[:] = -1
-    ops_of: dict[ChannelKey | None, list[int]] = {}
+    ops_of: dict[ChannelKey, list[int]] = {}
     for op, key in enumerate(program.channel):
-        ops_of.setdefault(key, []).append(op)
+        if key is not None:
+            ops_of.setdefault(key, []).append(op)
     number = np.array(program.number, dtype=np.int64)
     for key, ops in ops_of.items():
-        if key is None:
-            continue
         channel = channels[key]
         # The group of each rank: members sorted by rank, with the group of each at the same index.
         group = np.repeat(np.arange(len(channel.groups)), channel.groups.shape[1])

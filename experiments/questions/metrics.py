@@ -331,9 +331,14 @@ def _report(
         simulated = _values(base.timeline, loaded, base, card)
         simulated["scale_up_bandwidth_utility", ""] = _scale_up_utility(base)
     missing = _why_missing(card, base, loaded, serves=package is not None)
+    # In the order of ``DEFINED``, each name at least once; kinds and groups as they come.
+    both = list(dict.fromkeys([*measured_values, *simulated]))
+    named = {name for name, _ in both}
+    both += [(name, "") for name in DEFINED if name not in named]
+    order = list(DEFINED)
     rows = [
         _row(key, measured_values, simulated, missing)
-        for key in _ordered(measured_values, simulated)
+        for key in sorted(both, key=lambda key: order.index(key[0]))
     ]
     findings = () if package is None else check_card(card, loaded, source=str(package.file))
     traffic: Traffic = {
@@ -538,12 +543,3 @@ def _no_mfu(card: WorkloadCard, base: Baseline | None) -> str:
         if peak_of(accelerator.peak, precision) is None:
             return f"no peak of {accelerator.name} is known for precision {precision}"
     return why
-
-
-def _ordered(measured_values: Values, simulated: Values) -> list[tuple[str, str]]:
-    """List names in the order of ``DEFINED``, each at least once; kinds and groups as they come."""
-    both = list(dict.fromkeys([*measured_values, *simulated]))
-    named = {name for name, _ in both}
-    both += [(name, "") for name in DEFINED if name not in named]
-    order = list(DEFINED)
-    return sorted(both, key=lambda key: order.index(key[0]))

@@ -117,7 +117,15 @@ def _repeated(scenario: Scenario, request: Size) -> Changed:
     has_kernels = bool((workload.part == What.COMPUTE).any())
     if has_kernels and (_host_limit(scenario) or _host_limit(after)):
         after = replace(after, host_error=HOST_ERROR)
-    return Changed(after, _note(request, workload, longer, insertions), _assumed(request))
+    added = [
+        f"{request.what} that are added take the median time of the recorded ones"
+        if request.then > request.now
+        else f"{request.what} in the middle are left out, those at the ends stay",
+        "what does not repeat, such as an optimizer's step or the loss, takes its recorded time",
+    ]
+    if request.what == MICRO_BATCHES:
+        added.append("their schedule goes on as in the middle of the recorded one")
+    return Changed(after, _note(request, workload, longer, insertions), tuple(added))
 
 
 def _without(workload: Workload, insertions: Sequence[Insertion]) -> Workload:
@@ -632,16 +640,3 @@ def _note(request: Size, before: Workload, after: Workload, insertions: Sequence
     if request.then < request.now:
         ops = f"{int((after.duration < before.duration).sum()):,} ops take no time"
     return f"{request.now} → {request.then} {request.what} (recorded: {recorded}{more}); {ops}"
-
-
-def _assumed(request: Size) -> tuple[str, ...]:
-    """Return the assumptions about what was not recorded."""
-    added = [
-        f"{request.what} that are added take the median time of the recorded ones"
-        if request.then > request.now
-        else f"{request.what} in the middle are left out, those at the ends stay",
-        "what does not repeat, such as an optimizer's step or the loss, takes its recorded time",
-    ]
-    if request.what == MICRO_BATCHES:
-        added.append("their schedule goes on as in the middle of the recorded one")
-    return tuple(added)

@@ -341,18 +341,14 @@ def _linear(rows: Sequence[MeasuredStep | UnreadStep]) -> Iterator[LinearSeries]
     ]
     for source in dict.fromkeys(steps.source for steps in measured):
         of_source = [steps for steps in measured if steps.source == source]
-        series = [steps for steps in _series(of_source) if len(steps) >= _FEWEST]
+        # Times of steps that differ in the global batch alone, by it.
+        groups: dict[object, dict[int, float]] = {}
+        for step in of_source:
+            same = tuple(value for name, value in facts(step).items() if name != "global_batch")
+            groups.setdefault(same, {})[step.run.global_batch] = step.measured or 0.0
+        series = [steps for steps in groups.values() if len(steps) >= _FEWEST]
         if series and all(_is_linear(steps) for steps in series):
             yield LinearSeries(source, len(of_source), len(series))
-
-
-def _series(steps: Sequence[MeasuredStep]) -> list[dict[int, float]]:
-    """Group steps that differ in the global batch alone: times (s) by it."""
-    groups: dict[object, dict[int, float]] = {}
-    for step in steps:
-        same = tuple(value for name, value in facts(step).items() if name != "global_batch")
-        groups.setdefault(same, {})[step.run.global_batch] = step.measured or 0.0
-    return list(groups.values())
 
 
 def _is_linear(times: dict[int, float]) -> bool:

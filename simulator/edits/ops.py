@@ -198,7 +198,13 @@ def evened(workload: Workload) -> Evened:
     duration = workload.duration.copy()
     table = duration[like]
     duration[like] = np.median(table, axis=1, keepdims=True) if len(like) else table
-    late = _start_delays(workload)
+    # A rank is as late as its earliest op without predecessors.
+    begins = np.full(len(workload.ranks), np.inf)
+    first = np.flatnonzero(workload.predecessors == 0)
+    rank = np.searchsorted(workload.ranks, workload.rank[first])
+    np.minimum.at(begins, rank, workload.ready[first])
+    begins[np.isinf(begins)] = 0.0
+    late = begins - begins.min(initial=np.inf)
     ready = np.maximum(0.0, workload.ready - late[np.searchsorted(workload.ranks, workload.rank)])
     result = replace(workload, duration=duration, ready=ready)
     return Evened(result, int(like.size), ranks, float(late.max(initial=0.0)))
@@ -219,13 +225,3 @@ def _matching_ops(workload: Workload) -> Longs:
     # Sorted by kind, then index, and ranks have equal counts of each kind: the n-th ones match.
     columns = [ops[rank == number] for number in range(ranks)]
     return np.stack(columns, axis=1) if columns else np.empty((0, 0), dtype=np.int64)
-
-
-def _start_delays(workload: Workload) -> Floats:
-    """Return each rank's delay after the first one: of its earliest op without predecessors (s)."""
-    begins = np.full(len(workload.ranks), np.inf)
-    first = np.flatnonzero(workload.predecessors == 0)
-    rank = np.searchsorted(workload.ranks, workload.rank[first])
-    np.minimum.at(begins, rank, workload.ready[first])
-    begins[np.isinf(begins)] = 0.0
-    return np.asarray(begins - begins.min(initial=np.inf))

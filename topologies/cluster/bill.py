@@ -215,7 +215,18 @@ def bill_of(
         if counted is not None and key is not None:
             counted[key] = fabric
         counts = (sum(nic.count for nic in nics), fabric.ports, fabric.cables)
-        figures = _network_figures(cluster, cluster.scale_out)
+        # Usual figures of a NIC, port and cable scale with the bandwidth.
+        table, ports = usual(), 1
+        if isinstance(cluster.scale_out, PlanedFabric):
+            ports = cluster.scale_out.ports_of_nic
+        figures = {
+            part: figures_of_piece(
+                (getattr(cluster.prices, part), getattr(cluster.power, part)),
+                getattr(table, part),
+                cluster.scale_out.bandwidth / (1 if part == "nic" else ports) / table.per,
+            )
+            for part in NETWORK_PARTS
+        }
         lines += [
             BillLine(part, _PART_NAMES[part], count, figures[part])
             for part, count in zip(NETWORK_PARTS, counts, strict=True)
@@ -262,21 +273,6 @@ def _node_lines(cluster: Cluster, kind: Cluster, nodes: int) -> Iterator[BillLin
     node = usual().node_per_accelerator
     each = figures_of_piece((prices.node, power.node), node, kind.ranks_per_node)
     yield BillLine("node", f"node of {kind.ranks_per_node}", nodes, each)
-
-
-def _network_figures(cluster: Cluster, fabric: ScaleOut) -> dict[str, PieceFigures]:
-    """Return the figures of a NIC, port and cable; usual ones scale with the bandwidth."""
-    table, ports = usual(), 1
-    if isinstance(fabric, PlanedFabric):
-        ports = fabric.ports_of_nic
-    return {
-        part: figures_of_piece(
-            (getattr(cluster.prices, part), getattr(cluster.power, part)),
-            getattr(table, part),
-            fabric.bandwidth / (1 if part == "nic" else ports) / table.per,
-        )
-        for part in NETWORK_PARTS
-    }
 
 
 def _switch_ports(cluster: Cluster) -> int:

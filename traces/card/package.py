@@ -220,7 +220,13 @@ def labelled(workload: Workload, plan: "ParallelismSection") -> tuple[Workload, 
     Megatron-LM and TorchTitan: a group of a kind has its size, and ranks at that stride. A note
     names these groups.
     """
-    shapes = _shapes(plan)
+    # Kinds with more than one rank, by size and stride of their ranks.
+    shapes: dict[tuple[int, int], list[str]] = {}
+    spread = 1
+    for kind, size in (("tp", plan.tp), ("cp", plan.cp), ("dp", plan.dp), ("pp", plan.pp)):
+        if size is not None and size > 1:
+            shapes.setdefault((size, spread), []).append(kind)
+        spread *= size or 1
     groups = tuple(_named(group, shapes) for group in workload.groups)
     changed = [
         (old, new) for old, new in zip(workload.groups, groups, strict=True) if old is not new
@@ -230,17 +236,6 @@ def labelled(workload: Workload, plan: "ParallelismSection") -> tuple[Workload, 
     kinds = dict.fromkeys(f"{new} (was {old})" for old, new in changed)
     note = f"card: groups named by its parallelism: {', '.join(kinds)}"
     return replace(workload, groups=groups), (note,)
-
-
-def _shapes(plan: "ParallelismSection") -> dict[tuple[int, int], list[str]]:
-    """Return the kinds with more than one rank, by size and stride of their ranks."""
-    shapes: dict[tuple[int, int], list[str]] = {}
-    spread = 1
-    for kind, size in (("tp", plan.tp), ("cp", plan.cp), ("dp", plan.dp), ("pp", plan.pp)):
-        if size is not None and size > 1:
-            shapes.setdefault((size, spread), []).append(kind)
-        spread *= size or 1
-    return shapes
 
 
 _NAMELESS = ("", "undefined", "default_pg")

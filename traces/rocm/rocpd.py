@@ -56,7 +56,14 @@ def read_rocpd(database: Database) -> Export:
     marks: list[dict[str, Longs]] = []
     products: set[str] = set()
     for ending in endings:
-        agents = _agents(database, ending, products)
+        rows = database.values(
+            f"rocpd_info_agent{ending}", ("id", "type", "type_index", "product_name", "name")
+        )
+        agents = {}  # index of each GPU on its node, by the id of its agent
+        for number, kind, index, product, name in rows:
+            if kind == "GPU" and isinstance(number, int):
+                agents[number] = index if isinstance(index, int) else number
+                products.add(str(product or name))
         device += [
             _kernels(database, ending, names, agents),
             _copies(database, ending, names, agents),
@@ -76,19 +83,6 @@ def read_rocpd(database: Database) -> Export:
         unused=unused,
     )
     return exported(database.path, recording)
-
-
-def _agents(database: Database, ending: str, products: set[str]) -> dict[int, int]:
-    """Return the index of each GPU on its node, by the id of its agent."""
-    rows = database.values(
-        f"rocpd_info_agent{ending}", ("id", "type", "type_index", "product_name", "name")
-    )
-    gpus = {}
-    for number, kind, index, product, name in rows:
-        if kind == "GPU" and isinstance(number, int):
-            gpus[number] = index if isinstance(index, int) else number
-            products.add(str(product or name))
-    return gpus
 
 
 def _devices(agents: dict[int, int], agent: Longs) -> Longs:

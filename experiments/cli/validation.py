@@ -210,7 +210,10 @@ _ASK: "dict[str, Callable[[typer.Context, Sequence[str], Watch], Report]]" = {
     _LOG: _serving_log,
 }
 """What answers each kind of source."""
-_OF_SERVING = (*OF_LOGS, "predictions", "predict", "engine", "nodes", "algorithm", "figure")
+_OF_SERVING = (
+    *(*OF_LOGS, "predictions", "predict"),
+    *("engine", "nodes", "algorithm", "workers", "figure"),
+)
 _MEANINGLESS = {
     "traces": (*OF_LOGS, "predictions", "workers"),
     "what-ifs": (*OF_LOGS, "predict", "workers"),

@@ -255,6 +255,8 @@ PARAM_COMMS = "record_param_comms"
 _INIT = "process_group:init"
 _DTYPE = re.compile(r"Tensor\(([^()]*)\)")
 _ARGUMENTS = 6
+_NAMES = ("collective_name", "dtype", "pg_name", "pg_desc")
+"""Attributes of a call that are names."""
 _MOST_RANKS = 10**6
 
 
@@ -294,16 +296,18 @@ def communication(row: int, node: EtNode) -> EtComm | None:
         # Attributes take precedence over positional arguments.
         size = _whole(node.attribute("pg_size"))
         sent, received = (_whole(node.attribute(f"{side}_msg_nelems")) for side in ("in", "out"))
-        name, label = node.attribute("pg_name"), node.attribute("pg_desc")
-        if isinstance(label, float):
-            raise ValueError(f"pg_desc: {label} is not a name")
+        given = {name: node.attribute(name) for name in _NAMES}
+        for field, value in given.items():
+            if isinstance(value, float | list | dict):
+                raise ValueError(f"{field}: {shown(value)} is not a name")
+        collective, dtype, key, label = given.values()
         record = replace(
             record,
-            collective=str(node.attribute("collective_name")),
+            collective=str(collective),
             in_elements=record.in_elements if sent is None else sent,
             out_elements=record.out_elements if received is None else received,
-            dtype=str(node.attribute("dtype") or record.dtype),
-            group_key=record.group_key if name is None else str(name),
+            dtype=str(dtype or record.dtype),
+            group_key=record.group_key if key is None else str(key),
             group_label=record.group_label if label is None else str(label),
             group_size=record.group_size if size is None else size,
             group_ranks=_spaced(node, size),

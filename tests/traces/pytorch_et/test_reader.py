@@ -355,6 +355,14 @@ def test_attributes_are_believed_before_arguments(tmp_path, attributes, expected
     assert (unnamed.collective, unnamed.in_elements, unnamed.group_key) == ("gather", 4, "3")
 
 
+@pytest.mark.parametrize("name", ["collective_name", "dtype", "pg_name", "pg_desc"])
+@pytest.mark.parametrize("value", [1e300, [1]])
+def test_names_of_a_call_are_text(tmp_path, name, value):
+    attributes = {"collective_name": "allgather", name: value}
+    with pytest.raises(TraceError, match=rf"{name}: .* is not a name"):
+        record_of(tmp_path, [tensors_of(4), *positional()], [tensors_of(4)], **attributes)
+
+
 def test_the_summary_counts_equal_calls_with_the_larger_of_their_sides(tmp_path):
     program = Program()
     program.groups(

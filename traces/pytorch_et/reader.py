@@ -299,7 +299,7 @@ def communication(row: int, node: EtNode) -> EtComm | None:
         given = {name: node.attribute(name) for name in _NAMES}
         for field, value in given.items():
             if isinstance(value, float | list | dict):
-                raise ValueError(f"{field}: {shown(value)} is not a name")
+                raise ValueError(f"{field}: {shown(value)} is not a name")  # noqa: TRY004 - of the file
         collective, dtype, key, label = given.values()
         record = replace(
             record,

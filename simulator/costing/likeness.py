@@ -229,5 +229,5 @@ def _same_graph(first: Topology, second: Topology) -> bool:
     )
 
 
-_ROUTING = ("policy", "resource", "seed", "group", "capacity")
+_ROUTING = ("policy", "resource", "seed", "flows", "group", "capacity", "slowed")
 _DOORS = ("node", "nic", "out", "into", "by_target")

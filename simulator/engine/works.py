@@ -186,13 +186,16 @@ class Works:
     def _routes_as(self, network: Topology) -> bool:
         """Whether messages take the same routes on another network of the graph.
 
-        Adaptive routing depends on the ratios of bandwidths.
+        Adaptive routing, and what goes past slow cables, depend on the ratios of bandwidths.
         """
         here, there = self.network.bandwidth, network.bandwidth
         finite = np.isfinite(here)
         if not np.array_equal(finite, np.isfinite(there)):
             return False
-        if network.routing.policy != "adaptive" or network.routing.capacity is not None:
+        routing = network.routing
+        if routing.slowed is None and (
+            routing.policy != "adaptive" or routing.capacity is not None
+        ):
             return True
         ratio = there[finite] / here[finite]
         return bool(np.ptp(ratio) == 0) if len(ratio) else True

@@ -165,6 +165,17 @@ def test_a_slow_uplink_carries_what_it_can_and_the_others_the_rest(policy):
     assert slow == same(2 * (latency + SIZE / 2 / 20e9 * 4 / 3.5))
 
 
+@pytest.mark.parametrize("policy", ["spray", "adaptive"])
+@pytest.mark.parametrize("engine", ["flow", "simpy"])
+def test_a_slow_cable_leaves_nothing_behind_for_who_asks_next(policy, engine):
+    """Each is what it is when asked alone, in closed form, in either order."""
+    latency = 4e-6 + 2 * 1e-6
+    for part in (0.5, 1.0, 0.25, 0.5, 1.0):
+        changes = (f"switch spine1 x{part}",) if part < 1 else ()
+        found = across(policy, *changes, engine=engine)
+        assert found == same(2 * (latency + SIZE / 2 / 20e9 * 4 / (3 + part))), part
+
+
 @pytest.mark.parametrize("policy", ["ecmp", "static", "d_mod_k", "spray", "adaptive"])
 def test_every_routing_finds_a_way_past_what_is_down(policy):
     alone = 2 * (4e-6 + 2 * 1e-6 + SIZE / 2 / 20e9)

@@ -1,7 +1,7 @@
 """What is known of a group is known of those that lie alike, on all networks of one graph."""
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import networkx as nx
 import numpy as np
@@ -24,7 +24,7 @@ from simulator.costing.likeness import Likeness, Likenesses
 from simulator.costing.link_load import plan_loads
 from simulator.costing.symmetry import symmetry
 from simulator.routing.routes import routes
-from simulator.topology import POLICIES, Link, topology
+from simulator.topology import POLICIES, Link, Routing, topology
 from topologies import build, load_cluster, parse_topology, resource_values, torus
 from topologies.families.grid import dimension_ordered
 
@@ -106,6 +106,22 @@ def test_a_load_that_is_moved_is_the_one_that_would_be_laid(name):
     alike = by_paths(network)
     assert alike.serves(again, alike.domains)
     check(again, alike, groups)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Routing)])
+def test_what_is_known_of_a_routing_serves_no_other(name):
+    """Whichever of its fields it differs in."""
+    links, nodes = np.ones(32), np.zeros(12, dtype=np.int32)
+    routing = Routing("ecmp", group=nodes, capacity=links, slowed=links)
+    other = {
+        "policy": "spray", "resource": "scale_out", "seed": 1, "flows": 2, "group": nodes + 1,
+        "capacity": 2 * links, "slowed": links / 2,
+    }  # fmt: skip
+    network = replace(torus((4, 2), bandwidth=50e9, latency=1e-6), routing=routing)
+    alike = by_paths(network)
+    assert alike.serves(replace(network, routing=replace(routing)), alike.domains)
+    changed = replace(routing, **{name: other[name]})
+    assert not alike.serves(replace(network, routing=changed), alike.domains)
 
 
 @tries(100)

@@ -598,8 +598,7 @@ class ExchangeClock:
         p = self.parallelism
         if exchange.label == "pp":  # from a rank of a stage to that of the next one
             return collective_time(self.cluster, exchange.kind, 2, exchange.size, p.ranks_per_stage)
-        of_label = {"tp": p.tp, "ep": p.ep * p.expert_tp, "cp": p.cp}
-        ranks = of_label.get(exchange.label, self.dcp)
+        ranks = {"tp": p.tp, "ep": p.ep * p.expert_tp, "cp": p.cp}.get(exchange.label, self.dcp)
         if ranks == 1 or not exchange.size:
             return 0.0
         stride = p.tp if exchange.label == "cp" else 1

@@ -373,8 +373,7 @@ def _same_shape() -> dict[str, str]:
 _RECIPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4_wo", "int8_wo")
 
 
-_EARLY = re.compile(r"v?0\.1[0-8]\b")
-"""Versions of vLLM whose scripts set no type of the cache."""
+_EARLY = re.compile(r"v?0\.1[0-8]\b")  # versions of vLLM whose scripts set no type of the cache
 
 
 def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) -> Precisions:

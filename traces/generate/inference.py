@@ -180,9 +180,8 @@ class InferencePass:
     def attending(self) -> tuple[Segment, ...]:
         """Segments of which a rank computes attention.
 
-        A chunk is cut into ``2 cp`` pieces, and a rank has one from the front and the one as far
-        from the back: as many pairs of tokens as every other (vLLM, ``PCPManager``, SGLang,
-        ``ZigzagCPStrategy``). Both are as one kernel of pieces in the middle between them.
+        A chunk is cut into ``2 cp`` pieces; a rank has one from the front and the one as far from
+        the back (vLLM, ``PCPManager``), which are taken for two in the middle between them.
         """
         if (n := 2 * self.parallelism.cp) == 2:
             return self.segments

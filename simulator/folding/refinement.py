@@ -16,20 +16,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.calls import Group
 from simulator.costing.call_costs import Carried
 from simulator.costing.link_load import Load
 from simulator.costing.symmetry import Symmetry
-from simulator.support.arrays import (
-    Ints,
-    Longs,
-    Mask,
-    numbers_among_equals,
-    offsets,
-    offsets_by_row,
-    row_of_entries,
-)
+from simulator.support.arrays import Longs, Mask, numbers_among_equals, offsets, row_of_entries
 from simulator.support.hashes import Hashes, mixed, numbered, refined, rounded, summed
 from simulator.transfers.program import runs_ahead
 from simulator.workload import What, Workload
@@ -46,15 +39,15 @@ class OpsByRank:
     ``local`` is the index of each op among those of its rank, shape ``(ops,)``.
     """
 
-    op: Ints
+    op: NDArray[np.int32]
     first: Longs
-    local: Ints
+    local: NDArray[np.int32]
 
     @staticmethod
     def sort(workload: Workload) -> "OpsByRank":
         """Sort the ops of a workload by rank."""
         order = np.argsort(workload.rank, kind="stable").astype(np.int32)
-        first = offsets_by_row(workload.rank, workload.job_ranks)
+        first = offsets(np.bincount(workload.rank, minlength=workload.job_ranks))
         local = np.empty(len(order), dtype=np.int32)
         local[order] = np.arange(len(order)) - np.repeat(first[:-1], np.diff(first))
         return OpsByRank(order, first, local)
@@ -161,7 +154,7 @@ def number_of_call(workload: Workload) -> Longs:
     return numbers_among_equals(workload.calls.group)
 
 
-def _programs(workload: Workload, rows: OpsByRank, slot: Ints) -> Hashes:
+def _programs(workload: Workload, rows: OpsByRank, slot: NDArray[np.integer]) -> Hashes:
     edges = workload.edges
     source = edges.source
     if (workload.rank[source] != workload.rank[edges.target]).any():

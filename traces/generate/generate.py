@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from simulator.analysis.metrics import mfu
 from simulator.analysis.phases import WHOLE, Phase
 from simulator.calls import KINDS, Calls, Group
-from simulator.support.arrays import Floats, Ints
+from simulator.support.arrays import Floats, Ints, Longs
 from simulator.support.errors import TraceError, WorkloadError
 from simulator.workload import Copies, Edges, What, Workload
 from traces.core.loaded import ALL, GENERATED, MEDIAN, Coverage, Loaded
@@ -296,7 +296,9 @@ def expand(
     for program, of_stage in zip(programs, ranks, strict=True):
         begin, end = end, end + written_ranks * len(program.what)
         stage = _RankColumns(*(c[begin:end].reshape(written_ranks, -1) for c in every_column))
-        _fill(stage, program, lanes, names, (of_stage, p))
+        stage.lane[:] = [lanes[lane] for lane in program.lane]
+        stage.name[:] = [names[name] for name in program.name]
+        _fill(stage, program, of_stage, p)
         _fill_calls(stage.call, program, of_stage, channels, first_call)
     calls, groups = _calls(list(channels.values()), p)
     unmeasured = np.full(ops, np.nan)
@@ -319,27 +321,17 @@ def _table(columns: Iterable[list[str]]) -> dict[str, int]:
     return {text: index for index, text in enumerate(dict.fromkeys(chain.from_iterable(columns)))}
 
 
-def _fill(
-    stage: _RankColumns,
-    program: RankProgram,
-    lanes: Mapping[str, int],
-    names: Mapping[str, int],
-    position: tuple[NDArray[np.int64], Parallelism],
-) -> None:
-    """Fill the columns of a stage's ranks, but calls."""
-    ranks, parallelism = position
+def _fill(stage: _RankColumns, program: RankProgram, ranks: Longs, p: Parallelism) -> None:
+    """Fill in what the ranks of a stage do, and how much of it."""
     stage.what[:] = program.what
     stage.rank[:] = ranks[:, None]
-    stage.lane[:] = [lanes[lane] for lane in program.lane]
-    stage.name[:] = [names[name] for name in program.name]
     stage.duration[:] = program.duration
     stage.flops[:] = [work.flops for work in program.work]
     stage.traffic[:] = [work.traffic for work in program.work]
     # Every rank has the program's work, except ops whose work depends on its place among experts.
     for op, by_ep in program.by_ep.items():
-        stage.duration[:, op], stage.flops[:, op], stage.traffic[:, op] = by_ep[
-            ep_of(parallelism, ranks)
-        ].T
+        work = by_ep[ep_of(p, ranks)].T
+        stage.duration[:, op], stage.flops[:, op], stage.traffic[:, op] = work
 
 
 def _fill_calls(

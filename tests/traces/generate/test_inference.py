@@ -20,7 +20,7 @@ from traces.generate.inference import (
 from traces.generate.kernel_times import ExpertGemms, Gemm, LatentAttention, kernel_times, work_of
 from traces.generate.model import layer_parameters, load_model
 from traces.generate.parallelism import Parallelism
-from traces.generate.pass_times import PassClock, SurfaceLimits, padded, surface
+from traces.generate.pass_times import PassClock, SurfaceLimits, surface
 from traces.generate.run import Serving
 
 KERNELS = kernel_times(accelerators()["H100-SXM5-80GB"])
@@ -246,7 +246,6 @@ def test_a_decode_is_no_faster_than_its_weights_are_read():
 
 
 def test_captured_sizes_pad():
-    assert padded((1, 2, 4, 8), 3) == 4
     whole = surface(CLOCK, a_pass("llama-3.1-70b", Segment(1, 1, 1)), LIMITS)
     limits = SurfaceLimits(tokens=8192, sequences=256, context=16384, captured=(1, 64))
     coarse = surface(CLOCK, a_pass("llama-3.1-70b", Segment(1, 1, 1)), limits)

@@ -432,7 +432,7 @@ def calibrate_steps(
         if error < _FAR_OFF:
             raise CalibrationError(
                 f"{row.place}: step_s: {row.measured:.4g} s, {1 / (1 + error):.3g} times as long as"
-                f" on {base.name}: write seconds, and check what ran and where"
+                f" on {base.name}: write seconds"
             )
     return StepCalibrationReport(
         base=base,

@@ -143,9 +143,9 @@ class AcceleratorTable(ClusterPart):
 
     @model_validator(mode="after")
     def _generation_fits(self) -> Self:
-        known = sheets().get(self.name, {}).get("generation")
-        if None not in (known, self.generation) and known != self.generation:
-            raise ValueError(f"generation: {self.name} is {known}, not {self.generation}")
+        of_sheet = sheets().get(self.name, {}).get("generation")
+        if None not in (of_sheet, self.generation) and of_sheet != self.generation:
+            raise ValueError(f"generation: {self.name} is {of_sheet}, not {self.generation}")
         return self
 
     @classmethod

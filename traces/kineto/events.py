@@ -423,10 +423,7 @@ class EventReading:
             )
 
     def check_names(self) -> None:
-        """Refuse kernels that all lack a name, or share one though calls were recorded.
-
-        Kernels that communicate are recognised by their names: ``ValueError``, as there were none.
-        """
+        """Refuse kernels that all lack a name, or share one though calls were recorded."""
         names = np.asarray(self.device.name)[np.asarray(self.device.code) == 0]
         if not len(names) or (names != names[0]).any():
             return

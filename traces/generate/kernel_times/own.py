@@ -186,8 +186,8 @@ def read_own(file: Path) -> OwnKernels:
     first: dict[Shape, float] = {}
     for (line, _), (shape, seconds) in zip(texts, rows, strict=True):
         if not 0.1 <= seconds / first.setdefault(shape, seconds) <= 10:
-            other = f"{seconds:g} s, and {first[shape]:g} s in a row before: delete one"
-            raise TraceError(f"{file}: line {line}: the same kernel takes {other}")
+            times = f"takes {seconds:g} s, but {first[shape]:g} s in a row before"
+            raise TraceError(f"{file}: line {line}: the same kernel {times}")
     typed = (
         isinstance(shape, Streaming) or " dtype=" in f" {row['shape']}"
         for (_, row), (shape, _) in zip(texts, rows, strict=True)

@@ -140,7 +140,7 @@ def read_dump(path: Path) -> Dump:
         plain = read_plain_pickle(data, path)
     document = _typed(path, plain)
     groups = {key: _process_group(path, key, group) for key, group in document.groups.items()}
-    for key, state in document.status.items():
+    for state in document.status.values():
         if 0 <= state.enqueued < state.completed:
             raise TraceError(f"{path}: pg_status: {state.completed} of {state.enqueued} ended")
     rank, source = _rank_of(path, groups)

@@ -25,7 +25,7 @@ from simulator.costing.link_load import (
     summed,
 )
 from simulator.routing.paths import between_switches, of_resource, policy_of
-from simulator.routing.routes import Routes, routes
+from simulator.routing.routes import Routes, in_outage, routes
 from simulator.schedule import Plan, Schedule
 from simulator.support.arrays import Floats, Ints
 from simulator.timeline import Timeline
@@ -165,7 +165,8 @@ def collision(
     TopologyError
         If a transfer has no path.
     """
-    network = networks[0]
+    network, spread_network = (in_outage(routed, plan.outage).network for routed in networks)
+    networks, plan = (network, spread_network), replace(plan, outage=-1)
     if network.route is not None or network.routing.divides:
         return None
     if not between_switches(network).any():

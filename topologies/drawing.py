@@ -223,10 +223,10 @@ def _slim_fly_halves(network: Topology, numbers: Sequence[int]) -> Places:
     order, each = numbers
     positions: Places = {}
     for router in range(2 * order * order):
-        column, place = divmod(router, order)
+        column, row = divmod(router, order)
         half, left = divmod(column, order)
         middle = (left - (order - 1) / 2, 0.5 * order * (0.5 - half))
-        turn = (place + 0.5) / order
+        turn = (row + 0.5) / order
         inner = _at_angle(turn, 0.25)
         positions[f"router:0.{router}"] = (middle[0] + inner[0], middle[1] + inner[1])
         for slot in range(each):

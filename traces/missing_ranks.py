@@ -153,7 +153,8 @@ class Roles:
         """
         best: tuple[int, int] | None = None
         for member, role_members in groups.items():
-            same = [self._same_place(group, member, rank) for group in role_members]
+            copies = [(group, self.counterpart(group, member, rank)) for group in role_members]
+            same = [copy.ranks.index(rank) == group.ranks.index(member) for group, copy in copies]
             must = [
                 fits
                 for group, fits in zip(role_members, same, strict=True)
@@ -167,10 +168,6 @@ class Roles:
                 "of each stage, or do not replicate"
             )
         return best[1]
-
-    def _same_place(self, group: Group, member: int, rank: int) -> bool:
-        counterpart = self.counterpart(group, member, rank)
-        return counterpart.ranks.index(rank) == group.ranks.index(member)
 
 
 def _stride(ranks: tuple[int, ...]) -> int | None:

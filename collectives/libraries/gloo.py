@@ -153,20 +153,15 @@ def _latencies(call: Call, schedule: Schedule, wire: Wire) -> Number:
         return 2.0 / (steps if call.kind == "all_to_all" else 1)
     phases = _PHASES[call.kind]
     passed = (n - 1) * _segments(call, n)
-    segment = call.size / (n * _segments(call, n)) / _ring_bandwidth(schedule, wire)
+    repeats = sum(step.repeats for step in schedule.steps)
+    # Bandwidth at which blocks move round the ring (B/s): bytes of a step over its time.
+    moving = repeats / schedule.parts / np.maximum(wire.per_byte, _TINY)
+    segment = call.size / (n * _segments(call, n)) / np.where(wire.per_byte > 0, moving, np.inf)
     there_and_back = 2 * wire.latency / steps
     exposed = 1 - segment / np.where(there_and_back > 0, there_and_back, np.inf)
     waits = np.where(there_and_back > 0, np.maximum(0.0, exposed), 0.0)
     shakes = phases * (1 + (-(-passed // _IN_FLIGHT) - 1) * waits)
     return 2 * (shakes + (call.kind == "reduce")) / steps
-
-
-def _ring_bandwidth(schedule: Schedule, wire: Wire) -> Number:
-    """Bandwidth at which blocks move round the ring (B/s): bytes of a step over its time."""
-    steps = sum(step.repeats for step in schedule.steps)
-    return np.where(
-        wire.per_byte > 0, steps / schedule.parts / np.maximum(wire.per_byte, _TINY), np.inf
-    )
 
 
 def _segments(call: Call, n: int) -> int:

@@ -337,10 +337,10 @@ def _routes_of_one(network: Topology, source: Ints, target: Ints) -> Routes:
     key = int(source[0]), int(target[0])
     if key not in cache:
         check_nodes(network, source, target)
-        found = _divide_by_bandwidth_left(network, source, target)
-        if len(found.link) * len(cache) > _MOST_CACHED_LINKS:
+        ways_of_one = _divide_by_bandwidth_left(network, source, target)
+        if len(ways_of_one.link) * len(cache) > _MOST_CACHED_LINKS:
             cache.clear()
-        cache[key] = found
+        cache[key] = ways_of_one
     ways: Routes = cache[key]
     return ways
 
@@ -459,10 +459,10 @@ def without_slowed(network: Topology) -> tuple[Avoiding, ...]:
         cables, cable = np.unique(ends, axis=1, return_inverse=True)
         count, cable = cables.shape[1], cable.ravel()
         sets = [slowed[cable == at] for at in range(count)] if count <= _MOST_SINGLE else [slowed]
-        kept = [np.setdiff1d(np.arange(len(network)), links) for links in sets]
+        remaining = [np.setdiff1d(np.arange(len(network)), links) for links in sets]
         cache["avoiding"] = tuple(
             Avoiding(with_links(network, np.isin(np.arange(len(network)), link)), link)
-            for link in kept
+            for link in remaining
         )
     avoiding: tuple[Avoiding, ...] = cache["avoiding"]
     return avoiding

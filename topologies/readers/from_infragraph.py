@@ -280,8 +280,8 @@ def _fabric_edges(
             vertices = _vertices_of(str(end["component"]), instances[name]["device"], kinds)
             ends.append([f"{name}|{n}|{vertex}" for n, vertex in product(numbers, vertices)])
         for pair in _pairs(edge, *ends):
-            (name, n, vertex), (other, m, end) = (port.split("|") for port in pair)
-            edges.append(((name, int(n), vertex), (other, int(m), end), _link_of(edge, links)))
+            (name, n, vertex), (peer, m, end) = (port.split("|") for port in pair)
+            edges.append(((name, int(n), vertex), (peer, int(m), end), _link_of(edge, links)))
     return tuple(edges)
 
 

@@ -267,11 +267,12 @@ def _unmeasured(path: Path, files: ChakraFiles, job: ChakraJob) -> Loaded:
     ]
     workload = workload_of_columns(job.ranked, job.calls, job.job_ranks, _transfers(job, durations))
     nothing = dict.fromkeys(workload.ranks, math.nan)
+    timed = sum(nodes.timed for nodes in job.ranked)
     notes = (
         "the files have durations but no start times: no step was measured, ranks are assumed "
         "to begin together, and each lane runs whatever becomes ready first",
         *waited(job, durations),
-        *_some_timed(job),
+        *([f"start times in {timed} of {len(job.ranked)} files are not used"] if timed else []),
     )
     return Loaded(
         trace=str(path),
@@ -299,12 +300,6 @@ def _transfers(job: ChakraJob, durations: Floats) -> Floats:
             nothing.sum()
         )
     return np.where(nothing, 0.0, least)
-
-
-def _some_timed(job: ChakraJob) -> Iterator[str]:
-    some = sum(nodes.timed for nodes in job.ranked)
-    if some:
-        yield f"start times in {some} of {len(job.ranked)} files are not used"
 
 
 def workload_of_columns(

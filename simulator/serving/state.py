@@ -71,8 +71,8 @@ class Pool(NamedTuple):
     rules: Rules
     surface: IterationSurface
     host: Host
+    stages: int
     copy: float = 0.0
-    stages: int = 1
     load: float = 0.0
     encode: float = 0.0
     encode_each: float = 0.0

@@ -83,12 +83,12 @@ def case(seed, scheduler, kind):
         by,
         surface(chance, shared=width > 1),
         hosts[0],
-        0.003,
         int(chance.integers(2, 4)) if kind == "stages" else 1,
+        0.003,
     )
     second = first._replace(workers=0)
     if kind == "handed on":
-        second = Pool(2, 1, by, surface(chance, shared=False), hosts[1])
+        second = Pool(2, 1, by, surface(chance, shared=False), hosts[1], 1)
     router = str(chance.choice(sorted(ROUTERS)))
     fleet = Fleet(first, second, ROUTERS[router])
     client = Client(

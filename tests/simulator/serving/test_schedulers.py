@@ -61,7 +61,7 @@ def columns(arrival: list[float], prompt: list[int], output: list[int]) -> Colum
 
 
 def run(requests: Columns, by: Rules, surface: IterationSurface, client: Client = OPEN, loop=None):
-    pool = Pool(1, 1, by, surface, NO_HOST)
+    pool = Pool(1, 1, by, surface, NO_HOST, 1)
     fleet = Fleet(pool, pool._replace(workers=0), LEAST_LOAD)
     state = run_state(requests, fleet, client)
     loop = loop or serving_loop(fleet, outages=False)

@@ -40,7 +40,7 @@ def pool(workers: int = 1, *, width: int = 1, per_token: float = 0.0, **changes:
             "patience": 0.0,
         },
     }
-    return Pool(workers, width, Rules(**(usual | changes)), surface(1.0, per_token), NO_HOST)
+    return Pool(workers, width, Rules(**(usual | changes)), surface(1.0, per_token), NO_HOST, 1)
 
 
 def columns(

@@ -221,15 +221,15 @@ def _equal_calls(workload: Workload, call: int) -> Mask:
 class _CallTable:
     """Calls of a workload and of the copies of its groups, which are added when first joined.
 
-    ``of_group`` are the calls of each group, in order. ``known`` has the calls of each row of the
-    job's groups; ``row_of`` is the row of a group's copies that each rank is in.
+    ``of_group`` are the calls of each group, in order, ``numbered`` those of each row of the job's
+    groups; ``row_of`` is the row of a group's copies that each rank is in.
     """
 
     workload: Workload
     copies: Copies
     of_group: list[Longs]
     row_of: dict[int, Longs]
-    known: dict[tuple[int, int], Longs]
+    numbered: dict[tuple[int, int], Longs]
     groups: list[Group]
     made: list[MadeCalls]
     length: int
@@ -259,13 +259,13 @@ class _CallTable:
         for group in part.groups:
             rows, original = self.copies.groups[group], self.of_group[group]
             row = int(self.row_of[id(rows)][rank])
-            if (id(rows), row) not in self.known:
-                self.known[id(rows), row] = np.arange(self.length, self.length + len(original))
+            if (id(rows), row) not in self.numbered:
+                self.numbered[id(rows), row] = np.arange(self.length, self.length + len(original))
                 self.length += len(original)
                 self.made.append(MadeCalls(original, len(self.groups)))
                 label = self.workload.groups[group].label
                 self.groups.append(Group(tuple(rows[row].tolist()), label))
-            joins[self.of_group[group]] = self.known[id(rows), row]
+            joins[self.of_group[group]] = self.numbered[id(rows), row]
         return joins[part.call]
 
 

@@ -117,19 +117,19 @@ def fold(
     costs: Costs,
     seen: Callable[[str], str] = str,
     asked: list[tuple[Call, Carried]] | None = None,
-    known: Folded | None = None,
+    earlier: Folded | None = None,
 ) -> Folded:
     """Fold equivalent ranks, keeping as few as determine the times of all.
 
     Simulate ``workload`` of the answer with the same ``costs``. ``seen`` maps a group's label to
     what the planner of the costs reads of it: only groups with equal results may be equivalent.
-    The calls whose costs are asked for are appended to ``asked``. ``known`` is the same workload
+    The calls whose costs are asked for are appended to ``asked``. ``earlier`` is the same workload
     folded with other costs: what depends on the workload alone is taken from it.
     """
     links, ranks = len(costs.topology), np.arange(workload.job_ranks)
     if not (ranks_alike := most_alike(workload, ranks)) > 1:
         return _unfolded(workload, links, _NO_NODES_ALIKE)
-    rows, job = (None, None) if known is None else (known.rows, known.job)
+    rows, job = (None, None) if earlier is None else (earlier.rows, earlier.job)
     rows, nodes, reason = rows or OpsByRank.sort(workload), costs.alike.symmetry, _NONE_ALIKE
     nodes_alike = 1.0 if nodes is None else most_alike(workload, nodes.component[ranks])
     by_rank = costs.alike.symmetry_of_ranks if ranks_alike >= PAYS * nodes_alike else None
@@ -385,7 +385,7 @@ class _KnownFold(NamedTuple):
 class Folds:
     """Steps that were folded before, of scenarios that were made of each other."""
 
-    _known: list[_KnownFold] = field(default_factory=list)
+    _earlier: list[_KnownFold] = field(default_factory=list)
 
     def fold(self, workload: Workload, costs: Costs, seen: Callable[[str], str] = str) -> Folded:
         """Keep of ranks that do the same as few as tell the times of all.
@@ -394,16 +394,16 @@ class Folds:
         numbers keeps the same ranks.
         """
         labels = tuple(seen(group.label) for group in workload.groups)
-        for earlier in self._known:
+        for earlier in self._earlier:
             if earlier.serves(workload, labels, costs):
                 return earlier.again(workload)
         asked: list[tuple[Call, Carried]] = []
-        with_labels = (earlier for earlier in self._known if earlier.labels == labels)
+        with_labels = (earlier for earlier in self._earlier if earlier.labels == labels)
         same = (earlier.folded for earlier in with_labels if earlier.folded.whole is workload)
         folded = fold(workload, costs, seen, asked, next(same, None))
         outlines = tuple((call, _plan_outline(carried.plan)) for call, carried in asked)
         earlier = _KnownFold(folded, labels, costs.alike, outlines)
-        self._known[:] = [*self._known[1 - _MOST_KEPT :], earlier]
+        self._earlier[:] = [*self._earlier[1 - _MOST_KEPT :], earlier]
         return folded
 
 

@@ -48,6 +48,9 @@ def test_times_by_what_and_by_group_add_up(engine, case):
     links = {*timeline.topology.resources, "software"}
     assert sum(by_group.values()) == pytest.approx(moving, rel=1e-12)
     assert sum(by_what.get(name, 0.0) for name in links) == pytest.approx(moving, rel=1e-9)
+    # What calls spent says in which proportions, however long they were alone.
+    longer = replace(timeline, call_spent=3.0 * timeline.call_spent)
+    assert path_by_what(longer, path) == pytest.approx(by_what, rel=1e-9)
 
 
 def by_hand():

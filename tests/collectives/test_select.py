@@ -1,5 +1,7 @@
 """Which algorithm a call gets: the default, by name, and what is refused."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from collectives import ALGORITHMS, BY_DOMAIN, Machine, check, names, plan
 from collectives.algorithms import ring
 from collectives.algorithms.hierarchical import by_domain, domain_grid, from_root
-from collectives.select import BY_GRID
+from collectives.select import BY_GRID, in_order
 from helpers.calls import call_of
 from helpers.schedules import placed_owners
 from simulator.calls import KINDS
@@ -253,3 +255,21 @@ def test_the_chunks_of_a_chain_are_those_of_the_links_it_runs_over():
         best = ring.best_chunks(8, size=64 * MIB, alpha=alpha, bandwidth=bandwidth)
         assert best < 128  # where it is a matter of choice
         assert chosen("broadcast", range(8), domains).schedule.parts == round(best)
+
+
+@given(st.permutations(range(4)), st.permutations(range(4, 8)))
+def test_members_follow_the_cables_of_a_wired_domain_and_their_numbers_elsewhere(first, second):
+    cables = [pair for ring in (first, second) for pair in zip(ring, ring[1:] + ring[:1])]  # noqa: B905
+    links = [Link(*ends, 1e9, 1e-6) for cable in cables for ends in (cable, cable[::-1])]
+    links += [
+        Link(*ends, 1e8, 1e-5, "scale_out") for a in range(8) for ends in ((a, "x"), ("x", a))
+    ]
+    wires = topology("rings", 8, links)
+    members, domains = np.arange(8, dtype=np.int32), np.repeat([0, 1], 4).astype(np.int32)
+    assert in_order(members, wires, Machine(domains)).tolist() == list(range(8))
+    order = in_order(members, wires, Machine(domains, wired=True)).tolist()
+    near = {frozenset(cable) for cable in cables}
+    for number in range(2):
+        ring_of = order[4 * number : 4 * number + 4]
+        assert set(ring_of) == set(range(4 * number, 4 * number + 4))
+        assert all(frozenset(pair) in near for pair in pairwise(ring_of))

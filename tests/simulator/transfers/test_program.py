@@ -18,7 +18,7 @@ from simulator.topology import Link, topology
 from simulator.transfers import program
 from simulator.transfers.crowd import Crowd
 from simulator.transfers.lockstep import LockstepOnNetworks, has_slowest_chain, is_lockstep
-from simulator.transfers.program import alone, folded, runs_ahead, write
+from simulator.transfers.program import alone, folded, runs_ahead, stride_of, write
 
 
 def _shares(n):
@@ -185,3 +185,19 @@ def test_many_calls_at_once_make_room_and_end_together():
     calls = [crowd.begin(written, 1.0, 0.0) for _ in range(60)]
     assert sorted(crowd.advance(np.inf)) == sorted(calls)
     assert crowd.time == pytest.approx(1e-6 + 60 * 1e6 / 1e9)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 500), st.integers(1, 40)), min_size=1, max_size=5),
+    st.floats(1.0, 50.0),
+)
+def test_a_stride_is_hardly_longer_than_the_shortest_that_leaves_few_enough(runs, room):
+    most = int(room * sum(width for _, width in runs))
+
+    def transfers(stride):
+        return sum(-(-repeats // stride) * width for repeats, width in runs)
+
+    shortest = next(stride for stride in range(1, 501) if transfers(stride) <= most)
+    found = stride_of(*(np.array(column) for column in zip(*runs, strict=True)), most)
+    assert transfers(found) <= most
+    assert shortest <= found <= shortest * 1.25 + 1

@@ -5,6 +5,7 @@ as a tree, protobuf as its wire format, SQLite row by row, archives member by me
 """
 
 import contextlib
+import copy
 import gzip
 import io
 import json
@@ -154,7 +155,8 @@ def _json(data: bytes, rng: random.Random) -> bytes:
         elif change == 3 and type(node[key]) in (int, float):
             node[key] = node[key] * rng.choice((1, 2, 1000)) + rng.choice((-1, 0, 1))
         else:
-            node[key] = rng.choice(LEAVES)
+            # A copy: what is changed later is this case's alone, and no list holds itself.
+            node[key] = copy.deepcopy(rng.choice(LEAVES))
     return json.dumps(tree).encode()
 
 

@@ -29,7 +29,7 @@ from benchmarks.fuzz.cases import (
     xml_files,
 )
 from benchmarks.fuzz.harness import Case, Outcome
-from benchmarks.fuzz.mutators import _fields, mutated, substituted, tokens
+from benchmarks.fuzz.mutators import LEAVES, _fields, _json, mutated, substituted, tokens
 from benchmarks.fuzz.seeds import OSU, seeds, words_of
 
 FOUND = {
@@ -275,6 +275,13 @@ def test_the_same_seed_of_chance_changes_the_same_bytes(seed):
     if seed.kind != "nsys":  # SQLite counts the changes of a file
         assert first == second
     assert any(data != seed.data for data in first)
+
+
+def test_a_changed_tree_leaves_nothing_behind_for_the_next():
+    leaves = repr(LEAVES)
+    for number in range(3000):
+        _json(b'{"a": [[]], "b": {}}', random.Random(number))
+    assert repr(LEAVES) == leaves
 
 
 def test_a_token_is_replaced_and_nothing_else():

@@ -41,6 +41,7 @@ from simulator.support.quantities import (
     BytesText,
     FlopsText,
     SecondsText,
+    format_quantity,
     whole_of,
 )
 from simulator.topology import HASHED, SCALE_OUT, Topology
@@ -60,13 +61,25 @@ def text_like(example: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
 
 
+def within(base: str, least: float, most: float) -> AfterValidator:
+    """Refuse what lies beyond, which is a wrong unit rather than a machine."""
+
+    def checked(value: float) -> float:
+        if not least <= value <= most:
+            limits = " to ".join(format_quantity(limit, base) for limit in (least, most))
+            given = format_quantity(value, base)
+            raise ValueError(f"{given} is not from {limits}: is the unit right?")
+        return value
+
+    return AfterValidator(checked)
+
+
 Count = Annotated[StrictInt, Field(gt=0, le=MOST_RANKS)]
 Bandwidth = Annotated[
     BandwidthText, Field(gt=0, allow_inf_nan=False), with_unit("B/s"), text_like("400 Gbit/s")
 ]
-Latency = Annotated[
-    SecondsText, Field(ge=0, allow_inf_nan=False), with_unit("s"), text_like("2 us")
-]
+# By a geostationary satellite a message takes 0.25 s.
+Latency = Annotated[SecondsText, within("s", 0.0, 1.0), with_unit("s"), text_like("2 us")]
 Rate = Annotated[
     FlopsText, Field(gt=0, allow_inf_nan=False), with_unit("FLOP/s"), text_like("312 TFLOP/s")
 ]

@@ -36,6 +36,7 @@ from topologies.cluster.fabrics import (
     PositiveMultiple,
     Rate,
     Size,
+    within,
 )
 from topologies.cluster.wiring import P2pLevel
 from topologies.families.family import ScaleUpRole
@@ -137,7 +138,7 @@ class AcceleratorTable(ClusterPart):
     name: str
     generation: Generation | None = None
     peak: dict[PeakType, Rate] = Field(default_factory=dict)
-    memory_bandwidth: Bandwidth | None = None
+    memory_bandwidth: Annotated[Bandwidth, within("B/s", 1e8, 1e18)] | None = None
     memory: Size | None = None
     sustained: Fraction = 1.0
 

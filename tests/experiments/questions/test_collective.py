@@ -6,10 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from collectives.algorithms import ring
-from collectives.files.schedule_file import to_json
 from experiments.cli.main import app
 from experiments.questions.collective import collective
 from experiments.questions.validation.recordings import validate
+from helpers.schedules import to_json
 from simulator.support.errors import ClusterError, ScheduleError, WhatIfError, WorkloadError
 from topologies import load_cluster, switch
 from topologies import ring as ring_topology

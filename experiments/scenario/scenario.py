@@ -72,7 +72,7 @@ class Site:
     Scenarios that differ only in workload or engine share a site, so the network is built once and
     the results of planning are kept with it. ``carrier`` is the library that carried out the calls
     of the trace, "" if unknown. ``faults`` are faults of single parts of the network. ``findings``
-    are shared by all sites derived from each other.
+    are shared by all sites derived from each other. ``in_service``: no call takes a slow link out.
     """
 
     cluster: Cluster
@@ -82,6 +82,7 @@ class Site:
     carrier: str = ""
     faults: tuple[Fault, ...] = ()
     findings: Findings = field(default_factory=Findings)
+    in_service: bool = False
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what another process builds again."""
@@ -89,7 +90,8 @@ class Site:
 
     def is_that_of(self, scenario: "Scenario") -> bool:
         """Whether a scenario's job runs here."""
-        return self.faults == scenario.faults and self._is_but_for_faults(scenario)
+        here, there = (self.faults, self.in_service), (scenario.faults, scenario.in_service)
+        return here == there and self._is_but_for_faults(scenario)
 
     def _is_but_for_faults(self, scenario: "Scenario") -> bool:
         return (
@@ -109,6 +111,7 @@ class Site:
             library,
             scenario.faults,
             Findings() if similar is None else similar.findings,
+            scenario.in_service,
         )
         if similar is not None and similar._is_but_for_faults(scenario):
             site.__dict__.update({"intact": similar.intact} if "intact" in similar.__dict__ else {})
@@ -135,10 +138,11 @@ class Site:
             return Broken(self.intact)
         return broken(self.intact, self.faults, self.home)
 
-    @property
+    @cached_property
     def topology(self) -> Topology:
         """The network."""
-        return self.broken.network
+        network = self.broken.network
+        return replace(network, outages=()) if self.in_service and network.outages else network
 
     @cached_property
     def costs(self) -> Costs:
@@ -227,7 +231,7 @@ class Scenario:
     recording (a generated step, another accelerator): 0 for a recording. ``host_error`` is that of
     host code that a profiler slowed down, at another size of the job: 0 for the step as recorded.
     ``timed_on`` is the cluster whose accelerators the kernel durations belong to, None for
-    ``cluster``.
+    ``cluster``. ``in_service``: no call takes slow links of the network out of service.
     """
 
     workload: Workload
@@ -242,6 +246,7 @@ class Scenario:
     kernel_error: float = 0.0
     host_error: float = 0.0
     timed_on: Cluster | None = None
+    in_service: bool = False
 
     _site: Site | None = field(default=None, repr=False)
 
@@ -283,16 +288,30 @@ class Scenario:
         """Simulate it.
 
         The timeline's workload has the simulated durations of kernels. Of ranks that are copies it
-        has those that determine the times of all.
+        has those that determine the times of all. Where calls take slow links out of service, each
+        as if it were alone, and crowd on what is left, all links stay in service.
         """
+        timeline = self._run(progress)
+        if not self.topology().outages:
+            return timeline
+        in_service = replace(self, in_service=True)._run(progress)
+        return min(timeline, in_service, key=lambda timeline: timeline.makespan)
+
+    def that_ran(self, timeline: Timeline) -> "Scenario":
+        """Return the scenario that the timeline is of: with its links in service, or this."""
+        if timeline.topology.outages or not self.topology().outages:
+            return self
+        return replace(self, in_service=True)
+
+    def _run(self, progress: Progress | None) -> Timeline:
         if self.workload.copies is not None:
             enough = self._enough(self.engine)
-            timeline = replace(self, workload=enough.workload, fold=False).run(progress)
+            timeline = replace(self, workload=enough.workload, fold=False)._run(progress)
             return enough.unfold(timeline)
         if self.slow_down:
             plain = replace(self, slow_down=0.0)
             return settled(
-                lambda workload: replace(plain, workload=workload).run(progress),
+                lambda workload: replace(plain, workload=workload)._run(progress),
                 self.workload,
                 self.slow_down,
             )
@@ -343,12 +362,12 @@ class Scenario:
         """Simulate representative ranks; of a deadlock, name the waiting ranks among all."""
         plain = replace(self, fold=False)
         if reason := self.not_worth():
-            return replace(plain.run(progress), folded=f"nothing is folded: {reason}")
+            return replace(plain._run(progress), folded=f"nothing is folded: {reason}")
         folded = self.site.findings.folds.fold(self.workload, self.costs(), self.seen)
         try:
             timeline = self._simulated(folded.workload, progress)
         except DeadlockError:
-            plain.run()
+            plain._run(None)
             raise
         return folded.unfold(timeline)
 
@@ -370,7 +389,7 @@ class Scenario:
 
     def calls_that_meet(self, timeline: Timeline) -> int:
         """Count the calls that meet others on a link in its ``analytic`` timeline."""
-        return int(meeting(timeline, self.costs()).sum())
+        return int(meeting(timeline, self.that_ran(timeline).costs()).sum())
 
 
 AGREES = 1e-9
@@ -436,7 +455,7 @@ def engine_check(scenario: Scenario, timeline: Timeline) -> EngineCheck:
 
 def transfers(scenario: Scenario, timeline: Timeline) -> tuple[int, float]:
     """Count the transfers of all calls, and again with those of wide steps counting more."""
-    workload, costs = timeline.workload, scenario.costs()
+    workload, costs = timeline.workload, scenario.that_ran(timeline).costs()
     first, row = workload.distinct_calls
     often = np.bincount(row[row >= 0], minlength=len(first)).tolist()
     count, weighted = 0, 0.0
@@ -451,6 +470,7 @@ def transfers(scenario: Scenario, timeline: Timeline) -> tuple[int, float]:
 
 def _by_simpy(scenario: Scenario, timeline: Timeline) -> Timeline:
     """Simulate what the timeline shows, with the simulated durations of kernels."""
+    scenario = scenario.that_ran(timeline)
     if scenario.workload.copies is not None:
         return replace(scenario, engine="simpy").run()
     workload = timeline.workload  # when its ops are ready has what they wait for of the step before

@@ -104,11 +104,12 @@ class _Called:
         return folded(whole, np.array([position[rank] for rank in group.stand_in]))
 
     def like(self, carried: Carried) -> bool:
-        """Whether the call has the same transfers under another plan."""
+        """Whether the call has the same transfers, on the same links, under another plan."""
         plan, other_plan = self.carried.plan, carried.plan
         if plan is None or other_plan is None:
             return plan is other_plan
-        return plan.pipelined == other_plan.pipelined and _same(plan.schedule, other_plan.schedule)
+        alike = plan.pipelined == other_plan.pipelined and plan.outage == other_plan.outage
+        return alike and _same(plan.schedule, other_plan.schedule)
 
 
 def _same(first: Schedule, second: Schedule) -> bool:

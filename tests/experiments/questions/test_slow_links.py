@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
@@ -11,7 +12,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from collectives import Machine, plan
+from experiments.baseline import baseline
 from experiments.questions.collective import collective
+from experiments.scenario.scenario import engine_check
+from helpers.places import SAMPLES
 from simulator.calls import Call, Group
 from simulator.costing.link_load import cost, plan_loads
 from topologies import build, load_cluster, parse_topology
@@ -150,3 +154,31 @@ def test_simulated_step_by_step_a_call_takes_the_same_time():
             for engine in ("flow", "simpy", "analytic")
         )
         assert flow == pytest.approx(steps) == pytest.approx(alone)
+
+
+@pytest.fixture(scope="module")
+def on_two_nodes():
+    return baseline(SAMPLES / "gpu-dp2-tp4", "dgx-a100", nodes=2).scenario
+
+
+@settings(max_examples=15)
+@given(
+    nics=st.sets(st.tuples(st.integers(0, 1), st.integers(0, 3)), min_size=1, max_size=4),
+    left=st.sampled_from([*LEFT, 0.4]),
+)
+def test_a_step_is_no_longer_than_with_slow_links_in_service_or_with_dead_ones(
+    on_two_nodes, nics, left
+):
+    """Calls at the same time, each of which would go where it alone ends sooner, crowd there."""
+
+    def step(left, **service):
+        faults = tuple(Fault(NicNamed(*nic), left) for nic in sorted(nics))
+        return replace(on_two_nodes, faults=faults, **service)
+
+    slow = step(left)
+    timeline = slow.run()
+    in_service = step(left, in_service=True).run()
+    assert timeline.makespan <= min(in_service.makespan, step(None).run().makespan) * (1 + 1e-9)
+    if timeline.makespan == in_service.makespan:
+        assert not timeline.topology.outages
+    assert engine_check(slow, timeline)["agrees"]

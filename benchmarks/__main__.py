@@ -33,14 +33,14 @@ from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import contract
 from topologies import load_cluster, ring
 from traces.kineto.directory import read_job
-from traces.kineto.reader import read_rank
+from traces.kineto.reader import read_ranks
 from traces.profiler.link import link_job
 
 _RANKS = 1024
 _NOTHING = ["-c", "import msgspec, numpy"]
 _READ = (
-    "import sys, pathlib; from traces.kineto.reader import read_rank;"
-    " read_rank(pathlib.Path(sys.argv[1]))"
+    "import sys, pathlib; from traces.kineto.reader import read_ranks;"
+    " read_ranks(pathlib.Path(sys.argv[1]))"
 )
 
 
@@ -110,7 +110,7 @@ def _reading() -> Iterator[Figure]:
         path = cases.large_file(Path(folder))
         size = path.stat().st_size
         what = f"{size / 1e6:.1f} MB of JSON"
-        seconds = median(lambda: read_rank(path), 3)
+        seconds = median(lambda: read_ranks(path), 3)
         yield Figure("reading", size / 1e6 / seconds, "MB/s", 50, most=False, remark=what)
         more = process(["-c", _READ, str(path)]).peak - process(_NOTHING).peak
         remark = "beyond the libraries'; times the JSON"

@@ -7,7 +7,7 @@ import numpy as np
 
 from helpers.places import DATA
 from traces.core.events import RankTrace
-from traces.kineto.reader import read_rank
+from traces.kineto.reader import read_ranks
 
 CUDA = DATA / "kineto_cuda_rank0.json"
 
@@ -30,6 +30,12 @@ def trace(*events: dict[str, object], **header: object) -> dict[str, object]:
 
 def names(read: RankTrace, indices: np.ndarray) -> list[str]:
     return [read.names[index] for index in indices]
+
+
+def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
+    """Read a file of one rank."""
+    (rank,) = read_ranks(path, alone=alone)
+    return rank
 
 
 def read(tmp_path: Path, *events: dict[str, object], **header: object) -> RankTrace:

@@ -327,26 +327,17 @@ _ELIDED = "ranks of a process group (elided, and no sequence fits its size)"
 
 
 @uncollected()
-def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
-    """Read one rank's file.
+@uncollected()
+def read_ranks(path: Path, *, alone: bool = False) -> list[RankTrace]:
+    """Read a file of one rank, or of several (:mod:`traces.kineto.reader`).
 
     A file that is ``alone`` and does not record its rank is rank 0; else that is an error.
 
     Raises
     ------
     TraceError
-        The file cannot be read, is damaged, is not a profiler trace or is of several ranks, or one
-        of its events is incomplete.
+        The file cannot be read, is damaged or no profiler trace, or an event is incomplete.
     """
-    ranks = read_ranks(path, alone=alone)
-    if len(ranks) > 1:
-        raise TraceError(f"{path}: {len(ranks)} ranks in one file, where one is asked for")
-    return ranks[0]
-
-
-@uncollected()
-def read_ranks(path: Path, *, alone: bool = False) -> list[RankTrace]:
-    """Read a file of one rank, or of several (:mod:`traces.kineto.reader`)."""
     document = read_document(path)
     if isinstance(document, ForeignFile):
         raise TraceError(f"{path}: {document.reason}; export a trace with torch.profiler")

@@ -81,7 +81,11 @@ def test_a_file_is_read_by_its_path(tmp_path):
         ("bandwidth: 100 GB/s", "bandwidth: 0 GB/s", ("scale_up.bandwidth: '0 GB/s'", "greater")),
         ("latency: 10 us", "latency: 1e999 s", ("scale_out.latency", "outside the accepted range")),
         ("latency: 10 us", "latency: 3 s", ("scale_out.latency: 3 s is not from 0 s to 1 s",)),
-        ("memory_bandwidth: 1 TB/s", "memory_bandwidth: 250 B/s", ("250 B/s is not from 100 MB/s",)),
+        (
+            "memory_bandwidth: 1 TB/s",
+            "memory_bandwidth: 250 B/s",
+            ("250 B/s is not from 100 MB/s",),
+        ),
         ("latency: 10 us", "latencies: 1 us", ("scale_out.latencies", "mean latency?")),
         ("nodes: 8", "nodes: 8\ncolour: red", ("colour: no such field", "accepted: name, ")),
         ("nodes: 8", "nodess: 8", ("nodess", "mean nodes?", "nodes: missing")),

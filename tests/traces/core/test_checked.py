@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from helpers.kineto_events import read_rank
 from helpers.nsys_files import simple
 from simulator.support.errors import TraceError
-from traces.kineto.reader import read_rank
 from traces.nsys import read_exports
 
 Event = dict[str, Any]

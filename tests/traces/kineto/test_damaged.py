@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.kineto_events import CUDA, DATA, kernel, read
+from helpers.kineto_events import CUDA, DATA, kernel, read, read_rank
 from helpers.places import ROOT
 from simulator.support.errors import LimitError, TraceError
-from traces.kineto.reader import read_rank
 from traces.load import load
 
 SAMPLES = ROOT / "traces" / "samples"

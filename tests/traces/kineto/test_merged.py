@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.kineto_events import read_rank
 from helpers.places import SHARED
 from simulator.support.errors import TraceError
 from traces.core.events import RankTrace
 from traces.kineto.directory import read_job
 from traces.kineto.operators import recorded_operators
-from traces.kineto.reader import read_rank
 from traces.load import load
 
 FORMATS = SHARED / "traces" / "formats" / "sglang_merged"
@@ -150,11 +150,6 @@ def test_an_event_without_a_label_among_labelled_ones_is_refused(tmp_path: Path)
     path.write_text(json.dumps(document))
     with pytest.raises(TraceError, match="event 3: field 'pid': no label of a rank"):
         read_job(path)
-
-
-def test_one_rank_is_asked_for_and_several_are_there(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="2 ranks in one file"):
-        read_rank(write(tmp_path, {"TP00": 1, "TP01": 1}))
 
 
 @pytest.mark.parametrize("name", ["merged-megatron-tp0-tp1", "merged-sglang-decode-x2"])

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.kineto_events import CUDA, DATA, names
+from helpers.kineto_events import CUDA, DATA, names, read_rank
 from traces.core.events import HostKind
-from traces.kineto.reader import read_rank
 from traces.kineto.schema import identifier
 
 

@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from helpers.kineto_events import CUDA, kernel, names, read, trace, write
+from helpers.kineto_events import CUDA, kernel, names, read, read_rank, trace, write
 from helpers.places import SAMPLES
 from simulator.support.errors import TraceError
 from simulator.workload import What
 from traces.core.events import launch_rows
 from traces.core.loaded import LAUNCHES_ONLY
 from traces.kineto.comm import group_ranks
-from traces.kineto.reader import read_rank
 from traces.load import open_trace
 
 

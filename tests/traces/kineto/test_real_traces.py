@@ -5,10 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from helpers.kineto_events import read_rank
 from helpers.places import SHARED
 from traces.core.events import RankTrace
 from traces.kineto.directory import read_job
-from traces.kineto.reader import read_rank
 from traces.pytorch_et.join import with_execution_traces
 
 TRACES = SHARED / "traces"

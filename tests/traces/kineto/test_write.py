@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.scenario.scenario import Scenario
+from helpers.kineto_events import read_rank
 from helpers.kineto_jobs import RANKS, US, Step, build_job, jobs, starts
 from helpers.places import ROOT, SAMPLES, SHARED
 from simulator.builder import WorkloadBuilder
@@ -25,7 +26,6 @@ from simulator.timeline import Timeline
 from simulator.workload import What, Workload
 from topologies import load_cluster
 from traces.core.loaded import Loaded
-from traces.kineto.reader import read_rank
 from traces.kineto.write import missing_in_kineto, write_kineto
 from traces.load import load
 

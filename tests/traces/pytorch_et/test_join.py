@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.kineto_events import read_rank
 from helpers.link_tapes import Tape
 from helpers.places import SHARED
 from helpers.pytorch_et_files import Program
 from simulator.support.errors import TraceError
 from traces.kineto.directory import read_job
-from traces.kineto.reader import read_rank
 from traces.load import load
 from traces.pytorch_et.join import JoinedRank, enriched, join_traces, with_execution_traces
 from traces.pytorch_et.reader import read_execution_trace

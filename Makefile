@@ -14,7 +14,8 @@ PYTHONS := python3.13 python3.12 python3.11 python3
 # The newest first, those that pyenv keeps but has not put on PATH among them.
 NEWEST_PYTHONS := python3.15 python3.14 \
   $(shell ls -d $(HOME)/.pyenv/versions/3.1[1-9].*/bin/python3 2>/dev/null | sort -rV) $(PYTHONS)
-INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --progress-bar off
+# Modules are compiled when they are imported: all of them take as long as the rest of an installation.
+INSTALL := -m pip install --no-compile --quiet --quiet --disable-pip-version-check --progress-bar off
 INSTALLED := $(VENV)/installed
 READY := $(VENV)/ready
 DOCUMENTED := $(VENV)/documented

@@ -179,7 +179,7 @@ determinism: $(READY)  ## every command of the README asked in SEEDS=20 and othe
 	  if [ ! -x $$place/bin/twofold ]; then \
 	    echo "== setup: make $$place"; \
 	    $$python -m venv --clear $$place || exit 1; \
-	    $$place/bin/python $(INSTALL) --constraint constraints.txt --editable . || exit 1; \
+	    $$place/bin/python $(INSTALL) --constraint constraints.txt --editable '.[report]' || exit 1; \
 	  fi; \
 	  others="$$others $$place/bin/python"; \
 	done; \

@@ -55,7 +55,7 @@ COMMANDS: dict[str, str] = {
 }
 """Each as docs/reference/commands.md has it, on what ships with the project; ``explore`` answers as
 ``utility``."""
-WITH_WORKERS = ("sweep", "utility", "compare", "diff", "pairs", "study")
+WITH_WORKERS = ("sweep", "utility", "compare", "diff", "study")
 WITH_FOLDING = ("generate",)
 _FEW = 4
 """Commands for which it is not worth while to import and load all beforehand."""
@@ -97,7 +97,9 @@ def variants(
     for seed in range(1, seeds + 1):
         yield Variant(f"hash seed {seed}", environment={"PYTHONHASHSEED": str(seed)}), every
     parallel = Variant("4 workers", ("--workers", "4"), unlike=(".html",))
-    yield parallel, [n for n in names if n in WITH_WORKERS]
+    for name in names:  # each by an interpreter of its own: a fork cannot start workers
+        if name in WITH_WORKERS:
+            yield parallel, [name]
     folded = Variant("folded", ("--fold",), unlike=("answer", ".yaml"))
     yield folded, [n for n in names if n in WITH_FOLDING]
     for python in pythons:

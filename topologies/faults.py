@@ -228,9 +228,8 @@ def with_outages(network: Topology, left: Floats | None = None) -> Topology:
     """Return the network with outages of its slow links, of whose bandwidth less than 1 is left.
 
     If not given, a link has as much left as it is wide beside the widest of its resource. Links
-    with equally much left go together: in every combination of a few, else from the slowest on:
-    up to eight of them, 16, 32 and so on.
-    Ranks reach each other in every outage.
+    with equally much left go together: in every combination of a few, else the slowest one to
+    eight, 16, 32 and so on. Ranks reach each other in every outage.
     """
     if left is None:
         finite = np.where(np.isfinite(network.bandwidth), network.bandwidth, 1.0)

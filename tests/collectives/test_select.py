@@ -259,7 +259,9 @@ def test_the_chunks_of_a_chain_are_those_of_the_links_it_runs_over():
 
 @given(st.permutations(range(4)), st.permutations(range(4, 8)))
 def test_members_follow_the_cables_of_a_wired_domain_and_their_numbers_elsewhere(first, second):
-    cables = [pair for ring in (first, second) for pair in zip(ring, ring[1:] + ring[:1])]  # noqa: B905
+    cables = [
+        pair for ring in (first, second) for pair in zip(ring, [*ring[1:], ring[0]], strict=True)
+    ]
     links = [Link(*ends, 1e9, 1e-6) for cable in cables for ends in (cable, cable[::-1])]
     links += [
         Link(*ends, 1e8, 1e-5, "scale_out") for a in range(8) for ends in ((a, "x"), ("x", a))

@@ -142,7 +142,7 @@ def read_dump(path: Path) -> Dump:
     groups = {key: _process_group(path, key, group) for key, group in document.groups.items()}
     for state in document.status.values():
         if 0 <= state.enqueued < state.completed:
-            raise TraceError(f"{path}: pg_status: {state.completed} of {state.enqueued} ended")
+            raise TraceError(f"{path}: pg_status: {state.completed} ended, {state.enqueued} began")
     rank, source = _rank_of(path, groups)
     entries = sorted(document.entries, key=lambda entry: entry.record)
     # ``pg_status`` numbers groups in order of creation, and so do their names in PyTorch: both are

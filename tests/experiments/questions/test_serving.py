@@ -227,7 +227,10 @@ def test_a_rate_beyond_capacity_says_where_it_saturates(tokens):
 
 def test_saturation_is_a_mean_over_seeds_with_its_interval_and_marks_points_of_a_sweep():
     """Of a rate's requests other seeds have other gaps and lengths; below it no point is marked."""
-    load = lambda seed: generate_requests(200, 60.0, 1024, 256, seed=seed, spread=0.5)  # noqa: E731
+
+    def load(seed):
+        return generate_requests(200, 60.0, 1024, 256, seed=seed, spread=0.5)
+
     report = serving(deployment(), load, seeds=3, resources=[])
     (doubt,) = (each for each in report.doubts if "beyond capacity" in each)
     mean, half = map(float, re.search(r"about (\S+) ± (\S+) requests/s", doubt).groups())

@@ -165,7 +165,7 @@ DAMAGED = {
     "twice": ({"pg_config": {"0": {"ranks": "[0, 0]"}}}, "not ranks of a job"),
     "ended": (
         {"pg_status": {"0": {"last_enqueued_collective": 5, "last_completed_collective": 9}}},
-        "pg_status: 9 of 5 ended",
+        "pg_status: 9 ended, 5 began",
     ),
 }
 

@@ -36,12 +36,12 @@ def written(path, lines):
     return path
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="no shared traces beside the checkout")
 def test_a_call_on_no_node_is_refused():
     with pytest.raises(TraceError, match="8 ranks do not divide evenly over 0 nodes"):
         placed(8, 0, Layout(), "a.log, line 1")
 
 
+@pytest.mark.skipif(not SHARED.exists(), reason="no shared traces beside the checkout")
 def test_the_examples_of_its_readme_have_the_bandwidths_that_it_prints():
     file = SHARED / "readme_examples.jsonl"
     raw = [json.loads(text)["coll_perf"] for text in file.read_text().splitlines()]

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import fsum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -267,7 +268,7 @@ def _outside_bandwidth(members: Sequence[int], ranks: Sequence[int], ports: Port
     domain = ports.domain[members[0]]
     other_nodes = {ports.node[rank] for rank in ranks if ports.domain[rank] != domain}
     hosted = [_of_rank(ports.host, rank) for rank in members if ports.node[rank] in other_nodes]
-    return sum(nics.values()) + sum(hosted)
+    return fsum(nics.values()) + fsum(hosted)
 
 
 def _crossing_share(call: Call, members: Sequence[int]) -> float:

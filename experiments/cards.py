@@ -325,7 +325,7 @@ def _likeness(card: "WorkloadCard", cluster: Cluster) -> tuple[int, int, int, in
         int(per_node == cluster.ranks_per_node),
         sum(word in text for word in words),
         sum(difference <= _CLOSE for difference in differences),
-        -sum(differences),
+        -math.fsum(differences),
     )
 
 

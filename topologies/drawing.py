@@ -273,7 +273,7 @@ def _levels(network: Topology) -> Places:
 
 
 def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+    return math.fsum(values) / len(values) if values else 0.0
 
 
 _GRIDS = ("torus", "mesh", "twisted_torus")

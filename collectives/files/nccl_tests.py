@@ -431,7 +431,7 @@ def _check_whole(run: _Run) -> None:
         for timing in (row.out_of_place, row.in_place)
         if timing is not None
     ]
-    mean, stated = sum(speeds) / len(speeds), GIGA * run.average
+    mean, stated = math.fsum(speeds) / len(speeds), GIGA * run.average
     if abs(mean - stated) > _MEAN_ROUNDING * stated + _LAST_DIGIT:
         raise TraceError(
             f"{run.location}: the mean busbw of {len(run.rows)} rows is {mean / GIGA:.4g} GB/s, "

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 
 import numpy as np
 
@@ -47,7 +48,7 @@ class ModelledCall:
     @property
     def time(self) -> float:
         """Modelled time (s)."""
-        return sum(self.parts.values())
+        return fsum(self.parts.values())
 
 
 class OtherMachine(str):
@@ -170,7 +171,7 @@ def _informative(answer: ModelledCall) -> tuple[ModelledCall | None, str]:
     if not call.streamed:
         return answer, ""
     bytes_of = {name: value for name, value in answer.parts.items() if name.endswith("bandwidth")}
-    if sum(bytes_of.values()) < _BYTES_DECIDE * answer.time:
+    if fsum(bytes_of.values()) < _BYTES_DECIDE * answer.time:
         return None, "streamed messages too small to show the bandwidth are left out"
     return replace(answer, parts=bytes_of), ""
 

@@ -11,6 +11,7 @@ fitted to the fraction of the kernel's time beside a call that moves data
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 
 import numpy as np
 
@@ -292,7 +293,7 @@ def _residual(tables: Sequence[Table], slope: float) -> float:
 
     Kernels count equally: weighted by their time, slopes of 0.3 came out as 0.27 in tests.
     """
-    return sum(
+    return fsum(
         float(np.abs(_median_polish(durations - np.log1p(slope * fractions))).sum())
         for durations, fractions in tables
     )

@@ -1,5 +1,6 @@
 """Documents about serving: a deployment under load, and predictions of measured rows and logs."""
 
+from math import fsum
 from typing import TYPE_CHECKING
 
 from experiments.output.document import (
@@ -199,7 +200,7 @@ def _attributed(report: "ServingReport") -> Table:
         (
             f"{say_resource(row.resource)} x{report.factor:g}",
             *(say_time(row.saved_s[part]) for part in report.parts),
-            say_time(sum(row.saved_s.values())),
+            say_time(fsum(row.saved_s.values())),
         )
         for row in report.utilities
         if row.saved_s
@@ -245,7 +246,7 @@ def _gain(gain: "Gain | None") -> str:
 
 
 def _where(report: "ServingReport") -> Section:
-    whole = sum(report.parts.values()) or 1.0
+    whole = fsum(report.parts.values()) or 1.0
     rows = [
         Row((name, say_time(value), percent(100 * value / whole)), bar=100 * value / whole)
         for name, value in report.parts.items()

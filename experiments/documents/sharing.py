@@ -1,6 +1,7 @@
 """Document of jobs that share a network: slow-down per job, shared links, utilities."""
 
 from collections.abc import Iterator, Sequence
+from math import fsum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,7 +85,7 @@ def _headline(report: "ShareReport", worst: "JobShare") -> str:
 def _cause(report: "ShareReport") -> str:
     """Name the links on which most time is lost."""
     kinds = _links_by_kind(report.links)
-    lost = sum(link.lost_s for link in kinds[0]) if kinds else 0.0
+    lost = fsum(link.lost_s for link in kinds[0]) if kinds else 0.0
     if not lost:
         return ""
     first = kinds[0][0]
@@ -223,7 +224,7 @@ def _links_by_kind(links: "Sequence[MetLink]") -> "list[list[MetLink]]":
     for link in links:
         shares = tuple((part["job"], f"{part['utilisation']:.4g}") for part in link.jobs)
         kinds.setdefault((link.resource, link.bandwidth, shares), []).append(link)
-    return sorted(kinds.values(), key=lambda group: -sum(link.lost_s for link in group))
+    return sorted(kinds.values(), key=lambda group: -fsum(link.lost_s for link in group))
 
 
 def _links(report: "ShareReport") -> Section:
@@ -239,11 +240,11 @@ def _links(report: "ShareReport") -> Section:
 
 def _link_cells(links: "Sequence[MetLink]") -> list[str]:
     """Return the cells of equivalent links: the first, tier, bandwidth, use, time lost, jobs."""
-    first, lost = links[0], sum(link.lost_s for link in links)
+    first, lost = links[0], fsum(link.lost_s for link in links)
     others = f" and {len(links) - 1:,} similar" if len(links) > 1 else ""
     jobs = []
     for number, part in enumerate(first.jobs):
-        of_job = sum(link.jobs[number]["lost_s"] for link in links)
+        of_job = fsum(link.jobs[number]["lost_s"] for link in links)
         loses = f", lost {say_time(of_job)}" if of_job else ""
         jobs.append(f"{part['job']} ({100 * part['utilisation']:.1f} %{loses})")
     return [

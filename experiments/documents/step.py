@@ -74,17 +74,17 @@ def cause(cluster: "Cluster", timeline: "StepTimeline", path: CriticalPath | Non
     """
     path = critical_path(timeline) if path is None else path
     spent = path_by_what(timeline, path)
-    total = sum(spent.values())
+    total = math.fsum(spent.values())
     if not total:
         return ""
     tiers = (*timeline.topology.resources, *_CALLS)
     shares = {
-        "host": sum(spent.get(name, 0.0) for name in _HOST),
+        "host": math.fsum(spent.get(name, 0.0) for name in _HOST),
         "compute": spent.get("compute", 0.0),
-        "network": sum(spent.get(name, 0.0) for name in tiers),
+        "network": math.fsum(spent.get(name, 0.0) for name in tiers),
         "copy": spent.get("copy", 0.0),
     }
-    shares["unexplained"] = total - sum(shares.values())
+    shares["unexplained"] = total - math.fsum(shares.values())
     shares = {name: 100 * seconds / total for name, seconds in shares.items()}
     most = max(shares, key=lambda name: shares[name])
     share = f"{shares[most]:.0f} % of the critical path"
@@ -204,11 +204,10 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     causes = {
         name: share for name, share in base.doubts.pinned.items() if name not in _KNOWN_CAUSES
     }
-    if sum(causes.values()) > MUCH:
+    if (unexplained := math.fsum(causes.values())) > MUCH:
         names = ", ".join(list(causes)[:3])
         yield Doubt(
-            f"{sum(causes.values()):.0f} % of the step is unexplained ({names}), so savings may be"
-            " larger",
+            f"{unexplained:.0f} % of the step is unexplained ({names}), so savings may be larger",
             "twofold inspect … lists the unexplained starts",
         )
     if base.doubts.step_before_pct > MUCH:

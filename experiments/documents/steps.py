@@ -1,6 +1,7 @@
 """Documents about a step: replayed, explained, generated, compared, and its memory."""
 
 from collections.abc import Sequence
+from math import fsum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -232,7 +233,7 @@ def _named(parts: "Sequence[PathPart]") -> dict[str, float]:
 
 def _stretches(path: "Sequence[Stretch]") -> Section:
     """List the longest stretches of the critical path in order of time."""
-    scale, unit = unit_of(sum(stretch.duration_s for stretch in path))
+    scale, unit = unit_of(fsum(stretch.duration_s for stretch in path))
     longest = sorted(path, key=lambda stretch: -stretch.duration_s)[:_STRETCHES]
     rows = [
         (
@@ -262,7 +263,7 @@ def signed_chart(anchor: str, title: str, parts: Sequence[tuple[str, float]], wh
     ordered = sorted((part for part in parts if part[1]), key=lambda part: -abs(part[1]))
     shown, rest = ordered[:_DRAWN], ordered[_DRAWN:]
     if rest:
-        shown.append((f"{len(rest)} others", sum(seconds for _, seconds in rest)))
+        shown.append((f"{len(rest)} others", fsum(seconds for _, seconds in rest)))
     scale, unit = unit_of(max((abs(seconds) for _, seconds in shown), default=1.0))
     bars = Series(
         "bars",
@@ -324,7 +325,7 @@ def _why_saved(parts: "Sequence[SavedPart]") -> str:
     if not parts:
         return ""
     loss, *_, gain = sorted((parts[0], *parts), key=lambda part: part.saved_s)
-    if sum(part.saved_s for part in parts) < 0:  # the change makes the step longer
+    if fsum(part.saved_s for part in parts) < 0:  # the change makes the step longer
         gain, loss = loss, gain
     where = shortened(gain.name, _NAME) or gain.what
     if 0 < gain.saved_s <= -loss.saved_s / _NOTABLE_LOSS and loss.name == gain.name:
@@ -356,8 +357,8 @@ def _saved_table(
     ]
     rest = parts[len(shown) :]
     if rest:
-        seconds = sum(part.saved_s for part in rest)
-        share = sum(part.utility_pct for part in rest)
+        seconds = fsum(part.saved_s for part in rest)
+        share = fsum(part.utility_pct for part in rest)
         name = f"{len(rest):,} others"
         rows.append(Row((name, *blank, say_time(seconds), percent(share)), share))
     whole = say_time(saved["step_s"] - saved["changed_step_s"])
@@ -604,7 +605,7 @@ def _side(side: "Side") -> str:
 def _run_section(report: "DiffReport", run: str) -> Section:
     """Tabulate the time of each use in either step."""
     uses = report.uses(run)
-    total = [sum(row[key] for row in uses) for key in ("a_adds_s", "b_adds_s")]
+    total = [fsum(row[key] for row in uses) for key in ("a_adds_s", "b_adds_s")]
     scale, unit = unit_of(max(total))
     rows = [
         _difference(row["what"], row["a_adds_s"], row["b_adds_s"], total[0], scale)
@@ -660,8 +661,8 @@ def _class_section(report: "DiffReport", run: str) -> Section:
     ]
     rest = parts[len(shown) :]
     if rest:
-        share = percent(sum(part.difference_pct for part in rest), signed=True)
-        seconds = _longer(sum(part.difference_s for part in rest))
+        share = percent(fsum(part.difference_pct for part in rest), signed=True)
+        seconds = _longer(fsum(part.difference_s for part in rest))
         rows.append(Row((f"{len(rest):,} others", *[""] * 5, seconds, share)))
     columns = ("what", "|which", ">A", ">B", ">lasts in A", ">in B", ">longer in B", ">of A")
     foot = "A, B: count; lasts: mean of one op; longer: added to the step, mean over ranks"

@@ -144,8 +144,8 @@ def as_recorded(
     """
     surface = instance_surface(deployment)
     steps = [step for profile in profiles for step in profile]
-    predicted = sum(iteration_time(surface, step.batch) for step in steps)
-    factor = sum(step.kernels for step in steps) / predicted
+    predicted = math.fsum(iteration_time(surface, step.batch) for step in steps)
+    factor = math.fsum(step.kernels for step in steps) / predicted
     _check_factor(deployment, factor, source, "kernels")
     waits = [
         later.begin - step.begin - step.kernels

@@ -7,6 +7,7 @@ InferenceX, ``utils/bench_serving/benchmark_serving.py``).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from typing import NamedTuple
 
 import numpy as np
@@ -175,8 +176,8 @@ class InstanceRun(NamedTuple):
 
 def token_rate(runs: Sequence[InstanceRun]) -> float:
     """Return the tokens per second of all accelerators, over all runs."""
-    tokens = sum(float(run.totals["decoded_tokens"]) for run in runs)
-    return tokens / sum(float(run.totals["end"]) for run in runs)
+    tokens = fsum(float(run.totals["decoded_tokens"]) for run in runs)
+    return tokens / fsum(float(run.totals["end"]) for run in runs)
 
 
 def busy_share(runs: Sequence[InstanceRun]) -> float:

@@ -269,7 +269,7 @@ def memory_use(deployment: Deployment) -> MemoryUse:
     if size is None:
         raise ClusterError(f"{deployment.cluster.name}: accelerator.memory is missing: give it")
     model, by, p = deployment.model, deployment.engine, deployment.parallelism
-    weights = _weights(deployment) + sum(map(_weights, _draft(deployment)))
+    weights = _weights(deployment) + math.fsum(map(_weights, _draft(deployment)))
     activations = max(
         by.tokens * _widest(model, p) * 2.0, by.sequences * model.vocabulary * by.sampling
     )
@@ -285,7 +285,7 @@ def memory_use(deployment: Deployment) -> MemoryUse:
             f" {size / 1e9:.1f} GB of {deployment.cluster.accelerator.name}: use more tensor ranks"
             " (tp) or weights of fewer bits (weights fp8)"
         )
-    token = cache_bytes(deployment) + sum(map(cache_bytes, _draft(deployment)))
+    token = cache_bytes(deployment) + math.fsum(map(cache_bytes, _draft(deployment)))
     blocks = int(left / (token * by.block))
     if deployment.blocks is not None:
         blocks = deployment.blocks
@@ -329,10 +329,13 @@ def _weights(deployment: Deployment) -> float:
     if (encoder := deployment.encoder) is not None and not encoder.accelerators:
         images, by = encoder.model, _encoder_ranks(deployment, encoder).tp
         parts_of_it = [layer_parameters(images, layer) for layer in range(images.layers)]
-        layers += 2.0 * sum(each.sharded / by + each.replicated for each in parts_of_it)
+        layers += 2.0 * math.fsum(each.sharded / by + each.replicated for each in parts_of_it)
     outer = embedding_parameters(model).sharded, head_parameters(model).sharded
     # The first stage looks tokens up, the last one has the head.
-    return layers * stage_share(deployment) + (sum(outer) if p.pp == 1 else max(outer)) / p.tp * 2.0
+    return (
+        layers * stage_share(deployment)
+        + (math.fsum(outer) if p.pp == 1 else max(outer)) / p.tp * 2.0
+    )
 
 
 def read_weights(deployment: Deployment) -> float:
@@ -392,7 +395,7 @@ def cache_bytes(deployment: Deployment) -> float:
             numbers = float(latent.kv_rank + latent.rope)
         case GroupedAttention() as grouped:
             numbers = 2.0 * max(grouped.kv_heads / p.tp, 1.0) * grouped.head
-    layers = sum(
+    layers = math.fsum(
         model.seen(layer, deployment.context) / deployment.context
         for layer in range(model.layers)
         if model.delta_at(layer) is None

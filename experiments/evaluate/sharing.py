@@ -6,6 +6,7 @@ times are those alone, to the last bit.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -239,7 +240,7 @@ def _together(
     topology = alone[0].topology
     lengths = [timeline.makespan for timeline in alone]
     longest = max(lengths)
-    if sum(longest / length for length in lengths) * (window.warm_up + 3) > _MOST_STEPS:
+    if fsum(longest / length for length in lengths) * (window.warm_up + 3) > _MOST_STEPS:
         raise _check_lengths(jobs, lengths)
     folded = _fold_all([job.scenario for job in jobs])
     workloads = folded.workloads

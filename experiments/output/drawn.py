@@ -19,9 +19,9 @@ base64, which browsers unpack by themselves. Numbers keep every bit.
 """
 
 import base64
-import gzip
 import json
 import math
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -86,7 +86,8 @@ def packed(columns: Columns) -> dict[str, Any]:
             about["texts"] = [offset, len(parts[-1])]
             offset += len(parts[-1])
         described.append(about)
-    body = gzip.compress(b"".join(parts), _LEVEL, mtime=0)
+    # A header of gzip (31), which ``gzip.compress`` writes otherwise since Python 3.13.
+    body = zlib.compress(b"".join(parts), _LEVEL, wbits=31)
     return {
         "rows": max(lengths, default=0),
         "columns": described,

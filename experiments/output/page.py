@@ -6,14 +6,15 @@ trace could not run even if it were taken for markup, and the templates escape a
 """
 
 import base64
-import gzip
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib.resources import files
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,7 @@ def _sha256(text: str) -> str:
 
 @cache
 def _base64(raw: bytes) -> str:
-    return base64.b64encode(gzip.compress(raw, 9, mtime=0)).decode("ascii")
+    return base64.b64encode(zlib.compress(raw, 9, wbits=31)).decode("ascii")
 
 
 def _is_hidden(block: Block) -> bool:
@@ -250,7 +251,7 @@ class _Shares:
     """Times with their shares of the sum, the largest first, and the widths of their bars."""
 
     def __init__(self, bars: Bars) -> None:
-        total = sum(bars.parts.values()) or 1.0
+        total = fsum(bars.parts.values()) or 1.0
         most = max(bars.parts.values(), default=1.0) or 1.0
         ordered = sorted(bars.parts.items(), key=lambda part: -part[1])
         self.title, self.stacked = bars.title, bars.stacked

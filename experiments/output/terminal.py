@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import zip_longest
+from math import fsum
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -185,7 +186,7 @@ def _print_trust(console: Console, trust: Trust) -> None:
 
 def share_table(bars: Bars) -> Table:
     """Return times as a table, the longest first, with their shares of the sum."""
-    total = sum(bars.parts.values()) or 1.0
+    total = fsum(bars.parts.values()) or 1.0
     ordered = sorted(bars.parts.items(), key=lambda part: -part[1])
     rows = [
         Row((name, say_time(seconds), f"{100 * seconds / total:.1f} %"), 100 * seconds / total)

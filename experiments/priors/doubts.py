@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import fsum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,7 +161,7 @@ class Doubts:
     @property
     def pinned_pct(self) -> float:
         """Percent of the step that reacts to no resource."""
-        return sum(self.pinned.values())
+        return fsum(self.pinned.values())
 
     @cached_property
     def step_before_pct(self) -> float:
@@ -187,8 +188,8 @@ class Doubts:
             )
         }
         sentences = []
-        if sum(causes.values()) > MUCH:
-            share = f"{sum(causes.values()):.0f} % of the step is unexplained"
+        if fsum(causes.values()) > MUCH:
+            share = f"{fsum(causes.values()):.0f} % of the step is unexplained"
             sentences.append(f"may be more: {share} ({', '.join(list(causes)[:3])})")
         tiers = dict.fromkeys(named.partition(".")[0] for named in resources if named not in RANKS)
         sentences += [self.hidden[tier] for tier in tiers if tier in self.hidden]

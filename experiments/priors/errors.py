@@ -17,7 +17,7 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from math import pi, sqrt, tan
+from math import fsum, pi, sqrt, tan
 from pathlib import Path
 from typing import NamedTuple
 
@@ -234,7 +234,7 @@ def replay_error(
     if program == NO_CALLS:
         return own_error(NO_CALLS, table)
     rows = [row for key, row in table.items() if key[0] in CLASSES and key[1] == part]
-    every = sum(row.count * row.shared**2 for row in rows) / sum(row.count for row in rows)
+    every = fsum(row.count * row.shared**2 for row in rows) / fsum(row.count for row in rows)
     own = table.get((program, part))
     if own is None:
         programs = {program for row in rows for program in row.machines}

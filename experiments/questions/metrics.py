@@ -455,9 +455,11 @@ def _of_calls(run: RunTimes, base: Baseline | None) -> Values:
     for kind in dict.fromkeys([*EXCHANGED, *(row.kind for row in volumes)]):
         of_kind = [row for row in volumes if row.kind == kind]
         all_sized = not of_kind or any(row.unknown < row.calls for row in of_kind)
-        values["collective_size", kind] = sum(row.size for row in of_kind) if all_sized else None
+        values["collective_size", kind] = (
+            math.fsum(row.size for row in of_kind) if all_sized else None
+        )
     all_sized = not volumes or any(row.unknown < row.calls for row in volumes)
-    values["collective_size", TOTAL] = sum(row.size for row in volumes) if all_sized else None
+    values["collective_size", TOTAL] = math.fsum(row.size for row in volumes) if all_sized else None
     values |= {("calls", kind): float(calls) for kind, calls in by_kind.items()} | sizes
     values |= {("call_interval", about): between for about, between in call_intervals(run).items()}
     scenario = base.scenario if base is not None else None

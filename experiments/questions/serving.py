@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isinf, nan
+from math import fsum, isinf, nan
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -278,7 +278,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         _parts(base),
         float(np.mean(figures["goodput"])) if slo is not None else None,
         float(np.mean(figures["fraction"])) if slo is not None else 0.0,
-        sum(len(run.ttft) for run in base) / sum(float(run.totals["end"]) for run in base),
+        sum(len(run.ttft) for run in base) / fsum(float(run.totals["end"]) for run in base),
         token_rate(base) / held_ranks(instances, base),
         int(sum(run.totals["preemptions"] for run in base)),
         int(sum(run.totals["restarted"] for run in base)),
@@ -510,7 +510,7 @@ def _by_model(
         for fleet, of_group, limit in zip(instances.fleets, of_model, slos, strict=True)
     ]
     yield from rows
-    gpus, requests = sum(row.gpus for row in rows), sum(row.requests for row in rows)
+    gpus, requests = fsum(row.gpus for row in rows), fsum(row.requests for row in rows)
     goodput = [row.goodput_per_s for row in rows if row.goodput_per_s is not None]
     met = [row.met * row.requests for row in rows if row.met is not None]
     of_group = [(run, *run.beside) for run in runs]
@@ -525,9 +525,9 @@ def _by_model(
         float(np.mean([times.mean() for times in ttft])),
         float(np.mean([np.quantile(times, 0.99) for times in ttft])),
         or_none(float(np.mean([over_requests(times, 0.99) for times in tpot]))),
-        sum(goodput) if len(goodput) == len(rows) else None,
-        sum(met) / requests if len(met) == len(rows) else None,
-        sum(row.tokens_per_second_per_gpu * row.gpus for row in rows) / gpus,
+        fsum(goodput) if len(goodput) == len(rows) else None,
+        fsum(met) / requests if len(met) == len(rows) else None,
+        fsum(row.tokens_per_second_per_gpu * row.gpus for row in rows) / gpus,
     )
 
 
@@ -685,7 +685,7 @@ def _cause(runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility], fac
     busy = f"{100 * prefill:.0f} % of the time is in iterations that also run prefill."
     parts = _parts(runs)
     if max(parts, key=lambda part: parts[part]) == "slot":
-        share = 100 * parts["slot"] / sum(parts.values())
+        share = 100 * parts["slot"] / fsum(parts.values())
         waits = f"Requests wait {share:.0f} % of their time for an adapter's slot (--max-loras)."
         busy = f"{waits} {busy}"
     metric, gains = "TPOT", [(row.tpot_p99_pct, row.resource) for row in utilities]

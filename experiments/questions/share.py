@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from pathlib import Path
 from typing import ClassVar, Unpack
 
@@ -233,8 +234,8 @@ class ShareReport(Report):
     def lost_pct(self) -> float:
         """Share of all ranks' time lost to sharing, in %."""
         rows = self.jobs
-        lost = sum(row.ranks * (1 - row.alone_step_s / row.step_s) for row in rows)
-        return 100 * lost / sum(row.ranks for row in rows)
+        lost = fsum(row.ranks * (1 - row.alone_step_s / row.step_s) for row in rows)
+        return 100 * lost / fsum(row.ranks for row in rows)
 
     @property
     def links(self) -> tuple[MetLink, ...]:
@@ -260,7 +261,7 @@ class ShareReport(Report):
             resource=link.resource,
             bandwidth=link.bandwidth,
             utilisation=float(used.sum()),
-            lost_s=sum(part["lost_s"] for part in parts),
+            lost_s=fsum(part["lost_s"] for part in parts),
             jobs=parts,
         )
 
@@ -568,7 +569,7 @@ def _utility(report: ShareReport, resource: str, window: Window, watch: Watch) -
         for placed_job, before, after in zip(placed, report.sharing.jobs, better.jobs, strict=True)
     ]
     ranks = [len(seats) for seats in report.seating.seats.values()]
-    weighed = sum(n * row["utility_pct"] for n, row in zip(ranks, rows, strict=True)) / sum(ranks)
+    weighed = fsum(n * row["utility_pct"] for n, row in zip(ranks, rows, strict=True)) / sum(ranks)
     unsettled = [how for _, how in better.groups if not how.settled]
     return SharedUtility(
         resource, now, then, weighed, rows, "steps did not settle" if unsettled else ""

@@ -92,7 +92,7 @@ def log_copied(change: "Change") -> float:
     is_else = len(links) + len(copied) < len(change.parts) or not all(copied)
     is_else |= not all(is_of_links(part.resource) for part in links)
     is_else |= any(split_resource(part.resource)[0] == BUS_BANDWIDTH for part in links)
-    return 0.0 if is_else else sum(copied)
+    return 0.0 if is_else else math.fsum(copied)
 
 
 def unit_of_value(name: str) -> str:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import hypot, prod
+from math import fsum, hypot, prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -465,7 +465,7 @@ def lengths_of(products: Counter[Gemm], hidden: int | None = None) -> Lengths:
         if tokens in sides:
             sides.remove(tokens)
             weights[min(sides), max(sides)] += count
-    least = _LEAST_ALIKE * sum(products.values())
+    least = _LEAST_ALIKE * fsum(products.values())
     candidates = [length for length, count in _tally(weights.items()).items() if count >= least]
     if hidden is None and len(candidates) == 1:
         hidden = candidates[0]
@@ -518,8 +518,8 @@ class Factors:
     def weights(self) -> float:
         """Factor on the number of weights."""
         sizes = [(low * high * count, low, high) for (low, high), count in self.lengths.weights]
-        after = sum(size * prod(self._pair(low, high)) for size, low, high in sizes)
-        return after / sum(size for size, _, _ in sizes)
+        after = fsum(size * prod(self._pair(low, high)) for size, low, high in sizes)
+        return after / fsum(size for size, _, _ in sizes)
 
     def _width(self, length: float) -> float:
         """Factor on one length; 1 if it is none of the weights'."""
@@ -591,7 +591,7 @@ class Factors:
         if not sized:
             return None
         before, after = [size for size, _ in sized], [size * factor for size, factor in sized]
-        return Streaming(sum(before) + max(before)), Streaming(sum(after) + max(after))
+        return Streaming(fsum(before) + max(before)), Streaming(fsum(after) + max(after))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

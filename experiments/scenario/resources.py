@@ -5,6 +5,7 @@ the latency.
 """
 
 from collections.abc import Iterable, Sequence
+from math import fsum
 from typing import NamedTuple
 
 import numpy as np
@@ -284,5 +285,5 @@ def extra_parts(scenario: Scenario, resource: str, factor: float) -> ExtraParts 
 def _network(bill: Bill) -> ExtraParts:
     """Return cost and power of the network of a bill, whose parts all have prices."""
     lines = [line for line in bill.lines if line.part in NETWORK_PARTS]
-    drawn = sum(line.power[1] for line in lines if line.power is not None)
-    return ExtraParts(sum(line.cost or 0.0 for line in lines), bill.overhead * drawn)
+    drawn = fsum(line.power[1] for line in lines if line.power is not None)
+    return ExtraParts(fsum(line.cost or 0.0 for line in lines), bill.overhead * drawn)

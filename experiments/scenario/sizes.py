@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from math import log
+from math import fsum, log
 
 import numpy as np
 
@@ -487,7 +487,7 @@ def _check_share(workload: Workload, program: Program, runs: Sequence[Run]) -> N
     """
     duration = workload.duration
     if _sees_kernels(workload, program):
-        inside = sum(float(duration[np.concatenate(run.launched)].sum()) for run in runs)
+        inside = fsum(float(duration[np.concatenate(run.launched)].sum()) for run in runs)
         share = inside / (float(duration[program.ops].sum()) or 1.0)
         if share < _LEAST_SHARE:
             raise WhatIfError(
@@ -499,8 +499,8 @@ def _check_share(workload: Workload, program: Program, runs: Sequence[Run]) -> N
     total = float(duration[program.hosts].sum()) or 1.0
     units = [[float(duration[hosts].sum()) for hosts in run.hosts] for run in runs]
     most = [max(each[1:-1] or each) for each in units]
-    hidden = max(0.0, total - sum(map(sum, units)) - sum(most))
-    hidden += sum(
+    hidden = max(0.0, total - fsum(map(fsum, units)) - fsum(most))
+    hidden += fsum(
         max(0.0, end - usual)
         for each, usual in zip(units, most, strict=True)
         for end in (each[0], each[-1])

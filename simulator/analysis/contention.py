@@ -84,14 +84,14 @@ def meetings(timeline: Timeline, costs: Costs, most: int = 3) -> tuple[Meeting, 
                 names = sorted((_name(call, timeline), _name(neighbour, timeline)))
                 lost_by_link[int(np.argmax(shared)), names[0], names[1]].append(float(lost[call]))
                 break
-    ranked = sorted(lost_by_link.items(), key=lambda item: (-sum(item[1]), item[0]))
+    ranked = sorted(lost_by_link.items(), key=lambda item: (-math.fsum(item[1]), item[0]))
     nodes, network = timeline.topology.nodes, timeline.topology
     return tuple(
         Meeting(
             (str(nodes[network.source[link]]), str(nodes[network.target[link]])),
             (first, second),
             len(times),
-            sum(times),
+            math.fsum(times),
         )
         for (link, first, second), times in ranked[:most]
     )

@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import fsum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,8 +200,8 @@ def communication_overlap(run: RunTimes) -> float | None:
     where nothing is communicated. Of CCL-Bench (arXiv 2605.06544) ``communication_overlap_ratio``.
     """
     rows = rank_times(run)
-    total = sum(row.communication for row in rows)
-    exposed = sum(row.exposed_communication for row in rows)
+    total = fsum(row.communication for row in rows)
+    exposed = fsum(row.exposed_communication for row in rows)
     return min(1.0, max(0.0, (total - exposed) / total)) if total > 0 else None
 
 

@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from math import fsum
 from typing import NamedTuple
 
 import numpy as np
@@ -453,7 +454,7 @@ class _CallTimes:
             **_scaled(names, bandwidth, factor, "bandwidth"),
             SOFTWARE: factor * float(latency[-1]),
         }
-        beyond = took - sum(causes.values())
+        beyond = took - fsum(causes.values())
         return {**causes, CONTENTION: beyond if abs(beyond) > _ROUNDING * took else 0.0}
 
 

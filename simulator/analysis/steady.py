@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import fsum
 from typing import Protocol
 
 import numpy as np
@@ -251,4 +252,4 @@ def _drift(job: Steps, slowest: Steps, opens: float) -> float:
     usual = float(np.mean(job.length))
     phases = [_phase(job, time) / usual for time in bounds]
     moves = [after - before for before, after in pairwise(phases)]
-    return abs(sum(move - round(move) for move in moves))
+    return abs(fsum(move - round(move) for move in moves))

@@ -235,7 +235,7 @@ class Load:
 
 def cost(loads: tuple[Load, ...]) -> float:
     """Return the time of a call on an idle network: its loads in sequence (s)."""
-    return sum(load.time for load in loads)
+    return math.fsum(load.time for load in loads)
 
 
 def unknown(transfer: float, network: Topology) -> Load:
@@ -444,7 +444,7 @@ def _all_at_once(loads: list[Load], network: Topology) -> Load:
         on_link[load.link] += load.weight * load.amount
     used, tightest, amount = _tightest(on_link, network)
     return Load(
-        latency=sum(load.latency for load in loads),
+        latency=math.fsum(load.latency for load in loads),
         latency_of=np.sum([load.latency_of for load in loads], axis=0),
         amount=amount,
         link=used,

@@ -7,6 +7,7 @@ maximum over classes, computed for all networks at once.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import fsum
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,8 +60,8 @@ class OneNetwork:
             loads = lockstep_loads(Plan(schedule, pipelined=pipelined), positions, 1.0, self.graph)
             all_of = loads[0]
             wire = Wire(
-                per_byte=sum(load.transfer for load in loads),
-                latency=sum(load.latency for load in loads),
+                per_byte=fsum(load.transfer for load in loads),
+                latency=fsum(load.latency for load in loads),
                 steps=sum(step.repeats for step in schedule.steps),
                 busy=all_of.weight * all_of.amount / self.graph.bandwidth[all_of.link],
                 resource=self.graph.resource[all_of.link],

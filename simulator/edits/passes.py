@@ -10,6 +10,7 @@ divided in proportion to those of the other stages.
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from statistics import median
 from typing import NamedTuple
 
@@ -506,7 +507,7 @@ def _divide(parts: Sequence[Segment], lengths: tuple[float, float], spans: Mask)
                 weight, follows = weight[at:], follows[at:]
         content = Content(ops, weight, follows, part.opaque)
         expected = [lengths[not passing.is_forward] for passing in part.passes]
-        total, length = sum(expected), float(weight.sum())
+        total, length = fsum(expected), float(weight.sum())
         is_longer = number in (0, last) and _MOST_LONGER * total < length
         share = total / length if is_longer else 1.0
         begin = 1.0 - share if number == 0 else 0.0

@@ -20,7 +20,8 @@ import io
 import json
 import lzma
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from acceptance.commands import ENVIRONMENT, Command, ask, entry_point, in_form,
 from acceptance.commands import read_commands as read
 from acceptance.comparison import FAULTS, exactly, of_records
 from helpers.answer_laws import obeys
+from helpers.places import ROOT
 
 PINNED = json.loads(lzma.decompress(Path(__file__).with_name("recorded.json.xz").read_bytes()))
 COMMANDS = read()
@@ -47,6 +49,24 @@ def as_recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     gc.set_threshold(*threshold)
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def no_float_is_added_up_by_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold that answers are the same bits by every Python: ``sum`` rounds otherwise since 3.12."""
+    added_up = sum
+    packages = ("simulator", "topologies", "collectives", "traces", "experiments")
+    ours = tuple(f"{ROOT / package}/" for package in packages)
+
+    def watched(values: Iterable[Any], /, start: Any = 0) -> Any:
+        values = list(values)
+        code = sys._getframe(1).f_code
+        if len(values) > 2 and code.co_filename.startswith(ours):
+            fractions = [value for value in values if type(value) is float and value % 1]
+            assert not fractions, f"{code.co_filename}: {code.co_name}: math.fsum, not sum"
+        return added_up(values, start)
+
+    monkeypatch.setattr("builtins.sum", watched)
 
 
 def close(before: object, after: object) -> bool:

@@ -99,7 +99,7 @@ class Bill:
         ClusterError
             If the price of a part is not known; names the field that gives it.
         """
-        return sum(self._totals("prices", "price"))
+        return math.fsum(self._totals("prices", "price"))
 
     @property
     def cost_spread(self) -> float:
@@ -120,12 +120,12 @@ class Bill:
         ClusterError
             If the power of a part is not known; names the field that gives it.
         """
-        return self.overhead * sum(self._totals("power", "idle"))
+        return self.overhead * math.fsum(self._totals("power", "idle"))
 
     @property
     def active_power(self) -> float:
         """Power of the site with all parts active (W)."""
-        return self.overhead * sum(self._totals("power", "active"))
+        return self.overhead * math.fsum(self._totals("power", "active"))
 
     def energy(self, seconds: float, busy: Mapping[str, float] | None = None) -> float:
         """Return the energy of a step (J): parts are active for their share of the time, else idle.
@@ -143,7 +143,7 @@ class Bill:
             waiting + shares[line.part] * (working - waiting)
             for line, waiting, working in zip(self.lines, idle, active, strict=True)
         )
-        return self.overhead * seconds * sum(drawn)
+        return self.overhead * seconds * math.fsum(drawn)
 
     def _totals(self, table: str, figure: str) -> list[float]:
         figures = []

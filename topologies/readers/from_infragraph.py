@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -321,7 +322,7 @@ def _drawing(file: Path, name: str, node: _Device, fabric: _Fabric, like: Cluste
     plugs = [vertex for vertex in node.kinds if vertex in ports]
     cables, notes = _cables(node, names, like)
     cables = _name_nics(cables, plugs)
-    unit = sum(cable.width for cable in cables if cable.tier == SCALE_UP and "gpu0" in cable.ends)
+    unit = fsum(cable.width for cable in cables if cable.tier == SCALE_UP and "gpu0" in cable.ends)
     has_speed = any(_speed(edge.link) for edge in node.edges if _tier(edge, node) == SCALE_UP)
     speeds = {_speed(link) for _, _, link in fabric.outlets}
     if len(speeds) > 1:
@@ -485,7 +486,7 @@ def _leaf_spine(fabric: _Fabric, leaves: dict[tuple[str, int], list[int]]) -> di
             "the fabric is neither one switch nor leaves of whole nodes that all reach all spines"
         )
     first, each = next(iter(leaves)), next(iter(up.values()))
-    down = sum(_speed(link) or 0.0 for _, port, link in fabric.outlets if port[:2] == first)
+    down = fsum(_speed(link) or 0.0 for _, port, link in fabric.outlets if port[:2] == first)
     if not each or not down:
         raise _GraphError("links of NICs, or between switches, have no bandwidth")
     return {

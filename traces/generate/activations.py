@@ -9,6 +9,7 @@ equations 2 and 4); other layers are counted by the same rules.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import fsum
 from typing import NamedTuple
 
 from simulator.support.quantities import bytes_per_element
@@ -93,8 +94,8 @@ def _adapters(batch: MicroBatch) -> Iterator[SavedTensor]:
 def layer_activations(batch: MicroBatch, layer: int, run: Training) -> BlockActivations:
     """Return a layer's kept and working bytes in a training step with its recomputation."""
     tensors = layer_tensors(batch, layer, run)
-    kept_bytes = sum(tensor.size for tensor in tensors if tensor.is_kept(run.recompute))
-    repeated = sum(tensor.size for tensor in tensors) - kept_bytes
+    kept_bytes = fsum(tensor.size for tensor in tensors if tensor.is_kept(run.recompute))
+    repeated = fsum(tensor.size for tensor in tensors) - kept_bytes
     if run.recompute == "op":
         # Bytes of outputs that `op` keeps, though autograd would not save them. Of the seventh
         # product, if there are as many; and of both reduce-scatters, which torchtitan names
@@ -108,12 +109,12 @@ def layer_activations(batch: MicroBatch, layer: int, run: Training) -> BlockActi
     # gathered again, and its gradient before it is scattered.
     e, tp, model = element_bytes(batch), batch.parallelism.tp, batch.model
     experts = model.experts_at(layer)
-    network = sum(
+    network = fsum(
         tensor.size
         for tensor in _network(batch, experts, run)
         if tensor.name.endswith((": up", ": gate", ": activation"))
     )
-    attention = sum(size for _, size in _attention_outputs(batch))
+    attention = fsum(size for _, size in _attention_outputs(batch))
     if run.attention == "unfused":
         attention += 2 * model.attention.heads / tp * batch.tokens * batch.context * e
     whole = batch.tokens * model.hidden * e
@@ -154,7 +155,7 @@ def head_activations(batch: MicroBatch, run: Training) -> BlockActivations:
 def forward_working(batch: MicroBatch, layer: int) -> float:
     """Return the bytes of a layer's forward pass if nothing is kept, as in serving."""
     e, p, model = element_bytes(batch), batch.parallelism, batch.model
-    attention = sum(size for _, size in _attention_outputs(batch))
+    attention = fsum(size for _, size in _attention_outputs(batch))
     experts = model.experts_at(layer)
     if experts is None:
         network = batch.tokens * (_ups(batch) + 1) * (model.ffn or 0) / p.tp * e

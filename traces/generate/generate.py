@@ -164,7 +164,7 @@ def volumes(programs: Sequence[RankProgram], plan: GenerationPlan) -> Volumes:
     return Volumes(
         tokens=new_tokens(plan.parallelism, plan.run),
         model_flops=model_flops(plan),
-        flops=sum(program.flops for program in programs) * plan.parallelism.ranks_per_stage,
+        flops=math.fsum(program.flops for program in programs) * plan.parallelism.ranks_per_stage,
         exchanged=exchanged,
     )
 
@@ -179,9 +179,9 @@ def model_flops(plan: GenerationPlan) -> float:
         for part in block.parts
         for kernel in part.kernels
     ]
-    flops = sum(kernel.forward.flops for kernel in kernels)
+    flops = math.fsum(kernel.forward.flops for kernel in kernels)
     if isinstance(plan.run, Training):
-        flops += sum(k.input_gradient.flops + k.weight_gradient.flops for k in kernels)
+        flops += math.fsum(k.input_gradient.flops + k.weight_gradient.flops for k in kernels)
     return flops * (micro_batches(plan.parallelism, plan.run) * plan.parallelism.dp)
 
 

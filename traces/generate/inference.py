@@ -11,6 +11,7 @@ others depend on the number of tokens, and those of the head on the number of se
 """
 
 from dataclasses import dataclass, replace
+from math import fsum
 from typing import NamedTuple
 
 from simulator.imbalance import Imbalance
@@ -165,7 +166,7 @@ class InferencePass:
 
     def __post_init__(self) -> None:
         cp = self.parallelism.cp
-        least = sum(count * (new / cp if new > 1 else 1) for count, new, _ in self.segments)
+        least = fsum(count * (new / cp if new > 1 else 1) for count, new, _ in self.segments)
         if not self.tokens:
             object.__setattr__(self, "tokens", least)
         if self.tokens < least or self.tokens <= 0:
@@ -174,7 +175,7 @@ class InferencePass:
     @property
     def sequences(self) -> float:
         """Sequences for which the head computes a token."""
-        return sum(segment.sequences for segment in self.segments)
+        return fsum(segment.sequences for segment in self.segments)
 
     @property
     def attending(self) -> tuple[Segment, ...]:
@@ -302,7 +303,7 @@ def context_exchanges(batch: InferencePass) -> Exchanges:
             parts = 2 * [max(attention.kv_heads / batch.parallelism.tp, 1.0) * value]
     if batch.parallelism.cp > 1:
         return _gathered(batch, parts)
-    tokens = sum(
+    tokens = fsum(
         each.sequences * each.new_tokens
         for each in batch.segments
         if label != OF_DECODES or each.new_tokens == 1
@@ -476,8 +477,8 @@ _INDEX_SIZE = 128.0
 def _selection(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, ...]:
     if attention.sparse is None or attention.q_rank is None:
         return ()
-    read = sum(segment.sequences * segment.context for segment in batch.attending)
-    pairs = sum(
+    read = fsum(segment.sequences * segment.context for segment in batch.attending)
+    pairs = fsum(
         segment.sequences * segment.new_tokens * (segment.context - segment.new_tokens / 2)
         for segment in batch.attending
     )

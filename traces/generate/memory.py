@@ -12,6 +12,7 @@ allocator's cache is separate: no step is refused for it, but tools report it as
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import count
+from math import fsum
 from typing import NamedTuple
 
 from simulator.support.quantities import bytes_per_element
@@ -98,7 +99,7 @@ class StageMemory:
     @property
     def total(self) -> float:
         """Total bytes."""
-        return sum(self.parts.values())
+        return fsum(self.parts.values())
 
     @property
     def allocated(self) -> float:
@@ -243,8 +244,8 @@ def _states(
 def _whole_and_shard(batch: MicroBatch, parameters: Sequence[Parameters]) -> tuple[float, float]:
     """Return the numbers of a rank's parameters, before and after ZeRO shards them."""
     p = batch.parallelism
-    dense = sum(part.sharded + part.replicated for part in parameters)
-    experts = sum(part.experts for part in parameters)
+    dense = fsum(part.sharded + part.replicated for part in parameters)
+    experts = fsum(part.experts for part in parameters)
     if not p.zero:
         return dense + experts, dense + experts
     replicas = p.shard_ranks if p.ep == 1 else p.expert_replicas
@@ -305,8 +306,10 @@ def _slots(
     simulated = count if run.schedule == "gpipe" else min(count, _WARM_UP_ROUNDS * p.pp)
     parts = [_chunk_bytes(batch, run, chunk) for chunk in own_chunks]
     whole = p.zero == 3 and p.pp > 1
-    level = _messages(batch, stage, count) + sum(part.stays for part in parts) * (count - simulated)
-    gathered = sum(part.weights for part in parts) if whole else 0.0
+    level = _messages(batch, stage, count) + fsum(part.stays for part in parts) * (
+        count - simulated
+    )
+    gathered = fsum(part.weights for part in parts) if whole else 0.0
     blocks = [block for chunk in own_chunks for block in chunk]
     by_layer, by_head = _gathered(batch, run, blocks)
     begun: set[int] = set()
@@ -399,7 +402,7 @@ def _chunk_bytes(batch: MicroBatch, run: Training, chunk: Sequence[_NumberedBloc
     fresh = _trained_bytes(batch) if is_whole else 0
     pairs = list(zip(blocks, trained, strict=True))
     layers, head = (pairs[:-1], pairs[-1:]) if chunk[-1].is_head else (pairs, [])
-    kept_bytes, stays = sum(block.kept for block in blocks), 0.0
+    kept_bytes, stays = fsum(block.kept for block in blocks), 0.0
     if _is_pytorch_pipeline(batch):
         # Received activations are in a buffer (``_messages``); sent ones are kept.
         received = chunk[0].layer is not None or chunk[0].is_head
@@ -409,10 +412,10 @@ def _chunk_bytes(batch: MicroBatch, run: Training, chunk: Sequence[_NumberedBloc
         kept=kept_bytes,
         stays=stays,
         layer=max((block.working + fresh * size for block, size in layers), default=0.0)
-        - sum(block.kept - stays for block, _ in head),
+        - fsum(block.kept - stays for block, _ in head),
         head=max((block.working + fresh * size for block, size in head), default=None),
-        weights=sum(parameters) * _trained_bytes(batch),
-        gradients=sum(trained) * bytes_per_element(run.gradient),
+        weights=fsum(parameters) * _trained_bytes(batch),
+        gradients=fsum(trained) * bytes_per_element(run.gradient),
     )
 
 
@@ -486,8 +489,8 @@ class _Blocks(NamedTuple):
         pairs = list(zip(numbered, (item.total for item in parameters), strict=True))
         return cls(
             layer=max((size for item, size in pairs if item.layer is not None), default=0.0),
-            root=sum(size for item, size in pairs if item.layer is None),
-            head=sum(size for item, size in pairs if item.is_head),
+            root=fsum(size for item, size in pairs if item.layer is None),
+            head=fsum(size for item, size in pairs if item.is_head),
         )
 
 
@@ -538,13 +541,13 @@ def _serving(
             elements = float(kv_rank + rope)
     return StageMemory(
         stage=stage,
-        weights=sum(part.total for part in parameters) * batch.element_bytes,
+        weights=fsum(part.total for part in parameters) * batch.element_bytes,
         working=max(needs, default=0.0),
         kv_cache=elements
         * batch.element_bytes
         / p.cp
         * run.batch
-        * sum(batch.model.seen(layer, run.context) for layer in layers)
+        * fsum(batch.model.seen(layer, run.context) for layer in layers)
         * batch.model.makes_tokens,
         buffers=_buffers(batch),
     )

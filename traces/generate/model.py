@@ -6,6 +6,7 @@ source. Counts are bare numbers: they have no unit.
 
 from collections.abc import Iterator
 from importlib.resources import files
+from math import fsum
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -371,7 +372,7 @@ def adapter_parameters(model: Model, layer: int, rank: int, targets: tuple[str, 
         sharded, replicated = sharded + rank * cut, replicated + rank * copied
     routed = 0.0
     if experts is not None:
-        routed = experts.count * rank * sum(_network_width(model, experts.hidden, targets))
+        routed = experts.count * rank * fsum(_network_width(model, experts.hidden, targets))
     return Parameters(float(sharded), float(replicated), float(routed))
 
 
@@ -409,7 +410,7 @@ def parameters(model: Model) -> float:
     >>> f"{parameters(load_model('llama-3.1-8b')) / 1e9:.2f}"
     '8.03'
     """
-    layers = sum(layer_parameters(model, layer).total for layer in range(model.layers))
+    layers = fsum(layer_parameters(model, layer).total for layer in range(model.layers))
     return embedding_parameters(model).total + layers + head_parameters(model).total
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import fsum
 
 import numpy as np
 
@@ -66,11 +67,11 @@ class PassClock:
     def encoding(self, batch: InferencePass) -> float:
         """Return the time of a pass without its head (s), as :meth:`time` does."""
         blocks = [(embedding_block(batch), 1), *_layers(batch)]
-        return float(sum(count * self.block(block) for block, count in blocks))
+        return float(fsum(count * self.block(block) for block, count in blocks))
 
     def block(self, block: ModelBlock, *, scores: bool = True) -> float:
         """Return the time of a block (s), with or without attention's scores."""
-        return sum(self.part(part, scores=scores) for part in block.parts)
+        return fsum(self.part(part, scores=scores) for part in block.parts)
 
     def part(self, part: LayerPart, *, scores: bool = True) -> float:
         """Return the time of a part of a block (s), as :meth:`block` does."""
@@ -81,11 +82,11 @@ class PassClock:
                 assert shape is not None  # noqa: S101 - every kernel of a pass has one
                 time += self._kernel(shape, has_cast_before=kernel.name in CAST_BEFORE)
         exchanges = (*part.before, *part.after)
-        return time + sum(self.exchanged(e) for e in exchanges if scores or e.label != OF_DECODES)
+        return time + fsum(self.exchanged(e) for e in exchanges if scores or e.label != OF_DECODES)
 
     def scores(self, shapes: Iterable[Shape]) -> float:
         """Return the time of attention's scores (s)."""
-        return sum((self._kernel(shape, has_cast_before=False) for shape in shapes), 0.0)
+        return fsum(self._kernel(shape, has_cast_before=False) for shape in shapes)
 
     def _kernel(self, shape: Shape, *, has_cast_before: bool) -> float:
         if (
@@ -110,7 +111,7 @@ class PassClock:
                 if isinstance(kernel.forward.shape, ExpertGemms):
                     shape = kernel.forward.shape
                     time += self.kernels.fastest(shape, experts=self.spreads_experts).seconds
-            time += sum(
+            time += fsum(
                 self.exchanged(each) for each in (*part.before, *part.after) if each.label == "ep"
             )
         return time
@@ -123,7 +124,7 @@ class PassClock:
         """
         p, size = batch.parallelism, 2.0 * tokens * batch.model.hidden
         sent = Exchange("send_receive", "pp", size / p.tp), Exchange("all_gather", "tp", size)
-        return (p.pp - 1) * sum(map(self.exchanged, sent)) if p.pp > 1 else 0.0
+        return (p.pp - 1) * fsum(map(self.exchanged, sent)) if p.pp > 1 else 0.0
 
     def exchanged(self, exchange: Exchange) -> float:
         """Return the time of an exchange (s)."""
@@ -182,7 +183,7 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
         eager = _by_tokens(_alone(clock, batch, shared_chunks, every), every, limits)[1]
     shared = shared_eager = np.zeros(0)
     if batch.parallelism.dp > 1:
-        together = [sum(n * clock.shared(block) for block, n in blocks[1:]) for blocks in passes]
+        together = [fsum(n * clock.shared(block) for block, n in blocks[1:]) for blocks in passes]
         shared, shared_eager = _by_tokens(together, every, limits)
     heads = _grid(limits.sequences)
     by_head = [
@@ -219,7 +220,7 @@ def _alone(
     """Return the times of passes without heads and attention's scores, which other tables have."""
     clock.look_up(part for blocks in passes for block, _ in blocks for part in block.parts)
     return [
-        sum(n * clock.block(block, scores=False) for block, n in blocks)
+        fsum(n * clock.block(block, scores=False) for block, n in blocks)
         + clock.between_stages(batch, tokens)
         for blocks, tokens in zip(passes, every, strict=True)
     ]
@@ -314,10 +315,10 @@ def _attention(
                 ]
             cells.append(shapes)
             parts = (each for each in context_exchanges(given) if each.label == OF_DECODES)
-            merged.append(batch.model.layers * sum(map(clock.exchanged, parts)))
+            merged.append(batch.model.layers * fsum(map(clock.exchanged, parts)))
     clock.kernels.times(shape for cell in cells for shapes, _ in cell for shape in shapes)
     times = [
-        sum(number * clock.scores(shapes) for shapes, number in cell) + exchanged
+        fsum(number * clock.scores(shapes) for shapes, number in cell) + exchanged
         for cell, exchanged in zip(cells, merged, strict=True)
     ]
     return np.ascontiguousarray(np.reshape(np.array(times, dtype=float), (len(counts), len(sizes))))

@@ -239,7 +239,7 @@ class GenerationPlan:
             (other_ranks.last - other_ranks.first + 1) * (other_ranks.rates.peak - peak)
             for other_ranks in self.others
         )
-        return peak + sum(more) / ranks
+        return peak + math.fsum(more) / ranks
 
     def __str__(self) -> str:
         """Return model and parallelism: ``llama-3.1-8b tp4-dp2``."""
@@ -336,8 +336,8 @@ class GenerationPlan:
         most = [ep * float(imbalance.popularity(ep, count, layer).max()) for layer in layers]
         return (
             f"tokens choose experts by {imbalance}: the busiest of {ep} ranks gets "
-            f"{sum(most) / len(most):.3g} times the mean ({min(most):.3g} to {max(most):.3g} by"
-            " layer)"
+            f"{math.fsum(most) / len(most):.3g} times the mean ({min(most):.3g} to"
+            f" {max(most):.3g} by layer)"
         )
 
 

@@ -126,7 +126,7 @@ class KernelClock:
 
     def shares(self) -> dict[str, float]:
         """Return the share of kernels' time by origin, the largest first; they add up to 1."""
-        whole = sum(self.spent.values())
+        whole = math.fsum(self.spent.values())
         ordered = sorted(self.spent.items(), key=lambda item: -item[1])
         return {origin: time / whole for origin, time in ordered if time}
 

@@ -13,6 +13,7 @@ backward, and scatters the gradients.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import fsum
 from sys import intern
 from typing import NamedTuple
 
@@ -542,8 +543,8 @@ class _DataParallelWriter:
         p = self.batch.parallelism
         parameters = [parameters_on_rank(block.trained, self.batch) for block in self.blocks]
         shards = p.optimiser_shards
-        experts = sum(part.experts for part in parameters) / (p.expert_replicas if p.zero else 1)
-        return sum(part.sharded + part.replicated for part in parameters) / shards + experts
+        experts = fsum(part.experts for part in parameters) / (p.expert_replicas if p.zero else 1)
+        return fsum(part.sharded + part.replicated for part in parameters) / shards + experts
 
 
 def _without_kept(part: LayerPart) -> LayerPart:

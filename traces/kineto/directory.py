@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import fsum
 from pathlib import Path
 from typing import TypeVar
 
@@ -130,7 +131,7 @@ def is_large(path: Path, ranks: Sequence[int] = (), least: float = LARGE) -> boo
     if not path.is_dir():
         return False
     files = [file for file in files_of_ranks(path, ranks).files if file.is_file()]
-    return len(files) > 1 and sum(map(_unpacked, files)) >= least
+    return len(files) > 1 and fsum(map(_unpacked, files)) >= least
 
 
 def _unpacked(file: Path) -> float:

@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection
+from math import fsum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,7 +89,7 @@ def engine_steps(path: Path) -> list[EngineStep]:
             chunks, tokens, squares, products, decodes, queries, keys = map(int, words.groups())
             width, pairs = max(1, queries // max(1, decodes)), products - squares / 2
             batch = Batch(width, decodes, float(keys), chunks, float(tokens), pairs)
-            kernels = sum(time for _, time in recorded.kernels)
+            kernels = fsum(time for _, time in recorded.kernels)
             steps.append(EngineStep(recorded.begin, kernels, batch))
     return sorted(steps)
 

@@ -12,7 +12,7 @@ inferred from times, and host ops of no duration, may be more or fewer. It reads
 its time.
 """
 
-import gzip
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -70,7 +70,8 @@ def write_kineto(
             f"{strangers[0]}: is not of the {len(files)} ranks written, and would be read as one of"
             " the job: remove it, or write into another directory"
         )
-    packed = (gzip.compress(document, mtime=0) for document in documents.values())
+    # With a header of gzip (31), which ``gzip.compress`` writes otherwise since Python 3.13.
+    packed = (zlib.compress(document, 9, wbits=31) for document in documents.values())
     write_files(zip(files, packed, strict=True), folder=folder)
     return tuple(files)
 

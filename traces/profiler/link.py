@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from pathlib import Path
 
 import numpy as np
@@ -151,7 +152,7 @@ def _links(rank: RankTrace, window: Window, name: re.Pattern[str]) -> float:
         if name.match(samples.name)
     ]
     busy_shares = [float(share.mean()) for share in shares_of_links if len(share)]
-    return sum(busy_shares) if busy_shares else float("nan")
+    return fsum(busy_shares) if busy_shares else float("nan")
 
 
 def _mean(shares: Sequence[float]) -> float:

@@ -259,7 +259,7 @@ def _started_by(done: XlaOp) -> str:
 
 def _gap_key(op: XlaOp) -> tuple[str, float]:
     hlo = op.hlo
-    size = sum(part.size for part in hlo.inputs or ()) if hlo is not None else 0.0
+    size = math.fsum(part.size for part in hlo.inputs or ()) if hlo is not None else 0.0
     return (hlo.opcode if hlo is not None else op.name, 0.0 if math.isnan(size) else size)
 
 

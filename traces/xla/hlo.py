@@ -167,13 +167,13 @@ def call_size(op: HloOp, members: int | None) -> float:
     ``members`` is the size of the group. A ``start`` returns its operands as well as its result:
     the result is the second part.
     """
-    sent = math.nan if op.inputs is None else sum(part.size for part in op.inputs)
+    sent = math.nan if op.inputs is None else math.fsum(part.size for part in op.inputs)
     # Bytes of an op's result, without the operands that a ``start`` passes through.
     parts = op.output
     handed_through = op.phase == "start" and op.kind != "all_reduce" and len(parts) > 1
     if handed_through:
         parts = parts[1:2]
-    received = sum(part.size for top in parts for part in top) if parts else math.nan
+    received = math.fsum(part.size for top in parts for part in top) if parts else math.nan
     if op.kind == "send_receive":
         return received if math.isnan(sent) else sent
     others = math.nan if members is None else float(members)

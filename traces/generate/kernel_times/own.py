@@ -139,7 +139,7 @@ def kinds(
             np.log(np.array([exact[shape] for shape in shapes])),
             _median(
                 np.array([math.log(exact[shape] / expected[shape]) for shape in shapes]),
-                np.array([sum(measured[shape]) for shape in shapes]),
+                np.array([math.fsum(measured[shape]) for shape in shapes]),
             ),
             {shape: exact[shape] for shape in shapes},
         )
@@ -298,7 +298,7 @@ def learn_kernels(operators: Iterable[RecordedOperator], source: str) -> OwnKern
     """
     rows: list[tuple[Shape, float]] = []
     for operator in operators:
-        seconds = sum(
+        seconds = math.fsum(
             spent for name, spent in operator.kernels if kind_by_name(name) != COMMUNICATION
         )
         shape = shape_of(operator) if seconds > 0 else None
@@ -397,7 +397,7 @@ def tensor_traffic(operator: RecordedOperator) -> float:
         if sizes and kind in BYTES_OF_TYPE
     ]
     written = 0.0 if operator.name == "aten::copy_" else max(tensors, default=0.0)
-    return sum(tensors) + written
+    return math.fsum(tensors) + written
 
 
 def _streamed(operator: RecordedOperator) -> Shape | None:

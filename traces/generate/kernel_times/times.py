@@ -358,7 +358,7 @@ def shares(times: Iterable[KernelTime]) -> dict[Origin, float]:
     sums: dict[Origin, float] = dict.fromkeys(ORIGINS, 0.0)
     for seconds, origin in times:
         sums[origin] += seconds
-    total = sum(sums.values())
+    total = math.fsum(sums.values())
     return {origin: part / total if total else 0.0 for origin, part in sums.items()}
 
 
@@ -443,7 +443,7 @@ def shared_error(shares: Mapping[str, float]) -> float:
     >>> shared_error({}), shared_error({"measured": 1.0}) == kernel_error("measured").shared
     (0.0, True)
     """
-    return sum((share * kernel_error(origin).shared for origin, share in shares.items()), 0.0)
+    return math.fsum((share * kernel_error(origin).shared for origin, share in shares.items()))
 
 
 @cache

@@ -151,6 +151,16 @@ def check_factor(value: float) -> float:
     return value
 
 
+def check_change(value: float) -> float:
+    """Refuse a factor that changes nothing, too: a table of zeros answers no question."""
+    if value == 1:
+        raise typer.BadParameter("1 changes nothing, so it saves nothing; 2 is twice as good.")
+    return check_factor(value)
+
+
+Factor = Annotated[
+    float, typer.Option(callback=check_change, help="How many times as good; 2 halves a latency.")
+]
 _MOST_FACTORS = 1000
 """Of a sweep: a curve of a resource has no more corners."""
 

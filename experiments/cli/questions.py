@@ -14,6 +14,7 @@ from experiments.cli.options import (
     Cluster,
     ClusterB,
     ClusterOfTrace,
+    Factor,
     Figure,
     Html,
     Options,
@@ -26,7 +27,7 @@ from experiments.cli.options import (
     Trace,
     TraceB,
     Utility,
-    check_factor,
+    check_change,
     check_factors,
     clusters,
     completed,
@@ -44,9 +45,6 @@ from experiments.cli.show import answer, draw_perfetto, say
 from experiments.files import check_output
 from experiments.output.progress import watching
 
-Factor = Annotated[
-    float, typer.Option(callback=check_factor, help="How many times as good; 2 halves a latency.")
-]
 _CURVE = "With --curve"
 _CURVES = {True: "for --curve", False: "without --curve"}
 _METRICS = {
@@ -342,7 +340,7 @@ def explain(
     factor: Annotated[
         float,
         typer.Option(
-            callback=check_factor, help="For --utility: how many times as good; 2 halves a latency."
+            callback=check_change, help="For --utility: how many times as good; 2 halves a latency."
         ),
     ] = 2.0,
     perfetto: Perfetto = None,

@@ -7,6 +7,7 @@ import typer
 
 from experiments.cli.options import (
     Cluster,
+    Factor,
     Figure,
     Html,
     Options,
@@ -177,7 +178,7 @@ def serving(
         list[str] | None,
         typer.Option("--resource", "-r", help="Double only this resource; may be repeated."),
     ] = None,
-    factor: Annotated[float, typer.Option(help="How many times as much of a resource.")] = 2.0,
+    factor: Factor = 2.0,
     figure: Figure = None,
     html: Html = None,
     perfetto: Annotated[

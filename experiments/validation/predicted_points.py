@@ -6,11 +6,11 @@ the change.
 A table of measured points is CSV with a row per point: ``trace`` (the recording), ``cluster`` (what
 it was recorded on, a file beside the table or a name of the catalogue), ``resource`` and ``factor``
 (times as good) or ``what_if`` (as :func:`experiments.scenario.language.parse_change` reads it),
-``measured_step_s`` and, if known, ``measured_mad_s``, its scatter. ``step_is`` is the quantity
-measured: ``latency``, from the first rank's begin of a step to the last rank's end (the default, a
-stopwatch's), or ``period``, between the ends of successive steps (throughput). Factor 1, or no
-what-if, is the network of the recording itself: the baseline of the utilities of its other points.
-Other columns are not read.
+``measured_step_s`` and, if known, ``measured_mad_s``, its scatter, and ``measured_steps``, their
+number. ``step_is`` is the quantity measured: ``latency``, from the first rank's begin of a step to
+the last rank's end (the default, a stopwatch's), or ``period``, between the ends of successive
+steps (throughput). Factor 1, or no what-if, is the network of the recording itself: the baseline of
+the utilities of its other points. Other columns are not read.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -94,6 +94,7 @@ def _point(row: Cells, usual: Path | str | None) -> MeasuredPoint:
         raise TraceError(
             f"measured_mad_s: {scatter:g} s is more than the step took, {measured:g} s"
         )
+    row.count("measured_steps", 1)  # a median of none is no measurement
     if (step_is := row.text("step_is", LATENCY)) not in (LATENCY, PERIOD):
         raise WhatIfError(f"step_is: {one_of(step_is, (LATENCY, PERIOD))}")
     return MeasuredPoint(

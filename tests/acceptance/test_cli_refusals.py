@@ -443,6 +443,7 @@ def test_a_figure_in_a_format_that_there_is_not(tmp_path):
         (("--step", "first"), "median"),
         (("--nodes", "0"), "--nodes"),
         (("--factor", "twice"), "--factor"),
+        (("--factor", "1"), "1 changes nothing"),
         (("--factor", "0"), "factor 0"),
         (("--factor", "-1"), "factor -1"),
         (("--factor", "nan"), "factor nan"),

@@ -133,6 +133,15 @@ def test_without_its_own_cluster_a_row_takes_the_usual_one(job):
         validate(against=[path])
 
 
+def test_a_median_of_no_steps_is_no_measurement(tmp_path):
+    row = f"job,{CLUSTER},compute,2,0.1,,"
+    head = HEAD.replace("\n", ",measured_steps\n")
+    for number in ("0", "-1", "1.5"):
+        with pytest.raises(TraceError, match=f"line 2: measured_steps: .*{number}"):
+            read_points(table(tmp_path / "pairs.csv", row + number, head=head))
+    assert read_points(table(tmp_path / "pairs.csv", row, row + "12", head=head))
+
+
 @pytest.mark.parametrize(
     ("row", "told"),
     [

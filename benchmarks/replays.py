@@ -49,6 +49,7 @@ from experiments.priors.errors import (
     WITHIN_95,
     Errors,
     class_of,
+    moved,
     own_error,
     replay_error,
     step_class,
@@ -90,11 +91,16 @@ class Off:
         """The error as a share of the change; itself where a step changes hardly, or not at all."""
         if self.class_name in (*STEPS, NO_GAIN):
             return self.error + (self.known if self.class_name in STEPS else 0.0)
-        return self.error / (self.copied or abs(self.change))
+        return self.error / (self.copied or self.moved)
+
+    @property
+    def moved(self) -> float:
+        """What the change moves, as a share of the longer step."""
+        return abs(moved(math.exp(self.change)))
 
     def half_width(self, off: float, least: float = 0.0) -> float:
         """Half of the 95 % interval: ``off`` of the change, and ``least``, beside ``known``."""
-        return math.hypot(self.known, off * self.change, least)
+        return math.hypot(self.known, off * self.moved, least)
 
     def points(self, logarithm: float) -> float:
         """Return what a difference of the logarithm is in percentage points of the baseline."""
@@ -188,7 +194,7 @@ def other_sizes() -> Iterator[Off]:
                 COPIES,
                 error=math.log(float(row["measured_step_s"]) / recorded[trace] / (both / step)),
                 change=math.log(both / step),
-                known=off * abs(math.log(both / alone)),
+                known=off * abs(moved(both / alone)),
                 copied=log_copied(size),
             )
 
@@ -239,12 +245,12 @@ def beyond_known(rows: Sequence[Off]) -> float:
 
     Examples
     --------
-    >>> round(beyond_known([Off("a", "shards", 0.3, 1.0, 0.2 * 1.96)]), 6)
-    0.223607
+    >>> round(beyond_known([Off("a", "shards", 0.3, math.log(2), 0.2 * 1.96)]), 6)
+    0.447214
     >>> beyond_known([Off("a", "shards", 0.1, 1.0, 0.2 * 1.96)])
     0.0
     """
-    error, change, known = np.array([(row.error, row.change, row.known) for row in rows]).T
+    error, change, known = np.array([(row.error, row.moved, row.known) for row in rows]).T
 
     def is_enough(deviation: float) -> bool:
         of_points = (known / WITHIN_95) ** 2 + (deviation * change) ** 2

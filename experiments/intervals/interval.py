@@ -13,7 +13,7 @@ substitute.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import hypot, log
+from math import hypot
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +30,7 @@ from experiments.priors.errors import (
     WITHIN_90,
     WITHIN_95,
     class_of,
+    moved,
     own_error,
     replay_error,
     step_class,
@@ -217,7 +218,7 @@ def _by_change(
 def _prediction_half_width(base: Baseline, answered: Answered, off: float) -> float:
     """Return the half-width that the errors of predictions give a saving (points).
 
-    ``off`` is the error as a share of the logarithm of what changes. A job of copies of recorded
+    ``off`` is the error as a share of what changes. A job of copies of recorded
     units is off by a share of how many there are; the links that also change count by themselves.
     The step of any other job was not recorded, and is as uncertain as any simulated step at least.
     """
@@ -230,10 +231,10 @@ def _prediction_half_width(base: Baseline, answered: Answered, off: float) -> fl
         step = answered.step
         if any(isinstance(part, Multiplied) for part in answered.change.parts):
             step = replace(then, cluster=now.cluster).run().makespan
-        of_links = round(log(answered.step / step), _DIGITS)
+        of_links = round(moved(answered.step / step), _DIGITS)
         return 100 * ratio * hypot(own_error(COPIES) * copied, off * of_links)
     least = own_error(NO_GAIN) if _is_of_ranks(base, answered) else 0.0
-    error = hypot(off * log(ratio), least)
+    error = hypot(off * moved(ratio), least)
     work = [  # that joins others is none
         np.count_nonzero((side.workload.duration > 0) | (side.workload.call >= 0))
         for side in (now, then)

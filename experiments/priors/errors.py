@@ -8,7 +8,8 @@ benchmarks.replays --write``). Some medians for serving are kept in this module.
 
 Replays are of the programs of ``traces/live``, recorded on one network and run on others, grouped
 by what their steps wait for. Their error is that of the logarithm of the step over the baseline's,
-relative to the predicted one: omissions of the model show only where a program is run again. It
+relative to what the change moves (:func:`moved`): omissions of the model show only where a program
+is run again. It
 includes the scatter of a recording's steps and calls and the errors of its network. An interval
 that counts these separately uses the remainder alone (``REST``).
 """
@@ -209,10 +210,11 @@ def class_of(timeline: Timeline) -> str:
 def replay_error(
     program: str, part: str = WHOLE, table: Mapping[tuple[str, ...], Errors] | None = None
 ) -> float:
-    """Return the relative error of ``log(step / baseline)`` of a class, at 95 %.
+    """Return the error of ``log(step / baseline)`` of a class, relative to :func:`moved`, at 95 %.
 
-    Points of one program have correlated errors, so programs are counted: Student's t of those of
-    the class, and one more for all classes; without any of the class, of all less one.
+    Points of one program have correlated errors, so programs are counted: a class is pulled towards
+    all by ``_PROGRAM`` points, and Student's t is of the degrees of freedom of that sum of squares
+    (Satterthwaite, Biometrics Bulletin 2, 1946); without any of the class, of all programs.
 
     Parameters
     ----------
@@ -236,11 +238,25 @@ def replay_error(
     rows = [row for key, row in table.items() if key[0] in CLASSES and key[1] == part]
     every = fsum(row.count * row.shared**2 for row in rows) / fsum(row.count for row in rows)
     own = table.get((program, part))
+    programs = {program for row in rows for program in row.machines}
     if own is None:
-        programs = {program for row in rows for program in row.machines}
-        return student_95(len(programs) - 1) * sqrt(every)
-    square = (own.count * own.shared**2 + _PROGRAM * every) / (own.count + _PROGRAM)
-    return student_95(len(own.machines) + 1) * sqrt(square)
+        return student_95(len(programs)) * sqrt(every)
+    points = own.count + _PROGRAM
+    squares = own.count * own.shared**2 / points, _PROGRAM * every / points
+    counted = squares[0] ** 2 / len(own.machines) + squares[1] ** 2 / len(programs)
+    degrees = int(round(sum(squares) ** 2 / counted, 9))
+    return student_95(degrees) * sqrt(sum(squares))
+
+
+def moved(ratio: float) -> float:
+    """Return what a change of a step moves, as a share of the longer of both; below 0 if it saves.
+
+    Examples
+    --------
+    >>> moved(2.0), moved(0.5), moved(1.0)
+    (0.5, -0.5, 0.0)
+    """
+    return (ratio - 1) / max(ratio, 1)
 
 
 def step_class(program: str) -> str:
@@ -269,4 +285,4 @@ def own_error(name: str, table: Mapping[tuple[str, ...], Errors] | None = None) 
     True
     """
     row = (read_errors(REPLAY_ERRORS) if table is None else table)[name, WHOLE]
-    return student_95(len(row.machines) - 1) * row.shared
+    return student_95(len(row.machines)) * row.shared

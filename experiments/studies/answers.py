@@ -41,7 +41,7 @@ from experiments.evaluate.design_points import DesignPoints
 from experiments.evaluate.generated_steps import all_ranks, representatives
 from experiments.evaluate.parallel import Latest
 from experiments.intervals.moves import Source, moved_steps
-from experiments.priors.errors import WITHIN_90, WITHIN_95
+from experiments.priors.errors import WITHIN_90, WITHIN_95, moved
 from experiments.priors.network import prior_of
 from experiments.priors.steps import step_prior
 from experiments.scenario.change import Change, Multiplied, Scaled, is_of_links
@@ -339,8 +339,8 @@ def _steps(site: Site, kernels: Sequence[Move]) -> list[Move]:
 
 
 def _prediction(base: Base, step: float) -> list[Move]:
-    """Return the model's error for a changed recorded step, proportional to its logarithm."""
+    """Return the model's error for a changed recorded step, proportional to what it moves."""
     if base.step is None or not base.step > 0 or not step > 0:
         return []
-    off = base.replay_error * math.log(step / base.step)
+    off = base.replay_error * moved(step / base.step)
     return [Move(f"prediction {base.name}", off, -off)]

@@ -63,7 +63,7 @@ def test_half_widths_of_a_normal_distribution():
         st.sampled_from(CLASSES), st.tuples(st.integers(1, 9), st.floats(0.01, 0.5)), min_size=1
     )
 )
-def test_a_class_is_pulled_to_all_by_four_points(rows):
+def test_a_class_is_pulled_to_all_by_four_points_and_has_the_degrees_of_freedom_of_both(rows):
     table = {}
     for number, (name, (count, shared)) in enumerate(rows.items()):
         machines = (f"m{number}", f"m{number + 1}")  # neighbours share a program
@@ -75,13 +75,14 @@ def test_a_class_is_pulled_to_all_by_four_points(rows):
     every = np.mean(np.square(points))
     for name in CLASSES:
         own = [shared for key, (count, shared) in rows.items() if key == name for _ in range(count)]
-        pooled = math.sqrt(np.mean([*np.square(own), *[every] * 4]))
-        # as many degrees of freedom as its programs and all together, of two programs each
-        found = replay_error(name, WHOLE, table)
-        assert found == pytest.approx(student_95(3 if own else len(rows)) * pooled)
-        rest = replay_error(name, REST, table)
-        assert rest == pytest.approx(student_95(3 if own else 1) * pooled / 2)
-    assert replay_error(NO_CALLS, REST, table) == pytest.approx(student_95(2) * 9.0)
+        squares = [*np.square(own), *[every] * 4]
+        parts = np.array([sum(squares[: len(own)]), 4 * every]) / len(squares)
+        for part, programs, times in ((WHOLE, len(rows) + 1, 1), (REST, 2, 2)):
+            # Satterthwaite's, of two programs and of all; without any of the class, of all
+            counted = parts.sum() ** 2 / np.sum(parts**2 / (2, programs)) if own else programs
+            expected = student_95(int(round(counted, 9))) * math.sqrt(parts.sum()) / times
+            assert replay_error(name, part, table) == pytest.approx(expected)
+    assert replay_error(NO_CALLS, REST, table) == pytest.approx(student_95(3) * 9.0)
 
 
 def test_the_errors_of_single_rows_are_those_of_their_programs():
@@ -89,9 +90,9 @@ def test_the_errors_of_single_rows_are_those_of_their_programs():
         (name, WHOLE): Errors((name, WHOLE), 8, 1.0, 2.0, 0.5, shared, tuple("abcd"[:programs]))
         for name, shared, programs in ((NO_GAIN, 0.01, 3), (STEPS[0], 0.04, 4), (STEPS[1], 0.03, 2))
     }
-    assert own_error(NO_GAIN, table) == student_95(2) * 0.01
-    assert own_error(STEPS[0], table) == student_95(3) * 0.04
-    assert own_error(STEPS[1], table) == student_95(1) * 0.03
+    assert own_error(NO_GAIN, table) == student_95(3) * 0.01
+    assert own_error(STEPS[0], table) == student_95(4) * 0.04
+    assert own_error(STEPS[1], table) == student_95(2) * 0.03
     assert [step_class(name) for name in (NO_CALLS, *CLASSES)] == [STEPS[1], *[STEPS[0]] * 4]
 
 

@@ -16,6 +16,7 @@ from experiments.priors.errors import (
     WHOLE,
     Errors,
     class_of,
+    moved,
     own_error,
     replay_error,
 )
@@ -107,7 +108,7 @@ def test_a_job_of_copies_is_off_by_a_share_of_how_many_and_by_what_links_change(
         for interval, ratio in zip(intervals(base, answered), ratios, strict=True)
     ]
     copies = [own_error(COPIES) * math.log(times) for times in (1.5, 2, 2)]
-    links = replay_error("all-reduce") * math.log(ratios[2] / ratios[1])
+    links = replay_error("all-reduce") * moved(ratios[2] / ratios[1])
     assert errors == pytest.approx([copies[0], copies[1], math.hypot(copies[2], links)])
 
 
@@ -118,10 +119,10 @@ def test_a_class_is_drawn_to_all_by_as_many_points_as_a_program_has():
         )
         for name, count, shared in (("shards", 4, 0.1), ("messages", 4, 0.3))
     }
-    student = 3.182  # t of 4 programs, 3 degrees of freedom, at 0.975
     shards, exchanges = (replay_error(name, WHOLE, table) for name in ("shards", "all-to-all"))
-    assert shards == pytest.approx(student * 0.03**0.5, rel=0.01)
-    assert exchanges == pytest.approx(student * 0.05**0.5, rel=0.01)
+    # t at 0.975: of 0.03**2 / (0.005**2 / 2 + 0.025**2 / 4) = 5.3 degrees of freedom, and of 4
+    assert shards == pytest.approx(2.571 * 0.03**0.5, rel=0.01)
+    assert exchanges == pytest.approx(2.776 * 0.05**0.5, rel=0.01)
 
 
 def test_scatter_that_an_interval_counts_by_itself_is_not_in_its_error_of_predictions():

@@ -31,14 +31,7 @@ from experiments.priors.doubts import (
 )
 from experiments.priors.errors import WITHIN_90, WITHIN_95, class_of, own_error, step_class
 from experiments.priors.network import NetworkPrior, prior_of
-from experiments.priors.placement import (
-    Misplaced,
-    OtherDevices,
-    OtherHosts,
-    misplaced,
-    other_devices,
-    other_hosts,
-)
+from experiments.priors.placement import Misplaced, misplaced, other_devices, other_hosts
 from experiments.priors.steps import KernelPrior, StepPrior, kernel_prior, step_prior
 from experiments.provenance import Head
 from experiments.scenario.resources import check_resources
@@ -141,13 +134,13 @@ class Baseline:
         return misplaced(self.recorded)
 
     @cached_property
-    def other_hosts(self) -> OtherHosts | None:
+    def other_hosts(self) -> Misplaced | None:
         """Host names in the recording that contradict the nodes of its ranks."""
         recorded = self.recorded
         return other_hosts(self.loaded.hosts, recorded.cluster, recorded.ranks, recorded.nodes)
 
     @cached_property
-    def other_devices(self) -> OtherDevices | None:
+    def other_devices(self) -> Misplaced | None:
         """Accelerators that ranks saw, which contradict the number of these per node."""
         recorded, seen = self.recorded, self.loaded.visible_devices
         timed = self.communication_error["calls"] > 0

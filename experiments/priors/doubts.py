@@ -353,26 +353,28 @@ def hardware_warning(
         if not measured:
             return ""
         return f"recorded on a host without accelerators: {as_recorded}"
-    if not recorded:
-        built_for = _built_for_other_hardware(workload, chip)
-        return built_for and f"{built_for}: {as_recorded}"
-    if _same_model(recorded, chip):
-        return ""
-    return f"recorded on {recorded}, not on {chip.name}: {as_recorded}"
+    if recorded and not _same_model(recorded, chip):
+        return f"recorded on {recorded}, not on {chip.name}: {as_recorded}"
+    built_for = "" if models(recorded) else _built_for_other_hardware(workload, chip)
+    return built_for and f"{built_for}: {as_recorded}"
 
 
 def _built_for_other_hardware(workload: Workload, chip: AcceleratorTable) -> str:
     """Return a warning if kernels, by their names, cannot have run on an accelerator; else "".
 
-    A kernel runs on the compute capability it was built for, or a later one.
+    A kernel runs on the compute capability it was built for, or a later one; AMD's on no other.
     """
     sheets = named(chip.name)
     makers = {vendor(sheet.generation or "") for sheet in sheets}
     capability = max((compute_capability(sheet) or 0 for sheet in sheets), default=0)
     kernels = np.unique(workload.name[workload.what == What.COMPUTE]).tolist()
     for name in (workload.names[number] for number in kernels):
-        if _OF_AMD.search(name) and "amd" not in makers:
-            return f"kernels such as {name[:_NAME]} are AMD's, not of {chip.name}"
+        if match := _OF_AMD.search(name):
+            if "amd" not in makers:
+                return f"kernels such as {name[:_NAME]} are AMD's, not of {chip.name}"
+            built_for = f"gfx{match['isa']}"
+            if named(built_for) and not set(named(built_for)) & set(sheets):
+                return f"kernels such as {name[:_NAME]} are built for {built_for}, not {chip.name}"
         words = (match.groups() for match in _OF_NVIDIA.finditer(name))
         needed = [int(of) // 10 if of else _CAPABILITY_OF[word.lower()] for of, word in words]
         if needed and ("nvidia" not in makers or max(needed) > capability):
@@ -383,7 +385,7 @@ def _built_for_other_hardware(workload: Workload, chip: AcceleratorTable) -> str
     return ""
 
 
-_OF_AMD = re.compile(r"_ISA[0-9a-f]{3,4}_|\bCijk_")
+_OF_AMD = re.compile(r"_ISA(?P<isa>[0-9a-f]{3,4})(?![0-9a-f])|\bCijk_(?!.*_ISA)")
 """Pattern of kernels of Tensile, which hipBLAS runs."""
 _CAPABILITY_OF = {"volta": 7, "turing": 7, "ampere": 8, "hopper": 9, "nvjet": 9}
 _OF_NVIDIA = re.compile(

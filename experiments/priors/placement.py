@@ -37,43 +37,18 @@ _CLOSE = 1.6
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """Calls that contradict the stated number of nodes.
+    """What in a recording contradicts the stated number of nodes, as a clause.
 
-    Attributes
-    ----------
-    call
-        The call that contradicts it most.
-    measured, modelled
-        Its measured time, and its modelled time on these nodes (s).
-    nodes
-        The number of nodes at which the model agrees with the recorded calls.
+    ``nodes`` is the number that agrees with it; None if no number does.
     """
 
-    call: Call
-    measured: float
-    modelled: float
-    nodes: int
+    evidence: str
+    nodes: int | None
 
     def __str__(self) -> str:
         """Describe it in a sentence."""
-        size = len(self.call.group.ranks)
-        name = f"{self.call.kind} of {self.call.group.label or 'a group'}[{size}]"
-        if self.call.kind in KINDS and self.call.kind != "send_receive":
-            bandwidth = busbw(
-                self.call.kind,
-                size=self.call.size,
-                n=size,
-                time=self.measured,
-                shares=self.call.shares,
-            )
-            name += f" moved {format_quantity(bandwidth, 'B/s')}"
-        else:
-            name += f" took {format_quantity(self.measured, 's')}"
-        times = self.measured / self.modelled
-        relation = "slower" if times > 1 else "faster"
-        factor = max(times, 1 / times)
-        nodes = _counted(self.nodes, "node")
-        return f"{name}, {factor:.1f} times {relation} than modelled, as if the job ran on {nodes}"
+        ran = self.nodes and f", as if the job ran on {_counted(self.nodes, 'node')}"
+        return f"{self.evidence}{ran or ''}"
 
 
 def _counted(number: int, noun: str) -> str:
@@ -92,48 +67,9 @@ class _Fastest:
     whole: bool
 
 
-@dataclass(frozen=True, slots=True)
-class OtherHosts:
-    """Hosts named in the recording that contradict the stated nodes.
-
-    ``nodes`` is the smallest number that agrees with them; None if ranks of one host are not
-    consecutive, so that no number does.
-    """
-
-    hosts: tuple[str, ...]
-    nodes: int | None
-
-    def __str__(self) -> str:
-        """Describe it in a sentence."""
-        names = ", ".join(self.hosts[:_HOSTS_SHOWN]) + (", …" * (len(self.hosts) > _HOSTS_SHOWN))
-        count = f"{_counted(len(self.hosts), 'host')} ({names})"
-        if self.nodes is None:
-            return f"the recording names {count}, whose ranks are not consecutive"
-        return f"the recording names {count}, as if the job ran on {_counted(self.nodes, 'node')}"
-
-
-@dataclass(frozen=True, slots=True)
-class OtherDevices:
-    """Number of accelerators in a recorded machine that contradicts the ranks per node.
-
-    A rank's process saw ``visible`` of them, ``seated`` ranks are on its node; ``nodes`` is the
-    fewest with one per rank, None if no divisor of the ranks gives that.
-    """
-
-    visible: int
-    seated: int
-    nodes: int | None
-
-    def __str__(self) -> str:
-        """Describe it in a sentence."""
-        of_each = f"{_counted(self.seated, 'rank')} a node"
-        ran = "" if self.nodes is None else f", as if the job ran on {_counted(self.nodes, 'node')}"
-        return f"the recorded machine shows {self.visible} accelerators, not {of_each}{ran}"
-
-
 def other_devices(
     visible: Mapping[int, int], cluster: Cluster, ranks: int, nodes: int | None, *, timed: bool
-) -> OtherDevices | None:
+) -> Misplaced | None:
     """Check whether the accelerators that ranks saw contradict the number of ranks per node.
 
     A rank that sees a single accelerator may have been assigned it among many, and is ignored. A
@@ -160,13 +96,15 @@ def other_devices(
         if seated > count or (not timed and seated < min(count, ranks)):
             even = (number for number in range(1, ranks + 1) if ranks % number == 0)
             fitting = next((number for number in even if ranks // number <= count), None)
-            return OtherDevices(count, seated, fitting)
+            of_each = f"{_counted(seated, 'rank')} a node"
+            shown = f"the recorded machine shows {count} accelerators, not {of_each}"
+            return Misplaced(shown, fitting)
     return None
 
 
 def other_hosts(
     hosts: Mapping[int, str], cluster: Cluster, ranks: int, nodes: int | None
-) -> OtherHosts | None:
+) -> Misplaced | None:
     """Check whether the hosts named in a recording contradict the stated placement of its ranks.
 
     Parameters
@@ -179,7 +117,7 @@ def other_hosts(
 
     Returns
     -------
-    OtherHosts or None
+    Misplaced or None
         None if ranks of one host, and no others, share a node; or nothing is known.
     """
     if len(hosts) < 2 or cluster.is_one_graph:
@@ -191,7 +129,12 @@ def other_hosts(
     fitting = (
         count for count in even if _agree(hosts, {rank: rank // (ranks // count) for rank in hosts})
     )
-    return OtherHosts(tuple(sorted(set(hosts.values()))), next(fitting, None))
+    names, nodes = sorted(set(hosts.values())), next(fitting, None)
+    shown = ", ".join(names[:_HOSTS_SHOWN]) + (", …" * (len(names) > _HOSTS_SHOWN))
+    orderly = "" if nodes else ", whose ranks are not consecutive"
+    return Misplaced(
+        f"the recording names {_counted(len(names), 'host')} ({shown}){orderly}", nodes
+    )
 
 
 def _agree(hosts: Mapping[int, str], node: Mapping[int, int]) -> bool:
@@ -230,8 +173,19 @@ def misplaced(recorded: Scenario) -> Misplaced | None:
     if not fits:
         return None
     most = int(np.argmax(as_recorded) if slow else np.argmin(as_recorded))
-    call = calls[most]
-    return Misplaced(call.call, call.time, call.time / exp(as_recorded[most]), min(fits)[1])
+    return Misplaced(_as_modelled(calls[most], exp(as_recorded[most])), min(fits)[1])
+
+
+def _as_modelled(fastest: _Fastest, times: float) -> str:
+    """Say how fast a call was, and that it took ``times`` its modelled time."""
+    call, size = fastest.call, len(fastest.call.group.ranks)
+    moved = f"took {format_quantity(fastest.time, 's')}"
+    if call.kind in KINDS and call.kind != "send_receive":
+        rate = busbw(call.kind, size=call.size, n=size, time=fastest.time, shares=call.shares)
+        moved = f"moved {format_quantity(rate, 'B/s')}"
+    relation = f"{max(times, 1 / times):.1f} times {'slower' if times > 1 else 'faster'}"
+    name = f"{call.kind} of {call.group.label or 'a group'}[{size}]"
+    return f"{name} {moved}, {relation} than modelled"
 
 
 def _fastest(workload: Workload) -> Iterator[_Fastest]:

@@ -227,7 +227,8 @@ def test_intervals_are_calibrated_without_the_program_that_they_are_of():
 def test_what_is_known_of_errors_is_taken_from_what_they_are_off_by():
     random = np.random.default_rng(0)
     changes = random.uniform(-0.7, 0.7, 4000)
-    errors = random.normal(0, np.hypot(0.02, 0.05 * changes))
+    moves = 1 - np.exp(-np.abs(changes))
+    errors = random.normal(0, np.hypot(0.02, 0.05 * moves))
     rows = [
         replays.Off("program", "shards", error, change, known=1.96 * 0.02)
         for error, change in zip(errors, changes, strict=True)

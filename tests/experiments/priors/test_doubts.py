@@ -454,6 +454,10 @@ def test_doubts_of_nothing_are_none():
         ("sm80_xmma_fprop_implicit_gemm", "A100-SXM4-80GB", ""),
         ("Cijk_Alik_Bljk_BBS_MT128x32_ISA942_IU1", "A100-SXM4-80GB", "are AMD's"),
         ("Cijk_Alik_Bljk_BBS_MT128x32_ISA942_IU1", "MI300X", ""),
+        ("Cijk_Alik_Bljk_BBS_MT128x32_ISA942_IU1", "MI325X", ""),
+        ("Cijk_Alik_Bljk_BBS_MT128x32_ISA90a_IU1", "MI300X", "built for gfx90a, not MI300X"),
+        ("Cijk_Alik_Bljk_BBS_MT128x32_ISA90a_IU1", "MI250X GCD", ""),
+        ("Cijk_Alik_Bljk_BBS_MT128x32_ISA000_IU1", "MI250X GCD", ""),
         ("prism32_kernel", "V100-SXM2-32GB", ""),
     ],
 )

@@ -244,8 +244,8 @@ def replay_error(
     points = own.count + _PROGRAM
     squares = own.count * own.shared**2 / points, _PROGRAM * every / points
     counted = squares[0] ** 2 / len(own.machines) + squares[1] ** 2 / len(programs)
-    degrees = int(round(sum(squares) ** 2 / counted, 9))
-    return student_95(degrees) * sqrt(sum(squares))
+    degrees = int(round(fsum(squares) ** 2 / counted, 9))
+    return student_95(degrees) * sqrt(fsum(squares))
 
 
 def moved(ratio: float) -> float:

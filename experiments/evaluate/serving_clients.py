@@ -75,11 +75,14 @@ def table_of(load: Load) -> Requests | None:
 
 
 def requests_of(client: Closed, seed: int) -> Columns | Requests:
-    """Return the requests of a closed loop."""
-    if client.table is not None:
-        return replace(client.table, arrival=np.zeros(len(client.table)))
+    """Return the requests of a closed loop, which are as many as it has at a time."""
+    table = client.table
+    count = client.requests or _ROUNDS * client.concurrency if table is None else len(table)
+    if count < client.concurrency:
+        raise WorkloadError(f"{count} requests are never {client.concurrency} at a time: give more")
+    if table is not None:
+        return replace(table, arrival=np.zeros(count))
     generator = np.random.default_rng(seed)
-    count = client.requests or _ROUNDS * client.concurrency
     prompt = random_lengths(generator, client.input_tokens, client.spread, count)
     output = random_lengths(generator, client.output_tokens, client.spread, count)
     return Columns(np.zeros(count), prompt, output, np.full(count, -1))
@@ -109,10 +112,11 @@ def check_lengths(model: Model, requests: Requests) -> None:
     """
     tokens = requests.prompt + requests.output
     number = int(np.argmax(tokens))
-    if model.longest is not None and tokens[number] > model.longest:
+    longest = model.positions or model.longest
+    if longest is not None and tokens[number] > longest:
         raise WorkloadError(
             f"{requests.source}: request {number} has {requests.prompt[number]} tokens and asks for"
-            f" {requests.output[number]}, but {model.name} takes at most {model.longest} in total"
+            f" {requests.output[number]}, but {model.name} takes at most {longest} in total"
         )
 
 

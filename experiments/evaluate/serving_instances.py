@@ -80,6 +80,9 @@ class Deployment:
             self._check_contexts()
         if self.parallelism.cp > 1:
             self._check_prompts()
+        if self.adapters is not None and self.adapters.rank > self.model.hidden:
+            at_most = f"{self.model.hidden}, the hidden size of {self.model.name}"
+            raise WorkloadError(f"adapters of rank {self.adapters.rank}: at most {at_most}")
         if self.adapters is not None and isinstance(self.model.attention, LatentAttention):
             raise WorkloadError(
                 f"{self.model.name}: adapters of latent attention are not modelled, because decodes"
@@ -286,9 +289,10 @@ def memory_use(deployment: Deployment) -> MemoryUse:
             " (tp) or weights of fewer bits (weights fp8)"
         )
     token = cache_bytes(deployment) + math.fsum(map(cache_bytes, _draft(deployment)))
-    blocks = int(left / (token * by.block))
-    if deployment.blocks is not None:
-        blocks = deployment.blocks
+    blocks = deployment.blocks or int(left / (token * by.block))
+    if blocks * token * by.block > size:
+        need = f"{blocks * token * by.block / 1e9:.0f} GB"
+        raise WorkloadError(f"blocks {blocks}: they need {need} of {size / 1e9:.1f} GB of memory")
     return MemoryUse(size, weights, activations, _CONTEXT, left, token, blocks)
 
 

@@ -56,7 +56,7 @@ _SPECULATION = re.compile(
 )
 _ADAPTERS = re.compile(r"(\d{1,6})\s+of\s+rank\s+(\d{1,6})")
 _ENCODER = re.compile(
-    r"([^\s,]+),?\s+(\d{1,6})\s+images?\s+of\s+(\d{1,9})\s+patches(?:,?\s+on\s+(\d{1,6}))?"
+    r"([^\s,]+),?\s+(\d{1,6})\s+images?\s+of\s+(\d{1,9})\s+patches(?:,?\s+on\s+([1-9]\d{0,5}))?"
 )
 _SCALING = re.compile(
     r"from\s+(\d{1,6})\s+at\s+(\d{1,9}(?:\.\d{1,9})?)\s+requests,\s*(.+?)\s+to\s+start"
@@ -438,6 +438,8 @@ def _deployment(plan: ServingPlan, cluster: str | Cluster, degrees: tuple[int, .
         version=plan.version,
     )
     engine = deployment.engine
+    if plan.experts is not None and deployment.model.experts is None:
+        raise WorkloadError(f"experts {plan.experts}: {plan.model} has no experts: leave it out")
     engine = replace(
         engine,
         tokens=plan.max_tokens or engine.tokens,
@@ -560,6 +562,10 @@ def _check_load(plan: ServingPlan) -> None:
             "give one of requests, rate and concurrency; or requests, and one of the others for"
             " when they come"
         )
+    for name in ("input", "output", "count", "client"):
+        value = getattr(plan, name)
+        if plan.requests is not None and value != ServingPlan.model_fields[name].default:
+            raise WorkloadError(f"{name} {value}: {plan.requests} says it: leave one of them out")
     parse_spread(plan.client)
     if plan.rate is not None:
         parse_rates(plan.rate)

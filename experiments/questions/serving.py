@@ -262,6 +262,11 @@ def serving(  # noqa: PLR0913 - the options of the command
         ),
         *["one seed gives no interval: use --seeds 5"] * (seeds == 1 and not deterministic),
     ]
+    doubts += [
+        f"instance {outage.instance + 1} is down only when all requests are served"
+        for outage in instances.outages
+        if outage.begin >= max(float(run.totals["end"]) for run in base)
+    ]
     memory = memory_use(deployment)
     priorities = np.unique(base[0].priority).tolist()
     return ServingReport(

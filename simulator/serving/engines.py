@@ -143,6 +143,8 @@ def check_version(name: str, version: str) -> None:
     WorkloadError
         If it does not begin with a number; names the newest that is known.
     """
+    if version and "like" in _engines()[name]:
+        raise WorkloadError(f"version {version!r}: {name} is a policy and has none: leave it out")
     if version and not re.fullmatch(r"v?[0-9][\w.+!-]{0,80}", version, re.ASCII):
         raise WorkloadError(
             f"version {version!r} of {name} is not a version: write, for example,"

@@ -491,7 +491,7 @@ def json_rows(text: str, source: Path | str) -> Iterator[tuple[int, dict[str, An
             where = f"{source}, line {number}"
             row = parse_json(line, where, TraceError)
             if not isinstance(row, dict):
-                raise TraceError(f"{where}: not a table of fields")
+                raise TraceError(f"{where}: not a table of fields: write one on each line")
             yield number, row
 
 

@@ -59,6 +59,7 @@ FORMATS = (
 """Formats by their columns: AzurePublicDataset, microsoft/vidur, HPMLL/BurstGPT, kvcache-ai/
 Mooncake, casys-kaist/LLMServingSim and its logs of vLLM, and this project's own."""
 
+_TOTALS = ("num_total_tokens", "Total tokens")
 _LARGEST = 2**53
 """Largest number in a list: beyond it a float no longer counts by ones."""
 
@@ -82,8 +83,11 @@ def read_requests(path: Path | str) -> Requests:
     whole = _benchmark(text, str(file)) if text.lstrip().startswith("{") else None
     if whole is not None:
         return whole
-    is_json = text.lstrip().startswith("{")
-    rows = json_rows(text, file) if is_json else csv_table(text, file)[1]
+    if text.lstrip().startswith(("{", "[")):
+        rows = json_rows(text, file)
+    else:
+        names, rows = csv_table(text, file)
+        _format(dict.fromkeys(names), file)
     records = list(_parsed(rows, file))
     if not records:
         raise TraceError(f"{file}: no request asks for a token")
@@ -179,6 +183,11 @@ def _parsed(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterat
         prompt = _tokens(row, chosen.prompt, where)
         output = _tokens(row, chosen.output, where)
         if prompt and output:
+            for name in filter(row.get, _TOTALS):
+                if _tokens(row, name, where) != prompt + output:
+                    raise TraceError(f"{where}: {name} {row[name]} is not {prompt} + {output}")
+            if chosen.hashed and _hash_tokens(row, chosen, where) not in (0, chosen.hashed):
+                raise TraceError(f"{where}: hash_tokens: the first line has {chosen.hashed}")
             hashes = _hashes(row, where) if chosen.hashed else ()
             if not chosen.hashed and row.get("hash_ids") is not None:
                 raise TraceError(f"{where}: hash_ids: the first line has none: give all or none")
@@ -305,6 +314,9 @@ def _benchmark(text: str, source: str) -> Requests | None:
         raise TraceError(
             f"{source}: input_lens, output_lens and start_times have different lengths"
         )
+    for name, count in (("completed", len(output)), ("total_output_tokens", output.sum())):
+        if data.get(name, count) != count:
+            raise TraceError(f"{source}: {name} {shown(data[name])}: output_lens has {count}")
     order = np.argsort(starts, kind="stable")
     starts = starts[order] - starts.min(initial=np.inf)
     return Requests(starts, prompt[order], output[order], source)

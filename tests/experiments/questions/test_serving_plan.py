@@ -112,6 +112,28 @@ def test_speculation_that_cannot_be_says_why(text, said):
         instances_of(serving_plan(model="llama-3.1-8b", rate="1/s", speculation=text), "hgx-h100")
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"rate": "1/s", "experts": "fp8"}, "experts fp8: llama-3.1-8b has no experts"),
+        ({"rate": "1/s", "blocks": 10**9}, "blocks 1000000000: they need .* GB of 85"),
+        ({"rate": "1/s", "adapters": "1 of rank 4097"}, "rank 4097: at most 4096"),
+        ({"rate": "1/s", "encoder": "vit-l-16, 1 image of 9 patches, on 0"}, "write, for example"),
+        ({"rate": "1/s", "engine": "orca", "version": "1.0"}, "orca is a policy and has none"),
+        ({"rate": "1/s", "model": "gpt-2", "input": 1000}, "gpt-2 takes at most 1024 in total"),
+        ({"concurrency": 50, "count": 2}, "2 requests are never 50 at a time"),
+        ({"requests": "zzz", "input": 9}, "input 9: zzz says it: leave one of them out"),
+        ({"requests": "zzz", "output": 9}, "output 9: zzz says it"),
+        ({"requests": "zzz", "count": 9}, "count 9: zzz says it"),
+        ({"requests": "zzz", "client": "2"}, "client 2: zzz says it"),
+    ],
+)
+def test_what_would_be_ignored_or_cannot_be_is_refused(fields, said):
+    plan = serving_plan(**{"model": "llama-3.1-8b", **fields})
+    with pytest.raises(TwofoldError, match=said):
+        serve(instances_of(plan, "hgx-h100"), load_of(plan))
+
+
 @pytest.mark.parametrize("cache", ["nvfp4", "int8", "fp32", "zzz"])
 def test_a_cache_of_a_type_whose_bytes_are_not_known_is_refused(cache):
     with pytest.raises(TwofoldError, match=f"{cache}' is not one of"):

@@ -167,6 +167,10 @@ def test_the_command_sweeps():
     low, high = json.loads(done.stdout)["points"]
     assert low["tpot_p99"] < high["tpot_p99"]
     assert CliRunner().invoke(app, [*words.split(), "rate"]).exit_code == 2
+    for more in ("--factor 3", "--resource compute", "--perfetto p.json"):
+        done = CliRunner().invoke(app, [*words.split(), "rate=1/s", *more.split()])
+        assert done.exit_code == 2
+        assert "has no effect with --sweep" in done.output
 
 
 def test_an_instance_that_starts_later_is_one_less_until_then():
@@ -186,6 +190,8 @@ def test_an_instance_that_starts_later_is_one_less_until_then():
     assert late == pytest.approx(both)
     assert both < less
     assert [answer.restarted for answer in answers] == [0, 0, 0, 0]
+    said = "instance 2 is down only when all requests are served"
+    assert [said in answer.doubts for answer in answers] == [False, False, True, False]
 
 
 @pytest.mark.parametrize(

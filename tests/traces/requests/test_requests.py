@@ -457,3 +457,40 @@ def test_a_wrong_cell_of_a_line_is_named_with_its_line(line, said, tmp_path):
     file.write_text(json.dumps({**LINES[0], "hash_tokens": 4, **line}) + "\n")
     with pytest.raises(TraceError, match=rf"lines\.jsonl, line 1: .*{said}"):
         read_requests(file)
+
+
+_VIDUR = "arrived_at,num_prefill_tokens,num_decode_tokens,num_total_tokens\n0,100,10,{}\n"
+_BURST = "Timestamp,Request tokens,Response tokens,Total tokens\n5,472,18,{}\n6,1,0,9\n"
+_HASHED = (
+    '{{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [1], "hash_tokens": 16}}'
+    '\n{{"timestamp": 1, "input_length": 9, "output_length": 1, "hash_ids": [1]{}}}\n'
+)
+_BENCHMARK = '{{"input_lens": [9, 9], "output_lens": [5, 6]{}}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "said"),
+    [
+        (_VIDUR, "110", ""),
+        (_VIDUR, "", ""),
+        (_VIDUR, "111", "line 2: num_total_tokens 111 is not 100 [+] 10"),
+        (_BURST, "490", ""),
+        (_BURST, "4900", "line 2: Total tokens 4900 is not 472 [+] 18"),
+        (_HASHED, "", ""),
+        (_HASHED, ', "hash_tokens": 16', ""),
+        (_HASHED, ', "hash_tokens": 17', "line 2: hash_tokens: the first line has 16"),
+        (_BENCHMARK, ', "completed": 2, "total_output_tokens": 11', ""),
+        (_BENCHMARK, ', "completed": 3', "completed 3: output_lens has 2"),
+        (_BENCHMARK, ', "total_output_tokens": 12', "total_output_tokens 12: .* has 11"),
+        ("[{}]", '{"timestamp": 0}', "line 1: not a table of fields: write one on each line"),
+        ("<html>{}</html>\n", "404", "its columns are of no request trace"),
+    ],
+)
+def test_a_file_of_requests_does_not_contradict_itself(tmp_path, text, value, said):
+    file = tmp_path / "requests"
+    file.write_text(text.format(value))
+    if not said:
+        assert len(read_requests(file))
+        return
+    with pytest.raises(TraceError, match=said):
+        read_requests(file)

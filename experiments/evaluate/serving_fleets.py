@@ -191,9 +191,7 @@ class Instances:
         if self.decode is not None or self.outages:
             raise WorkloadError("autoscaling has neither a pool that decodes nor outages here")
         if not 1 <= self.scaling.least <= self.count:
-            raise WorkloadError(
-                f"autoscaling from {self.scaling.least} instances: there are {self.count} at most"
-            )
+            raise WorkloadError(f"autoscaling from {self.scaling.least} instances of {self.count}")
         times = (self.scaling.requests, self.scaling.every, 1 + self.scaling.start)
         if not all(0 < value < math.inf for value in times):
             raise WorkloadError("autoscaling: requests and times are positive numbers")
@@ -207,9 +205,7 @@ class Instances:
         ends: dict[int, float] = {}
         for number, begin, end in sorted(self.outages):
             if not 0 <= number < self.count:
-                raise WorkloadError(
-                    f"instance {number + 1} goes down, but there are only {self.count}"
-                )
+                raise WorkloadError(f"instance {number + 1} goes down, but there are {self.count}")
             if not ends.get(number, 0.0) <= begin < end:
                 raise WorkloadError(
                     f"instance {number + 1} goes down from {begin:g} s to {end:g} s: "
@@ -385,9 +381,7 @@ def _run_of(
     columns = _columns(instances, requested, seed)
     _check_size(instances, columns)
     if instances.encoders and client.concurrency:
-        raise WorkloadError(
-            "encoders of their own are modelled only for an open loop: give --rate or --requests"
-        )
+        raise WorkloadError("encoders of their own need an open loop: give --rate or --requests")
     where = before.deployment.cluster
     apart = min(instances.count * instances.deployment.parallelism.ranks, where.ranks_per_node)
     encoded = encoding_delays(instances.deployment, columns.arrival, where, apart)
@@ -448,9 +442,7 @@ def _check_size(instances: Instances, columns: Columns) -> None:
     count, tokens = len(columns.prompt), int(columns.output.sum())
     most = max(instances.count, instances.decode_count)
     if most > max(count, _FEW):
-        raise WorkloadError(
-            f"{most} instances for {count} requests: most instances would serve no request"
-        )
+        raise WorkloadError(f"{most} instances for {count} requests: most would serve none")
     limits().check("work", most * tokens, "instances", f"{most} of them make {tokens} tokens")
 
 
@@ -644,9 +636,7 @@ def _with_host_tier(pool: Pool, instances: Instances) -> Pool:
     deployment, shared = instances.deployment, instances.shares_host_cache
     cluster, token = deployment.cluster, memory_use(deployment).token
     if not pool.rules.unit:
-        raise WorkloadError(
-            "--host-cache keeps prefixes that prompts share: give --requests with prefix hashes"
-        )
+        raise WorkloadError("--host-cache keeps prefixes: give --requests with prefix hashes")
     copy = token / pcie_rate(deployment, "--host-cache")
     if shared and instances.count * deployment.parallelism.ranks > cluster.ranks_per_node:
         sent = collective_time(cluster, "send_receive", 2, _STORED, cluster.ranks_per_node)

@@ -80,25 +80,30 @@ class Deployment:
             self._check_contexts()
         if self.parallelism.cp > 1:
             self._check_prompts()
-        if self.adapters is not None and self.adapters.rank > self.model.hidden:
-            at_most = f"{self.model.hidden}, the hidden size of {self.model.name}"
-            raise WorkloadError(f"adapters of rank {self.adapters.rank}: at most {at_most}")
-        if self.adapters is not None and isinstance(self.model.attention, LatentAttention):
-            raise WorkloadError(
-                f"{self.model.name}: adapters of latent attention are not modelled, because decodes"
-                " absorb one of its products into others"
-            )
-        if self.adapters is not None and self.parallelism.ep > 1:
-            raise WorkloadError(
-                f"ep {self.parallelism.ep}: engines have adapters of experts only where every rank"
-                " has a part of each expert (vLLM asserts it): leave ep out"
-            )
+        if self.adapters is not None:
+            self._check_adapters(self.adapters)
         if self.imbalance is not None:
             self._check_imbalance(self.imbalance)
         if not self.model.makes_tokens:
             raise WorkloadError(
                 f"{self.model.name} does not generate token by token: for one pass of it, use"
                 " generate --phase prefill"
+            )
+
+    def _check_adapters(self, adapters: Adapters) -> None:
+        """Refuse adapters that engines do not have, or whose decodes are not modelled."""
+        if adapters.rank > self.model.hidden:
+            at_most = f"{self.model.hidden}, the hidden size of {self.model.name}"
+            raise WorkloadError(f"adapters of rank {adapters.rank}: at most {at_most}")
+        if isinstance(self.model.attention, LatentAttention):
+            raise WorkloadError(
+                f"{self.model.name}: adapters of latent attention are not modelled, because decodes"
+                " absorb one of its products into others"
+            )
+        if self.parallelism.ep > 1:
+            raise WorkloadError(
+                f"ep {self.parallelism.ep}: engines have adapters of experts only where every rank"
+                " has a part of each expert (vLLM asserts it): leave ep out"
             )
 
     def _check_contexts(self) -> None:

@@ -280,9 +280,7 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
     deployment = replace(_deployment(plan, where, degrees), measured=measured)
     if as_recording is not None:
         if pool is not None:
-            raise WorkloadError(
-                f"{plan.kernels_from}: it is of one instance that decodes, too: no --decode"
-            )
+            raise WorkloadError(f"{plan.kernels_from}: its instance decodes, too: no --decode")
         deployment = as_recording(deployment)
     return Instances(
         deployment=deployment,
@@ -350,9 +348,7 @@ def _neighbour(plan: ServingPlan, first: ServingPlan, cluster: str | Cluster) ->
             " or give --requests with a column model"
         )
     if not _has_load(plan) and (first.rate or first.concurrency) is not None:
-        raise WorkloadError(
-            f"{plan.model}: --rate and --concurrency are of one model: give its own"
-        )
+        raise WorkloadError(f"{plan.model}: --rate and --concurrency are of one: give its own")
     load = load_of(plan) if _has_load(plan) else _share(first, load_model(plan.model).name)
     return Neighbour(instances_of(plan, cluster), load, slo_of(plan))
 
@@ -422,9 +418,7 @@ def _read_host_cache(plan: ServingPlan) -> float:
     except QuantityError as error:
         raise WorkloadError(f"host_cache: {error}") from error
     if not 0 < size < math.inf:
-        raise WorkloadError(
-            f"host_cache {plan.host_cache}: give a size such as 100 GB, or 100 GB shared"
-        )
+        raise WorkloadError(f"host_cache {plan.host_cache}: give a size: 100 GB, or 100 GB shared")
     return size
 
 
@@ -450,9 +444,7 @@ def _deployment(plan: ServingPlan, cluster: str | Cluster, degrees: tuple[int, .
     skew = plan.expert_imbalance
     speculation = None if plan.speculation is None else _read_speculation(plan.speculation)
     if speculation is not None and speculation.draft is not None and deployment.parallelism.dp > 1:
-        raise WorkloadError(
-            "a draft model cannot be combined with data-parallel ranks: use mtp or ngram"
-        )
+        raise WorkloadError("a draft model has no data-parallel ranks beside it: use mtp or ngram")
     return replace(
         deployment,
         engine=engine,
@@ -477,9 +469,7 @@ def _adapters(plan: ServingPlan) -> Adapters | None:
     """Return the adapters of a plan; None if there are none."""
     if plan.adapters is None:
         if plan.max_loras is not None:
-            raise WorkloadError(
-                f"max_loras {plan.max_loras}: give --adapters, such as '8 of rank 16'"
-            )
+            raise WorkloadError(f"max_loras {plan.max_loras}: give --adapters '8 of rank 16'")
         return None
     return replace(_read_adapters(plan.adapters), slots=plan.max_loras or 0)
 
@@ -542,10 +532,8 @@ def load_of(plan: ServingPlan) -> Load:
     count = plan.count or _COUNT if table is None else len(table)
 
     def requests(seed: int) -> Requests:
-        generated = generate_requests(
-            count, rates, plan.input, plan.output, seed=seed, spread=spread
-        )
-        return generated if table is None else replace(table, arrival=generated.arrival)
+        made = generate_requests(count, rates, plan.input, plan.output, seed=seed, spread=spread)
+        return made if table is None else replace(table, arrival=made.arrival)
 
     return requests
 
@@ -554,9 +542,7 @@ def _check_load(plan: ServingPlan) -> None:
     """Refuse an invalid load before its requests are read."""
     asks = {name for name in _ASKS if getattr(plan, name) is not None}
     if not asks:
-        raise WorkloadError(
-            "nothing asks: give a rate (4/s), a concurrency (64), or requests (a trace's file)"
-        )
+        raise WorkloadError("nothing asks: give a rate (4/s), a concurrency (64), or requests")
     if len(asks) != 1 and not (len(asks) == 2 and "requests" in asks):
         raise WorkloadError(
             "give one of requests, rate and concurrency; or requests, and one of the others for"

@@ -261,11 +261,11 @@ def serving(  # noqa: PLR0913 - the options of the command
             if most is not None
         ),
         *["one seed gives no interval: use --seeds 5"] * (seeds == 1 and not deterministic),
-    ]
-    doubts += [
-        f"instance {outage.instance + 1} is down only when all requests are served"
-        for outage in instances.outages
-        if outage.begin >= max(float(run.totals["end"]) for run in base)
+        *(
+            f"instance {outage.instance + 1} is down only when all requests are served"
+            for outage in instances.outages
+            if outage.begin >= max(float(run.totals["end"]) for run in base)
+        ),
     ]
     memory = memory_use(deployment)
     priorities = np.unique(base[0].priority).tolist()
@@ -582,9 +582,7 @@ def _unmeasured_doubts(deployment: Deployment, load: Load) -> tuple[str, ...]:
     if deployment.adapters is None and requests is not None and requests.adapter is not None:
         doubts.append("requests ask for adapters, and there are none: give --adapters")
     if engine.assumed:
-        doubts.append(
-            f"{engine.name} is newer than {engine.assumed}, the newest whose defaults are known"
-        )
+        doubts.append(f"{engine.name} is newer than {engine.assumed}, the last known")
     doubts += [
         f"no measured row has {what}"
         for what, given in (

@@ -228,9 +228,7 @@ def _check(instances: Instances, tables: Sequence[Requests]) -> None:
     for table in tables:
         check_lengths(instances.deployment.model, table)
         if len(table) < 2 or not table.arrival[-1] > table.arrival[0]:
-            raise WhatIfError(
-                f"{table.source}: --find rate needs requests that arrive at different times"
-            )
+            raise WhatIfError(f"{table.source}: --find rate needs requests at different times")
 
 
 def _at(

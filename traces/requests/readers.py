@@ -96,9 +96,7 @@ def read_requests(path: Path | str) -> Requests:
         records.sort(key=lambda each: each.arrival)
     falls = [later for early, later in pairwise(records) if later.arrival < early.arrival]
     if falls:
-        raise TraceError(
-            f"{falls[0].where}: it arrives before the previous request: sort the requests by time"
-        )
+        raise TraceError(f"{falls[0].where}: it arrives before the one above: sort the requests")
     model, models = _numbered([each.model for each in records])
     return Requests(
         np.array([each.arrival for each in records]) - records[0].arrival,
@@ -186,19 +184,10 @@ def _parsed(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterat
             for name in filter(row.get, _TOTALS):
                 if _tokens(row, name, where) != prompt + output:
                     raise TraceError(f"{where}: {name} {row[name]} is not {prompt} + {output}")
-            if chosen.hashed and _hash_tokens(row, chosen, where) not in (0, chosen.hashed):
-                raise TraceError(f"{where}: hash_tokens: the first line has {chosen.hashed}")
-            hashes = _hashes(row, where) if chosen.hashed else ()
-            if not chosen.hashed and row.get("hash_ids") is not None:
-                raise TraceError(f"{where}: hash_ids: the first line has none: give all or none")
-            session, priority = row.get("session_id"), row.get("priority")
+            hashes = _hashes(row, chosen, where)
             model = row.get("model", row.get("Model"))
-            yield _ParsedRequest(
-                *(arrival, prompt, output, hashes, session, priority, model),
-                row.get("adapter"),
-                chosen,
-                where,
-            )
+            others = (row.get("session_id"), row.get("priority"), model, row.get("adapter"))
+            yield _ParsedRequest(arrival, prompt, output, hashes, *others, chosen, where)
         elif not chosen.fails:
             column = chosen.output if prompt else chosen.prompt
             raise TraceError(f"{where}: {column} 0: a request has at least 1 token of each")
@@ -213,9 +202,15 @@ def _hash_tokens(row: Mapping[str, Any], chosen: Format, where: str) -> int:
     return int(tokens)
 
 
-def _hashes(row: Mapping[str, Any], where: str) -> Sequence[Any]:
-    """Return a row's hashes: a list, or words in a cell."""
+def _hashes(row: Mapping[str, Any], chosen: Format, where: str) -> Sequence[Any]:
+    """Return a row's hashes: a list, or words in a cell; none where the first line has none."""
     hashes = row.get("hash_ids")
+    if not chosen.hashed and hashes is None:
+        return ()
+    if not chosen.hashed:
+        raise TraceError(f"{where}: hash_ids: the first line has none: give all or none")
+    if _hash_tokens(row, chosen, where) not in (0, chosen.hashed):
+        raise TraceError(f"{where}: hash_tokens: the first line has {chosen.hashed}")
     if isinstance(hashes, str):
         hashes = hashes.split()
     if not isinstance(hashes, list) or not all(type(name) in (int, str) for name in hashes):
@@ -260,9 +255,7 @@ def _format(row: Mapping[str, Any], file: Path) -> Format:
         raise TraceError(f"{file}: it has the columns of {both}: keep those of one")
     if known:
         return known[0]
-    names = "; ".join(
-        f"{columns.arrival}, {columns.prompt}, {columns.output}" for columns in FORMATS
-    )
+    names = "; ".join(f"{each.arrival}, {each.prompt}, {each.output}" for each in FORMATS)
     raise TraceError(f"{file}: its columns are of no request trace; known are {names}")
 
 
@@ -311,9 +304,7 @@ def _benchmark(text: str, source: str) -> Requests | None:
             " their lengths, and --rate or --concurrency, instead of the file"
         )
     if not len(prompt) == len(output) == len(starts):
-        raise TraceError(
-            f"{source}: input_lens, output_lens and start_times have different lengths"
-        )
+        raise TraceError(f"{source}: input_lens, output_lens and start_times differ in length")
     for name, count in (("completed", len(output)), ("total_output_tokens", output.sum())):
         if data.get(name, count) != count:
             raise TraceError(f"{source}: {name} {shown(data[name])}: output_lens has {count}")

@@ -86,9 +86,7 @@ class Requests:
         if count > _MOST_REQUESTS:
             raise TraceError(f"{self.source}: {count} requests; the limit is {_MOST_REQUESTS}")
         if not ((self.arrival >= 0) & (self.arrival <= CENTURY)).all():
-            raise TraceError(
-                f"{self.source}: arrival: a time is not a number, negative, or beyond a century"
-            )
+            raise TraceError(f"{self.source}: arrival: not a number, negative, or beyond a century")
         falls = np.flatnonzero(np.diff(self.arrival) < 0)
         if len(falls):
             raise TraceError(

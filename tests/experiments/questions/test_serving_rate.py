@@ -197,7 +197,7 @@ def test_an_instance_that_starts_later_is_one_less_until_then():
 @pytest.mark.parametrize(
     ("outages", "words"),
     [
-        ((Outage(2, 0.0, 1.0),), "instance 3 goes down, but there are only 2"),
+        ((Outage(2, 0.0, 1.0),), "instance 3 goes down, but there are 2"),
         ((Outage(0, 2.0, 1.0),), "times must ascend"),
         ((Outage(0, 0.0, 5.0), Outage(0, 4.0, 6.0)), "times must ascend"),
         ((Outage(0, 0.0, float("inf")), Outage(1, 9.0, float("inf"))), "all instances"),

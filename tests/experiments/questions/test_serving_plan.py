@@ -788,7 +788,7 @@ def test_more_requests_keep_the_slo_if_those_that_no_longer_can_go_last():
     ("fields", "said"),
     [
         ({"scale": "2"}, "write, for example"),
-        ({"scale": "from 9 at 20 requests, 1 s to start", "instances": 3}, "there are 3 at most"),
+        ({"scale": "from 9 at 20 requests, 1 s to start", "instances": 3}, "from 9 instances of 3"),
         ({"scale": "from 1 at 0 requests, 1 s to start", "instances": 3}, "positive"),
         ({"scale": "from 1 at 2 requests, 1 s to start", "instances": 3, "decode": "1"}, "neither"),
     ],

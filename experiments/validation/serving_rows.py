@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from operator import attrgetter
 from pathlib import Path
 
 from experiments.evaluate.serving_instances import Deployment, Speculation, memory_use, read_weights
@@ -178,12 +179,17 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
     parts = ("prefill_", "decode_") if read.mode == "disagg" else ("",)
     deployments = []
     for part in parts:
-        parallelism = _parallelism(row, part, model)
+        parallelism = _parallelism(row, part, model, cluster)
+        batch = None
+        if part == "decode_":
+            made = [read.client, by.name, model.name, chip.name.partition("-")[0].lower()]
+            made += [*map(row.text, _OF_RECIPES), f"{parallelism.tp * parallelism.dp}"]
+            batch = _recipes().get(",".join([*made, f"{concurrency}"]))
         deployment = Deployment(
             model=model,
             cluster=cluster,
             parallelism=parallelism,
-            engine=by,
+            engine=by if batch is None else replace(by, sequences=int(batch)),
             precisions=precisions,
             context=context_of(inputs + outputs),
             speculation=_speculation(parallelism) if drafts else None,
@@ -203,6 +209,18 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
         poll=poll,
         assumed=tuple(_assumed(read, cluster, model, drafts=drafts)),
     )
+
+
+@cache
+def _recipes() -> dict[str, str]:
+    """Read ``max_batch_size`` of pools that decode, by what InferenceX ran with it.
+
+    Of github ishandhanani/srt-slurm, recipes/trtllm (sa-submission-q1-2026), to which InferenceX's
+    nvidia-master.yaml (@0004cf5f) refers with concurrencies. More requests wait with their caches
+    where their prompts were read.
+    """
+    lines = (files("experiments.validation") / "recipes.csv").read_text("utf-8").split()
+    return dict(line.rsplit(",", 1) for line in lines)
 
 
 def _with_room(deployment: Deployment) -> Deployment:
@@ -227,6 +245,7 @@ def _assumed(read: ServingRow, cluster: Cluster, model: Model, *, drafts: bool) 
         yield "drafts and acceptance of InferenceX's MTP"
 
 
+_OF_RECIPES = ("weights", "isl", "osl", "prefill_workers", "decode_workers")
 _BALANCE = 60
 """Iterations: ``attention_dp_config`` of InferenceX's scripts for TensorRT-LLM, ``enable_balance:
 true, batching_wait_iters: 0, timeout_iters: 60``."""
@@ -251,10 +270,7 @@ def _check(row: Cells, read: ServingRow) -> bool:
 
 def context_of(longest: int) -> int:
     """Round a context up (tokens), so that deployments of similar contexts share a surface."""
-    size = 4096
-    while size < longest:
-        size *= 2
-    return size
+    return max(4096, 1 << (longest - 1).bit_length())
 
 
 def _speculation(parallelism: Parallelism) -> Speculation:
@@ -267,12 +283,14 @@ def _speculation(parallelism: Parallelism) -> Speculation:
     return Speculation(drafts=3, accepted=2.49)
 
 
-def _parallelism(row: Cells, prefix: str, model: Model) -> Parallelism:
+def _parallelism(row: Cells, prefix: str, model: Model, cluster: Cluster) -> Parallelism:
     tp, dp = row.count(f"{prefix}tp"), row.count(f"{prefix}dp", 1)
     ep, etp = row.count(f"{prefix}ep", 1), row.count(f"{prefix}expert_tp", 1)
     pp = row.count(f"{prefix}pp", 1)
-    if model.experts is not None and dp > 1:
+    spreads = _is_early(row) and cluster.accelerator.generation == "blackwell"
+    if model.experts is not None and (dp > 1 or (spreads and row.text("client") == INFERENCEX)):
         # Ranks with a batch of their own share the experts: all spreads over all ranks are equal.
+        # The script of early rows has --enable-expert-parallel always (EP_SIZE -ge 1, @07e171a3).
         ep, etp = tp * dp, 1
     if model.experts is None or ep == 1:
         return Parallelism(tp=tp, dp=dp, pp=pp)
@@ -373,7 +391,10 @@ def _same_shape() -> dict[str, str]:
 _RECIPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4_wo", "int8_wo")
 
 
-_EARLY = re.compile(r"v?0\.1[0-8]\b")  # versions of vLLM whose scripts set no type of the cache
+def _is_early(row: Cells) -> bool:
+    """Whether a row was run by InferenceX's script of vLLM before 0.19 for scales of blocks."""
+    is_early = re.match(r"v?0\.1[0-8]\b", row.text("engine_version"))
+    return bool(is_early) and (row.text("engine"), row.text("weights")) == ("vllm", "fp8_block")
 
 
 def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) -> Precisions:
@@ -407,9 +428,7 @@ def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) 
         attention = "bf16"
     on_blackwell = engine_name in ("sglang", "vllm") and blackwell
     is_small = weights != "bf16" and (engine_name == "trtllm" or on_blackwell)
-    if engine_name == "vllm" and weights == "fp8_block":
-        is_small &= not _EARLY.match(row.text("engine_version"))
-    cache = "fp8" if is_small else "bf16"
+    cache = "fp8" if is_small and not _is_early(row) else "bf16"
     return Precisions(attention=attention, network=network, experts=experts, cache=cache)
 
 
@@ -435,19 +454,9 @@ def client_settings(
 
 
 GROUPS: dict[str, Callable[[ServingRow], str]] = {
-    "client": lambda row: row.client,
-    "mode": lambda row: row.mode,
-    "engine": lambda row: row.engine,
-    "machine": lambda row: row.machine,
-    "model": lambda row: row.model,
-    "precision": lambda row: row.precision,
-    "concurrency": lambda row: _concurrency_class(row.concurrency),
+    **{n: attrgetter(n) for n in ("client", "mode", "engine", "machine", "model", "precision")},
+    "concurrency": lambda row: next(
+        (f"to {most}" for most in (8, 32, 128, 512) if row.concurrency <= most), "more"
+    ),
 }
 """Properties by which rows are grouped in summaries of errors."""
-
-
-def _concurrency_class(concurrency: int) -> str:
-    for most in (8, 32, 128, 512):
-        if concurrency <= most:
-            return f"to {most}"
-    return "more"

@@ -220,12 +220,10 @@ def _errors(by: str, value: str, rows: Sequence[ServingPrediction]) -> ServingEr
             return None, None, None
         return summary.median_pct, summary.p90_pct, 1 + summary.bias_pct / 100
 
-    tpot, ttft = (figures(getattr(row, name) for row in rows) for name in _ERRORS)
+    tpot = figures(row.tpot_error_pct for row in rows)
+    ttft = figures(row.ttft_error_pct for row in rows)
     answered = sum(row.ttft_s is not None for row in rows)
     return ServingErrors(by, value, len(rows), answered, *tpot, *ttft)
-
-
-_ERRORS = ("tpot_error_pct", "ttft_error_pct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +464,6 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
         raise TraceError(f"{file}: max_model_len: {most}, and a request has {longest} tokens")
     fields.choice("dtype", _DTYPES)
     weights = fields.choice("quantization", _QUANTIZATIONS)
-    cache = fields.choice("kv_cache_dtype", _CACHES)
     chunked = fields.choice("enable_chunked_prefill", _YES_OR_NO | {None: usual.chunked})
     whole = {None: usual.reserve, False: "chunk", True: "sequence"}
     tokens = usual.tokens if chunked else max(usual.tokens, most)
@@ -489,20 +486,22 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
             # The log's times are the engine's own: without a server and a client.
             host=usual.host._replace(first=0.0, per_token=0.0),
         ),
-        precisions=Precisions(attention=weights, network=weights, experts=weights, cache=cache),
+        precisions=Precisions(
+            attention=weights,
+            network=weights,
+            experts=weights,
+            cache=fields.choice("kv_cache_dtype", _CACHES),
+        ),
         context=context_of(longest),
         blocks=None if blocks is None else fields.count("num_gpu_blocks"),
         dcp=dcp,
     )
-    return _with_given_memory(deployment, fields)
-
-
-def _with_given_memory(deployment: Deployment, fields: _Fields) -> Deployment:
-    """Let the cache have the memory that a log gives it; vLLM then ignores the utilisation."""
     size = fields.number("kv_cache_memory_bytes", 1, 1e15)
     if size is None or deployment.blocks is not None:
         return deployment
-    blocks = int(size / (deployment.engine.block * cache_bytes(deployment)))
+    # The cache has the memory that it is given: vLLM then ignores the utilisation.
     return replace(
-        deployment, blocks=blocks, engine=replace(deployment.engine, memory_fraction=1.0)
+        deployment,
+        blocks=int(size / (deployment.engine.block * cache_bytes(deployment))),
+        engine=replace(deployment.engine, memory_fraction=1.0),
     )

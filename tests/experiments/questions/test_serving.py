@@ -642,6 +642,31 @@ def test_a_rows_cache_is_as_its_checkpoint_or_the_clients_script_says(
     assert read.case.deployment.precisions.cache == cache
 
 
+def test_requests_beyond_a_recipes_batch_wait_for_those_before_them(tmp_path):
+    """Recipes of 24 and 36 requests on four decoding pools run 4 and 8 on each (srt-slurm,
+    gb300-fp8/1k1k/stp/ctx1_gen4_tep8_batch4_eplb0_mtp0_24.yaml); others as many as the engine does.
+
+    In a closed loop the rest wait, by Little's law: at any time 16 of 24 decode.
+    """
+    table = tmp_path / "rows.csv"
+    degrees = ("tp", "dp", "ep", "expert_tp")
+    of_pools = ",".join(f"{pool}_{way}" for pool in ("prefill", "decode") for way in degrees)
+    header = (
+        f"id,engine,model,machine,mode,weights,client,prefill_workers,decode_workers,{of_pools}"
+    )
+    row = "trtllm,deepseek-r1,gb300,disagg,fp8_block,inferencex,1,4,1,4,4,1,8,1,8,1"
+    loads = [(1024, 1024, 24), (1024, 8192, 36), (1024, 1024, 23)]
+    lines = [f"{n},{row},{i},{o},{c}" for n, (i, o, c) in enumerate(loads)]
+    table.write_text("\n".join([f"{header},isl,osl,concurrency", *lines]))
+    cases = [read.case for read in read_serving(table)]
+    assert [case.decode.engine.sequences for case in cases] == [4, 8, 2048]
+    assert {case.deployment.engine.sequences for case in cases} == {2048}
+    pools = Instances(deployment=cases[0].deployment, decode=cases[0].decode, decode_count=4)
+    run = serve(pools, Closed(24, 1024, 256, requests=240))
+    decoded = (run.end_to_end - run.ttft).mean()
+    assert run.end_to_end[24:].mean() == pytest.approx(24 / (4 * 4) * decoded, rel=0.03)
+
+
 @pytest.mark.parametrize(
     ("setting", "weights", "cache"),
     [("awq", "int4_wo", "bf16"), ("modelopt_fp4", "int4_wo", "bf16"), ("fp8", "fp8", "fp8")],

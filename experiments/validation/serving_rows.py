@@ -216,8 +216,7 @@ def _recipes() -> dict[str, str]:
     """Read ``max_batch_size`` of pools that decode, by what InferenceX ran with it.
 
     Of github ishandhanani/srt-slurm, recipes/trtllm (sa-submission-q1-2026), to which InferenceX's
-    nvidia-master.yaml (@0004cf5f) refers with concurrencies. More requests wait with their caches
-    where their prompts were read.
+    nvidia-master.yaml (@0004cf5f) refers. More requests wait where their prompts were read.
     """
     lines = (files("experiments.validation") / "recipes.csv").read_text("utf-8").split()
     return dict(line.rsplit(",", 1) for line in lines)
@@ -278,9 +277,8 @@ def _speculation(parallelism: Parallelism) -> Speculation:
 
     Accepted: measured by SPEED-Bench of DeepSeek-V4-Pro, thinking (InferenceX, 8 June 2026).
     """
-    if parallelism.dp > 1:
-        return Speculation(drafts=1, accepted=1.79)
-    return Speculation(drafts=3, accepted=2.49)
+    drafts, accepted = (1, 1.79) if parallelism.dp > 1 else (3, 2.49)
+    return Speculation(drafts=drafts, accepted=accepted)
 
 
 def _parallelism(row: Cells, prefix: str, model: Model, cluster: Cluster) -> Parallelism:

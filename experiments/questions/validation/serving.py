@@ -166,11 +166,10 @@ def predicted(row: ServingRow) -> ServingPrediction:
     if row.case is None:
         return _answer(row, None, None, row.refused)
     try:
-        ttft, tpot = mean_times(row.case)
+        return _answer(row, *mean_times(row.case))
     except (TwofoldError, ArithmeticError, LookupError, ValueError) as error:
         # A row that raises is refused with the error, so that thousands of others are answered.
         return _answer(row, None, None, refusal(row.place, error))
-    return _answer(row, ttft, tpot)
 
 
 def mean_times(case: ServingCase) -> tuple[float, float | None]:

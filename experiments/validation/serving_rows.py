@@ -380,10 +380,8 @@ def model_named(name: str) -> Model:
 @cache
 def _same_shape() -> dict[str, str]:
     """Read patterns of the names of releases and quantised packages, with their shape's card."""
-    text = (files("experiments.validation") / "releases.yaml").read_text("utf-8")
-    table = parse_yaml(text, "experiments/validation/releases.yaml")
-    assert isinstance(table, dict)  # noqa: S101 - the file ships with the package
-    return table
+    file = files("experiments.validation") / "releases.yaml"
+    return dict(parse_yaml(file.read_text("utf-8"), "experiments/validation/releases.yaml"))
 
 
 _RECIPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4_wo", "int8_wo")
@@ -391,8 +389,8 @@ _RECIPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4_wo", "in
 
 def _is_early(row: Cells) -> bool:
     """Whether a row was run by InferenceX's script of vLLM before 0.19 for scales of blocks."""
-    is_early = re.match(r"v?0\.1[0-8]\b", row.text("engine_version"))
-    return bool(is_early) and (row.text("engine"), row.text("weights")) == ("vllm", "fp8_block")
+    run = "-".join(map(row.text, ("engine", "weights", "engine_version")))
+    return re.match(r"vllm-fp8_block-v?0\.1[0-8]\b", run) is not None
 
 
 def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) -> Precisions:

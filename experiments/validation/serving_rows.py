@@ -14,6 +14,7 @@ from functools import cache
 from importlib.resources import files
 from operator import attrgetter
 from pathlib import Path
+from typing import cast
 
 from experiments.evaluate.serving_instances import Deployment, Speculation, memory_use, read_weights
 from experiments.validation.errors import Differ
@@ -381,7 +382,7 @@ def model_named(name: str) -> Model:
 def _same_shape() -> dict[str, str]:
     """Read patterns of the names of releases and quantised packages, with their shape's card."""
     file = files("experiments.validation") / "releases.yaml"
-    return dict(parse_yaml(file.read_text("utf-8"), "experiments/validation/releases.yaml"))
+    return cast("dict[str, str]", parse_yaml(file.read_text("utf-8"), str(file)))
 
 
 _RECIPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4_wo", "int8_wo")

@@ -305,6 +305,22 @@ def test_calls_of_the_same_number_and_another_kind_are_refused() -> None:
         replicate(builder.build(), listed)
 
 
+@pytest.mark.parametrize("kind", ["all_reduce", "all_to_all"])
+def test_only_an_all_to_all_may_have_another_size_as_a_copy(kind: str) -> None:
+    """What a rank sends of an all-to-all is its own; a reduction is of one array."""
+    builder = WorkloadBuilder(job_ranks=4)
+    for rank, size in ((0, 8.0), (3, 16.0)):
+        group = builder.group((rank // 2 * 2, rank // 2 * 2 + 1), "ep")
+        call = builder.call(CallRow(kind, group, 0, size))
+        builder.op(What.COLLECTIVE, rank=rank, lane="s", name="n", duration=0, call=call)
+    listed = [Group((0, 2), "dp"), Group((1, 3), "dp")]
+    if kind == "all_to_all":
+        assert len(replicate(builder.build(), listed)) == 4
+    else:
+        with pytest.raises(TraceError, match="their programs differ"):
+            replicate(builder.build(), listed)
+
+
 def test_how_late_others_were_is_kept_where_their_copies_are_on_time() -> None:
     """A call that took 10 ms of which the network needs less: the rest is others' lateness."""
     builder = WorkloadBuilder(job_ranks=2)

@@ -155,6 +155,7 @@ class NodeFigures:
     net_message: float | None = None
     nics: int = 0
     link: str = ""
+    fabric: str = ""
     in_order: bool = True
 
 
@@ -165,7 +166,7 @@ def slowest(figures: Sequence[NodeFigures]) -> NodeFigures:
     (``minCompCap`` in src/init.cc and src/graph/tuning.cc); the switches of a domain reduce only if
     all can, and bytes arrive in order if all do. The processor is the one with the lower caps
     (AMD), a NIC's time per message the longest, NICs the fewest of a domain that has some, the link
-    inside nodes PCIe if one of the kinds has no better.
+    inside nodes PCIe if one of the kinds has no better, the fabric between them what all name.
 
     Examples
     --------
@@ -183,6 +184,7 @@ def slowest(figures: Sequence[NodeFigures]) -> NodeFigures:
         net_message=max(messages, default=None),
         nics=min((node.nics for node in figures if node.nics), default=0),
         link=next((link for link in links if link.startswith("pcie")), links[0]),
+        fabric=figures[0].fabric if len({node.fabric for node in figures}) == 1 else "",
         in_order=all(node.in_order for node in figures),
     )
 
@@ -273,18 +275,18 @@ class Machine:
     :data:`collectives.libraries.planners.LIBRARIES`. ``in_network``: the switches of a domain can
     reduce. ``generation`` of the accelerator, ``cpu`` of the host and ``version`` of the library
     choose its constants, and so does ``link``, the technology of the links inside a domain
-    (``nvlink4``, ``pcie5``). ``overhead`` (s) is paid once per call by libraries without a model of
-    their own. ``net_message`` (s) is a NIC's time per message, given if a fabric is known to differ
-    from the library's constant; ``nics`` are those of a domain, 0 if unknown; ``in_order``: 128 B
-    between nodes arrive in order, as LL128 needs; ``pxn``: a rank sends by the NIC of a neighbour
-    on the receiver's rail; ``sharp``: the switches between domains reduce;
-    ``ranks_per_process``: a process launches for so many ranks in turn. ``calibration`` comes from
-    a trace or log, by kind of collective; choices do not depend on it. ``forced`` are rules
-    that override the library's choice. ``wired``: nodes are graphs of their own, through which a
-    library lays its rings (:mod:`collectives.algorithms.ring`). If nodes differ, ``kinds`` has the
-    figures of each kind and ``kind_of`` the kind of every position: a call then uses the machine
-    that :meth:`among` returns for its group. ``planned`` caches plans by graph, which speeds up the
-    next size and changes no result.
+    (``nvlink4``, ``pcie5``), and ``fabric``, that between domains (``efa``). ``overhead`` (s) is
+    paid once per call by libraries without a model of their own. ``net_message`` (s) is a NIC's
+    time per message, given if a fabric is known to differ from the library's constant; ``nics`` are
+    those of a domain, 0 if unknown; ``in_order``: 128 B between nodes arrive in order, as LL128
+    needs; ``pxn``: a rank sends by the NIC of a neighbour on the receiver's rail; ``sharp``: the
+    switches between domains reduce; ``ranks_per_process``: a process launches for so many ranks in
+    turn. ``calibration`` comes from a trace or log, by kind of collective; choices do not depend on
+    it. ``forced`` are rules that override the library's choice. ``wired``: nodes are graphs of
+    their own, through which a library lays its rings (:mod:`collectives.algorithms.ring`). If nodes
+    differ, ``kinds`` has the figures of each kind and ``kind_of`` the kind of every position: a
+    call then uses the machine that :meth:`among` returns for its group. ``planned`` caches plans by
+    graph, which speeds up the next size and changes no result.
     """
 
     domains: Ints
@@ -292,6 +294,7 @@ class Machine:
     generation: str = ""
     cpu: str = ""
     link: str = ""
+    fabric: str = ""
     version: str = ""
     in_network: bool = False
     overhead: float = 0.0

@@ -74,7 +74,7 @@ def parse_topology(
     try:
         parsed = ParsedSpec(words.numbers, words.option, bandwidth, latency)
         # Refuse far more links than can be simulated, before a mistyped digit exhausts the memory.
-        where = f"topology {family.form}"
+        where = f"topology {words.words}"
         limits().check("items", max(parsed.numbers), where, f"{max(parsed.numbers)} of a kind")
         links = family.counts(parsed).links
         limits().check("items", links, where, f"{links} links")

@@ -165,6 +165,8 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
         return _without_model(case, algorithm)
     if algorithm is not None:
         return _forced(case, algorithm)
+    if by_plugin := _by_plugin(case):
+        return by_plugin
     if kind != "all_reduce":
         return _ring_offers(case)
     offers = _ring_or_tree(case)
@@ -178,6 +180,32 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
     if case.machine.sharp and case.domains > 1 and case.even:
         offers += _collnet_offers(case)
     return offers
+
+
+def _by_plugin(case: Case) -> list[Offer]:
+    """Offer what the fabric's tuner plug-in chooses in place of NCCL; none where it does not.
+
+    Beyond a region's largest size a call takes at least as long as one of that size.
+    """
+    longest: Number = 0.0
+    for region in case.regions:
+        within = replace(case, size=np.minimum(case.size, region.most))
+        if region.algorithm == "nvls_tree" and not case.machine.in_network:
+            return []
+        offers = [
+            offer
+            for offer in _forced(within, region.algorithm)
+            if offer.protocol == region.protocol
+        ]
+        if not offers:  # LL128 where bytes arrive out of order
+            return []
+        longest = np.maximum(longest, _least(within, offers))
+        if case.size <= region.most:
+            return [
+                replace(offer, overhead=offer.overhead + longest - case.time(offer))
+                for offer in offers
+            ]
+    return []
 
 
 def _collnet_offers(case: Case) -> list[Offer]:

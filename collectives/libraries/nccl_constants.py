@@ -4,15 +4,19 @@ NVIDIA/nccl v2.30.7 (5067397c), src/graph/tuning.cc, src/graph/topo.h and src/in
 unless another source is named. Base units.
 """
 
+import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from math import inf
+from pathlib import Path
 
 import numpy as np
 
 from simulator.costing.stacked_networks import Number
 
 MICRO, GIGA, KIB = 1e-6, 1e9, 2**10
+_TUNERS = Path(__file__).parent / "nccl_tuners.csv"
 
 FRACTION = {"LL": 0.5, "LL128": 0.92, "Simple": 1.0}
 """Usable share of the wire's bandwidth: LL 4 B in 8; LL128 120 B in 128 (the tuner uses 0.92)."""
@@ -369,6 +373,46 @@ def net_channels(nics: int, generation: str) -> int:
     if generation in _FOURFOLD and channels < 16:
         channels *= 2
     return min(channels, _MOST_CHANNELS)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Choice of a tuner plug-in for calls of at most ``most`` bytes."""
+
+    most: float
+    algorithm: str
+    protocol: str
+
+
+@cache
+def regions(fabric: str, generation: str, kind: str, local: int, ranks: int) -> tuple[Region, ...]:
+    """Return what the plug-in of a fabric chooses on nodes of ``local`` ranks, in order of size.
+
+    Empty where NCCL's own tuner chooses. EFA (``nccl_tuners.csv``): the limits that
+    aws/aws-ofi-nccl src/tuner/nccl_ofi_regions.cpp (228fa0ea) has for P5, and for P6 with B200, at
+    some numbers of ranks; between them those of the next fewer count. TCPXO: what a log of two A3
+    Mega shows, up to 16 MiB the slope of LL's cap (github lessizzmore/create-a3mega-ztan-fork).
+
+    Examples
+    --------
+    >>> two_nodes = regions("efa", "hopper", "all_reduce", 8, 16)
+    >>> [(region.most / 2**20, region.protocol) for region in two_nodes]
+    [(30.0, 'LL128'), (inf, 'Simple')]
+    """
+    with _TUNERS.open(encoding="utf-8", newline="") as file:
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if (row["fabric"], row["generation"], row["kind"]) == (fabric, generation, kind)
+            and int(row["local"]) == local
+            and int(row["ranks"]) <= ranks
+        ]
+    most = max((int(row["ranks"]) for row in rows), default=0)
+    return tuple(
+        Region(float(row["most_bytes"]), row["algorithm"], row["protocol"])
+        for row in rows
+        if int(row["ranks"]) == most and row["algorithm"]
+    )
 
 
 NET_OVERHEAD = {"amd": 2.0 * MICRO, "": 1.0 * MICRO}

@@ -102,6 +102,14 @@ class Case:
         """Constants of the links inside a domain."""
         return tables.PCI if self.machine.link.startswith("pcie") else tables.NVLINK
 
+    @cached_property
+    def regions(self) -> tuple[tables.Region, ...]:
+        """What the tuner plug-in of the fabric chooses, by size; empty where NCCL's own does."""
+        if self.domains == 1 or not self.even:
+            return ()
+        machine = self.machine
+        return tables.regions(machine.fabric, machine.generation, self.kind, self.local, self.n)
+
     @property
     def channels(self) -> int:
         """Channels of the communicator."""
@@ -254,7 +262,8 @@ def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> list[Offer]:
     known = (
         case.kind != "all_reduce" if case.domains > 1 else case.machine.generation == "blackwell"
     )
-    if case.kind not in _PASSES_OF_TUNED or not known or "LL128" not in case.protocols:
+    known = known and "LL128" in case.protocols and not case.regions
+    if case.kind not in _PASSES_OF_TUNED or not known:
         return offers
     expected = [_tuned_time(case, schedule, offer) for offer in offers]
     least = np.minimum.reduce(expected)

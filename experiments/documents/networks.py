@@ -78,11 +78,12 @@ def collective(report: "CollectiveReport") -> Document:
         facts["imbalance"] = f"{uneven.given}: {ratio}"
     name = first.kind.replace("_", "-")
     best = max(report.points, key=lambda point: point.busbw_GBps)
-    chart = _collective_chart(report, f"{name} of {first.ranks} ranks on {report.where}")
+    ranks = plural(first.ranks, "rank")
+    chart = _collective_chart(report, f"{name} of {ranks} on {report.where}")
     return Document(
-        title=f"Collective: {first.kind} of {first.ranks} ranks on {report.where}",
+        title=f"Collective: {first.kind} of {ranks} on {report.where}",
         headline=(f"An {name}" if name[0] in "a" else f"A {name}")
-        + f" of {say_size(last.size_bytes)} among {first.ranks:,} ranks takes"
+        + f" of {say_size(last.size_bytes)} among {ranks} takes"
         f" {say_time(last.time_s)}; busbw reaches {best.busbw_GBps:.4g} GB/s.",
         trust=_network_trust(say_prior(report.network_prior)),
         facts=facts,
@@ -342,7 +343,7 @@ def topology(report: "TopologyReport") -> Document:
         "routing": report.routing,
     }
     carried = report.carried
-    headline = f"{summary.name}: {summary.ranks:,} ranks, bisection bandwidth {bisection}."
+    headline = f"{summary.name}: {plural(summary.ranks, 'rank')}, bisection bandwidth {bisection}."
     if carried is not None:
         each = format_quantity(carried.per_rank, "B/s")
         share = f"{100 * carried.of_capacity:.3g} % of capacity"

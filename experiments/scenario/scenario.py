@@ -179,6 +179,7 @@ class Site:
                 if part.cluster.scale_out
                 else None,
                 nics=_nics_of_domain(part.cluster),
+                fabric=(part.cluster.scale_out.link if part.cluster.scale_out else None) or "",
                 in_order=part.cluster.scale_out.in_order if part.cluster.scale_out else True,
             )
             for part in parts
@@ -191,6 +192,7 @@ class Site:
             generation=least.generation,
             cpu=least.cpu,
             link=least.link,
+            fabric=least.fabric,
             version=(cluster.library.version or "") if cluster.library else "",
             in_network=least.in_network,
             overhead=cluster.collective_overhead,

@@ -161,6 +161,7 @@ def test_a_thousand_ranks_are_summed_up():
         ("fat_tree:3", "even number of ports"),
         ("hypercube:99", "limit of 1000000"),
         ("ring:99999999999999999999", "write ring:8"),
+        ("torus:100x100x100", "topology torus:100x100x100: 6000000 links"),
         ("fully_connected:99999", "limit of 1000000"),
         ("nothing.json", "cannot be read"),
     ],

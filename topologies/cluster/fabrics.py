@@ -115,8 +115,8 @@ class ClusterPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)  # built when used
 
 
-FabricLink = Literal["infiniband", "roce", "ethernet", "slingshot", "efa", "omni_path"]
-"""Technology of the fabric between nodes."""
+FabricLink = Literal["infiniband", "roce", "ethernet", "slingshot", "efa", "tcpxo", "omni_path"]
+"""Technology of the fabric between nodes; ``tcpxo`` is Google's offloaded TCP over Ethernet."""
 
 FabricRouting = Literal["ecmp", "static", "d_mod_k", "spray", "adaptive", "minimal", "valiant"]
 """A policy of :data:`simulator.topology.POLICIES`."""
@@ -126,7 +126,7 @@ Transport = Literal["rdma", "roce", "efa", "sockets"]
 TRANSPORTS: dict[str, dict[str, Any]] = {
     "rdma": {"link": "infiniband", "latency": "2.7 us", "efficiency": 0.96},
     "roce": {"link": "roce", "latency": "2.7 us", "efficiency": 0.96},
-    "efa": {"link": "efa", "latency": "28 us", "efficiency": 0.97, "message_overhead": "11 us"},
+    "efa": {"link": "efa", "latency": "15.5 us", "efficiency": 0.97, "message_overhead": "13 us"},
     "sockets": {"latency": "50 us", "host_bandwidth": "1.5 GB/s"},
 }
 """Transports of a library to its NICs, and default figures of each. InfiniBand: NCCL's latency of a

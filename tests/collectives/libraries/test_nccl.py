@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from collectives import LIBRARIES, Machine, busbw, check, plan
 from collectives.algorithms.tree import chained_all_reduce, parents, switched_all_reduce
 from collectives.libraries import nccl
-from collectives.libraries.nccl_constants import HOST_LAUNCH, tuning
+from collectives.libraries.nccl_constants import HOST_LAUNCH, regions, tuning
 from helpers.calls import call_of
 from helpers.topologies import scaled
 from helpers.tries import THOROUGH, tries
@@ -49,7 +49,7 @@ def seconds(kind, size, network, there, *, ranks=None, algorithm=None):
     return cost(plan_loads(plan, np.array(ranks, dtype=np.int32), size, network))
 
 
-SHAPES = [(2, 1), (4, 1), (8, 1), (8, 2), (4, 4), (1, 5), (4, 16)]
+SHAPES = [(2, 1), (4, 1), (8, 1), (8, 2), (8, 4), (4, 4), (1, 5), (4, 16)]
 
 
 FROM_A_ROOT = ("broadcast", "reduce", "gather", "scatter")
@@ -70,9 +70,14 @@ FROM_A_ROOT = ("broadcast", "reduce", "gather", "scatter")
     ],
 )
 def test_a_larger_message_never_takes_less(kind, in_network, shape):
-    network, there = switches(*shape), machine(*shape, in_network=in_network)
-    times = [seconds(kind, size, network, there) for size in SIZES]
-    assert np.all(np.diff(times) >= -1e-15 * np.array(times[1:]))
+    fabrics = [("", "hopper")]
+    if in_network and shape in [(8, 2), (8, 4)]:
+        fabrics += [("efa", "hopper"), ("efa", "blackwell"), ("tcpxo", "hopper")]
+    for fabric, generation in fabrics:
+        network = switches(*shape)
+        there = machine(*shape, in_network=in_network, fabric=fabric, generation=generation)
+        times = [seconds(kind, size, network, there) for size in SIZES]
+        assert np.all(np.diff(times) >= -1e-15 * np.array(times[1:]))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -425,6 +430,36 @@ def test_ll128_between_nodes_needs_order():
     inside = machine(8, 1, in_order=False)
     plans = [nccl.plan(call_of("all_gather", range(8), s), switches(8, 1), inside) for s in SIZES]
     assert "LL128" in {plan.protocol for plan in plans}
+
+
+def test_the_plug_in_of_a_fabric_chooses_where_it_knows_better():
+    """P5 by aws-ofi-nccl's regions; two A3 Mega by a log, which says nothing of three."""
+
+    def ways(nodes, size, **options):
+        there = machine(8, nodes, **({"in_network": True} | options))
+        made = nccl.plan(call_of("all_reduce", range(8 * nodes), size), switches(8, nodes), there)
+        return made.schedule.algorithm, made.protocol
+
+    trees, own = ("double_tree", "LL128"), ("nvls_tree", "Simple")
+    for size in (8, 30 * MIB):
+        assert ways(2, size, fabric="efa") == trees
+    assert ways(2, 30 * MIB + 1, fabric="efa") == ways(2, 8 * MIB) == own
+    assert ways(4, GIB, fabric="efa")[1] == "LL128"
+    assert ways(4, 2 * GIB, fabric="efa")[1] == "Simple"
+    assert ways(2, 16 * MIB, fabric="tcpxo", in_order=False) == ("double_tree", "LL")
+    assert ways(2, 17 * MIB, fabric="tcpxo", in_order=False) == own
+    without = {"efa": {"generation": "ampere"}, "tcpxo": {}}  # P4d, three nodes: NCCL's own tuner
+    for fabric, others in without.items():
+        assert ways(3, 8 * MIB, fabric=fabric, **others) == ways(3, 8 * MIB, **others)
+    assert ways(2, 8 * MIB, fabric="efa", in_order=False) == ways(2, 8 * MIB, in_order=False)
+
+
+@given(st.sampled_from(("hopper", "blackwell")), st.sampled_from(KINDS[:3]), st.integers(16, 4096))
+def test_regions_of_a_plug_in_cover_all_sizes_in_order(generation, kind, ranks):
+    for fabric in ("efa", "tcpxo"):
+        most = [region.most for region in regions(fabric, generation, kind, 8, ranks)]
+        assert most == sorted(set(most))
+        assert most[-1:] in ([], [np.inf])
 
 
 def test_simple_waits_for_eight_latencies_of_the_network():

@@ -24,6 +24,12 @@ def test_a_ring_on_a_ring_is_hockneys_time():
     assert point.busbw_GBps == pytest.approx(MIB / point.time_s * 14 / 8 / 1e9)
 
 
+def test_one_rank_is_not_ranks():
+    document = collective("all_reduce", "dgx-a100", [MIB], ranks=1).document()
+    assert document.title.startswith("Collective: all_reduce of 1 rank on")
+    assert "among 1 rank takes" in document.headline
+
+
 def test_a_schedule_from_a_file_is_what_is_timed(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(to_json(ring.all_reduce(8)))

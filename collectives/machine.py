@@ -9,11 +9,10 @@ from math import exp, inf, log
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.accelerators import GENERATIONS
 from simulator.calls import Call
-from simulator.costing.stacked_networks import Networks, Number, OneNetwork
+from simulator.costing.stacked_networks import Networks, OneNetwork
 from simulator.schedule import Plan, Schedule
 from simulator.shares import Shares
 from simulator.support.arrays import Ints
@@ -124,21 +123,6 @@ def _interpolated(curve: TimeCurve, size: float) -> float:
     if not size:
         return log(curve.multiples[0])
     return float(np.interp(log(size), np.log(curve.sizes), np.log(curve.multiples)))
-
-
-def fastest_times(
-    time: Sequence[Number], software: Sequence[Number], moving: Sequence[Number], overhead: float
-) -> NDArray[np.float64]:
-    """Return the calibrated time of the fastest of several plans on each network (s).
-
-    ``time`` of each plan (s) decides which is the fastest; ``software`` is its part that
-    ``overhead`` multiplies, ``moving`` the rest, calibrated.
-    """
-    broadcast = np.broadcast_arrays(np.empty(1), *time, *software, *moving)[1:]
-    times, own_software, on_links = np.stack(broadcast).reshape(3, len(time), -1)
-    fastest = times.argmin(axis=0), np.arange(times.shape[1])
-    seconds: NDArray[np.float64] = overhead * own_software[fastest] + on_links[fastest]
-    return seconds
 
 
 BY_AGE = tuple(generation for order in GENERATIONS.values() for generation in order)

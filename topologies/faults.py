@@ -338,7 +338,8 @@ def _links_of(parts: Parts, part: Part, fault: Fault) -> tuple[Mask, int]:
         _check_resource(network, fault.resource)
         affected &= network.following(f"{fault.resource}.bandwidth")
     if fault.factor is not None:
-        affected = _affected(network, affected, fault)
+        limited = np.isfinite(network.bandwidth)
+        affected &= limited if fault.value == "bandwidth" else network.latency > 0
     if not affected.any():
         what = f"{fault.resource} links" if fault.resource else f"{fault.value} of its own"
         raise TopologyError(f"{part} of {network.name} has no {what} to change")
@@ -366,13 +367,6 @@ def _check_resource(network: Topology, resource: str) -> None:
             f"{network.name} has no links of {resource!r}; {hint}it has"
             f" {', '.join(network.resources)}"
         )
-
-
-def _affected(network: Topology, affected: Mask, fault: Fault) -> Mask:
-    """Exclude links without such a value: unlimited ones, and ones without latency."""
-    if fault.value == "bandwidth":
-        return affected & np.isfinite(network.bandwidth)
-    return affected & (network.latency > 0)
 
 
 def _links_at(network: Topology, vertices: Mask) -> Mask:

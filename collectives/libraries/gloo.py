@@ -83,15 +83,9 @@ _TINY = 1e-300
 
 
 def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None = None) -> Plan:
-    """Plan a call as gloo carries it out; arguments as :func:`collectives.select.plan`.
+    """Plan a call as gloo does; arguments and errors as :func:`collectives.select.plan`.
 
     A forced algorithm pays two latencies per step, and the time of its bytes.
-
-    Raises
-    ------
-    ScheduleError
-        If the kind or algorithm is unknown, the algorithm cannot serve the group, or the group is
-        not on the topology.
     """
     if algorithm is not None:
         forced = select.plan(call, network, machine, algorithm)
@@ -105,11 +99,15 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     )
 
 
-def times(call: Call, networks: Networks, machine: Machine) -> tuple[Floats, NDArray[np.bool_]]:
+def times(
+    call: Call, networks: Networks, machine: Machine, algorithm: str | None = None
+) -> tuple[Floats, NDArray[np.bool_]]:
     """Calibrated time of :func:`plan` on each idle network of one graph (s), and where it is exact.
 
-    Elsewhere ranks may run ahead of each other.
+    Elsewhere ranks may run ahead of each other; a forced algorithm has no closed form.
     """
+    if algorithm is not None:
+        return np.empty(len(networks)), np.zeros(len(networks), dtype=np.bool_)
     positions = _positions(call, networks.graph, machine)
     schedule = _schedule(call, positions, networks.graph, machine)
     wire = networks.wire(schedule, positions, pipelined=False)

@@ -39,7 +39,7 @@ from collectives.libraries.nccl_costs import (
     switched,
     treed,
 )
-from collectives.machine import Machine, fastest_times
+from collectives.machine import Machine
 from simulator.calls import Call, Group
 from simulator.costing.stacked_networks import Links, Networks, Number
 from simulator.schedule import Plan, Schedule
@@ -56,15 +56,9 @@ NAMES = ("ring", "tree", "nvls", "nvls_tree", "collnet")
 
 
 def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None = None) -> Plan:
-    """Plan a call as NCCL would carry it out; arguments as :func:`collectives.select.plan`.
+    """Plan a call as NCCL does; arguments and errors as :func:`collectives.select.plan`.
 
     The order of the group does not change the cost.
-
-    Raises
-    ------
-    ScheduleError
-        If the kind or algorithm is unknown, the algorithm cannot serve the group, or the group is
-        not on the topology.
     """
     case = case_of(call, machine.on(network).network, machine)
     return min(launched(case, _offers(case, algorithm)), key=case.time).plan()
@@ -88,7 +82,9 @@ def times(
     Elsewhere ranks may run ahead of each other.
     """
     case = case_of(call, networks, machine)
-    return least_times(call, case, networks, algorithm, lambda: _offers(case, algorithm))
+    return least_times(
+        call, case, networks, algorithm, lambda: launched(case, _offers(case, algorithm))
+    )
 
 
 def least_times(
@@ -104,7 +100,7 @@ def least_times(
     """
 
     def timed() -> tuple[list[Offer], NDArray[np.bool_], list[Number]]:
-        offers = launched(case, find())
+        offers = find()
         return offers, _in_lockstep(case, offers, networks), [case.time(offer) for offer in offers]
 
     planned = case.machine.on(networks.graph)
@@ -114,13 +110,12 @@ def least_times(
         return np.broadcast_to(np.minimum.reduce(seconds_of), len(networks)), sure
     calibrated_networks = networks.multiplied(multiples.latency, multiples.bandwidth)
     sure = sure & _in_lockstep(case, offers, calibrated_networks)
-    seconds = fastest_times(
-        seconds_of,
-        [case.software(offer) for offer in offers],
-        [case.moving(offer, networks, calibrated_networks) for offer in offers],
-        multiples.overhead,
-    )
-    return np.broadcast_to(seconds, len(networks)), sure
+    parts = [multiples.overhead * case.software(offer) for offer in offers]
+    parts += [case.moving(offer, networks, calibrated_networks) for offer in offers]
+    columns = np.broadcast_arrays(np.empty(len(networks)), *seconds_of, *parts)[1:]
+    times, own, on_links = np.stack(columns).reshape(3, len(offers), -1)
+    fastest = times.argmin(axis=0), np.arange(len(networks))
+    return own[fastest] + on_links[fastest], sure
 
 
 def launched(case: Case, offers: list[Offer]) -> list[Offer]:
@@ -190,21 +185,13 @@ def _by_plugin(case: Case) -> list[Offer]:
     longest: Number = 0.0
     for region in case.regions:
         within = replace(case, size=np.minimum(case.size, region.most))
-        if region.algorithm == "nvls_tree" and not case.machine.in_network:
-            return []
-        offers = [
-            offer
-            for offer in _forced(within, region.algorithm)
-            if offer.protocol == region.protocol
-        ]
+        ways = _forced(within, region.algorithm)
+        offers = [offer for offer in ways if offer.protocol == region.protocol]
         if not offers:  # LL128 where bytes arrive out of order
-            return []
+            break
         longest = np.maximum(longest, _least(within, offers))
         if case.size <= region.most:
-            return [
-                replace(offer, overhead=offer.overhead + longest - case.time(offer))
-                for offer in offers
-            ]
+            return [replace(o, overhead=o.overhead + longest - case.time(o)) for o in offers]
     return []
 
 

@@ -392,26 +392,18 @@ def regions(fabric: str, generation: str, kind: str, local: int, ranks: int) -> 
     aws/aws-ofi-nccl src/tuner/nccl_ofi_regions.cpp (228fa0ea) has for P5, and for P6 with B200, at
     some numbers of ranks; between them those of the next fewer count. TCPXO: what a log of two A3
     Mega shows, up to 16 MiB the slope of LL's cap (github lessizzmore/create-a3mega-ztan-fork).
-
-    Examples
-    --------
-    >>> two_nodes = regions("efa", "hopper", "all_reduce", 8, 16)
-    >>> [(region.most / 2**20, region.protocol) for region in two_nodes]
-    [(30.0, 'LL128'), (inf, 'Simple')]
     """
     with _TUNERS.open(encoding="utf-8", newline="") as file:
         rows = [
             row
             for row in csv.DictReader(file)
-            if (row["fabric"], row["generation"], row["kind"]) == (fabric, generation, kind)
-            and int(row["local"]) == local
+            if list(row.values())[:4] == [fabric, generation, kind, str(local)]
             and int(row["ranks"]) <= ranks
         ]
-    most = max((int(row["ranks"]) for row in rows), default=0)
     return tuple(
         Region(float(row["most_bytes"]), row["algorithm"], row["protocol"])
         for row in rows
-        if int(row["ranks"]) == most and row["algorithm"]
+        if row["ranks"] == rows[-1]["ranks"] and row["algorithm"]
     )
 
 

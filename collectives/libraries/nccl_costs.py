@@ -105,9 +105,9 @@ class Case:
     @cached_property
     def regions(self) -> tuple[tables.Region, ...]:
         """What the tuner plug-in of the fabric chooses, by size; empty where NCCL's own does."""
-        if self.domains == 1 or not self.even:
-            return ()
         machine = self.machine
+        if self.domains == 1 or not self.even or not machine.in_network:
+            return ()
         return tables.regions(machine.fabric, machine.generation, self.kind, self.local, self.n)
 
     @property

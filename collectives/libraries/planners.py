@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 from collectives import select
 from collectives.algorithms import torus
 from collectives.libraries import gloo, nccl, rccl
-from collectives.machine import Machine, Rule, calibrated, choose, fastest_times
+from collectives.libraries.nccl_costs import Offer
+from collectives.machine import Machine, Rule, calibrated, choose
 from collectives.select import added_names
 from simulator.calls import Call, kind_named
 from simulator.costing.link_load import cost, plan_loads
-from simulator.costing.stacked_networks import Networks, classes, on_networks
+from simulator.costing.stacked_networks import Networks, classes
 from simulator.routing.routes import in_outage
 from simulator.schedule import Plan, Schedule
 from simulator.support.arrays import Floats, Ints
@@ -176,38 +177,18 @@ def _fastest_times(
     """Time of the fastest schedule of :mod:`collectives.select` and of ``more``."""
     names = select.choices(call, networks.graph, machine, algorithm)
     if any(select.follows_numbers(call.kind, name) for name in names):
-        return _one_by_one(call, networks, machine, algorithm), np.ones(
-            len(networks), dtype=np.bool_
-        )
-    positions = np.array(call.group.ranks, dtype=np.int32)
-    schedules = _schedules(call, positions, networks.graph, machine, names)
-    if algorithm is None:
-        schedules_of_graph = machine.on(networks.graph)
-        schedules += schedules_of_graph.schedules(
-            call.kind, positions, "more", lambda: more(call, networks.graph)
-        )
-    # Exact where all schedules run in lockstep: elsewhere ranks may run ahead of each other.
-    sure = np.logical_and.reduce(
-        [networks.in_lockstep(schedule, positions) for schedule in schedules]
-    )
-    wires = [networks.wire(schedule, positions, pipelined=False) for schedule in schedules]
-    # One row per schedule, one column per network; the fastest is chosen network by network.
-    time = [schedule.latency + call.size * schedule.per_byte for schedule in wires]
-    multiples = machine.calibrated(call, networks.graph)
-    if multiples is None:
-        least: Floats = machine.overhead + np.minimum.reduce(time)
-        return least, sure
-    calibrated_networks = networks.multiplied(multiples.latency, multiples.bandwidth)
-    laid = [networks.class_loads(schedule, positions) for schedule in schedules]
-    wires = [
-        on_networks(schedule, calibrated_networks, pipelined=False, chosen_on=networks)
-        for schedule in laid
-    ]
-    sure &= np.logical_and.reduce(
-        [calibrated_networks.in_lockstep(schedule, positions) for schedule in schedules]
-    )
-    moving = [schedule.latency + call.size * schedule.per_byte for schedule in wires]
-    return fastest_times(time, [machine.overhead] * len(time), moving, multiples.overhead), sure
+        return np.empty(len(networks)), np.zeros(len(networks), dtype=np.bool_)
+    case = nccl.case_of(call, networks, machine)
+
+    def offers() -> list[Offer]:
+        schedules = _schedules(call, case.positions, networks.graph, machine, names)
+        if algorithm is None:
+            schedules += machine.on(networks.graph).schedules(
+                call.kind, case.positions, "more", lambda: more(call, networks.graph)
+            )
+        return [Offer(schedule, machine.overhead) for schedule in schedules]
+
+    return nccl.least_times(call, case, networks, algorithm, offers)
 
 
 _select_times = partial(_fastest_times, more=lambda *_: [])
@@ -229,23 +210,6 @@ def _schedules(
     )
 
 
-def _gloo_times(
-    call: Call, networks: Networks, machine: Machine, algorithm: str | None
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Time by gloo's model; a forced algorithm has no closed form there."""
-    if algorithm is None:
-        return gloo.times(call, networks, machine)
-    return _one_by_one(call, networks, machine, algorithm), np.ones(len(networks), dtype=np.bool_)
-
-
-def _rccl_times(
-    call: Call, networks: Networks, machine: Machine, algorithm: str | None
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Time by RCCL's model of a mesh, else of the fastest schedule that fits."""
-    result = rccl.times(call, networks, machine, algorithm)
-    return _select_times(call, networks, machine, algorithm) if result is None else result
-
-
 def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str | None) -> Floats:
     """Plan each distinct network, for schedules that depend on bandwidths and latencies."""
     positions = np.array(call.group.ranks, dtype=np.int32)
@@ -260,8 +224,8 @@ def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str
 
 LIBRARIES: dict[str, LibraryPlanner] = {
     "nccl": LibraryPlanner(nccl.plan, nccl.times),
-    "gloo": LibraryPlanner(gloo.plan, _gloo_times),
-    "rccl": LibraryPlanner(rccl.plan, _rccl_times),
+    "gloo": LibraryPlanner(gloo.plan, gloo.times),
+    "rccl": LibraryPlanner(rccl.plan, lambda *call: rccl.times(*call) or _select_times(*call)),
     "xla": LibraryPlanner(_xla_plan, _xla_times),
     "none": LibraryPlanner(select.plan, _select_times),
 }

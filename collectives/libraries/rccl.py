@@ -59,14 +59,7 @@ out. An unknown version counts as an old one.
 
 
 def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None = None) -> Plan:
-    """Plan a call as RCCL would carry it out; arguments as :func:`collectives.select.plan`.
-
-    Raises
-    ------
-    ScheduleError
-        If the kind or algorithm is unknown, the algorithm cannot serve the group, or the group is
-        not on the topology.
-    """
+    """Plan a call as RCCL does; arguments and errors as :func:`collectives.select.plan`."""
     case = case_of(call, machine.on(network).network, machine)
     offers = _offers(case, algorithm)
     if not offers:
@@ -88,7 +81,7 @@ def times(
     None if RCCL is planned as :mod:`collectives.select` plans.
     """
     case = case_of(call, networks, machine)
-    offers = _offers(case, algorithm)
+    offers = launched(case, _offers(case, algorithm))
     return least_times(call, case, networks, algorithm, lambda: offers) if offers else None
 
 

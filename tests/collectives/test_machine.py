@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.algorithms import ring
-from collectives.machine import (
-    Machine,
-    NodeFigures,
-    Rule,
-    choose,
-    fastest_times,
-    slowest,
-    time_multiple,
-)
+from collectives.machine import Machine, NodeFigures, Rule, choose, slowest, time_multiple
 from helpers.strategies import switch_network
 from helpers.tries import tries
 from simulator.calls import Call, Group
@@ -163,17 +155,6 @@ def test_the_most_specific_rule_decides_and_among_equals_the_last(rules, size):
         and rule.least <= size <= rule.most
     ]
     assert choose(rules, call) == (max(fitting)[-1] if fitting else None)
-
-
-def test_the_fastest_of_several_plans_is_chosen_before_it_is_calibrated():
-    times = fastest_times(
-        [np.array([1.0, 9.0]), 5.0],
-        [np.array([0.25, 0.5]), 2.0],
-        [10.0, np.array([20.0, 30.0])],
-        4.0,
-    )
-    assert times.tolist() == [4 * 0.25 + 10, 4 * 2 + 30]
-    assert fastest_times([3.0], [1.0], [2.0], 5.0).tolist() == [7.0]
 
 
 def test_a_group_uses_the_figures_of_its_own_kinds_of_node():

@@ -163,16 +163,14 @@ def _whole(name: str, kinds: dict[str, Any], inside: tuple[str, ...] = ()) -> _D
             ]
     links = _named(kinds[name].get("links", ()))
     for edge in kinds[name].get("edges", ()):
-        ends = [_vertices_of(_endpoint_path(edge[end]), name, kinds) for end in ("ep1", "ep2")]
+        ends = []
+        for end in (edge["ep1"], edge["ep2"]):
+            within = f"{end['device']}." if end.get("device") else ""
+            ends.append(_vertices_of(f"{within}{end['component']}", name, kinds))
         edges += [
             _Edge(source, target, _link_of(edge, links)) for source, target in _pairs(edge, *ends)
         ]
     return _Device(kinds_of_vertices, tuple(edges))
-
-
-def _endpoint_path(endpoint: dict[str, Any]) -> str:
-    device = endpoint.get("device")
-    return f"{device}.{endpoint['component']}" if device else str(endpoint["component"])
 
 
 def _named(entries: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -241,10 +241,12 @@ def _with_dumps(job: _Job) -> _Job:
     return with_dumps(job, dumps)
 
 
-def _open_nsys(path: Path, options: Options) -> OpenTrace:
-    from traces.nsys import read_exports
-
-    return _open_job(path, _with_ranks(path, read_exports(path), options.ranks), options)
+def _open_export(name: str) -> Callable[[Path, Options], OpenTrace]:
+    """Return how to open an export that a function (``module:function``) reads, with all ranks."""
+    read = _later(name)
+    return lambda path, options: _open_job(
+        path, _with_ranks(path, read(path), options.ranks), options
+    )
 
 
 def _is_nsys(file: Path) -> bool:
@@ -254,12 +256,6 @@ def _is_nsys(file: Path) -> bool:
     from traces.core.gpu_exports.database import is_kernel_table
 
     return is_kernel_table(file)
-
-
-def _open_rocm(path: Path, options: Options) -> OpenTrace:
-    from traces.rocm.reader import read_rocm
-
-    return _open_job(path, _with_ranks(path, read_rocm(path), options.ranks), options)
 
 
 def _with_ranks(path: Path, job: "Job", ranks: Sequence[int]) -> "Job":
@@ -356,9 +352,12 @@ FORMATS = {
         _read_by("traces.xla.nsys_jax:load_bundles"),
         is_file=_later("traces.xla.nsys_jax:is_bundle"),
     ),
-    "rocm": Format(is_rocm, _open_rocm, profiler=True),
+    "rocm": Format(is_rocm, _open_export("traces.rocm.reader:read_rocm"), profiler=True),
     "nsys": Format(
-        lambda head: is_sqlite(head) or is_parquet(head), _open_nsys, _is_nsys, profiler=True
+        lambda head: is_sqlite(head) or is_parquet(head),
+        _open_export("traces.nsys:read_exports"),
+        _is_nsys,
+        profiler=True,
     ),
     "ndtimeline": Format(
         is_parquet,

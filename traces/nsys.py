@@ -35,7 +35,7 @@ from traces.core.columns import ValueIndex
 from traces.core.events import Job, RankTrace, known_host
 from traces.core.files import is_parquet, is_sqlite
 from traces.core.gpu_exports.database import Database, is_kernel_table, opened, tables_in
-from traces.core.gpu_exports.export import Export, IntColumns, Ranges
+from traces.core.gpu_exports.export import Export, IntColumns, Ranges, check_times
 from traces.core.gpu_exports.job import ExportReader, read_exported_job
 from traces.core.gpu_exports.processes import ExportFile, NcclCall, Payload
 
@@ -264,7 +264,7 @@ def _device(
     )
     columns["process"] = _processes(database, columns.pop("globalPid"), runtime)
     events = IntColumns(columns)
-    _check_times(database, events, "a kernel, copy or memset")
+    check_times(database.path, events["start"], events["end"], "a kernel, copy or memset")
     return events
 
 
@@ -341,7 +341,7 @@ def _runtime(database: Database, names: ValueIndex[str]) -> IntColumns:
             "name": _strings(database, names, read["nameId"]),
         }
     )
-    _check_times(database, calls, "a call of the CUDA library")
+    check_times(database.path, calls["start"], calls["end"], "a call of the CUDA library")
     return calls
 
 
@@ -407,13 +407,3 @@ def _copy_name(memory: dict[int, str], kind: int, source: int, target: int) -> s
     if source not in memory or target not in memory:
         return name
     return f"{name} ({memory[source]} -> {memory[target]})"
-
-
-def _check_times(database: Database, events: IntColumns, what: str) -> None:
-    wrong = np.flatnonzero((events["start"] < 0) | (events["end"] < events["start"]))
-    if len(wrong):
-        row = int(wrong[0])
-        raise TraceError(
-            f"{database.path}: {what} begins at {events['start'][row]} ns and ends at "
-            f"{events['end'][row]} ns: export again"
-        )

@@ -34,6 +34,10 @@ class ValueIndex(Generic[_Value]):
         """Return the index of each of many values as a column."""
         return np.array(self.many(values), dtype=np.int32)
 
+    def longs(self, values: Iterable[_Value]) -> Longs:
+        """Return the index of each of many values as a column like those of exports."""
+        return np.array(self.many(values), dtype=np.int64)
+
 
 class EventRows:
     """Host or device events as they are read; ``lane`` is a thread or a stream."""

@@ -327,7 +327,6 @@ _ELIDED = "ranks of a process group (elided, and no sequence fits its size)"
 
 
 @uncollected()
-@uncollected()
 def read_ranks(path: Path, *, alone: bool = False) -> list[RankTrace]:
     """Read a file of one rank, or of several (:mod:`traces.kineto.reader`).
 

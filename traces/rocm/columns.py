@@ -1,20 +1,17 @@
-"""Conversion of AMD profilers' records to the columns that all exports share.
+"""What AMD profilers' records have in common on their way to the columns that all exports share.
 
 Copies are named as in the PyTorch profiler, so that all rules for copies apply to them. Calls of
 the host are those of HIP; lower-level HSA calls, and a profiler's own, are counted as unused.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
-from traces.core.columns import ValueIndex
-from traces.core.gpu_exports.export import Export, IntColumns, Ranges
+from traces.core.gpu_exports.export import Export, IntColumns, Ranges, check_times
 
 COPY_NAMES = {
     "HOST_TO_HOST": "Memcpy HtoH",
@@ -23,11 +20,6 @@ COPY_NAMES = {
     "DEVICE_TO_DEVICE": "Memcpy DtoD",
 }
 MEMSET = "Memset (Device)"
-NOTHING = np.empty(0, dtype=np.int64)
-_NO_SYNCS = (
-    *("start", "end", "deviceId", "streamId", "syncType"),
-    *("correlationId", "globalPid", "eventId", "eventSyncId"),
-)
 _PROCESS_BITS, _THREADS = 24, 1 << 24
 """Exports have a thread in the lower 24 bits of a number, its process above them."""
 
@@ -37,59 +29,26 @@ def thread_number(process: Longs, thread: Longs) -> Longs:
     return (process << _PROCESS_BITS) | (thread % _THREADS)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Recording:
-    """Contents of a file: ``device``, ``runtime`` and ``marks`` by the columns of an export.
+def checked(path: Path, export: Export) -> Export:
+    """Return an export that has device events, and no impossible times.
 
-    Device events have ``start``, ``end`` (ns), ``deviceId``, ``streamId``, ``correlationId``,
-    ``process``, ``name``, ``copy``, ``bytes`` and ``blocks``; calls and marks ``start``, ``end``,
-    ``thread`` and ``name``, calls also ``correlationId``. ``processors`` is the number of compute
-    units of each device.
+    Clocks count since the machine booted: they compare only among the ranks of one machine.
     """
-
-    device: Mapping[str, Longs]
-    runtime: Mapping[str, Longs]
-    marks: Mapping[str, Longs]
-    names: ValueIndex[str]
-    unused: Counter[str]
-    accelerator: str = ""
-    processors: Mapping[int, int] = field(default_factory=dict)
-
-
-def exported(path: Path, recording: Recording) -> Export:
-    """Return an export of a file's contents."""
-    device, runtime, marks = recording.device, recording.runtime, recording.marks
-    if not len(device["start"]):
+    device, runtime, marks = export.device, export.runtime, export.ranges
+    if not len(device):
         raise TraceError(
             f"{path}: no kernel and no copy was recorded: record with 'rocprofv3 --runtime-trace' "
             "or 'runTracer.sh'"
         )
-    timed = ((device, "a kernel or copy"), (runtime, "a call of HIP"), (marks, "a mark"))
-    for columns, what in timed:
-        wrong = np.flatnonzero((columns["start"] < 0) | (columns["end"] < columns["start"]))
-        if len(wrong):
-            row = int(wrong[0])
-            raise TraceError(
-                f"{path}: {what} begins at {columns['start'][row]} ns and ends at "
-                f"{columns['end'][row]} ns: record again"
-            )
-    none = IntColumns(dict.fromkeys(_NO_SYNCS, NOTHING))
-    return Export(
-        utc=0,  # clocks since boot: comparable only among the ranks of one machine
-        names=tuple(recording.names.index),
-        device=IntColumns(dict(device)),
-        runtime=IntColumns(dict(runtime)),
-        syncs=none,
-        events=none,
-        ranges=_ranges(recording.marks),
-        accelerator=recording.accelerator,
-        processors=dict(recording.processors),
-        unused=recording.unused,
-    )
+    check_times(path, device["start"], device["end"], "a kernel or copy")
+    check_times(path, runtime["start"], runtime["end"], "a call of HIP")
+    check_times(path, marks.start, marks.end, "a mark")
+    return export
 
 
-def _ranges(marks: Mapping[str, Longs]) -> Ranges:
-    rows = len(marks["start"])
+def ranges_of(marks: IntColumns) -> Ranges:
+    """Return marks, which are ``start``, ``end``, ``thread`` and ``name``, as nested ranges."""
+    rows = len(marks)
     return Ranges(
         row=np.arange(rows),
         start=marks["start"],
@@ -101,9 +60,10 @@ def _ranges(marks: Mapping[str, Longs]) -> Ranges:
     )
 
 
-def joined(tables: Sequence[Mapping[str, Longs]]) -> dict[str, Longs]:
+def joined(tables: Sequence[dict[str, Longs]]) -> IntColumns:
     """Concatenate tables with the same columns."""
-    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+    names = tables[0]
+    return IntColumns({name: np.concatenate([table[name] for table in tables]) for name in names})
 
 
 def blocks_of(grid: Sequence[Longs], group: Sequence[Longs]) -> Longs:

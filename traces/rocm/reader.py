@@ -12,7 +12,6 @@ from simulator.support.input_files import beginning
 from traces.core.events import Job, RankTrace
 from traces.core.files import SQLITE, is_rocm
 from traces.core.gpu_exports.database import opened
-from traces.core.gpu_exports.export import Export
 from traces.core.gpu_exports.job import ExportReader, read_exported_job
 from traces.core.gpu_exports.processes import ExportFile
 from traces.rocm.rocpd import read_rocpd, read_rpd
@@ -25,17 +24,13 @@ def read_rocm(path: Path) -> Job:
 
 
 def _file(path: Path) -> ExportFile:
-    return ExportFile(path, _export(path), [])
-
-
-def _export(path: Path) -> Export:
     if not beginning(path, len(SQLITE)).startswith(SQLITE):
-        return read_rocprofv3(path)
+        return ExportFile(path, read_rocprofv3(path), [])
     with opened(path) as database:
         if database.has("rocpd_op"):
-            return read_rpd(database)
+            return ExportFile(path, read_rpd(database), [])
         if any(table.startswith("rocpd_kernel_dispatch") for table in database.tables):
-            return read_rocpd(database)
+            return ExportFile(path, read_rocpd(database), [])
         raise TraceError(
             f"{path}: neither rocpd_op (RPD) nor rocpd_kernel_dispatch (rocprofv3) is a table of "
             "this database: record again"

@@ -25,10 +25,10 @@ from traces.core.gpu_exports.export import Export, IntColumns, looked_up
 from traces.rocm.columns import (
     COPY_NAMES,
     MEMSET,
-    Recording,
     blocks_of,
-    exported,
+    checked,
     joined,
+    ranges_of,
     thread_number,
 )
 
@@ -74,15 +74,15 @@ def read_rocpd(database: Database) -> Export:
         for table in _UNUSED:
             if count := database.count(f"{table}{ending}"):
                 unused[table] += count
-    recording = Recording(
+    export = Export(
+        names=tuple(names.index),
         device=joined(device),
         runtime=joined(runtime),
-        marks=joined(marks),
-        names=names,
+        ranges=ranges_of(joined(marks)),
         accelerator=", ".join(sorted(products)),
         unused=unused,
     )
-    return exported(database.path, recording)
+    return checked(database.path, export)
 
 
 def _devices(agents: dict[int, int], agent: Longs) -> Longs:
@@ -123,10 +123,7 @@ def _kernels(
         "streamId": _lane(rows["queue_id"], rows["stream_id"]),
         "correlationId": _correlation(database, ending, rows["event_id"]),
         "process": rows["pid"],
-        "name": np.array(
-            names.many(symbols.get(k, f"kernel {k}") for k in rows["kernel_id"].tolist()),
-            dtype=np.int64,
-        ),
+        "name": names.longs(symbols.get(k, f"kernel {k}") for k in rows["kernel_id"].tolist()),
         "copy": np.zeros(len(rows), dtype=np.int64),
         "bytes": np.full(len(rows), -1, dtype=np.int64),
         "blocks": blocks_of([rows[name] for name in grid], [rows[name] for name in group]),
@@ -151,10 +148,7 @@ def _copies(
         "streamId": _lane(rows["queue_id"], rows["stream_id"]),
         "correlationId": _correlation(database, ending, rows["event_id"]),
         "process": rows["pid"],
-        "name": np.array(
-            names.many(COPY_NAMES.get(label, f"Memcpy {label.lower()}") for label in labels),
-            dtype=np.int64,
-        ),
+        "name": names.longs(COPY_NAMES.get(label, f"Memcpy {label.lower()}") for label in labels),
         "copy": np.ones(len(rows), dtype=np.int64),
         "bytes": rows["size"],
         "blocks": np.full(len(rows), -1, dtype=np.int64),
@@ -190,9 +184,7 @@ def _regions(
         "end": rows["end"],
         "thread": thread_number(rows["pid"], rows["tid"]),
         "correlationId": _correlation(database, ending, rows["event_id"]),
-        "name": np.array(
-            names.many(strings[number] for number in rows["name_id"].tolist()), dtype=np.int64
-        ),
+        "name": names.longs(strings[number] for number in rows["name_id"].tolist()),
     }
     return (
         {name: column[called] for name, column in columns.items()},
@@ -223,31 +215,22 @@ def read_rpd(database: Database) -> Export:
     is_mark = np.array([name == _MARK for name in called], dtype=np.bool_)
     for name in called[~is_call & ~is_mark].tolist():
         unused[f"{name} (of the profiler)"] += 1
+    device = IntColumns(_device(database, names, calls, unused))
+
+    def of_threads(rows: IntColumns, labels: NDArray[np.object_]) -> IntColumns:
+        columns = {name: rows[name] for name in ("start", "end")}
+        columns["thread"] = thread_number(rows["pid"], rows["tid"])
+        return IntColumns(
+            columns | {"correlationId": rows["id"], "name": names.longs(labels.tolist())}
+        )
+
+    runtime = of_threads(calls.only(is_call), called[is_call])
     marks = calls.only(is_mark & (calls["end"] != -1))  # NULL if the process was killed
-    if len(marks["end"]) < is_mark.sum():
-        unused[f"{_MARK} without an end"] += int(is_mark.sum()) - len(marks["end"])
-    thread = thread_number(calls["pid"], calls["tid"])
-    recording = Recording(
-        device=_device(database, names, calls, unused),
-        runtime={
-            "start": calls["start"][is_call],
-            "end": calls["end"][is_call],
-            "thread": thread[is_call],
-            "correlationId": calls["id"][is_call],
-            "name": np.array(names.many(called[is_call].tolist()), dtype=np.int64),
-        },
-        marks={
-            "start": marks["start"],
-            "end": marks["end"],
-            "thread": thread_number(marks["pid"], marks["tid"]),
-            "name": np.array(
-                names.many(_texts(database, marks["args_id"]).tolist()), dtype=np.int64
-            ),
-        },
-        names=names,
-        unused=unused,
-    )
-    return exported(database.path, recording)
+    if len(marks) < is_mark.sum():
+        unused[f"{_MARK} without an end"] += int(is_mark.sum()) - len(marks)
+    ranges = ranges_of(of_threads(marks, _texts(database, marks["args_id"])))
+    export = Export(tuple(names.index), device, runtime, ranges, unused=unused)
+    return checked(database.path, export)
 
 
 def _device(
@@ -281,7 +264,7 @@ def _device(
         "streamId": ops["queueId"],
         "correlationId": call,
         "process": np.where(process < 0, 0, process),
-        "name": np.array(names.many(labels), dtype=np.int64),
+        "name": names.longs(labels),
         "copy": copied.astype(np.int64),
         "bytes": np.where(copied, looked_up(copies["api_ptr_id"], copies["size"], call), -1),
         "blocks": np.full(len(ops), -1, dtype=np.int64),

@@ -21,7 +21,7 @@ from simulator.support.input_files import unpack
 from traces.core.columns import ValueIndex
 from traces.core.files import uncollected
 from traces.core.gpu_exports.export import Export
-from traces.rocm.columns import COPY_NAMES, Recording, blocks_of, exported, joined, thread_number
+from traces.rocm.columns import COPY_NAMES, blocks_of, checked, joined, ranges_of, thread_number
 
 _COPY = "MEMORY_COPY_"
 _GPU = 2
@@ -152,18 +152,21 @@ def read_rocprofv3(path: Path) -> Export:
         raise TraceError(f"{path}: field 'rocprofiler-sdk-tool' has no process: record again")
     for part in parts:
         part.count_unused(unused)
-    recording = Recording(
-        device=joined([columns for part in parts for columns in (part.kernels(), part.copies())]),
-        runtime=joined([part.calls() for part in parts]),
-        marks=joined([part.marks() for part in parts]),
-        names=names,
+    device = joined([columns for part in parts for columns in (part.kernels(), part.copies())])
+    runtime = joined([part.calls() for part in parts])
+    ranges = ranges_of(joined([part.marks() for part in parts]))
+    export = Export(
+        names=tuple(names.index),
+        device=device,
+        runtime=runtime,
+        ranges=ranges,
         accelerator=", ".join(sorted({agent.product for part in parts for agent in part.used()})),
         processors={
             agent.index: agent.units for part in parts for agent in part.gpus if agent.units > 0
         },
         unused=unused,
     )
-    return exported(path, recording)
+    return checked(path, export)
 
 
 class _Part:
@@ -257,7 +260,7 @@ class _Part:
             "end": _whole(row.end for row in rows),
             "thread": thread_number(process, _whole(row.thread for row in rows)),
             "correlationId": _whole(row.correlation.internal for row in rows),
-            "name": _whole(self._names.many(labels)),
+            "name": self._names.longs(labels),
         }
 
     def _device(
@@ -278,7 +281,7 @@ class _Part:
             "streamId": _whole(lane),
             "correlationId": _whole(row.correlation.internal for row in rows),
             "process": np.full(len(rows), self._pid, dtype=np.int64),
-            "name": _whole(self._names.many(labels)),
+            "name": self._names.longs(labels),
             "copy": np.full(len(rows), int(moved is not None), dtype=np.int64),
             "bytes": unknown if moved is None else moved,
             "blocks": unknown if blocks is None else blocks,

@@ -89,9 +89,9 @@ def test_a_real_rpd_holds_what_sqlite_finds_in_it(name, tmp_path):
             "where s.string like 'hip%'"
         )
     database.close()
-    from traces.rocm.reader import _export
+    from traces.rocm.reader import _file
 
-    export = _export(source)
+    export = _file(source).export
     assert len(export.device) == ops
     assert int((export.device["end"] - export.device["start"]).sum()) == seconds
     assert int(export.device["bytes"][export.device["bytes"] > 0].sum()) == moved

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Longs
+from simulator.support.errors import TraceError
 
 
 class IntColumns:
@@ -59,6 +61,24 @@ class Ranges:
         return Ranges(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 
+def no_waits() -> IntColumns:
+    """Columns of waits and of recorded events for a tool that records neither."""
+    names = ("start", "end", "deviceId", "streamId", "syncType", "correlationId", "globalPid")
+    nothing = np.empty(0, dtype=np.int64)
+    return IntColumns(dict.fromkeys((*names, "eventId", "eventSyncId"), nothing))
+
+
+def check_times(path: Path, start: Longs, end: Longs, what: str) -> None:
+    """Refuse events that begin before the clock does, or end before they begin."""
+    wrong = np.flatnonzero((start < 0) | (end < start))
+    if len(wrong):
+        row = wrong[0]
+        raise TraceError(
+            f"{path}: {what} begins at {start[row]} ns and ends at {end[row]} ns: record or export"
+            " it again"
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Export:
     """One file's events. ``utc`` is the zero of the file's clock (ns since 1970).
@@ -71,14 +91,14 @@ class Export:
     ``host_name`` is the machine's, "" if unknown.
     """
 
-    utc: int
     names: tuple[str, ...]
     device: IntColumns
     runtime: IntColumns
-    syncs: IntColumns
-    events: IntColumns
     ranges: Ranges
-    accelerator: str
+    utc: int = 0
+    syncs: IntColumns = field(default_factory=no_waits)
+    events: IntColumns = field(default_factory=no_waits)
+    accelerator: str = ""
     processors: dict[int, int] = field(default_factory=dict)
     links: dict[int, list[tuple[str, Longs, Longs]]] = field(default_factory=dict)
     unused: Counter[str] = field(default_factory=Counter)

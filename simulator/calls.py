@@ -27,7 +27,7 @@ KINDS = (
 """Kinds of calls. ``send_receive`` is one message: group ``(sender, receiver)``."""
 SEND_RECEIVE = KINDS.index("send_receive")
 """Code of messages in ``Calls.kind``."""
-_SHORT = {"send_recv": "send_receive", "all2all": "all_to_all"}
+_SHORT = {"send_recv": "send_receive", "all2all": "all_to_all", "bcast": "broadcast"}
 """Kinds as nccl-tests and frameworks shorten them."""
 UNKNOWN = "unknown"
 """Kind of a call of which a trace records only that it happened; its size is NaN."""
@@ -134,6 +134,9 @@ class Call:
         return f"{self.kind} #{self.sequence} of {self.group} ({size})"
 
 
+_COLUMNS = ("kind", "group", "sequence", "size", "transfer", "factor", "late", "eager")
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Calls:
     """Collectives and messages, one row each, shape ``(calls,)``.
@@ -167,21 +170,20 @@ class Calls:
 
     def taken(self, rows: NDArray[np.integer]) -> "Calls":
         """Return the calls in ``rows``, in that order; a row may occur several times."""
-        columns = ("kind", "group", "sequence", "size", "transfer", "factor", "late", "eager")
         return Calls(
             dtype=tuple(self.dtype[row] for row in rows.tolist()),
             shares=tuple(self.shares[row] for row in rows.tolist()) if self.shares else (),
-            **{name: getattr(self, name)[rows] for name in columns},
+            **{name: getattr(self, name)[rows] for name in _COLUMNS},
         )
 
-    def followed_by(self, calls: "Calls") -> "Calls":
+    def followed_by(self, *others: "Calls") -> "Calls":
         """Return these calls with others appended."""
-        columns = ("kind", "group", "sequence", "size", "transfer", "factor", "late", "eager")
-        tables = [table.shares or (None,) * len(table) for table in (self, calls)]
+        tables = (self, *others)
+        shares = (table.shares or (None,) * len(table) for table in tables)
         return Calls(
-            dtype=(*self.dtype, *calls.dtype),
-            shares=sum(tables, ()) if self.shares or calls.shares else (),
-            **{name: np.append(getattr(self, name), getattr(calls, name)) for name in columns},
+            dtype=tuple(text for table in tables for text in table.dtype),
+            shares=sum(shares, ()) if any(table.shares for table in tables) else (),
+            **{name: np.concatenate([getattr(t, name) for t in tables]) for name in _COLUMNS},
         )
 
     def shares_of(self, call: int) -> Shares | None:

@@ -23,14 +23,13 @@ from collectives.files.measured_calls import (
     BenchmarkLog,
     Layout,
     MeasuredCall,
-    number,
     placed,
     seconds,
 )
 from simulator.calls import KINDS, kind_named
 from simulator.support.errors import LimitError, TraceError, WorkloadError, shown
 from simulator.support.input_files import csv_rows, parse_json
-from simulator.support.quantities import MOST_RANKS, bytes_per_element
+from simulator.support.quantities import MOST_RANKS, bytes_per_element, number_of
 
 _KIND = ("kind", "collective", "op_name", "operation", "op", "name")
 _RANKS = ("ranks", "gpus", "num_gpus", "n_ranks", "nranks", "world_size")
@@ -228,7 +227,7 @@ def _columns(row: Cells, path: str) -> _Columns:
 
 def _reader(name: str, unit: float) -> Read:
     def read(row: Cells, location: str) -> float:
-        value = number(row[name]) * unit
+        value = number_of(row[name]) * unit
         if not 0 <= value < float("inf"):
             raise TraceError(f"{location}: {name}: {shown(row[name])} is not a size")
         return value
@@ -276,7 +275,7 @@ def _call(columns: _Columns, row: Cells, layout: Layout, location: str) -> Measu
 def _check_speeds(call: MeasuredCall, row: Cells) -> None:
     """Compare a row's bandwidths, if any, with its size and time, to detect a wrong unit."""
     for name, text in row.items():
-        match, speed = _SPEED.match(name), number(text)
+        match, speed = _SPEED.match(name), number_of(text)
         if match is None or not call.size or isnan(speed):
             continue
         share = busbw(call.kind, size=1.0, n=call.ranks, time=1.0) if match[1] == "busbw" else 1.0
@@ -295,7 +294,7 @@ def _check_speeds(call: MeasuredCall, row: Cells) -> None:
 def _whole(row: Cells, name: str | None, location: str) -> int | None:
     if name is None or not row.get(name):
         return None
-    value = number(row[name])
+    value = number_of(row[name])
     if not 1 <= value <= MOST_RANKS or value % 1:
         raise TraceError(f"{location}: {name}: {shown(row[name])} is not a whole number above 0")
     return int(value)

@@ -68,15 +68,10 @@ class BenchmarkLog:
 
 def seconds(text: str, unit: float, location: str, column: str) -> float:
     """Parse a time (s); raise if it is not plausible."""
-    value = number(text)
+    value = number_of(text)
     if not INSTANT <= value * unit <= CENTURY:
         raise TraceError(f"{location}: {column}: {shown(text)} is not a time")
     return value * unit
-
-
-def number(text: str) -> float:
-    """Parse a number; NaN if it is not one that a log can have."""
-    return number_of(text)
 
 
 def placed(

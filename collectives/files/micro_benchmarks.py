@@ -21,28 +21,16 @@ from collectives.files.measured_calls import (
     BenchmarkLog,
     Layout,
     MeasuredCall,
-    number,
     placed,
     seconds,
 )
+from simulator.calls import kind_named
 from simulator.support.errors import TraceError, shown
-from simulator.support.quantities import count_of
+from simulator.support.quantities import count_of, number_of
 
 _TITLE = re.compile(r"^#\s*OSU\s+(.*?)\s+(Latency|Bandwidth|Bandwidth / Message Rate)\s+Test", re.I)
 _LIBRARIES = {"nccl": "nccl", "rccl": "rccl", "xccl": ""}
 """Library by its name in a title, in order of precedence: ``XCCL-NCCL``, ``NCCL-CUDA``."""
-_KINDS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "bcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "barrier": "barrier",
-}
 _PER_RANK = ("all_gather", "all_to_all", "gather", "scatter")
 """Kinds whose S is n times a rank's message."""
 _MEGA = 1e6
@@ -107,8 +95,9 @@ def _heading(title: "re.Match[str]", location: str, notes: list[str]) -> _Headin
     )
     name = words[-1].removeprefix("non-blocking").strip("-") if words else ""
     is_bandwidth = title[2].lower() != "latency"
-    if name in _KINDS and not is_bandwidth and "non-blocking" not in title[1].lower():
-        return _Heading(_KINDS[name], is_bandwidth=False, library=library)
+    kind = kind_named(name)
+    if kind and not is_bandwidth and "non-blocking" not in title[1].lower():
+        return _Heading(kind, is_bandwidth=False, library=library)
     plain = re.sub(r"[^a-z]", "", title[1].lower().removeprefix(words[0] if words else ""))
     if not plain or plain in ("cuda", "rocm", "openacc"):
         return _Heading("send_receive", is_bandwidth=is_bandwidth, library=library)
@@ -127,11 +116,11 @@ def _call(table: _Heading, words: Sequence[str], layout: Layout, location: str) 
         return MeasuredCall("barrier", ranks, nodes, 0.0, time, location)
     if len(words) < 2:
         raise TraceError(f"{location}: the row ends after its size: is the table truncated?")
-    size = number(words[0]) * (ranks if table.kind in _PER_RANK else 1)
+    size = number_of(words[0]) * (ranks if table.kind in _PER_RANK else 1)
     if not table.is_bandwidth:
         time = seconds(words[1], MICRO, location, "latency")
         return MeasuredCall(table.kind, ranks, nodes, size, time, location)
-    speed = number(words[1]) * _MEGA
+    speed = number_of(words[1]) * _MEGA
     if not speed > 0:
         raise TraceError(f"{location}: bandwidth: {shown(words[1])} is not a bandwidth")
     return MeasuredCall(table.kind, ranks, nodes, size, size / speed, location, streamed=True)
@@ -176,7 +165,7 @@ def _message(cells: Mapping[str, str], size: float, location: str) -> MeasuredCa
     for name, text in cells.items():
         if name.startswith("BW average"):
             unit = name.partition("[")[2].rstrip("]").strip()
-            speed = number(text)
+            speed = number_of(text)
             if unit not in _UNITS or not speed > 0:
                 raise TraceError(f"{location}: {name}: {shown(text)} is not a bandwidth")
             time = size / (speed * _UNITS[unit])
@@ -192,7 +181,7 @@ def _message(cells: Mapping[str, str], size: float, location: str) -> MeasuredCa
 
 def _check_rate(cells: Mapping[str, str], time: float, location: str) -> None:
     """Compare the bandwidth with the message rate, if that is printed."""
-    rate = next((number(cells[name]) for name in cells if name.startswith("MsgRate")), 0.0)
+    rate = next((number_of(cells[name]) for name in cells if name.startswith("MsgRate")), 0.0)
     if rate > 1000 * 1e-6 and abs(rate * 1e6 * time - 1) > _RATE_ROUNDING:
         raise TraceError(
             f"{location}: {rate:g} million messages a second are not the bandwidth beside it: is a "

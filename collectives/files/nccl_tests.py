@@ -26,27 +26,15 @@ from collectives.files.measured_calls import (
     Layout,
     MeasuredCall,
     nodes_of,
-    number,
     placed,
     seconds,
 )
+from simulator.calls import kind_named
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import reason_of
-from simulator.support.quantities import MOST_RANKS, count_of
+from simulator.support.quantities import MOST_RANKS, count_of, number_of
 
 _PROGRAM = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
-_KINDS = {
-    "all_reduce": "all_reduce",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "all_to_all": "all_to_all",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "sendrecv": "send_receive",
-}
 _UNMODELLED = ("alltoallv", "hypercube")
 """Programs of nccl-tests whose calls have no kind here."""
 _RANK = re.compile(
@@ -115,7 +103,7 @@ class _Timing:
     @property
     def is_wrong(self) -> bool:
         """Whether the check failed; RCCL marks that with an asterisk."""
-        return self.wrong.endswith("*") or number(self.wrong) > self.most
+        return self.wrong.endswith("*") or number_of(self.wrong) > self.most
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +183,9 @@ def _printed_runs(text: str, path: str) -> list[_Run]:
         if config:
             run = runs[-1]
             run.gpus = _count(config[1], location) * _count(config[2], location)
-            run.most = number(config[3])
+            run.most = number_of(config[3])
             if step := _STEP.search(config[4]):
-                run.step = number(step[1]), step[2]
+                run.step = number_of(step[1]), step[2]
         elif rank:
             _add_rank(runs[-1], rank, location)
         elif header:
@@ -211,13 +199,13 @@ def _program_of(line: str) -> str:
     """Return the program of nccl-tests that a line names, as a command or in a heading."""
     for match in _PROGRAM.finditer(line):
         name = match[1].lower().removeprefix("nccl_").removeprefix("rccl_")
-        if name in _KINDS or name in _UNMODELLED:
+        if kind_named(name) or name in _UNMODELLED:
             return name
     return ""
 
 
 def _count(text: object, location: str) -> int:
-    count = number(str(text))
+    count = number_of(str(text))
     if not 0 <= count <= MOST_RANKS or count % 1:
         raise TraceError(f"{location}: {shown(text)} is not a number of threads, GPUs or ranks")
     return int(count)
@@ -253,7 +241,7 @@ def _header(line: str) -> list[str]:
 def _read_line(run: _Run, line: str, location: str) -> None:
     words = line.split()
     if average := _AVERAGE.match(line.strip()):
-        run.average = number(average[1])
+        run.average = number_of(average[1])
     elif failed := _FAILED.match(line.strip()):
         run.failures.append(f"{location}: the run failed its own check: {failed[1]}: {failed[2]}")
     elif words[:1] in (["#"], ["#(B)"], ["(B)"]) and "(elements)" in words:
@@ -287,7 +275,7 @@ def _row(run: _Run, words: Sequence[str], location: str) -> _Row:
         for group, start in zip(groups, range(0, cell_count, width), strict=False)
     ]
     out_of_place, in_place = timings if len(timings) == 2 else (None, timings[0])
-    size, count = number(words[0]), number(words[1])
+    size, count = number_of(words[0]), number_of(words[1])
     if math.isnan(size) or math.isnan(count):
         raise TraceError(f"{location}: {shown(words[0])} B is not a size of a message")
     return _Row(location, size, count, dtype, redop, root, out_of_place, in_place)
@@ -300,10 +288,10 @@ def _is_integer(text: str) -> bool:
 def _timing(cells: Mapping[str, str], unit: float, location: str, dtype: str) -> _Timing:
     check = next((name for name in ("#wrong", "error", "res") if name in cells), "")
     most = 0.0 if check == "#wrong" else _TOLERANCE.get(dtype, 0.0)
-    time = number(cells["time"])
+    time = number_of(cells["time"])
     if math.isnan(time):
         raise TraceError(f"{location}: time: {shown(cells['time'])} is not a time")
-    algbw, bus = (GIGA * number(cells.get(name, "nan")) for name in ("algbw", "busbw"))
+    algbw, bus = (GIGA * number_of(cells.get(name, "nan")) for name in ("algbw", "busbw"))
     return _Timing(time * unit, algbw, bus, cells.get(check, ""), most)
 
 
@@ -326,7 +314,7 @@ def _json_runs(text: str, path: str) -> list[_Run]:
         for count, row in enumerate(document.get("results") or (), 1):
             run.rows.append(_json_row(row, f"{path}, result {count}"))
         average = document.get("average_bus_bandwidth")
-        run.average = number(str(average["bandwidth"])) if isinstance(average, dict) else None
+        run.average = number_of(str(average["bandwidth"])) if isinstance(average, dict) else None
         for name in ("out_of_bounds", "bitwise_mismatches"):
             check = document.get(name)
             if isinstance(check, dict) and check.get("okay") is False:
@@ -373,8 +361,8 @@ def _json_row(row: Mapping[str, Any], location: str) -> _Row:
     root = str(row.get("root", "")).strip()
     return _Row(
         location,
-        number(str(row.get("size", "nan"))),
-        number(str(row.get("count", "nan"))),
+        number_of(str(row.get("size", "nan"))),
+        number_of(str(row.get("count", "nan"))),
         str(row.get("type", "")),
         str(row.get("redop", "")),
         int(root) if _is_integer(root) else None,
@@ -482,14 +470,13 @@ def _kind(run: _Run, ranks: int, layout: Layout) -> str:
     """Return the kind that a run timed: by program, by columns, else as given by the user."""
     if run.program in _UNMODELLED:
         raise TraceError(f"{run.location}: {run.program} is not a collective that is modelled here")
-    if run.program:
-        return _KINDS[run.program]
+    if kind := kind_named(run.program):
+        return kind
     sized_rows = [row for row in run.rows if row.size]
     redop = next((row.redop for row in sized_rows if row.redop), "none")
     root = next((row.root for row in sized_rows if row.root is not None), -1)
-    if (
-        kind := _column_kind(sized_rows, ranks, reduces=redop != "none", rooted=root >= 0)
-    ) is not None:
+    kind = _column_kind(sized_rows, ranks, reduces=redop != "none", rooted=root >= 0)
+    if kind is not None:
         return kind
     if layout.kind is None:
         raise TraceError(f"{run.location}: the output does not name the collective: give --kind")

@@ -72,9 +72,6 @@ def moved(workload: Workload, ranks: Longs, job_ranks: int) -> Workload:
     return replace(workload, rank=rank, groups=groups, job_ranks=job_ranks)
 
 
-_OF_CALLS = ("kind", "sequence", "size", "transfer", "factor", "late", "eager")
-
-
 def merged(workloads: Sequence[Workload]) -> Workload:
     """Merge jobs that run on different ranks of one machine.
 
@@ -128,6 +125,10 @@ def merged(workloads: Sequence[Workload]) -> Workload:
         np.where(job.call >= 0, job.call + first, -1)
         for job, first in zip(workloads, first_call.tolist(), strict=False)
     ]
+    calls = [
+        replace(job.calls, group=(job.calls.group + first).astype(np.int32))
+        for job, first in zip(workloads, first_group.tolist(), strict=False)
+    ]
     before = offsets(len(job.edges.target) for job in workloads)
     offset = [job.edges.offset[:-1] + at for job, at in zip(workloads, before, strict=False)]
     target = [job.edges.target + at for job, at in zip(workloads, first_op, strict=False)]
@@ -140,7 +141,7 @@ def merged(workloads: Sequence[Workload]) -> Workload:
             target=np.concatenate(target).astype(np.int32),
             lag=np.concatenate([job.edges.lag for job in workloads]),
         ),
-        calls=_calls(workloads, first_group),
+        calls=calls[0].followed_by(*calls[1:]),
         groups=tuple(group for job in workloads for group in job.groups),
         names=names,
         lanes=lanes,
@@ -190,23 +191,6 @@ def _column(workloads: Sequence[Workload], name: str) -> Floats | None:
             np.full(len(job), np.nan) if column is None else column
             for job, column in zip(workloads, columns, strict=True)
         ]
-    )
-
-
-def _calls(workloads: Sequence[Workload], first: Longs) -> Calls:
-    group = [job.calls.group + at for job, at in zip(workloads, first, strict=False)]
-    columns: dict[str, Any] = {
-        name: np.concatenate([getattr(job.calls, name) for job in workloads]) for name in _OF_CALLS
-    }
-    return Calls(
-        group=np.concatenate(group).astype(np.int32),
-        dtype=tuple(text for job in workloads for text in job.calls.dtype),
-        shares=tuple(
-            table for job in workloads for table in job.calls.shares or (None,) * len(job.calls)
-        )
-        if any(job.calls.shares for job in workloads)
-        else (),
-        **columns,
     )
 
 

@@ -69,7 +69,6 @@ def write(plan: Plan, positions: Positions, size: float, network: Topology) -> P
         If a transfer has no path.
     """
     steps = plan.schedule.steps
-    parts = [_laid(step, plan, positions, (size, network)) for step in steps]
     source = np.concatenate([step.source for step in steps]).astype(np.int64)
     target = np.concatenate([step.target for step in steps]).astype(np.int64)
     widths = np.array([len(step.source) for step in steps], dtype=np.int64)
@@ -77,7 +76,7 @@ def write(plan: Plan, positions: Positions, size: float, network: Topology) -> P
     of_step = np.repeat(np.arange(len(steps)), widths)
     row = np.concatenate([of_step * ranks + source, of_step * ranks + target])
     flow = np.tile(np.arange(len(source)), 2)
-    routes = _joined([part.routes for part in parts])
+    routes = _joined([_ways(step, plan, positions, (size, network)) for step in steps])
     finite = np.isfinite(network.bandwidth[routes.link])
     hops = np.bincount(routes.message[finite], minlength=len(source))
     units = np.concatenate([plan.schedule.units(step) for step in steps])
@@ -199,33 +198,25 @@ def transfers(
     TopologyError
         If a transfer has no path.
     """
-    laid = _laid(step, plan, positions, where)
-    network, ways = where[1], laid.routes
+    (size, network), ways = where, _ways(step, plan, positions, where)
     finite = np.isfinite(network.bandwidth[ways.link])
-    link = ways.link[finite]
-    hops = np.bincount(ways.message[finite], minlength=len(laid.amount))
+    link, amount = ways.link[finite], _bytes(plan.schedule.units(step), plan, size)
+    hops = np.bincount(ways.message[finite], minlength=len(amount))
     factor = by_resource(plan.bandwidth_factor, network)[network.resource[link]]
     return Transfers(
         latency_of=latencies(ways, plan, network),
-        amount=np.where(hops > 0, laid.amount, 0.0),
+        amount=np.where(hops > 0, amount, 0.0),
         hops=hops,
         link=link.astype(np.int64),
         weight=ways.share[finite] / factor,
     )
 
 
-class _Laid(NamedTuple):
-    """Of a step: bytes of each transfer, and the links that they take."""
-
-    amount: Floats
-    routes: Routes
-
-
-def _laid(step: Step, plan: Plan, positions: Positions, where: tuple[float, Topology]) -> _Laid:
+def _ways(step: Step, plan: Plan, positions: Positions, where: tuple[float, Topology]) -> Routes:
     size, network = where
     amount = _bytes(plan.schedule.units(step), plan, size)
     ends = positions[step.source], positions[step.target]
-    return _Laid(amount, routes_in(network, plan.outage, ends, amount))
+    return routes_in(network, plan.outage, ends, amount)
 
 
 def latencies(ways: Routes, plan: Plan, network: Topology) -> Floats:

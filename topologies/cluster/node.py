@@ -3,6 +3,7 @@
 :mod:`topologies.cluster.schema` assembles the cluster from them and validates it as a whole.
 """
 
+from collections.abc import Collection
 from itertools import pairwise
 from math import prod
 from typing import Annotated, Any, Literal, Self
@@ -42,43 +43,33 @@ from topologies.cluster.wiring import P2pLevel
 from topologies.families.family import ScaleUpRole
 from topologies.families.table import SCALE_UP_ROLES
 
-Generation = Literal[
-    "pascal",
-    "volta",
-    "ampere",
-    "ada",
-    "hopper",
-    "blackwell",
-    "rubin",
-    "cdna2",
-    "cdna3",
-    "cdna4",
-    "cdna5",
-    "tpu",
-    "trainium2",
-    "trainium3",
-    "gaudi3",
-    "ascend910c",
-]
+
+def _known(names: Collection[str]) -> BeforeValidator:
+    """Refuse what is not one of these names, in the words of a literal type."""
+    *others, last = map(repr, names)
+    accepted = {"names": f"{', '.join(others)} or {last}"}
+
+    def checked(name: object) -> object:
+        if name not in list(names):
+            raise PydanticCustomError("literal_error", "Input should be {names}", accepted)
+        return name
+
+    return BeforeValidator(checked)
+
+
+def _enum(names: Collection[str]) -> WithJsonSchema:
+    return WithJsonSchema({"enum": [*names], "type": "string"})
+
+
+GENERATION_NAMES = (
+    *("pascal", "volta", "ampere", "ada", "hopper", "blackwell", "rubin"),
+    *("cdna2", "cdna3", "cdna4", "cdna5", "tpu", "trainium2", "trainium3", "gaudi3", "ascend910c"),
+)
 """Of :data:`simulator.accelerators.GENERATIONS`."""
-LinkTechnology = Literal[
-    "nvlink1",
-    "nvlink2",
-    "nvlink3",
-    "nvlink4",
-    "nvlink5",
-    "nvlink6",
-    "pcie3",
-    "pcie4",
-    "pcie5",
-    "pcie6",
-    "xgmi",
-    "ualink",
-    "ici",
-    "neuronlink",
-    "ub",
-    "ethernet",
-]
+LINK_TECHNOLOGIES = (
+    *("nvlink1", "nvlink2", "nvlink3", "nvlink4", "nvlink5", "nvlink6", "pcie3", "pcie4", "pcie5"),
+    *("pcie6", "xgmi", "ualink", "ici", "neuronlink", "ub", "ethernet"),
+)
 
 
 WIRED = "wired"
@@ -89,19 +80,9 @@ _ROLES = SCALE_UP_ROLES | {WIRED: _DRAWN, GRAPH: _DRAWN}
 the graph."""
 
 
-def _known_topology(name: object) -> object:
-    """Refuse a name that is not a family with a scale-up role."""
-    if name in list(_ROLES):
-        return name
-    *names, last = map(repr, _ROLES)
-    raise PydanticCustomError(
-        "literal_error", "Input should be {names}", {"names": f"{', '.join(names)} or {last}"}
-    )
-
-
 ScaleUpTopology = Annotated[
     str,
-    BeforeValidator(_known_topology),
+    _known(_ROLES),
     WithJsonSchema({"anyOf": [{"enum": [*SCALE_UP_ROLES, WIRED]}, *OTHER_TOPOLOGIES]}),
 ]
 """Name of a family that can be the fabric inside a domain (:mod:`topologies.families.table`),
@@ -136,7 +117,7 @@ class AcceleratorTable(ClusterPart):
     """
 
     name: str
-    generation: Generation | None = None
+    generation: Annotated[str, _known(GENERATION_NAMES), _enum(GENERATION_NAMES)] | None = None
     peak: dict[PeakType, Rate] = Field(default_factory=dict)
     memory_bandwidth: Annotated[Bandwidth, within("B/s", 1e8, 1e18)] | None = None
     memory: Size | None = None
@@ -252,7 +233,7 @@ class ScaleUp(ClusterPart):
     dimensions: Dimensions | None = None
     wrap_multiple: Count | None = None
     twisted: StrictBool = False
-    link: LinkTechnology | None = None
+    link: Annotated[str, _known(LINK_TECHNOLOGIES), _enum(LINK_TECHNOLOGIES)] | None = None
     in_network_reduction: StrictBool = False
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import log
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -19,7 +19,7 @@ from simulator.support.errors import ClusterError
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.catalog import catalog, complaints, load_cluster
 from topologies.cluster.fabrics import PATH_CLASS
-from topologies.cluster.node import WIRED, Generation, LinkTechnology
+from topologies.cluster.node import GENERATION_NAMES, LINK_TECHNOLOGIES, WIRED
 from topologies.cluster.schema import Cluster, quantities
 from topologies.cluster.wiring import (
     PATHS_SOURCE,
@@ -201,7 +201,7 @@ def _put_chip(draft: _Draft, drawing: Drawing, like: Cluster) -> None:
     """Set the accelerator; peaks and memory are the entry's only for an equal generation."""
     chip = drawing.chip
     draft.put("accelerator.name", chip.name)
-    if chip.generation in get_args(Generation):
+    if chip.generation in GENERATION_NAMES:
         draft.put("accelerator.generation", chip.generation)
     if chip.generation == like.accelerator.generation:
         for field in ("peak", "memory_bandwidth", "memory", "sustained"):
@@ -224,7 +224,7 @@ def _put_scale_up(draft: _Draft, drawing: Drawing, wiring: Wiring, like: Cluster
             f"{unit * chip.link_bandwidth!r} B/s",
             f"{links}; {chip.link_source}",
         )
-        if chip.link in get_args(LinkTechnology):
+        if chip.link in LINK_TECHNOLOGIES:
             draft.put("scale_up.link", chip.link)
     if drawing.technology != PCIE:
         draft.copy(like, "scale_up.efficiency")

@@ -7,6 +7,7 @@ and its host times. No cost depends on a model; which costs were fitted to which
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from simulator.support.errors import WorkloadError
@@ -91,45 +92,27 @@ EAGER_LAUNCH, EAGER_EXCHANGE = 12e-6, 30e-6
 An assumption: the measured steps are limited by the device and do not show it.
 """
 
+_eager = partial(Framework, launch=EAGER_LAUNCH, exchange=EAGER_EXCHANGE)
+_serial = partial(
+    _eager, overlaps_gradients=False, overlaps_input_gradients=False, waits_for_messages=True
+)
 _KNOWN = (
     Framework(name=NONE, measured=False, accumulates_apart=False, slow_down=0.0),
-    Framework(
-        name="megatron",
-        launch=EAGER_LAUNCH,
-        exchange=EAGER_EXCHANGE,
-        overlaps_gradients=False,
-        overlaps_input_gradients=False,
-        waits_for_messages=True,
+    _serial(name="megatron"),
+    # Both of its host's times were fitted together to vTrain's steps on one node.
+    _serial(name="deepspeed", launch=52e-6, exchange=45e-6),
+    _eager(
+        name="nemo", overlaps_weights=True, overlaps_tensor_exchanges=True, accumulates_apart=False
     ),
-    Framework(
-        name="deepspeed",
-        launch=52e-6,  # fitted together with the next to vTrain's steps on one node
-        exchange=45e-6,
-        overlaps_gradients=False,
-        overlaps_input_gradients=False,
-        waits_for_messages=True,
-    ),
-    Framework(
-        name="nemo",
-        launch=EAGER_LAUNCH,
-        exchange=EAGER_EXCHANGE,
-        overlaps_weights=True,
-        overlaps_tensor_exchanges=True,
-        accumulates_apart=False,
-    ),
-    Framework(
+    _eager(
         name="fsdp2",
-        launch=EAGER_LAUNCH,
-        exchange=EAGER_EXCHANGE,
         overlaps_input_gradients=False,
         accumulates_apart=False,
         sharding="each",
         flash="flash2",
     ),
-    Framework(
+    _eager(
         name="composer",
-        launch=EAGER_LAUNCH,
-        exchange=EAGER_EXCHANGE,
         overlaps_input_gradients=False,
         sharding="flat",
         flash="flash1",
@@ -138,13 +121,7 @@ _KNOWN = (
     Framework(
         name="maxtext", measured=False, captured=True, accumulates_apart=False, slow_down=0.0
     ),
-    Framework(
-        name="vllm",
-        launch=EAGER_LAUNCH,
-        exchange=EAGER_EXCHANGE,
-        captured=True,
-        accumulates_apart=False,
-    ),
+    _eager(name="vllm", captured=True, accumulates_apart=False),
 )
 FRAMEWORKS: Mapping[str, Framework] = {one.name: one for one in _KNOWN}
 """Frameworks by name; ``none`` is the neutral baseline, a roofline and no host."""

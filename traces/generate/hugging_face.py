@@ -60,7 +60,7 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
     fields["left_out"] = "; ".join(left_out) or None
     _check_all_is_taken(config, fields)
     # Several may be given and differ, as that of training and that of a longer context: the first.
-    lengths = [name for name in _LONGEST if config.given(name) is not None]
+    lengths = [name for name in _LONGEST if config.data.get(name) is not None]
     if lengths:
         fields["longest"] = config.count(lengths[0])
     given = str(data.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
@@ -136,13 +136,10 @@ class _Config:
             raise self.refuse(name, f"{shown(value)} is neither true nor false")
         return value
 
-    def given(self, name: str) -> object:
-        return self.data.get(name)
-
 
 def _windows(config: _Config) -> Fields:
     """Return which layers have a window, if the config lists the kind of each."""
-    kinds = config.given("layer_types")
+    kinds = config.data.get("layer_types")
     if not isinstance(kinds, list):
         return {}
     layers = config.count("num_hidden_layers", "n_layer")
@@ -163,7 +160,7 @@ def _windows(config: _Config) -> Fields:
 
 
 def _head(config: _Config, hidden: int, heads: int) -> int:
-    if hidden % heads and config.given("head_dim") is None:
+    if hidden % heads and config.data.get("head_dim") is None:
         raise config.refuse("head_dim", f"missing, and {hidden} is not a multiple of {heads} heads")
     return config.count("head_dim", usual=hidden // heads)
 
@@ -171,12 +168,11 @@ def _head(config: _Config, hidden: int, heads: int) -> int:
 def _grouped(config: _Config, *, kv: str = "num_key_value_heads") -> Fields:
     hidden = config.count("hidden_size", "n_embd", "d_model")
     heads = config.count("num_attention_heads", "n_head", "num_heads")
-    return {
-        "kind": "grouped",
-        "heads": heads,
-        "kv_heads": config.count(kv, usual=heads),
-        "head": _head(config, hidden, heads),
-    }
+    return _heads(heads, config.count(kv, usual=heads), _head(config, hidden, heads))
+
+
+def _heads(heads: int, kv_heads: int, head: int) -> Fields:
+    return {"kind": "grouped", "heads": heads, "kv_heads": kv_heads, "head": head}
 
 
 def _decoder(config: _Config, ffn: int, *, tied: bool) -> Fields:
@@ -210,7 +206,7 @@ def _mistral(config: _Config) -> Fields:
 def _mixtral(config: _Config) -> Fields:
     experts = {
         "count": config.count("num_local_experts"),
-        "top_k": config.count("num_experts_per_tok"),
+        "top_k": config.count("num_experts_per_tok", "experts_per_token"),
         "hidden": config.count("intermediate_size"),
     }
     return _mistral(config) | {"ffn": None, "experts": experts}
@@ -234,7 +230,7 @@ _EXPERT_LAYERS = "a model card can only describe experts in every layer except t
 
 
 def _qwen_experts(config: _Config, fields: Fields) -> Fields:
-    if config.number("decoder_sparse_step", 1) != 1 or config.given("mlp_only_layers"):
+    if config.number("decoder_sparse_step", 1) != 1 or config.data.get("mlp_only_layers"):
         raise config.refuse("mlp_only_layers", _EXPERT_LAYERS)
     each = config.count("moe_intermediate_size")
     shared = config.number("shared_expert_intermediate_size", 0)
@@ -263,7 +259,7 @@ def _deepseek(config: _Config) -> Fields:
         "rope": config.count("qk_rope_head_dim"),
         "value": config.count("v_head_dim"),
     }
-    if config.given("q_lora_rank") is not None:
+    if config.data.get("q_lora_rank") is not None:
         latent["q_rank"] = config.count("q_lora_rank")
     if config.number("moe_layer_freq", 1) != 1:
         raise config.refuse("moe_layer_freq", _EXPERT_LAYERS)
@@ -367,14 +363,8 @@ def _falcon(config: _Config) -> Fields:
     new = config.flag("new_decoder_architecture", usual=False)
     usual = 1 if config.flag("multi_query", usual=True) else heads
     kv_heads = config.count("num_kv_heads", "n_head_kv", usual=heads) if new else usual
-    attention = {
-        "kind": "grouped",
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head": _head(config, hidden, heads),
-    }
     return _decoder(config, config.count("ffn_hidden_size", usual=4 * hidden), tied=True) | {
-        "attention": attention,
+        "attention": _heads(heads, kv_heads, _head(config, hidden, heads)),
         "biases": config.flag("bias", usual=False),
         "norms": 2 if new else 1,
     }
@@ -389,14 +379,7 @@ def _starcoder2(config: _Config) -> Fields:
 
 def _gpt_oss(config: _Config) -> Fields:
     """Experts with biases; every second layer has a window."""
-    experts = {
-        "count": config.count("num_local_experts"),
-        "top_k": config.count("num_experts_per_tok", "experts_per_token"),
-        "hidden": config.count("intermediate_size"),
-    }
-    return _llama(config) | {
-        "ffn": None,
-        "experts": experts,
+    return _mixtral(config) | {
         "biases": True,
         "qkv_biases": False,
         "window": config.count("sliding_window"),
@@ -417,18 +400,13 @@ def _t5(config: _Config) -> Fields:
     encoder = config.count("num_layers")
     decoder = config.count("num_decoder_layers", usual=encoder)
     heads = config.count("num_heads")
-    act = config.given("feed_forward_proj") or "relu"
+    act = config.data.get("feed_forward_proj") or "relu"
     return {
         "layers": encoder + decoder,
         "encoder_layers": encoder,
         "hidden": config.count("d_model"),
         "vocabulary": config.count("vocab_size"),
-        "attention": {
-            "kind": "grouped",
-            "heads": heads,
-            "kv_heads": heads,
-            "head": config.count("d_kv"),
-        },
+        "attention": _heads(heads, heads, config.count("d_kv")),
         "ffn": config.count("d_ff"),
         "gated": str(act).startswith("gated"),
         "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
@@ -453,7 +431,7 @@ def _vit(config: _Config) -> Fields:
     image = config.count("image_size")
     if image < side:
         raise config.refuse("image_size", f"{image} is less than patch_size {side}")
-    labels = config.given("id2label")
+    labels = config.data.get("id2label")
     classes = len(labels) if isinstance(labels, dict) and labels else _CLASSES
     return {
         "layers": layers,
@@ -481,7 +459,7 @@ def _dit(config: _Config) -> Fields:
         "encoder_layers": layers,
         "hidden": hidden,
         "vocabulary": side * side * config.count("out_channels", usual=2 * channels),
-        "attention": {"kind": "grouped", "heads": heads, "kv_heads": heads, "head": head},
+        "attention": _heads(heads, heads, head),
         "ffn": 4 * hidden,
         "gated": False,
         "biases": True,

@@ -24,7 +24,6 @@ from traces.generate.kernel_times import (
     KernelRates,
     KernelTime,
     KernelTimes,
-    KernelWork,
     OwnKernels,
     Streaming,
     kernel_times,
@@ -83,8 +82,7 @@ class KernelClock:
 
     def _tabled(self, work: Work) -> tuple[float, str]:
         if not self.framework.measured:
-            work_alone = KernelWork(work.flops, work.traffic)
-            return roofline_time(work_alone, self.rates), "roofline"
+            return roofline_time(work.flops, work.traffic, self.rates), "roofline"
         shape = work.shape
         if shape is None:
             if not work.traffic:

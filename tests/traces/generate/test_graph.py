@@ -21,7 +21,7 @@ from simulator.support.errors import ClusterError, WorkloadError
 from simulator.workload import What
 from topologies import load_cluster
 from traces.generate.generate import as_loaded, generate
-from traces.generate.kernel_times import KernelRates, KernelWork, roofline_time
+from traces.generate.kernel_times import KernelRates, roofline_time
 from traces.generate.layers import chunks
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
@@ -291,11 +291,10 @@ def test_a_captured_graph_takes_one_launch_of_the_host():
 
 
 @pytest.mark.parametrize(
-    ("work", "expected"),
-    [(KernelWork(1e12, 1e9), 1e12 / 989e12 / 0.8), (KernelWork(1e9, 1e12), 1 / 3.35 / 0.9)],
+    ("work", "expected"), [((1e12, 1e9), 1e12 / 989e12 / 0.8), ((1e9, 1e12), 1 / 3.35 / 0.9)]
 )
 def test_a_kernel_takes_the_slower_of_arithmetic_and_memory(work, expected):
-    assert roofline_time(work, CHIP) == pytest.approx(expected)
+    assert roofline_time(*work, CHIP) == pytest.approx(expected)
 
 
 def test_llama_on_a_real_cluster_is_no_faster_than_its_chip():

@@ -45,10 +45,9 @@ class Family:
     name
         As in tables and messages.
     dimensions, exponents
-        Dimensions of a table's rows, and the power of each in the work.
-    spread
-        The dimension that is distributed over an accelerator's multiprocessors: an accelerator with
-        twice as many has the efficiency of this one at half the size.
+        Dimensions of a table's rows, and the power of each in the work. The first is distributed
+        over an accelerator's multiprocessors: an accelerator with twice as many has the efficiency
+        of this one at half the size.
     work
         FLOPs and bytes of rows, from the variant and an array of each dimension.
     recipe
@@ -64,7 +63,6 @@ class Family:
     name: str
     dimensions: tuple[str, ...]
     exponents: tuple[float, ...]
-    spread: int
     work: Callable[[str, tuple[Floats, ...]], Work]
     recipe: Callable[[str], str]
     one_kernel: bool = True
@@ -149,52 +147,23 @@ def _arithmetic(variant: str) -> str:
 
 _ATTENTION = ("batch", "tokens", "heads", "kv_heads")
 
-FAMILIES = {
-    family.name: family
-    for family in (
-        Family("gemm", ("m", "n", "k"), (1.0, 1.0, 1.0), 0, _gemm, _first),
-        Family(
-            "prefill",
-            _ATTENTION,
-            (1.0, 2.0, 1.0, 1.0),
-            0,
-            partial(_causal, cached=True),
-            _arithmetic,
-        ),
-        Family(
-            "flash",
-            _ATTENTION,
-            (1.0, 2.0, 1.0, 1.0),
-            0,
-            partial(_causal, cached=False),
-            _arithmetic,
-        ),
-        Family(
-            "decode", ("batch", "keys", "heads", "kv_heads"), (1.0,) * 4, 0, _decode, _arithmetic
-        ),
-        Family(
-            "mla_prefill",
-            ("batch", "tokens", "heads"),
-            (1.0, 2.0, 1.0),
-            0,
-            _latent_prefill,
-            _arithmetic,
-        ),
-        Family(
-            "mla_decode", ("batch", "keys", "heads"), (1.0,) * 3, 0, _latent_decode, _arithmetic
-        ),
-        Family(
-            "experts",
-            ("tokens", "chosen", "hidden", "intermediate", "experts"),
-            (1.0, 0.5, 1.0, 1.0, 0.5),
-            0,
-            _experts,
-            _first,
-            one_kernel=False,
-            tuned_by_shape=True,
-        ),
-    )
-}
+_CAUSAL = (_ATTENTION, (1.0, 2.0, 1.0, 1.0))
+_DECODED = ("batch", "keys", "heads")
+_EXPERTS = ("tokens", "chosen", "hidden", "intermediate", "experts")
+_FAMILIES = (
+    Family("gemm", ("m", "n", "k"), (1.0,) * 3, _gemm, _first),
+    Family("prefill", *_CAUSAL, partial(_causal, cached=True), _arithmetic),
+    Family("flash", *_CAUSAL, partial(_causal, cached=False), _arithmetic),
+    Family("decode", (*_DECODED, "kv_heads"), (1.0,) * 4, _decode, _arithmetic),
+    Family("mla_prefill", _ATTENTION[:3], (1.0, 2.0, 1.0), _latent_prefill, _arithmetic),
+    Family("mla_decode", _DECODED, (1.0,) * 3, _latent_decode, _arithmetic),
+    Family(
+        *("experts", _EXPERTS, (1.0, 0.5, 1.0, 1.0, 0.5), _experts, _first),
+        one_kernel=False,
+        tuned_by_shape=True,
+    ),
+)
+FAMILIES = {family.name: family for family in _FAMILIES}
 """Families by name. Variants: a recipe for ``gemm``; ``cache recipe/head size/window`` for
 attention and the cache's recipe for MLA, followed by ``:recipe`` of the arithmetic if that is not
 bf16; ``recipe/distribution`` for ``experts``."""

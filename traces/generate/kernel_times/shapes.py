@@ -93,20 +93,20 @@ class KernelWork(NamedTuple):
     traffic: float = 0.0
 
 
-def roofline_time(work: KernelWork, accelerator: KernelRates) -> float:
+def roofline_time(flops: float, traffic: float, accelerator: KernelRates) -> float:
     """Return the time of a kernel (s) by the roofline (Williams et al., CACM 52, 2009).
 
-    It is the larger of the times of arithmetic and of memory traffic.
+    It is the larger of the times of arithmetic and of memory traffic (B).
 
     Examples
     --------
     >>> chip = KernelRates(peak=100e12, memory_bandwidth=1e12, compute_efficiency=0.5)
-    >>> roofline_time(KernelWork(flops=1e12, traffic=1e9), chip)
+    >>> roofline_time(1e12, 1e9, chip)
     0.02
     """
     return max(
-        work.flops / (accelerator.peak * accelerator.compute_efficiency),
-        work.traffic / (accelerator.memory_bandwidth * accelerator.memory_efficiency),
+        flops / (accelerator.peak * accelerator.compute_efficiency),
+        traffic / (accelerator.memory_bandwidth * accelerator.memory_efficiency),
     )
 
 

@@ -339,52 +339,25 @@ def carry_over(
     shift = math.log(count / measured_count if count and measured_count else 1.0)
     if isinstance(table, Surface):
         axes = list(table.axes)
-        before = _grid_points(tuple(axes))
-        axes[family.spread] = axes[family.spread] + shift
-        after = _grid_points(tuple(axes))
-        times = np.log(
-            _with_roofline_of(
-                family.name, variant, table.times, (before, after), (measured_on, chip)
-            )
-        )
-        weights = np.where(table.measured, 1.0, FILLED_WEIGHT)
-        return Surface(tuple(axes), monotone(times, weights), table.measured, table.exponents)
-    return _carried_curves(key, table, measured_on, chip, shift)
-
-
-def _carried_curves(
-    key: Key, table: Curves, measured_on: Accelerator, chip: Accelerator, shift: float
-) -> Curves:
-    count, length = table.times.shape
-    # Rows in the order of `table.times.reshape(-1)`: shape by shape, along the first dimension.
-    shapes = np.repeat(table.shapes, length, axis=0)
-    first = np.tile(table.axis, count)
-    before = np.exp(np.column_stack([first, shapes]))
-    after = np.exp(np.column_stack([first + shift, shapes]))
-    times = np.log(
-        _with_roofline_of(key[0], key[1], table.times, (before, after), (measured_on, chip))
-    )
-    weights = np.where(table.measured, 1.0, FILLED_WEIGHT)
-    lines = [monotone(line, weight) for line, weight in zip(times, weights, strict=True)]
-    axis = table.axis + shift
-    return Curves(axis, table.shapes, np.array(lines), table.measured, table.exponents)
-
-
-def _with_roofline_of(
-    name: str,
-    variant: str,
-    logarithms: Floats,
-    points: tuple[Floats, Floats],
-    chips: tuple[Accelerator, Accelerator],
-) -> Floats:
-    family = FAMILIES[name]
+        axes[0] = axes[0] + shift
+        points = [_grid_points(table.axes), _grid_points(tuple(axes))]
+    else:
+        # Rows in the order of `table.times.reshape(-1)`: shape by shape, along the first dimension.
+        count_of_curves, length = table.times.shape
+        shapes = np.repeat(table.shapes, length, axis=0)
+        first = np.tile(table.axis, count_of_curves)
+        points = [np.exp(np.column_stack([axis, shapes])) for axis in (first, first + shift)]
     before, after = (
-        roofline(family, variant, sizes, chip).reshape(logarithms.shape)
-        for sizes, chip in zip(points, chips, strict=True)
+        roofline(family, variant, sizes, machine).reshape(table.times.shape)
+        for sizes, machine in zip(points, (measured_on, chip), strict=True)
     )
     # Rows faster than the roofline were left out, but smoothing moves times by some per cent.
-    above = np.maximum(np.exp(logarithms) - before, 0.0)
-    return after + above
+    times = np.log(after + np.maximum(np.exp(table.times) - before, 0.0))
+    weights = np.where(table.measured, 1.0, FILLED_WEIGHT)
+    if isinstance(table, Surface):
+        return replace(table, axes=tuple(axes), times=monotone(times, weights))
+    lines = [monotone(line, weight) for line, weight in zip(times, weights, strict=True)]
+    return replace(table, axis=table.axis + shift, times=np.array(lines))
 
 
 def _grid_points(axes: tuple[Floats, ...]) -> Floats:

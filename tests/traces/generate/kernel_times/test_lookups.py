@@ -251,7 +251,7 @@ def test_a_roofline_is_the_larger_of_arithmetic_and_memory():
     for shape in (Gemm(64, 64, 64), Gemm(9e3, 9e3, 9e3)):
         work = work_of(shape)
         expected = max(work.flops / 5e13, work.traffic / 2.5e11)
-        assert roofline_time(work, rates) == pytest.approx(expected)
+        assert roofline_time(work.flops, work.traffic, rates) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", ["flash", "flash2"])

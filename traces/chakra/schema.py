@@ -10,14 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from google.protobuf.descriptor_pb2 import (
-    DescriptorProto,
-    EnumDescriptorProto,
-    FieldDescriptorProto,
-    FileDescriptorProto,
-)
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
+from traces.core.files import message_classes
 
 INVALID, METADATA, MEM_LOAD, MEM_STORE, COMP, SEND, RECV, COLL, STORAGE = range(9)
 """Types of nodes that are distinguished here."""
@@ -49,24 +42,6 @@ COLLECTIVES = {
 """``CollectiveCommType`` of our kinds; 8 is REDUCE_SCATTER_BLOCK, also a reduce-scatter."""
 KIND_OF_TYPE = {number: kind for kind, number in COLLECTIVES.items()} | {8: "reduce_scatter"}
 
-_PACKAGE = "ChakraProtoMsg"
-_SCALARS = (
-    *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64"),
-    *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes"),
-)
-_FIRST_VALUE_FIELD = 3
-"""The number of the first field of ``AttributeProto.value``; a scalar and a list per type follow.
-"""
-
-
-class ChakraAttribute(Protocol):
-    """``AttributeProto``: a name and one value of any of the types."""
-
-    name: str
-
-    def WhichOneof(self, group: str) -> str | None:  # noqa: N802 - protobuf's own name
-        """Return the field that has the value."""
-
 
 class ChakraMetadata(Protocol):
     """``GlobalMetadata``."""
@@ -97,98 +72,43 @@ class ChakraNode(Protocol):
         """Encode the message."""
 
 
-def _file() -> FileDescriptorProto:
-    file = FileDescriptorProto(name="twofold/et_def.proto", package=_PACKAGE, syntax="proto3")
-    enum = EnumDescriptorProto(name="NodeType")
-    for number, name in enumerate(TYPES):
-        enum.value.add(name=name, number=number)
-    file.enum_type.append(enum)
-    for scalar in _SCALARS:
-        _add(file, _list_name(scalar), (1, "values", scalar, "many"))
-    _add_attribute(file)
-    attributes = ("attr", "AttributeProto", "many")
-    _add(file, "GlobalMetadata", (1, "version", "string", "one"), (2, *attributes))
-    _add(file, "OldMetadata", (1, *attributes))
-    texts = ((number, name, "string", "one") for number, name in _TEXTS)
-    _add(file, "IOInfo", *texts)
-    _add_node(file, "Node", attributes)
-    _add_node(file, "PackedNode", ("attr", "bytes", "many"))
-    return file
-
-
-def _add_node(file: FileDescriptorProto, name: str, attributes: tuple[str, str, str]) -> None:
-    _add(
-        file,
-        name,
-        (1, "id", "uint64", "one"),
-        (2, "name", "string", "one"),
-        (3, "type", "NodeType", "one"),
-        (4, "ctrl_deps", "uint64", "many"),
-        (5, "data_deps", "uint64", "many"),
-        (6, "start_time_micros", "uint64", "one"),
-        (7, "duration_micros", "uint64", "one"),
-        (8, "inputs", "IOInfo", "one"),
-        (9, "outputs", "IOInfo", "one"),
-        (10, *attributes),
-    )
-
-
-_TEXTS = ((1, "values"), (2, "shapes"), (3, "types"))
-
-
-def _list_name(scalar: str) -> str:
-    return f"{scalar.capitalize()}List"
-
-
-def _add_attribute(file: FileDescriptorProto) -> None:
-    fields = [(1, "name", "string", "one"), (2, "doc_string", "string", "one")]
-    number = _FIRST_VALUE_FIELD
-    for scalar in _SCALARS:
-        fields.append((number, f"{scalar}_val", scalar, "one"))
-        fields.append((number + 1, f"{scalar}_list", _list_name(scalar), "one"))
-        number += 2
-    message = _add(file, "AttributeProto", *fields)
-    message.oneof_decl.add(name="value")
-    for value in message.field:
-        if value.number >= _FIRST_VALUE_FIELD:
-            value.oneof_index = 0
-
-
-def _add(
-    file: FileDescriptorProto, name: str, *fields: tuple[int, str, str, str]
-) -> DescriptorProto:
-    message = file.message_type.add(name=name)
-    for number, field_name, kind, count in fields:
-        field = message.field.add(name=field_name, number=number)
-        many = count == "many"
-        field.label = (
-            FieldDescriptorProto.LABEL_REPEATED if many else FieldDescriptorProto.LABEL_OPTIONAL
-        )
-        if kind in _SCALARS:
-            field.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
-        else:
-            is_enum = kind == "NodeType"
-            field.type = (
-                FieldDescriptorProto.TYPE_ENUM if is_enum else FieldDescriptorProto.TYPE_MESSAGE
-            )
-            field.type_name = f".{_PACKAGE}.{kind}"
-    return message
-
-
-def _classes() -> dict[str, Any]:
-    pool = DescriptorPool()
-    pool.Add(_file())
-    names = ("Node", "PackedNode", "AttributeProto", "GlobalMetadata", "OldMetadata")
-    return {n: GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{n}")) for n in names}
-
-
-_CLASSES = _classes()
-NodeMessage = _CLASSES["Node"]
-PackedMessage = _CLASSES["PackedNode"]
-"""A node whose attributes are left encoded; both have the same bytes."""
-AttributeMessage = _CLASSES["AttributeProto"]
-MetadataMessage = _CLASSES["GlobalMetadata"]
-OldMetadataMessage = _CLASSES["OldMetadata"]
+_SCALARS = (
+    *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64"),
+    *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes"),
+)
+_NODE = (
+    (1, "id", "uint64"),
+    (2, "name", "string"),
+    (3, "type", "NodeType"),
+    (4, "ctrl_deps", "uint64*"),
+    (5, "data_deps", "uint64*"),
+    (6, "start_time_micros", "uint64"),
+    (7, "duration_micros", "uint64"),
+    (8, "inputs", "IOInfo"),
+    (9, "outputs", "IOInfo"),
+)
+_ATTRIBUTE = [(1, "name", "string"), (2, "doc_string", "string")]
+for _scalar in _SCALARS:  # from 3 on a scalar and a list of each type
+    _number, _list = len(_ATTRIBUTE) + 1, f"{_scalar.capitalize()}List"
+    _ATTRIBUTE += [
+        (_number, f"{_scalar}_val", f"{_scalar}|value"),
+        (_number + 1, f"{_scalar}_list", f"{_list}|value"),
+    ]
+_MESSAGES = {
+    **{f"{scalar.capitalize()}List": [(1, "values", f"{scalar}*")] for scalar in _SCALARS},
+    "AttributeProto": _ATTRIBUTE,
+    "GlobalMetadata": [(1, "version", "string"), (2, "attr", "AttributeProto*")],
+    "OldMetadata": [(1, "attr", "AttributeProto*")],
+    "IOInfo": [(1, "values", "string"), (2, "shapes", "string"), (3, "types", "string")],
+    "Node": [*_NODE, (10, "attr", "AttributeProto*")],
+    "PackedNode": [*_NODE, (10, "attr", "bytes*")],
+}
+NodeMessage, PackedMessage, AttributeMessage, MetadataMessage, OldMetadataMessage = message_classes(
+    *(_MESSAGES, {"NodeType": TYPES}, "Node", "PackedNode"),
+    *("AttributeProto", "GlobalMetadata", "OldMetadata"),
+)
+"""Messages; a ``PackedMessage`` is a node whose attributes are left encoded: both have the same
+bytes."""
 
 
 OWN = "twofold_"

@@ -410,15 +410,6 @@ _METADATA = frozenset({"version", "attr"})
 _IGNORED_FIELDS = frozenset({"storage"})
 """Known fields of a node that are not read, as in a ``.et`` file."""
 _SPACE = re.compile(r"\s*")
-_NUMBERS = (
-    "tensor_size",
-    "comm_type",
-    "comm_priority",
-    "comm_size",
-    "comm_src",
-    "comm_dst",
-    "comm_tag",
-)
 
 
 class _GraphNode(msgspec.Struct):
@@ -438,6 +429,9 @@ class _GraphNode(msgspec.Struct):
     comm_dst: int | None = None
     comm_tag: int | None = None
     pg_name: str | None = None
+
+
+_NUMBERS = [name for name in _GraphNode.__struct_fields__ if name.startswith(("tensor", "comm"))]
 
 
 class _FeederGraph(msgspec.Struct):

@@ -10,7 +10,7 @@ import gc
 import io
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +80,8 @@ def write_files(files: Iterable[tuple[Path, bytes]], *, folder: Path | None = No
 
 
 MessageFields = Sequence[tuple[int, str, str]]
-"""``(number, name, type)``; a type with a ``*`` is repeated, one in capitals is a message."""
+"""``(number, name, type)``; a type with a ``*`` is repeated, one in capitals is a message or an
+enumeration; behind a ``|`` is the name of the ``oneof`` that a field belongs to."""
 
 
 def files_in(path: Path) -> list[Path]:
@@ -100,30 +101,49 @@ def message_class(messages: Mapping[str, MessageFields], name: str) -> Any:
     >>> Pair.FromString(b"\x08\x05\x12\x01a").tags[0]
     'a'
     """
+    return message_classes(messages, {}, name)[0]
+
+
+def message_classes(
+    messages: Mapping[str, MessageFields], enumerations: Mapping[str, Sequence[str]], *names: str
+) -> list[Any]:
+    """Return the classes of several messages; of ``enumerations`` the names, numbered from 0."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # slow to load
 
     file = descriptor_pb2.FileDescriptorProto(name="own.proto", package="own", syntax="proto3")
+    for enumeration, values in enumerations.items():
+        described_values = file.enum_type.add(name=enumeration)
+        for number, value in enumerate(values):
+            described_values.value.add(name=value, number=number)
     for message, fields in messages.items():
         described = file.message_type.add(name=message)
-        for number, field, type_name in fields:
-            _add_field(described, number, field, type_name)
+        for field in fields:
+            _add_field(described, *field, enumerations)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"own.{name}"))
+    found = (pool.FindMessageTypeByName(f"own.{name}") for name in names)
+    return [message_factory.GetMessageClass(descriptor) for descriptor in found]
 
 
-def _add_field(message: Any, number: int, name: str, type_name: str) -> None:
+def _add_field(
+    message: Any, number: int, name: str, type_name: str, enumerations: Collection[str]
+) -> None:
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
 
+    type_name, _, oneof = type_name.partition("|")
     repeated = type_name.endswith("*")
     type_name = type_name.removesuffix("*")
     label = Field.LABEL_REPEATED if repeated else Field.LABEL_OPTIONAL
     field = message.field.add(name=name, number=number, label=label)
-    scalar = f"TYPE_{type_name.upper()}"
+    if oneof:
+        if not message.oneof_decl:
+            message.oneof_decl.add(name=oneof)
+        field.oneof_index = 0
     if type_name[0].isupper():
-        field.type, field.type_name = Field.TYPE_MESSAGE, f".own.{type_name}"
+        field.type = Field.TYPE_ENUM if type_name in enumerations else Field.TYPE_MESSAGE
+        field.type_name = f".own.{type_name}"
     else:
-        field.type = getattr(Field, scalar)
+        field.type = getattr(Field, f"TYPE_{type_name.upper()}")
 
 
 _KINETO_KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"')

@@ -53,7 +53,7 @@ def test_a_pickle_that_would_run_a_program_is_refused_and_runs_nothing(tmp_path,
     [
         (b"cos\nsystem\n.", "GLOBAL"),
         (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", "STACK_GLOBAL"),
-        (b"(S'x'\nios\nsystem\n.", r"opcode .* \(STRING\)"),
+        (b"(S'x'\nios\nsystem\n.", "opcode b'S'"),
         (b"(ios\nsystem\n.", "INST"),
         (b"\x80\x02\x82\x01.", "EXT1"),
         (b"Pother\n.", "PERSID"),
@@ -75,8 +75,7 @@ def test_what_is_no_plain_data_is_refused(data, why):
 
 
 def test_a_number_of_the_memo_costs_no_memory():
-    with pytest.raises(TraceError, match="LONG_BINPUT 4294967295 does not fit"):
-        read_plain_pickle(b"\x80\x02K\x05r\xff\xff\xff\xff.", FILE)
+    assert read_plain_pickle(b"\x80\x02K\x05r\xff\xff\xff\xff.", FILE) == 5
 
 
 def test_lists_of_lists_that_stand_for_more_than_memory_are_refused():

@@ -15,7 +15,6 @@ the greatest of many ranks is longer than the greatest of their medians. Of a re
 and 9 % so. Lags stay as recorded: a single one of them may be most of their sum.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -64,11 +63,10 @@ def typical_step(read: Callable[[str], Loaded]) -> Loaded:
         numbers = numbers[1:]
     others = [number for number in numbers if number != middle.coverage.step]
     steps = [middle, *_readable(read, others[: MOST_STEPS - 1])]
-    middle_calls = _calls(middle.workload)
     usual = float(np.median([step.measured_step for step in steps]))
     same_calls, notes = [], list(middle.coverage.notes)
     for step in steps:
-        if _calls(step.workload) != middle_calls:
+        if not _are_alike(step.workload, middle.workload):
             notes.append(_DIFFERENT.format(step.coverage.step, middle.coverage.step))
         elif not usual / _OTHER <= step.measured_step <= usual * _OTHER and step is not middle:
             times = (format_quantity(seconds, "s") for seconds in (step.measured_step, usual))
@@ -218,10 +216,25 @@ def _ratio(totals: Sequence[float], total: float) -> float:
     return ratio if 1 / _OTHER <= ratio <= _OTHER else 1.0
 
 
-def _calls(workload: Workload) -> tuple[object, ...]:
-    """Return what is equal for steps that can stand for one another: ranks and their calls."""
+def _calls(workload: Workload) -> tuple[object, NDArray[np.float64]]:
+    """Return what of ranks and calls is equal in steps that can stand for one another, and sizes.
+
+    Sizes may follow the data (tokens of an expert, rows of a table): they differ by chance. They
+    are those of calls of a group, kind and number of members, from small to large.
+    """
     calls, groups = workload.calls, workload.groups
     named = [(group.ranks, group.label) for group in groups]
-    columns = (calls.group, calls.kind, calls.size, workload.members)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return workload.ranks, Counter((named[group], *map(str, row)) for group, *row in rows)
+    columns = (calls.group, calls.kind, workload.members, np.nan_to_num(calls.size))
+    rows = sorted(
+        (named[group], *row)
+        for group, *row in zip(*(part.tolist() for part in columns), strict=True)
+    )
+    return (workload.ranks, [row[:-1] for row in rows]), np.array([row[-1] for row in rows])
+
+
+def _are_alike(step: Workload, other: Workload) -> bool:
+    """Whether two steps make the same calls, of sizes that differ by no more than chance does."""
+    (calls, sizes), (other_calls, other_sizes) = _calls(step), _calls(other)
+    return calls == other_calls and bool(
+        np.all((sizes <= other_sizes * _OTHER) & (other_sizes <= sizes * _OTHER))
+    )

@@ -136,6 +136,15 @@ def test_steps_with_other_calls_are_left_out_and_named():
     assert alone.workload.duration.tolist() == steps[0].duration.tolist()
 
 
+def test_sizes_that_follow_the_data_make_no_other_calls():
+    """A table's rows that a batch needs, 2.62 to 2.81 MB (``a100_16gpu_dlrm_like_rank0``)."""
+    sizes = 2.76e6, 2.62e6, 2.74e6, 2.81e6, 2.74e6 * 1.6, 2.74e6 / 1.6, float("nan")
+    loaded = typical_step(trace([step(1.0, 1.0, size=size) for size in sizes], 2))
+    assert loaded.coverage.typical_of == (0, 1, 2, 3)
+    unknown = typical_step(trace([step(1.0, 1.0, size=float("nan")) for _ in range(4)], 2))
+    assert unknown.coverage.typical_of == (0, 1, 2, 3)
+
+
 def test_a_step_that_is_much_longer_is_left_out_and_named():
     read = trace([step(1.0, 1.0) for _ in range(4)], 2)
 

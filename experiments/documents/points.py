@@ -287,9 +287,7 @@ def _doubts(
 def _details(base: "Baseline", points: Sequence["Point"], bound: str = "") -> Any:
     """Describe how a step was simulated, and what the intervals consist of."""
     sources = [
-        source
-        for name, source in _SOURCES.items()
-        if any(getattr(point, name) is not None for point in points)
+        source for name, source in _SOURCES.items() if any(getattr(point, name) for point in points)
     ]
     more = {"± 95 %": ", ".join(sources) and f"covers {', '.join(sources)}", "at most": bound}
     return details(base, **more)

@@ -228,11 +228,15 @@ class Doubts:
             for name, (_, scenario) in beside.items()
         }
         most = max(saved, key=lambda name: saved[name])
+        why = (
+            f"{most} takes {100 * beside[most][0] / step:.0f} % of it at the same time (both twice "
+            f"as fast save {saved[most]:.0f} %)"
+        )
+        if saved[most] < 100 * busy / 4:
+            why = "a recorded delay takes as long"
         return (
             f"hidden: devices compute during {100 * busy:.0f} % of the step, but twice as fast "
-            f"devices save only {alone:.0f} %, because {most} takes "
-            f"{100 * beside[most][0] / step:.0f} % of it at the same time (both twice as fast save "
-            f"{saved[most]:.0f} %)"
+            f"devices save only {alone:.0f} %, because {why}"
         )
 
     def _host_at_work(self, rank: int) -> float:

@@ -62,8 +62,8 @@ def chakra_coverage(
     notes = [*(f"{count} {what}" for what, count in job.notes.items()), *on_times]
     if job.calls.assumed_groups:
         notes.append(
-            f"{job.calls.assumed_groups} calls without a group, or of one that is not described: "
-            f"taken as the whole job of {job.job_ranks} ranks"
+            f"{job.calls.assumed_groups:,} calls without a group, or of one that is not described: "
+            "taken as of all ranks"
         )
     if len(job.ranked) < job.job_ranks:
         notes.append(f"{len(job.ranked)} of {job.job_ranks} ranks were recorded")

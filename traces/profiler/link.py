@@ -433,11 +433,10 @@ def _notes(graphs: Sequence[LinkedRank], matching: Matching, job: JobHead) -> li
     notes = [note if n == 1 else f"{note} ({n} times)" for note, n in by_note.items()]
     idle = sum(graph.left_out for graph in graphs)
     if idle:
-        notes.append(f"{idle} host threads that neither launch nor wait are left out")
+        notes.append(f"host threads that neither launch nor wait are left out: {idle}")
     if matching.assumed_groups:
         notes.append(
-            f"{matching.assumed_groups} calls without a process group: "
-            f"taken as the whole job of {job.job_ranks} ranks"
+            f"{matching.assumed_groups:,} calls without a process group: taken as of all ranks"
         )
     lost = sum(1 for call in matching.calls if call.label == UNKNOWN_GROUP)
     if lost:
@@ -448,8 +447,8 @@ def _notes(graphs: Sequence[LinkedRank], matching: Matching, job: JobHead) -> li
     unsized = sum(1 for call in matching.calls if np.isnan(call.size))
     if unsized:
         notes.append(
-            f"{unsized} of {len(matching.calls)} collectives without a size: each costs what was "
-            "measured, on any network"
+            f"{unsized:,} of {len(matching.calls):,} collectives without a size: each costs what "
+            "was measured, on any network"
         )
     if len(job.ranks) < job.job_ranks:
         notes.append(

@@ -456,9 +456,9 @@ def test_what_an_interval_consists_of_is_listed_in_the_details(utilities, swept)
     for report in (utilities, swept):
         covered = report.document().details["± 95 %"]
         points = [point for point in report.points if point.interval_pct]
-        assert ("scatter" in covered) == any(point.scatter_pct is not None for point in points)
-        assert ("bandwidths" in covered) == any(point.prior_pct is not None for point in points)
-        assert ("kernel times" in covered) == any(p.kernels_pct is not None for p in points)
+        assert ("scatter" in covered) == any(point.scatter_pct for point in points)
+        assert ("bandwidths" in covered) == any(point.prior_pct for point in points)
+        assert ("kernel times" in covered) == any(p.kernels_pct for p in points)
     bare = [saving(utilities.base, 9.0, resource="compute", prediction_pct=math.pi)]
     covered = replace(utilities, points=tuple(bare)).document().details["± 95 %"]
     assert covered == "covers the errors of such predictions in measured runs"

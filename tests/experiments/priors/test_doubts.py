@@ -242,6 +242,20 @@ def test_busy_devices_that_buy_little_say_what_is_as_long_beside_them():
     )
 
 
+def test_busy_devices_beside_a_recorded_delay_do_not_blame_what_saves_nothing_either():
+    """100 ms of kernels beside a kernel of 1 ms that begins 98 ms late, for no recorded reason."""
+    builder = builder_of(1)
+    builder.op(What.COMPUTE, rank=0, lane="stream 7", name="gemm", duration=100e-3)
+    ops = [
+        builder.op(What.COMPUTE, rank=0, lane="stream 8", name="gemm", duration=1e-3)
+        for _ in range(2)
+    ]
+    builder.edge(*ops, lag=98e-3)
+    row = asked(base_of(builder.build()), "compute")["compute"]
+    assert row.utility_pct == pytest.approx(1.0)
+    assert row.warning.endswith("save only 1 %, because a recorded delay takes as long")
+
+
 @pytest.mark.parametrize(("computes", "exchanges"), [(10, 5), (5, 11)])
 def test_devices_that_are_idle_or_pay_are_not_doubted(computes, exchanges):
     row = asked(two_streams(computes, exchanges), "compute")["compute"]

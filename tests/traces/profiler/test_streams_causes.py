@@ -31,7 +31,9 @@ def test_a_thread_without_a_part_in_the_step_does_not_pin_it(tmp_path: Path) -> 
     tape.host("watchdog", 800, 1, thread=9)
     found = replay(tape.write(tmp_path), host=2)
     assert found.step == EXACT(500)
-    assert "1 host threads that neither launch nor wait are left out" in found.loaded.coverage.notes
+    assert (
+        "host threads that neither launch nor wait are left out: 1" in found.loaded.coverage.notes
+    )
 
 
 def test_a_thread_that_nobody_woke_begins_when_the_main_thread_has_got_as_far(

@@ -150,7 +150,7 @@ class Report(ABC):
         return frame
 
     def figure(self) -> "Figure":
-        """Draw the answer, as ``--figure`` does; :func:`experiments.output.figure.draw` writes it.
+        """Draw the answer, as ``--write`` does; :func:`experiments.output.figure.draw` writes it.
 
         Raises
         ------
@@ -162,7 +162,7 @@ class Report(ABC):
         return figure(self.document())
 
     def to_html(self, path: Path | str | None = None) -> str | None:
-        """Make a page of the answer, as ``--html`` does: one file that opens without a network.
+        """Make a page of the answer, as ``--write`` does: one file that opens without a network.
 
         Parameters
         ----------
@@ -192,6 +192,16 @@ class Report(ABC):
         with writing(Path(path)) as stream:
             stream.write(text.encode("utf-8", "replace"))
         return None
+
+    def write_timeline(self, path: Path) -> None:
+        """Write the timeline of the answer for ui.perfetto.dev; gzipped if it ends in ``.gz``.
+
+        Raises
+        ------
+        OutputError
+            If the answer has none, or the file cannot be written.
+        """
+        raise OutputError(f"{path}: the answer has no timeline")
 
     def __repr__(self) -> str:
         """Return one line: arrays are no description."""

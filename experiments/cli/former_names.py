@@ -19,7 +19,7 @@ _COMMANDS = {
 }
 """What former commands are called now."""
 _OPTIONS = {
-    "collective": {"--baseline": "--compare", "--plot": "--figure", "--size": "--sizes"},
+    "collective": {"--baseline": "--compare", "--plot": "--write", "--size": "--sizes"},
     "generate": {"--context": "--sequence"},
 }
 """By command as typed: former options that have another name now."""
@@ -35,7 +35,7 @@ _TABLES = {
 _WHAT_IFS = {"--replicas": "replicas x", "--transport": "transport "}
 """Former options that are what-ifs now."""
 _CABLES = ("--bandwidth", "--latency")
-_WITH_VALUES = ("--throughput", "--figure", "--output", "-o")
+_WITH_VALUES = ("--throughput", "--figure", "--write", "-w", "--output", "-o")
 """Options of ``topology`` that are followed by a value."""
 _SHORT = 2
 """Characters of an option such as ``-c``, whose value may follow without a blank."""
@@ -65,7 +65,7 @@ def current_words(words: Sequence[str]) -> list[str]:
         rest += directory
     elif command == "report":
         rest, pages = _take_option(rest, "-o")
-        rest += [word for page in pages for word in ("--html", page)]
+        rest += [word for page in pages for word in ("--write", page)]
     elif command == "validate":
         rest = _with_tables(rest)
     elif command == "generate":

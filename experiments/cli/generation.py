@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from experiments.cli.options import (
+    FORMS,
     Cluster,
-    Html,
     Options,
     Output,
     OutputOption,
@@ -24,8 +24,10 @@ from experiments.cli.options import (
     quantity,
     refuse_given,
     settings_of,
+    with_files,
     with_options,
     with_settings,
+    written,
 )
 from experiments.cli.show import say, show
 from experiments.files import check_output
@@ -157,12 +159,6 @@ _PLAN: Options = {
         "--fold/--no-fold",
         show_default="from 512 ranks on",
     ),
-    "write": option(
-        Path,
-        "Write the plan, a YAML file; with --memory, in .json, events for pytorch.org/memory_viz.",
-        "--write",
-        "-w",
-    ),
     "launch": option(
         str,
         "Print the file that starts the step, and simulate nothing: megatron, torchtitan, "
@@ -173,7 +169,8 @@ _PLAN: Options = {
 
 
 @with_settings(only=("engine", "nodes", "algorithm", "what_if", "slow_down"), before="output")
-@with_options(_PLAN, before="html")
+@with_options(_PLAN, before="write")
+@with_files("plan_file", "events", "html")
 def generate(
     ctx: typer.Context,
     model: Annotated[
@@ -187,7 +184,6 @@ def generate(
     ],
     *,
     cluster: Cluster,
-    html: Html = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Generate a step from a model's shape or a plan, and simulate it; no trace needed."""
@@ -198,12 +194,12 @@ def generate(
     _check(ctx)
     where = load_cluster(cluster)
     plan = _plan_in(ctx, model) or _plan_of(ctx.params, where)
-    write = ctx.params["write"]
     if ctx.params["memory_only"]:
         show(memory(plan), output)
-        if write is not None:
-            (write_memory if write.suffix.lower() == ".json" else write_plan)(plan, write)
-            say(f"wrote {write}")
+        for write, form in ((write_plan, "plan_file"), (write_memory, "events")):
+            for path in written(form):
+                write(plan, path)
+                say(f"wrote {path}")
         return
     if (launcher := ctx.params["launch"]) is not None:
         # Print the launch file of a plan; what its format has no comments for is told beside it
@@ -216,9 +212,9 @@ def generate(
         return
 
     def keep(plan: "GenerationPlan") -> None:
-        if write is not None:
-            write_plan(plan, write)
-            say(f"wrote {write}; next: twofold utility {write} --cluster {cluster}")
+        for path in written("plan_file"):
+            write_plan(plan, path)
+            say(f"wrote {path}; next: twofold utility {path} --cluster {cluster}")
 
     settings = settings_of(ctx)
     with watching() as watch:
@@ -230,16 +226,15 @@ def generate(
             watch=watch,
             planned=keep,
         )
-    show(report, output, html=html)
+    show(report, output)
 
 
 def _check(ctx: typer.Context) -> None:
     """Refuse options that have no effect beside others, and a plan that cannot be written."""
     values = ctx.params
-    if values["write"] is not None:
-        events = (".json",) if values["memory_only"] else ()
-        check_output(values["write"], (".yaml", ".yml", *events))
-    if values["write"] is not None and values["kernels_from"] is not None:
+    for path in () if values["memory_only"] else written("events"):
+        check_output(path, (*FORMS["plan_file"].endings, *FORMS["html"].endings))
+    if written("plan_file") and values["kernels_from"] is not None:
         raise typer.BadParameter(
             "--write does not keep the times of --kernels-from; leave one out."
         )

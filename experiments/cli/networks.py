@@ -15,7 +15,6 @@ from experiments.cli.options import (
     OF_LOGS,
     Cluster,
     ClusterOfTrace,
-    Figure,
     Options,
     Output,
     OutputOption,
@@ -26,8 +25,10 @@ from experiments.cli.options import (
     option,
     refuse_given,
     settings_of,
+    with_files,
     with_options,
     with_settings,
+    written,
 )
 from experiments.cli.show import say, show
 from experiments.files import check_output
@@ -164,7 +165,8 @@ def _show_bill(ctx: typer.Context, name: str | None, output: ClusterOutput) -> N
     show(bill(name, ranks=ranks, nodes=nodes, topologies=topologies or ()), Output(output))
 
 
-@with_settings(only=("nodes", "what_if", "engine"), before="figure")
+@with_settings(only=("nodes", "what_if", "engine"), before="write")
+@with_files("figure", "perfetto")
 def collective(
     ctx: typer.Context,
     cluster: Cluster,
@@ -218,10 +220,6 @@ def collective(
             "--ranks select from it.",
         ),
     ] = None,
-    figure: Figure = None,
-    perfetto: Annotated[
-        Path | None, typer.Option(help="Write concurrent calls for ui.perfetto.dev.")
-    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Time a collective as nccl-tests does, or several concurrent ones."""
@@ -233,16 +231,16 @@ def collective(
     several = _calls(calls or [])
     if several is not None:
         refuse_given(ctx, _OF_ONE_KIND, "for calls: each has its own words")
-        show(_calls_beside(several, cluster, ctx, changes), output, figure)
+        show(_calls_beside(several, cluster, ctx, changes), output)
         return
-    if perfetto is not None:
+    if written("perfetto"):
         raise typer.BadParameter(
-            "--perfetto needs calls such as 'all_reduce 64MiB ranks 0-15', not one kind over sizes."
+            "a timeline needs calls such as 'all_reduce 64MiB ranks 0-15', not one kind over sizes."
         )
     kind = calls[0] if calls else None
     if compare:
         refuse_given(ctx, _OF_MODEL_ALONE, "with --compare")
-        show(_compared_with(compare, cluster, kind, ctx, changes), output, figure)
+        show(_compared_with(compare, cluster, kind, ctx, changes), output)
         return
     if kind is None:
         raise typer.BadParameter("name a kind or calls, or --compare LOG.")
@@ -265,7 +263,7 @@ def collective(
             what_ifs=changes,
             watch=watch,
         )
-    show(over_sizes, output, figure)
+    show(over_sizes, output)
 
 
 def _calls_beside(
@@ -274,13 +272,7 @@ def _calls_beside(
     from experiments.questions.collective_calls import collective_calls
 
     options = {name: ctx.params[name] for name in ("ranks", "nodes", "engine")}
-    report = collective_calls(calls, cluster, what_ifs=changes, **options)
-    if (perfetto := ctx.params["perfetto"]) is not None:
-        from experiments.output.timeline_files import write_calls
-
-        write_calls(report, perfetto)
-        say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
-    return report
+    return collective_calls(calls, cluster, what_ifs=changes, **options)
 
 
 def _compared_with(
@@ -308,7 +300,9 @@ def _calls(words: "Sequence[str]") -> list[str] | None:
     return None if len(words) < 2 else [" ".join(words)]
 
 
+@with_files("figure")
 def topology(
+    ctx: typer.Context,
     spec: Annotated[
         str,
         typer.Argument(
@@ -327,7 +321,6 @@ def topology(
             show_default=False,
         ),
     ] = None,
-    figure: Figure = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Describe a topology: nodes, links, diameter and bisection bandwidth."""
@@ -335,8 +328,7 @@ def topology(
     from topologies.cluster.bare import cables_of
 
     network, cables = cables_of(spec)
-    report = ask(network, **cables, throughput=throughput)
-    show(report, output, figure)
+    show(ask(network, **cables, throughput=throughput), output)
 
 
 _OF_TRACES = (
@@ -346,8 +338,9 @@ _OF_TRACES = (
 """Options of calibrate that have no effect for logs."""
 
 
-@with_options(OF_LOGS, before="figure")
+@with_options(OF_LOGS, before="write")
 @with_settings("collective_cost", "what_if", "only_ranks", "workers", before="logs")
+@with_files("cluster_file", "figure")
 def calibrate(
     ctx: typer.Context,
     trace: Annotated[
@@ -355,10 +348,6 @@ def calibrate(
         typer.Argument(metavar="TRACE", help="A directory with a file per rank, or one file."),
     ] = None,
     cluster: ClusterOfTrace = None,
-    write: Annotated[
-        Path | None,
-        typer.Option("--write", "-w", help="Write the calibrated cluster: a YAML file."),
-    ] = None,
     *,
     logs: Annotated[
         list[Path] | None,
@@ -375,13 +364,10 @@ def calibrate(
             "sequence, global_batch, step_s): fit generated steps to them; may be repeated.",
         ),
     ] = None,
-    figure: Figure = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Fit a cluster to a trace, to benchmark logs, or to measured training steps."""
     _check_calibration(ctx, trace, logs, steps)
-    if write is not None:
-        check_output(write, (".yaml", ".yml"))
     report: CalibrationReport | LogCalibrationReport | StepCalibrationReport
     with watching() as watch:
         if steps:
@@ -405,9 +391,9 @@ def calibrate(
             from experiments.questions.calibrate import calibrate as ask
 
             report = ask(trace or "", cluster, settings=settings_of(ctx), watch=watch)
-    if write is not None:
-        _write(report.cluster, write)
-    show(report, output, figure)
+    for path in written("cluster_file"):
+        _write(report.cluster, path)
+    show(report, output)
 
 
 def _check_calibration(
@@ -417,7 +403,6 @@ def _check_calibration(
     steps: "Sequence[Path] | None",
 ) -> None:
     """Refuse options that have no effect beside each other."""
-    typed = [name for name, value in ctx.params.items() if is_given(ctx, name) and value]
     if sum(map(bool, (trace, logs, steps))) != 1:
         raise typer.BadParameter(
             "name one of: a TRACE, logs of benchmarks with --logs, measured steps with --steps."
@@ -429,7 +414,4 @@ def _check_calibration(
     if logs and ctx.params["cluster"] is None:
         raise typer.BadParameter("--logs need the cluster to begin with: --cluster C.")
     wrong = _OF_TRACES if logs else (*OF_LOGS, "figure")
-    for name in typed:
-        if name in wrong:
-            source = "--logs" if logs else "a TRACE"
-            raise typer.BadParameter(f"--{name.replace('_', '-')} has no effect for {source}.")
+    refuse_given(ctx, wrong, "for --logs" if logs else "for a TRACE")

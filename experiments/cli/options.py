@@ -1,7 +1,8 @@
 """Options that commands share, and their checks: what is wrong whatever the files hold is usage."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from enum import StrEnum
 from functools import partial, wraps
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
+from experiments.files import check_output
 from simulator.engine import FORMER_ENGINES
 from simulator.support.errors import TwofoldError, shown
 
@@ -289,13 +291,6 @@ Utility = Annotated[
         show_default="none",
     ),
 ]
-Figure = Annotated[Path | None, typer.Option(help="Write a figure: .png, .svg or .pdf.")]
-Html = Annotated[
-    Path | None, typer.Option("--html", help="Write a page: one .html file that opens offline.")
-]
-Perfetto = Annotated[
-    Path | None, typer.Option(help="Write measured and simulated side by side for ui.perfetto.dev.")
-]
 Changes = Annotated[
     list[str],
     typer.Argument(
@@ -532,6 +527,70 @@ def with_options(options: Options, before: str = "output") -> Callable[[Callable
     return decorate
 
 
+class Form(NamedTuple):
+    """A kind of file: what ``--help`` calls it, and the endings of its names."""
+
+    words: str
+    endings: tuple[str, ...]
+
+
+FORMS = {
+    "figure": Form("a figure", (".png", ".svg", ".pdf")),
+    "html": Form("a page that opens offline", (".html",)),
+    "perfetto": Form("a timeline for ui.perfetto.dev", (".json", ".gz")),
+    "parquet": Form("a table of all ops", (".parquet",)),
+    "plan_file": Form("the plan", (".yaml", ".yml")),
+    "cluster_file": Form("the calibrated cluster", (".yaml", ".yml")),
+    "events": Form("with --memory, events for pytorch.org/memory_viz", (".json",)),
+}
+"""Files that ``--write`` writes."""
+_FORMER_FORMS = ("figure", "html", "perfetto", "parquet")
+"""Those that had an option of this name each, which still works."""
+FILES: ContextVar[tuple[tuple[str, Path], ...]] = ContextVar("files", default=())
+"""Form and path of each file that the command is to write."""
+
+
+def with_files(*forms: str) -> Callable[[Callable[..., None]], Any]:
+    """Give a command with a ``ctx`` the option ``--write``, for files of these forms.
+
+    That they can be written is checked before minutes are spent on what they show.
+    """
+    endings = {ending: form for form in forms for ending in FORMS[form].endings}
+    each = ", ".join(f"{FORMS[form].words} ({', '.join(FORMS[form].endings)})" for form in forms)
+    former = {form: option(Path, "", hidden=True) for form in forms if form in _FORMER_FORMS}
+    text = f"Write {each}; may be repeated."
+    declared = {"write": option(list[Path], text, "--write", "-w", metavar="FILE"), **former}
+
+    def files(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
+        for path in values["write"] or ():
+            check_output(path, tuple(endings))
+            yield endings[path.suffix.lower()], path
+        for form in former:
+            if values[form] is not None:
+                is_any = form in ("perfetto", "parquet")  # whose names were never checked
+                check_output(values[form], () if is_any else FORMS[form].endings)
+                yield form, values[form]
+
+    def decorate(ask: Callable[..., None]) -> Any:
+        @wraps(ask)
+        def command(ctx: typer.Context, *arguments: object, **values: object) -> None:
+            FILES.set(tuple(files(ctx.params)))
+            if written("html"):
+                from experiments.output.page import plotly
+
+                plotly()
+            ask(ctx, *arguments, **values)
+
+        return with_options(declared)(command)
+
+    return decorate
+
+
+def written(form: str) -> list[Path]:
+    """Return the files of this form that the command is to write."""
+    return [path for asked, path in FILES.get() if asked == form]
+
+
 def is_given(ctx: typer.Context, name: str) -> bool:
     """Whether an option was typed; one that has its default was not."""
     source = ctx.get_parameter_source(name)
@@ -539,7 +598,7 @@ def is_given(ctx: typer.Context, name: str) -> bool:
 
 
 def refuse_given(ctx: typer.Context, names: Iterable[str], why: str) -> None:
-    """Refuse options, by the names of their parameters, that have no effect beside others.
+    """Refuse options, by the names of their parameters, and files without effect beside others.
 
     Raises
     ------
@@ -549,6 +608,9 @@ def refuse_given(ctx: typer.Context, names: Iterable[str], why: str) -> None:
     for parameter in ctx.command.params:
         if parameter.name in names and is_given(ctx, parameter.name):
             raise typer.BadParameter(f"{parameter.opts[0]} has no effect {why}.")
+    for form, path in FILES.get():
+        if form in names:
+            raise typer.BadParameter(f"--write {path} has no effect {why}.")
 
 
 def settings_of(ctx: typer.Context) -> "Settings":

@@ -15,12 +15,9 @@ from experiments.cli.options import (
     ClusterB,
     ClusterOfTrace,
     Factor,
-    Figure,
-    Html,
     Options,
     Output,
     OutputOption,
-    Perfetto,
     Resource,
     Resources,
     StepB,
@@ -38,11 +35,12 @@ from experiments.cli.options import (
     refuse_given,
     settings_of,
     topologies,
+    with_files,
     with_options,
     with_settings,
+    written,
 )
-from experiments.cli.show import answer, draw_perfetto, say
-from experiments.files import check_output
+from experiments.cli.show import answer, say
 from experiments.output.progress import watching
 
 _CURVE = "With --curve"
@@ -64,6 +62,7 @@ def _is_deployment(trace: Path) -> bool:
 
 
 @with_settings()
+@with_files("figure", "html")
 def utility(
     ctx: typer.Context,
     trace: Trace,
@@ -88,8 +87,6 @@ def utility(
             show_default=False,
         ),
     ] = "",
-    figure: Figure = None,
-    html: Html = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say how much shorter the step gets with each resource doubled."""
@@ -113,6 +110,7 @@ def utility(
 
 
 @with_settings()
+@with_files("figure", "html")
 def sweep(
     ctx: typer.Context,
     trace: Trace,
@@ -157,8 +155,6 @@ def sweep(
             help="Doubling stops paying below this saving, in % of the step.",
         ),
     ] = "1%",
-    figure: Figure = None,
-    html: Html = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Sweep one resource: the step time from a quarter of it to eight times.
@@ -186,6 +182,7 @@ def sweep(
 
 
 @with_settings()
+@with_files("figure", "html")
 def compare(
     ctx: typer.Context,
     trace: Trace,
@@ -208,8 +205,6 @@ def compare(
             "scale_out=fat_tree:8, scale_out=g.json; may be repeated.",
         ),
     ] = None,
-    figure: Figure = None,
-    html: Html = None,
     *,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -227,13 +222,12 @@ def compare(
 
 
 @with_settings()
+@with_files("figure", "html")
 def what_if(
     ctx: typer.Context,
     trace: Trace,
     change: Changes,
     cluster: ClusterOfTrace = None,
-    figure: Figure = None,
-    html: Html = None,
     *,
     draws: Annotated[
         int | None,
@@ -281,16 +275,11 @@ def what_if(
 
 
 @with_settings("workers")
+@with_files("perfetto", "html", "parquet")
 def replay(
     ctx: typer.Context,
     trace: Trace,
     cluster: ClusterOfTrace = None,
-    perfetto: Perfetto = None,
-    html: Html = None,
-    parquet: Annotated[
-        Path | None,
-        typer.Option(help="Write when every op started and ended: a table for pandas or DuckDB."),
-    ] = None,
     *,
     metrics: Annotated[
         bool,
@@ -319,18 +308,11 @@ def replay(
         return
     from experiments.questions.explain import replay as ask
 
-    if parquet is not None:
-        check_output(parquet)
-    report = answer(ctx, ask, trace, cluster)
-    draw_perfetto(report, perfetto)
-    if parquet is not None:
-        from experiments.output.timeline_files import write_parquet
-
-        write_parquet(report.base.timeline, parquet)
-        say(f"wrote {parquet}")
+    answer(ctx, ask, trace, cluster)
 
 
 @with_settings("workers")
+@with_files("perfetto", "figure", "html")
 def explain(
     ctx: typer.Context,
     trace: Trace,
@@ -343,9 +325,6 @@ def explain(
             callback=check_change, help="For --utility: how many times as good; 2 halves a latency."
         ),
     ] = 2.0,
-    perfetto: Perfetto = None,
-    figure: Figure = None,
-    html: Html = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say where the step's time goes: compute, communication, host and idle.
@@ -355,11 +334,11 @@ def explain(
     """
     from experiments.questions.explain import explain as ask
 
-    report = answer(ctx, ask, trace, cluster, utility=utility, factor=factor)
-    draw_perfetto(report, perfetto)
+    answer(ctx, ask, trace, cluster, utility=utility, factor=factor)
 
 
 @with_settings("what_if", "replicas", "step_time", "only_ranks", step="median")
+@with_files("figure", "html")
 def diff(
     ctx: typer.Context,
     trace: Trace,
@@ -368,8 +347,6 @@ def diff(
     *,
     cluster_b: ClusterB = None,
     step_b: StepB = "",
-    figure: Figure = None,
-    html: Html = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compare two steps: what makes B slower or faster than A, and which what-ifs explain it.
@@ -470,6 +447,7 @@ _STEPS: Options = {
 @with_settings("engine", "slow_down", "step_time", "workers", "only_ranks")
 @with_options(_STEPS)
 @with_options(_PLACEMENT, before="factor")
+@with_files("perfetto", "figure", "html")
 def share(
     ctx: typer.Context,
     traces: Annotated[
@@ -482,14 +460,6 @@ def share(
     cluster: Cluster,
     factor: Factor = 2.0,
     resource: Resources = None,
-    perfetto: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the last steps for ui.perfetto.dev: a process per job, and its ranks."
-        ),
-    ] = None,
-    figure: Figure = None,
-    html: Html = None,
     *,
     utilities: Annotated[
         bool,
@@ -508,7 +478,7 @@ def share(
     from experiments.questions.share import share as ask
 
     asked = {name: ctx.params[name] for name in (*_PLACEMENT, *_STEPS) if name != "start"}
-    report = answer(
+    answer(
         ctx,
         ask,
         traces,
@@ -516,14 +486,9 @@ def share(
         starts=dict(_split(text) for text in ctx.params["start"] or ()),
         factor=factor,
         resources=(resource or ()) if utilities else None,
-        keep=_KEPT if perfetto else 0,
+        keep=_KEPT if written("perfetto") else 0,
         **asked,
     )
-    if perfetto is not None:
-        from experiments.output.timeline_files import write_jobs
-
-        write_jobs(report, perfetto)
-        say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
 
 
 def _split(start: str) -> tuple[str, str]:

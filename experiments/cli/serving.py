@@ -8,8 +8,6 @@ import typer
 from experiments.cli.options import (
     Cluster,
     Factor,
-    Figure,
-    Html,
     Options,
     Output,
     choice,
@@ -19,9 +17,10 @@ from experiments.cli.options import (
     names_in,
     option,
     refuse_given,
+    with_files,
     with_options,
 )
-from experiments.cli.show import say, show
+from experiments.cli.show import show
 from experiments.output.progress import watching
 
 if TYPE_CHECKING:
@@ -164,6 +163,7 @@ _DEPLOYMENT: Options = {
 
 
 @with_options(_DEPLOYMENT, before="resource")
+@with_files("figure", "html", "perfetto")
 def serving(
     ctx: typer.Context,
     model: Annotated[
@@ -179,11 +179,6 @@ def serving(
         typer.Option("--resource", "-r", help="Double only this resource; may be repeated."),
     ] = None,
     factor: Factor = 2.0,
-    figure: Figure = None,
-    html: Html = None,
-    perfetto: Annotated[
-        Path | None, typer.Option(help="Write requests and iterations for ui.perfetto.dev.")
-    ] = None,
     output: Annotated[
         list[str] | None,
         typer.Option(
@@ -212,6 +207,8 @@ def serving(
         check_plan(plan)
     except WorkloadError as error:
         raise typer.BadParameter(f"{error}.") from error
+    if ctx.params["find"] or ctx.params["sweep"]:
+        refuse_given(ctx, ("perfetto",), "with --find or --sweep: one run has a timeline")
     served_by = instances_of(plan, str(cluster))
     if ctx.params["find"] is not None:
         report = _ask("serving_rate", plan, served_by, resources=resource, factor=factor)
@@ -223,12 +220,7 @@ def serving(
         report = _ask("serving_sweep", plan, served_by, varied.strip(), given)
     else:
         report = _ask("serving", plan, served_by, resources=resource, factor=factor)
-        if perfetto is not None:
-            from experiments.output.timeline_files import write_serving
-
-            write_serving(report, perfetto)
-            say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
-    show(report, form, figure, html)
+    show(report, form)
 
 
 def _plan_of(ctx: typer.Context, model: str, tokens: int) -> "ServingPlan":
@@ -291,7 +283,7 @@ def _form_and_tokens(output: list[str], tokens: int) -> tuple[Output, int]:
     return form, tokens
 
 
-_SHOWN = ("trace", "cluster", "figure", "html", "output")
+_SHOWN = ("trace", "cluster", "write", "figure", "html", "output")
 """Options of questions about steps that those about a deployment have, too."""
 
 
@@ -305,7 +297,7 @@ def utility_of_deployment(
 ) -> None:
     """Say what a multiple of each resource would buy a deployment that a file has."""
     plan, served_by = _read(ctx, file, cluster, ("factor", "resource"))
-    show(_ask("serving", plan, served_by, resources=resources, factor=factor), *_forms(ctx))
+    show(_ask("serving", plan, served_by, resources=resources, factor=factor), ctx.params["output"])
 
 
 def sweep_deployment(
@@ -314,7 +306,7 @@ def sweep_deployment(
     """Say what requests see of a deployment at multiples of a resource."""
     plan, served_by = _read(ctx, file, cluster, ("resource", "factors"))
     values = [f"{factor:g}" for factor in factors]
-    show(_ask("serving_sweep", plan, served_by, resource, values), *_forms(ctx))
+    show(_ask("serving_sweep", plan, served_by, resource, values), ctx.params["output"])
 
 
 def compare_deployments(ctx: typer.Context, file: Path, clusters: list[str]) -> None:
@@ -323,7 +315,7 @@ def compare_deployments(ctx: typer.Context, file: Path, clusters: list[str]) -> 
 
     refuse_log(read_serving_plan(file))
     plan, served_by = _read(ctx, file, clusters[0], ())
-    show(_ask("serving_sweep", plan, served_by, "cluster", clusters), *_forms(ctx))
+    show(_ask("serving_sweep", plan, served_by, "cluster", clusters), ctx.params["output"])
 
 
 def _read(
@@ -340,7 +332,3 @@ def _read(
     plan = read_serving_plan(file)
     check_plan(plan)
     return plan, instances_of(plan, cluster)
-
-
-def _forms(ctx: typer.Context) -> tuple[Output, Path | None, Path | None]:
-    return ctx.params["output"], ctx.params.get("figure"), ctx.params.get("html")

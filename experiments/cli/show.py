@@ -7,18 +7,16 @@ import sys
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 import typer
 
-from experiments.cli.options import Output, settings_of
-from experiments.files import check_output
+from experiments.cli.options import FILES, Output, settings_of
 from experiments.output.encoding import harmless
 from experiments.output.progress import watching
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from experiments.output.timeline_files import WithPath
     from experiments.report import Report
@@ -44,10 +42,7 @@ VerbosityOption = Annotated[
 
 
 def with_verbosity(ask: "Callable[..., None]") -> "Callable[..., None]":
-    """Give a command that prints an answer ``--verbose`` and ``--quiet``.
-
-    Of one that writes files it is first checked that they can be written.
-    """
+    """Give a command that prints an answer ``--verbose`` and ``--quiet``."""
     signature = inspect.signature(ask)
     if "output" not in signature.parameters:
         return ask
@@ -55,7 +50,7 @@ def with_verbosity(ask: "Callable[..., None]") -> "Callable[..., None]":
     @wraps(ask)
     def command(*arguments: object, verbose: bool | None = None, **options: Any) -> None:
         VERBOSITY.set("usual" if verbose is None else "verbose" if verbose else "quiet")
-        _check_written(options)
+        FILES.set(())
         ask(*arguments, **options)
 
     option = inspect.Parameter(
@@ -67,28 +62,6 @@ def with_verbosity(ask: "Callable[..., None]") -> "Callable[..., None]":
     return command
 
 
-def _check_written(options: "Mapping[str, Any]") -> None:
-    """Refuse files that cannot be written before minutes are spent on what they show."""
-    figure, html, perfetto = (options.get(name) for name in ("figure", "html", "perfetto"))
-    if figure is not None:
-        check_output(figure, (".png", ".svg", ".pdf"))
-    if html is not None:
-        from experiments.output.page import check_page
-
-        check_page(html)
-    if perfetto is not None:
-        check_output(perfetto)
-
-
-def draw_perfetto(report: "WithPath", perfetto: Path | None) -> None:
-    """Write a replay for ui.perfetto.dev if it was asked for."""
-    if perfetto is not None:
-        from experiments.output.timeline_files import write
-
-        write(report, perfetto)
-        say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
-
-
 def answer(
     ctx: typer.Context, ask: "Callable[..., Answer]", *arguments: object, **options: object
 ) -> "Answer":
@@ -96,26 +69,17 @@ def answer(
     settings = settings_of(ctx)
     with watching() as watch:
         report = ask(*arguments, settings=settings, watch=watch, **options)
-    show(report, ctx.params["output"], ctx.params.get("figure"), ctx.params.get("html"))
+    show(report, ctx.params["output"])
     if interrupted := getattr(report, "interrupted", ""):
         say(interrupted)
         raise typer.Exit(130)
     return report
 
 
-def show(
-    report: "Report", output: Output, figure: Path | None = None, html: Path | None = None
-) -> None:
-    """Draw the report and write its page if that was asked for, then print it."""
+def show(report: "Report", output: Output) -> None:
+    """Write the files that were asked for, then print the report."""
     report = replace(report, command=shlex.join(("twofold", *WORDS.get())))
-    if figure is not None:
-        from experiments.output.figure import draw
-
-        draw(report.document(), figure)
-        say(f"drew {figure}")
-    if html is not None:
-        report.to_html(html)
-        say(f"wrote {html}")
+    _write(report)
     try:
         if output == Output.TABLE:
             from experiments.output.terminal import Amount
@@ -130,6 +94,27 @@ def show(
         sys.stdout.flush()
     except BrokenPipeError:  # who reads has enough; files that are still to be written are not
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write(report: "Report") -> None:
+    """Write the files that show the report."""
+    for form, path in FILES.get():
+        if form == "figure":
+            from experiments.output.figure import draw
+
+            draw(report.document(), path)
+            say(f"drew {path}")
+        elif form == "html":
+            report.to_html(path)
+            say(f"wrote {path}")
+        elif form == "perfetto":
+            report.write_timeline(path)
+            say(f"wrote {path}; open it at https://ui.perfetto.dev")
+        elif form == "parquet":
+            from experiments.output.timeline_files import write_parquet
+
+            write_parquet(cast("WithPath", report).base.timeline, path)
+            say(f"wrote {path}")
 
 
 def say(message: str) -> None:

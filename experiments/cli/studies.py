@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.options import Html, Output, OutputOption, refuse_given
+from experiments.cli.options import Output, OutputOption, refuse_given, with_files, written
 from experiments.cli.show import WORDS, say, show
 from experiments.output.progress import watching
 from simulator.support.errors import shown
@@ -23,6 +23,7 @@ _OF_FILES = ("directory", "workers", "dask", "cache")
 _OF_DIRECTORIES = ("point", "folder")
 
 
+@with_files("html")
 def study(
     ctx: typer.Context,
     file: Annotated[
@@ -55,7 +56,6 @@ def study(
     cache: Annotated[
         bool, typer.Option(help="Reuse answers of other studies, and store new ones for them.")
     ] = True,
-    html: Html = None,
     details: Annotated[
         int,
         typer.Option(
@@ -84,18 +84,18 @@ def study(
 ) -> None:
     """Search a space of designs from a file, store all points, report the front.
 
-    Of a study's directory: read it back. With --html, of either, a page with
-    the front, filters and points in detail.
+    Of a study's directory: read it back. With --write PAGE.html, of either, a
+    page with the front, filters and points in detail.
     """
     if file.is_dir():
         refuse_given(ctx, _OF_FILES, "for a directory, which is only read")
-        _show_kept(file, output, html, details=details, points=point or (), folder=folder)
+        _show_kept(file, output, details=details, points=point or (), folder=folder)
         return
     refuse_given(ctx, _OF_DIRECTORIES, "for a study file: name the directory of its points")
-    if html is None:
-        refuse_given(ctx, ("details",), "without --html")
+    if not written("html"):
+        refuse_given(ctx, ("details",), "without a page: --write PAGE.html")
     elif directory is None:
-        raise typer.BadParameter("--html shows the points of a directory: give --directory DIR.")
+        raise typer.BadParameter("a page shows the points of a directory: give --directory DIR.")
     from experiments.studies.study import study as ask
 
     # --no-cache is of all commands and stands before them: neither steps nor answers are kept.
@@ -104,8 +104,8 @@ def study(
         report = ask(
             file, directory, workers=workers, dask=dask, cache=keeps, watch=watch, note=say
         )
-    if directory is not None and html is not None:
-        _show_kept(directory, output, html, details=details)
+    if directory is not None and written("html"):
+        _show_kept(directory, output, details=details)
     else:
         show(report, output)
 
@@ -113,7 +113,6 @@ def study(
 def _show_kept(
     directory: Path,
     output: Output,
-    html: Path | None,
     *,
     details: int,
     points: Sequence[int] = (),
@@ -122,12 +121,12 @@ def _show_kept(
     """Show what the directory of a study holds."""
     from experiments.studies.report import report as ask
 
-    details = details if html is not None else 0
+    details = details if written("html") else 0
     with watching("points") as watch:
         report = ask(
             directory, points=points, details=details, folder=folder, watch=watch, note=say
         )
-    show(report, output, html=html)
+    show(report, output)
 
 
 def _names(value: str | None) -> list[str]:

@@ -10,7 +10,6 @@ import typer
 from experiments.cli import options
 from experiments.cli.options import (
     OF_LOGS,
-    Figure,
     Options,
     Output,
     OutputOption,
@@ -22,6 +21,7 @@ from experiments.cli.options import (
     option,
     refuse_given,
     settings_of,
+    with_files,
     with_options,
 )
 from experiments.cli.show import show
@@ -62,6 +62,7 @@ _OPTIONS: Options = {
 
 
 @with_options(_OPTIONS, before="brief")
+@with_files("figure")
 def validate(
     ctx: typer.Context,
     sources: Annotated[
@@ -92,7 +93,6 @@ def validate(
     brief: Annotated[
         bool, typer.Option("--brief", help="Omit the tables of single what-ifs or steps.")
     ] = False,
-    figure: Figure = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Report the errors of predictions of measured what-ifs, steps and collectives.
@@ -108,7 +108,7 @@ def validate(
     with watching("rows" if kind == "serving" else "calls") as watch:
         report = _ASK[kind](ctx, sources or [], watch)
     changes: dict[str, Any] = {"brief": brief} if brief and kind != _LOG else {}
-    show(replace(report, **changes), output, figure)
+    show(replace(report, **changes), output)
 
 
 def _kind_of(ctx: typer.Context, sources: Sequence[str]) -> str:

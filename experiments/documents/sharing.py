@@ -68,7 +68,7 @@ def share(report: "ShareReport") -> Document:
         stats=stats,
         lead=(f"{len(jobs)} jobs on {report.cluster.name}: {placement(report)}.",),
         details=dict(_details(report)),
-        next_steps=("twofold share … --perfetto FILE", "--verbose"),
+        next_steps=("twofold share … --write FILE.json", "--verbose"),
     )
 
 

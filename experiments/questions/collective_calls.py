@@ -119,6 +119,12 @@ class CollectiveCallsReport(Report):
     cluster: Cluster | None
     network_prior: tuple[NetworkPrior, ...] = ()
 
+    def write_timeline(self, path: Path) -> None:
+        """Write the calls for ui.perfetto.dev, together and alone."""
+        from experiments.output.timeline_files import write_calls  # brings pyarrow
+
+        write_calls(self, path)
+
 
 @question("collective_calls")
 def collective_calls(

@@ -73,6 +73,12 @@ class ReplayReport(BaselineReport):
     path_by_group: dict[str, float]
     routing: RoutingNotes
 
+    def write_timeline(self, path: Path) -> None:
+        """Write measured and simulated times side by side for ui.perfetto.dev."""
+        from experiments.output.timeline_files import write  # brings pyarrow
+
+        write(self, path)
+
 
 @question("replay")
 def replay(
@@ -197,6 +203,12 @@ class ExplainReport(BaselineReport):
     slow_down: SlowDown | None = None
     slow_down_note: str = ""
     saved: UtilityParts | None = None
+
+    def write_timeline(self, path: Path) -> None:
+        """Write what a replay writes."""
+        from experiments.output.timeline_files import write  # brings pyarrow
+
+        write(self, path)
 
     @property
     def critical_path(self) -> list[PathPartAnswer]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import fsum, isinf, nan
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -169,6 +170,12 @@ class ServingReport(Report):
     doubts: tuple[str, ...]
     cause: str
     deterministic: bool
+
+    def write_timeline(self, path: Path) -> None:
+        """Write requests and iterations for ui.perfetto.dev."""
+        from experiments.output.timeline_files import write_serving  # brings pyarrow
+
+        write_serving(self, path)
 
     def metric(self, name: str) -> MetricRow:
         """Return the row of a metric."""

@@ -184,6 +184,12 @@ class ShareReport(Report):
     settings: Settings
     faults: tuple[WhatIfNote, ...] = ()
 
+    def write_timeline(self, path: Path) -> None:
+        """Write the steps that were kept, a process per job, for ui.perfetto.dev."""
+        from experiments.output.timeline_files import write_jobs  # brings pyarrow
+
+        write_jobs(self, path)
+
     @property
     def baselines(self) -> list[BaselineAnswer]:
         """The replay of each job, without the others."""

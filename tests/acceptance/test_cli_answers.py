@@ -2,6 +2,7 @@
 
 import csv
 import fcntl
+import gzip
 import io
 import json
 import os
@@ -451,9 +452,28 @@ def test_what_if_and_explain_are_records_of_the_step(jobs, trace):
 def test_explain_writes_what_replay_writes(jobs, tmp_path):
     files = [tmp_path / "explain.json", tmp_path / "replay.json"]
     for command, path in zip(("explain", "replay"), files, strict=True):
-        words = [command, jobs["job"], *CLUSTER, "--perfetto", str(path)]
+        words = [command, jobs["job"], *CLUSTER, "--write", str(path)]
         assert CliRunner().invoke(app, words).exit_code == 0
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_file_is_of_the_form_that_its_ending_says(jobs, tmp_path):
+    files = {
+        ending: tmp_path / f"o{ending}" for ending in (".json", ".json.gz", ".parquet", ".html")
+    }
+    words = [word for path in files.values() for word in ("--write", str(path))]
+    answer = CliRunner().invoke(app, ["replay", jobs["job"], *CLUSTER, *words])
+    assert answer.exit_code == 0
+    assert gzip.decompress(files[".json.gz"].read_bytes()) == files[".json"].read_bytes()
+    assert files[".parquet"].read_bytes()[:4] == b"PAR1"
+    assert "<html" in files[".html"].read_text()
+    assert answer.stderr.count("wrote ") == len(files)
+    former = {"--perfetto": ".json", "--parquet": ".parquet"}
+    for option, ending in former.items():
+        path = tmp_path / f"former{ending}"
+        words = ["replay", jobs["job"], *CLUSTER, option, str(path)]
+        assert CliRunner().invoke(app, words).exit_code == 0
+        assert path.read_bytes() == files[ending].read_bytes()
 
 
 def test_a_change_that_is_none_is_wrong_usage(jobs):

@@ -430,6 +430,7 @@ def test_every_option_with_a_path_is_known_to_be_read_or_written():
 
 def test_a_figure_in_a_format_that_there_is_not(tmp_path):
     assert "'.xyz'" in refused(*SWEEP, "--figure", tmp_path / "x.xyz")
+    assert "use one of .png, .svg, .pdf, .html" in refused(*SWEEP, "--write", tmp_path / "x.json")
 
 
 @pytest.mark.parametrize(
@@ -583,6 +584,10 @@ def test_progress_is_shown_after_a_while_and_on_stderr_only(monkeypatch, capsys,
         (
             ("replay", SAMPLE, "--metrics", "--parquet", "x"),
             "--parquet has no effect for --metrics",
+        ),
+        (
+            ("replay", SAMPLE, "--metrics", "--write", "x.parquet"),
+            "--write x.parquet has no effect for --metrics",
         ),
         (("replay", SAMPLE, "--windows", "2"), "--windows has no effect without --metrics"),
         (("clusters", "dgx-a100", "--nodes", "2"), "--nodes has no effect without --bill"),

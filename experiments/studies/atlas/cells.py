@@ -319,7 +319,7 @@ def _refused(
 
 
 _OMITTED = (Chart, Timeline, NetworkMap)
-"""Parts omitted from a site of many pages: its command makes a page with all of it (``--html``)."""
+"""Parts omitted from a site of many pages: its command writes a page with all of it."""
 _GRADES: tuple[Grade, ...] = ("good", "fair", "poor")
 
 
@@ -333,7 +333,7 @@ def cell_document(cell: "Cell", report: "UtilityReport", bill: "BillReport | Non
         )
         for section in whole.sections
     ]
-    about = "In the folder of the site; with --html FILE also charts, timeline and network."
+    about = "In the folder of the site; with --write FILE.html also charts, timeline and network."
     return replace(
         whole,
         title=f"{cell.model} on {cell.cluster}: {cell.ranks:,} GPUs",

@@ -65,7 +65,7 @@ twofold.panel = (element, study) => {
     const title = twofold.make("h3", { tabindex: "-1", class: "title" }, `Point ${point.toLocaleString("en")}${study.onFront[point] ? ", on the front" : ""}`);
     const closer = twofold.make("button", { type: "button", onclick: shut }, "Close");
     const box = twofold.make("div", {});
-    const more = spec.directory ? `twofold study ${spec.directory} --html FILE --point ${point}` : "report(..., points=...)";
+    const more = spec.directory ? `twofold study ${spec.directory} --write FILE.html --point ${point}` : "report(..., points=...)";
     const hint = details ? null : twofold.make("p", { class: "note" }, "This page lacks its bill, utilities and timeline; ", twofold.make("code", {}, more), " adds them.");
     element.replaceChildren(twofold.make("div", { class: "tools" }, title, closer, others(point)), values(point), ...(hint ? [hint] : []), box);
     element.dataset.open = point;

@@ -82,21 +82,10 @@ def write(report: WithPath, path: Path) -> None:
     except ClusterError as error:
         about["no power over time"] = str(error)
         drawn = []
-    _write(path, about, chain(_power(drawn), events(report)))
+    write_events(path, about, chain(_power(drawn), events(report)))
 
 
-def write_calls(report: "CollectiveCallsReport", path: Path) -> None:
-    """Write concurrent calls: a thread for each, together and alone.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
-    _write(path, {"network": report.where, "engine": report.engine}, _events_of_calls(report))
-
-
-def _write(path: Path, about: Mapping[str, object], events: Iterable[Event]) -> None:
+def write_events(path: Path, about: Mapping[str, object], events: Iterable[Event]) -> None:
     """Write events; gzipped if the name ends in ``.gz``."""
     with writing(path) as stream:
         if path.suffix != ".gz":
@@ -156,7 +145,8 @@ _TOGETHER, _ALONE = 1, 2
 """Process ids of concurrent calls, and of calls alone."""
 
 
-def _events_of_calls(report: "CollectiveCallsReport") -> Iterator[Event]:
+def events_of_calls(report: "CollectiveCallsReport") -> Iterator[Event]:
+    """All events of concurrent calls: a thread for each, together and alone."""
     for process, word in ((_TOGETHER, "together"), (_ALONE, "as long as alone")):
         yield meta("process_name", process, 0, word)
         yield meta("process_sort_index", process, 0, process)
@@ -267,22 +257,6 @@ def _path(report: WithPath) -> Iterator[Event]:
             yield timed_slice(name, segment.what, span, (_PATH, 1)) | {"args": {"op": segment.op}}
 
 
-def write_jobs(report: "ShareReport", path: Path) -> None:
-    """Write the steps that the report has kept; gzipped if the name ends in ``.gz``.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
-    about = {
-        "cluster": report.cluster.name,
-        "placement": report.seating.placement,
-        "jobs": {job.job: f"{job.slow_down:.3f}x" for job in report.jobs},
-    }
-    _write(path, about, events_of_jobs(report))
-
-
 def events_of_jobs(report: "ShareReport") -> Iterator[Event]:
     """All events: names of processes and threads, and the ops of the steps that were kept."""
     for number, (placed, job) in enumerate(zip(report.placed, report.sharing.jobs, strict=True)):
@@ -341,17 +315,6 @@ _INSTANCES, _REQUESTS = 1, 2
 """Process ids of instances, each a thread, and of requests."""
 _SHOWN = 2_000
 """Number of requests that are written, the first ones."""
-
-
-def write_serving(report: "ServingReport", path: Path) -> None:
-    """Write the first iterations of each instance, and requests from arrival to last token.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
-    _write(path, {"model": report.model, "load": report.load}, events_of_serving(report))
 
 
 def events_of_serving(report: "ServingReport") -> Iterator[Event]:

@@ -121,9 +121,10 @@ class CollectiveCallsReport(Report):
 
     def write_timeline(self, path: Path) -> None:
         """Write the calls for ui.perfetto.dev, together and alone."""
-        from experiments.output.timeline_files import write_calls  # brings pyarrow
+        from experiments.output.timeline_files import events_of_calls, write_events
 
-        write_calls(self, path)
+        about = {"network": self.where, "engine": self.engine}
+        write_events(path, about, events_of_calls(self))
 
 
 @question("collective_calls")

@@ -173,9 +173,9 @@ class ServingReport(Report):
 
     def write_timeline(self, path: Path) -> None:
         """Write requests and iterations for ui.perfetto.dev."""
-        from experiments.output.timeline_files import write_serving  # brings pyarrow
+        from experiments.output.timeline_files import events_of_serving, write_events
 
-        write_serving(self, path)
+        write_events(path, {"model": self.model, "load": self.load}, events_of_serving(self))
 
     def metric(self, name: str) -> MetricRow:
         """Return the row of a metric."""

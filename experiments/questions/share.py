@@ -186,9 +186,11 @@ class ShareReport(Report):
 
     def write_timeline(self, path: Path) -> None:
         """Write the steps that were kept, a process per job, for ui.perfetto.dev."""
-        from experiments.output.timeline_files import write_jobs  # brings pyarrow
+        from experiments.output.timeline_files import events_of_jobs, write_events
 
-        write_jobs(self, path)
+        slow_downs = {job.job: f"{job.slow_down:.3f}x" for job in self.jobs}
+        about = {"cluster": self.cluster.name, "placement": self.seating.placement}
+        write_events(path, {**about, "jobs": slow_downs}, events_of_jobs(self))
 
     @property
     def baselines(self) -> list[BaselineAnswer]:

@@ -8,7 +8,6 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from experiments.output.figure import draw
-from experiments.output.timeline_files import write_calls
 from experiments.questions.collective_calls import collective_calls
 from experiments.scenario.timed_calls import parse_timed_call
 from experiments.schemas.schema import schema_of
@@ -158,7 +157,7 @@ def test_on_a_cluster_with_answers_for_programs(tmp_path):
     draw(report.document(), tmp_path / "calls.svg")
     assert "hollow" in (tmp_path / "calls.svg").read_text()
     for name in ("calls.json", "calls.json.gz"):
-        write_calls(report, tmp_path / name)
+        report.write_timeline(tmp_path / name)
     packed = json.loads(gzip.decompress((tmp_path / "calls.json.gz").read_bytes()))
     assert packed == json.loads((tmp_path / "calls.json").read_text())
     slices = [event for event in packed["traceEvents"] if event["ph"] == "X"]

@@ -163,9 +163,8 @@ class SearchEntry(_Table):
             is_set = key in self.model_fields_set
             if is_set and self.method not in methods:
                 raise ValueError(f"{key} belongs to {' and '.join(methods)}, not to {self.method}")
-        for key in ("trials",) if self.method in _METHODS_OF_KEY["trials"] else ():
-            if getattr(self, key) is None:
-                raise ValueError(f"{key} is missing: write how many points {self.method} may try")
+        if self.method in _METHODS_OF_KEY["trials"] and self.trials is None:
+            raise ValueError(f"trials is missing: write how many points {self.method} may try")
         if self.method == "bisect" and self.over is None:
             raise ValueError("over is missing: name the dimension to bisect along")
         return self
@@ -518,12 +517,8 @@ def _constraints(
 
 
 def _check_objectives(declaration: Declaration, wrong: Any) -> None:
-    names = {
-        **FIGURES,
-        **{
-            dimension.name: dimension for dimension in declaration.dimensions if dimension.is_number
-        },
-    }
+    numeric = (axis.name for axis in declaration.dimensions if axis.is_number)
+    names = dict.fromkeys((*FIGURES, *numeric))
     for name, raw in declaration.file.objectives.items():
         if isinstance(raw, dict) and not is_quantile(formula := next(iter(raw.values()))):
             _check_formula(declaration, name, formula, wrong)
@@ -574,10 +569,8 @@ def _check_known(declaration: Declaration, wrong: Any) -> None:
         if not planned and (name in FITS["memory"] or name.startswith("plan.")):
             raise wrong(path, f"{name}: only a plan gives it, and no workload is a plan")
     for index, entry in enumerate(declaration.file.workloads):
-        for name in (
-            figure for figure in ("tokens_per_s", "energy_per_token") if figure in keys_of
-        ):
-            if entry.trace is not None and entry.tokens is None:
+        for name in ("tokens_per_s", "energy_per_token"):
+            if name in keys_of and entry.trace is not None and entry.tokens is None:
                 raise wrong(
                     ("workloads", index, "trace"),
                     f"{name} needs the tokens of a step of {entry.called}, which a trace does not "
@@ -609,12 +602,10 @@ def _check_bisect(declaration: Declaration, wrong: Any) -> None:
     search = declaration.file.search
     matching = [dimension for dimension in declaration.dimensions if dimension.name == search.over]
     if not matching or not matching[0].is_number:
-        numbers = (
-            ", ".join(dimension.name for dimension in declaration.dimensions if dimension.is_number)
-            or "none"
-        )
+        numbers = ", ".join(axis.name for axis in declaration.dimensions if axis.is_number)
         raise wrong(
-            ("search", "over"), f"{search.over!r} is not a numeric dimension; choose from {numbers}"
+            ("search", "over"),
+            f"{search.over!r} is not a numeric dimension; choose from {numbers or 'none'}",
         )
     others = [dimension for dimension in declaration.dimensions if dimension.name != search.over]
     if spans := [dimension.name for dimension in others if dimension.span is not None]:

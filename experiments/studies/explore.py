@@ -7,6 +7,7 @@ it. Points are numbered in the order in which the search proposes them.
 import math
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -436,10 +437,7 @@ class Explorer:
 
     def _nothing(self) -> str:
         """Return why no point is feasible."""
-        counts: dict[str, int] = {}
-        for why in self.results.refused:
-            counts[why] = counts.get(why, 0) + 1
-        most = sorted(counts.items(), key=lambda item: -item[1])
+        most = Counter(self.results.refused).most_common()
         reasons = "; ".join(f"{count:,} by {why!r}" for why, count in most[:3])
         more = f"; and {len(most) - 3} other reasons" if len(most) > 3 else ""
         return f"none of {len(self.results):,} points is feasible: refused are {reasons}{more}"

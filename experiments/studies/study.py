@@ -7,6 +7,7 @@ answers)`` as they complete, in any order; the workloads are shipped once per wo
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -140,19 +141,14 @@ class StudyReport(Report):
         confirmed = {confirmation.point: confirmation for confirmation in self.explored.confirmed}
         rows = []
         for number in self.explored.front:
-            again = confirmed.get(number)
             row = PointRow(
                 point=number,
                 values=results.values(number),
                 objectives={name: float(column[number]) for name, column in columns.items()},
-                best_of=[
-                    name
-                    for name, confirmation in self.explored.best.items()
-                    if confirmation == number
-                ],
+                best_of=[name for name, best in self.explored.best.items() if best == number],
                 kept_pct=None if number not in kept_by_point else 100 * kept_by_point[number],
             )
-            if again is not None:
+            if (again := confirmed.get(number)) is not None:
                 row = replace(row, confirmed_step_s=again.step, longer_pct=again.longer_pct)
             rows.append(row)
         name, sign = goals[0].column, goals[0].sign
@@ -175,9 +171,7 @@ class StudyReport(Report):
     @property
     def refused(self) -> list[RefusedAnswer]:
         """Reasons of refusals with numbers of points, the most first."""
-        counts: dict[str, int] = {}
-        for why in filter(None, self.explored.results.refused):
-            counts[why] = counts.get(why, 0) + 1
+        counts = Counter(filter(None, self.explored.results.refused))
         most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return [{"reason": why, "points": count} for why, count in most]
 
@@ -187,16 +181,12 @@ class StudyReport(Report):
         named = {name for constraint in self.study.constraints for name in constraint.names}
         if not {"cost", "power"} & (named | set(self.study.file.objectives)):
             return []
-        goals = set(self.study.file.objectives)
-        several = (
-            constraint
-            for constraint in self.study.dimensions
-            if constraint.span or len(constraint.levels) > 1
-        )
         return [
-            constraint.name
-            for constraint in several
-            if constraint.is_free and constraint.name not in goals
+            axis.name
+            for axis in self.study.dimensions
+            if (axis.span or len(axis.levels) > 1)
+            and axis.is_free
+            and axis.name not in self.study.file.objectives
         ]
 
     @property
@@ -361,12 +351,12 @@ def _check_named(declared: Declaration) -> None:
             if value is not None and not Path(declared.path(value)).exists():
                 raise declared.wrong(("workloads", index, key), f"{value}: there is no such file")
         named.append((("workloads", index, "cluster"), entry.cluster))
-    for dimension in (
-        dimension for dimension in declared.dimensions if dimension.kind == "cluster"
-    ):
-        named += [
-            (("space", dimension.name, at), str(level)) for at, level in enumerate(dimension.levels)
-        ]
+    named += [
+        (("space", dimension.name, at), str(level))
+        for dimension in declared.dimensions
+        if dimension.kind == "cluster"
+        for at, level in enumerate(dimension.levels)
+    ]
     for path, name in named:
         try:
             if name is not None:

@@ -31,7 +31,6 @@ from experiments.cli.options import (
     written,
 )
 from experiments.cli.show import say, show
-from experiments.files import check_output
 from experiments.output.progress import watching
 
 if TYPE_CHECKING:
@@ -77,7 +76,6 @@ _CLUSTER: Options = {
     "accelerator": option(
         str, "List only clusters with this accelerator: 'NVIDIA H100 80GB HBM3', MI300X."
     ),
-    "write": option(Path, "Write the cluster: a YAML file.", "--write", "-w"),
     "links": option(bool, "List the links, as what-ifs name them.", "--links", default=False),
     "bill": option(
         bool,
@@ -104,7 +102,8 @@ _OF_BILLS = ("nodes", "topology")
 _OF_DRAWINGS = ("from_nccl", "from_nvidia_smi", "from_infragraph", "like")
 
 
-@with_options(_CLUSTER)
+@with_options(_CLUSTER, before="write")
+@with_files("cluster_file")
 def clusters(
     ctx: typer.Context,
     name: Annotated[
@@ -123,27 +122,27 @@ def clusters(
     """List the catalogue, show a cluster with its sources, or make one from your machine."""
     from experiments.questions.clusters import clusters as ask
 
-    write, links = ctx.params["write"], ctx.params["links"]
+    links, files = ctx.params["links"], written("cluster_file")
     if ctx.params["bill"]:
         refuse_given(ctx, (*_OF_DRAWINGS, "write", "links", "accelerator"), "with --bill")
         _show_bill(ctx, name, output)
         return
     refuse_given(ctx, _OF_BILLS, "without --bill")
-    if write is not None:
-        check_output(write, (".yaml", ".yml"))
     asked = {key: ctx.params[key] for key in (*_OF_DRAWINGS, "accelerator", "links", "ranks")}
     report = ask(name, **asked)
-    if report.asked is None and (write is not None or output == ClusterOutput.YAML):
-        raise typer.BadParameter("no cluster: name one, or give a topology dump.")
     if links and output == ClusterOutput.YAML:
         raise typer.BadParameter("a cluster file has no links: use --output table, csv or json")
-    if write is not None and report.asked is not None:
-        _write(report.asked, write)
-    if output == ClusterOutput.YAML and report.asked is not None:
-        from topologies.cluster.catalog import cluster_text
+    if report.asked is None:
+        if files or output == ClusterOutput.YAML:
+            raise typer.BadParameter("no cluster: name one, or give a topology dump.")
+    else:
+        for path in files:
+            _write(report.asked, path)
+        if output == ClusterOutput.YAML:
+            from topologies.cluster.catalog import cluster_text
 
-        typer.echo(cluster_text(report.asked), nl=False)
-        return
+            typer.echo(cluster_text(report.asked), nl=False)
+            return
     show(report, Output(output))
 
 

@@ -540,7 +540,7 @@ FORMS = {
     "perfetto": Form("a timeline for ui.perfetto.dev", (".json", ".gz")),
     "parquet": Form("a table of all ops", (".parquet",)),
     "plan_file": Form("the plan", (".yaml", ".yml")),
-    "cluster_file": Form("the calibrated cluster", (".yaml", ".yml")),
+    "cluster_file": Form("the cluster", (".yaml", ".yml")),
     "events": Form("with --memory, events for pytorch.org/memory_viz", (".json",)),
 }
 """Files that ``--write`` writes."""

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +21,7 @@ from typing_extensions import TypedDict
 from experiments.output.encoding import jsonable
 from simulator.engine import FORMER_ENGINES
 from simulator.support.errors import QuantityError, SettingsError, shown
+from simulator.support.names import did_you_mean
 from simulator.support.quantities import count_of, format_ranks, parse_quantity, parse_ranks
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ def _one_of(names: Callable[[], Iterable[str]]) -> AfterValidator:
 
 def _nearest(value: str, choices: Iterable[str]) -> str:
     choices = tuple(choices)
-    near = get_close_matches(value, choices, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"{hint}accepted: {', '.join(choices)}"
+    return f"{did_you_mean(value, choices)}accepted: {', '.join(choices)}"
 
 
 def _step(value: str) -> str:

@@ -651,6 +651,7 @@ def _what_if_headline(report: "WhatIfReport") -> str:
     """Name the change with the largest effect, and of several how many save and how many cost."""
     points = report.points
     step = the_step(report.base)
+    most = f", the most of {len(points)} changes" if len(points) > 1 else ""
     best = max(points, key=lambda point: point.gain_pct)
     if best.gain_pct <= 0 or say_gain(best.gain_pct, best.interval_pct).startswith("<"):
         worst = min(points, key=lambda point: point.gain_pct)
@@ -659,13 +660,9 @@ def _what_if_headline(report: "WhatIfReport") -> str:
             if len(points) > 1:
                 return f"None of {len(points)} changes saves or costs {NOTHING:g} % of {step}."
             return f"“{worst.change}” saves or costs less than {NOTHING:g} % of {step}."
-        return f"“{worst.change}” costs {gain} of {step}{_of_all(points, 'the most of')}."
+        return f"“{worst.change}” costs {gain} of {step}{most}."
     gain = say_gain(best.gain_pct, best.interval_pct)
-    return f"“{best.change}” saves {gain} of {step}{_of_all(points, 'the most of')}."
-
-
-def _of_all(points: Sequence["Point"], words: str) -> str:
-    return f", {words} {len(points)} changes" if len(points) > 1 else ""
+    return f"“{best.change}” saves {gain} of {step}{most}."
 
 
 def say_draws(point: "Point") -> str:

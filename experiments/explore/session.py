@@ -45,15 +45,7 @@ from experiments.explore.choices import (
     offers,
     with_bandwidth,
 )
-from experiments.explore.state import (
-    State,
-    command,
-    is_number,
-    parse_state,
-    python,
-    settings_with,
-    without_view,
-)
+from experiments.explore.state import State, command, is_number, parse_state, python, settings_with
 from experiments.output.drawn import Ranks, ranks_drawn
 from experiments.output.words import say_time
 from experiments.points.utility import utilities
@@ -485,9 +477,8 @@ def _simulated(
 
 
 def _key(state: State) -> tuple[object, ...]:
-    """Return what identifies the simulation of a state."""
-    texts = state.structure()
-    return without_view(state), _stamps(texts)
+    """Return what identifies the simulation of a state, whichever ranks are shown."""
+    return replace(state, first_rank=0), _stamps(state.structure())
 
 
 def _readable(

@@ -181,11 +181,6 @@ def parse_state(address: str) -> State:
     )
 
 
-def without_view(state: State) -> State:
-    """Return a state without the choice of ranks shown: the part that is simulated."""
-    return replace(state, first_rank=0)
-
-
 def _tidy(text: str) -> str:
     return " ".join(text.split())
 

@@ -6,7 +6,6 @@ against the types. A change that breaks a reader counts up the number in ``Repor
 """
 
 import json
-from difflib import get_close_matches
 from functools import reduce
 from importlib import import_module
 from importlib.resources import files
@@ -20,6 +19,7 @@ from typing_extensions import TypedDict
 
 from experiments.report import Report, answered
 from simulator.support.errors import WhatIfError
+from simulator.support.names import did_you_mean
 
 
 def schema_names() -> tuple[str, ...]:
@@ -56,8 +56,7 @@ def schema_of(command: str) -> dict[str, Any]:
     """
     names = schema_names()
     if command not in names:
-        near = get_close_matches(command, names, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        hint = did_you_mean(command, names)
         raise WhatIfError(f"{command!r} has no schema; {hint}these have: {', '.join(names)}")
     text = (files("experiments.schemas") / f"{command}.json").read_text("utf-8")
     schema: dict[str, Any] = json.loads(text)

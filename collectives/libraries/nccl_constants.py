@@ -8,15 +8,14 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.resources import files
 from math import inf
-from pathlib import Path
 
 import numpy as np
 
 from simulator.costing.stacked_networks import Number
 
 MICRO, GIGA, KIB = 1e-6, 1e9, 2**10
-_TUNERS = Path(__file__).parent / "nccl_tuners.csv"
 
 FRACTION = {"LL": 0.5, "LL128": 0.92, "Simple": 1.0}
 """Usable share of the wire's bandwidth: LL 4 B in 8; LL128 120 B in 128 (the tuner uses 0.92)."""
@@ -393,7 +392,7 @@ def regions(fabric: str, generation: str, kind: str, local: int, ranks: int) -> 
     some numbers of ranks; between them those of the next fewer count. TCPXO: what a log of two A3
     Mega shows, up to 16 MiB the slope of LL's cap (github lessizzmore/create-a3mega-ztan-fork).
     """
-    with _TUNERS.open(encoding="utf-8", newline="") as file:
+    with (files("collectives.libraries") / "nccl_tuners.csv").open(encoding="utf-8") as file:
         rows = [
             row
             for row in csv.DictReader(file)

@@ -381,8 +381,8 @@ def model_named(name: str) -> Model:
 @cache
 def _same_shape() -> dict[str, str]:
     """Read patterns of the names of releases and quantised packages, with their shape's card."""
-    file = files("experiments.validation") / "releases.yaml"
-    return cast("dict[str, str]", parse_yaml(file.read_text("utf-8"), str(file)))
+    text = (files("experiments.validation") / "releases.yaml").read_text("utf-8")
+    return cast("dict[str, str]", parse_yaml(text, "releases.yaml"))
 
 
 _RECIPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4_wo", "int8_wo")

@@ -167,8 +167,8 @@ def misplaced(recorded: Scenario) -> Misplaced | None:
     for nodes in range(1, recorded.ranks + 1):
         if recorded.ranks % nodes:  # a job is spread evenly
             continue
-        ratios = _ratios(replace(recorded, nodes=nodes, fold=False), calls)
-        if ratios is not None and _explains(ratios, calls, slow=slow):
+        ratios = _explaining(replace(recorded, nodes=nodes, fold=False), calls, slow=slow)
+        if ratios is not None:
             fits.append((abs(float(np.median(ratios))), nodes))
     if not fits:
         return None
@@ -230,17 +230,25 @@ def _too_fast(ratios: list[float], calls: list[_Fastest]) -> bool:
     return any(fast[min(1, len(fast) // 3)] < -log(_FASTER) for fast in every)
 
 
-def _explains(ratios: list[float], calls: list[_Fastest], *, slow: bool) -> bool:
-    """Whether calls fit another placement; those that were too ``slow`` must fit closely.
+def _explaining(scenario: Scenario, calls: list[_Fastest], *, slow: bool) -> list[float] | None:
+    """Return the ratios on another placement if calls fit it, too ``slow`` ones closely.
 
-    Calls that were too fast may be slower than modelled there, as they may include waiting.
+    Calls that were too fast may be slower than modelled there, as they may include waiting. Classes
+    of groups are costed one by one, small groups first: most placements fail on the first.
     """
-    closest = _CLOSE if slow else _SLOWER
-    return all(
-        float(np.median(every)) > -log(_CLOSE)
-        and (not whole or float(np.median(whole)) < log(closest))
-        for every, whole in _by_groups(ratios, calls)
-    )
+    closest = log(_CLOSE if slow else _SLOWER)
+    fitting: list[float] = []
+    classes = dict.fromkeys(_group_class(call.call) for call in calls)
+    for of_class in sorted(classes, key=lambda of_class: of_class[1]):
+        same = [call for call in calls if _group_class(call.call) == of_class]
+        ratios = _ratios(scenario, same)
+        if ratios is None or float(np.median(ratios)) <= -log(_CLOSE):
+            return None
+        whole = [ratio for ratio, call in zip(ratios, same, strict=True) if call.whole]
+        if whole and float(np.median(whole)) >= closest:
+            return None
+        fitting += ratios
+    return fitting
 
 
 def _by_groups(

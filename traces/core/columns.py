@@ -27,8 +27,10 @@ class ValueIndex(Generic[_Value]):
 
     def many(self, values: Iterable[_Value]) -> list[int]:
         """Return the index of each of many values."""
-        index = self.index
-        return [index.setdefault(value, len(index)) for value in values]
+        index, values = self.index, list(values)
+        for value in dict.fromkeys(values):  # few are distinct
+            index.setdefault(value, len(index))
+        return list(map(index.__getitem__, values))
 
     def column(self, values: Iterable[_Value]) -> Ints:
         """Return the index of each of many values as a column."""
@@ -161,7 +163,7 @@ class LaneLabels:
             if pair not in self._seen:
                 owner, lane = pair
                 self._seen[pair] = self._lanes((_plain(owner), _plain(lane)))
-        return [self._seen[pair] for pair in pairs]
+        return list(map(self._seen.__getitem__, pairs))
 
     def labels(self) -> tuple[str, ...]:
         """Return the label of every lane, in the order of the indices."""

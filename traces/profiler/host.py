@@ -42,6 +42,8 @@ class Silences:
 
     def within(self, thread: int, begin: float, end: float) -> list[tuple[float, float]]:
         """Return a thread's silences between two times, if still long after clipping (s)."""
+        if end - begin <= self.shortest:
+            return []
         spans = self.of_thread.get(thread, ())
         first = bisect_right(spans, begin, key=lambda span: span[1])
         last = bisect_left(spans, end, key=lambda span: span[0])

@@ -115,9 +115,11 @@ def _threads(trace: RankTrace) -> dict[int, _Thread]:
     for thread, span in (*_marked(trace), *_of_modules(trace)):
         ranges[thread].append(span)
     threads = {thread: _Thread.of(spans) for thread, spans in ranges.items()}
+    added = {}
     for thread, span in _backward(trace, threads):
         ranges[thread].append(span)
-    return {thread: _Thread.of(spans) for thread, spans in ranges.items()}
+        added[thread] = ranges[thread]
+    return threads | {thread: _Thread.of(spans) for thread, spans in added.items()}
 
 
 def _marked(trace: RankTrace) -> Iterator[tuple[int, _Range]]:

@@ -476,6 +476,8 @@ def graph_waits(launches: Launches, ops: DeviceOps) -> Waits:
     Edges that the measured times contradict are left out.
     """
     waits: Waits = {}
+    if not ops.nodes:
+        return waits
     pairs = zip(launches.host.tolist(), launches.device.tolist(), strict=True)
     for _, rows in groupby(pairs, key=lambda pair: pair[0]):
         nodes = sorted(ops.op_of[device] for _, device in rows)

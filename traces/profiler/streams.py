@@ -172,7 +172,7 @@ def _last(allowed: dict[int, float]) -> int | None:
     """Return the predecessor that allowed a start last."""
     if len(allowed) < 2:
         return next(iter(allowed), None)
-    return max((time, source) for source, time in allowed.items())[1]
+    return max(zip(allowed.values(), allowed, strict=True))[1]
 
 
 def _reason(ops: DeviceOps, op: int, allowed: dict[int, float], last: int | None) -> str:

@@ -133,7 +133,7 @@ def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = Tru
     if base.by_hosts:
         parts.append(f"on {base.settings.nodes} nodes, going by host names")
     if error is not None:
-        parts.append(f"modelled collectives {error:.0f} % off (median)")
+        parts.append(f"modelled collectives {error:,.0f} % off (median)")
     if base.unprofiled is not None and 100 * base.unprofiled.rest <= NEAR:
         parts.append(base.unprofiled.sentence())
     text = ", ".join(parts)
@@ -219,7 +219,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     off = base.communication_error["median_absolute_pct"]
     if network and off is not None and off > _CALLS_OFF:
         yield Doubt(
-            f"modelled collectives are {off:.0f} % off the measured ones (median)",
+            f"modelled collectives are {off:,.0f} % off the measured ones (median)",
             "name the cluster of the recording with --cluster, or fit it: twofold calibrate …"
             if off > _OTHER_NETWORK
             else "twofold calibrate … fits the network to this trace",

@@ -165,7 +165,11 @@ def say_devices(accelerator: str) -> str:
     --------
     >>> say_devices("TPU v6e"), say_devices("NVIDIA H100 80GB HBM3"), say_devices("Trainium2")
     ('TPUs', 'GPUs', 'accelerators')
+    >>> say_devices("cpu")
+    'CPUs'
     """
+    if "cpu" in accelerator.lower():
+        return "CPUs"
     makers = {vendor(chip.generation or "") for chip in named(accelerator)}
     names = {_DEVICES.get(maker, "accelerators") for maker in makers}
     return names.pop() if len(names) == 1 else GPUS

@@ -152,7 +152,8 @@ def _of_trace(loaded: Loaded, kind: str) -> dict[str, Any]:
     """Return what the trace gives, in the keys of a card."""
     name = loaded.accelerator
     xpu = {
-        "type": None if not name else "TPU" if "tpu" in name.lower() else "GPU",
+        "type": next((kind for kind in ("TPU", "CPU") if kind in name.upper()), name and "GPU")
+        or None,
         "model": name or None,
         "total_count": loaded.coverage.ranks_in_job,
     }

@@ -90,10 +90,10 @@ def _recording(
     unused: Counter[str] = Counter()
     host, programs = host_events(planes, unused), Programs(modules)
     devices = tpu_devices(planes, host, programs, unused)
-    chips = bool(devices)
+    chips, usual = bool(devices), ""
     devices += gpu_devices(planes, host, programs, unused)
     if not devices:
-        devices = cpu_devices(host, programs)
+        devices, usual = cpu_devices(host, programs), "CPU"
     elif host.ops:
         unused["ops of the host"] += sum(len(line.events) for line in host.ops)
     for plane in planes:
@@ -102,9 +102,8 @@ def _recording(
             if events:
                 unused[f"events of {plane.name}"] += events
     named = (plane.stats.get("device_type_string") for plane in planes)
-    result = XlaRecording(
-        file, devices, epoch, next((str(name) for name in named if name), ""), unused=dict(unused)
-    )
+    accelerator = next((str(name) for name in named if name), usual)
+    result = XlaRecording(file, devices, epoch, accelerator, unused=dict(unused))
     result.one_clock = not chips
     for device in devices:
         # A TPU's ops are on the chip's clock, which the host's spans cannot be compared with.

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import twofold as tf
-from experiments.baseline import Settings, replayed
+from experiments.baseline import Settings, baseline, replayed
 from experiments.output.terminal import Amount, print_document
 from experiments.points.utility import UtilityReport, _scenario_or_note, _simulated
 from experiments.priors.doubts import Doubts, communication_error, hardware_warning, touched
@@ -454,6 +454,14 @@ def test_changes_say_which_resources_they_touch():
 def test_doubts_of_nothing_are_none():
     timeline = SimpleNamespace(makespan=0.0)
     assert Doubts(None, timeline).hidden == {}
+
+
+def test_a_profile_of_a_cpu_is_not_of_a_gpu_though_it_has_kernels():
+    base = baseline(SAMPLES / "jax-cpu-4", "dgx-a100")
+    (warning,) = base.warnings
+    assert warning.startswith("recorded on CPU, not on A100-SXM4-80GB: ")
+    recorded, cpu = base.loaded, AcceleratorTable(name="cpu")
+    assert hardware_warning(recorded.accelerator, recorded.workload, cpu, "here") == ""
 
 
 @pytest.mark.parametrize(

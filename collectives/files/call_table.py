@@ -228,7 +228,7 @@ def _columns(row: Cells, path: str) -> _Columns:
 def _reader(name: str, unit: float) -> Read:
     def read(row: Cells, location: str) -> float:
         value = number_of(row[name]) * unit
-        if not 0 <= value < float("inf"):
+        if not 0 <= value < float("inf") or (unit == 1 and value % 1):
             raise TraceError(f"{location}: {name}: {shown(row[name])} is not a size")
         return value
 

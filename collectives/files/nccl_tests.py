@@ -343,9 +343,7 @@ def _json_row(row: Mapping[str, Any], location: str) -> _Row:
     for name in ("out_of_place", "in_place"):
         cells = row.get(name)
         if isinstance(cells, dict) and "cpu_time" in cells:
-            raise TraceError(
-                f"{location}: times of the CPU (-C 1), not of the calls: run without -C 1"
-            )
+            raise TraceError(f"{location}: times of the CPU (-C 1), not of calls: run without -C 1")
         renamed = {"time": "time", "alg_bw": "algbw", "bus_bw": "busbw", "nwrong": "#wrong"}
         renamed_cells = (
             {renamed[key]: str(cells[key]) for key in renamed if key in cells} if cells else {}
@@ -444,7 +442,10 @@ def _check_row(row: _Row, kind: str, ranks: int) -> None:
     """Refuse a row with inconsistent columns: a wrong unit, or a truncated line."""
     width = _ELEMENT_BYTES.get(row.dtype)
     elements = row.count * width if width else row.size
-    if not any(abs(row.size - n * elements) <= _ROUNDING * n * elements for n in (1, ranks)):
+    if not any(
+        abs(row.size - n * elements) <= _ROUNDING * n * elements
+        for n in {1, ranks if kind != "all_reduce" else 1}
+    ):
         raise TraceError(
             f"{row.location}: {row.count:.0f} elements of type {row.dtype} are not {row.size:.0f} B"
         )

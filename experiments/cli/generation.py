@@ -195,6 +195,7 @@ def generate(
     where = load_cluster(cluster)
     plan = _plan_in(ctx, model) or _plan_of(ctx.params, where)
     if ctx.params["memory_only"]:
+        refuse_given(ctx, ("html", "launch"), "with --memory")
         show(memory(plan), output)
         for write, form in ((write_plan, "plan_file"), (write_memory, "events")):
             for path in written(form):
@@ -202,6 +203,7 @@ def generate(
                 say(f"wrote {path}")
         return
     if (launcher := ctx.params["launch"]) is not None:
+        refuse_given(ctx, ("html", "plan_file", "output"), "with --launch")
         # Print the launch file of a plan; what its format has no comments for is told beside it
         from experiments.questions.generate import launch_file
 
@@ -255,6 +257,8 @@ def _check_framework(values: dict[str, Any]) -> None:
     """Refuse options that have no effect where kernels take what a roofline says."""
     if values["framework"] == "none" and values["kernels_from"] is not None:
         raise typer.BadParameter("--kernels-from has no effect without a --framework.")
+    if values["framework"] == "vllm" and values["phase"] == "training":
+        raise typer.BadParameter("--framework vllm trains no model: give --phase decode.")
     if values["framework"] == "none" and values["fused"] is not None:
         raise typer.BadParameter("--fused and --no-fused have no effect without a --framework.")
 

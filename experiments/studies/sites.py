@@ -306,6 +306,8 @@ def _plan(
     degrees_given = {
         name: field_changes.pop(name) for name in list(field_changes) if name in degrees
     }
+    if ranks is not None and ranks % 1:
+        raise WhatIfError(f"plan.gpus {ranks:g} is not a whole number")
     if ranks is not None:
         degrees_given["dp"] = _replicas(plan, degrees_given, int(ranks))
     for name in field_changes.keys() - {dimension.name for dimension in dataclass_fields(plan.run)}:

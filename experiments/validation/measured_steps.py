@@ -235,9 +235,13 @@ def _training(row: Cells, parallelism: Parallelism, framework: str) -> Training:
                 bytes_per_element(cell)
             except TwofoldError as error:
                 raise TraceError(f"{name}: {error}") from error
+    micro_batch, global_batch = row.count("micro_batch", 1), row.count("global_batch")
+    steps = row.count_or_none("accumulation")
+    if steps and steps * micro_batch * parallelism.dp != global_batch:
+        raise TraceError(f"accumulation: {steps} x micro_batch x dp is not {global_batch}")
     return Training(  # rejects invalid choices, by the name of the field
-        micro_batch=row.count("micro_batch", 1),
-        global_batch=row.count("global_batch"),
+        micro_batch=micro_batch,
+        global_batch=global_batch,
         sequence=row.count("sequence"),
         precision=row.text("precision", "bf16"),
         schedule="interleaved" if parallelism.virtual > 1 else "1f1b",

@@ -91,9 +91,7 @@ def _point(row: Cells, usual: Path | str | None) -> MeasuredPoint:
         raise TraceError("measured_step_s: missing; how long the step took there (s)")
     scatter = row.seconds("measured_mad_s", may_be_zero=True)
     if scatter is not None and scatter > measured:  # half of the times are between 0 and the median
-        raise TraceError(
-            f"measured_mad_s: {scatter:g} s is more than the step took, {measured:g} s"
-        )
+        raise TraceError(f"measured_mad_s: {scatter:g} s is more than the step, {measured:g} s")
     row.count("measured_steps", 1)  # a median of none is no measurement
     if (step_is := row.text("step_is", LATENCY)) not in (LATENCY, PERIOD):
         raise WhatIfError(f"step_is: {one_of(step_is, (LATENCY, PERIOD))}")

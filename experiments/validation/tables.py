@@ -7,7 +7,8 @@ no table.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -45,6 +46,7 @@ class Cells:
     source: Path
     line: int
     by_column: Mapping[str, str]
+    asked: set[str] = field(default_factory=set)
 
     @property
     def location(self) -> str:
@@ -53,6 +55,7 @@ class Cells:
 
     def text(self, column: str, usual: str = "") -> str:
         """Return a cell without surrounding blanks; ``usual`` if it is empty or absent."""
+        self.asked.add(column)
         return (self.by_column.get(column) or "").strip() or usual
 
     def number(self, column: str) -> float:
@@ -167,11 +170,14 @@ def read_rows(
     names, table = csv_table(read_text(source, TraceError, f"as a table of {of}s"), source)
     with _located(f"{source}, line 1"):
         check({name.strip() for name in names})
-    rows = []
+    rows, asked = [], set[str]()
     for line, by_column in table:
-        cells = Cells(source, line, by_column)
+        cells = Cells(source, line, by_column, asked)
         with _located(cells.location):
             rows.append(parse(cells))
+    for name in {name.strip() for name in names} - asked:
+        if near := get_close_matches(name, asked.difference(names), 1, 0.84):
+            raise TraceError(f"{source}, line 1: column {name}: did you mean {near[0]}?")
     if not rows:
         raise TraceError(f"{source}: a table of measured {of}s has a row per {of}; it has none")
     return rows

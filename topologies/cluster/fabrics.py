@@ -79,7 +79,7 @@ Bandwidth = Annotated[
     BandwidthText, Field(gt=0, allow_inf_nan=False), with_unit("B/s"), text_like("400 Gbit/s")
 ]
 # By a geostationary satellite a message takes 0.25 s.
-Latency = Annotated[SecondsText, within("s", 0.0, 1.0), with_unit("s"), text_like("2 us")]
+Latency = Annotated[SecondsText, within("s", 0.0, 0.5), with_unit("s"), text_like("2 us")]
 Rate = Annotated[
     FlopsText, Field(gt=0, allow_inf_nan=False), with_unit("FLOP/s"), text_like("312 TFLOP/s")
 ]
@@ -160,7 +160,7 @@ class _Nics(ClusterPart):
     bandwidth: Bandwidth
     latency: Latency
     efficiency: Fraction = 1.0
-    message_overhead: Latency | None = None
+    message_overhead: Annotated[Latency, within("s", 0.0, 0.01)] | None = None
     link: FabricLink | None = None
     in_order: StrictBool = True
     transport: Transport | None = None
@@ -170,6 +170,8 @@ class _Nics(ClusterPart):
     @classmethod
     def _fill_from_transport(cls, data: Any) -> Any:
         name = data.get("transport") if isinstance(data, dict) else None
+        if name in ("efa", "roce") and (link := data.get("link", name)) != name:
+            raise ValueError(f"transport {name} is of another link than {shown(link)}")
         return TRANSPORTS[name] | data if isinstance(name, str) and name in TRANSPORTS else data
 
     @property
@@ -282,9 +284,7 @@ class PlanedFabric(_Routed):
                 " several ports use spray or ecmp"
             )
         if self.planes % self.ports_of_nic:
-            raise ValueError(
-                f"planes {self.planes} is not a multiple of nic_ports {self.ports_of_nic}"
-            )
+            raise ValueError(f"planes {self.planes}: no multiple of nic_ports {self.ports_of_nic}")
         if self.nics_per_node * self.ports_of_nic % self.planes:
             raise ValueError(
                 f"{self.nics_per_node} NICs of {self.ports_of_nic} ports do not divide"

@@ -23,6 +23,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from simulator.accelerators import accelerator, sheets
 from simulator.support.errors import ClusterError
 from simulator.support.names import one_of
+from simulator.support.quantities import parse_quantity
 from topologies.cluster.fabrics import (
     GRAPH,
     OTHER_TOPOLOGIES,
@@ -128,6 +129,13 @@ class AcceleratorTable(ClusterPart):
         of_sheet = sheets().get(self.name, {}).get("generation")
         if None not in (of_sheet, self.generation) and of_sheet != self.generation:
             raise ValueError(f"generation: {self.name} is {of_sheet}, not {self.generation}")
+        given = {"memory": self.memory, "memory_bandwidth": self.memory_bandwidth} | self.peak
+        sheet = sheets().get(self.name, {})
+        for name, text in (sheet | sheet.get("peak", {})).items():
+            unit = {"memory": "B", "memory_bandwidth": "B/s"}.get(name, "FLOP/s")
+            value = given.get(name)
+            if value is not None and not 0.01 <= value / parse_quantity(text, unit) <= 100:
+                raise ValueError(f"{name}: {self.name} has {text}: is the unit right?")
         return self
 
     @classmethod
@@ -228,7 +236,7 @@ class ScaleUp(ClusterPart):
     graph: Graph | None = None
     size: Count
     bandwidth: Bandwidth
-    latency: Latency
+    latency: Annotated[Latency, within("s", 0.0, 0.01)]
     efficiency: Fraction = 1.0
     dimensions: Dimensions | None = None
     wrap_multiple: Count | None = None
@@ -336,7 +344,7 @@ class NodeNics(ClusterPart):
     bandwidth: Bandwidth | None = None
     latency: Latency | None = None
     efficiency: Fraction | None = None
-    message_overhead: Latency | None = None
+    message_overhead: Annotated[Latency, within("s", 0.0, 0.01)] | None = None
     in_order: StrictBool | None = None
 
 

@@ -184,6 +184,8 @@ class Cluster(ClusterPart):
     @model_validator(mode="after")
     def _tiers_fit(self) -> Self:
         size, per_node = self.scale_up.size, self.ranks_per_node
+        if self.library is not None and per_node % self.library.ranks_per_process:
+            raise ValueError(f"library.ranks_per_process does not divide ranks_per_node {per_node}")
         if size % per_node and per_node % size:
             raise ValueError(
                 f"scale_up.size {size} is neither a multiple nor a divisor of"
@@ -366,9 +368,7 @@ def _check_fields(name: str, kind: NodeKind) -> None:
             f"node_kinds.{name}.like: only load_cluster resolves it: read the file with that"
         )
     if not name or any(letter in name for letter in "@. \t"):
-        raise ValueError(
-            f"node_kinds: {name!r} is not a valid name: use letters, digits and hyphens"
-        )
+        raise ValueError(f"node_kinds: {name!r} is not a name: use letters, digits and hyphens")
     for field in ("ranks_per_node", "accelerator", "scale_up"):
         if field in kind.model_fields_set and getattr(kind, field) is None:
             raise ValueError(f"node_kinds.{name}.{field}: cannot be null: remove it")

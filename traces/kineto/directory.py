@@ -136,7 +136,7 @@ def is_large(path: Path, ranks: Sequence[int] = (), least: float = LARGE) -> boo
 
 def _unpacked(file: Path) -> float:
     with open_file(file) as opened:
-        is_packed = opened.read(max(map(len, PACKED))).startswith(PACKED)
+        is_packed = (opened.read(max(map(len, PACKED))) or b"").startswith(PACKED)
     return file.stat().st_size * (_PACKING_RATIO if is_packed else 1)
 
 

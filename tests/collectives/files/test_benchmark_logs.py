@@ -352,6 +352,9 @@ def test_elements_have_the_width_of_their_type(tmp_path, dtype, width):
     assert len(read(tmp_path, text).calls) == len(TIMES)
     torn = printed("all_reduce_perf", "all_reduce", TIMES, width=2 * width, **options)
     assert f"elements of type {dtype} are not {MIB} B" in refused(tmp_path, torn)
+    options["hosts"] = ("one",) * 2  # of an all-reduce, not of half of the ranks
+    torn = printed("all_reduce_perf", "all_reduce", TIMES, width=2 * width, **options)
+    assert f"elements of type {dtype} are not {MIB} B" in refused(tmp_path, torn)
 
 
 def test_perftest_s_latency(tmp_path):
@@ -372,6 +375,7 @@ def test_tables_by_the_names_of_their_columns(tmp_path):
     assert told(read(tmp_path, text)) == [("all_reduce", 16, 2, 4 * MIB, pytest.approx(250))]
     without = "# from nowhere\nkind,ranks,size_bytes,time_us\n\nall_gather,8,64,9.5\n"
     assert told(read(tmp_path, without)) == [("all_gather", 8, None, 64, pytest.approx(9.5))]
+    assert "size_bytes: '64.5' is not a size" in refused(tmp_path, without.replace("64", "64.5"))
     layout = Layout(ranks_per_node=4)
     assert told(read(tmp_path, without, layout))[0][:3] == ("all_gather", 8, 2)
 

@@ -356,6 +356,10 @@ def test_wrong_words_of_the_command_are_told():
         (["--phase", "dreaming"], 2),
         (["--schedule", "none"], 2),
         (["-w", "plan.txt"], 1),
+        (["--framework", "vllm"], 2),
+        (["--launch", "megatron", "--html", "page.html"], 2),
+        (["--launch", "megatron", "-w", "plan.yaml"], 2),
+        (["--memory", "--html", "page.html"], 2),
     ):
         answer = CliRunner().invoke(app, [*words, *more])
         assert answer.exit_code == status, (more, answer.output)

@@ -137,6 +137,7 @@ def test_a_card_stands_for_its_shape(tmp_path):
         ("step_s", "-1"),
         ("step_s", "inf"),
         ("gpus", "3"),
+        ("accumulation", "99"),
         ("cluster", ""),
     ],
 )
@@ -148,6 +149,13 @@ def test_a_wrong_field_is_named_with_its_line_and_the_others_are_answered(tmp_pa
     assert bad.reason.startswith(f"{path}, line 3: ")
     assert column in bad.reason
     assert "\n" not in bad.reason
+
+
+def test_a_misspelt_column_is_not_ignored(tmp_path):
+    """It would be read as its default; columns that nobody reads are the user's notes."""
+    assert isinstance(read(tmp_path, model="mine", nodes="2", mfu="0.4"), MeasuredStep)
+    with pytest.raises(TraceError, match="line 1: column micro_bacth: did you mean micro_batch"):
+        read(tmp_path, model="mine", micro_bacth="4")
 
 
 def test_a_file_that_is_no_table_of_steps_is_refused(tmp_path):

@@ -181,7 +181,7 @@ REFUSED = [
     ("{count: 2}", "{count: 2, scale_up: null}", "node_kinds.plain.scale_up: cannot be null"),
     ("{count: 2}", "{count: 2, ranks_per_node: 6}", "node_kinds.plain: scale_up.size 4 is neither"),
     ("nics_per_node: 2, band", "nics: 2, band", "node_kinds.wide.scale_out.nics: no such field"),
-    ("  plain:", "  pla@in:", "'pla@in' is not a valid name"),
+    ("  plain:", "  pla@in:", "'pla@in' is not a name"),
     ("{count: 2}", "7", "node_kinds.plain: 7: write a table of fields"),
     (
         "{count: 2}",

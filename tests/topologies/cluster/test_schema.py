@@ -80,7 +80,7 @@ def test_a_file_is_read_by_its_path(tmp_path):
         ("bandwidth: 100 GB/s", "bandwith: 1 GB/s", ("scale_up.bandwith", "mean bandwidth?")),
         ("bandwidth: 100 GB/s", "bandwidth: 0 GB/s", ("scale_up.bandwidth: '0 GB/s'", "greater")),
         ("latency: 10 us", "latency: 1e999 s", ("scale_out.latency", "outside the accepted range")),
-        ("latency: 10 us", "latency: 3 s", ("scale_out.latency: 3 s is not from 0 s to 1 s",)),
+        ("latency: 10 us", "latency: 3 s", ("scale_out.latency: 3 s is not from 0 s to 500 ms",)),
         (
             "memory_bandwidth: 1 TB/s",
             "memory_bandwidth: 250 B/s",
@@ -104,6 +104,24 @@ def test_a_file_is_read_by_its_path(tmp_path):
         ("topology: switch, nics", "nics", ("scale_out.topology: missing",)),
         ("topology: switch, nics", "topology: dragonfly, nics", ("scale_out.groups: missing",)),
         ("size: 4", "size: 6", ("scale_up.size 6", "ranks_per_node 4")),
+        ("latency: 2 us", "latency: 20 ms", ("scale_up.latency: 20 ms is not", "10 ms")),
+        ("10 us}", "10 us, message_overhead: 1 s}", ("message_overhead: 1 s is not from",)),
+        ("10 us}", "10 us, transport: efa, link: roce}", ("efa is of another link than 'roce'",)),
+        (
+            "nodes: 8",
+            "nodes: 8\nlibrary: {name: nccl, ranks_per_process: 3}",
+            ("library.ranks_per_process does not divide ranks_per_node 4",),
+        ),
+        ("nodes: 8", "nodes: 8\nprices: {nic: 24 GUSD}", ("price: 24 GUSD is not from",)),
+        ("nodes: 8", "nodes: 8\nprices: {energy: 60 USD/kWh}", ("energy", "is the unit right?")),
+        *(
+            ("{name: chip, peak: {bf16: 100 TFLOP/s}", f"{{name: H100-SXM5-80GB, {wrong}", said)
+            for wrong, said in (
+                ("peak: {bf16: 989 GFLOP/s}", ("bf16: H100-SXM5-80GB has 98", "unit right?")),
+                ("memory: 80 KB", ("memory: H100-SXM5-80GB has", "unit right?")),
+                ("memory: 80 TB", ("memory: H100-SXM5-80GB has", "unit right?")),
+            )
+        ),
         ("size: 4", "size: 4, dimensions: 2x2", ("scale_up: dimensions apply only",)),
         ("switch, size: 4", "torus, size: 4", ("scale_up: dimensions apply only",)),
         ("switch, size: 4", "torus, size: 4, dimensions: 2x4", ("not the product",)),

@@ -199,10 +199,8 @@ def serving(
 
     form, tokens = _form_and_tokens(output or [], ctx.params["output_tokens"])
     plan = _plan_of(ctx, model, tokens)
-    if ctx.params["find"] is not None:
-        refuse_given(ctx, ["perfetto"], "with --find")
-    elif ctx.params["sweep"] is not None:
-        refuse_given(ctx, ["resource", "factor", "perfetto"], "with --sweep")
+    if ctx.params["sweep"] is not None:
+        refuse_given(ctx, ["resource", "factor"], "with --sweep")
     try:
         check_plan(plan)
     except WorkloadError as error:

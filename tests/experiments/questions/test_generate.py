@@ -357,9 +357,9 @@ def test_wrong_words_of_the_command_are_told():
         (["--schedule", "none"], 2),
         (["-w", "plan.txt"], 1),
         (["--framework", "vllm"], 2),
-        (["--launch", "megatron", "--html", "page.html"], 2),
+        (["--launch", "megatron", "-w", "page.html"], 2),
         (["--launch", "megatron", "-w", "plan.yaml"], 2),
-        (["--memory", "--html", "page.html"], 2),
+        (["--memory", "-w", "page.html"], 2),
     ):
         answer = CliRunner().invoke(app, [*words, *more])
         assert answer.exit_code == status, (more, answer.output)

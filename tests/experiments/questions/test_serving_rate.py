@@ -167,7 +167,7 @@ def test_the_command_sweeps():
     low, high = json.loads(done.stdout)["points"]
     assert low["tpot_p99"] < high["tpot_p99"]
     assert CliRunner().invoke(app, [*words.split(), "rate"]).exit_code == 2
-    for more in ("--factor 3", "--resource compute", "--perfetto p.json"):
+    for more in ("--factor 3", "--resource compute"):
         done = CliRunner().invoke(app, [*words.split(), "rate=1/s", *more.split()])
         assert done.exit_code == 2
         assert "has no effect with --sweep" in done.output

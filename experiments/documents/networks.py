@@ -47,17 +47,12 @@ def collective(report: "CollectiveReport") -> Document:
     spread = any(point.input_bytes is not None for point in report.points)
     more = (">input", ">even", ">busiest costs") if spread else ()
     columns = (
-        *more[:1],
-        *(">size", ">time"),
-        *more[1:],
-        *(">algbw", ">busbw"),
-        *("algorithm", "protocol"),
+        *(*more[:1], ">size", ">time", *more[1:]),
+        *(">algbw", ">busbw", "algorithm", "protocol"),
     )
-    rows = []
-    for point in report.points:
-        of_spread = _of_spread(point) if spread else ()
-        cells = (
-            *of_spread[:1],
+    rows = [
+        (
+            *(of_spread := _of_spread(point) if spread else ())[:1],
             say_size(point.size_bytes),
             say_time(point.time_s),
             *of_spread[1:],
@@ -66,7 +61,8 @@ def collective(report: "CollectiveReport") -> Document:
             point.algorithm,
             point.protocol,
         )
-        rows.append(Row(cells))
+        for point in report.points
+    ]
     foot = "size, algbw and busbw as nccl-tests defines them; 1 GB is 1e9 B"
     if spread:
         foot += (
@@ -89,7 +85,9 @@ def collective(report: "CollectiveReport") -> Document:
         facts=facts,
         details={"simulated with": f"engine {report.engine}"},
         sections=(
-            Section("sizes", "Over the size", [chart, Table(columns, rows, foot=foot)], wide=True),
+            Section(
+                "sizes", "Over the size", [chart, Table.of(columns, rows, foot=foot)], wide=True
+            ),
             routing_section(report.routing),
         ),
     )

@@ -430,7 +430,11 @@ def annotated(
     if note or prepared.design is not None:
         return replace(bare_slider, note=note)
     changed = better(bare_slider.resource).apply(scenario).scenario
-    step = outcome(changed, watch(bare_slider.resource)).makespan
+    return _with_step(bare_slider, timeline, outcome(changed, watch(bare_slider.resource)).makespan)
+
+
+def _with_step(bare_slider: Slider, timeline: Timeline, step: float) -> Slider:
+    """Add the step with twice of a slider's resource (s), and what that saves of the timeline."""
     gain = utility_pct(timeline.makespan, step)
     return replace(bare_slider, step_s=step, step=say_time(step), utility_pct=gain)
 
@@ -441,20 +445,14 @@ def _doubled(
     """Return the utilities of twice each resource, evaluated together."""
     open_ = [bare_slider.resource for bare_slider in sliders if not bare_slider.note]
     now, *then = design.steps([number, *(number | better(name) for name in open_)]).tolist()
-    steps = dict(zip(open_, then, strict=True))
-    answered = []
-    for bare_slider in sliders:
-        if bare_slider.resource not in steps:
-            answered.append(bare_slider)
-            continue
-        step = (
-            timeline.makespan * (steps[bare_slider.resource] / now)
-            if now
-            else steps[bare_slider.resource]
-        )
-        gain = utility_pct(timeline.makespan, step)
-        answered.append(replace(bare_slider, step_s=step, step=say_time(step), utility_pct=gain))
-    return tuple(answered)
+    scaled = (timeline.makespan * (step / now) if now else step for step in then)
+    steps = dict(zip(open_, scaled, strict=True))
+    return tuple(
+        _with_step(bare_slider, timeline, steps[bare_slider.resource])
+        if bare_slider.resource in steps
+        else bare_slider
+        for bare_slider in sliders
+    )
 
 
 def _simulated(

@@ -209,17 +209,14 @@ def kernel_prior(
             shared = max(most, kernel_error("measured").shared)
             of = "without a framework" if framework == "none" else f"of {framework}"
             held_to = f"{steps.count} measured steps {of} on {steps.key[1]}"
-    return {
-        "shared": shared,
-        "held_to": held_to,
-        "origins": [
-            {
-                "known": origin,
-                "share_pct": 100 * share,
-                "median_pct": kernel_error(origin).median_pct,
-                "p90_pct": kernel_error(origin).p90_pct,
-                "shared": kernel_error(origin).shared,
-            }
-            for origin, share in shares.items()
-        ],
-    }
+    origins: list[KernelOrigin] = [
+        {
+            "known": origin,
+            "share_pct": 100 * share,
+            "median_pct": (error := kernel_error(origin)).median_pct,
+            "p90_pct": error.p90_pct,
+            "shared": error.shared,
+        }
+        for origin, share in shares.items()
+    ]
+    return {"shared": shared, "held_to": held_to, "origins": origins}

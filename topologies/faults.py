@@ -15,6 +15,7 @@ import numpy as np
 from simulator.support.arrays import Floats, Longs, Mask
 from simulator.support.errors import DisconnectedError, TopologyError
 from simulator.support.names import did_you_mean
+from simulator.support.quantities import format_ranks
 from simulator.topology import SCALE_OUT, Doors, Outage, Topology, with_links
 from topologies.part_names import Parts
 
@@ -521,8 +522,6 @@ def say_ranks(ranks: Longs) -> str:
     >>> say_ranks(np.array([0, 1, 2, 5]))
     'ranks 0-2, 5'
     """
-    # Split the ascending ranks wherever a number is skipped.
-    runs = np.split(ranks, np.flatnonzero(np.diff(ranks) > 1) + 1)
-    ranges = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    ranges = format_ranks(ranks.tolist()).split(",")
     more = ", …" if len(ranges) > 2 * _MOST_NAMED else ""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranges[: 2 * _MOST_NAMED])}{more}"

@@ -31,7 +31,7 @@ from collectives.files.measured_calls import (
 )
 from simulator.calls import kind_named
 from simulator.support.errors import TraceError, shown
-from simulator.support.input_files import reason_of
+from simulator.support.input_files import json_values, reason_of
 from simulator.support.quantities import MOST_RANKS, count_of, number_of
 
 _PROGRAM = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
@@ -325,17 +325,14 @@ def _json_runs(text: str, path: str) -> list[_Run]:
 
 
 def _documents(text: str, path: str) -> Iterator[dict[str, Any]]:
-    decoder, start = json.JSONDecoder(), 0
-    while text[start:].strip():
-        start += len(text[start:]) - len(text[start:].lstrip())
-        try:
-            document, start = decoder.raw_decode(text, start)
-        except json.JSONDecodeError as error:
-            raise TraceError(f"{path}: the JSON ends or breaks at line {error.lineno}") from error
-        except (ValueError, RecursionError) as error:  # an endless number, or too deep nesting
-            raise TraceError(f"{path}: the JSON cannot be read: {reason_of(error)}") from error
-        if isinstance(document, dict):
-            yield document
+    try:
+        for document, _ in json_values(text):
+            if isinstance(document, dict):
+                yield document
+    except json.JSONDecodeError as error:
+        raise TraceError(f"{path}: the JSON ends or breaks at line {error.lineno}") from error
+    except (ValueError, RecursionError) as error:  # an endless number, or too deep nesting
+        raise TraceError(f"{path}: the JSON cannot be read: {reason_of(error)}") from error
 
 
 def _json_row(row: Mapping[str, Any], location: str) -> _Row:

@@ -27,7 +27,7 @@ from simulator.support.quantities import format_quantity
 from topologies import Cluster, load_cluster
 from traces.card.card import TEMPLATE_VERSION, Section, WorkloadCard, write_card
 from traces.card.package import find_package, load_package, open_package, trace_files
-from traces.chakra.write import save_chakra
+from traces.chakra.write import write_chakra
 from traces.core.loaded import Loaded
 from traces.goal import load_goal, write_goal
 from traces.kineto.write import missing_in_kineto, write_kineto
@@ -327,7 +327,7 @@ def _chakra(
     loaded: Loaded, target: Path, _: Scenario | None
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     notes = ("times in whole microseconds, as the schema requires; nanoseconds in attributes",)
-    return save_chakra(loaded, target), notes
+    return write_chakra(loaded.workload, target), notes
 
 
 def _goal(

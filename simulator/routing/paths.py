@@ -489,12 +489,3 @@ def section_of(paths: Found) -> Longs:
 def message_of(paths: Found) -> Longs:
     """Return the message of each entry."""
     return row_of_entries(paths.offset)
-
-
-def loads_of(paths: Found, amount: Floats, network: Topology) -> Floats:
-    """Return the load of messages on each link (B)."""
-    sent = amount[message_of(paths)]
-    loads: Floats = np.bincount(
-        paths.link, weights=sent * paths.share, minlength=len(network)
-    ).astype(np.float64)
-    return loads

@@ -37,7 +37,6 @@ from simulator.routing.paths import (
     capacity_of,
     check_nodes,
     found_paths,
-    loads_of,
     message_of,
     of_resource,
     section_of,
@@ -153,15 +152,18 @@ def detoured_loads(paths: Found, amount: Floats, network: Topology) -> Floats:
     middle = _fabric_part(network, paths)
     outside = paths._replace(share=np.where(middle.entry, 0.0, paths.share))
     around = survey_of(network).detours.loads(middle.first, middle.last, amount[middle.message])
-    loads: Floats = loads_of(outside, amount, network) + around
-    return loads
+    return _loads(outside, amount, network) + around
+
+
+def _loads(paths: Found, amount: Floats, network: Topology) -> Floats:
+    return Routes(*paths[:3]).loads(amount, len(network))
 
 
 def part_without_detours(network: Topology, paths: Found, amount: Floats) -> float:
     """Return the part of the messages that takes no detour."""
     if network.routing.policy == "valiant":
         return 0.0
-    least = loads_of(paths, amount, network)
+    least = _loads(paths, amount, network)
     if not may_gain(network, least):
         return 1.0
     return part_of_loads(network, least, detoured_loads(paths, amount, network))
@@ -502,7 +504,7 @@ def _divided(network: Topology, ends: tuple[Ints, Ints], sent: Floats) -> Routes
     evenly = 1.0
     if is_uneven(network):
         uneven = found_paths(network, *ends, by_capacity=True)
-        evenly = part_alike(network, *(loads_of(way, sent, network) for way in (paths, uneven)))
+        evenly = part_alike(network, *(_loads(way, sent, network) for way in (paths, uneven)))
         paths = mixed(paths, uneven, evenly)
     if network.routing.detours:
         part = part_without_detours(network, paths, sent)

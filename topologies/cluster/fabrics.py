@@ -215,16 +215,12 @@ class _Routed(_Nics):
         return self.routing or _POLICY_OF_LINK.get(self.link or "", "ecmp")
 
     @model_validator(mode="after")
-    def _check_flows(self) -> Self:
+    def _check_hashes(self) -> Self:
         if self.flows > 1 and self.policy != "ecmp":
             raise ValueError(
                 f"flows {self.flows}: only ecmp hashes flows, but routing is {self.policy}: "
                 "leave it out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_seed(self) -> Self:
         if self.routing_seed and self.policy not in HASHED:
             raise ValueError(
                 f"routing_seed {self.routing_seed}: only {' and '.join(HASHED)} hash, but routing"
@@ -290,10 +286,6 @@ class PlanedFabric(_Routed):
                 f"{self.nics_per_node} NICs of {self.ports_of_nic} ports do not divide"
                 f" evenly over {self.planes} planes"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _trees_have_no_detours(self) -> Self:
         if self.routing == "valiant":
             raise ValueError(
                 "routing valiant needs groups of routers: only dragonfly and torus have them"

@@ -11,9 +11,8 @@ file as one JSON object after another, in protobuf's JSON mapping. Chakra's feed
 attributes of communication, and no more.
 """
 
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +26,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from numpy.typing import NDArray
 
 from simulator.support.errors import TraceError
+from simulator.support.input_files import json_values
 from traces.chakra.schema import (
     Attributes,
     AttributeValues,
@@ -409,7 +409,6 @@ _GRAPH = re.compile(rb'\s*\{\s*"workload_graph"\s*:')
 _METADATA = frozenset({"version", "attr"})
 _IGNORED_FIELDS = frozenset({"storage"})
 """Known fields of a node that are not read, as in a ``.et`` file."""
-_SPACE = re.compile(r"\s*")
 
 
 class _GraphNode(msgspec.Struct):
@@ -446,10 +445,9 @@ def is_json(head: bytes) -> bool:
         return False
     text = head.decode("utf-8", "replace")
     try:
-        first, at = json.JSONDecoder().raw_decode(text, _skip(text, 0))
+        first, at = next(json_values(text))
     except (ValueError, RecursionError):
         return False
-    at = _skip(text, at)
     return set(first) <= _METADATA and text[at : at + 1] == "{"
 
 
@@ -459,7 +457,7 @@ def decode_json(path: Path, data: bytes) -> ChakraTrace:
         if _GRAPH.match(data):
             graph = msgspec.json.decode(data, type=_FeederGraph)
             return of_messages(path, MetadataMessage(), map(_graph_node, graph.nodes))
-        objects = _objects(data.decode("utf-8"))
+        objects = (value for value, _ in json_values(data.decode("utf-8")))
         metadata = ParseDict(next(objects, {}), MetadataMessage())
         nodes: list[ChakraNode] = []
         for written in objects:
@@ -480,20 +478,6 @@ def decode_json(path: Path, data: bytes) -> ChakraTrace:
 def _line(error: Exception) -> str:
     """Return the first line of a message: protobuf lists all fields in the second."""
     return str(error).partition("\n")[0]
-
-
-def _objects(text: str) -> Iterator[Any]:
-    read = json.JSONDecoder().raw_decode
-    at = _skip(text, 0)
-    while at < len(text):
-        value, at = read(text, at)
-        at = _skip(text, at)
-        yield value
-
-
-def _skip(text: str, at: int) -> int:
-    space = _SPACE.match(text, at)
-    return space.end() if space else at
 
 
 def _graph_node(node: _GraphNode) -> ChakraNode:

@@ -38,7 +38,6 @@ from traces.chakra.schema import (
 )
 from traces.chakra.stream import encode_stream
 from traces.core.files import write_files
-from traces.core.loaded import Loaded
 
 COMM_GROUPS = "comm_group.json"
 _VERSION = "0.0.4"
@@ -75,11 +74,6 @@ def write_chakra(workload: Workload, directory: Path, prefix: str = "trace") -> 
     paths = tuple(directory / name for name in files)
     write_files(zip(paths, files.values(), strict=True), folder=directory)
     return paths
-
-
-def save_chakra(loaded: Loaded, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:
-    """Write a loaded trace; files and errors as :func:`~traces.chakra.write.write_chakra`."""
-    return write_chakra(loaded.workload, directory, prefix)
 
 
 def _group_name(number: int) -> str:

@@ -1,7 +1,7 @@
 """Recordings of XLA's profilers to a workload: choose the step, build, match, align, assemble."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +12,21 @@ from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank
 from traces.matching.assemble import align, assemble
 from traces.matching.match import Matching, calls_of_graph, match
 from traces.xla.device_graph import device_graph
-from traces.xla.planes import XlaRecording
+from traces.xla.devices import number_ranks
+from traces.xla.planes import SkippedFiles, XlaRecording
 from traces.xla.steps import StepChoice, choose_xla_step
 
 
 def link_recordings(
     path: Path,
-    recordings: Sequence[XlaRecording],
     step: str,
-    skipped: Sequence[tuple[str, str]] = (),
+    profiles: tuple[Sequence[Path], SkippedFiles],
+    read: Callable[[Path], Iterable[XlaRecording]],
 ) -> Loaded:
-    """Link one step of recordings to a workload."""
+    """Read profiles, and link one step of them to a workload; other files are noted as skipped."""
+    files_read, skipped = profiles
+    recordings = [recording for file in files_read for recording in read(file)]
+    number_ranks(recordings)
     _check(path, recordings)
     choice = choose_xla_step(recordings, step)
     files = {d.rank: recording for recording in recordings for d in recording.devices}

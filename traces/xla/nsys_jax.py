@@ -17,7 +17,6 @@ from simulator.support.errors import TraceError
 from simulator.support.input_files import open_zip, read_member, unpack_xz
 from traces.core.files import parquet_columns
 from traces.core.loaded import Loaded
-from traces.xla.devices import number_ranks
 from traces.xla.hlo import HloModule, kind_by_name, parse_module
 from traces.xla.link import link_recordings
 from traces.xla.planes import XlaDevice, XlaOp, XlaRecording, bundle_files
@@ -36,11 +35,9 @@ def is_bundle(path: Path) -> bool:
 
 def load_bundles(path: Path, step: str) -> Loaded:
     """Read a bundle, or a directory with one per process, and link one step to a workload."""
-    files, skipped = bundle_files(path, is_bundle)
     modules: dict[bytes, HloModule] = {}
-    recordings = [_read(file, modules) for file in files]
-    number_ranks(recordings)
-    return link_recordings(path, recordings, step, skipped)
+    bundles = bundle_files(path, is_bundle)
+    return link_recordings(path, step, bundles, lambda file: [_read(file, modules)])
 
 
 def _read(file: Path, modules: dict[bytes, HloModule]) -> XlaRecording:
@@ -87,7 +84,7 @@ class Bundle:
 
     def has(self, name: str) -> bool:
         """Whether a member has this name, in any folder of the archive."""
-        return any(member == name or member.endswith(f"/{name}") for member in self._members)
+        return any(f"/{member}".endswith(f"/{name}") for member in self._members)
 
     def table(self, name: str, columns: Sequence[str]) -> dict[str, list[Any]]:
         """Read columns of a table; raise if one is missing."""
@@ -120,9 +117,8 @@ class Bundle:
         return modules[data]
 
     def _find(self, name: str) -> str:
-        for member in self._members:
-            if member == name or member.endswith(f"/{name}"):
-                return member
+        if named := [member for member in self._members if f"/{member}".endswith(f"/{name}")]:
+            return named[0]
         raise TraceError(f"{self.file}: no {name} in the archive; was it written by nsys-jax?")
 
     def _read(self, member: str) -> bytes:

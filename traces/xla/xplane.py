@@ -7,7 +7,7 @@ million events, no flows from launches to programs, and no HLO modules, so that,
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from simulator.support.errors import TraceError
 from traces.core.files import is_xla_json, is_xplane, message_class
 from traces.core.loaded import Loaded
-from traces.xla.devices import number_ranks, recordings_of
+from traces.xla.devices import recordings_of
 from traces.xla.hlo import HloModule, parse_module
 from traces.xla.link import link_recordings
 from traces.xla.planes import (
@@ -25,7 +25,6 @@ from traces.xla.planes import (
     Plane,
     PlaneEvent,
     PlaneLine,
-    SkippedFiles,
     Stats,
     XlaRecording,
     profile_files,
@@ -74,20 +73,7 @@ _PROTO = "Hlo Proto"
 
 def load_xplane(path: Path, step: str) -> Loaded:
     """Read a profile, or a directory with one per host, and link one step to a workload."""
-    return _linked(path, step, profile_files(path, ".xplane.pb", is_xplane), _read)
-
-
-def _linked(
-    path: Path,
-    step: str,
-    profiles: tuple[list[Path], SkippedFiles],
-    read: Callable[[Path], Iterable[XlaRecording]],
-) -> Loaded:
-    """Read profiles, and link them to one workload; the other files are reported as skipped."""
-    files, skipped = profiles
-    recordings = [recording for file in files for recording in read(file)]
-    number_ranks(recordings)
-    return link_recordings(path, recordings, step, skipped)
+    return link_recordings(path, step, profile_files(path, ".xplane.pb", is_xplane), _read)
 
 
 def _read(file: Path) -> list[XlaRecording]:
@@ -210,7 +196,7 @@ class _TraceJson(msgspec.Struct):
 
 def load_trace_json(path: Path, step: str) -> Loaded:
     """Read a profile, or a directory with one per host, and link one step to a workload."""
-    return _linked(path, step, profile_files(path, ".trace.json", is_xla_json), _read_json)
+    return link_recordings(path, step, profile_files(path, ".trace.json", is_xla_json), _read_json)
 
 
 def _read_json(file: Path) -> list[XlaRecording]:

@@ -11,8 +11,9 @@ import pytest
 from experiments.cli.compile_ahead import every_loop, keep_bytecode
 from helpers.places import ROOT
 from simulator.support.arrays import Floats
-from simulator.support.compiled import hot_loop, is_trusted, signature
-from traces.chakra.write import save_chakra
+from simulator.support.compiled import hot_loop, signature
+from simulator.support.input_files import is_trusted
+from traces.chakra.write import write_chakra
 from traces.load import load
 
 COMPILED = "compiling hot loops (first use after installation): at most 1\n"
@@ -268,7 +269,7 @@ def used(*words):
 @pytest.fixture(scope="module")
 def chakra_job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("chakra")
-    save_chakra(load(SAMPLE), folder)
+    write_chakra(load(SAMPLE).workload, folder)
     return folder
 
 

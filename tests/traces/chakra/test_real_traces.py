@@ -18,7 +18,7 @@ from traces.chakra.files import read_messages
 from traces.chakra.reader import load_chakra
 from traces.chakra.schema import COLL, attribute_value
 from traces.chakra.stream import decode_stream, encode_stream
-from traces.chakra.write import save_chakra
+from traces.chakra.write import write_chakra
 from traces.kineto.reader import unpack
 
 TRACES = SHARED / "traces" / "chakra"
@@ -114,7 +114,7 @@ def test_written_as_json_and_read_again_it_is_the_same(name, tmp_path):
 @pytest.mark.parametrize("name", [*PAIR, OLD, TWIN])
 def test_read_written_and_read_it_is_the_same(name, tmp_path):
     loaded = load_chakra(TRACES / name)
-    save_chakra(loaded, tmp_path)
+    write_chakra(loaded.workload, tmp_path)
     workload = load_chakra(tmp_path).workload
     for column in ("what", "rank", "call", "duration"):
         assert getattr(workload, column).tolist() == getattr(loaded.workload, column).tolist()

@@ -24,7 +24,7 @@ from traces.chakra.files import read_messages
 from traces.chakra.reader import load_chakra
 from traces.chakra.schema import COLL, COMP, OWN, RECV, SEND, attribute_value
 from traces.chakra.stream import encode_stream
-from traces.chakra.write import save_chakra, write_chakra
+from traces.chakra.write import write_chakra
 from traces.load import load
 
 TRACES = SHARED / "traces"
@@ -76,7 +76,7 @@ def test_what_was_written_is_read(tmp_path_factory, workload, data):
 @pytest.mark.parametrize("sample", ["gpu-dp2-tp4", "gloo-ddp-4"])
 def test_a_profiled_step_is_kept(sample, tmp_path):
     loaded = load(SAMPLES / sample)
-    save_chakra(loaded, tmp_path)
+    write_chakra(loaded.workload, tmp_path)
     kept = load_chakra(tmp_path)
     # A file has one step, which does not say how the next one follows.
     assert_same(replace(loaded.workload, repeats=None, advance=None), kept.workload)
@@ -94,7 +94,7 @@ def test_a_step_of_many_shapes_is_kept(tmp_path):
     tape.wait(150)
     tape.call("cudaDeviceSynchronize", 180, 40)
     loaded = load(tape.write(tmp_path))
-    save_chakra(loaded, tmp_path / "as chakra")
+    write_chakra(loaded.workload, tmp_path / "as chakra")
     assert_same(loaded.workload, load_chakra(tmp_path / "as chakra").workload)
 
 
@@ -124,7 +124,7 @@ def without_our_attributes(folder):
 )
 def test_a_profiled_step_replays_from_starts_and_durations_alone(path, tmp_path):
     profiled = load(path)
-    save_chakra(profiled, tmp_path)
+    write_chakra(profiled.workload, tmp_path)
     without_our_attributes(tmp_path)
     loaded = load_chakra(tmp_path)
     measured = max(profiled.measured_end.values())
@@ -268,7 +268,7 @@ def test_a_set_of_files_is_written_whole_or_not_at_all(tmp_path):
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not at hand")
 def test_the_megatron_step_keeps_its_84_collectives(tmp_path):
     loaded = load(TRACES / "megatron-tp8-a100")
-    save_chakra(loaded, tmp_path)
+    write_chakra(loaded.workload, tmp_path)
     assert_same(loaded.workload, load_chakra(tmp_path).workload)
     for rank in range(8):
         nodes = read_messages(tmp_path / f"trace.{rank}.et").nodes

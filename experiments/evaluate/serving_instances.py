@@ -131,9 +131,11 @@ class Deployment:
             kind = "latent" if model.attention.sparse is None else "sparse"
         if kind not in shares["attention"]:
             raise WorkloadError(f"{cp}: {model.name} has {kind} attention; {shares['reason']}")
-        for option in shares["without"]:
+        for option in (*shares["without"], *shares["left_out"]):
             if getattr(self, option, getattr(p, option, None)) not in (None, 1):
-                raise WorkloadError(f"{cp}: {name} does not combine it with {option}")
+                refuses = option in shares["without"]
+                reason = f"{name} does not combine it" if refuses else "it is not modelled"
+                raise WorkloadError(f"{cp}: {reason} with {option}")
         if model.experts is not None and p.expert_tp * p.ep < p.tp * p.cp:
             raise WorkloadError(
                 f"{cp}: experts are spread over all ranks of a prompt: give ep, a multiple of"

@@ -354,6 +354,8 @@ LATENT = {"model": "deepseek-v3-671b", "weights": "fp8", "experts": "fp8_block",
         (LATENT | {"pp": 2}, "vllm does not combine it with pp"),
         (LATENT | {"dcp": 2}, "vllm does not combine it with dcp"),
         (LATENT | {"speculation": "mtp 1 accepts 1.5"}, "vllm does not combine it with specul"),
+        (LATENT | {"engine": "sglang", "pp": 2}, "cp 2: it is not modelled with pp"),
+        (LATENT | {"engine": "sglang", "dp": 2, "ep": 32}, "cp 2: it is not modelled with dp"),
         (LATENT | {"ep": 1}, "experts are spread over all ranks of a prompt: give ep"),
         (
             LATENT | {"ep": 5},

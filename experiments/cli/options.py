@@ -588,7 +588,7 @@ def with_files(*forms: str) -> Callable[[Callable[..., None]], Any]:
 
 def written(form: str) -> list[Path]:
     """Return the files of this form that the command is to write."""
-    return [path for asked, path in FILES.get() if asked == form]
+    return [path for its_form, path in FILES.get() if its_form == form]
 
 
 def is_given(ctx: typer.Context, name: str) -> bool:

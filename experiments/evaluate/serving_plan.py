@@ -532,8 +532,10 @@ def load_of(plan: ServingPlan) -> Load:
     count = plan.count or _COUNT if table is None else len(table)
 
     def requests(seed: int) -> Requests:
-        made = generate_requests(count, rates, plan.input, plan.output, seed=seed, spread=spread)
-        return made if table is None else replace(table, arrival=made.arrival)
+        generated = generate_requests(
+            count, rates, plan.input, plan.output, seed=seed, spread=spread
+        )
+        return generated if table is None else replace(table, arrival=generated.arrival)
 
     return requests
 

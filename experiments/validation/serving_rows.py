@@ -183,9 +183,9 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
         parallelism = _parallelism(row, part, model, cluster)
         batch = None
         if part == "decode_":
-            made = [read.client, by.name, model.name, chip.name.partition("-")[0].lower()]
-            made += [*map(row.text, _OF_RECIPES), f"{parallelism.tp * parallelism.dp}"]
-            batch = _recipes().get(",".join([*made, f"{concurrency}"]))
+            setting = [read.client, by.name, model.name, chip.name.partition("-")[0].lower()]
+            setting += [*map(row.text, _OF_RECIPES), f"{parallelism.tp * parallelism.dp}"]
+            batch = _recipes().get(",".join([*setting, f"{concurrency}"]))
         deployment = Deployment(
             model=model,
             cluster=cluster,

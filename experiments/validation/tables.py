@@ -46,7 +46,7 @@ class Cells:
     source: Path
     line: int
     by_column: Mapping[str, str]
-    asked: set[str] = field(default_factory=set)
+    looked_up: set[str] = field(default_factory=set)
 
     @property
     def location(self) -> str:
@@ -55,7 +55,7 @@ class Cells:
 
     def text(self, column: str, usual: str = "") -> str:
         """Return a cell without surrounding blanks; ``usual`` if it is empty or absent."""
-        self.asked.add(column)
+        self.looked_up.add(column)
         return (self.by_column.get(column) or "").strip() or usual
 
     def number(self, column: str) -> float:
@@ -170,13 +170,13 @@ def read_rows(
     names, table = csv_table(read_text(source, TraceError, f"as a table of {of}s"), source)
     with _located(f"{source}, line 1"):
         check({name.strip() for name in names})
-    rows, asked = [], set[str]()
+    rows, looked_up = [], set[str]()
     for line, by_column in table:
-        cells = Cells(source, line, by_column, asked)
+        cells = Cells(source, line, by_column, looked_up)
         with _located(cells.location):
             rows.append(parse(cells))
-    for name in {name.strip() for name in names} - asked:
-        if near := get_close_matches(name, asked.difference(names), 1, 0.84):
+    for name in {name.strip() for name in names} - looked_up:
+        if near := get_close_matches(name, looked_up.difference(names), 1, 0.84):
             raise TraceError(f"{source}, line 1: column {name}: did you mean {near[0]}?")
     if not rows:
         raise TraceError(f"{source}: a table of measured {of}s has a row per {of}; it has none")

@@ -156,6 +156,21 @@ def test_simulated_step_by_step_a_call_takes_the_same_time():
         assert flow == pytest.approx(steps) == pytest.approx(alone)
 
 
+def test_nor_does_one_among_five_bandwidths():
+    """Each of four may go out of service without those that are slower still."""
+    widths = {
+        *((4, 3, 20), (4, "s0", 10), (3, 2, 10), (2, "s1", 80), (2, "s0", 18), (2, 1, 80)),
+        *(("s1", 0, 80), ("s0", "s2", 40), ("s0", 0, 40)),
+    }
+    graph = nx.Graph()
+    graph.add_weighted_edges_from(sorted(widths, key=str), weight="bandwidth")
+    for rank in range(5):
+        graph.nodes[rank]["rank"] = rank
+    network = read(graph, "@spray")
+    dead = broken(network, [Fault(link((2, "s0")), None)]).network
+    assert (times("broadcast", network) <= times("broadcast", dead) * (1 + 1e-9)).all()
+
+
 @pytest.fixture(scope="module")
 def on_two_nodes():
     return baseline(SAMPLES / "gpu-dp2-tp4", "dgx-a100", nodes=2).scenario
@@ -182,3 +197,6 @@ def test_a_step_is_no_longer_than_with_slow_links_in_service_or_with_dead_ones(
     if timeline.makespan == in_service.makespan:
         assert not timeline.topology.outages
     assert engine_check(slow, timeline)["agrees"]
+    alone = replace(slow, engine="analytic").run()  # of each call the shorter: nothing is shared
+    in_service = step(left, in_service=True, engine="analytic").run()
+    assert alone.makespan <= in_service.makespan * (1 + 1e-9)

@@ -296,7 +296,8 @@ def memory_use(deployment: Deployment) -> MemoryUse:
             " (tp) or weights of fewer bits (weights fp8)"
         )
     token = cache_bytes(deployment) + math.fsum(map(cache_bytes, _draft(deployment)))
-    blocks = deployment.blocks or int(left / (token * by.block))
+    fit = int(left / (token * by.block))
+    blocks = fit if deployment.blocks is None else deployment.blocks
     if blocks * token * by.block > size:
         need = f"{blocks * token * by.block / 1e9:.0f} GB"
         raise WorkloadError(f"blocks {blocks}: they need {need} of {size / 1e9:.1f} GB of memory")

@@ -170,9 +170,12 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
 def memory_bandwidth(factor: float) -> Edited:
     """Multiply the bandwidth of the accelerators' memory, as another accelerator would have it.
 
-    Kernels last as :func:`accelerate` says for one of the same generation.
+    Kernels last as :func:`accelerate` says for one of the same generation. A hundred times more or
+    less is no accelerator, and beyond what the errors of such a change are known for.
     """
     check_factor(factor)
+    if not 0.01 <= factor <= 100:
+        raise WhatIfError(f"memory.bandwidth x{factor:.3g}: it is scaled by 0.01 to 100")
 
     def faster(chip: AcceleratorTable) -> AcceleratorTable:
         if chip.memory_bandwidth is None:

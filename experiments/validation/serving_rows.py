@@ -118,7 +118,7 @@ def _row(row: Cells) -> ServingRow:
         place=row.location,
         measured_ttft=_milliseconds(row, "ttft_ms"),
         measured_tpot=_milliseconds(row, "tpot_ms"),
-        facts={column: row.text(column) for column in row.by_column if column not in OUTCOMES},
+        facts={name: cell.strip() for name, cell in row.by_column.items() if name not in OUTCOMES},
         case=None,
     )
     try:

@@ -156,7 +156,7 @@ class _Nics(ClusterPart):
     give.
     """
 
-    nics_per_node: Count
+    nics_per_node: Annotated[Count, Field(le=1024)]
     bandwidth: Bandwidth
     latency: Latency
     efficiency: Fraction = 1.0

@@ -19,9 +19,8 @@ from simulator.support.quantities import EnergyPriceText, MoneyText, WattsText
 from simulator.support.yaml_text import parse_yaml
 from topologies.cluster.fabrics import Bandwidth, ClusterPart, text_like, with_unit, within
 
-_NotNegative = Field(ge=0, allow_inf_nan=False)
 Money = Annotated[MoneyText, within("USD", 0.0, 1e9), with_unit("USD"), text_like("30 kUSD")]
-Watts = Annotated[WattsText, _NotNegative, with_unit("W"), text_like("700 W")]
+Watts = Annotated[WattsText, within("W", 0.0, 1e7), with_unit("W"), text_like("700 W")]
 EnergyPrice = Annotated[
     EnergyPriceText, within("USD/J", 0.0, 10 / 3.6e6), with_unit("USD/J"), text_like("0.08 USD/kWh")
 ]

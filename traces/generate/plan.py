@@ -373,6 +373,8 @@ def read_plan(path: Path) -> GenerationPlan:
         plan = _PlanFile.model_validate(table, context={_FOLDER: path.parent}).plan
     except (ValidationError, WorkloadError) as error:
         raise TraceError(f"{path}: {_reasons(error)}") from error
+    if isinstance(plan.run, Training) and plan.run.framework == "vllm":
+        raise TraceError(f"{path}: training.framework: vllm trains no model")
     return plan
 
 

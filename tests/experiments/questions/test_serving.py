@@ -113,6 +113,9 @@ def test_a_row_is_answered_or_says_why_not(row, said, tmp_path):
     assert (answer.refused == "") == (said == "")
     assert said in answer.refused
     assert (answer.ttft_s is None) == bool(said)
+    table.write_text(f"{ROW}\n{row}\n".replace("weights", "wieghts", 1))
+    with pytest.raises(TwofoldError, match="line 1: column wieghts: did you mean weights"):
+        validate_serving(table)
 
 
 @pytest.mark.parametrize("column", ["ttft_ms", "tpot_ms"])

@@ -158,7 +158,7 @@ def test_a_figure_shows_every_plane():
 @pytest.mark.parametrize(
     ("more", "size", "reason"),
     [
-        (("planes: 3", "nic_ports: 2"), 8, "not a multiple of nic_ports"),
+        (("planes: 3", "nic_ports: 2"), 8, "no multiple of nic_ports"),
         (("planes: 32", "nic_ports: 2"), 8, "do not divide"),
         (("planes: 2", "routing: d_mod_k"), 8, "not among the ports of a NIC"),
         (("planes: 2", "host_bandwidth: 1 GB/s"), 8, "NICs with one port"),

@@ -427,17 +427,32 @@ def kernel_operators(path: Path) -> "dict[tuple[str, int], RecordedOperator]":
 
 
 def recorded_steps(path: Path) -> "list[list[EngineStep]]":
-    """Read a serving engine's iterations that a profile annotates, or each profile of a folder.
+    """Read a serving engine's iterations that recordings annotate: a file's, or those of a folder.
+
+    Recordings are files of the PyTorch profiler, or the processes of Nsight Systems exports.
 
     Raises
     ------
     TraceError
-        If there is no profile.
+        If there is no recording, or an export annotates no iteration.
     """
-    from traces.kineto.operators import engine_steps
+    from traces.kineto.operators import ENGINE_STEP, engine_steps, recorded_operators
+    from traces.nsys import exports_in, launched_in_ranges
 
-    files = [] if path.suffix.lower() == ".csv" else _profiles(path)
-    return [steps for steps in map(engine_steps, files) if steps]
+    if path.suffix.lower() == ".csv":
+        return []
+    if exports := exports_in(path):
+        each = (launched_in_ranges(export, ENGINE_STEP) for export in exports)
+        recordings = [annotated for processes in each for annotated in processes]
+        if not recordings:
+            raise TraceError(
+                f"{path}: no range says what the batch of an iteration was; record with nsys"
+                " --trace=cuda,nvtx and, of vLLM, --profiler-config.profiler cuda"
+                " --profiler-config.detailed_trace_annotation true"
+            )
+    else:
+        recordings = [recorded_operators(file, ranges=ENGINE_STEP) for file in _profiles(path)]
+    return [steps for steps in map(engine_steps, recordings) if steps]
 
 
 def _operators(path: Path) -> "Iterator[RecordedOperator]":

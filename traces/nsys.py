@@ -32,10 +32,16 @@ from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
 from simulator.support.input_files import head_of
 from traces.core.columns import ValueIndex
-from traces.core.events import Job, RankTrace, known_host
-from traces.core.files import is_parquet, is_sqlite
-from traces.core.gpu_exports.database import Database, is_kernel_table, opened, tables_in
-from traces.core.gpu_exports.export import Export, IntColumns, Ranges, check_times
+from traces.core.events import Job, RankTrace, RecordedOperator, known_host
+from traces.core.files import files_in, is_parquet, is_sqlite
+from traces.core.gpu_exports.database import (
+    Database,
+    beginning_of,
+    is_kernel_table,
+    opened,
+    tables_in,
+)
+from traces.core.gpu_exports.export import Export, IntColumns, Ranges, check_times, looked_up
 from traces.core.gpu_exports.job import ExportReader, read_exported_job
 from traces.core.gpu_exports.processes import ExportFile, NcclCall, Payload
 
@@ -43,6 +49,66 @@ from traces.core.gpu_exports.processes import ExportFile, NcclCall, Payload
 def read_exports(path: Path) -> Job:
     """Read the ranks of an export, or of the exports in a directory, not of sub-directories."""
     return read_exported_job(path, _READER)
+
+
+def exports_in(path: Path) -> list[Path]:
+    """Return a path that is an export, or the exports in a folder, not of sub-folders."""
+    if path.is_file():
+        return [path] if is_sqlite(beginning_of(path)) else []
+    if not path.is_dir() or _is_directory(path):
+        return [path] if path.is_dir() else []
+    return [
+        file
+        for file in files_in(path)
+        if (_is_directory(file) if file.is_dir() else is_sqlite(beginning_of(file)))
+    ]
+
+
+def launched_in_ranges(path: Path, wanted: re.Pattern[str]) -> list[list[RecordedOperator]]:
+    """Read the push/pop ranges of some names, with the kernels launched in them, by thread.
+
+    Of each kernel only what no earlier one of its process covers counts, since dependent launches
+    wait on the device. A CUDA graph that was recorded as one op counts as one kernel.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read, or has no kernels.
+    """
+    with opened(path) as database:
+        export = read_export(database)
+    named = [i for i, name in enumerate(export.names) if wanted.fullmatch(name)]
+    ranges = export.ranges.only(np.isin(export.ranges.name, named) & export.ranges.nested)
+    return [
+        _operators(export, ranges.only(ranges.thread == thread))
+        for thread in np.unique(ranges.thread).tolist()
+    ]
+
+
+def _operators(export: Export, ranges: Ranges) -> list[RecordedOperator]:
+    """Return the ranges of one thread, which do not overlap, as operators."""
+    thread, order = int(ranges.thread[0]), np.argsort(ranges.start, kind="stable")
+    begin, end = ranges.start[order], ranges.end[order]
+    device = export.device
+    kernels = device.only((device["process"] == thread >> 24) & (device["copy"] == 0))
+    kernels = kernels.only(np.argsort(kernels["start"], kind="stable"))
+    over = np.maximum.accumulate(kernels["end"])
+    covered = np.concatenate([kernels["start"][:1], over[:-1]])
+    seconds = 1e-9 * np.maximum(0, kernels["end"] - np.maximum(kernels["start"], covered))
+    calls = export.runtime.only(export.runtime["thread"] == thread)
+    launched = looked_up(calls["correlationId"], calls["start"], kernels["correlationId"])
+    row = np.searchsorted(begin, launched, side="right") - 1
+    row[(row < 0) | (launched > end[np.maximum(row, 0)])] = -1
+    names = [export.names[name] for name in kernels["name"].tolist()]
+    launches: list[list[tuple[str, float]]] = [[] for _ in begin]
+    for at in np.flatnonzero(row >= 0).tolist():
+        launches[row[at]].append((names[at], float(seconds[at])))
+    return [
+        RecordedOperator(export.names[name], (), (), (), tuple(of_range), 1e-9 * start)
+        for name, start, of_range in zip(
+            ranges.name[order].tolist(), begin.tolist(), launches, strict=True
+        )
+    ]
 
 
 def _is_directory(path: Path) -> bool:

@@ -9,7 +9,7 @@ there is none to the innermost that has sizes. Kernels without a launch are assi
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from math import fsum
 from pathlib import Path
 from typing import NamedTuple
@@ -67,25 +67,20 @@ class EngineStep(NamedTuple):
     batch: Batch
 
 
-_STEP = re.compile(
+ENGINE_STEP = re.compile(
     r"execute_\d+_context_(\d+)\(sq(\d+)sk\d+sqsq(\d+)sqsk(\d+)\)"
     r"_generation_(\d+)\(sq(\d+)sk(\d+)sqsq\d+sqsk\d+\)"
 )
-"""How vLLM and SGLang annotate an iteration: the number of prompts and of decodes, and the sums of
-their queries, keys, queries squared, and queries times keys."""
+"""How vLLM (with ``detailed_trace_annotation``) and SGLang annotate an iteration: the number of
+prompts and of decodes, and the sums of their queries, keys, queries squared, and queries times
+keys."""
 
 
-def engine_steps(path: Path) -> list[EngineStep]:
-    """Read the iterations that a serving engine has annotated in its profile, in order.
-
-    Raises
-    ------
-    TraceError
-        As :func:`recorded_operators`.
-    """
+def engine_steps(annotated: Iterable[RecordedOperator]) -> list[EngineStep]:
+    """Return the iterations that a serving engine has annotated in its recording, in order."""
     steps = []
-    for recorded in recorded_operators(path, ranges=_STEP):
-        if words := _STEP.fullmatch(recorded.name):
+    for recorded in annotated:
+        if words := ENGINE_STEP.fullmatch(recorded.name):
             chunks, tokens, squares, products, decodes, queries, keys = map(int, words.groups())
             width, pairs = max(1, queries // max(1, decodes)), products - squares / 2
             batch = Batch(width, decodes, float(keys), chunks, float(tokens), pairs)

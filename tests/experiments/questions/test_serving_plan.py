@@ -26,6 +26,7 @@ from experiments.evaluate.serving_plan import (
 )
 from experiments.explore.serving import ServingSession
 from experiments.questions.serving import serving
+from helpers.nsys_files import KERNEL, RUNTIME, Writer, pid, simple
 from simulator.serving.engines import engine
 from simulator.serving.surface import Batch, iteration_time
 from simulator.support.errors import TraceError, TwofoldError
@@ -877,6 +878,28 @@ def write_steps(file, seconds, period, batch):
     file.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [], "traceEvents": events}))
 
 
+def write_export(file, seconds, period, batch):
+    """Write what Nsight Systems would export of iterations on two ranks, of a process each."""
+    out, number = Writer(), 0
+    for process in (1, 2):
+        thread = pid(process) + 9
+        for step in range(3):
+            number, start = number + 1, round(1e9 * (1 + step * period))
+            at = {"correlationId": number, "globalPid": pid(process)}
+            out.range(start, start + 90_000, thread, batch)
+            call = {"correlationId": number, "nameId": out.string("cudaGraphLaunch_v10000")}
+            out.add(RUNTIME, start=start + 10_000, end=start + 15_000, globalTid=thread, **call)
+            names = {"demangledName": out.string("k"), "shortName": out.string("k")}
+            begun = start + 20_000  # a second kernel, of another stream, ends with the first
+            for stream, begin in ((7, begun), (8, begun + 5_000)):
+                where = {"deviceId": process, "streamId": stream}
+                out.add(
+                    KERNEL, start=begin, end=begun + round(1e9 * seconds), **where, **at, **names
+                )
+    out.write(file)
+
+
+@pytest.mark.parametrize("write", [write_steps, write_export])
 @pytest.mark.parametrize(
     ("annotated", "batch"),
     [
@@ -889,13 +912,13 @@ def write_steps(file, seconds, period, batch):
     ],
 )
 def test_recorded_iterations_give_the_kernels_and_the_host_of_the_machine(
-    annotated, batch, tmp_path
+    annotated, batch, write, tmp_path
 ):
     """Of one whose kernels take 1.3 times as long, with 0.7 ms of host in each iteration."""
     fields, file = {"model": "llama-3.1-8b", "rate": "1/s"}, tmp_path / "steps.json"
     usual = instances_of(serving_plan(**fields), "hgx-h100").deployment
     seconds = 1.3 * iteration_time(instance_surface(usual), batch)
-    write_steps(file, seconds, seconds + 7e-4, f"execute_64_{annotated}sqsq9sqsk9)")
+    write(file, seconds, seconds + 7e-4, f"execute_64_{annotated}sqsq9sqsk9)")
     recorded = instances_of(serving_plan(**fields, kernels_from=file), "hgx-h100").deployment
     assert recorded.engine.host.kernels == pytest.approx(1.3, rel=1e-3)
     assert recorded.engine.host.step == pytest.approx(7e-4, rel=1e-3)
@@ -903,6 +926,13 @@ def test_recorded_iterations_give_the_kernels_and_the_host_of_the_machine(
         instances_of(serving_plan(**fields, decode="1", kernels_from=file), "hgx-h100")
     with pytest.raises(TwofoldError, match="recorded steps are of one deployment"):
         refuse_log(serving_plan(**fields, kernels_from=file))
+
+
+def test_an_export_without_iterations_says_how_to_record_them(tmp_path):
+    simple(tmp_path / "steps.sqlite")
+    for path in (tmp_path, tmp_path / "steps.sqlite"):
+        with pytest.raises(TwofoldError, match="detailed_trace_annotation true"):
+            instances_of(serving_plan(model="llama-3.1-8b", kernels_from=path), "hgx-h100")
 
 
 def test_the_policy_slo_goes_by_the_time_to_the_first_token():

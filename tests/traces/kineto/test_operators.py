@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from helpers.tries import tries
 from simulator.serving.surface import Batch
 from simulator.support.errors import TraceError
-from traces.kineto.operators import engine_steps, recorded_operators
+from traces.kineto.operators import ENGINE_STEP, engine_steps, recorded_operators
 
 WANTED = "aten::mm"
 
@@ -137,7 +137,7 @@ def test_iterations_of_an_engine_have_their_batch_and_each_instant_of_kernels_on
         event("kernel", "b", 107, 10, correlation=2),
         event("kernel", "c", 120, 4, correlation=3),
     ]
-    first, second = engine_steps(write(tmp_path, events))
+    first, second = engine_steps(recorded_operators(write(tmp_path, events), ranges=ENGINE_STEP))
     assert (first.begin, second.begin) == pytest.approx((0.0, 60e-6))
     assert (first.kernels, second.kernels) == pytest.approx((17e-6, 4e-6))
     assert first.batch == Batch(2, 5, 70.0, 2, 30.0, 800 - 500 / 2)

@@ -62,7 +62,7 @@ def is_deterministic(load: Load) -> bool:
 def tokens_of(load: Load) -> int:
     """Return the tokens of a load; of a random load those of the first seed."""
     if isinstance(load, Closed) and load.table is None:
-        return (load.requests or _ROUNDS * load.concurrency) * load.output_tokens
+        return count_of(load) * load.output_tokens
     table = table_of(load)
     return 0 if table is None else int(table.output.sum())
 
@@ -74,14 +74,18 @@ def table_of(load: Load) -> Requests | None:
     return load if isinstance(load, Requests) else load(0)
 
 
+def count_of(client: Closed) -> int:
+    """Return the number of requests of a closed loop, which may be less than its concurrency."""
+    if client.table is not None:
+        return len(client.table)
+    return client.requests or _ROUNDS * client.concurrency
+
+
 def requests_of(client: Closed, seed: int) -> Columns | Requests:
-    """Return the requests of a closed loop, which are as many as it has at a time."""
-    table = client.table
-    count = client.requests or _ROUNDS * client.concurrency if table is None else len(table)
-    if count < client.concurrency:
-        raise WorkloadError(f"{count} requests are never {client.concurrency} at a time: give more")
-    if table is not None:
-        return replace(table, arrival=np.zeros(count))
+    """Return the requests of a closed loop, all of which are there at the start."""
+    count = count_of(client)
+    if client.table is not None:
+        return replace(client.table, arrival=np.zeros(count))
     generator = np.random.default_rng(seed)
     prompt = random_lengths(generator, client.input_tokens, client.spread, count)
     output = random_lengths(generator, client.output_tokens, client.spread, count)

@@ -16,6 +16,7 @@ from experiments.evaluate.serving_clients import (
     InstanceRun,
     Load,
     Slo,
+    count_of,
     table_of,
     token_rate,
 )
@@ -676,6 +677,8 @@ def _doubts(
             if (time := over_requests(np.concatenate([getattr(run, name) for run in runs]), 0)) > 0
         ]
         doubts.append(f"no request meets the SLO: {', '.join(least)}")
+    if isinstance(load, Closed) and (number := count_of(load)) < load.concurrency:
+        doubts.append(f"never {load.concurrency} at a time: there are only {number} requests")
     table = table_of(load)
     if table is not None and len(names := table.models_asked) > 1:
         doubts.append(

@@ -433,6 +433,16 @@ def test_what_a_model_does_not_take_is_refused():
         serving(deployment(), generate_requests(2, 1.0, 131072, 10), resources=[])
 
 
+def test_fewer_requests_than_may_be_in_flight_all_are_and_the_answer_says_so():
+    """As the clients of vLLM and SGLang run ``--num-prompts 3 --max-concurrency 50``."""
+    fewer, all_of_them = (
+        serving(deployment(), Closed(most, 64, 8, requests=3), resources=[]) for most in (50, 3)
+    )
+    assert fewer.doubts == ("never 50 at a time: there are only 3 requests",)
+    assert all_of_them.doubts == ()
+    assert fewer.metrics == all_of_them.metrics
+
+
 @pytest.mark.parametrize(("version", "doubts"), [("0.19.1", 0), ("7.0", 1)])
 def test_a_version_that_nobody_knows_is_a_doubt(version, doubts):
     new = deployment(version=version)

@@ -122,7 +122,6 @@ def test_speculation_that_cannot_be_says_why(text, said):
         ({"rate": "1/s", "encoder": "vit-l-16, 1 image of 9 patches, on 0"}, "write, for example"),
         ({"rate": "1/s", "engine": "orca", "version": "1.0"}, "orca is a policy and has none"),
         ({"rate": "1/s", "model": "gpt-2", "input": 1000}, "gpt-2 takes at most 1024 in total"),
-        ({"concurrency": 50, "count": 2}, "2 requests are never 50 at a time"),
         ({"requests": "zzz", "input": 9}, "input 9: zzz says it: leave one of them out"),
         ({"requests": "zzz", "output": 9}, "output 9: zzz says it"),
         ({"requests": "zzz", "count": 9}, "count 9: zzz says it"),

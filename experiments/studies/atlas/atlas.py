@@ -195,8 +195,9 @@ def _check_space(declared: Declaration) -> None:
 def _prepare(folder: Path) -> None:
     """Create the folders of a site."""
     try:
-        others = {path.name for path in folder.iterdir()} - _OWN if folder.is_dir() else set()
-        if others:
+        there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        # A page without the study that it is made of is somebody else's.
+        if others := there - (_OWN if STUDY in there else _OWN - {INDEX}):
             name = min(others)
             raise OutputError(f"{folder}: holds {name} and is not an atlas: choose a new folder")
         for name in (CELLS, PLANS):

@@ -204,11 +204,12 @@ def test_links_are_varied_by_clusters(tmp_path):
         tf.atlas(path, tmp_path / "site")
 
 
-def test_a_folder_of_something_else_is_left_alone(declared, tmp_path):
-    (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(OutputError, match=r"holds thesis.tex and is not an atlas"):
+@pytest.mark.parametrize("name", ["thesis.tex", "index.html"])
+def test_a_folder_of_something_else_is_left_alone(declared, tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(OutputError, match=f"holds {name} and is not an atlas"):
         tf.atlas(declared, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_what_pays_most_in_the_network_is_neither_compute_nor_host(site):

@@ -119,7 +119,8 @@ def parse_limits(texts: list[str] | tuple[str, ...]) -> Limits:
     given = {}
     for text in filter(str.strip, texts):
         match = _FIELD.fullmatch(text)
-        if match is None or match[1] not in names or len(text) > 40:
+        part = match is not None and not match[3] and float(match[2]) % 1
+        if match is None or match[1] not in names or len(text) > 40 or part:
             raise SettingsError(
                 f"limit {shown(text)}: write NAME=NUMBER, such as memory=8GB; names are "
                 f"{', '.join(names)}"

@@ -262,7 +262,7 @@ def test_defaults_are_those_of_the_documents():
 
 
 @pytest.mark.parametrize(
-    "word", ["memory", "memory=", "mem=1", "memory=-1", "memory=1e9", "x" * 90]
+    "word", ["memory", "memory=", "mem=1", "memory=-1", "memory=1e9", "depth=1.5", "x" * 90]
 )
 def test_a_limit_that_is_none(word):
     with pytest.raises(SettingsError, match="write NAME=NUMBER, such as memory=8GB"):

@@ -221,7 +221,7 @@ def broken(network: Topology, faults: Iterable[Fault], home: Longs | None = None
     return Broken(result, notes, tuple(links.tiers), gone)
 
 
-_MOST_WIDTHS = 4
+_MOST_WIDTHS = 5
 """Most different bandwidths of slow links whose every combination may go out of service."""
 
 

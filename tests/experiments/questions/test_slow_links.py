@@ -171,6 +171,22 @@ def test_nor_does_one_among_five_bandwidths():
     assert (times("broadcast", network) <= times("broadcast", dead) * (1 + 1e-9)).all()
 
 
+@pytest.mark.parametrize(
+    ("seed", "ends", "kind"), [(2, (3, 4), "all_to_all"), (4, (0, 5), "broadcast")]
+)
+def test_nor_does_one_among_six_bandwidths(seed, ends, kind):
+    """Five may go out of service in every combination: with four, these cost 0.2 % more."""
+    graph, draw = nx.gnm_random_graph(6, 9, seed=seed), np.random.default_rng(seed)
+    widths = [10, 18, 20, 40, 64, 80]
+    drawn = draw.permutation([*widths, *draw.choice(widths, 3)]).tolist()
+    for cable, width in zip(graph.edges, drawn, strict=True):
+        graph.edges[cable]["bandwidth"] = width
+    nx.set_node_attributes(graph, {rank: rank for rank in range(6)}, "rank")
+    network = read(graph, "@spray")
+    dead = broken(network, [Fault(link(ends), None)]).network
+    assert (times(kind, network) <= times(kind, dead) * (1 + 1e-9)).all()
+
+
 @pytest.fixture(scope="module")
 def on_two_nodes():
     return baseline(SAMPLES / "gpu-dp2-tp4", "dgx-a100", nodes=2).scenario

@@ -59,7 +59,7 @@ ANSWERS = {
     ],
     "diff": [
         ("{job}", "{gpu}"),
-        ("{gpu}", "{job}", *C, "--cluster-b", "hgx-h100"),
+        ("{sample}", "{job}", *C, "--cluster-b", "hgx-h100"),
         ("{job}", *C, "--step-b", "all"),
     ],
     "share": [

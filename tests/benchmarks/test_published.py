@@ -24,8 +24,12 @@ def test_every_published_row_has_a_source_and_a_cluster(figures):
 
 
 def test_published_figures_are_met_but_for_those_that_are_known_not_to_be(figures):
-    """12 %, as experts ask; what a machine is accepted from, too."""
-    assert list(figures.missed != "") == list(figures.error.abs() > published.CLOSE)
+    """Within 12 %, as experts ask, or reached, where a machine is accepted from the figure."""
+    assert list(figures.missed != "") == list(~figures.met)
+    least = figures.least == "yes"
+    assert list(figures.met[~least]) == list(figures.error[~least].abs() <= published.CLOSE)
+    assert list(figures.met[least]) == list(figures.error[least] >= -published.SHORT)
+    assert figures.error[least].max() > published.CLOSE, "a sound machine reaches more"
 
 
 def test_two_of_three_figures_are_met_and_few_are_far_off(figures):

@@ -178,19 +178,16 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
         by = replace(by, sampling=by.sampling * min(1.0, concurrency / by.sequences))
     interval, poll = client_settings(read.client, by.name, model, cluster, concurrency)
     parts = ("prefill_", "decode_") if read.mode == "disagg" else ("",)
+    degrees = {part: _parallelism(row, part, model, cluster) for part in parts}
+    setting = [read.client, by.name, model.name, chip.name.partition("-")[0].lower()]
+    limits = _limits(setting, row, degrees, concurrency) if read.mode == "disagg" else {}
     deployments = []
-    for part in parts:
-        parallelism = _parallelism(row, part, model, cluster)
-        batch = None
-        if part == "decode_":
-            setting = [read.client, by.name, model.name, chip.name.partition("-")[0].lower()]
-            setting += [*map(row.text, _OF_RECIPES), f"{parallelism.tp * parallelism.dp}"]
-            batch = _recipes().get(",".join([*setting, f"{concurrency}"]))
+    for part, parallelism in degrees.items():
         deployment = Deployment(
             model=model,
             cluster=cluster,
             parallelism=parallelism,
-            engine=by if batch is None else replace(by, sequences=int(batch)),
+            engine=replace(by, **limits.get(part, {})),
             precisions=precisions,
             context=context_of(inputs + outputs),
             speculation=_speculation(parallelism) if drafts else None,
@@ -212,15 +209,33 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
     )
 
 
+def _limits(
+    setting: list[str], row: Cells, degrees: Mapping[str, Parallelism], concurrency: int
+) -> dict[str, dict[str, int]]:
+    """Return what an iteration of each pool may hold, by the recipe of a row; else nothing."""
+    prefill, decode = degrees["prefill_"], degrees["decode_"]
+    key = [*setting, *map(row.text, _OF_RECIPES), f"{decode.tp * decode.dp}", f"{concurrency}"]
+    batch, tp, prefill_batch, prefill_tokens = _recipes().get(",".join(key), ("",) * 4)
+    if not batch or tp not in ("", f"{prefill.tp}"):
+        return {}
+    limits = {"decode_": {"sequences": int(batch)}}
+    if tp:
+        limits["prefill_"] = {"sequences": int(prefill_batch), "tokens": int(prefill_tokens)}
+    return limits
+
+
 @cache
-def _recipes() -> dict[str, str]:
+def _recipes() -> dict[str, list[str]]:
     """Read ``max_batch_size`` of pools that decode, by what InferenceX ran with it.
 
     Of github ishandhanani/srt-slurm, recipes/trtllm (sa-submission-q1-2026), to which InferenceX's
-    nvidia-master.yaml (@0004cf5f) refers. More requests wait where their prompts were read.
+    nvidia-master.yaml (@0004cf5f) refers. More requests wait where their prompts were read. On H200
+    (h200/8k1k/stp, @4893f83e), for pools of so many tensor ranks, ``max_batch_size`` and
+    ``max_num_tokens`` of prefill, too.
     """
     lines = (files("experiments.validation") / "recipes.csv").read_text("utf-8").split()
-    return dict(line.rsplit(",", 1) for line in lines)
+    cells = [line.rsplit(",", 4) for line in lines]
+    return {key: values for key, *values in cells}
 
 
 def _with_room(deployment: Deployment) -> Deployment:

@@ -658,6 +658,8 @@ def test_a_rows_cache_is_as_its_checkpoint_or_the_clients_script_says(
 def test_requests_beyond_a_recipes_batch_wait_for_those_before_them(tmp_path):
     """Recipes of 24 and 36 requests on four decoding pools run 4 and 8 on each (srt-slurm,
     gb300-fp8/1k1k/stp/ctx1_gen4_tep8_batch4_eplb0_mtp0_24.yaml); others as many as the engine does.
+    On H200 (h200/8k1k/stp/c16_ctx1_gen3_tep8_batch32_eplb0_mtp0.yaml) eight tensor ranks read two
+    prompts at a time; a pool of data-parallel ranks has another recipe.
 
     In a closed loop the rest wait, by Little's law: at any time 16 of 24 decode.
     """
@@ -670,10 +672,14 @@ def test_requests_beyond_a_recipes_batch_wait_for_those_before_them(tmp_path):
     row = "trtllm,deepseek-r1,gb300,disagg,fp8_block,inferencex,1,4,1,4,4,1,8,1,8,1"
     loads = [(1024, 1024, 24), (1024, 8192, 36), (1024, 1024, 23)]
     lines = [f"{n},{row},{i},{o},{c}" for n, (i, o, c) in enumerate(loads)]
+    on_h200 = "trtllm,deepseek-r1,h200,disagg,fp8_block,inferencex,1,3"
+    ways = ("8,1,8,1", "1,8,8,1")
+    lines += [f"{way[0]}h,{on_h200},{way},8,1,8,1,8192,1024,48" for way in ways]
     table.write_text("\n".join([f"{header},isl,osl,concurrency", *lines]))
     cases = [read.case for read in read_serving(table)]
-    assert [case.decode.engine.sequences for case in cases] == [4, 8, 2048]
-    assert {case.deployment.engine.sequences for case in cases} == {2048}
+    assert [case.decode.engine.sequences for case in cases] == [4, 8, 2048, 32, 2048]
+    assert [case.deployment.engine.sequences for case in cases] == [2048, 2048, 2048, 2, 2048]
+    assert [case.deployment.engine.tokens for case in cases[3:]] == [16640, 8304]
     pools = Instances(deployment=cases[0].deployment, decode=cases[0].decode, decode_count=4)
     run = serve(pools, Closed(24, 1024, 256, requests=240))
     decoded = (run.end_to_end - run.ttft).mean()

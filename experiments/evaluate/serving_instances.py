@@ -112,7 +112,7 @@ class Deployment:
         heads = attention.kv_heads if isinstance(attention, GroupedAttention) else 1
         if self.model.window or self.model.delta or getattr(attention, "sparse", None):
             raise WorkloadError(
-                f"dcp {self.dcp}: only caches of attention to all tokens are modelled, and {name} has"
+                f"dcp {self.dcp}: caches of attention to all tokens alone are modelled; {name} has"
                 " windows, states or sparse attention"
             )
         copies = max(1, tp // heads)

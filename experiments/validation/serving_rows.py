@@ -20,7 +20,7 @@ from experiments.evaluate.serving_instances import Deployment, Speculation, memo
 from experiments.validation.errors import Differ
 from experiments.validation.tables import Cells, read_rows, refusal
 from simulator.accelerators import named, sheets
-from simulator.serving.engines import engine
+from simulator.serving.engines import Engine, engine
 from simulator.support.errors import TraceError, TwofoldError, WorkloadError, shown
 from simulator.support.quantities import CENTURY, INSTANT, parse_quantity
 from simulator.support.yaml_text import parse_yaml
@@ -180,14 +180,15 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
     parts = ("prefill_", "decode_") if read.mode == "disagg" else ("",)
     degrees = {part: _parallelism(row, part, model, cluster) for part in parts}
     setting = [read.client, by.name, model.name, chip.name.partition("-")[0].lower()]
-    limits = _limits(setting, row, degrees, concurrency) if read.mode == "disagg" else {}
+    limits = {} if len(parts) == 1 else _limits(setting, row, degrees, by, concurrency)
     deployments = []
     for part, parallelism in degrees.items():
+        sequences, tokens = limits.get(part, (by.sequences, by.tokens))
         deployment = Deployment(
             model=model,
             cluster=cluster,
             parallelism=parallelism,
-            engine=replace(by, **limits.get(part, {})),
+            engine=replace(by, sequences=sequences, tokens=tokens),
             precisions=precisions,
             context=context_of(inputs + outputs),
             speculation=_speculation(parallelism) if drafts else None,
@@ -210,17 +211,17 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
 
 
 def _limits(
-    setting: list[str], row: Cells, degrees: Mapping[str, Parallelism], concurrency: int
-) -> dict[str, dict[str, int]]:
-    """Return what an iteration of each pool may hold, by the recipe of a row; else nothing."""
+    setting: list[str], row: Cells, degrees: Mapping[str, Parallelism], by: Engine, concurrency: int
+) -> dict[str, tuple[int, int]]:
+    """Return requests and tokens of an iteration of pools, where a row's recipe says them."""
     prefill, decode = degrees["prefill_"], degrees["decode_"]
     key = [*setting, *map(row.text, _OF_RECIPES), f"{decode.tp * decode.dp}", f"{concurrency}"]
     batch, tp, prefill_batch, prefill_tokens = _recipes().get(",".join(key), ("",) * 4)
     if not batch or tp not in ("", f"{prefill.tp}"):
         return {}
-    limits = {"decode_": {"sequences": int(batch)}}
+    limits = {"decode_": (int(batch), by.tokens)}
     if tp:
-        limits["prefill_"] = {"sequences": int(prefill_batch), "tokens": int(prefill_tokens)}
+        limits["prefill_"] = int(prefill_batch), int(prefill_tokens)
     return limits
 
 
@@ -231,7 +232,8 @@ def _recipes() -> dict[str, list[str]]:
     Of github ishandhanani/srt-slurm, recipes/trtllm (sa-submission-q1-2026), to which InferenceX's
     nvidia-master.yaml (@0004cf5f) refers. More requests wait where their prompts were read. On H200
     (h200/8k1k/stp, @4893f83e), for pools of so many tensor ranks, ``max_batch_size`` and
-    ``max_num_tokens`` of prefill, too.
+    ``max_num_tokens`` of prefill, too. Those of H200 and, in 8 bits, of B200 are of the files'
+    contents: names of files say others.
     """
     lines = (files("experiments.validation") / "recipes.csv").read_text("utf-8").split()
     cells = [line.rsplit(",", 4) for line in lines]

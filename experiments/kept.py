@@ -54,7 +54,7 @@ def cache_folder() -> Path | None:
 
 def trusted_folder() -> Path | None:
     """Return the cache's directory if nobody else can have written to it."""
-    from simulator.support.input_files import is_trusted  # not needed for small files
+    from simulator.support.compiled import is_trusted  # not needed for small files
 
     folder = cache_folder()
     if folder is None:

@@ -570,45 +570,6 @@ def _line(line: str) -> str:
     return line
 
 
-def is_trusted(folder: Path, source: Path) -> bool:
-    """Whether code kept in a directory may run: only who can change the program wrote it.
-
-    Reading kept code executes it. The directory and all above it must belong to the user, the
-    system or the owner of the source, and nobody else may write there: a group only if it is the
-    user's own, or if it may write to the source, too. A directory above may be one in which only
-    owners can replace their files (``/tmp``). Where files have no owners (Windows) nothing is
-    refused.
-
-    Examples
-    --------
-    >>> is_trusted(Path("/"), Path("/")), is_trusted(Path("/nowhere"), Path("/"))
-    (True, False)
-    """
-    if not hasattr(os, "getuid"):
-        return True
-    try:
-        folder = folder.resolve(strict=True)
-        of_source = source.resolve(strict=True).stat()
-        above = [place.stat() for place in (folder, *folder.parents)]
-    except OSError:
-        return False
-    # Whoever owns the root owns the system: in a container without a root of its own, nobody.
-    owners = {0, os.getuid(), of_source.st_uid, above[-1].st_uid}
-    groups = {0, *([of_source.st_gid] if of_source.st_mode & stat.S_IWGRP else ())}
-    if os.getgid() == os.getuid():  # a group of one's own, as most systems give each user
-        groups.add(os.getgid())
-
-    def is_ours(status: os.stat_result, *, sticky: bool) -> bool:
-        others = status.st_mode & stat.S_IWOTH or (
-            status.st_mode & stat.S_IWGRP and status.st_gid not in groups
-        )
-        return status.st_uid in owners and (not others or sticky)
-
-    return is_ours(above[0], sticky=False) and all(
-        is_ours(status, sticky=bool(status.st_mode & stat.S_ISVTX)) for status in above[1:]
-    )
-
-
 def partial_path(path: Path) -> Path:
     """Name a file in the same directory, so that renaming it is atomic."""
     return path.with_name(f".{path.name[:80]}.{os.getpid()}.part")

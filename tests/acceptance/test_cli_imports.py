@@ -15,7 +15,7 @@ from experiments.cli.main import COMMANDS, app
 from experiments.points.report import PointsReport
 from experiments.report import Report
 from helpers.places import ROOT
-from traces.chakra.write import save_chakra
+from traces.chakra.write import write_chakra
 from traces.load import load
 
 SAMPLE = "traces/samples/gpu-dp2-tp4"
@@ -50,7 +50,7 @@ OTHER_FILES = {"traces.card.card", "collectives.files.schedule_file", "collectiv
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("chakra")
-    save_chakra(load(SAMPLE), folder)
+    write_chakra(load(SAMPLE).workload, folder)
     return folder
 
 

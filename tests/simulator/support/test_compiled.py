@@ -11,8 +11,7 @@ import pytest
 from experiments.cli.compile_ahead import every_loop, keep_bytecode
 from helpers.places import ROOT
 from simulator.support.arrays import Floats
-from simulator.support.compiled import hot_loop, signature
-from simulator.support.input_files import is_trusted
+from simulator.support.compiled import hot_loop, is_trusted, signature
 from traces.chakra.write import write_chakra
 from traces.load import load
 

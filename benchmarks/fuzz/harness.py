@@ -62,7 +62,7 @@ _NO_NUMBER = re.compile(
 """What no sound answer has, but in a name: not a number, or 10^21 and more of anything."""
 _QUOTED = re.compile(rb'"([^"\\]{1,200})"')
 _REFUSED = re.compile(
-    r"^(?:engine|machine|model): |\bno such\b|\bnot\b|refused|unknown|twofold |sha256|^events unused"
+    r"^(?:engine|machine|model): |\bno such\b|\bnot\b|refused|unknown|twofold |sha256|^events ignored"
 )
 """Lines that repeat what was wrong, what was asked, or categories and labels of a file."""
 

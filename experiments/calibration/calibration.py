@@ -163,7 +163,9 @@ def fit(rows: FitRows) -> Fit:
         float(np.median(np.abs(errors))) for errors in (fitted.before, fitted.residual)
     )
     if fitted.fitted and after > before + _FLOOR:
-        worse = f"no better than the cluster: {100 * after:.2f} % off, {100 * before:.2f} % without"
+        worse = (
+            f"the fit would be {100 * after:.2f} % off, the cluster as it is {100 * before:.2f} %"
+        )
         return replace(_fitted(rows, dict.fromkeys(rows.names, worse)), met=True)
     return fitted
 
@@ -428,7 +430,7 @@ def _in_part(fitted: Fit, share: float) -> Fit:
 def nothing_fitted(fits: Mapping[str, Fit]) -> str:
     """Return why no part of any kind was fitted."""
     reasons = (f"{kind}: {next(iter(fitted.why_not.values()))}" for kind, fitted in fits.items())
-    return f"nothing can be calibrated ({'; '.join(reasons)})"
+    return f"nothing was fitted ({'; '.join(reasons)})"
 
 
 def _why_none(steps: Iterable[RecordedStep]) -> str:

@@ -189,7 +189,7 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
     if compared < _FEWEST:
         raise CalibrationError(
             f"the slow-down by overlap cannot be measured: {compared} kernels ran both with and "
-            f"without communication beside them; {_FEWEST} are needed"
+            f"without concurrent communication; {_FEWEST} are needed"
         )
     sides = [
         side

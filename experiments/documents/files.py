@@ -109,7 +109,7 @@ def inspect(report: "InspectReport") -> Document:
             "ops": ", ".join(
                 f"{n:,} {name}{spent.get(name, '')}" for name, n in report.ops.items()
             ),
-            "events unused": say_counts(coverage.unused),
+            "events ignored": say_counts(coverage.unused),
             "clocks": "\n".join(f"rank {rank}: {say_time(off)} subtracted" for rank, off in clocks),
             "skipped": "\n".join(_skipped(coverage)),
             "notes": "\n".join(coverage.notes),

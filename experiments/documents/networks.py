@@ -334,7 +334,7 @@ def topology(report: "TopologyReport") -> Document:
     facts = {
         "ranks": str(summary.ranks),
         "nodes": str(summary.nodes),
-        "links": f"{summary.links}, one direction each",
+        "links": f"{summary.links}, counted per direction",
         **({"each cable": report.cables} if uniform else {}),
         "diameter": f"{summary.diameter} links between ranks",
         "bisection": f"{bisection} ({summary.bisection_from})",
@@ -346,8 +346,8 @@ def topology(report: "TopologyReport") -> Document:
         each = format_quantity(carried.per_rank, "B/s")
         share = f"{100 * carried.of_capacity:.3g} % of capacity"
         facts["throughput"] = f"{each} from every rank, {carried.traffic} traffic ({share})"
-        facts["first full link"] = " -> ".join(carried.busiest)
-        headline += f" It carries {each} from every rank."
+        facts["busiest link"] = " -> ".join(carried.busiest)
+        headline += f" It carries {each} of {carried.traffic} traffic from every rank."
     blocks: list[Block] = [Drawing(report.network)]
     if not uniform:
         rows = [
@@ -361,7 +361,7 @@ def topology(report: "TopologyReport") -> Document:
             for tier in report.resources
         ]
         columns = ("resource", ">links", ">bandwidth each", ">total", ">latency each")
-        blocks.append(Table.of(columns, rows, foot="links: one direction each"))
+        blocks.append(Table.of(columns, rows, foot="links: counted per direction"))
     return Document(
         title=f"Topology: {summary.name}",
         headline=headline,

@@ -58,9 +58,9 @@ _ONE_NODE = {
 }
 """Reasons why a resource is not used, as the table writes them after ``unused``."""
 _SOURCES = {
-    "scatter_pct": "the scatter of the trace's steps and calls",
+    "scatter_pct": "the scatter of steps and calls in the trace",
     "prior_pct": "the uncertainty of the network's bandwidths and latencies",
-    "prediction_pct": "the errors of such predictions in measured runs",
+    "prediction_pct": "errors of such predictions when they were measured",
     "generated_pct": "the errors of similar generated steps",
     "kernels_pct": "the uncertainty of kernel times",
 }
@@ -172,9 +172,7 @@ def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Tabl
         for reason, names in _unused(report.points).items()
     ]
     foot = (
-        "at most: an upper bound however calls share links, the model's error (±) included"
-        if bounded
-        else ""
+        "at most: an upper bound, whichever links calls share; it includes the ±" if bounded else ""
     )
     if report.per:
         foot += "; " if foot else ""
@@ -289,7 +287,7 @@ def _details(base: "Baseline", points: Sequence["Point"], bound: str = "") -> An
     sources = [
         source for name, source in _SOURCES.items() if any(getattr(point, name) for point in points)
     ]
-    more = {"± 95 %": ", ".join(sources) and f"covers {', '.join(sources)}", "at most": bound}
+    more = {"± 95 %": "; ".join(sources) and f"covers {'; '.join(sources)}", "at most": bound}
     return details(base, **more)
 
 
@@ -445,12 +443,12 @@ def curve_lines(report: "CurveReport") -> Iterator[str]:
     """Yield notes below the table on how exact the points are."""
     off = 100 * report.gap_s / (report.base.timeline.makespan or 1.0)
     certified = {
-        "sampled": "calls share links, so the curve is checked halfway between points, not proved",
+        "sampled": "this bound is checked halfway between points, not proved: calls share links",
         "convex": "proved: no call changes its algorithm, so the step is convex in 1/factor",
         "monotone": "proved if no call gets slower as the resource gets better",
         "none": "not proved: at some point more of the resource makes the step longer",
     }
-    yield f"between the points, interpolated in 1/factor: within {off:.2g} % of the step"
+    yield f"interpolation between points, in 1/factor, is off by at most {off:.2g} % of the step"
     yield certified[report.certificate]
 
 

@@ -296,19 +296,21 @@ def rate(report: "ServingRateReport") -> Document:
     if best is not None:
         verb = "raise" if is_plural(best.resource) else "raises"
         gain = _gain(best.rate_pct)
-        cause = f"{better(best.resource, report.factor)} {verb} that rate most, by {gain}."
+        cause = (
+            f"{better(best.resource, report.factor)} {verb} the rate at the SLO most, by {gain}."
+        )
     if report.rate > _BEYOND * curve.saturation:
-        doubts.append(Doubt("the requests are over before a queue builds up", "use more of them"))
+        doubts.append(Doubt("the run ends before a queue builds up", "simulate more requests"))
     return Document(
         title=f"Capacity: {report.model} on {report.cluster.name}",
-        headline=f"{say_rate(report.rate, report.half_width, 4)} meet the SLO; throughput"
-        f" saturates at {curve.saturation:.4g}/s, and the knee is at {knee:.4g}/s.",
+        headline=f"The SLO is met up to {say_rate(report.rate, report.half_width, 4)}; the knee is"
+        f" at {knee:.4g}/s, and throughput saturates at {curve.saturation:.4g}/s.",
         cause=cause,
         trust=prior_trust(report.prior, tuple(doubts)),
         facts={"engine": report.engine_text, "SLO": _say_slo(report.slo)},
         sections=tuple(sections),
         details={
-            "saturation": "requests/s if all had arrived at the start",
+            "saturation": "requests/s served when all arrive at the start",
             "knee": "where requests/s divided by mean latency is largest (Kleinrock's power)",
         },
     )

@@ -179,7 +179,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     for warning in base.warnings:
         clusters = clusters_with(base.loaded.accelerator)
         like_it = f", such as {' or '.join(clusters[:_MOST_CLUSTERS])}" if clusters else ""
-        yield Doubt(warning, f"name the cluster of the recording with --cluster{like_it}")
+        yield Doubt(warning, f"give the cluster that was recorded with --cluster{like_it}")
     if base.has_other_rates:
         yield Doubt(
             "the plan does not use the kernel and host times that its cluster was fitted with",
@@ -220,7 +220,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     if network and off is not None and off > _CALLS_OFF:
         yield Doubt(
             f"modelled collectives are {off:,.0f} % off the measured ones (median)",
-            "name the cluster of the recording with --cluster, or fit it: twofold calibrate …"
+            "give the cluster that was recorded with --cluster, or fit it: twofold calibrate …"
             if off > _OTHER_NETWORK
             else "twofold calibrate … fits the network to this trace",
         )
@@ -242,7 +242,7 @@ def _placement_doubts(base: "Baseline") -> Iterator[Doubt]:
             per_node = base.recorded.ranks // (evidence.nodes or 1)
             remedy = f"try --nodes {evidence.nodes}"
             if evidence.nodes is None or per_node > base.recorded.cluster.ranks_per_node:
-                remedy = "name the cluster of the recording with --cluster"
+                remedy = "give the cluster that was recorded with --cluster"
             yield Doubt(str(evidence), remedy)
             return
 
@@ -328,7 +328,7 @@ def _meaning(base: "Baseline") -> str:
     if base.latency is None:
         return "from its start to its end: the trace does not show how steps follow each other"
     return (
-        f"from the end of one step to the end of the next; from start to end a step takes"
+        f"from the end of one step to the end of the next; one step from start to end takes"
         f" {say_time(base.latency)}"
     )
 
@@ -362,7 +362,7 @@ def network(prior: "NetworkPriorAnswer") -> list[str]:
     if parts and prior["calls_told"]:
         share = f"{prior['calls_told']:,} of {prior['calls']:,}"
         which = "all calls" if prior["calls_told"] == prior["calls"] else f"{share} calls"
-        parts.append(f"{which} take their recorded times; only the effect of a change is uncertain")
+        parts.append(f"{which} take their recorded times, so this error affects only changes")
     return parts
 
 

@@ -294,7 +294,8 @@ def _explain_saved(report: "ExplainReport", saved: "UtilityParts") -> Document:
     foot = "parts add up to the utility; the saving of a call is divided equally among its ranks"
     if any(part.cause == CONTENTION for part in saved["by_cause"]):
         foot += "; contention: extra time compared with an idle network"
-    causes = _saved_table(("by cause", "|of", "|limited by"), saved["by_cause"], saved)
+    keys = ("by cause", "|of", *["|limited by"] * any(part.cause for part in saved["by_cause"]))
+    causes = _saved_table(keys, saved["by_cause"], saved)
     tables = [causes]
     if any(part.name for part in saved["by_module"]):
         tables.append(_saved_table(("|by module",), saved["by_module"], saved))
@@ -369,7 +370,7 @@ def _saved_table(
 def _cells(part: "SavedPart", keys: int) -> list[str]:
     if keys == 1:
         return [shortened(part.name, 2 * _NAME) or "no module recorded"]
-    return [part.what, shortened(part.name, _NAME), say_resource(part.cause)]
+    return [part.what, shortened(part.name, _NAME), say_resource(part.cause)][:keys]
 
 
 def generation(report: "GenerationReport") -> Document:
@@ -619,11 +620,9 @@ def _run_section(report: "DiffReport", run: str) -> Section:
         f"{names[1]}, step {report.b.coverage.step} against {names[0]}, step"
         f" {report.a.coverage.step}"
     )
-    columns = (f"{run}, mean rank", f">A [{unit}]", f">B [{unit}]", ">longer in B", ">of A")
+    columns = (f"{run}, mean rank", f">A [{unit}]", f">B [{unit}]", ">B - A", ">of A")
     parts = [(name, seconds) for name, seconds in parts if abs(seconds) > _ROUNDING * max(total)]
-    chart = (
-        [signed_chart(f"{run}-parts-chart", title, parts, f"longer in B, {run}")] if parts else []
-    )
+    chart = [signed_chart(f"{run}-parts-chart", title, parts, f"B - A, {run}")] if parts else []
     about = "Time of each use in either step; the differences add up to that of the steps."
     blocks: list[Block] = [*chart, Table(columns, rows)]
     return Section(f"{run}-parts", f"As {run}", blocks, about, wide=True, long=True)
@@ -664,8 +663,8 @@ def _class_section(report: "DiffReport", run: str) -> Section:
         share = percent(fsum(part.difference_pct for part in rest), signed=True)
         seconds = _longer(fsum(part.difference_s for part in rest))
         rows.append(Row((f"{len(rest):,} others", *[""] * 5, seconds, share)))
-    columns = ("what", "|which", ">A", ">B", ">lasts in A", ">in B", ">longer in B", ">of A")
-    foot = "A, B: count; lasts: mean of one op; longer: added to the step, mean over ranks"
+    columns = ("what", "|which", ">A", ">B", ">op in A", ">op in B", ">B - A", ">of A")
+    foot = "A, B: number of ops; op: its mean duration; B - A: time per step, mean over ranks"
     blocks: list[Block] = [Table(columns, rows, keys=2, foot=foot)]
     if not rows:
         blocks = [Text("No class of ops differs.")]
@@ -686,7 +685,7 @@ def _change_section(report: "DiffReport") -> Section:
         for change in every
     ]
     about = "Changes to A that would turn it into B: each alone, and all together."
-    columns = ("|what if on A", ">step", ">longer", ">of B - A", "|applies to")
+    columns = ("|what if on A", ">step", ">change", ">of B - A", "|applies to")
     return Section(
         "changes", "What would turn A into B", [Table.of(columns, rows)], about, wide=True
     )

@@ -290,9 +290,10 @@ def memory_use(deployment: Deployment) -> MemoryUse:
     }[by.memory_of]
     if left <= 0:
         raise WorkloadError(
-            f"{model.name} does not fit: weights of {weights / 1e9:.1f} GB a rank, activations and"
-            f" context of {(activations + _CONTEXT) / 1e9:.1f} GB, in {by.memory_fraction:.0%} of"
-            f" {size / 1e9:.1f} GB of {deployment.cluster.accelerator.name}: use more tensor ranks"
+            f"{model.name} does not fit: a rank needs {weights / 1e9:.1f} GB for weights and"
+            f" {(activations + _CONTEXT) / 1e9:.1f} GB for activations and context, and the engine"
+            f" may use {100 * by.memory_fraction:.0f} % of the {size / 1e9:.1f} GB of"
+            f" {deployment.cluster.accelerator.name}: use more tensor ranks"
             " (tp) or weights of fewer bits (weights fp8)"
         )
     token = cache_bytes(deployment) + math.fsum(map(cache_bytes, _draft(deployment)))

@@ -288,7 +288,7 @@ def explain(
 def _utility_parts(base: Baseline, resource: str, factor: float, watch: Watch) -> UtilityParts:
     """Simulate with the better resource, and attribute what that saves to causes."""
     if reason := without_effect(base, resource, factor):
-        raise WhatIfError(f"{resource}: it has no utility to break down: {reason}")
+        raise WhatIfError(f"{resource}: no utility to break down ({reason})")
     before, after = _with_and_without(base, resource, factor, watch)
     workload = before.workload  # may have more copies than the scenario's
     try:

@@ -695,7 +695,7 @@ _LEAST_GAIN = 0.5
 def _cause(runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility], factor: float) -> str:
     shares = [run.totals["prefill_time"] / (run.held * run.totals["end"]) for run in runs]
     prefill = float(np.mean(shares))
-    busy = f"{100 * prefill:.0f} % of the time is in iterations that also run prefill."
+    busy = f"{100 * prefill:.0f} % of the time goes to iterations that include prefill."
     parts = _parts(runs)
     if max(parts, key=lambda part: parts[part]) == "slot":
         share = 100 * parts["slot"] / fsum(parts.values())

@@ -50,12 +50,12 @@ def parse_yaml(
             text = text.decode()
         value: object = yaml.load(text.removeprefix("\ufeff"), Loader=_Loader)
     except UnicodeError as error:
-        raise wrong(f"{source}: not YAML that can be used: it is not UTF-8 text") from error
+        raise wrong(f"{source}: not valid YAML: it is not UTF-8 text") from error
     except yaml.YAMLError as error:
         (line, column), problem = _where_and_what(error, text if isinstance(text, str) else "")
         complaint = " ".join(problem.split())[:_LONGEST_COMPLAINT]
         raise wrong(
-            f"{source}: line {line}, column {column}: not YAML that can be used: {complaint}"
+            f"{source}: line {line}, column {column}: not valid YAML: {complaint}"
         ) from error
     return value
 

@@ -272,8 +272,8 @@ def as_folder(loaded: object) -> Traversable:
 def _unknown_cluster(name: str) -> ClusterError:
     hint = did_you_mean(name, (*catalog(), *added_clusters()))
     return ClusterError(
-        f"{name}: no such cluster; {hint}twofold clusters lists those of the catalogue; a path of a"
-        " YAML file, or of a graph (.json, .graphml), works, too"
+        f"{name}: no such cluster; {hint}'twofold clusters' lists the catalogue; the path of a YAML"
+        " file or a graph (.json, .graphml) works too"
     )
 
 

@@ -129,7 +129,8 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
         raise ClusterError(f"{cluster.name} is one graph without nodes: remove --nodes")
     kinds = kinds_of(cluster)
     machine = " and ".join(
-        f"{kind.nodes} nodes of {kind.ranks_per_node}" for kind in kinds.values()
+        f"{kind.nodes} node{'s' * (kind.nodes != 1)} of {kind.ranks_per_node}"
+        for kind in kinds.values()
     )
     if ranks > cluster.capacity:
         raise ClusterError(
@@ -152,7 +153,7 @@ def _hint_of_nodes(cluster: Cluster, ranks: int) -> str:
     needed = -(-ranks // cluster.ranks_per_node)
     if cluster.node_kinds or cluster.is_one_graph or ranks % needed:
         return ""
-    return f"; {needed} nodes would do: --nodes {needed} (of a step)"
+    return f"; {needed} nodes are enough: --nodes {needed}, for a step"
 
 
 def _check_room(

@@ -85,8 +85,8 @@ def typical_step(read: Callable[[str], Loaded]) -> Loaded:
     )
 
 
-_DIFFERENT = "step {} makes other calls than step {}: it is left out of the typical step"
-_OUTLIER = "step {} took {}, the median step {}: it is left out of the typical step"
+_DIFFERENT = "step {} makes other calls than step {} and is left out of the typical step"
+_OUTLIER = "step {} took {} (median {}) and is left out of the typical step"
 
 
 def like_steps(read: Callable[[str], Loaded], typical: Loaded) -> list[Workload]:

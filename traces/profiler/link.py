@@ -398,7 +398,7 @@ def _coverage(
     unused[LAUNCHES_ONLY] = sum(step.launches_only for step in steps)
     numbers = sorted({profiled.number for rank in job.ranks for profiled in rank.steps})
     library = [
-        f"{name} carried out all calls: on a cluster without a library its model gives their cost"
+        f"{name} ran all calls; its cost model is used if the cluster names no library"
         for name in (workload.library,)
         if name
     ]

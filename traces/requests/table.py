@@ -317,7 +317,7 @@ def parse_rates(text: str) -> Rates:
             return rates
     raise WorkloadError(
         f"rate {shown(text)}: write requests per second, such as 10/s, 2/s to 20/s, or 2/s, 20/s"
-        " for 10 s every 60 s; then, unless arrivals are Poisson's, even or gamma 0.5"
+        " for 10 s every 60 s; arrivals are Poisson unless 'even' or 'gamma 0.5' follows"
     )
 
 

@@ -159,7 +159,7 @@ def test_explain_tells_the_slow_down_whether_it_is_asked_for_or_not(folder: Path
 def test_explain_says_why_a_trace_does_not_tell_it() -> None:
     report = explain(GLOO, CLUSTER)
     assert report.slow_down is None
-    assert "0 kernels ran both with and without communication" in report.slow_down_note
+    assert "0 kernels ran both with and without concurrent communication" in report.slow_down_note
     assert report.record()["measured_slow_down"] is None
 
 
@@ -239,7 +239,9 @@ def test_what_is_no_slope_is_refused_before_anything_is_read(asked: str) -> None
 
 
 def test_a_trace_that_cannot_tell_says_why() -> None:
-    with pytest.raises(CalibrationError, match="0 kernels ran both with and without communication"):
+    with pytest.raises(
+        CalibrationError, match="0 kernels ran both with and without concurrent communication"
+    ):
         baseline(GLOO, CLUSTER, Settings(slow_down="trace"))
 
 

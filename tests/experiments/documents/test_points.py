@@ -321,7 +321,7 @@ def test_a_curve_shows_its_error_where_it_is_certain_and_says_how_it_is_known(cu
     assert list(rule.x) == [3.0, 3.0]
     assert rule.y[1] == pytest.approx(drawn_in(chart, [longest]) * longest)
     within, known = (text.text for text in document.blocks(Text)[:2])
-    assert f" within {2 * longest / step:.2g} % of the step" in within
+    assert f" at most {2 * longest / step:.2g} % of the step" in within
     assert known.startswith("proved") == (certificate in ("convex", "monotone"))
 
 
@@ -461,4 +461,4 @@ def test_what_an_interval_consists_of_is_listed_in_the_details(utilities, swept)
         assert ("kernel times" in covered) == any(p.kernels_pct for p in points)
     bare = [saving(utilities.base, 9.0, resource="compute", prediction_pct=math.pi)]
     covered = replace(utilities, points=tuple(bare)).document().details["± 95 %"]
-    assert covered == "covers the errors of such predictions in measured runs"
+    assert covered == "covers errors of such predictions when they were measured"

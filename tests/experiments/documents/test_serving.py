@@ -184,9 +184,14 @@ def capacity(**fields):
 def test_a_capacity_has_its_interval_saturation_and_knee():
     document = documents.rate(capacity())
     assert document.headline == (
-        "3.457 requests/s meet the SLO; throughput saturates at 5/s, and the knee is at 2/s."
+        "The SLO is met up to 3.457 requests/s; the knee is at 2/s, and throughput saturates at"
+        " 5/s."
     )
-    assert documents.rate(capacity(half_width=0.1234)).headline.startswith("3.457 ± 0.12 requests")
+    assert (
+        documents.rate(capacity(half_width=0.1234))
+        .headline.split(" to ")[1]
+        .startswith("3.457 ± 0.12 ")
+    )
     assert document.facts["SLO"] == "99 % of requests: TTFT 1 s"
     both = documents._say_slo(Slo(ttft=1.0, tpot=0.05))
     assert both == "99 % of requests: TTFT 1 s, TPOT 50 ms"
@@ -208,12 +213,12 @@ def test_the_best_resource_raises_a_capacity_most():
     best = Of(resource="compute", rate_pct=(20.0, 3.0), note="")
     rest = Of(resource="scale_out.bandwidth", rate_pct=None, note="n")
     document = documents.rate(capacity(utilities=(best, rest)))
-    assert document.cause == "GPUs twice as fast raise that rate most, by 20 ± 3 %."
+    assert document.cause == "GPUs twice as fast raise the rate at the SLO most, by 20 ± 3 %."
     _, cells = table_of(document, "resource")
     assert cells == [("compute x2", "20 ± 3 %"), ("scale-out bandwidth x2", "")]
     links = Of(resource="scale_out.bandwidth", rate_pct=(5.0, None), note="")
     assert documents.rate(capacity(utilities=(links,))).cause == (
-        "Twice the scale-out bandwidth raises that rate most, by 5.0 %."
+        "Twice the scale-out bandwidth raises the rate at the SLO most, by 5.0 %."
     )
     assert documents.rate(capacity(utilities=(rest, best))).cause == ""
 

@@ -403,7 +403,7 @@ def test_another_accelerator_is_asked_of_a_plan_by_roofline(report, plan):
         (("--phase", "decode", "--gradient", "bf16"), "--gradient is for training"),
         (("--phase", "decode", "--loss", "torch"), "--loss is for training"),
         (("--dp", "8"), "does not fit into memory: a rank needs 165.4 GB"),
-        (("--tp", "8", "--dp", "4000"), "4000 nodes would do: --nodes 4000"),
+        (("--tp", "8", "--dp", "4000"), "4000 nodes are enough: --nodes 4000"),
         (("--optimizer", "nadam"), "nadam"),
     ],
 )

@@ -80,7 +80,7 @@ def test_a_study_file_is_read(tmp_path):
             "search.loss: 2: input should be a valid string",
         ),
         (", steps: 4", "", "a grid needs discrete values"),
-        ("name: next", "name: next\nname: other", "line 2, column 1: not YAML that can be used"),
+        ("name: next", "name: next\nname: other", "line 2, column 1: not valid YAML"),
         ("name: next", "nam: next", "line 1, column 1: "),
         ("objectives:", "settings: {engine: fast}\nobjectives:", "settings.engine: engine: 'fast'"),
         ("objectives:", "settings: {workers: 2}\nobjectives:", "an option of the command"),

@@ -128,7 +128,7 @@ def test_steps_with_other_calls_are_left_out_and_named():
     loaded = typical_step(trace(steps, 2))
     assert loaded.coverage.typical_of == (0, 2, 3)
     assert loaded.coverage.notes == (
-        "step 1 makes other calls than step 2: it is left out of the typical step",
+        "step 1 makes other calls than step 2 and is left out of the typical step",
     )
     alone = typical_step(trace(steps[:2], 0))
     assert alone.coverage.typical_of == ()
@@ -155,7 +155,7 @@ def test_a_step_that_is_much_longer_is_left_out_and_named():
     loaded = typical_step(with_evaluation)
     assert loaded.coverage.typical_of == (0, 2, 3)
     assert loaded.coverage.notes == (
-        "step 1 took 20 s, the median step 12.5 s: it is left out of the typical step",
+        "step 1 took 20 s (median 12.5 s) and is left out of the typical step",
     )
 
 

@@ -43,7 +43,7 @@ def parse_yaml(
     {'nodes': 8}
     >>> parse_yaml("nodes: !!int x", "a.yaml")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    simulator.support.errors.TraceError: a.yaml: line 1, column 8: not YAML...'x' is not an int
+    simulator.support.errors.TraceError: a.yaml: line 1, column 8: not valid...'x' is not an int
     """
     try:
         if isinstance(text, bytes):

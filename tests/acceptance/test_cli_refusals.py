@@ -236,7 +236,7 @@ def test_what_is_no_cluster(tmp_path):
     for path in (tmp_path, tmp_path / "x.npz", tmp_path / "empty.yaml", tmp_path / "nowhere.yaml"):
         assert str(path) in refused("utility", SAMPLE, "--cluster", path)
         assert str(path) in refused("clusters", path)
-    assert "twofold clusters lists" in refused("clusters", "nonesuch")
+    assert "'twofold clusters' lists" in refused("clusters", "nonesuch")
 
 
 @pytest.mark.parametrize("topology", ["heart", "torus:3x3", "torus:axb", "sideways=ring", ":"])

@@ -78,7 +78,7 @@ def test_clusters_models_and_topologies():
 def test_a_file_wins_over_another_spelling_of_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dgxa100").write_text("name: [")
-    with pytest.raises(TwofoldError, match="dgxa100: line 2, column 1: not YAML"):
+    with pytest.raises(TwofoldError, match="dgxa100: line 2, column 1: not valid YAML"):
         load_cluster("dgxa100")
 
 

@@ -94,7 +94,9 @@ WRONG = [
 @pytest.mark.parametrize(("value", "told"), WRONG)
 def test_a_value_that_is_none_is_told_with_its_line(monkeypatch, libyaml, value, told):
     monkeypatch.setattr(yaml, "__with_libyaml__", libyaml and yaml.__with_libyaml__)
-    with pytest.raises(ClusterError, match=r"^x\.yaml: line [345], column \d+: not YAML") as caught:
+    with pytest.raises(
+        ClusterError, match=r"^x\.yaml: line [345], column \d+: not valid YAML"
+    ) as caught:
         parse_yaml(f"one: 1\ntwo: 2\nthree: {value}\n", "x.yaml", ClusterError)
     assert told in str(caught.value)
     assert len(str(caught.value)) < 400
@@ -120,7 +122,7 @@ def test_every_reader_refuses_them_in_one_line(name, value, tmp_path):
     text, read = READERS[name]
     extra = f"- {value}\n" if name == "kernels" else f"extra: {value}\n"
     too_long = name == "plan" and len(value) > 2**16
-    said = "too long for a plan" if too_long else r"line \d+, column \d+: not YAML"
+    said = "too long for a plan" if too_long else r"line \d+, column \d+: not valid YAML"
     with pytest.raises(TwofoldError, match=rf"x\.yaml: {said}") as caught:
         read(text + extra, tmp_path)
     assert "\n" not in str(caught.value)

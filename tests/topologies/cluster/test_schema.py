@@ -210,12 +210,12 @@ def test_the_groups_of_a_dragonfly_must_reach_each_other():
         ("", "empty"),
         ("- name: small", "a list"),
         ("small", "a str"),
-        ("name: {", "not YAML"),
-        ("\t", "not YAML"),
-        ("[" * 100_000, "not YAML"),
-        ("2020-99-99", "not YAML"),
-        ("? {a: b}\n: c", "not YAML"),
-        ("a: !!python/object:os.system x", "not YAML"),
+        ("name: {", "not valid YAML"),
+        ("\t", "not valid YAML"),
+        ("[" * 100_000, "not valid YAML"),
+        ("2020-99-99", "not valid YAML"),
+        ("? {a: b}\n: c", "not valid YAML"),
+        ("a: !!python/object:os.system x", "not valid YAML"),
     ],
 )
 def test_what_is_no_table_is_refused(text, part):
@@ -231,7 +231,7 @@ def test_sources_that_are_no_table_are_refused_beside_a_data_sheet(sources):
 
 
 def test_a_name_that_is_nearly_one_of_the_catalogue_says_which():
-    with pytest.raises(ClusterError, match=r"did you mean dgx-a100, .*twofold clusters lists"):
+    with pytest.raises(ClusterError, match=r"did you mean dgx-a100, .*'twofold clusters' lists"):
         load_cluster("dgx-a10")
 
 

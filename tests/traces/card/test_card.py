@@ -197,7 +197,7 @@ def test_another_version_is_told():
             "workload: !!python/object/apply:os.getcwd []",
             "the tag !!python/object/apply:os.getcwd is not accepted",
         ),
-        ("workload: [", "not YAML"),
+        ("workload: [", "not valid YAML"),
         ("workload: 2020-13-45", "month"),
         ("? [a]\n: b", "unhashable"),
         ("1: 2\nworkload:", "keys should be strings"),

@@ -200,8 +200,8 @@ def test_a_rule_of_the_users_is_tried_first(tmp_path: Path) -> None:
         ("- {pattern: my_kernel}", "kind"),
         ("- {pattern: my_kernel, kind: barrier, size: 3}", "size"),
         ("just text", "list"),
-        ("a: [", "not YAML"),
-        ("\x00", "not YAML"),
+        ("a: [", "not valid YAML"),
+        ("\x00", "not valid YAML"),
     ],
 )
 def test_a_bad_table_is_refused_with_file_and_reason(tmp_path: Path, text: str, said: str) -> None:

@@ -166,7 +166,7 @@ def test_every_number_has_a_source_and_every_name_is_that_of_its_file(name):
         ("heads: 2", "heads: 3, bias: 1", "bias: Extra inputs"),
         ("kv_heads: 1", "kv_heads: 3", "heads 2 is not a multiple of kv_heads 3"),
         ("kind: grouped", "kind: linear", "attention"),
-        ("name: tiny", "name: [tiny", "not YAML"),
+        ("name: tiny", "name: [tiny", "not valid YAML"),
         ("gated: true", "sources: {width: here}\ngated: true", "the card has no such number"),
         (
             "gated: true",

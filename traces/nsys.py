@@ -53,15 +53,13 @@ def read_exports(path: Path) -> Job:
 
 def exports_in(path: Path) -> list[Path]:
     """Return a path that is an export, or the exports in a folder, not of sub-folders."""
-    if path.is_file():
-        return [path] if is_sqlite(beginning_of(path)) else []
-    if not path.is_dir() or _is_directory(path):
-        return [path] if path.is_dir() else []
-    return [
-        file
-        for file in files_in(path)
-        if (_is_directory(file) if file.is_dir() else is_sqlite(beginning_of(file)))
-    ]
+    if _is_export(path):
+        return [path]
+    return [file for file in files_in(path) if _is_export(file)] if path.is_dir() else []
+
+
+def _is_export(path: Path) -> bool:
+    return _is_directory(path) if path.is_dir() else is_sqlite(beginning_of(path))
 
 
 def launched_in_ranges(path: Path, wanted: re.Pattern[str]) -> list[list[RecordedOperator]]:
@@ -99,15 +97,13 @@ def _operators(export: Export, ranges: Ranges) -> list[RecordedOperator]:
     launched = looked_up(calls["correlationId"], calls["start"], kernels["correlationId"])
     row = np.searchsorted(begin, launched, side="right") - 1
     row[(row < 0) | (launched > end[np.maximum(row, 0)])] = -1
-    names = [export.names[name] for name in kernels["name"].tolist()]
     launches: list[list[tuple[str, float]]] = [[] for _ in begin]
     for at in np.flatnonzero(row >= 0).tolist():
-        launches[row[at]].append((names[at], float(seconds[at])))
+        launches[row[at]].append((export.names[kernels["name"][at]], float(seconds[at])))
+    rows = zip(ranges.name[order].tolist(), begin.tolist(), launches, strict=True)
     return [
         RecordedOperator(export.names[name], (), (), (), tuple(of_range), 1e-9 * start)
-        for name, start, of_range in zip(
-            ranges.name[order].tolist(), begin.tolist(), launches, strict=True
-        )
+        for name, start, of_range in rows
     ]
 
 

@@ -257,8 +257,6 @@ def _check_framework(values: dict[str, Any]) -> None:
     """Refuse options that have no effect where kernels take what a roofline says."""
     if values["framework"] == "none" and values["kernels_from"] is not None:
         raise typer.BadParameter("--kernels-from has no effect without a --framework.")
-    if values["framework"] == "vllm" and values["phase"] == "training":
-        raise typer.BadParameter("--framework vllm trains no model: give --phase decode.")
     if values["framework"] == "none" and values["fused"] is not None:
         raise typer.BadParameter("--fused and --no-fused have no effect without a --framework.")
 
@@ -321,11 +319,11 @@ def _of_both(values: dict[str, Any]) -> dict[str, Any]:
 
 def _training(values: dict[str, Any]) -> "Training":
     """Make a training step."""
-    from traces.generate.run import LORA_TARGETS, Training
+    from traces.generate.run import LORA_TARGETS, Training, check_trains
 
     usual_batch = values["micro_batch"] * values["dp"] * 4 * values["pp"]
     targets = values["lora_targets"]
-    return Training(
+    run = Training(
         micro_batch=values["micro_batch"],
         global_batch=values["global_batch"] or usual_batch,
         sequence=values["sequence"],
@@ -339,6 +337,8 @@ def _training(values: dict[str, Any]) -> "Training":
         },
         **_of_both(values),
     )
+    check_trains(run)
+    return run
 
 
 def _serving(values: dict[str, Any]) -> "Serving":

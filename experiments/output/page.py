@@ -215,7 +215,8 @@ def _sha256(text: str) -> str:
 
 @cache
 def _base64(raw: bytes) -> str:
-    return base64.b64encode(zlib.compress(raw, 9, wbits=31)).decode("ascii")
+    packed = zlib.compress(raw, 9, wbits=31)  # with gzip's header, the same by every Python
+    return base64.b64encode(packed).decode("ascii")
 
 
 def _is_hidden(block: Block) -> bool:

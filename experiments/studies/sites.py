@@ -40,7 +40,7 @@ from topologies.cluster.kinds import by_kind, differing
 from traces.generate.memory import fullest, memory_of
 from traces.generate.model import load_model
 from traces.generate.plan import GenerationPlan, plan_text
-from traces.generate.run import new_tokens
+from traces.generate.run import check_trains, new_tokens
 from traces.generate.what_fits import fits
 
 FORMAT = 1
@@ -314,6 +314,7 @@ def _plan(
         raise WhatIfError(f"plan.{name}: {plan} is for {type(plan.run).__name__.lower()}")
     changes["parallelism"] = replace(plan.parallelism, **degrees_given)
     changes["run"] = replace(plan.run, **field_changes)
+    check_trains(changes["run"])
     return replace(plan, **changes, replicas=None)
 
 

@@ -44,7 +44,7 @@ from traces.generate.kernel_times import (
 )
 from traces.generate.model import Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
-from traces.generate.run import Serving, Training, check_fit
+from traces.generate.run import Serving, Training, check_fit, check_trains
 
 CUDA_RESERVE = 1.25 * 2.0**30
 """Bytes that a program cannot use: 0.75 GiB of the driver (PyTorch counts 79.25 GiB where
@@ -371,10 +371,9 @@ def read_plan(path: Path) -> GenerationPlan:
     allow_for_job()
     try:
         plan = _PlanFile.model_validate(table, context={_FOLDER: path.parent}).plan
+        check_trains(plan.run)
     except (ValidationError, WorkloadError) as error:
         raise TraceError(f"{path}: {_reasons(error)}") from error
-    if isinstance(plan.run, Training) and plan.run.framework == "vllm":
-        raise TraceError(f"{path}: training.framework: vllm trains no model")
     return plan
 
 

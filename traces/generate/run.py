@@ -449,6 +449,12 @@ def _encoder_misfits(
         )
 
 
+def check_trains(run: Training | Serving) -> None:
+    """Refuse training by an engine that only serves, by a ``WorkloadError`` that names it."""
+    if run.framework == "vllm" and isinstance(run, Training):
+        raise WorkloadError("framework vllm trains no model: name another, or phase decode")
+
+
 def _check_kernels(run: Training | Serving) -> None:
     framework(run.framework)
     _check_choice("attention", run.attention, get_args(Attention))

@@ -356,7 +356,7 @@ def test_wrong_words_of_the_command_are_told():
         (["--phase", "dreaming"], 2),
         (["--schedule", "none"], 2),
         (["-w", "plan.txt"], 1),
-        (["--framework", "vllm"], 2),
+        (["--framework", "vllm"], 1),
         (["--launch", "megatron", "-w", "page.html"], 2),
         (["--launch", "megatron", "-w", "plan.yaml"], 2),
         (["--memory", "-w", "page.html"], 2),

@@ -132,6 +132,21 @@ def test_plans_are_generated_for_each_point(tmp_path):
     assert {one["reason"] for one in report.refused} >= {"gpus == 8"}
 
 
+def test_a_plan_that_no_engine_trains_is_refused(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN)
+    fields = {
+        "name": "frameworks",
+        "workloads": [{"plan": str(path), "ignore_memory": True}],
+        "cluster": "hgx-h100",
+        "space": {"plan.framework": ["megatron", "vllm"]},
+        "objectives": {"step_s": "min"},
+    }
+    refused = study(fields).explored.results.refused
+    assert [bool(reason) for reason in refused] == [False, True]
+    assert "vllm trains no model" in refused[1]
+
+
 def test_a_plan_that_does_not_fit_into_memory_is_no_design(tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text(PLAN)

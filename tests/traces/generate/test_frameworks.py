@@ -20,7 +20,7 @@ from traces.generate.layers import chunks
 from traces.generate.model import load_model, parameters
 from traces.generate.parallelism import Parallelism
 from traces.generate.program import COMPUTE, HOST, KernelClock, times_of
-from traces.generate.run import Serving, Training, micro_batch
+from traces.generate.run import Serving, Training, check_trains, micro_batch
 from traces.generate.stage import stage_programs
 
 MODEL = load_model("llama-3.1-8b").model_copy(update={"layers": 4})
@@ -45,6 +45,8 @@ def test_a_framework_that_does_not_exist_is_refused_with_those_that_do():
         framework("pytroch")
     with pytest.raises(WorkloadError, match="framework"):
         Training(micro_batch=1, global_batch=1, sequence=8, framework="nemoo")
+    with pytest.raises(WorkloadError, match="vllm trains no model"):
+        check_trains(Training(micro_batch=1, global_batch=1, sequence=8, framework="vllm"))
     with pytest.raises(WorkloadError, match="attention"):
         Serving(phase="decode", batch=1, context=8, attention="flashy")
 

@@ -28,7 +28,7 @@ from benchmarks.scaling import measure
 from benchmarks.wide import wide_calls
 from experiments.evaluate.design_points import DesignPoints, steps_at
 from experiments.intervals.interval import bounds
-from experiments.scenario.resources import better, every_resource
+from experiments.scenario.resources import better, every_resource, improve
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import contract
 from topologies import load_cluster, ring
@@ -213,11 +213,12 @@ def _design_points(scenario: Scenario) -> Iterator[Figure]:
         remark = f"one by one {apart * count:.3g} s (of 20); the same to {off:.0e}"
         yield Figure(f"{count:,} design points", seconds, "s", most, remark=remark)
     changes = {name: better(name) for name in every_resource(scenario.cluster)}
+    changed = {name: improve(scenario, name, 2.0) for name in changes}
 
     def bound() -> object:
         costed = DesignPoints(scenario).ask(changes)
-        of = dict.fromkeys(changes, scenario.engine)
-        return bounds(scenario.run().makespan, costed, changes, of)
+        engines = dict.fromkeys(changes, scenario.engine)
+        return bounds(scenario.run().makespan, costed, engines, changed)
 
     seconds = median(bound)
     yield Figure("bounds on all utilities", 1e3 * seconds, "ms")

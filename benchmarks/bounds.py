@@ -81,9 +81,9 @@ def measure(name: str, trace: Path, cluster: Path | str) -> Row:
     costs = []
     for _ in range(3):
         begun = time.process_time()
-        found = bounds(step, asked, changes, engines, made)
+        found = bounds(step, asked, engines, made)
         costs.append(time.process_time() - begun)
-    of_paths = bounds(step, asked, changes, dict.fromkeys(engines, PATHS_ONLY), made)
+    of_paths = bounds(step, asked, dict.fromkeys(engines, PATHS_ONLY), made)
     gained = {row.resource: row.utility_pct or 0.0 for row in report.utilities}
     gap, gap_of_paths = (
         np.array([one[resource] - gained[resource] for resource in one])

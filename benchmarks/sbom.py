@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from typing import Any
 
 OWN = "twofold"
 
@@ -37,7 +38,7 @@ def installed() -> dict[str, Distribution]:
 
 def component(name: str, package: Distribution) -> dict[str, object]:
     """Describe one distribution."""
-    about = package.metadata
+    about: Any = package.metadata  # a message, which its stub does not say
     licence = about.get("License-Expression") or next(
         (
             line.rpartition(" :: ")[2]

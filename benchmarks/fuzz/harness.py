@@ -321,7 +321,8 @@ def _outcome(case: Case, folder: Path, streams: tuple[Path, Path]) -> Outcome:
     os.chdir(folder.parent)
     shutil.rmtree(folder, ignore_errors=True)
     most = max(MEMORY, _MEMORY_OF_JOB) if case.is_plan else MEMORY
-    return Outcome(status, cpu, peak, *map(_text, streams), most)
+    out, err = map(_text, streams)
+    return Outcome(status, cpu, peak, out, err, most)
 
 
 def _size(name: str) -> int:
@@ -333,14 +334,14 @@ def _size(name: str) -> int:
 def _keep_steps_from(small: float) -> None:
     from experiments import kept_answers, kept_steps
 
-    kept_answers.SMALL = small
+    vars(kept_answers)["SMALL"] = small
     (kept_steps.open_kept.__kwdefaults__ or {})["small"] = small
-    kept_steps.digests_of.__globals__["SMALL"] = small
+    vars(kept_steps)["SMALL"] = small
 
 
 def run_here(words: Sequence[str]) -> int:
     """Run a command in this process, as a new one would; return its exit status."""
-    from twofold.__main__ import main
+    from experiments.cli.main import main
 
     sys.argv = ["twofold", *words]
     sys.stdout, sys.stderr = (_stream(number) for number in (1, 2))

@@ -18,6 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.fuzz.seeds import Seed
 
@@ -131,7 +132,7 @@ def _json(data: bytes, rng: random.Random) -> bytes:
     except ValueError:
         return _number(data, rng)
     for _ in range(rng.choice((1, 1, 2, 5))):
-        spots: list[tuple[object, object]] = []
+        spots: list[tuple[Any, Any]] = []
         left = [tree]
         while left:
             node = left.pop()

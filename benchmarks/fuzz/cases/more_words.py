@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from benchmarks.fuzz.cases.whole import fifo, folder, zero
 from benchmarks.fuzz.harness import Case
@@ -373,7 +374,7 @@ def _calls() -> Iterator[Case]:
 
 def _outputs() -> Iterator[Case]:
     """Where answers are written: what is there already, or cannot be."""
-    for label, files in {
+    there: dict[str, dict[str, Any]] = {
         "a directory": {"o{}": folder},
         "a pipe": {"o{}": fifo},
         "a device": {"o{}": zero},
@@ -388,7 +389,8 @@ def _outputs() -> Iterator[Case]:
         "a link to nothing": {"o{}": lambda path: path.symlink_to("no/such")},
         "a link to itself": {"o{}": lambda path: path.symlink_to(path.name)},
         "a link to /dev/full": {"o{}": lambda path: path.symlink_to("/dev/full")},
-    }.items():
+    }
+    for label, files in there.items():
         for ending, words in (
             (".html", ("utility", SAMPLE, "-c", "c.yaml", "--html")),
             (".svg", ("utility", SAMPLE, "-c", "c.yaml", "--figure")),

@@ -154,14 +154,14 @@ def networks() -> Iterator[Case]:
         {"id": 1, "rank": 1e300},
         {"id": [1, [2]] * 999, "rank": 0},
     ):
-        data = json.dumps(
+        graph = json.dumps(
             {
                 "nodes": [node, {"id": "b", "rank": 1}],
                 "edges": [{"source": "b", "target": "b", "bandwidth": "1 GB/s", "latency": "1 us"}],
             }
         )
         yield Case(
-            f"graph: node {str(node)[:40]}", ("topology", "g.json"), {"g.json": data.encode()}
+            f"graph: node {str(node)[:40]}", ("topology", "g.json"), {"g.json": graph.encode()}
         )
     keys = GRAPHML.replace(b'attr.type="int"', b'attr.type="%s"')
     for kind in ("double", "boolean", "nothing", "long", "float", "string", ""):

@@ -65,12 +65,12 @@ def schedules() -> Iterator[Case]:
     algo = (
         '<algo name="a" coll="allgather" ngpus="{n}" nchunksperloop="{c}" inplace="0">{gpus}</algo>'
     )
-    step = '<step s="0" type="{t}" srcbuf="i" srcoff="{o}" dstbuf="o" dstoff="0" cnt="{k}" depid="-1" deps="-1"/>'
+    copied = '<step s="0" type="{t}" srcbuf="i" srcoff="{o}" dstbuf="o" dstoff="0" cnt="{k}" depid="-1" deps="-1"/>'
     gpu = '<gpu id="0"><tb id="0" send="1" recv="-1" chan="0">{s}</tb></gpu><gpu id="1"/>'
     for label, text in {
         "chunks": algo.format(n=2, c=999_999_999, gpus=gpu.format(s="")),
-        "cnt": algo.format(n=2, c=2, gpus=gpu.format(s=step.format(t="cpy", o=0, k=1048576))),
-        "off": algo.format(n=2, c=2, gpus=gpu.format(s=step.format(t="cpy", o=999_999_999, k=1))),
+        "cnt": algo.format(n=2, c=2, gpus=gpu.format(s=copied.format(t="cpy", o=0, k=1048576))),
+        "off": algo.format(n=2, c=2, gpus=gpu.format(s=copied.format(t="cpy", o=999_999_999, k=1))),
         "gpus": algo.format(n=999_999_999, c=2, gpus=""),
         "many": algo.format(n=5000, c=5000, gpus="".join(f'<gpu id="{n}"/>' for n in range(5000))),
     }.items():

@@ -51,17 +51,11 @@ class ModelledCall:
         return fsum(self.parts.values())
 
 
-class OtherMachine(str):
-    """A note that a log is of another accelerator than the cluster's: it is a doubt in answers."""
-
-    __slots__ = ()
-
-
 def other_machines(cluster: Cluster, logs: Iterable[BenchmarkLog]) -> list[str]:
-    """Return a note for each log of nccl-tests or rccl-tests that names another accelerator."""
+    """Return a doubt for each log of nccl-tests or rccl-tests that names another accelerator."""
     chip = cluster.accelerator.name
     return [
-        OtherMachine(f"{log.path}: recorded on {name}, not on {chip} of {cluster.name}")
+        f"{log.path}: recorded on {name}, not on {chip} of {cluster.name}"
         for log in logs
         for name in log.devices
         if log.tool.endswith("ccl-tests") and models(name) and models(chip)
@@ -73,20 +67,18 @@ def as_timed(cluster: Cluster, logs: Sequence[BenchmarkLog]) -> tuple[Cluster, l
     """Return the cluster with the library that logs timed, and notes on that change."""
     timed = next((log for log in logs if log.library), None)
     current = cluster.library or Library(name="none")
-    notes = other_machines(cluster, logs)
     if timed is None:
-        return cluster, notes
+        return cluster, []
     name, version = _LIBRARIES[timed.library], timed.version or None
     if name == current.name:
         if version in (None, current.version):
-            return cluster, notes
+            return cluster, []
         library = current.model_copy(update={"version": version})
         note = f"the logs timed {name} {version}, not {current.version or 'any version'}"
     else:
         library = Library.model_validate({"name": name, "version": version})
         note = f"the logs timed {name if name != 'none' else 'MPI'}, not {current.name}"
-    notes.append(f"{note}: so does the cluster")
-    return cluster.model_copy(update={"library": library}), notes
+    return cluster.model_copy(update={"library": library}), [f"{note}: so does the cluster"]
 
 
 def modelled(

@@ -166,7 +166,7 @@ def collective_compare(report: "CollectiveCompareReport") -> Document:
         " xN: factor on the largest part of the modelled time that would match the measurement"
     )
     errors_of_calls = ((call.location, call.error_pct) for call in report.calls)
-    doubted, notes = trust_and_notes(report.notes, errors_of_calls)
+    doubted, notes = trust_and_notes(report.notes, report.doubts, errors_of_calls)
     blocks += [Text(foot), *notes, *charts]
     return Document(
         title=f"Measured and modelled: {count} on {name}",
@@ -472,7 +472,7 @@ def log_calibration(report: "LogCalibrationReport") -> Document:
             f". Calls of {most.kind} that were left out of the fit are predicted with a median"
             f" error of {percent(most.left_out_median_pct)}"
         )
-    doubted, notes = trust_and_notes(report.notes)
+    doubted, notes = trust_and_notes(report.notes, report.doubts)
     errors: list[Block] = [Table.of(columns, rows, keys=2, foot=foot), *notes]
     return Document(
         title=f"Calibration: {report.base.name} with benchmark logs",

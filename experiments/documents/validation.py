@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from experiments.calibration.modelled_calls import OtherMachine
 from experiments.documents.serving import prior_trust
 from experiments.documents.step import on_nodes
 from experiments.output.document import (
@@ -200,7 +199,7 @@ def _calls(report: "ValidationReport") -> Document:
     charts = calls_charts(calls)
     worst = max(errors, key=lambda error: error.median_pct)
     off = ((call.place, call.error_pct) for call in report.calls)
-    trust, notes = trust_and_notes(report.notes, off)
+    trust, notes = trust_and_notes(report.notes, report.doubts, off)
     return Document(
         title=f"Validation: {len(report.calls):,} calls on {name}",
         headline=(
@@ -429,14 +428,14 @@ def predicted_steps(report: "StepsReport") -> Document:
 
 
 def trust_and_notes(
-    notes: Sequence[str], errors: Iterable[tuple[str, float | None]] = ()
+    notes: Sequence[str], doubts: Sequence[str], errors: Iterable[tuple[str, float | None]] = ()
 ) -> tuple[Trust | None, list[Text]]:
     """Return doubts of logs of another machine or unit, above the answer, and other notes."""
-    doubts = tuple(Doubt(note) for note in notes if isinstance(note, OtherMachine))
-    trust = Trust("measured times are as the logs have them", "poor", doubts) if doubts else None
-    return trust or _trust(errors), [
-        Text(note) for note in notes if not isinstance(note, OtherMachine)
-    ]
+    trust = _trust(errors)
+    if doubts:
+        causes = tuple(map(Doubt, doubts))
+        trust = Trust("measured times are as the logs have them", "poor", causes)
+    return trust, [Text(note) for note in notes if note not in doubts]
 
 
 def _trust(errors: Iterable[tuple[str, float | None]]) -> Trust | None:

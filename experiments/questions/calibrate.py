@@ -22,7 +22,12 @@ from experiments.calibration.calibration import (
     steps_of,
 )
 from experiments.calibration.log_fitting import LogFit, fit_logged, logged, logged_cluster
-from experiments.calibration.modelled_calls import as_timed, check_one_machine, modelled
+from experiments.calibration.modelled_calls import (
+    as_timed,
+    check_one_machine,
+    modelled,
+    other_machines,
+)
 from experiments.calibration.step_fitting import StepFit, fit_to_steps, fitted_cluster
 from experiments.costing.slowdown import recorded_steps
 from experiments.documents import networks as documents
@@ -235,6 +240,7 @@ class LogCalibrationReport(_Calibrates, Report):
     errors: tuple[LogErrors, ...]
     calls: tuple[LogCall, ...]
     notes: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
 
     def headed(self) -> Head:
         """Return the head of the answer."""
@@ -282,6 +288,7 @@ def calibrate_logs(  # noqa: PLR0913 - what a log may leave to be said
         update={"known": measured_by(base.known, left_out_calls(fit))}
     )
     calls = tuple(log_calls(fit, answered, calibrated))
+    doubts = tuple(other_machines(base, read))
     return LogCalibrationReport(
         base=base,
         cluster=calibrated,
@@ -289,7 +296,8 @@ def calibrate_logs(  # noqa: PLR0913 - what a log may leave to be said
         parameters=tuple(_log_parameters(fit, bare)),
         errors=tuple(log_errors(calls)),
         calls=calls,
-        notes=(*notes, *(note for log in read for note in log.notes), *left_out),
+        notes=(*doubts, *notes, *(note for log in read for note in log.notes), *left_out),
+        doubts=doubts,
     )
 
 

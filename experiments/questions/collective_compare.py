@@ -26,6 +26,7 @@ from experiments.calibration.modelled_calls import (
     check_unit,
     curves_of,
     modelled,
+    other_machines,
     site_of,
 )
 from experiments.documents import networks as documents
@@ -100,6 +101,7 @@ class CollectiveCompareReport(Report):
     cluster: Cluster
     calls: tuple[ComparedCall, ...]
     notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     @property
     def error_summary(self) -> ErrorSummary | None:
@@ -179,8 +181,11 @@ def collective_compare(  # noqa: PLR0913 - the options of the command
             sorted(curve, key=lambda answer: answer.call.size), changed, version, watch
         ).compared()
     ]
+    doubts = tuple(other_machines(base, read))
     more = [note for log in read for note in log.notes]
-    return CollectiveCompareReport(changed, tuple(rows), (*notes, *more, *left_out))
+    return CollectiveCompareReport(
+        changed, tuple(rows), (*doubts, *notes, *more, *left_out), doubts
+    )
 
 
 def _read(logs: Sequence[Path | str], layout: Layout) -> list[BenchmarkLog]:

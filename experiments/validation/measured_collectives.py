@@ -64,8 +64,8 @@ def errors_of(
     cluster: Cluster,
     layout: Layout | None = None,
     watch: Callable[[str], object] = lambda _: None,
-) -> tuple[list[CallError], list[str]]:
-    """Model every call in logs or tables; return also notes on what was left out.
+) -> tuple[list[CallError], list[str], list[str]]:
+    """Model every call in logs or tables; return also doubts, and notes on what was left out.
 
     Raises
     ------
@@ -95,8 +95,8 @@ def errors_of(
         )
         for answer in answered
     ]
-    notes = (note for log in logs for note in log.notes)
-    return rows, [*other_machines(cluster, logs), *notes, *left_out]
+    notes = [note for log in logs for note in log.notes]
+    return rows, other_machines(cluster, logs), [*notes, *left_out]
 
 
 def size_class(size: float) -> str:

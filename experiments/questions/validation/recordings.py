@@ -111,7 +111,8 @@ class ValidationReport(Report):
     points: tuple[PointError, ...] = ()
     calls: tuple[CallError, ...] = ()
     notes: tuple[str, ...] = ()
-    """What was left out of tables of calls."""
+    """Doubts of tables of calls, and what was left out of them."""
+    doubts: tuple[str, ...] = ()
     brief: bool = False
     """Whether the table leaves out single points."""
     scores: tuple[Score, ...] = ()
@@ -211,8 +212,15 @@ def validate(  # noqa: PLR0913 - the options of the command
         if cluster is None:
             raise WhatIfError(f"{collectives[0]}: on which cluster? --cluster C")
         where = load_cluster(cluster)
-        calls, notes = errors_of(collectives, where, layout, watch)
-        return ValidationReport((), settings, (where,), calls=tuple(calls), notes=tuple(notes))
+        calls, doubts, notes = errors_of(collectives, where, layout, watch)
+        return ValidationReport(
+            steps=(),
+            settings=settings,
+            clusters=(where,),
+            calls=tuple(calls),
+            notes=(*doubts, *notes),
+            doubts=tuple(doubts),
+        )
     if against:
         usual = cluster.name if isinstance(cluster, Cluster) else cluster
         points, files = read_tables(against, "points", partial(read_points, usual=usual))

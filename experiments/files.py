@@ -21,8 +21,7 @@ TRACES = ("trace", "trace_b", "traces", "source", "sources", "predict")
 READ = (
     *("script", "kernels", "kernels_from", "cluster", "cluster_b", "model", "topology", "beside"),
     *("file", "spec", "algorithm", "change", "what_if", "logs", "like"),
-    *("from_nccl", "from_nvidia_smi", "from_infragraph", "placement"),
-    *("calls", "imbalance", "expert_imbalance", "compare", "folder"),
+    *("from_file", "placement", "calls", "imbalance", "expert_imbalance", "compare", "folder"),
     *("requests", "predictions", "serving", "serving_log", "ratios", "steps"),
     *("name", "models", "clusters", "sweep", "speculation", "throughput"),
 )

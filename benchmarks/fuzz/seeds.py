@@ -335,20 +335,17 @@ def seeds() -> Iterator[Seed]:
     )
     yield Seed("graph-json", "g.json", GRAPH, graph)
     yield Seed("graphml", "g.graphml", GRAPHML, graph)
-    drawn = ("clusters", "--from-nccl", "F")
+    drawn = ("clusters", "--from-file", "F")
     like = (*drawn, "--like", "dgx-a100")
     yield Seed("nccl-xml", "topo.xml", _nccl_xml(), ((*drawn, "--links"), drawn, like, like))
     yield Seed(
         "nvidia-smi",
         "smi.txt",
         SMI,
-        (("clusters", "--from-nvidia-smi", "F", "--like", "dgx-a100", "--links"),),
+        (("clusters", "--from-file", "F", "--like", "dgx-a100", "--links"),),
     )
     yield Seed(
-        "infragraph",
-        "infra.yaml",
-        INFRA,
-        (("clusters", "--from-infragraph", "F", "--like", "dgx-a100"),),
+        "infragraph", "infra.yaml", INFRA, (("clusters", "--from-file", "F", "--like", "dgx-a100"),)
     )
     log = (("validate", "F", *CLUSTER), ("calibrate", "--logs", "F", *CLUSTER))
     yield Seed("nccl-tests", "nccl.log", NCCL_LOG, log)

@@ -19,6 +19,9 @@ _COMMANDS = {
 }
 """What former commands are called now."""
 _OPTIONS = {
+    "clusters": dict.fromkeys(
+        ("--from-nccl", "--from-nvidia-smi", "--from-infragraph"), "--from-file"
+    ),
     "collective": {"--baseline": "--compare", "--plot": "--write", "--size": "--sizes"},
     "generate": {"--context": "--sequence"},
 }

@@ -63,11 +63,11 @@ class ClusterOutput(StrEnum):
 
 _of_drawing = in_panel("A cluster from a topology dump of your machine")
 _CLUSTER: Options = {
-    "from_nccl": _of_drawing(
-        Path, "Read the node from a topology dump of NCCL or RCCL (NCCL_TOPO_DUMP_FILE)."
+    "from_file": _of_drawing(
+        Path,
+        "Read the node from a topology dump of NCCL or RCCL (NCCL_TOPO_DUMP_FILE), the output of "
+        "'nvidia-smi topo -m', or an infrastructure of InfraGraph (YAML, JSON).",
     ),
-    "from_nvidia_smi": _of_drawing(Path, "Read the node from the output of 'nvidia-smi topo -m'."),
-    "from_infragraph": _of_drawing(Path, "Read an infrastructure of InfraGraph (YAML, JSON)."),
     "like": _of_drawing(
         str,
         "A cluster with the same GPUs that fills in what the file lacks.",
@@ -99,7 +99,7 @@ _CLUSTER: Options = {
     ),
 }
 _OF_BILLS = ("nodes", "topology")
-_OF_DRAWINGS = ("from_nccl", "from_nvidia_smi", "from_infragraph", "like")
+_OF_DRAWINGS = ("from_file", "like")
 
 
 @with_options(_CLUSTER, before="write")
@@ -121,6 +121,7 @@ def clusters(
 ) -> None:
     """List the catalogue, show a cluster with its sources, or make one from your machine."""
     from experiments.questions.clusters import clusters as ask
+    from experiments.questions.clusters import kind_of_drawing
 
     links, files = ctx.params["links"], written("cluster_file")
     if ctx.params["bill"]:
@@ -128,8 +129,9 @@ def clusters(
         _show_bill(ctx, name, output)
         return
     refuse_given(ctx, _OF_BILLS, "without --bill")
-    asked = {key: ctx.params[key] for key in (*_OF_DRAWINGS, "accelerator", "links", "ranks")}
-    report = ask(name, **asked)
+    asked = {key: ctx.params[key] for key in ("like", "accelerator", "links", "ranks")}
+    drawn = ctx.params["from_file"]
+    report = ask(name, **asked, **({} if drawn is None else {kind_of_drawing(drawn): drawn}))
     if links and output == ClusterOutput.YAML:
         raise typer.BadParameter("a cluster file has no links: use --output table, csv or json")
     if report.asked is None:

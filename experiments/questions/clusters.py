@@ -17,6 +17,7 @@ from simulator.support.errors import (
     TwofoldError,
     WhatIfError,
 )
+from simulator.support.input_files import as_printed, decoded, read_bytes
 from simulator.support.plugins import (
     ALGORITHMS,
     CLUSTERS,
@@ -250,6 +251,31 @@ def _named_links(cluster: Cluster, ranks: int) -> tuple[NamedLink, ...]:
             latency=cable.latency,
         )
         for cable in Parts(build(cluster, ranks)).cables()
+    )
+
+
+def kind_of_drawing(file: Path | str) -> str:
+    """Return the parameter of :func:`clusters` that takes a drawing of a node, by its content.
+
+    Raises
+    ------
+    ClusterError
+        If the file cannot be read, or is none of the drawings that can be.
+    """
+    data = read_bytes(Path(file), ClusterError)
+    try:
+        text = as_printed(decoded(data))
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")  # its reader says what is wrong with it
+    if text.lstrip().startswith("<"):
+        return "from_nccl"
+    if re.search(r"^\s*GPU0\s", text, re.MULTILINE):
+        return "from_nvidia_smi"
+    if "devices" in text and "instances" in text:
+        return "from_infragraph"
+    raise ClusterError(
+        f"{file}: not a topology dump of NCCL or RCCL (XML), the output of 'nvidia-smi topo -m', or"
+        " an infrastructure of InfraGraph (YAML or JSON with devices and instances)"
     )
 
 

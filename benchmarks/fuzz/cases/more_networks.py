@@ -174,7 +174,7 @@ def _networks() -> Iterator[Case]:
             ("collective", "all_reduce", "-c", "g.graphml", "-n", "2", "--sizes", "1MiB"),
             {"g.graphml": data},
         )
-    smi = ("clusters", "--from-nvidia-smi", "s.txt", "--like", "dgx-a100", "--links")
+    smi = ("clusters", "--from-file", "s.txt", "--like", "dgx-a100", "--links")
     for label, data in {
         "one way": SMI.replace(b"NV12", b"NV4", 1),
         "a row of nobody": SMI + b"GPU9\tNV12\n",
@@ -216,11 +216,11 @@ def _networks() -> Iterator[Case]:
     ):
         text = node.replace(old, new)
         for words in (
-            ("clusters", "--from-nccl", "n.xml", "--links"),
-            ("clusters", "--from-nccl", "n.xml", "--like", "dgx-a100", "--bill"),
+            ("clusters", "--from-file", "n.xml", "--links"),
+            ("clusters", "--from-file", "n.xml", "--like", "dgx-a100", "--bill"),
         ):
             yield Case(f"NCCL XML: {label}", words, {"n.xml": text.encode()})
-    infra = ("clusters", "--from-infragraph", "i.yaml", "--like", "dgx-a100", "--links")
+    infra = ("clusters", "--from-file", "i.yaml", "--like", "dgx-a100", "--links")
     for label, old, new in (
         ("a component of nobody", b"component: xpu}", b"component: zzz}"),
         ("a link of nobody", b"link: NVLink}", b"link: zzz}"),

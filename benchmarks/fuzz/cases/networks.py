@@ -22,7 +22,7 @@ def networks() -> Iterator[Case]:
         data = SMI.replace(b"NV12", count.encode())
         yield Case(
             f"smi: {count[:12]}",
-            ("clusters", "--from-nvidia-smi", "s.txt", "--like", "dgx-a100", "--links"),
+            ("clusters", "--from-file", "s.txt", "--like", "dgx-a100", "--links"),
             {"s.txt": data},
         )
     gpus = [f"GPU{n}" for n in range(600)]
@@ -37,7 +37,7 @@ def networks() -> Iterator[Case]:
     )
     yield Case(
         "smi: 600 GPUs",
-        ("clusters", "--from-nvidia-smi", "s.txt", "--like", "dgx-a100", "--links"),
+        ("clusters", "--from-file", "s.txt", "--like", "dgx-a100", "--links"),
         {"s.txt": matrix.encode()},
     )
     for number in (
@@ -56,7 +56,7 @@ def networks() -> Iterator[Case]:
             data = INFRA.replace(part.encode(), f"count: {number}}}".encode())
             yield Case(
                 f"InfraGraph: {part[:8]} {number[:12]}",
-                ("clusters", "--from-infragraph", "i.yaml", "--like", "dgx-a100"),
+                ("clusters", "--from-file", "i.yaml", "--like", "dgx-a100"),
                 {"i.yaml": data},
             )
     nested = INFRA.replace(b"choice: switch, count: 1", b"choice: device, count: 1").replace(
@@ -64,7 +64,7 @@ def networks() -> Iterator[Case]:
     )
     yield Case(
         "InfraGraph: a cycle",
-        ("clusters", "--from-infragraph", "i.yaml", "--like", "dgx-a100"),
+        ("clusters", "--from-file", "i.yaml", "--like", "dgx-a100"),
         {"i.yaml": nested},
     )
     levels = (
@@ -77,7 +77,7 @@ def networks() -> Iterator[Case]:
     )
     yield Case(
         "InfraGraph: ten levels of ten",
-        ("clusters", "--from-infragraph", "i.yaml", "--like", "dgx-a100"),
+        ("clusters", "--from-file", "i.yaml", "--like", "dgx-a100"),
         {"i.yaml": levels.encode()},
     )
     for bandwidth in (

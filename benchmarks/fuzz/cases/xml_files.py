@@ -11,7 +11,7 @@ def xml_files() -> Iterator[Case]:
     from helpers.node_drawings import Box, dgx_a100
 
     graph = ("topology", "a.graphml")
-    node = ("clusters", "--from-nccl", "a.graphml", "--links")
+    node = ("clusters", "--from-file", "a.graphml", "--links")
     forced = (
         "collective",
         "all_gather",
@@ -87,7 +87,7 @@ def xml_files() -> Iterator[Case]:
     for command in (
         node,
         (*node[:-1], "--bill"),
-        ("clusters", "--from-nccl", "a.graphml", "-o", "json"),
+        ("clusters", "--from-file", "a.graphml", "-o", "json"),
     ):
         yield Case(
             "XML: 600 GPUs on a switch",

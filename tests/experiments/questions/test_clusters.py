@@ -39,7 +39,7 @@ def test_a_template_is_written_as_people_write_one():
 
 def test_a_drawn_cluster_is_written_and_used(dump, tmp_path):
     mine = tmp_path / "mine.yaml"
-    written = RUN.invoke(app, ["clusters", "--from-nccl", str(dump), "-w", str(mine)])
+    written = RUN.invoke(app, ["clusters", "--from-file", str(dump), "-w", str(mine)])
     assert written.exit_code == 0
     assert "taken from" in written.stdout
     used = RUN.invoke(
@@ -81,6 +81,21 @@ def test_a_matrix_needs_a_cluster_with_the_same_gpus(tmp_path):
     with pytest.raises(WhatIfError, match="give --like"):
         clusters(from_nvidia_smi=path)
     assert clusters(from_nvidia_smi=path, like="dgx-a100").asked.ranks_per_node == 4
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_drawing_is_recognised_by_what_it_holds(dump, tmp_path, encoding):
+    matrix, other = tmp_path / "topo.txt", tmp_path / "other.txt"
+    matrix.write_text(MATRIX_A100, encoding)
+    other.write_text(f"GPU0: of no matrix\n{MATRIX_A100.replace('GPU0', 'gpu')}")
+    words = ["clusters", "--like", "dgx-a100", "-o", "json", "--from-file"]
+    for path, reader in ((dump, "from_nccl"), (matrix, "from_nvidia_smi")):
+        shown = json.loads(RUN.invoke(app, [*words, str(path)]).stdout)
+        asked = clusters(**{reader: path}, like="dgx-a100").record()
+        assert shown["quantities"] == asked["quantities"]
+    refused = RUN.invoke(app, [*words, str(other)])
+    assert refused.exit_code != 0
+    assert "not a topology dump" in " ".join(refused.stderr.split())
 
 
 def test_like_names_what_is_not_drawn(dump):

@@ -70,8 +70,8 @@ class RoutingNotes:
         sentences = [_say_collision(note, self.policy) for note in self.collisions]
         if self.packet_factor is not None:
             sentences.append(
-                f"on full links, headers and colliding packets make messages up to"
-                f" {self.packet_factor:.2f} times as long; the times above leave this out"
+                f"where links are full, headers and packet collisions make messages up to"
+                f" {self.packet_factor:.2f} times as long; the times above do not include this"
             )
         if self.meetings and self.analytic_step_s is not None:
             alone = format_quantity(self.analytic_step_s, "s")

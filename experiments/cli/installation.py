@@ -28,7 +28,7 @@ def schema(
         ),
     ],
 ) -> None:
-    """Print the JSON Schema of a command's answer, or of a file that one writes."""
+    """Print the JSON Schema of a command's answer, or of a file that you write."""
     from experiments.schemas.schema import schema_of
 
     typer.echo(json.dumps(schema_of(command), indent=2))

@@ -77,9 +77,7 @@ COMMANDS = {
 """Panel and module of each command, in the order of ``--help``."""
 SYSTEM = "system"
 """The command that has commands below it."""
-_SYSTEM_HELP = (
-    "Compile in advance, list plugins and schemas, manage the cache of studies and read steps."
-)
+_SYSTEM_HELP = "Compile in advance, list plugins, print schemas, manage the cache on disk."
 
 
 class _Commands(TyperGroup):

@@ -95,11 +95,11 @@ def inspect(report: "InspectReport") -> Document:
         lost = coverage.collectives - coverage.collectives_matched
         missing.append(f"{lost:,} of {plural(coverage.collectives, 'collective')} lack ranks")
     if coverage.collectives and coverage.bytes_known < 1:
-        missing.append(f"the sizes of {100 * (1 - coverage.bytes_known):.3g} % are unknown")
+        missing.append(f"{100 * (1 - coverage.bytes_known):.3g} % of collectives have no size")
     return Document(
         title=f"Trace: {loaded.trace}",
         headline=f"{loaded.trace} has {ranks}{length}, {calls}.",
-        cause=f"Not all of it is known: {', '.join(missing)}." if missing else "",
+        cause=f"The trace is incomplete: {', '.join(missing)}." if missing else "",
         facts={
             "accelerator": loaded.accelerator or "not in the trace",
             "steps": f"{steps}; this answer is about {part}",
@@ -230,7 +230,7 @@ def metrics(report: "MetricsReport") -> Document:
     ]
     names = [metric for metric in report.metrics if metric.metric == _DOMINANT]
     below = {
-        "dominant": "".join(str(name.measured or name.simulated or "") for name in names),
+        "dominant kernel": "".join(str(name.measured or name.simulated or "") for name in names),
         "not recorded": "\n".join(_not_recorded(report)),
         "card": "\n".join(report.findings),
         "notes": "\n".join(report.notes),
@@ -238,7 +238,7 @@ def metrics(report: "MetricsReport") -> Document:
     foot = (
         "per rank; collective size: as nccl-tests defines it; volume: bytes through a rank's port"
     )
-    table = Table.of(("metric", "|of", ">measured", ">simulated"), rows, keys=2, foot=foot)
+    table = Table.of(("metric", "|which", ">measured", ">simulated"), rows, keys=2, foot=foot)
     published = [
         (metric.metric.replace("_", " "), metric.published)
         for metric in report.metrics

@@ -290,8 +290,8 @@ def _effects(report: "CollectiveCallsReport") -> Table:
         for effect in report.effects
     ]
     columns = (
-        *("call", "beside", ">slower", ">links of both", "|busiest of them", ">busy with it"),
-        ">with the other",
+        *("call", "beside", ">slower", ">shared\nlinks", "|busiest\nshared link"),
+        *(">busy with\nthe call", ">busy with\nthe other"),
     )
     return Table.of(columns, rows)
 

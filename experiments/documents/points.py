@@ -1,7 +1,7 @@
 """Documents of many changes of one step: utilities, sweeps, curves, clusters, what-ifs."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -171,12 +171,10 @@ def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Tabl
         Row((_names(names), *[""] * (len(columns) - 1)), span=f"unused: {reason}")
         for reason, names in _unused(report.points).items()
     ]
-    foot = (
-        "at most: an upper bound, whichever links calls share; it includes the ±" if bounded else ""
-    )
+    foot = "at most: an upper bound on the saving, with its ±" if bounded else ""
     if report.per:
         foot += "; " if foot else ""
-        foot += "more cost, more power: of NICs, ports and cables that are added or replaced"
+        foot += "more cost, more power: for added or replaced NICs, ports and cables"
     return Table(columns, rows, foot=foot, caption="utilities")
 
 
@@ -355,7 +353,7 @@ def _factor_table(report: "SweepReport | CurveReport") -> Table:
         for point in report.points
     ]
     name = say_resource(report.resource)
-    foot = "" if report.resource in RANKS else f"2x is {factor_means(report.resource)}"
+    foot = f"2x is {factor_means(report.resource)}" if report.resource.endswith(".latency") else ""
     return Table((f">{name}", ">value", ">step", ">saves"), rows, foot=foot, caption="points")
 
 
@@ -402,11 +400,10 @@ def _signed(gain: float) -> str:
 def curve(report: "CurveReport") -> Document:
     """Show from which factor on more of a resource hardly pays, and the curve up to there."""
     base = report.base
-    lines = list(curve_lines(report))
     section = Section(
         "curve",
         "Step over the resource",
-        [_curve_chart(report), _factor_table(report), *(Text(line) for line in lines)],
+        [_curve_chart(report), _factor_table(report), Text(_curve_bound(report))],
         "Between the points, the step is interpolated linearly in 1/factor.",
         wide=True,
     )
@@ -439,17 +436,17 @@ def _curve_headline(report: "CurveReport") -> str:
     )
 
 
-def curve_lines(report: "CurveReport") -> Iterator[str]:
-    """Yield notes below the table on how exact the points are."""
+def _curve_bound(report: "CurveReport") -> str:
+    """Return how exact the curve is between its points."""
     off = 100 * report.gap_s / (report.base.timeline.makespan or 1.0)
     certified = {
-        "sampled": "this bound is checked halfway between points, not proved: calls share links",
-        "convex": "proved: no call changes its algorithm, so the step is convex in 1/factor",
-        "monotone": "proved if no call gets slower as the resource gets better",
-        "none": "not proved: at some point more of the resource makes the step longer",
+        "sampled": "checked halfway between points, not proved: calls share links",
+        "convex": "proved: no call changes its algorithm",
+        "monotone": "proved, if more of the resource slows no call",
+        "none": "not proved: in places more of the resource makes the step longer",
     }
-    yield f"interpolation between points, in 1/factor, is off by at most {off:.2g} % of the step"
-    yield certified[report.certificate]
+    bound = f"straight lines over 1/factor are off by at most {off:.2g} % of the step"
+    return f"between points, {bound} ({certified[report.certificate]})"
 
 
 def _curve_chart(report: "CurveReport") -> Chart:
@@ -613,8 +610,6 @@ def what_ifs(report: "WhatIfReport") -> Document:
     foot = "exposed communication: mean over ranks"
     if any(point.draws for point in points):
         foot += "; random faults: medians over draws"
-    if any("latency x" in point.change for point in points):
-        foot += "; latency x2 is twice the latency"
     columns = ("|what if", ">step", ">saves", ">exposed\ncommunication", "|applies to")
     whole = base.timeline.makespan
     bars = [

@@ -106,7 +106,7 @@ def serving(report: "ServingReport") -> Document:
             f" {plural(report.preemptions, 'preemption')}",
             "links": ""
             if report.link_use is None
-            else f"caches take {percent(100 * report.link_use)} of the busiest link",
+            else f"KV caches take {percent(100 * report.link_use)} of the busiest link",
             "autoscaled": f"{report.held:.4g} instances held on average" if report.scales else "",
             "outages": f"{plural(report.restarted, 'request')} restarted on another instance"
             if report.restarted
@@ -123,7 +123,7 @@ def serving(report: "ServingReport") -> Document:
         details={
             "TTFT": "time to first token at the client",
             "TPOT": "mean time of a token after the first, of each request",
-            "ITL": "time between two tokens of a request, over all tokens, to 1.6 %",
+            "ITL": "time between two tokens of a request; percentiles are within 1.6 %",
         },
         next_steps=("twofold serving … --find rate --slo …", "twofold serving … --sweep rate=…"),
     )
@@ -344,7 +344,7 @@ def sweep(report: "ServingSweepReport") -> Document:
     if answered:
         sections.append(Section("figure", "Points", [_sweep_chart(report)], terminal=False))
     return Document(
-        title=f"Serving: {report.model} over {say_resource(report.varied)}",
+        title=f"Serving: {report.model} by {say_resource(report.varied)}",
         headline=_sweep_headline(report.varied, answered),
         trust=prior_trust(report.prior),
         facts={"engine": report.engine_text},
@@ -359,9 +359,10 @@ def _p99(time: float | None, half: float | None) -> str:
 def _sweep_headline(varied: str, points: "Sequence[ServingPoint]") -> str:
     ttft = min(points, key=lambda point: point.ttft_p99 or 0.0)
     tpot = min(points, key=lambda point: point.tpot_p99 or 0.0)
-    of_tpot = f"; p99 TPOT at {tpot.value}, {say_time(tpot.tpot_p99)}" if tpot.tpot_p99 else ""
-    lowest = f"{say_resource(varied)} {ttft.value}, {say_time(ttft.ttft_p99)}"
-    return f"p99 TTFT is lowest at {lowest}{of_tpot}."
+    lowest = f"Lowest p99 TTFT: {say_time(ttft.ttft_p99)} at {say_resource(varied)} {ttft.value}."
+    return lowest + (
+        f" Lowest p99 TPOT: {say_time(tpot.tpot_p99)} at {tpot.value}." if tpot.tpot_p99 else ""
+    )
 
 
 def _sweep_chart(report: "ServingSweepReport") -> Chart:

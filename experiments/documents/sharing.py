@@ -137,7 +137,7 @@ def _steady(report: "ShareReport") -> Iterator[str]:
     for group in report.together:
         counts = ", ".join(f"{rows[name].steps_averaged} of {name}" for name in group["jobs"])
         left = min(rows[name].steps_left_out for name in group["jobs"])
-        yield f"{group['note']}; averaged: {counts} steps, after {left} or more that are left out"
+        yield f"{group['note']}; mean of {counts} steps, after {left} or more warm-up steps"
     alone = [row.job for row in report.jobs if not row.meets]
     if alone:
         yield f"share no link with other jobs: {', '.join(alone)}"
@@ -233,7 +233,7 @@ def _links(report: "ShareReport") -> Section:
         "used: share of the link's bandwidth; lost: how much longer a step's calls take, mean over"
         " a job's ranks"
     )
-    columns = ("|link", "of", ">bandwidth", ">used", ">lost", "|by")
+    columns = ("|link", "part of", ">bandwidth", ">used", ">lost", "|by")
     table = Table.of(columns, rows, foot=foot, most=_LINKS)
     return Section("links", "Shared links", [table], wide=True, long=True)
 

@@ -179,7 +179,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     for warning in base.warnings:
         clusters = clusters_with(base.loaded.accelerator)
         like_it = f", such as {' or '.join(clusters[:_MOST_CLUSTERS])}" if clusters else ""
-        yield Doubt(warning, f"give the cluster that was recorded with --cluster{like_it}")
+        yield Doubt(warning, f"set --cluster to the recorded cluster{like_it}")
     if base.has_other_rates:
         yield Doubt(
             "the plan does not use the kernel and host times that its cluster was fitted with",
@@ -220,7 +220,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     if network and off is not None and off > _CALLS_OFF:
         yield Doubt(
             f"modelled collectives are {off:,.0f} % off the measured ones (median)",
-            "give the cluster that was recorded with --cluster, or fit it: twofold calibrate …"
+            "set --cluster to the recorded cluster, or fit one: twofold calibrate …"
             if off > _OTHER_NETWORK
             else "twofold calibrate … fits the network to this trace",
         )
@@ -242,7 +242,7 @@ def _placement_doubts(base: "Baseline") -> Iterator[Doubt]:
             per_node = base.recorded.ranks // (evidence.nodes or 1)
             remedy = f"try --nodes {evidence.nodes}"
             if evidence.nodes is None or per_node > base.recorded.cluster.ranks_per_node:
-                remedy = "give the cluster that was recorded with --cluster"
+                remedy = "set --cluster to the recorded cluster"
             yield Doubt(str(evidence), remedy)
             return
 
@@ -326,7 +326,9 @@ def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:
 def _meaning(base: "Baseline") -> str:
     """Return whether the step is a period or a latency."""
     if base.latency is None:
-        return "from its start to its end: the trace does not show how steps follow each other"
+        generated = base.loaded.coverage.step == GENERATED
+        why = "" if generated else ": the trace does not show how steps follow each other"
+        return f"from its start to its end{why}"
     return (
         f"from the end of one step to the end of the next; one step from start to end takes"
         f" {say_time(base.latency)}"

@@ -155,8 +155,10 @@ def explain(report: "ExplainReport") -> Document:
     if top is not None:
         share = 100 * top.seconds / (base.timeline.makespan or 1.0)
         named = "of the step before" if top.name == STEP_BEFORE else say_part(top.what, top.name)
-        name = shortened(f"{top.what} {named}".strip(), 2 * _NAME)
-        headline = f"{share:.0f} % of the critical path of {the_step(base)} is {name}."
+        what = {"compute": "kernel", "host": "host op"}.get(top.what, top.what)
+        name = shortened(f"{what if top.name else top.what} {named}".strip(), 2 * _NAME)
+        path = f"critical path of {the_step(base)}"
+        headline = f"The largest item on the {path} is {name}: {share:.0f} %."
     parts = [
         (f"{part.what} {say_part(part.what, part.name)}".strip(), part.seconds)
         for part in report.parts
@@ -208,8 +210,8 @@ def _slow_down(report: "ExplainReport") -> str:
     significant = slope.low > 0 or slope.high < 0
     return (
         f"slow-down by overlap: kernels take {100 * slope.slope:+.0f} % during communication"
-        f" ({bounds}; {'' if significant else 'not significant; '}from {slope.compared:,} kernels"
-        " that overlap differently on other ranks or in other steps)"
+        f" ({bounds}; {'' if significant else 'not significant; '}measured on {slope.compared:,}"
+        " kernels whose overlap differs between ranks or steps)"
     )
 
 
@@ -294,7 +296,7 @@ def _explain_saved(report: "ExplainReport", saved: "UtilityParts") -> Document:
     foot = "parts add up to the utility; the saving of a call is divided equally among its ranks"
     if any(part.cause == CONTENTION for part in saved["by_cause"]):
         foot += "; contention: extra time compared with an idle network"
-    keys = ("by cause", "|of", *["|limited by"] * any(part.cause for part in saved["by_cause"]))
+    keys = ("by cause", "|which", *["|limited by"] * any(part.cause for part in saved["by_cause"]))
     causes = _saved_table(keys, saved["by_cause"], saved)
     tables = [causes]
     if any(part.name for part in saved["by_module"]):
@@ -482,8 +484,8 @@ def memory(report: "MemoryReport") -> Document:
         word = "fits" if report.fits else "does not fit"
         headline = f"The step {word}: {on} needs {needed} and has {room}."
     foot = (
-        "bytes of one rank when its memory is fullest; 1 GB is 1e9 B; whether the step fits does"
-        " not depend on what PyTorch's allocator reserves"
+        "bytes of one rank at its peak; 1 GB is 1e9 B; max_memory_reserved: as PyTorch reports it,"
+        " with freed blocks and without reserve and buffers"
     )
     largest = max(most.parts, key=lambda name: most.parts[name])
     share = percent(100 * most.parts[largest] / (most.total or 1.0))
@@ -528,7 +530,7 @@ def _stage_table(report: "MemoryReport", foot: str) -> Table:
             rows.append(row(name.replace("_", " "), sizes, share))
     rows.append(row("total", [stage.total for stage in shown]))
     if any(stage.cached for stage in shown):
-        rows.append(row("PyTorch reserves", [stage.reserved for stage in shown]))
+        rows.append(row("max_memory_reserved", [stage.reserved for stage in shown]))
     return Table(("memory", *heads), rows, foot=foot)
 
 
@@ -620,7 +622,7 @@ def _run_section(report: "DiffReport", run: str) -> Section:
         f"{names[1]}, step {report.b.coverage.step} against {names[0]}, step"
         f" {report.a.coverage.step}"
     )
-    columns = (f"{run}, mean rank", f">A [{unit}]", f">B [{unit}]", ">B - A", ">of A")
+    columns = (f"{run}, mean rank", f">A [{unit}]", f">B [{unit}]", ">B - A", ">share of A")
     parts = [(name, seconds) for name, seconds in parts if abs(seconds) > _ROUNDING * max(total)]
     chart = [signed_chart(f"{run}-parts-chart", title, parts, f"B - A, {run}")] if parts else []
     about = "Time of each use in either step; the differences add up to that of the steps."
@@ -663,7 +665,7 @@ def _class_section(report: "DiffReport", run: str) -> Section:
         share = percent(fsum(part.difference_pct for part in rest), signed=True)
         seconds = _longer(fsum(part.difference_s for part in rest))
         rows.append(Row((f"{len(rest):,} others", *[""] * 5, seconds, share)))
-    columns = ("what", "|which", ">A", ">B", ">op in A", ">op in B", ">B - A", ">of A")
+    columns = ("what", "|which", ">A", ">B", ">op in A", ">op in B", ">B - A", ">share of A")
     foot = "A, B: number of ops; op: its mean duration; B - A: time per step, mean over ranks"
     blocks: list[Block] = [Table(columns, rows, keys=2, foot=foot)]
     if not rows:
@@ -685,7 +687,7 @@ def _change_section(report: "DiffReport") -> Section:
         for change in every
     ]
     about = "Changes to A that would turn it into B: each alone, and all together."
-    columns = ("|what if on A", ">step", ">change", ">of B - A", "|applies to")
+    columns = ("|what if on A", ">step", ">change", ">share of B - A", "|applies to")
     return Section(
         "changes", "What would turn A into B", [Table.of(columns, rows)], about, wide=True
     )

@@ -77,7 +77,7 @@ def validation(report: "ValidationReport") -> Document:
         facts={"errors": spread_of_errors(report.error_summary)},
         details={
             "error": "simulated against measured, with the cluster's own bandwidths and latencies",
-            "own transfers": "each collective takes as long as it did in the recorded step",
+            "recorded transfers": "each collective takes as long as it did in the recorded step",
             "calibrated": "network fitted to the trace's other steps",
             "calls off by": "median error of their starts or of their ends, the larger of the two",
             "transfer error": "median error of calls, counted from the last member's arrival",
@@ -106,8 +106,8 @@ def spread_of_errors(summary: "ErrorSummary | None") -> str:
         inside = f"; {summary.inside} of {summary.intervals} inside their 95 % interval"
         if summary.interval_pct is not None and summary.p95_off_pct is not None:
             inside += (
-                f" (median ± {summary.interval_pct:.1f}; 95 % of errors are at most"
-                f" {summary.p95_off_pct:.1f})"
+                f" (median half-width {summary.interval_pct:.1f} percentage points; 95 % of savings"
+                f" are off by at most {summary.p95_off_pct:.1f})"
             )
     if summary.savings:
         inside += f"; {summary.beyond} of {plural(summary.savings, 'saving')} beyond their bound"
@@ -122,7 +122,7 @@ def spread_of_errors(summary: "ErrorSummary | None") -> str:
 
 def _steps(steps: "Sequence[StepError]") -> Iterator[Block]:
     columns = (
-        *(">step", ">measured", ">simulated", ">error", ">own\ntransfers"),
+        *(">step", ">measured", ">simulated", ">error", ">recorded\ntransfers"),
         *(">calibrated", ">calls\noff by", ">transfer\nerror", ">insen-\nsitive"),
         *(">matched", ">starts\nexplained"),
     )

@@ -246,8 +246,8 @@ def _prediction_half_width(base: Baseline, answered: Answered, off: float) -> fl
 
 
 BOUND_ASSUMES = (
-    "calls cost what the model says, no two share a link, every path through the changed step "
-    "takes its full time, kernels run alone, and unexplained delays stay as recorded"
+    "the saving if calls take their modelled times, never share a link and never slow a kernel; "
+    "unexplained delays stay as recorded"
 )
 """Assumptions of a bound; no engine gives a shorter step than these."""
 

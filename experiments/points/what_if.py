@@ -196,7 +196,8 @@ def _described(base: Baseline, point: Point, case: _Applied, outcomes: Sequence[
     first = case.draws[0]
     exposed = [outcome.exposed_communication for outcome in outcomes]
     helps = point.gain_pct > _SLIGHT_PCT and _is_fault(base, first)
-    around = "; out of service where calls end sooner" if first.scenario.topology().outages else ""
+    avoided = first.scenario.topology().outages
+    around = "; calls that end sooner without it avoid it" if avoided else ""
     note = f"{first.note}{around}{f'; {HELPFUL}' if helps else ''}"
     point = replace(
         point,

@@ -134,7 +134,7 @@ _PRIORS = {
     "sglang": ServingPrior("SGLang", 253, 11.3, 22.8),
     "trtllm": ServingPrior("TensorRT-LLM", 342, 9.2, 15.0),
     "all": ServingPrior("all engines", 1250, 8.2, 17.0),
-    "pools": ServingPrior("pools that prefill and that decode", 132, 10.5, 28.6),
+    "pools": ServingPrior("separate prefill and decode pools", 132, 10.5, 28.6),
 }
 """Aggregated rows of InferenceX's client, without drafts, by engine, and disaggregated ones
 (``twofold validate measured_serving.csv``; docs/background/serving.md)."""

@@ -251,7 +251,7 @@ def say_prior(priors: Sequence[NetworkPrior]) -> Iterator[str]:
         split = sum(prior_of_tier["tier"] == small["tier"] for prior_of_tier in priors) > 2
         which = f"; {', '.join(small['kinds'])}" if split else ""
         packets = large["packet_factor"]
-        slower = f"; colliding packets up to {packets:.2f} times as long" if packets > 1 else ""
+        slower = f"; packet collisions: up to {packets:.2f} times as long" if packets > 1 else ""
         yield f"{tier}: {how}, median error {median:.0f} % (90 % within {p90:.0f} %{which}{slower})"
 
 

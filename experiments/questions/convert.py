@@ -338,8 +338,8 @@ def _goal(
     write_goal(loaded.workload, target, schedule)
     notes = (
         "GOAL keeps times, messages and their order; no names, groups or streams",
-        "the reader of the file charges for each message as for a separate send, so calls that the "
-        "library carries out in one kernel, or in the switch, may take longer there",
+        "readers of GOAL charge each message as a separate send, so calls that the library runs in "
+        "one kernel, or in the switch, may take longer there",
     )
     return (target,), notes if scenario is None else (*notes, _replayed(target, scenario))
 

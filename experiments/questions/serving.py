@@ -345,7 +345,8 @@ def say_engine(instances: Instances) -> str:
         dcp = f"-dcp{instances.decode.dcp}" if instances.decode.dcp > 1 else ""
         pool = f"{instances.decode_count} of {instances.decode.parallelism}{dcp} {makes}"
         return f"{text}; {instances.count} {reads}, {pool}"
-    return text if instances.count == 1 else f"{text}; {instances.count} by {instances.router}"
+    several = f"; {instances.count} instances, {instances.router}"
+    return text if instances.count == 1 else f"{text}{several}"
 
 
 def _cached_shares(run: InstanceRun, load: Load) -> tuple[float | None, float]:
@@ -402,7 +403,7 @@ def _utility(
         return ServingUtility(resource, ttft, tpot, None, "", saved)
     goodput, note = gain_of(ratios["goodput"] - 1), ""
     if goodput is None:
-        note = "no request meets the SLO before"
+        note = "as it is, no request meets the SLO"
     elif goodput[0] < -max(goodput[1] or 0.0, _LEAST_LOSS):
         note = _ANOMALY
     return ServingUtility(resource, ttft, tpot, goodput, note, saved)

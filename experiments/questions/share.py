@@ -306,8 +306,8 @@ class ShareReport(Report):
 def _precision_note(how: Steady, slowest: str) -> str:
     """Return how precise the means are, as text."""
     if how.cycle:
-        times = f"{how.cycle} steps" if how.cycle > 1 else "every step"
-        return f"everything repeats after {times} of {slowest}"
+        times = f"{how.cycle} steps" if how.cycle > 1 else "step"
+        return f"the pattern repeats every {times} of {slowest}"
     half_pct = 100 * max(row.halves for row in how.jobs)
     moved_by = max(row.drift for row in how.jobs)
     texts = (

@@ -290,9 +290,8 @@ class Faulty:
 
 
 _REROUTED = (
-    "messages are routed around what is down, by the fabric's policy, and through another rank's "
-    "NIC where a rank has lost its own; calls keep the rings and trees of their algorithms, which "
-    "a library might rebuild"
+    "the fabric's routing avoids what is down, and a rank without its NIC uses another rank's; "
+    "rings and trees stay as they were, though a library might rebuild them"
 )
 
 Part = Scaled | Multiplied | Edited | Faulty

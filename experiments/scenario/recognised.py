@@ -110,10 +110,10 @@ class RecognisedOps:
             for how, words in (
                 (_BY_SHAPE, "by shape"),
                 (_BY_TENSORS, "by the bytes of their tensors"),
-                (_BY_PEAK, "by name as matrix products"),
-                (_FEW_ROWS, "by name as matrix products of few rows"),
-                (_BY_MEMORY, "by name as limited by memory"),
-                (_STRIDED, "by name as limited by instructions"),
+                (_BY_PEAK, "named like matrix products"),
+                (_FEW_ROWS, "named like matrix products of few rows"),
+                (_BY_MEMORY, "named like kernels limited by memory"),
+                (_STRIDED, "named like kernels limited by instructions"),
                 (_KEPT, "not recognised and unchanged"),
             )
         ]

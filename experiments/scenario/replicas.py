@@ -155,7 +155,7 @@ def _assumed(
     """Return the assumptions about what was not recorded."""
     share = 1 / request.factor
     where = (
-        "replicas are outermost: copies are on the nodes after those recorded"
+        "replicas are outermost: copies run on nodes after the recorded ones"
         if layout.block == layout.ranks
         else f"ranks keep the job's order: replicas lie within blocks of {layout.grown:,} ranks"
     )
@@ -166,11 +166,11 @@ def _assumed(
         else "optimiser and other compute last as recorded"
     )
     assumed = [
-        "each rank computes what it did: the global batch grows with the replicas",
-        "copies have the durations, starts and jitter of their originals: real jobs have more"
-        " stragglers the larger they are",
-        "gradients and weights are as large as before: where they are sharded, a rank's share is"
-        " smaller the more ranks there are",
+        "each rank computes as much as before, so the global batch grows with the replicas",
+        "copies have the durations, starts and jitter of their originals: larger real jobs have"
+        " more stragglers",
+        "gradients and weights keep their size: where they are sharded, more ranks have smaller"
+        " shares",
         update,
         where,
     ]

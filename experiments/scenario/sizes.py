@@ -124,7 +124,7 @@ def _repeated(scenario: Scenario, request: Size) -> Changed:
         "what does not repeat, such as an optimizer's step or the loss, takes its recorded time",
     ]
     if request.what == MICRO_BATCHES:
-        added.append("their schedule goes on as in the middle of the recorded one")
+        added.append("the schedule continues as in the middle of the recorded step")
     return Changed(after, _note(request, workload, longer, insertions), tuple(added))
 
 
@@ -408,7 +408,7 @@ def _layer_runs(workload: Workload, program: Program, layers: int) -> list[Run]:
             _is_most_of_a_unit(run, outer) for outer in chosen
         ):
             raise WhatIfError(
-                f"rank {program.rank}: units of {run.period} launches repeat {len(run)} times"
+                f"rank {program.rank}: {run.period} launches repeat {len(run)} times"
                 " inside longer ones that do so, too: it is unclear which of them are layers"
             )
     _check_count(program, chosen, layers)
@@ -633,7 +633,7 @@ def _note(request: Size, before: Workload, after: Workload, insertions: Sequence
     runs = {id(insertion.run): insertion.run for insertion in insertions}.values()
     units = sorted({(len(run), run.period) for run in runs}, reverse=True)
     recorded = ", ".join(
-        f"{count} units of {plural(period, 'launch')}" for count, period in units[:3]
+        f"{count} repeats of {plural(period, 'launch')}" for count, period in units[:3]
     )
     more = f" and {len(units) - 3} others" if len(units) > 3 else ""
     ops = f"{len(before):,} → {len(after):,} ops"

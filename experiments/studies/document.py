@@ -283,9 +283,9 @@ def _front(report: "StudyReport") -> Section:
         )
         for point in _listed(report.front)
     ]
-    foot = "front: points that none equals in all objectives and beats in one"
+    foot = "front: no other point is as good in all objectives and better in one"
     if any(point.knee for point in report.front):
-        foot += "; knee: beyond it less is gained for what is given up"
+        foot += "; knee: beyond it, further gains cost more"
     if is_drawn:
         foot += f"; kept: share of {DRAWS} draws of the uncertain inputs in which it stays there"
     blocks: list[Block] = [Table(columns, rows, foot=foot)]

@@ -498,4 +498,4 @@ def _differences(first: Workload, second: Workload) -> str:
     if not len(unlike):
         return ""
     counted = (f"{counts[0][kind]:,} {names[kind]} against {counts[1][kind]:,}" for kind in unlike)
-    return f"is it the same program? {', '.join(counted)}"
+    return f"perhaps another program: {', '.join(counted)}"

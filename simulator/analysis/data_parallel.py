@@ -91,18 +91,19 @@ def data_parallel(workload: Workload, named: Sequence[int] | None = None) -> Dat
     ...             call=call)
     >>> found = data_parallel(builder.build())
     >>> found.grows.tolist(), found.block, found.why
-    ([False, True], 4, 'by their names')
+    ([False, True], 4, 'recognised by name')
     """
     collectives = workload.calls.group[workload.calls.kind != SEND_RECEIVE]
     calling = np.bincount(collectives, minlength=len(workload.groups)) > 0
     several = [len(group.ranks) > 1 for group in workload.groups]
     candidates = np.flatnonzero(calling & np.array(several, dtype=bool)).tolist()
-    primary, why = _by_name(workload, candidates), "by their names"
+    primary, why = _by_name(workload, candidates), "recognised by name"
     if named is not None:
         primary, why = _named_groups(workload, candidates, named), "as named"
     by_label = named is not None or bool(primary)
     if not by_label:
-        primary, why = _by_reductions(workload, candidates), "by what they reduce, and when"
+        primary = _by_reductions(workload, candidates)
+        why = "recognised by what they reduce, and when"
     if not primary:
         raise WorkloadError(_unrecognised(workload, candidates))
     _check_crossing(workload, primary, may_nest=by_label)

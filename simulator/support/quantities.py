@@ -230,7 +230,9 @@ def format_quantity(value: float, base: str) -> str:
     elif base == "USD/J":
         scale = {"USD/kWh": _UNITS[base]["USD/kWh"]}
     else:
-        scale = {f"{prefix}{base}": f for prefix, f in _DECIMAL.items() if prefix != "K"}
+        most = 1e6 if base == "USD" else math.inf  # nobody says GUSD
+        scale = {f"{prefix}{base}": f for prefix, f in _DECIMAL.items() if f <= most}
+        scale.pop(f"K{base}", None)
     fitting = [
         (factor, unit) for unit, factor in scale.items() if factor <= abs(value) * (1 + 1e-12)
     ]
@@ -239,7 +241,8 @@ def format_quantity(value: float, base: str) -> str:
     )
     if value == 0 and base in scale:
         factor, unit = 1.0, base
-    return f"{value / factor:.4g} {unit}"
+    digits = f"{value / factor:.4g}"
+    return f"{float(digits):.0f} {unit}" if base == "USD" and "e" in digits else f"{digits} {unit}"
 
 
 def _validator(base: str) -> BeforeValidator:

@@ -63,7 +63,7 @@ def chakra_coverage(
     if job.calls.assumed_groups:
         notes.append(
             f"{job.calls.assumed_groups:,} calls without a group, or of one that is not described: "
-            "taken as of all ranks"
+            "read as calls of all ranks"
         )
     if len(job.ranked) < job.job_ranks:
         notes.append(f"{len(job.ranked)} of {job.job_ranks} ranks were recorded")

@@ -318,14 +318,14 @@ class GenerationPlan:
         """Describe how kernels and the host are timed."""
         by = framework(self.run.framework)
         if by.measured:
-            longer = f", {by.slow_down:.0%} longer beside exchanges" if by.slow_down else ""
+            longer = f", {by.slow_down:.0%} longer during communication" if by.slow_down else ""
             return (
                 f"kernel times from measured tables, at the clock under load{longer}; host times "
                 f"of {by.name}"
             )
         return (
             f"kernels by a roofline of {_rates_text(self.accelerator)}: a best case; --framework "
-            "megatron, fsdp2, ... runs the step with kernels, host and overlap as measured"
+            "megatron (or fsdp2, ...) uses measured kernels, host times and overlap"
         )
 
     def _imbalance_note(self, imbalance: Imbalance) -> str:

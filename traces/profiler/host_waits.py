@@ -212,8 +212,8 @@ def loader_waits(trace: RankTrace, window: Window, graph: RankGraph) -> Iterator
         arrival = float(host.start[after].min(initial=end))
         if arrival - start < max(_LONG, _STARVED * (window.end - window.start)):
             graph.notes.append(
-                "a data loader kept up with the step: how much faster it can go is not recorded, so"
-                " large savings may end there"
+                "a data loader kept up with the step; its top speed is not recorded and may limit"
+                " large savings"
             )
             continue
         begun = window.start if last is None else graph.ops[last].end

@@ -436,7 +436,7 @@ def _notes(graphs: Sequence[LinkedRank], matching: Matching, job: JobHead) -> li
         notes.append(f"host threads that neither launch nor wait are left out: {idle}")
     if matching.assumed_groups:
         notes.append(
-            f"{matching.assumed_groups:,} calls without a process group: taken as of all ranks"
+            f"{matching.assumed_groups:,} calls name no process group: read as calls of all ranks"
         )
     lost = sum(1 for call in matching.calls if call.label == UNKNOWN_GROUP)
     if lost:
@@ -447,13 +447,12 @@ def _notes(graphs: Sequence[LinkedRank], matching: Matching, job: JobHead) -> li
     unsized = sum(1 for call in matching.calls if np.isnan(call.size))
     if unsized:
         notes.append(
-            f"{unsized:,} of {len(matching.calls):,} collectives without a size: each costs what "
-            "was measured, on any network"
+            f"{unsized:,} of {len(matching.calls):,} collectives have no size: each keeps its "
+            "measured time on any network"
         )
     if len(job.ranks) < job.job_ranks:
         notes.append(
-            "ranks that were not recorded are taken to arrive at each collective when the trace "
-            "shows they did"
+            "ranks that were not recorded arrive at each collective when the trace shows they did"
         )
     notes.extend(matching.notes)
     return notes

@@ -113,8 +113,8 @@ def _coverage(  # noqa: PLR0913 - what the parts of loading know, side by side
         )
     if len(graphs) < job_ranks:
         notes.append(
-            f"{len(graphs)} of {job_ranks} ranks were recorded; the others are taken to arrive at "
-            "each collective when the profile shows they did"
+            f"{len(graphs)} of {job_ranks} ranks were recorded; the others arrive at each "
+            "collective when the profile shows they did"
         )
     # Ops whose launch is in the profile: their own, or that of the program run they belong to.
     count = 0

@@ -103,8 +103,8 @@ def _number_runs(devices: Sequence[XlaDevice], notes: list[str]) -> bool:
     _align_runs(devices, main, notes)
     if talks and main not in talks:
         notes.append(
-            f"{main} takes most of the time but does not communicate, as {min(talks)} does: the "
-            "whole recording is taken; choose a run by its number"
+            f"{main} takes most of the time but only others, such as {min(talks)}, communicate: "
+            "the whole recording is used; --step N chooses one run"
         )
     return not talks or main in talks
 

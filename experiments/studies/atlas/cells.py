@@ -481,7 +481,7 @@ def _pays_most(any_best: "Sequence[Saving | None]", network: "Sequence[Saving | 
         rows.append((len(of_all), len(alone), Row((say_resource(name), *cells, say_gain(saves)))))
     rows.sort(key=lambda row: (-row[0], -row[1]))
     columns = ("resource", ">pays most in", ">in the network", ">saves, median")
-    foot = "saves: median over the cells of the first count, or of the second if the first is 0"
+    foot = "saves: median where it pays most of all; else where it pays most in the network"
     table = Table(columns, [row for *_, row in rows], caption="what pays most", foot=foot)
     return Section("most", "What pays most", [table], "In how many cells, and how much there.")
 

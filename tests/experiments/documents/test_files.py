@@ -166,8 +166,8 @@ def test_what_a_trace_lacks_is_counted(inspected):
         sizes_known=250,
     )
     assert document.cause == (
-        "Not all of it is known: 25 % of starts are unexplained, 1,500 of 2,000 collectives lack"
-        " ranks, the sizes of 87.5 % are unknown."
+        "The trace is incomplete: 25 % of starts are unexplained, 1,500 of 2,000 collectives lack"
+        " ranks, 87.5 % of collectives have no size."
     )
     skipped = (*tuple((f"a/{name}.json", "torn") for name in "abcde"), ("f.json", "empty"))
     facts = covered(inspected, **whole, skipped=skipped, clock_offset={3: 2e-3}).facts
@@ -234,7 +234,7 @@ def test_metrics_are_tabulated_and_what_is_unknown_says_what_would_record_it(mea
     (table,) = (
         each
         for each in document.blocks(Table)
-        if each.columns[0] == "metric" and "|of" in each.columns
+        if each.columns[0] == "metric" and "|which" in each.columns
     )
     assert next(row.cells for row in table.rows) == ("step time", "", "2 s", "1 s")
     assert len(table.rows) == 4
@@ -244,7 +244,7 @@ def test_metrics_are_tabulated_and_what_is_unknown_says_what_would_record_it(mea
         if type(block).__name__ == "FactList"
     )  # fmt: skip
     assert below.facts["not recorded"] == "mfu, tokens per second: a card"
-    assert below.facts["dominant"] == "gemm"
+    assert below.facts["dominant kernel"] == "gemm"
     only = replace(measured, metrics=(replace(rows[0], measured=None),)).document()
     assert only.headline == "The simulated step takes 1 s."
     assert replace(measured, metrics=()).document().headline.startswith("The trace has no metrics")

@@ -320,9 +320,9 @@ def test_a_curve_shows_its_error_where_it_is_certain_and_says_how_it_is_known(cu
     (rule,) = (series for series in chart.series if series.kind == "rule")
     assert list(rule.x) == [3.0, 3.0]
     assert rule.y[1] == pytest.approx(drawn_in(chart, [longest]) * longest)
-    within, known = (text.text for text in document.blocks(Text)[:2])
+    within = document.blocks(Text)[0].text
     assert f" at most {2 * longest / step:.2g} % of the step" in within
-    assert known.startswith("proved") == (certificate in ("convex", "monotone"))
+    assert ("(proved" in within) == (certificate in ("convex", "monotone"))
 
 
 def test_the_headline_of_a_curve_says_from_where_on_a_doubling_hardly_pays(curved):
@@ -449,7 +449,6 @@ def test_a_random_change_says_its_draws_seed_and_spread(changed):
     assert cells[1][4].startswith("1 draw with seed 7: p10 1 ms, worst 4 ms")
     assert cells[2][4] == "6 links"
     assert "medians over draws" in table.foot
-    assert "twice the latency" in table.foot
 
 
 def test_what_an_interval_consists_of_is_listed_in_the_details(utilities, swept):

@@ -85,7 +85,7 @@ def test_facts_are_said_where_they_apply():
     more = documents.serving(
         report(link_use=0.1, scales=True, restarted=2, adapter_loads=1, found=0.25, loaded=0.125)
     ).facts
-    assert more["links"] == "caches take 10.00 % of the busiest link"
+    assert more["links"] == "KV caches take 10.00 % of the busiest link"
     assert more["autoscaled"] == "2.5 instances held on average"
     assert more["outages"] == "2 requests restarted on another instance"
     assert more["adapters"] == "1 load from host memory"
@@ -241,7 +241,7 @@ def test_points_of_a_sweep_are_tabulated_and_the_lowest_are_named():
     assert cells[1][1] == "200 ± 50 ms"
     assert cells[2] == ("8", "", "", "1,500", "", "")
     assert table.rows[2].note == "no room"
-    assert document.headline == "p99 TTFT is lowest at tp 4, 200 ms; p99 TPOT at 2, 10 ms."
+    assert document.headline == "Lowest p99 TTFT: 200 ms at tp 4. Lowest p99 TPOT: 10 ms at 2."
     assert "interval" in table.foot
     made.seeds = 1
     assert table_of(documents.sweep(made), "tp")[0].foot == ""
@@ -251,7 +251,7 @@ def test_points_of_a_sweep_are_tabulated_and_the_lowest_are_named():
     made.points = (at("2", 0.5, None, saturation_per_s=(21.94, 0.52)),)
     note = table_of(documents.sweep(made), "tp")[0].rows[0].note
     assert note == "beyond capacity: saturates at about 21.9 ± 0.52 requests/s"
-    assert documents.sweep(made).headline == "p99 TTFT is lowest at tp 2, 500 ms."
+    assert documents.sweep(made).headline == "Lowest p99 TTFT: 500 ms at tp 2."
 
 
 @pytest.mark.parametrize(

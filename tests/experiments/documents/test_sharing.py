@@ -198,7 +198,7 @@ def test_details_say_which_steps_were_averaged():
     )
     document = documents.share(made)
     assert document.details["steady"].splitlines() == [
-        "settled; averaged: 10 of x, 20 of y steps, after 2 or more that are left out",
+        "settled; mean of 10 of x, 20 of y steps, after 2 or more warm-up steps",
         "share no link with other jobs: z",
     ]
     assert document.details["what if"] == "a link down (l)"

@@ -151,7 +151,8 @@ WORST = Prediction("runs/a net x2", -30.0)
         (
             ErrorSummary(5, 4.0, 9.0, -1.0, 3, 4, 2.04, 7.06, 0, 0, (Prediction("", 5.0), WORST)),
             "90 % of points within 9.00 %, bias -1.00 %; 3 of 4 inside their 95 % interval (median"
-            " ± 2.0; 95 % of errors are at most 7.1); largest error +5.00 %",
+            " half-width 2.0 percentage points; 95 % of savings are off by at most 7.1); largest"
+            " error +5.00 %",
         ),
         (
             ErrorSummary(5, 4.0, 9.0, 0.0, 3, 4, None, None, 0, 0, (WORST,)),

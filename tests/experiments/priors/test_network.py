@@ -70,7 +70,7 @@ def test_packets_on_full_links_widen_what_is_open_of_large_calls() -> None:
     assert changed == [("scale_out", "large")]
     wider = routed[-1]["shared"] ** 2 - usual[-1]["shared"] ** 2
     assert wider == pytest.approx(log(1.17) ** 2 / 3)
-    assert "colliding packets up to 1.17 times as long" in list(say_prior(routed))[1]
+    assert "packet collisions: up to 1.17 times as long" in list(say_prior(routed))[1]
     fitted = parse_cluster(f"{TEXT}known: {{scale_out: fitted}}", source="pair")
     rows = prior(fitted, BOTH, ["all_reduce"], {"scale_out": 1.17})
     assert rows == prior(fitted, BOTH, ["all_reduce"])

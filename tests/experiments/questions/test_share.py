@@ -85,7 +85,7 @@ def test_a_short_job_repeats_beside_a_long_one(tmp_path, pairs, long):
     assert (first.step_s, second.step_s) == pytest.approx((long * 10e-3, 10e-3))
     assert second.steps_averaged == long * first.steps_averaged
     assert report.together[0]["cycle_steps"] == 1
-    assert report.together[0]["note"] == "everything repeats after every step of long"
+    assert report.together[0]["note"] == "the pattern repeats every step of long"
 
 
 def test_jobs_that_start_apart_may_miss_each_other(tmp_path, pairs):

@@ -198,9 +198,10 @@ def test_what_is_recognised_is_said_in_percent():
     ops = RecognisedOps((), np.full(8, -1), how, duration, np.zeros(8))
     assert ops.share == pytest.approx(0.946)
     assert ops.described() == (
-        "kernel time scaled: 40 % by shape, 20 % by the bytes of their tensors, 10 % by name as"
-        " matrix products, 9 % by name as matrix products of few rows, 8 % by name as limited by"
-        " memory, 8 % by name as limited by instructions, 5 % not recognised and unchanged"
+        "kernel time scaled: 40 % by shape, 20 % by the bytes of their tensors, 10 % named like"
+        " matrix products, 9 % named like matrix products of few rows, 8 % named like kernels"
+        " limited by memory, 8 % named like kernels limited by instructions, 5 % not recognised"
+        " and unchanged"
     )
     little = RecognisedOps((), how[:2], np.array([by_shape, kept]), np.array([0.996, 0.004]), how)
     assert little.described() == "kernel time scaled: 100 % by shape"

@@ -68,9 +68,7 @@ def test_a_kernel_scales_by_its_shape_else_by_its_name_else_not(tmp_path):
     peaks = (312 * REACHED_PEAK["ampere"]) / (989 * REACHED_PEAK["hopper"])
     expected = [after.seconds / before.seconds, peaks, 2.039 / 3.35, 1.0]
     assert [found[name] for name in NAMES] == pytest.approx(expected)
-    shares = (
-        "46 % by shape, 31 % by name as matrix products, 15 % by name as limited by memory, 8 % not"
-    )
+    shares = "46 % by shape, 31 % named like matrix products, 15 % named like kernels limited by memory, 8 % not"
     assert shares in kernels.described()
 
 
@@ -173,7 +171,7 @@ def test_a_card_of_the_same_generation_changes_kernels_by_name_where_sizes_are_u
     alone = {name: (2e-6 + (t - 2e-6) * 3.35 / 4.8) / t for name, t in lasting.items()}
     expected = [alone[fast], 1.0, 1.0, alone[names[3]]]
     assert [ratio[name] for name in names] == pytest.approx(expected)
-    assert "by name as limited by instructions" in kernels.described()
+    assert "named like kernels limited by instructions" in kernels.described()
 
 
 def test_memory_and_the_rest_of_a_kernel_add_by_their_cubes():

@@ -74,4 +74,4 @@ def test_a_study_says_what_more_bandwidth_gains():
     section = next(part for part in report.document().sections if part.anchor == "front")
     table = section.blocks[0]
     assert any("ms for +300 GB/s" in cell for row in table.rows for cell in row.cells)
-    assert "knee: beyond it less is gained for what is given up" in table.foot
+    assert "knee: beyond it, further gains cost more" in table.foot

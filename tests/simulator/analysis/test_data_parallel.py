@@ -95,7 +95,7 @@ def test_gradients_come_after_the_forward_pass():
     """Buckets of a backward pass that takes twice the forward pass, the loss at the end."""
     ddp = steps(1.0, 1.0, ("all_reduce", BIG), 1.0, ("all_reduce", BIG), ("all_reduce", LOSS))
     assert grown(ddp) == "default_pg[2]"
-    assert data_parallel(ddp).why == "by what they reduce, and when"
+    assert data_parallel(ddp).why == "recognised by what they reduce, and when"
     shards = steps(
         ("all_gather", BIG),
         1.0,

@@ -83,7 +83,7 @@ def test_a_missing_size_is_counted(tmp_path: Path) -> None:
     loaded = load(job(tmp_path, dtype=[""] * 2))
     assert loaded.coverage.sizes_known == 0
     assert math.isnan(loaded.workload.calls.size[0])
-    assert any("without a size" in note for note in loaded.coverage.notes)
+    assert any("have no size" in note for note in loaded.coverage.notes)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_without_payloads_communicators_are_told_by_what_ends_together(tmp_path:
     assert [one[:2] for one in calls(found)] == [one[:2] for one in calls(expected)]
     assert found.coverage.collectives_matched == 7
     assert found.coverage.sizes_known == 0
-    assert any("3 of them were found" in note for note in found.coverage.notes)
+    assert any("3 inferred from" in note for note in found.coverage.notes)
     assert any("no message sizes" in note for note in found.coverage.notes)
     transfer = found.workload.calls.transfer
     np.testing.assert_allclose(transfer, expected.workload.calls.transfer, atol=TICK)

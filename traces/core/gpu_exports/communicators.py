@@ -74,8 +74,8 @@ def with_groups(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]
         for lane in lanes:
             records[lane.rank_index].update(dict.fromkeys(lane.rows.tolist(), record))
     note = (
-        f"the export has no communicators: {sum(len(g) > 1 for g in groups)} of them "
-        "were found by collectives that end together"
+        f"the export has no communicators: {sum(len(g) > 1 for g in groups)} inferred from "
+        "collectives that end together"
     )
     if lost:
         note += f"; {lost} collectives end with no other and keep their measured times"

@@ -84,7 +84,8 @@ twofold.say = (value, unit = "", digits = 4) => {
   if (value === null || Number.isNaN(value)) return "";
   if (!unit || !Number.isFinite(value)) return twofold.digits(value, digits);
   if (unit === "%") return `${value.toFixed(2)} %`;
-  const scale = unit === "s" ? TIMES : PREFIXES.map(([factor, prefix]) => [factor, prefix + unit]);
+  const prefixes = unit === "USD" ? PREFIXES.slice(3) : PREFIXES;  // nobody says GUSD
+  const scale = unit === "s" ? TIMES : prefixes.map(([factor, prefix]) => [factor, prefix + unit]);
   const size = Math.abs(value) * (1 + 1e-12);
   const [factor, name] = scale.find(([one]) => one <= size) ?? scale[scale.length - 1];
   if (value === 0) return `0 ${unit}`;

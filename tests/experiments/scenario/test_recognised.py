@@ -68,7 +68,10 @@ def test_a_kernel_scales_by_its_shape_else_by_its_name_else_not(tmp_path):
     peaks = (312 * REACHED_PEAK["ampere"]) / (989 * REACHED_PEAK["hopper"])
     expected = [after.seconds / before.seconds, peaks, 2.039 / 3.35, 1.0]
     assert [found[name] for name in NAMES] == pytest.approx(expected)
-    shares = "46 % by shape, 31 % named like matrix products, 15 % named like kernels limited by memory, 8 % not"
+    shares = (
+        "46 % by shape, 31 % named like matrix products, 15 % named like kernels limited by memory,"
+        " 8 % not"
+    )
     assert shares in kernels.described()
 
 

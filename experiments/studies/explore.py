@@ -50,7 +50,7 @@ CONFIRMED = 50
 """Most points of the front that another engine simulates again: evenly along it."""
 PARTLY = 10.0
 """Interval at which points of an incomplete block are written (s)."""
-_FITS = "memory fits"
+IMPLICIT = "memory fits"
 """Implicit constraint of every plan, unless the workload ignores it."""
 _PRICED = ("cost", "power")
 """Figures that show whether a bill is possible, before anything is simulated."""
@@ -139,7 +139,7 @@ class Explorer:
         self._early = [figure for figure in self.study.constraints if not _simulated(figure)]
         self._late = [figure for figure in self.study.constraints if _simulated(figure)]
         if any(base.plan is not None for base in self.bases):
-            self._early.append(parse_constraint(_FITS, lambda name: FIGURES[name].unit, FITS))
+            self._early.append(parse_constraint(IMPLICIT, lambda name: FIGURES[name].unit, FITS))
         self._written, self._shown = 0, time.monotonic()
         self._robust = [goal for goal in self.study.goals if goal.quantile]
         self._draws = Draws()

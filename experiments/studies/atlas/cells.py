@@ -40,6 +40,7 @@ from experiments.provenance import Head, graphs, hashed, identity, version
 from experiments.questions.clusters import BillReport, bill
 from experiments.scenario.resources import RANKS
 from experiments.studies.declaration import Declaration
+from experiments.studies.explore import IMPLICIT
 from experiments.studies.placed import Base, Site, digest, whole_identity
 from experiments.studies.results import Results
 from experiments.studies.sites import Sites
@@ -171,7 +172,7 @@ def cells_of(study: Declaration, bases: Sequence[Base], results: Results) -> Ite
         feasible = [number for number in numbers if not results.refused[number]]
         if not feasible:
             refused, fitting = _refusal(sites, results, numbers)
-            yield Cell(*about, refused=refused, fitting=fitting)
+            yield Cell(*about, refused=_as_reason(study, refused), fitting=fitting)
             continue
         best = feasible[int(np.argmin(worth[feasible]))]
         site = sites.placed(0, results.values(best)).site
@@ -187,7 +188,13 @@ def _tried(study: Declaration, results: Results, number: int) -> Tried:
     )
     refused = results.refused[number]
     step = None if refused else results.steps(number)[0]
-    return Tried(", ".join(varied) or "as the study's plan", step, refused)
+    return Tried(", ".join(varied) or "as the study's plan", step, _as_reason(study, refused))
+
+
+def _as_reason(study: Declaration, refused: str) -> str:
+    """Say of a constraint that it is not met: alone it reads as if it were."""
+    constraints = {IMPLICIT, *(constraint.text for constraint in study.constraints)}
+    return f"not met: {refused}" if refused in constraints else refused
 
 
 def _refusal(sites: Sites, results: Results, numbers: Sequence[int]) -> tuple[str, tuple[str, ...]]:

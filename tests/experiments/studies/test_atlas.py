@@ -104,6 +104,7 @@ def test_what_does_not_fit_says_so_instead_of_a_number(site):
         text = (folder / row.page).read_text()
         assert "What would fit" in text
         assert "on each of" in text
+        assert "<dt>command</dt>" not in text
         assert "not met: memory fits" in text.replace("\N{NO-BREAK SPACE}", " ")
     assert "2 of 4 cells have no number" in report.document().cause
 

@@ -43,7 +43,8 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
     left_out = _quantization(data, source)
     if isinstance(data.get("text_config"), dict) and kind not in FAMILIES:
         left_out.append(f"all of {kind} but its language model")
-        data = {"_name_or_path": data.get("_name_or_path"), **data["text_config"]}
+        shared = {key: data[key] for key in ("_name_or_path", "tie_word_embeddings") if key in data}
+        data = shared | data["text_config"]
         kind = data.get("model_type") or kind
     if not isinstance(kind, str):
         raise TraceError(
@@ -56,8 +57,9 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
             f"{', '.join(FAMILIES)}; others are described by a model card in YAML"
         )
     config = _Config(source, kind, data)
-    fields = FAMILIES[kind](config) | _windows(config)
-    fields["left_out"] = "; ".join(left_out) or None
+    fields = FAMILIES[kind](config)
+    fields |= _layer_types(config, fields)
+    fields["left_out"] = "; ".join([*left_out, *fields.get("left_out", ())]) or None
     _check_all_is_taken(config, fields)
     # Several may be given and differ, as that of training and that of a longer context: the first.
     lengths = [name for name in _LONGEST if config.data.get(name) is not None]
@@ -137,26 +139,37 @@ class _Config:
         return value
 
 
-def _windows(config: _Config) -> Fields:
-    """Return which layers have a window, if the config lists the kind of each."""
+def _layer_types(config: _Config, fields: Fields) -> Fields:
+    """Return which layers have full attention, if the config lists the kind of each."""
     kinds = config.data.get("layer_types")
     if not isinstance(kinds, list):
         return {}
     layers = config.count("num_hidden_layers", "n_layer")
     if len(kinds) != layers:
         raise config.refuse("layer_types", f"of {len(kinds)} layers, but there are {layers}")
-    if unknown := set(map(str, kinds)) - {"full_attention", "sliding_attention"}:
-        reason = f"{sorted(unknown)[0]!r}: a model card has attention in every layer"
-        raise config.refuse("layer_types", reason)
-    if "sliding_attention" not in kinds:
-        return {"window": None, "global_every": None}
-    every = kinds.index("full_attention") + 1 if "full_attention" in kinds else None
+    kinds = list(map(str, kinds))
+    full = _SPARSE if "sparse" in fields["attention"] and _SPARSE in kinds else "full_attention"
+    partial = next((kind for kind in kinds if kind != full), None)
+    known = ("linear_attention",) if "delta" in fields else ("sliding_attention", _CHUNKED)
+    if partial is not None and partial not in known:
+        raise config.refuse("layer_types", f"{shown(partial)}: a model card has no such layers")
+    if partial is None:
+        return {"window": None, "global_every": None, "delta": None}
+    every = kinds.index(full) + 1 if full in kinds else None
     whole = [every is not None and (layer + 1) % every == 0 for layer in range(len(kinds))]
-    if whole != [kind == "full_attention" for kind in kinds]:
+    if {*kinds} - {full, partial} or whole != [kind == full for kind in kinds]:
         raise config.refuse(
             "layer_types", "a model card can have full attention only in every n-th layer"
         )
-    return {"window": config.count("sliding_window"), "global_every": every}
+    if partial == "linear_attention":
+        return {"delta": fields["delta"] | {"full_every": every}}
+    window = "attention_chunk_size" if partial == _CHUNKED else "sliding_window"
+    return {"window": config.count(window), "global_every": every}
+
+
+_SPARSE = "deepseek_sparse_attention"
+_CHUNKED = "chunked_attention"
+"""Kind of the layers of Llama 4 whose tokens attend to those of their chunk."""
 
 
 def _head(config: _Config, hidden: int, heads: int) -> int:
@@ -203,13 +216,14 @@ def _mistral(config: _Config) -> Fields:
     return _llama(config) | {"window": window or None}
 
 
-def _mixtral(config: _Config) -> Fields:
-    experts = {
-        "count": config.count("num_local_experts"),
-        "top_k": config.count("num_experts_per_tok", "experts_per_token"),
-        "hidden": config.count("intermediate_size"),
-    }
-    return _mistral(config) | {"ffn": None, "experts": experts}
+def _experts(config: _Config, count: str, hidden: str, **more: int) -> Fields:
+    top_k = config.count("num_experts_per_tok", "experts_per_token")
+    each = {"count": config.count(count), "top_k": top_k, "hidden": config.count(hidden)}
+    return {"ffn": None, "experts": each | more}
+
+
+def _mixtral(config: _Config, count: str = "num_local_experts", **more: int) -> Fields:
+    return _mistral(config) | _experts(config, count, "intermediate_size", **more)
 
 
 def _qwen2(config: _Config) -> Fields:
@@ -239,13 +253,8 @@ def _qwen_experts(config: _Config, fields: Fields) -> Fields:
             "shared_expert_intermediate_size",
             f"{shared} is not a multiple of moe_intermediate_size {each}",
         )
-    experts = {
-        "count": config.count("num_experts"),
-        "top_k": config.count("num_experts_per_tok"),
-        "hidden": each,
-        "shared": shared // each,
-    }
-    return fields | {"ffn": None, "experts": experts}
+    shared //= each
+    return fields | _experts(config, "num_experts", "moe_intermediate_size", shared=shared)
 
 
 def _deepseek(config: _Config) -> Fields:
@@ -261,16 +270,66 @@ def _deepseek(config: _Config) -> Fields:
     }
     if config.data.get("q_lora_rank") is not None:
         latent["q_rank"] = config.count("q_lora_rank")
+    return _routed(config, _llama(config) | {"attention": latent})
+
+
+def _routed(config: _Config, fields: Fields) -> Fields:
+    """Return a decoder with experts in all but its first layers, which may be listed."""
+    dense = config.number("first_k_dense_replace", 0)
+    kinds = config.data.get("mlp_layer_types")
+    if isinstance(kinds, list):
+        dense = next((at for at, kind in enumerate(kinds) if kind != "dense"), len(kinds))
+        if "dense" in kinds[dense:]:
+            raise config.refuse("mlp_layer_types", _EXPERT_LAYERS)
     if config.number("moe_layer_freq", 1) != 1:
         raise config.refuse("moe_layer_freq", _EXPERT_LAYERS)
-    experts = {
-        "count": config.count("n_routed_experts"),
-        "top_k": config.count("num_experts_per_tok"),
-        "hidden": config.count("moe_intermediate_size"),
-        "shared": config.number("n_shared_experts", 0),
-        "dense_layers": config.number("first_k_dense_replace", 0),
+    shared = config.number("n_shared_experts", 0)
+    sizes = ("n_routed_experts", "moe_intermediate_size")
+    experts = _experts(config, *sizes, shared=shared, dense_layers=dense)
+    return fields | experts | {"ffn": fields["ffn"]}
+
+
+def _sparse(config: _Config) -> Fields:
+    """MLA to the tokens that an indexer chooses (DSA: DeepSeek-V3.2, GLM-5)."""
+    fields = _deepseek(config)
+    chosen = {"sparse": config.count("index_topk"), "index_heads": config.count("index_n_heads")}
+    kinds = config.data.get("indexer_types")
+    shares = isinstance(kinds, list) and "shared" in kinds
+    note = ["layers that share the tokens an indexer chose: each has an indexer"] if shares else []
+    return fields | {"attention": fields["attention"] | chosen, "left_out": note}
+
+
+def _gated_delta(config: _Config) -> Fields:
+    """Gated delta nets in most layers, gated attention in the others (Qwen3-Next and Qwen 3.5)."""
+    # Configs of models with experts in every layer may omit the width of dense ones.
+    usual = {"head_dim": 256, "intermediate_size": config.data.get("moe_intermediate_size")}
+    fields = _qwen3(replace(config, data=usual | config.data))
+    names = {"key_heads": "num_key_heads", "value_heads": "num_value_heads"}
+    names |= {"key": "key_head_dim", "value": "value_head_dim", "conv": "conv_kernel_dim"}
+    delta = {ours: config.count(f"linear_{theirs}") for ours, theirs in names.items()}
+    delta["full_every"] = config.count("full_attention_interval", usual=4)
+    fields |= {"delta": delta, "gated_attention": config.flag("attn_output_gate", usual=True)}
+    return fields if config.data.get("num_experts") is None else _qwen_experts(config, fields)
+
+
+def _llama4(config: _Config) -> Fields:
+    """Experts and a shared one; all but every fourth layer attend within chunks (Scout)."""
+    if config.number("interleave_moe_layer_step", 1) != 1:
+        raise config.refuse("interleave_moe_layer_step", _EXPERT_LAYERS)
+    chunk = config.count("attention_chunk_size")
+    return _mixtral(config, shared=1) | {
+        "qk_norm": config.flag("use_qk_norm", usual=True),
+        "window": chunk,
+        "global_every": 4,
+        "left_out": [f"borders of chunks: each token attends to the last {chunk}"],
     }
-    return _llama(config) | {"attention": latent, "experts": experts}
+
+
+def _minimax(config: _Config) -> Fields:
+    if config.number("shared_intermediate_size", 0):
+        raise config.refuse("shared_intermediate_size", "a shared expert of another width")
+    normed = config.flag("use_qk_norm", usual=True)
+    return _mixtral(config) | {"qk_norm": normed, "qk_norm_across": normed}
 
 
 def _gemma(config: _Config) -> Fields:
@@ -478,14 +537,33 @@ FAMILIES: dict[str, Callable[[_Config], Fields]] = {
     "falcon": _falcon,
     "llama": _llama,
     "mistral": _mistral,
+    "ministral3": _mistral,
     "mixtral": _mixtral,
+    "granitemoe": _mixtral,
+    "phimoe": _mixtral,
+    "olmoe": lambda config: _mixtral(config, "num_experts") | {"qk_norm": True},
+    "seed_oss": _llama,
     "qwen2": _qwen2,
     "qwen2_moe": lambda config: _qwen_experts(config, _qwen2(config)),
     "qwen3": _qwen3,
     "qwen3_moe": lambda config: _qwen_experts(config, _qwen3(config)),
+    "qwen3_vl_text": _qwen3,
+    "qwen3_vl_moe_text": lambda config: _qwen_experts(config, _qwen3(config)),
+    "qwen3_next": _gated_delta,
+    "qwen3_5_text": _gated_delta,
+    "qwen3_5_moe_text": _gated_delta,
+    "mimo": _qwen2,
+    "minimax_m2": _minimax,
+    "llama4_text": _llama4,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
+    "deepseek_v32": _sparse,
     "kimi_k2": _deepseek,
+    "glm_moe_dsa": _sparse,
+    "glm4_moe": lambda config: (
+        _routed(config, _glm(config)) | {"qk_norm": config.flag("use_qk_norm", usual=False)}
+    ),
+    "glm4_moe_lite": _deepseek,
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
@@ -501,6 +579,13 @@ FAMILIES: dict[str, Callable[[_Config], Fields]] = {
     "glm4": lambda config: _glm(config) | {"norms": 4},
     "starcoder2": _starcoder2,
     "cohere": _cohere,
+    "cohere2": lambda config: (
+        _cohere(config)
+        | {
+            "window": config.count("sliding_window", usual=4096),
+            "global_every": config.count("sliding_window_pattern", usual=4),
+        }
+    ),
     "gpt_oss": _gpt_oss,
     "t5": _t5,
     "mt5": _t5,

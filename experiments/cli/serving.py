@@ -233,9 +233,13 @@ def _plan_of(ctx: typer.Context, model: str, tokens: int) -> "ServingPlan":
         raise typer.BadParameter("--find rate needs an open loop: leave out --concurrency.")
     if find is not None and sweep is not None:
         raise typer.BadParameter("give one of --find and --sweep.")
-    over_rate = concurrency is None and (sweep or "").partition("=")[0].strip() == "rate"
-    if (find is not None or over_rate) and fields["rate"] is None and fields["requests"] is None:
-        fields["rate"] = "1/s"  # what is found or swept takes its place
+    varied = (sweep or "").partition("=")[0].strip() if find is None else "rate"
+    if fields["rate"] is None and concurrency is None:
+        # What is found or swept takes the place of these.
+        if varied == "concurrency":
+            fields["concurrency"] = 1
+        elif varied == "rate" and fields["requests"] is None:
+            fields["rate"] = "1/s"
     fields["down"] = tuple(fields["down"] or ())
     fields["beside"] = tuple(map(str, fields["beside"] or ()))
     return serving_plan(model=model, output=tokens, **fields)

@@ -20,6 +20,7 @@ from experiments.evaluate.serving_clients import (
     Load,
     Slo,
     check_lengths,
+    count_of,
     token_rate,
 )
 from experiments.evaluate.serving_fleets import Instances, check_runs, held_ranks, serve, spent_on
@@ -518,7 +519,10 @@ def _at_rate(served: Served, value: str) -> Served:
 def _at_concurrency(served: Served, value: str) -> Served:
     if not isinstance(served.load, Closed):
         raise WhatIfError("only a closed loop has a concurrency: vary the rate")
-    return served._replace(load=served.load._replace(concurrency=_count("concurrency", value)))
+    load = served.load._replace(concurrency=_count("concurrency", value))
+    if (number := count_of(load)) < load.concurrency:
+        raise WhatIfError(f"never {value} at a time: there are only {number} requests")
+    return served._replace(load=load)
 
 
 def _other(served: Served, instances: Instances) -> Served:

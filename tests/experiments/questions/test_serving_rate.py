@@ -166,6 +166,10 @@ def test_the_command_sweeps():
     assert done.exit_code == 0, done.output
     low, high = json.loads(done.stdout)["points"]
     assert low["tpot_p99"] < high["tpot_p99"]
+    done = CliRunner().invoke(app, [*words.split(), "concurrency=1,50,51"])
+    one, full, more = json.loads(done.stdout)["points"]
+    assert one["tpot_p99"] < full["tpot_p99"]
+    assert more["refused"] == "never 51 at a time: there are only 50 requests"
     assert CliRunner().invoke(app, [*words.split(), "rate"]).exit_code == 2
     for more in ("--factor 3", "--resource compute"):
         done = CliRunner().invoke(app, [*words.split(), "rate=1/s", *more.split()])

@@ -64,6 +64,13 @@ PUBLISHED = {
     "glm-4.6": 355e9,  # arXiv 2508.06471, table 1: 355B, with its module for prediction
     "deepseek-v3.2-671b": 671.9e9,  # arXiv 2512.02556: V3's 671B and an indexer
     "qwen3.5-35b-a3b": 35e9,  # its name: 35B-A3B
+    "qwen3.5-27b": 27e9,  # its name: 27B
+    "qwen3.5-122b-a10b": 122e9,  # its name: 122B-A10B
+    "qwen3-next-80b-a3b": 80e9,  # its name: 80B-A3B
+    "qwen3-0.6b": 0.6e9,  # its name: 0.6B
+    "qwen3-14b": 14_768_307_200,  # tensors of the checkpoint on huggingface.co
+    "llama-4-scout": 107.8e9,  # huggingface.co/meta-llama: 109B with 0.9B of its encoder
+    "glm-4.5-air": 106e9,  # arXiv 2508.06471, table 1: 106B, with its module for prediction
     "minimax-m2.5": 228.7e9,  # tensors of the checkpoint on huggingface.co (230B-A10B)
     "glm-5": 744e9,  # huggingface.co/docs/transformers glm_moe_dsa: 744B
     "qwen3.5-397b": 397e9,  # its name: 397B-A17B

@@ -303,7 +303,7 @@ def _gated_delta(config: _Config) -> Fields:
     """Gated delta nets in most layers, gated attention in the others (Qwen3-Next and Qwen 3.5)."""
     # Configs of models with experts in every layer may omit the width of dense ones.
     usual = {"head_dim": 256, "intermediate_size": config.data.get("moe_intermediate_size")}
-    fields = _qwen3(replace(config, data=usual | config.data))
+    fields = _qwen3(replace(config, data={**usual, **config.data}))
     names = {"key_heads": "num_key_heads", "value_heads": "num_value_heads"}
     names |= {"key": "key_head_dim", "value": "value_head_dim", "conv": "conv_kernel_dim"}
     delta = {ours: config.count(f"linear_{theirs}") for ours, theirs in names.items()}

@@ -260,7 +260,7 @@ class Machine:
     reduce. ``generation`` of the accelerator, ``cpu`` of the host and ``version`` of the library
     choose its constants, and so does ``link``, the technology of the links inside a domain
     (``nvlink4``, ``pcie5``), and ``fabric``, that between domains (``efa``). ``overhead`` (s) is
-    paid once per call by libraries without a model of their own. ``net_message`` (s) is a NIC's
+    paid once per call; NCCL's own launch is not part of it. ``net_message`` (s) is a NIC's
     time per message, given if a fabric is known to differ from the library's constant; ``nics`` are
     those of a domain, 0 if unknown; ``in_order``: 128 B between nodes arrive in order, as LL128
     needs; ``pxn``: a rank sends by the NIC of a neighbour on the receiver's rail; ``sharp``: the

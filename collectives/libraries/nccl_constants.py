@@ -21,6 +21,9 @@ FRACTION = {"LL": 0.5, "LL128": 0.92, "Simple": 1.0}
 """Usable share of the wire's bandwidth: LL 4 B in 8; LL128 120 B in 128 (the tuner uses 0.92)."""
 CHANNEL_SLOT = 512 * KIB
 """Bytes in flight in one slot of a channel: a buffer of 4 MiB in 8 slots."""
+SLOT_ON = {"efa": 2 * CHANNEL_SLOT}
+"""The same between nodes on fabrics whose plug-in sets NCCL_BUFFSIZE: 8 MiB on P4d and later
+(aws-ofi-nccl src/platform-aws.cpp @01666ece)."""
 LL_CHANNEL = 512 * 8
 """Bytes of a block that LL keeps in one channel: 512 threads of 8 B (NCCL_LL_THREAD_THRESHOLD)."""
 
@@ -142,6 +145,13 @@ Held out, busbw of trees by Simple in GB/s: 338 on two nodes of 8 B200, 192 to 1
 report of one cluster), for which this gives 319 and 184 to 190; 86 on two nodes of 8 A100 with 4
 NICs (NVIDIA/nccl issue 1048) and 28.5 of Polaris, where rings are faster, 88 and 32; 158 on two
 nodes of Alps, which these channels do not limit. 57 with 2 NICs of HDR (issue 837) is missed."""
+
+TREE_SLICE = 0.04
+"""What each step of a tree beyond two adds to the bytes in flight before its pipeline is full, as a
+share of the slots of the channels between nodes: fitted to all-reduces on 2 to 256 nodes of
+Polaris, by medians. Held out: 2 to 8 nodes of 8 H100, 6.7 to 6.0 % off, and 2 nodes of one H100
+each by a tree, 16 MiB (NVIDIA/nccl-tests issue 232), -24 to -5 %; Alps stays at 6 %. Before, all
+channels of a whole node counted, however few a NIC had."""
 
 HOST_LAUNCH = 6.3 * MICRO
 """Time in which a process launches a call on one of its GPUs (s), before it turns to the next, so

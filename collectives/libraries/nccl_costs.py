@@ -143,15 +143,17 @@ class Case:
 
     @property
     def base(self) -> float:
-        """Launch of a kernel and its first flag (s)."""
-        return self.tuning.base if self.link.base is None else self.link.base
+        """Launch of a kernel and its first flag, and what the host takes besides (s)."""
+        launch = self.tuning.base if self.link.base is None else self.link.base
+        return launch + self.machine.overhead
 
     def slot(self, protocol: str, channels: int | None = None) -> float:
         """Bytes in flight in one slot of all channels, by default those of the communicator."""
         count = self.channels if channels is None else channels
         if protocol == "LL":
             return count * tables.LL_CHANNEL
-        whole = float(count * tables.CHANNEL_SLOT)
+        fabric = self.machine.fabric if self.domains > 1 else ""
+        whole = float(count * tables.SLOT_ON.get(fabric, tables.CHANNEL_SLOT))
         return whole * 15 / 16 if protocol == "LL128" else whole
 
     @property
@@ -487,7 +489,9 @@ def _pipelined(case: Case, schedule: Schedule, how: tuple[str, Number], net_hops
     near = case.link.tree_steps[name] - case.link.steps["LL"] + case.tuning.step
     bytes_time = case.bytes_time(schedule, pipelined=True)
     capped = np.minimum(fraction, _ll_fraction(case, bytes_time)) if name == "LL" else fraction
-    slot = case.slot(name, case.channels if case.kind == "all_reduce" else case.ring_channels)
+    slot = case.slot(name, case.ring_channels)
+    if case.kind == "all_reduce":
+        slot *= 1 + tables.TREE_SLICE * max(0, steps - 2)
     fill = case.bytes_time(schedule) * slot / (slot + case.size)
     return Offer(
         schedule,

@@ -35,9 +35,9 @@ def test_published_figures_are_met_but_for_those_that_are_known_not_to_be(figure
 def test_two_of_three_figures_are_met_and_few_are_far_off(figures):
     assert (figures.missed == "").mean() > 0.7
     far = figures[figures.error.abs() > published.FAR]
-    assert len(far) <= 11
-    # PyTorch's launches, a container's settings, a site's RoCE, and one whose least call is 220 us.
-    assert (~far.within).sum() <= 4
+    assert len(far) <= 10
+    # A container's settings, a site's RoCE, and one whose least call is 220 us.
+    assert (~far.within).sum() <= 3
     assert figures.within.mean() > 0.9, "intervals of 90 %"
 
 

@@ -368,6 +368,7 @@ SETTINGS: dict[str, Callable[[str], dict[str, object]]] = {
     "scale_out.transport": lambda text: {"scale_out.transport": text.lower()},
     "scale_out.host_bandwidth": lambda text: {"scale_out.host_bandwidth": text},
     "scale_up.twisted": lambda text: {"scale_up.twisted": _parse_bool(text)},
+    "collective_overhead": lambda text: {"collective_overhead": text},
     "NCCL_P2P_LEVEL": lambda text: {"library.p2p": _parse_level(text)},
     "NCCL_P2P_DISABLE": lambda text: {"library.p2p": "LOC"} if _parse_bool(text) else {},
     "NCCL_NVLS_ENABLE": lambda text: {} if _parse_bool(text) else _WITHOUT_NVLS,

@@ -558,3 +558,27 @@ def test_a_process_that_launches_for_several_ranks_starts_no_call_sooner():
     assert seconds("all_reduce", KIB, network, in_turn) == pytest.approx(8 * HOST_LAUNCH)
     large = [seconds("all_reduce", GIB, network, there) for there in (by_itself, in_turn)]
     assert large[0] == large[1]
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "all_to_all", "broadcast"])
+@pytest.mark.parametrize("size", [KIB, GIB])
+def test_what_the_host_takes_per_call_is_added_to_any_call(kind, size):
+    network, hidden = switches(8, 2), machine(8, 2)
+    waits = replace(hidden, overhead=20e-6)
+    more = seconds(kind, size, network, waits) - seconds(kind, size, network, hidden)
+    assert more == pytest.approx(20e-6, rel=1e-6)
+
+
+def test_trees_fill_the_channels_of_their_nics_and_more_of_them_the_longer_they_are():
+    """Beyond its latency a tree waits for slots: of few NICs fewer, of EFA's buffers larger ones."""
+
+    def took(nics, nodes=2, fabric=""):
+        there = machine(8, nodes, generation="ampere", nics=nics, fabric=fabric, in_order=False)
+        call, network = call_of("all_reduce", range(8 * nodes), 64 * MIB), switches(8, nodes)
+        planned = nccl.plan(call, network, there, "tree")
+        assert planned.protocol == "Simple"
+        return planned.overhead
+
+    assert took(1) < took(2) < took(4) < took(8)
+    assert took(4) < took(4, fabric="efa")
+    assert took(4) < took(4, nodes=8)

@@ -134,7 +134,8 @@ def test_settings_need_a_cluster_that_has_the_table():
     with pytest.raises(WhatIfError, match=r"settings are library\.p2p"):
         with_setting(load_cluster("hgx-h100"), "NCCL_MAGIC", "1")
     assert all(
-        name.startswith(("library.", "scale_out.", "scale_up.", "NCCL_")) for name in SETTINGS
+        name.startswith(("library.", "scale_out.", "scale_up.", "NCCL_", "collective_overhead"))
+        for name in SETTINGS
     )
 
 

@@ -570,7 +570,7 @@ def test_what_the_host_takes_per_call_is_added_to_any_call(kind, size):
 
 
 def test_trees_fill_the_channels_of_their_nics_and_more_of_them_the_longer_they_are():
-    """Beyond its latency a tree waits for slots: of few NICs fewer, of EFA's buffers larger ones."""
+    """A tree waits for slots: of few NICs fewer, of buffers of EFA larger ones."""
 
     def took(nics, nodes=2, fabric=""):
         there = machine(8, nodes, generation="ampere", nics=nics, fabric=fabric, in_order=False)

@@ -60,7 +60,7 @@ _ONE_NODE = {
 _SOURCES = {
     "scatter_pct": "the scatter of steps and calls in the trace",
     "prior_pct": "the uncertainty of the network's bandwidths and latencies",
-    "prediction_pct": "errors of such predictions when they were measured",
+    "prediction_pct": "measured errors of such predictions",
     "generated_pct": "the errors of similar generated steps",
     "kernels_pct": "the uncertainty of kernel times",
 }

@@ -338,7 +338,7 @@ def _meaning(base: "Baseline") -> str:
 def which_step(loaded: Loaded) -> str:
     """Return which step it is, and which steps it represents."""
     steps, number = loaded.coverage.typical_of, loaded.coverage.step
-    typical = f", with op times typical of {len(steps)} steps" if steps else ""
+    typical = f", with the typical op times of {len(steps)} steps" if steps else ""
     return "a generated step" if number == GENERATED else f"step {number}{typical}"
 
 
@@ -557,7 +557,7 @@ def failures_section(job: "FailingJob") -> Section:
     ]
     times = "twice" if job.factor == 2 else f"{job.factor:g} times"
     columns = (f"{times} as good", ">now", ">then", ">productive", ">saves")
-    foot = "saves: of the mean time per step, lost time included"
+    foot = "saves: share of the mean time per step, including lost time"
     return Section("failures", "Failures", [Text(sentence), Table(columns, rows, foot=foot)])
 
 

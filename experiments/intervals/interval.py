@@ -246,7 +246,7 @@ def _prediction_half_width(base: Baseline, answered: Answered, off: float) -> fl
 
 
 BOUND_ASSUMES = (
-    "the saving if calls take their modelled times, never share a link and never slow a kernel; "
+    "calls took their modelled times, never shared a link and never slowed a kernel; "
     "unexplained delays stay as recorded"
 )
 """Assumptions of a bound; no engine gives a shorter step than these."""

@@ -150,7 +150,7 @@ def without_stragglers(scenario: Scenario) -> Changed:
     local = int((workload.what < What.COLLECTIVE).sum())
     late = format_quantity(done.latest, "s")
     note = (
-        f"{done.ops:,} of {local:,} ops get the median of {done.ranks} ranks; ranks start up to"
+        f"{done.ops:,} of {local:,} ops get the median time of {done.ranks} ranks; they start up to"
         f" {late} earlier"
     )
     return Changed(replace(scenario, workload=done.workload), note)

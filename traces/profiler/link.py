@@ -430,7 +430,7 @@ def _complete(call: MatchedCall, job: JobHead) -> bool:
 
 def _notes(graphs: Sequence[LinkedRank], matching: Matching, job: JobHead) -> list[str]:
     by_note = Counter(note for graph in graphs for note in graph.notes)
-    notes = [note if n == 1 else f"{note} ({n} times)" for note, n in by_note.items()]
+    notes = [note if n == 1 else f"{note} (seen {n} times)" for note, n in by_note.items()]
     idle = sum(graph.left_out for graph in graphs)
     if idle:
         notes.append(f"host threads that neither launch nor wait are left out: {idle}")

@@ -148,7 +148,7 @@ def _renumber(result: XlaRecording, numbers: Mapping[int, int]) -> None:
         device.rank = numbers[device.rank]
     if {device.rank for device in result.devices} != ranks:
         chips = ", ".join(str(device.rank) for device in result.devices)
-        result.notes.append(f"the profile is of chips {chips} of the job, taken as its ranks")
+        result.notes.append(f"the profile is of chips {chips} of the job; each chip is a rank")
 
 
 def _largest_group(devices: Sequence[XlaDevice]) -> int:

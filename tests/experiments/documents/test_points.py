@@ -460,4 +460,4 @@ def test_what_an_interval_consists_of_is_listed_in_the_details(utilities, swept)
         assert ("kernel times" in covered) == any(p.kernels_pct for p in points)
     bare = [saving(utilities.base, 9.0, resource="compute", prediction_pct=math.pi)]
     covered = replace(utilities, points=tuple(bare)).document().details["± 95 %"]
-    assert covered == "covers errors of such predictions when they were measured"
+    assert covered == "covers measured errors of such predictions"

@@ -221,7 +221,7 @@ def test_settings_and_steps_are_said_once(base):
     )
     coverage = replace(base.loaded.coverage, typical_of=(3, 4, 5))
     typical = replace(base.loaded, coverage=coverage)
-    assert common.which_step(typical).endswith(", with op times typical of 3 steps")
+    assert common.which_step(typical).endswith(", with the typical op times of 3 steps")
     assert "median step" in common.details(replace(base, loaded=typical))
     assert "measured step" in common.details(base)
     assert [common.on_nodes(nodes) for nodes in (None, 1, 2)] == ["", ", 1 node", ", 2 nodes"]

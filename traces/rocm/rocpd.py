@@ -13,6 +13,7 @@ to the call that launched it. A queue is the lane on which ops run in order.
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +22,25 @@ from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
 from traces.core.columns import ValueIndex
 from traces.core.gpu_exports.database import Database
-from traces.core.gpu_exports.export import Export, IntColumns, looked_up
-from traces.rocm.columns import (
-    COPY_NAMES,
-    MEMSET,
+from traces.core.gpu_exports.export import (
+    Export,
+    IntColumns,
     blocks_of,
-    checked,
+    check_times,
     joined,
+    looked_up,
     ranges_of,
     thread_number,
 )
 
+COPY_NAMES = {
+    "HOST_TO_HOST": "Memcpy HtoH",
+    "HOST_TO_DEVICE": "Memcpy HtoD",
+    "DEVICE_TO_HOST": "Memcpy DtoH",
+    "DEVICE_TO_DEVICE": "Memcpy DtoD",
+}
+"""Copies by their names in the PyTorch profiler, so that all rules for copies apply to them."""
+MEMSET = "Memset (Device)"
 _DISPATCH = re.compile(r"rocpd_kernel_dispatch(_?[\w-]*)$")
 _SIDES = ("x", "y", "z")
 _COPY = "MEMORY_COPY_"
@@ -277,3 +286,20 @@ def _texts(database: Database, ids: Longs) -> NDArray[np.object_]:
     strings = database.strings(unique, "rocpd_string", "string")
     texts = np.array([strings[number] for number in unique.tolist()], dtype=object)
     return texts[which] if len(texts) else np.empty(0, dtype=object)
+
+
+def checked(path: Path, export: Export) -> Export:
+    """Return an export that has device events, and no impossible times.
+
+    Clocks count since the machine booted: they compare only among the ranks of one machine.
+    """
+    device, runtime, marks = export.device, export.runtime, export.ranges
+    if not len(device):
+        raise TraceError(
+            f"{path}: no kernel and no copy was recorded: record with 'rocprofv3 --runtime-trace' "
+            "or 'runTracer.sh'"
+        )
+    check_times(path, device["start"], device["end"], "a kernel or copy")
+    check_times(path, runtime["start"], runtime["end"], "a call of HIP")
+    check_times(path, marks.start, marks.end, "a mark")
+    return export

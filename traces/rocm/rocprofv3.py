@@ -20,8 +20,8 @@ from simulator.support.errors import TraceError
 from simulator.support.input_files import unpack
 from traces.core.columns import ValueIndex
 from traces.core.files import uncollected
-from traces.core.gpu_exports.export import Export
-from traces.rocm.columns import COPY_NAMES, blocks_of, checked, joined, ranges_of, thread_number
+from traces.core.gpu_exports.export import Export, blocks_of, joined, ranges_of, thread_number
+from traces.rocm.rocpd import COPY_NAMES, checked
 
 _COPY = "MEMORY_COPY_"
 _GPU = 2

@@ -14,8 +14,8 @@ import pytest
 from helpers.rocm_files import UUID, WRITERS, rocprofv3, two_steps, write_rocpd, write_rpd
 from simulator.support.errors import TraceError
 from simulator.workload import What
+from traces.core.gpu_exports.export import blocks_of
 from traces.load import load, recognised
-from traces.rocm.columns import blocks_of
 from traces.rocm.reader import read_rocm
 
 SHARED = Path(__file__).parents[3].parent / "shared/traces/formats"

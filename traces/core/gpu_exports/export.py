@@ -1,6 +1,7 @@
 """A tool's export of processes on GPUs, in columns: device events, API calls, ranges, waits."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 
 from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
+
+_PROCESS_BITS, _THREADS = 24, 1 << 24
+"""Exports have a thread in the lower 24 bits of a number, its process above them."""
 
 
 class IntColumns:
@@ -27,6 +31,17 @@ class IntColumns:
     def only(self, rows: NDArray[Any]) -> "IntColumns":
         """Select rows, by a mask or by their indices."""
         return IntColumns({name: column[rows] for name, column in self._columns.items()})
+
+
+def joined(tables: Sequence[dict[str, Longs]]) -> IntColumns:
+    """Concatenate tables with the same columns."""
+    names = tables[0]
+    return IntColumns({name: np.concatenate([table[name] for table in tables]) for name in names})
+
+
+def thread_number(process: Longs, thread: Longs) -> Longs:
+    """Combine a process and a thread into one number, as exports do."""
+    return (process << _PROCESS_BITS) | (thread % _THREADS)
 
 
 def looked_up(keys: Longs, values: Longs, wanted: Longs) -> Longs:
@@ -59,6 +74,30 @@ class Ranges:
     def only(self, rows: NDArray[np.bool_]) -> "Ranges":
         """Take the ranges of a mask."""
         return Ranges(*(getattr(self, column.name)[rows] for column in fields(self)))
+
+
+def ranges_of(marks: IntColumns) -> Ranges:
+    """Return marks, with columns ``start``, ``end``, ``thread`` and ``name``, as nested ranges."""
+    rows = len(marks)
+    return Ranges(
+        row=np.arange(rows),
+        start=marks["start"],
+        end=marks["end"],
+        thread=marks["thread"],
+        name=marks["name"],
+        nested=np.ones(rows, dtype=np.bool_),
+        operator=np.zeros(rows, dtype=np.bool_),
+    )
+
+
+def blocks_of(grid: Sequence[Longs], group: Sequence[Longs]) -> Longs:
+    """Return a kernel's number of workgroups, from its grid in work items; -1 if not recorded."""
+    sides = [
+        np.where((work > 0) & (size > 0), -(-work // np.maximum(size, 1)), -1)
+        for work, size in zip(grid, group, strict=True)
+    ]
+    counted = np.all([side > 0 for side in sides], axis=0)
+    return np.asarray(np.where(counted, np.prod(sides, axis=0), -1), dtype=np.int64)
 
 
 def no_waits() -> IntColumns:

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.evaluate.deployments import Deployment
 from experiments.evaluate.serving_fleets import Instances, serve
-from experiments.evaluate.serving_instances import Deployment, instance_surface
+from experiments.evaluate.serving_instances import instance_surface
 from simulator.serving.surface import iteration_time
 from simulator.support.errors import TraceError, WhatIfError
 from simulator.support.names import one_of

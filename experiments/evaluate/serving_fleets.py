@@ -11,6 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.evaluate.deployments import (
+    Deployment,
+    adapter_bytes,
+    cache_bytes,
+    memory_use,
+    stage_share,
+)
 from experiments.evaluate.serving_clients import (
     Closed,
     InstanceRun,
@@ -27,17 +34,12 @@ from experiments.evaluate.serving_clients import (
     tokens_of,
 )
 from experiments.evaluate.serving_instances import (
-    Deployment,
-    adapter_bytes,
-    cache_bytes,
     computed_by_layer,
     encoder_time,
     encoding_delays,
     instance_surface,
-    memory_use,
     parts_of,
     pcie_rate,
-    stage_share,
 )
 from experiments.evaluate.serving_scaling import Autoscaler, Outage, Scaling, switches
 from experiments.scenario.timed_calls import CacheTransfers, Computed, Part, collective_time

@@ -22,17 +22,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
+from experiments.evaluate.deployments import Deployment, Encoder, MeasuredKernels, Speculation
 from experiments.evaluate.serving_changes import as_logged, as_recorded
 from experiments.evaluate.serving_clients import Closed, Load, Slo
 from experiments.evaluate.serving_fleets import Instances, Neighbour
-from experiments.evaluate.serving_instances import (
-    Deployment,
-    Encoder,
-    MeasuredKernels,
-    Speculation,
-    chip_of,
-    deployment_of,
-)
+from experiments.evaluate.serving_instances import chip_of, deployment_of
 from experiments.evaluate.serving_scaling import Outage, Scaling
 from simulator.imbalance import parse_imbalance
 from simulator.support.errors import QuantityError, WorkloadError

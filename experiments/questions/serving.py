@@ -10,6 +10,7 @@ import numpy as np
 
 from experiments.baseline import Settings
 from experiments.documents import serving as documents
+from experiments.evaluate.deployments import Deployment, MemoryUse, memory_use
 from experiments.evaluate.serving_changes import HOST, Before, resources_of, with_more_of
 from experiments.evaluate.serving_clients import (
     Closed,
@@ -21,13 +22,7 @@ from experiments.evaluate.serving_clients import (
     token_rate,
 )
 from experiments.evaluate.serving_fleets import Instances, check_runs, held_ranks, serve, spent_on
-from experiments.evaluate.serving_instances import (
-    Deployment,
-    MemoryUse,
-    kernel_origins,
-    memory_use,
-    running_precisions,
-)
+from experiments.evaluate.serving_instances import kernel_origins, running_precisions
 from experiments.output.words import better, is_plural, say_rate
 from experiments.priors.errors import ServingPrior, serving_prior, student_95
 from experiments.report import Report, or_none, question

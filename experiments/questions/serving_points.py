@@ -12,6 +12,7 @@ import numpy as np
 
 from experiments.baseline import Settings
 from experiments.documents import serving as documents
+from experiments.evaluate.deployments import Deployment
 from experiments.evaluate.parallel import counted
 from experiments.evaluate.serving_changes import HOST, Before, of_pools, resources_of, with_more_of
 from experiments.evaluate.serving_clients import (
@@ -24,7 +25,7 @@ from experiments.evaluate.serving_clients import (
     token_rate,
 )
 from experiments.evaluate.serving_fleets import Instances, check_runs, held_ranks, serve, spent_on
-from experiments.evaluate.serving_instances import Deployment, parallelism_of
+from experiments.evaluate.serving_instances import parallelism_of
 from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.questions.serving import (
     Gain,

@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
-from experiments.evaluate.serving_instances import Deployment, Speculation, memory_use, read_weights
+from experiments.evaluate.deployments import Deployment, Speculation, memory_use, read_weights
 from experiments.validation.errors import Differ
 from experiments.validation.tables import Cells, read_rows, refusal
 from simulator.accelerators import named, sheets

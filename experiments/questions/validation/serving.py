@@ -17,10 +17,11 @@ import numpy as np
 
 from experiments.baseline import Settings
 from experiments.documents import validation as documents
+from experiments.evaluate.deployments import Deployment, cache_bytes
 from experiments.evaluate.parallel import map_rows
 from experiments.evaluate.serving_clients import Closed
 from experiments.evaluate.serving_fleets import Instances, serve
-from experiments.evaluate.serving_instances import Deployment, cache_bytes, parallelism_of
+from experiments.evaluate.serving_instances import parallelism_of
 from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.provenance import Inputs
 from experiments.report import Report, or_none, question

@@ -2,7 +2,8 @@
 
 import pytest
 
-from experiments.evaluate.serving_instances import cache_bytes, deployment_of, parts_of
+from experiments.evaluate.deployments import cache_bytes
+from experiments.evaluate.serving_instances import deployment_of, parts_of
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.timed_calls import CacheTransfers
 from simulator.builder import WorkloadBuilder

@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 
 from experiments.evaluate import serving_fleets as module
+from experiments.evaluate.deployments import Encoder, cache_bytes
 from experiments.evaluate.serving_clients import Closed
 from experiments.evaluate.serving_fleets import Instances, Neighbour, check_runs, held_ranks
-from experiments.evaluate.serving_instances import (
-    Encoder,
-    cache_bytes,
-    deployment_of,
-    instance_surface,
-)
+from experiments.evaluate.serving_instances import deployment_of, instance_surface
 from experiments.evaluate.serving_scaling import Outage, Scaling
 from experiments.scenario.timed_calls import collective_time
 from simulator.support.errors import ClusterError, LimitError, WorkloadError

@@ -9,17 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.evaluate import serving_instances as module
-from experiments.evaluate.serving_instances import (
+from experiments.evaluate.deployments import (
     Encoder,
-    ExchangeClock,
     Speculation,
     adapter_bytes,
     cache_bytes,
+    memory_use,
+)
+from experiments.evaluate.serving_instances import (
+    ExchangeClock,
     computed_by_layer,
     deployment_of,
     encoder_time,
     encoding_delays,
-    memory_use,
     parallelism_of,
     parts_of,
     running_precisions,
@@ -232,7 +234,7 @@ def test_encoders_take_turns_and_each_request_waits_for_the_one_before(gaps, acc
 
 def test_an_encoder_beside_the_model_takes_its_tensor_ranks_if_these_divide_its_heads():
     ranks = [
-        module._encoder_ranks(
+        module.encoder_ranks(
             replace(encoding(own), parallelism=parallelism_of(LLAMA, HGX, (tp, 1, 1))),
             encoding(own).encoder,
         ).tp

@@ -12,16 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
+from experiments.evaluate.deployments import Deployment, cache_bytes, memory_use
 from experiments.evaluate.serving_changes import Before, resources_of, with_more
 from experiments.evaluate.serving_clients import Closed
 from experiments.evaluate.serving_fleets import Instances, serve
 from experiments.evaluate.serving_instances import (
-    Deployment,
     ExchangeClock,
-    cache_bytes,
     deployment_of,
     instance_surface,
-    memory_use,
     running_precisions,
 )
 from experiments.questions.serving import Slo, half_width, saturation, serving

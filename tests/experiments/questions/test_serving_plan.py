@@ -6,15 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from experiments.evaluate.deployments import Speculation, adapter_bytes, memory_use
 from experiments.evaluate.serving_clients import InstanceRun, Slo
 from experiments.evaluate.serving_fleets import serve
-from experiments.evaluate.serving_instances import (
-    Speculation,
-    adapter_bytes,
-    encoder_time,
-    instance_surface,
-    memory_use,
-)
+from experiments.evaluate.serving_instances import encoder_time, instance_surface
 from experiments.evaluate.serving_plan import (
     check_plan,
     instances_of,

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.evaluate import serving_instances as module
 from experiments.evaluate.deployments import (
     Encoder,
     Speculation,
     adapter_bytes,
     cache_bytes,
+    encoder_ranks,
     memory_use,
+    stage_share,
 )
 from experiments.evaluate.serving_instances import (
     ExchangeClock,
@@ -60,7 +61,7 @@ def test_caches_of_windows_latents_and_stages():
     latent = deployed("deepseek-v3-671b", (8, 1, 1))
     assert cache_bytes(latent) == pytest.approx(61 * (512 + 64) * 2)
     staged = deployed("llama-3.1-8b", (1, 1, 1, 5))
-    assert module.stage_share(staged) == 7 / 32  # of 32 layers on five stages one has seven
+    assert stage_share(staged) == 7 / 32  # of 32 layers on five stages one has seven
     assert cache_bytes(staged) == pytest.approx(2 * 8 * 128 * 7 * 2)
     mistral = deployed("mistral-7b", (1, 1, 1), context=16384)
     assert cache_bytes(mistral) == pytest.approx(2 * 8 * 128 * 32 * 2 * 4096 / 16384)
@@ -234,7 +235,7 @@ def test_encoders_take_turns_and_each_request_waits_for_the_one_before(gaps, acc
 
 def test_an_encoder_beside_the_model_takes_its_tensor_ranks_if_these_divide_its_heads():
     ranks = [
-        module.encoder_ranks(
+        encoder_ranks(
             replace(encoding(own), parallelism=parallelism_of(LLAMA, HGX, (tp, 1, 1))),
             encoding(own).encoder,
         ).tp

@@ -48,7 +48,8 @@ def check_apart(options: Mapping[str, object]) -> None:
                 f"{second}: two outputs would be written to it: give each its own file"
             )
     existing = [path for path in outputs if _exists(path)]
-    inputs = [*_traces(options), *_named(options)] if existing else []
+    traces = (path for name in TRACES for path in _paths_of(options.get(name)))
+    inputs = [*filter(_exists, traces), *_named(options)] if existing else []
     for output in existing:
         check_not_read(output, inputs)
 
@@ -74,11 +75,6 @@ def _paths_of(value: object) -> list[Path]:
     """List the paths that an option gives: none, one, or several."""
     several = value if isinstance(value, list | tuple) else [value]
     return [Path(path) for path in several if isinstance(path, str | Path)]
-
-
-def _traces(options: Mapping[str, object]) -> Iterator[Path]:
-    for name in TRACES:
-        yield from (path for path in _paths_of(options.get(name)) if _exists(path))
 
 
 def _named(options: Mapping[str, object]) -> Iterator[Path]:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -260,9 +261,8 @@ def _levels(network: Topology) -> Places:
     width = max(network.ranks - 1, 1)
     for height in sorted(set(level.values()) - {0}, key=abs):
         row = [node for node in graph if level[node] == height]
-        centre = {
-            node: _mean([positions[n][0] for n in graph[node] if n in positions]) for node in row
-        }
+        below = {node: [positions[n][0] for n in graph[node] if n in positions] for node in row}
+        centre = {node: fmean(at) if at else 0.0 for node, at in below.items()}
         row.sort(key=lambda node: centre[node])
         even = {node: (i + 0.5) / len(row) * (width + 1) - 0.5 for i, node in enumerate(row)}
         gaps = [centre[b] - centre[a] for a, b in pairwise(row)]
@@ -270,10 +270,6 @@ def _levels(network: Topology) -> Places:
         rise = height * 0.32 * (width + 1) ** 0.75
         positions |= {node: (centre[node] if readable else even[node], rise) for node in row}
     return positions
-
-
-def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values) if values else 0.0
 
 
 _GRIDS = ("torus", "mesh", "twisted_torus")

@@ -23,7 +23,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import median_low
 from typing import Any
@@ -193,7 +193,10 @@ def _file(path: Path) -> Path:
 
 
 def _choose_step(file: Path, steps: Mapping[int, Sequence[Worker]], step: str) -> int:
-    lengths = {number: _step_time(workers) for number, workers in steps.items()}
+    lengths = {
+        number: max(op.end for worker in workers for op in chain(*worker.operations.values()))
+        for number, workers in steps.items()
+    }
     if step == MEDIAN:
         middle = median_low(lengths.values())
         return min(number for number, length in lengths.items() if length == middle)
@@ -203,10 +206,6 @@ def _choose_step(file: Path, steps: Mapping[int, Sequence[Worker]], step: str) -
     some = ", ".join(map(str, list(steps)[:8])) + (", ..." if len(steps) > 8 else "")
     why = "the times of each step start at its own zero" if step == ALL else f"the table has {some}"
     raise TraceError(f"{file}: no step {step}: {why}; name one, or {MEDIAN}")
-
-
-def _step_time(workers: Sequence[Worker]) -> float:
-    return max(op.end for worker in workers for ops in worker.operations.values() for op in ops)
 
 
 def _coverage(workload: Workload, step: int, steps: tuple[int, ...]) -> Coverage:

@@ -217,7 +217,8 @@ def _by_rank(
 
 def _clauses(workload: Workload, name: str, what: What) -> list[str]:
     """Express a class of ops as names of what-ifs; none if they would match others as well."""
-    of_class = [op_name for op_name in _names(workload, what) if _fits(op_name, name)]
+    names = _names(workload, what)
+    of_class = [each for each in names if name in {each, *(make(each) for make in OPS)}]
     pattern = name if name in of_class else name.replace("?", "*")
     chosen = np.array([matches(op_name, pattern) for op_name in workload.names], dtype=bool)
     of_device = (workload.what == What.COMPUTE) | (workload.what == What.COPY)
@@ -227,10 +228,6 @@ def _clauses(workload: Workload, name: str, what: What) -> list[str]:
         quote = "'" if '"' in pattern else '"'
         return [f"{quote}{pattern}{quote}"]
     return []
-
-
-def _fits(name: str, of_class: str) -> bool:
-    return name == of_class or of_class in {make(name) for make in OPS}
 
 
 def _lag_changes(a: Workload, b: Workload, host: Sequence[Likely]) -> Iterator[Likely]:

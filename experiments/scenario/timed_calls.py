@@ -201,10 +201,6 @@ def _ranks(words: _Words, call: TimedCall) -> TimedCall:
     return replace(call, ranks=tuple(ranks))
 
 
-def _at(words: _Words, call: TimedCall) -> TimedCall:
-    return replace(call, start=_quantity(words, "a time such as 1ms", "s"))
-
-
 def _every(words: _Words, call: TimedCall) -> TimedCall:
     every = _quantity(words, "a time such as 2ms", "s")
     if not every > 0:
@@ -221,16 +217,14 @@ def _imbalance(words: _Words, call: TimedCall) -> TimedCall:
     return replace(call, imbalance=text)
 
 
-def _algorithm(words: _Words, call: TimedCall) -> TimedCall:
-    return replace(call, algorithm=words.next("the name of an algorithm"))
-
-
 _CLAUSES: dict[str, Callable[[_Words, TimedCall], TimedCall]] = {
     "ranks": _ranks,
-    "at": _at,
+    "at": lambda words, call: replace(call, start=_quantity(words, "a time such as 1ms", "s")),
     "every": _every,
     "imbalance": _imbalance,
-    "algorithm": _algorithm,
+    "algorithm": lambda words, call: replace(
+        call, algorithm=words.next("the name of an algorithm")
+    ),
 }
 
 

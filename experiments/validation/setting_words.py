@@ -194,10 +194,6 @@ def _setting_of(words: str, knob: str, cells: Mapping[str, str]) -> Columns:
     raise TraceError(f"setting: {words!r} is not understood")
 
 
-def _nodes(match: re.Match[str], cells: Mapping[str, str]) -> Columns:
-    return {"gpus": str(int(match[1]) * load_cluster(cells["cluster"]).ranks_per_node)}
-
-
 def _degree(match: re.Match[str], _: Mapping[str, str]) -> Columns:
     if match[1] == "tp":
         return {"tp": match[2], "sp": "1", "zero": "0"}
@@ -215,7 +211,9 @@ def _without_nvlink(_: re.Match[str], cells: Mapping[str, str]) -> Columns:
 
 _SETTINGS: dict[str, Callable[[re.Match[str], Mapping[str, str]], Columns]] = {
     r"(\d+) gpus?": lambda match, _: {"gpus": match[1]},
-    r"(\d+) nodes?": _nodes,
+    r"(\d+) nodes?": lambda match, cells: {
+        "gpus": str(int(match[1]) * load_cluster(cells["cluster"]).ranks_per_node)
+    },
     r"(fsdp|ddp|tp)[ =]?(\d+)": _degree,
     r"nvlink|p2p|ib|infiniband|rdma": lambda *_: {},  # such machines have it anyway
     r"pcie|no nvlink": _without_nvlink,

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -213,7 +214,9 @@ def read_files(path: Path) -> ChakraFiles:
         raise TraceError(
             f"{path / second}: a second table of groups, beside {first}: remove one of them"
         )
-    ranks = sorted((_rank_file(file, alone=len(chosen) == 1) for file in chosen), key=_rank)
+    ranks = sorted(
+        (_rank_file(file, alone=len(chosen) == 1) for file in chosen), key=attrgetter("rank")
+    )
     _check_ranks(path, ranks)
     return _with_groups(tuple(ranks), tables, skipped)
 
@@ -223,10 +226,6 @@ def _with_groups(
 ) -> ChakraFiles:
     notes = tuple(f"groups are from {name}" for name in tables)
     return ChakraFiles(ranks, next(iter(tables.values()), {}), skipped, notes)
-
-
-def _rank(file: RankFile) -> int:
-    return file.rank
 
 
 def group_tables(path: Path) -> tuple[Path, ...]:

@@ -109,10 +109,6 @@ def _is_kernel(form: NodeForm) -> bool:
     return not form.values.get("is_cpu_op") and (form.is_call or form.what == What.COMPUTE)
 
 
-def _is_host(form: NodeForm) -> bool:
-    return form.what == What.HOST
-
-
 def _nodes_of_forms(ranked: RankNodes, is_so: Callable[[NodeForm], bool]) -> Mask:
     """Mark the nodes of a rank whose forms satisfy a condition."""
     return np.array([is_so(form) for form in ranked.forms], dtype=np.bool_)[ranked.form]
@@ -120,7 +116,7 @@ def _nodes_of_forms(ranked: RankNodes, is_so: Callable[[NodeForm], bool]) -> Mas
 
 def _launched(ranked: RankNodes, kernel: Mask) -> int:
     """Count the kernels that wait for the host."""
-    host = _nodes_of_forms(ranked, _is_host)
+    host = _nodes_of_forms(ranked, lambda form: form.what == What.HOST)
     waits = np.zeros(len(ranked), dtype=np.bool_)
     waits[ranked.target[host[ranked.source]]] = True
     return int((waits & kernel).sum())

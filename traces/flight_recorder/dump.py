@@ -305,7 +305,8 @@ def with_dumps(job: _Job, files: Sequence[Path]) -> _Job:
             refused[file] = str(error).removeprefix(f"{file}: ")
     if not dumps:
         return replace(job, skipped=_skipped(job, (), refused))
-    groups = {group.ranks: group for dump in dumps for group in dump.groups.values() if group.ranks}
+    every = [group for dump in dumps for group in dump.groups.values()]
+    groups = {group.ranks: group for group in every if group.ranks}
     highest = max(max(ranks) for ranks in groups) if groups else 0
     job_ranks, source = job.job_ranks, job.job_ranks_source
     if highest >= job_ranks:
@@ -315,15 +316,10 @@ def with_dumps(job: _Job, files: Sequence[Path]) -> _Job:
         job,
         job_ranks=job_ranks,
         job_ranks_source=source,
-        groups=tuple(_listed(dumps)),
+        groups=tuple({(group.label, group.ranks): group for group in every}.values()),
         skipped=_skipped(job, [dump.file for dump in dumps], refused),
         notes=(*job.notes, note),
     )
-
-
-def _listed(dumps: Sequence[Dump]) -> list[ProcessGroup]:
-    every = (group for dump in dumps for group in dump.groups.values())
-    return list({(group.label, group.ranks): group for group in every}.values())
 
 
 def _check_same_job(job: JobHead, dump: Dump) -> None:

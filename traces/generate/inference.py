@@ -11,7 +11,7 @@ others depend on the number of tokens, and those of the head on the number of se
 """
 
 from dataclasses import dataclass, replace
-from math import fsum
+from math import fsum, inf
 from typing import NamedTuple
 
 from simulator.imbalance import Imbalance
@@ -436,22 +436,17 @@ def _latent(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, .
 
 
 def _latent_scores(batch: InferencePass, attention: LatentAttention) -> tuple[LatentScores, ...]:
+    most = inf if attention.sparse is None else float(attention.sparse)
     return tuple(
         LatentScores(
             batch=segment.sequences,
             heads=attention.heads / batch.parallelism.tp * _sharers(batch, segment),
             queries=segment.new_tokens,
-            keys=max(
-                segment.new_tokens, _seen(segment, attention.sparse) / _sharers(batch, segment)
-            ),
+            keys=max(segment.new_tokens, min(segment.context, most) / _sharers(batch, segment)),
             cache_dtype=batch.precisions.cache,
         )
         for segment in batch.attending
     )
-
-
-def _seen(segment: Segment, sparse: int | None) -> float:
-    return segment.context if sparse is None else min(segment.context, float(sparse))
 
 
 def _indexer(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, ...]:

@@ -194,7 +194,8 @@ def coordinates(parallelism: Parallelism, rank: int) -> Coordinates:
     """
     if not 0 <= rank < parallelism.ranks:
         raise WorkloadError(f"rank {rank} does not exist: there are {parallelism.ranks} ranks")
-    pp, dp, cp, tp = (int(index) for index in np.unravel_index(rank, _shape(parallelism)))
+    shape = parallelism.pp, parallelism.dp, parallelism.cp, parallelism.tp
+    pp, dp, cp, tp = (int(index) for index in np.unravel_index(rank, shape))
     ep = int(ep_of(parallelism, np.array([rank]))[0])
     return Coordinates(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep)
 
@@ -266,10 +267,6 @@ _MEMBERS = {
 them, cp, tp), for experts as (replicas of experts, ep, cp, tp)."""
 _EXPERT_MEMBERS = {"ep": (1,), "edp": (0,)}
 """The same if experts are spread over all ranks of a stage: (replicas of experts, ep, etp)."""
-
-
-def _shape(parallelism: Parallelism) -> tuple[int, int, int, int]:
-    return parallelism.pp, parallelism.dp, parallelism.cp, parallelism.tp
 
 
 class SlotKind(Enum):

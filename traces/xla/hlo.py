@@ -518,12 +518,13 @@ def _op(instruction: Any, names: dict[int, Any], roots: dict[int, Any]) -> HloOp
         opcode = split_phase(source.opcode)[0] if source is not instruction else opcode
     operands = [names[number] for number in instruction.operand_ids if number in names]
     moves = bool(phase) or opcode in COLLECTIVES or opcode == "copy"
+    parts = list(instruction.shape.parts) or [instruction.shape]
     return HloOp(
         name=instruction.name,
         opcode=opcode,
         phase=phase,
         inputs=tuple(_top_shapes([operand.shape for operand in operands])) if moves else None,
-        output=_top_arrays(instruction.shape) if moves else (),
+        output=tuple(tuple(_top_shapes([part])) for part in parts) if moves else (),
         groups=_groups_of_proto(source),
         pairs=tuple((pair.source, pair.target) for pair in source.pairs),
         channel=source.channel_id > 0,
@@ -585,11 +586,6 @@ def _mesh(used_axes: Any) -> Groups | None:
         fine += [before, part, size // (before * part)]
     used = [places.get(axis.axis, -1) for axis in used_axes.axes]
     return mesh_groups(fine, used, devices)
-
-
-def _top_arrays(shape: Any) -> tuple[tuple[HloArray, ...], ...]:
-    parts = list(shape.parts) if shape.parts else [shape]
-    return tuple(tuple(_top_shapes([part])) for part in parts)
 
 
 def _top_shapes(shapes: Sequence[Any]) -> Iterator[HloArray]:

@@ -238,7 +238,7 @@ def _cause_of_errors(report: "CollectiveCompareReport") -> str:
 def collective_calls(report: "CollectiveCallsReport") -> Document:
     """Tabulate times of calls alone and concurrently, and the links that they share."""
     columns = (
-        *("|call", ">times", ">alone", ">together", ">slower", ">busbw alone", ">together"),
+        *("|call", ">runs", ">alone", ">together", ">slower", ">busbw alone", ">together"),
         *(">start", ">end"),
     )
     rows = [
@@ -255,7 +255,7 @@ def collective_calls(report: "CollectiveCallsReport") -> Document:
         )
         for call in report.calls
     ]
-    foot = "times are means over the repetitions; busbw as nccl-tests defines it"
+    foot = "means over the runs; busbw as nccl-tests defines it"
     blocks: list[Block] = [_calls_chart(report), Table.of(columns, rows, foot=foot)]
     if report.effects:
         blocks.append(_effects(report))

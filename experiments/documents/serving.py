@@ -190,7 +190,7 @@ def _utilities(report: "ServingReport") -> Section:
 def _what_doubling_buys(
     seeds: int, columns: "Sequence[str]", rows: list[Row], foot: str
 ) -> Section:
-    foot += "; ± 95 % interval over seeds, paired" if seeds > 1 else ""
+    foot += "; ± 95 % interval over paired seeds" if seeds > 1 else ""
     return Section("utilities", "What doubling buys", [Table(columns, rows, foot=foot)], wide=True)
 
 

@@ -137,7 +137,7 @@ def _steady(report: "ShareReport") -> Iterator[str]:
     for group in report.together:
         counts = ", ".join(f"{rows[name].steps_averaged} of {name}" for name in group["jobs"])
         left = min(rows[name].steps_left_out for name in group["jobs"])
-        yield f"{group['note']}; mean of {counts} steps, after {left} or more warm-up steps"
+        yield f"{group['note']}; averaged steps: {counts}, after {left} or more warm-up steps"
     alone = [row.job for row in report.jobs if not row.meets]
     if alone:
         yield f"share no link with other jobs: {', '.join(alone)}"

@@ -484,8 +484,8 @@ def memory(report: "MemoryReport") -> Document:
         word = "fits" if report.fits else "does not fit"
         headline = f"The step {word}: {on} needs {needed} and has {room}."
     foot = (
-        "bytes of one rank at its peak; 1 GB is 1e9 B; max_memory_reserved: as PyTorch reports it,"
-        " with freed blocks and without reserve and buffers"
+        "bytes of one rank at its peak; 1 GB is 1e9 B; max_memory_reserved: PyTorch's figure, which"
+        " includes freed blocks, but not reserve and buffers"
     )
     largest = max(most.parts, key=lambda name: most.parts[name])
     share = percent(100 * most.parts[largest] / (most.total or 1.0))

@@ -77,7 +77,7 @@ def validation(report: "ValidationReport") -> Document:
         facts={"errors": spread_of_errors(report.error_summary)},
         details={
             "error": "simulated against measured, with the cluster's own bandwidths and latencies",
-            "recorded transfers": "each collective takes as long as it did in the recorded step",
+            "recorded times": "each collective takes as long as it did in the recorded step",
             "calibrated": "network fitted to the trace's other steps",
             "calls off by": "median error of their starts or of their ends, the larger of the two",
             "transfer error": "median error of calls, counted from the last member's arrival",
@@ -122,7 +122,7 @@ def spread_of_errors(summary: "ErrorSummary | None") -> str:
 
 def _steps(steps: "Sequence[StepError]") -> Iterator[Block]:
     columns = (
-        *(">step", ">measured", ">simulated", ">error", ">recorded\ntransfers"),
+        *(">step", ">measured", ">simulated", ">error", ">recorded\ntimes"),
         *(">calibrated", ">calls\noff by", ">transfer\nerror", ">insen-\nsitive"),
         *(">matched", ">starts\nexplained"),
     )

@@ -1,1 +1,1 @@
-"""Studies: design-space exploration from a file, searched, stored and resumed."""
+"""Studies: design spaces from a file, searched, stored and resumed; the text of their answer."""

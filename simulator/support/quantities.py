@@ -223,6 +223,8 @@ def format_quantity(value: float, base: str) -> str:
     --------
     >>> format_quantity(50e9, "B/s"), format_quantity(3.4e-6, "s"), format_quantity(0.0, "s")
     ('50 GB/s', '3.4 us', '0 s')
+    >>> format_quantity(5.2e9, "USD"), format_quantity(24e9, "USD")  # not GUSD
+    ('5200 MUSD', '24000 MUSD')
     """
     if base == "s":
         value = 0.0 if abs(value) < _NO_TIME else value
@@ -230,15 +232,13 @@ def format_quantity(value: float, base: str) -> str:
     elif base == "USD/J":
         scale = {"USD/kWh": _UNITS[base]["USD/kWh"]}
     else:
-        most = 1e6 if base == "USD" else math.inf  # nobody says GUSD
-        scale = {f"{prefix}{base}": f for prefix, f in _DECIMAL.items() if f <= most}
-        scale.pop(f"K{base}", None)
-    fitting = [
-        (factor, unit) for unit, factor in scale.items() if factor <= abs(value) * (1 + 1e-12)
-    ]
-    factor, unit = (
-        max(fitting) if fitting else min((factor, unit) for unit, factor in scale.items())
-    )
+        most = 1e6 if base == "USD" else math.inf
+        scale = {
+            f"{prefix}{base}": f for prefix, f in _DECIMAL.items() if prefix != "K" and f <= most
+        }
+    pairs = [(factor, unit) for unit, factor in scale.items()]
+    fitting = [pair for pair in pairs if pair[0] <= abs(value) * (1 + 1e-12)]
+    factor, unit = max(fitting or [min(pairs)])
     if value == 0 and base in scale:
         factor, unit = 1.0, base
     digits = f"{value / factor:.4g}"

@@ -334,11 +334,10 @@ class GenerationPlan:
         layers = [layer for layer in range(self.model.layers) if self.model.experts_at(layer)]
         count = experts.count if experts is not None else 0
         most = [ep * float(imbalance.popularity(ep, count, layer).max()) for layer in layers]
-        return (
-            f"tokens choose experts by {imbalance}: the busiest of {ep} ranks gets "
-            f"{math.fsum(most) / len(most):.3g} times the mean ({min(most):.3g} to"
-            f" {max(most):.3g} by layer)"
-        )
+        low, mean, high = (f"{x:.3g}" for x in (min(most), math.fsum(most) / len(most), max(most)))
+        by_layer = f" ({low} to {high} by layer)" if low != high else ""
+        busiest = f"the busiest of {ep} ranks gets {mean} times the mean{by_layer}"
+        return f"tokens choose experts by {imbalance}: {busiest}"
 
 
 def _rates_text(rates: KernelRates) -> str:

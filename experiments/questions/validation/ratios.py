@@ -272,7 +272,7 @@ def _ratio(row: Cells) -> MeasuredRatio:
     try:
         answer = replace(answer, measured_ratio=_measured(row))
         if missing := row.text("not_known"):
-            raise TraceError(f"the source does not state {missing}")
+            raise TraceError(f"the source does not state: {missing}")
         sides, assumed = _sides(row)
     except TwofoldError as error:
         return MeasuredRatio(replace(answer, refused=refusal(row.location, error)))

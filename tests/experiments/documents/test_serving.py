@@ -108,7 +108,7 @@ def test_utilities_have_goodput_only_where_there_is_an_slo():
     assert table.columns == ("resource", ">p99 TTFT", ">p99 TPOT")
     assert cells == [("compute x2", "41 ± 22 %", ""), ("scale-up bandwidth x2", "41 ± 22 %", "")]
     assert [row.note for row in table.rows] == ["", "n"]
-    assert table.foot == "% of the time saved; ± 95 % interval over seeds, paired"
+    assert table.foot == "% of the time saved; ± 95 % interval over paired seeds"
     kept = report(utilities=rows, goodput=1.0, goodput_fraction=1.0, seeds=1, factor=1.5)
     table, cells = table_of(documents.serving(kept), "resource")
     assert cells[0] == ("compute x1.5", "41 ± 22 %", "", "3.0 %")

@@ -198,7 +198,7 @@ def test_details_say_which_steps_were_averaged():
     )
     document = documents.share(made)
     assert document.details["steady"].splitlines() == [
-        "settled; mean of 10 of x, 20 of y steps, after 2 or more warm-up steps",
+        "settled; averaged steps: 10 of x, 20 of y, after 2 or more warm-up steps",
         "share no link with other jobs: z",
     ]
     assert document.details["what if"] == "a link down (l)"

@@ -43,7 +43,7 @@ def test_every_row_is_answered_or_refused_for_what_is_not_known(shipped):
         assert (row.error_pct is None) is bool(row.refused)
         assert (
             not row.refused
-            or f"line {row.place.split()[-1]}: the source does not state " in row.refused
+            or f"line {row.place.split()[-1]}: the source does not state: " in row.refused
         )
 
 
@@ -111,7 +111,7 @@ def test_a_ratio_of_times_follows_from_rates_and_from_times(
         ({"value_a": ""}, "step_ratio_b_over_a_measured: missing"),
         ({"step_ratio_b_over_a_measured": "2"}, "2, but value_a, value_b and unit give 1.1"),
         ({"cluster": "dgx-a100", "model": "gpt-2"}, "global_batch: missing"),
-        ({"not_known": "who knows"}, "the source does not state who knows"),
+        ({"not_known": "who knows"}, "the source does not state: who knows"),
     ],
 )
 def test_what_is_not_said_or_not_understood_is_refused_by_name(tmp_path, cells, reason):

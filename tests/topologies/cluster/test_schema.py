@@ -112,7 +112,7 @@ def test_a_file_is_read_by_its_path(tmp_path):
             "nodes: 8\nlibrary: {name: nccl, ranks_per_process: 3}",
             ("library.ranks_per_process does not divide ranks_per_node 4",),
         ),
-        ("nodes: 8", "nodes: 8\nprices: {nic: 24 GUSD}", ("price: 24 GUSD is not from",)),
+        ("nodes: 8", "nodes: 8\nprices: {nic: 24 GUSD}", ("price: 24000 MUSD is not from",)),
         ("nodes: 8", "nodes: 8\npower: {nic: 1 GW}", ("idle: 1 GW is not from",)),
         ("nics_per_node: 4", "nics_per_node: 4000000", ("nics_per_node: 4000000", "1024")),
         ("nodes: 8", "nodes: 8\nprices: {energy: 60 USD/kWh}", ("energy", "is the unit right?")),

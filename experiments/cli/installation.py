@@ -54,7 +54,7 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Delete all answers.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say what is in the cache of studies' answers and of steps; limit it, or empty it."""
+    """Show the cache on disk, answers of studies and steps of traces; limit it, or empty it."""
     from experiments.studies.cache import cache as ask
 
     show(ask(limit=limit, clear=clear), output)

@@ -480,7 +480,7 @@ def predicted_ratios(report: "RatiosReport") -> Document:
         sections=tuple(sections),
         details={
             "ratio": "time of a token on a GPU at the second setting over that at the first",
-            "error": "of the predicted ratio; medians are absolute",
+            "error": "of the predicted ratio; medians are of absolute errors",
         },
     )
 

@@ -208,7 +208,7 @@ def _read_json(file: Path) -> list[XlaRecording]:
     if document.columns is not None and document.rows is None:
         raise TraceError(
             f"{file}: a table of HLO statistics, not a trace: it sums each op over all its runs, "
-            "so that neither order nor overlap is known; give the .xplane.pb it was made of"
+            "so that neither order nor overlap is known; give the .xplane.pb it was made from"
         )
     results = recordings_of(file, _planes(document.rows or [], file), {}, 0)
     devices = [device for result in results for device in result.devices]

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import TextIO
 
 from benchmarks.mutants.changes import mutants
-from benchmarks.mutants.server import BROKEN, NOTICED, SURVIVED, UNREACHED, UNSOUND, Place, serve
+from benchmarks.mutants.patches import Place
+from benchmarks.mutants.server import BROKEN, NOTICED, SURVIVED, UNREACHED, UNSOUND, serve
 
 ROOT = Path(__file__).parents[2]
 EQUIVALENT = Path(__file__).with_name("equivalent.csv")

@@ -40,12 +40,25 @@ from itertools import groupby
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Any, Protocol
 
 import pytest
 
+from benchmarks.mutants import patches
 from benchmarks.mutants.changes import Mutant, mutants, mutated, probed
+from benchmarks.mutants.patches import (
+    ROOT,
+    Functions,
+    NotImportableError,
+    Place,
+    codes_of,
+    live_functions,
+    parts_of,
+    patch,
+    patch_values,
+    place_of,
+)
 
 SURVIVED, NOTICED, BROKEN, UNREACHED = "survived", "noticed", "broken", "unreached"
 UNSOUND = "unsound"
@@ -72,12 +85,7 @@ _STEPS = 1 << 60
 """Steps that Python may take in a loop: processor time is bounded instead."""
 WORDS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", "0")
 CHOSEN = ("-m", "not slow and not exhaustive and not browser")
-ROOT = Path(__file__).parents[2]
 KEPT = ROOT / ".mutants"
-Place = tuple[Path, Mutant]
-"""A mutant, and the file that it is of."""
-Functions = dict[str, list[FunctionType]]
-"""Functions that are alive, by the file that they stand in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +104,6 @@ imports."""
 
 class _TooLongError(BaseException):
     """No exception that a test could catch."""
-
-
-class _NotImportableError(Exception):
-    """A changed module cannot be imported any more."""
 
 
 class Share(Protocol):
@@ -145,7 +149,7 @@ class _Loop:
         _load_loops()
         self._forget = _Forget()
         self._forget()
-        functions = _live_functions()
+        functions = live_functions()
         reached = {False: self._map(session.items, functions, hot=False)}
         if self._hot:
             looping = [
@@ -297,11 +301,11 @@ class _Loop:
         """Run tests on a changed module until one fails: return which."""
 
         def run() -> tuple[str, int]:
-            patch = _patch_values if place[1].function is None else _patch
+            change = patch_values if place[1].function is None else patch
             try:
-                if not patch(place, tree, functions):
+                if not change(place, tree, functions):
                     return BROKEN, 0
-            except _NotImportableError:
+            except NotImportableError:
                 return NOTICED, 0
             if place[1].hot:
                 _run_loops_as_python()
@@ -422,10 +426,10 @@ def _put_probes(functions: Functions, *, hot: bool) -> list[str]:
         }
         if not first | changed:
             continue
-        new = _codes(Path(name), probed(tree, first | changed, _PROBE, number))
+        new = codes_of(Path(name), probed(tree, first | changed, _PROBE, number))
         for function in functions[name]:
             old = function.__code__
-            function.__code__ = new.get(_place_of(old), old)
+            function.__code__ = new.get(place_of(old), old)
     return names
 
 
@@ -461,7 +465,7 @@ def _reads(function: FunctionType, names: Iterable[str]) -> bool:
     code = function.__code__
     return any(
         name in part.co_names or code.co_qualname.startswith(f"{name}.")
-        for part in _parts(code)
+        for part in parts_of(code)
         for name in names
     )
 
@@ -482,7 +486,7 @@ def _first_statements(name: str) -> dict[tuple[str, int], int]:
 def _kept(path: Path, items: Sequence[pytest.Item], *, hot: bool) -> Path:
     """Name the file that keeps what the tests of a file reach: by these, and what they share."""
     digest = hashlib.sha256(repr((hot, [item.nodeid for item in items])).encode())
-    shared = [Path(__file__), ROOT / "tests" / "conftest.py"]
+    shared = [Path(__file__), Path(patches.__file__), ROOT / "tests" / "conftest.py"]
     shared += sorted((ROOT / "tests" / "helpers").glob("*.py"))
     for file in (path, *shared):
         digest.update(_digest(file).encode())
@@ -509,22 +513,6 @@ def _tree(file: Path) -> ast.Module:
     return ast.parse(file.read_text("utf-8"))
 
 
-def _live_functions() -> Functions:
-    """List the functions that are alive, by the file that they stand in: files of the project."""
-    root = str(ROOT)
-    gc.unfreeze()  # what is frozen is not listed
-    live: Functions = defaultdict(list)
-    for thing in gc.get_objects():
-        if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith(root):
-            live[thing.__code__.co_filename].append(thing)
-    gc.freeze()  # or the collector of each child goes through, and copies, all that there is
-    return {
-        name: functions
-        for name, functions in live.items()
-        if not {"tests", "benchmarks", ".venv"} & set(Path(name).relative_to(root).parts)
-    }
-
-
 @contextlib.contextmanager
 def _no_longer_than(cpu: float) -> Iterator[None]:
     def stop(_: int, __: FrameType | None) -> None:
@@ -537,102 +525,6 @@ def _no_longer_than(cpu: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
-
-
-def _patch(place: Place, tree: ast.Module, functions: Functions) -> bool:
-    """Give live functions the code of the changed module; return whether there was any."""
-    file, mutant = place
-    new = _codes(file, tree)
-    outer = tuple(f"{name}.<locals>." for name, line, _ in new if line == mutant.function)
-    changed = False
-    for function in functions.get(str(file), ()):
-        old = function.__code__
-        # A function that another made before the mutant has its own code
-        if mutant.function not in (None, old.co_firstlineno) and not old.co_qualname.startswith(
-            outer
-        ):
-            continue
-        code = new.get(_place_of(old), old)
-        if mutant.function is not None or code != old:
-            function.__code__ = code
-            changed = True
-    return changed
-
-
-def _codes(file: Path, tree: ast.Module) -> dict[tuple[str, int, int], CodeType]:
-    code = compile(tree, str(file), "exec", dont_inherit=True)
-    return {_place_of(part): part for part in _parts(code)}
-
-
-def _place_of(code: CodeType) -> tuple[str, int, int]:
-    """Tell functions apart: several lambdas may stand in one line."""
-    columns = [at for _, _, at, _ in code.co_positions() if at] if "lambda" in code.co_name else []
-    return code.co_qualname, code.co_firstlineno, min(columns, default=0)
-
-
-def _patch_values(place: Place, tree: ast.Module, functions: Functions) -> bool:
-    """Run a changed module, and put what has another value into all that have the one before."""
-    file, _ = place
-    live = next(
-        module.__dict__
-        for module in list(sys.modules.values())
-        if getattr(module, "__file__", None) == str(file)
-    )
-    anew = {name: live[name] for name in ("__name__", "__file__", "__package__", "__doc__")}
-    try:
-        exec(compile(tree, str(file), "exec", dont_inherit=True), anew)
-    except Exception as error:  # whoever imports it notices
-        raise _NotImportableError from error
-    changed = False
-    for name, value in anew.items():
-        before = live.get(name)
-        if isinstance(value, type) and isinstance(before, type):
-            changed |= _patch_defaults(vars(before), vars(value))
-            for field, default in vars(value).items():
-                if _differ(vars(before).get(field), default):
-                    setattr(before, field, default)
-                    changed = True
-        elif _differ(before, value):
-            changed |= bool(_replaced(name, before, value))
-    return _patch_defaults(live, anew) or changed or _patch(place, tree, functions)
-
-
-def _patch_defaults(live: Mapping[str, Any], anew: Mapping[str, Any]) -> bool:
-    changed = False
-    for name, function in anew.items():
-        before = live.get(name)
-        if isinstance(function, FunctionType) and isinstance(before, FunctionType):
-            for where in ("__defaults__", "__kwdefaults__"):
-                if repr(getattr(before, where)) != repr(getattr(function, where)):
-                    setattr(before, where, getattr(function, where))
-                    changed = True
-    return changed
-
-
-def _differ(before: object, after: object) -> bool:
-    """Whether two values are data and not the same: what has an address in its text is none."""
-    texts = repr(before), repr(after)
-    return texts[0] != texts[1] and " at 0x" not in "".join(texts)
-
-
-def _replaced(name: str, before: object, value: object) -> int:
-    """Replace a value in every module that has it, under any name where it is no small number."""
-    number = 0
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", {})
-        for known, what in list(names.items()):
-            is_alone = not isinstance(what, int | None)
-            if what is before and (known == name or is_alone):
-                names[known] = value
-                number += 1
-    return number
-
-
-def _parts(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _parts(constant)
 
 
 def _load_loops() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks.mutants.__main__ import ROOT, Campaign, changed, equivalents, interval
 from benchmarks.mutants.changes import mutants, mutated, probed
-from benchmarks.mutants.server import NOTICED, UNREACHED, _Forget, _patch
+from benchmarks.mutants.patches import patch
+from benchmarks.mutants.server import NOTICED, UNREACHED, _Forget
 
 SOURCE = """
 from typing import TYPE_CHECKING
@@ -94,10 +95,10 @@ def test_a_mutant_reaches_functions_that_others_have_made(tmp_path):
     (mutant,) = mutants(tree)
     assert not read(3)
     functions = {str(file): [names["reader"], read]}
-    assert _patch((file, mutant), mutated(tree, mutant), functions)
+    assert patch((file, mutant), mutated(tree, mutant), functions)
     assert read(3)
     assert names["reader"](4)(4)
-    assert _patch((file, mutant), tree, functions)
+    assert patch((file, mutant), tree, functions)
     assert not read(3)
 
 
@@ -110,9 +111,9 @@ def test_functions_of_one_line_are_told_apart(tmp_path):
     first, second = names["made"]()
     functions = {str(file): [names["made"], first, second]}
     for mutant in mutants(tree):
-        assert _patch((file, mutant), mutated(tree, mutant), functions)
+        assert patch((file, mutant), mutated(tree, mutant), functions)
         assert (first(1), second(2, 2)) != (2, False)
-        assert _patch((file, mutant), tree, functions)
+        assert patch((file, mutant), tree, functions)
         assert (first(1), second(2, 2)) == (2, False)
 
 

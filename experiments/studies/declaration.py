@@ -51,7 +51,7 @@ from experiments.studies.figures import (
 )
 from simulator.support.errors import SettingsError, StudyError, TwofoldError
 from simulator.support.input_files import read_bytes
-from simulator.support.names import did_you_mean
+from simulator.support.names import did_you_mean, fields_at
 from simulator.support.yaml_text import Keys, Place, parse_yaml, place_of, places
 
 MOST_POINTS = 1_000_000
@@ -647,11 +647,8 @@ def _message_of(detail: ErrorDetails) -> str:
     """Return the message for an error of pydantic, in this project's words."""
     kind, value = detail["type"], detail["input"]
     if kind == "extra_forbidden":
-        location = detail["loc"]
-        inner: dict[str, type[BaseModel]] = {"workloads": WorkloadEntry, "search": SearchEntry}
-        table = inner.get(str(location[0]), StudyFile) if len(location) > 1 else StudyFile
-        fields_there = tuple(table.model_fields)
-        hint = did_you_mean(str(location[-1]), fields_there)
+        fields_there = fields_at(StudyFile, detail["loc"])
+        hint = did_you_mean(str(detail["loc"][-1]), fields_there)
         return f"no such field; {hint}accepted: {', '.join(fields_there)}"
     if kind == "missing":
         return "missing"

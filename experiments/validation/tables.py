@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from simulator.support.errors import TraceError, TwofoldError, WhatIfError, shown
+from simulator.support.errors import TraceError, TwofoldError, WhatIfError, faults, shown
 from simulator.support.input_files import csv_table, read_bytes, read_text
 from simulator.support.quantities import CENTURY, INSTANT, MOST_RANKS, number_of
 from topologies import catalog
@@ -215,12 +215,6 @@ def refusal(location: str, error: Exception) -> str:
     >>> refusal("mine.csv, line 2", TraceError("tp: 0 must be at least 1"))
     'mine.csv, line 2: tp: 0 must be at least 1'
     """
-    details = getattr(error, "errors", None)  # those of pydantic would take several lines
-    if details is None:
-        reason = " ".join(str(error).split())
-    else:
-        reason = "; ".join(
-            f"{'.'.join(map(str, detail['loc'])) or 'model'}: {detail['msg']}"
-            for detail in details(include_url=False)
-        )
+    # Those of pydantic would take several lines.
+    reason = faults(error, "model") if hasattr(error, "errors") else " ".join(str(error).split())
     return f"{location}: {reason.removeprefix(f'{location}: ')}"

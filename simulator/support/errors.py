@@ -35,6 +35,15 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
+def faults(error: Any, whole: str = "") -> str:
+    """Return in one line what pydantic found wrong: each with its field, or with ``whole``."""
+    found = (
+        (".".join(map(str, detail["loc"])) or whole, detail["msg"].removeprefix("Value error, "))
+        for detail in error.errors(include_url=False)
+    )
+    return "; ".join(f"{field}: {message}" if whole else message for field, message in found)
+
+
 class TwofoldError(Exception):
     """The root of the tree in the module docstring."""
 

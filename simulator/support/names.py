@@ -1,7 +1,9 @@
-"""Names as people write them: other spellings of known names, and suggestions for misprints."""
+"""Names as people write them: other spellings of known names, suggestions, fields of tables."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 _MOST = 3
 """Most names that are suggested for a part of a name; for a misprint it is one."""
@@ -75,3 +77,38 @@ def one_of(text: str, candidates: Iterable[str]) -> str:
 def letters_of(name: str) -> str:
     """Keep letters and digits, in lower case."""
     return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def fields_at(model: Any, location: Sequence[int | str]) -> list[str]:
+    """Return the fields of the table that a location of an error of pydantic is in.
+
+    Keys lead from a model through the types of its fields. Of a union pydantic puts a member's tag
+    among them: the value of a ``Literal`` field.
+    """
+    tables = [model]
+    for key in location[:-1]:
+        tagged = [table for table in tables if len(tables) > 1 and key in _tags(table)]
+        tables = tagged or [inner for table in tables for inner in _inside(table, key)] or tables
+    return [name for table in tables for name in getattr(table, "model_fields", ())]
+
+
+def _tags(table: Any) -> Iterator[Any]:
+    for field in getattr(table, "model_fields", {}).values():
+        if get_origin(field.annotation) is Literal:
+            yield from get_args(field.annotation)
+
+
+def _inside(table: Any, key: int | str) -> list[Any]:
+    """List the types that the value of a key may have: in a table, a mapping or a sequence."""
+    fields, parts = getattr(table, "model_fields", {}), get_args(table)
+    if key in fields:
+        return _members(fields[key].annotation)
+    return _members(parts[1 if get_origin(table) is dict else 0]) if parts else []
+
+
+def _members(annotation: Any) -> list[Any]:
+    """List the members of a union; a type by itself is its only one."""
+    kind, parts = get_origin(annotation), get_args(annotation)
+    if kind not in (Annotated, Union, UnionType):
+        return [] if annotation is type(None) else [annotation]
+    return [type_ for part in parts[: 1 if kind is Annotated else None] for type_ in _members(part)]

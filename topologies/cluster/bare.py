@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from simulator.support.errors import QuantityError, TopologyError
+from simulator.support.errors import QuantityError, TopologyError, faults
 from simulator.support.quantities import parse_quantity
 from topologies.cluster.graphs import is_graph_file
 from topologies.cluster.placement import islands
@@ -89,8 +89,7 @@ def bare_network(text: str) -> Cluster:
             }
         )
     except ValidationError as error:
-        problems = "; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors())
-        raise TopologyError(f"{network}: {problems}") from error
+        raise TopologyError(f"{network}: {faults(error)}") from error
 
 
 def cables_of(text: str) -> tuple[str, dict[Literal["bandwidth", "latency"], str | None]]:

@@ -13,34 +13,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from simulator.accelerators import models
 from simulator.support.errors import ClusterError, PluginError, QuantityError
 from simulator.support.input_files import parse_json, read_text, reason_of
-from simulator.support.names import did_you_mean, same_name
+from simulator.support.names import did_you_mean, fields_at, same_name
 from simulator.support.plugins import CLUSTERS, Plugin, load_plugin, plugins
 from simulator.support.quantities import parse_quantity
 from simulator.support.yaml_text import parse_yaml
 from topologies.cluster.bare import bare_network, is_bare
-from topologies.cluster.fabrics import FABRICS, GRAPH, CallErrors, Graph, HowKnown, TierErrors
+from topologies.cluster.fabrics import FABRICS
 from topologies.cluster.graphs import is_graph_file
 from topologies.cluster.kinds import like_others
-from topologies.cluster.node import (
-    AcceleratorTable,
-    Calibrated,
-    Host,
-    Library,
-    LinkFactors,
-    NodeKind,
-    NodeNics,
-    Pcie,
-    ScaleUp,
-)
-from topologies.cluster.prices import Draw, PowerDraws, Price, Prices
 from topologies.cluster.schema import Cluster
-from topologies.cluster.wiring import Cable, Wiring
 
 
 def load_cluster(name_or_path: Cluster | str | Path) -> Cluster:
@@ -290,7 +277,7 @@ def _complaint(detail: ErrorDetails) -> str:
     field = ".".join(str(part) for part in location if part != "[key]")
     value, kind = detail["input"], detail["type"]
     if kind == "extra_forbidden":
-        fields = _accepted_fields(detail["loc"])
+        fields = fields_at(Cluster, detail["loc"])
         hint = did_you_mean(str(detail["loc"][-1]), fields).strip()
         hint = hint or f"accepted: {', '.join(fields)}"
         return f"{field}: no such field; {hint}"
@@ -306,61 +293,6 @@ def _complaint(detail: ErrorDetails) -> str:
     if kind == "value_error":
         return f"{field}: {message}" if field else message
     return f"{field}: {value!r}: {message[0].lower()}{message[1:]}"
-
-
-_PARTS: dict[str, type[BaseModel]] = {
-    "accelerator": AcceleratorTable,
-    "scale_up": ScaleUp,
-    "pcie": Pcie,
-    "wiring": Wiring,
-    "host": Host,
-    "library": Library,
-    "known": HowKnown,
-    "prices": Prices,
-    "power": PowerDraws,
-}
-
-
-_GRAPH_LOCATIONS = (("scale_up", GRAPH), ("scale_out", GRAPH, GRAPH))
-"""Locations of a graph's fields: in the tier, in a fabric behind its tag."""
-
-
-def _accepted_fields(location: tuple[int | str, ...]) -> list[str]:
-    """Return the fields that are accepted at the location of an unknown one."""
-    part, depth = location[0], len(location)
-    if part == "node_kinds" and depth > 2:
-        return _fields_of_kind(location[2:])
-    if location[:-1] in _GRAPH_LOCATIONS:
-        return list(Graph.model_fields)
-    model: type[BaseModel] = Cluster
-    if part == "scale_out" and depth > 1:
-        model = FABRICS[location[1]]
-    elif part in _NESTED_TABLES and depth > _NESTED_TABLES[str(part)][0]:
-        model = _NESTED_TABLES[str(part)][1]
-        if part == "known" and depth > 4:
-            model = CallErrors
-    elif depth > 1:
-        model = _PARTS[str(part)]
-    return list(model.model_fields)
-
-
-_NESTED_TABLES: dict[str, tuple[int, type[BaseModel]]] = {
-    "link_factors": (2, LinkFactors),
-    "calibration": (2, Calibrated),
-    "wiring": (2, Cable),
-    "known": (3, TierErrors),
-    "prices": (2, Price),
-    "power": (2, Draw),
-}
-"""Tables of tables: number of keys above the inner table, and its model."""
-
-
-def _fields_of_kind(location: tuple[int | str, ...]) -> list[str]:
-    """Return the fields that a kind of node, or a table of it, accepts."""
-    if len(location) == 1:
-        return list(NodeKind.model_fields)
-    parts = _PARTS | {"scale_out": NodeNics}
-    return list(parts[str(location[0])].model_fields)
 
 
 _UNITS = {

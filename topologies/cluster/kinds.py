@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from simulator.support.errors import ClusterError, WhatIfError
+from simulator.support.errors import ClusterError, WhatIfError, faults
 from simulator.support.names import did_you_mean
 from simulator.support.quantities import format_quantity
 from topologies.cluster.fabrics import GraphFabric
@@ -149,10 +149,7 @@ def changed_kinds(cluster: Cluster, resource: str, factor: float, change: Change
     try:
         return Cluster.model_validate(data)
     except ValidationError as error:
-        problems = "; ".join(
-            detail["msg"].removeprefix("Value error, ") for detail in error.errors()
-        )
-        raise WhatIfError(f"{resource} times {factor:g}: {problems}") from error
+        raise WhatIfError(f"{resource} times {factor:g}: {faults(error)}") from error
 
 
 def _common_part(cluster: Cluster, resource: str, factor: float, change: Change) -> dict[str, Any]:

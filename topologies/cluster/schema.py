@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from simulator.accelerators import vendor
 from simulator.calls import KINDS
+from simulator.support.errors import faults
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Topology
 from topologies.cluster.fabrics import (
     GRAPH,
@@ -384,10 +385,7 @@ def _check_kind(cluster: Cluster, name: str, view: Cluster) -> None:
     try:
         Cluster.model_validate(view.model_dump(mode="json", exclude_unset=True))
     except ValidationError as error:
-        problems = "; ".join(
-            detail["msg"].removeprefix("Value error, ") for detail in error.errors()
-        )
-        raise ValueError(f"{where}: {problems}") from error
+        raise ValueError(f"{where}: {faults(error)}") from error
     nics, fabric = view.scale_out, cluster.scale_out
     if nics is None or fabric is None or fabric.topology not in _PORTS_BY_NODE:
         return

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from simulator.support.errors import TraceError
+from simulator.support.errors import TraceError, faults
 from simulator.support.input_files import read_text
 from simulator.support.names import did_you_mean, same_name
 from simulator.support.yaml_text import parse_yaml
@@ -487,11 +487,7 @@ def _checked(data: dict[str, Any], source: str) -> Model:
     try:
         return Model.model_validate(data)
     except ValidationError as error:
-        wrong = "; ".join(
-            f"{'.'.join(map(str, detail['loc'])) or 'card'}: {detail['msg']}"
-            for detail in error.errors(include_url=False)
-        )
-        raise TraceError(f"{source}: {wrong}") from error
+        raise TraceError(f"{source}: {faults(error, 'card')}") from error
 
 
 _INDEX_KEY = 128

@@ -30,7 +30,7 @@ from pydantic import (
 )
 
 from simulator.imbalance import Imbalance, parse_imbalance
-from simulator.support.errors import TraceError, WorkloadError, shown
+from simulator.support.errors import TraceError, WorkloadError, faults, shown
 from simulator.support.input_files import unpack
 from simulator.support.limits import allow_for_job
 from simulator.support.quantities import BandwidthText, BytesText, FlopsText, SecondsText
@@ -372,7 +372,8 @@ def read_plan(path: Path) -> GenerationPlan:
         plan = _PlanFile.model_validate(table, context={_FOLDER: path.parent}).plan
         check_trains(plan.run)
     except (ValidationError, WorkloadError) as error:
-        raise TraceError(f"{path}: {_reasons(error)}") from error
+        reason = faults(error, "plan") if isinstance(error, ValidationError) else error
+        raise TraceError(f"{path}: {reason}") from error
     return plan
 
 
@@ -398,8 +399,6 @@ _LONGEST = 1 << 16
 """Most bytes of a plan's file, as for :func:`traces.core.files.is_plan`."""
 _FOLDER = "folder"
 """Key of the folder of the plan's file in the validation context."""
-_PREFIX = "Value error, "
-"""Prefix that pydantic adds to this project's messages."""
 _TABLES = {"parallelism": Parallelism, "training": Training, "serving": Serving}
 
 
@@ -588,12 +587,3 @@ class _PlanFile(_PlanTable):
         if self.imbalance is not None:
             table["imbalance"] = str(self.imbalance)
         return str(yaml.safe_dump(table, sort_keys=False))
-
-
-def _reasons(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
-    return "; ".join(
-        f"{'.'.join(map(str, detail['loc'])) or 'plan'}: {detail['msg'].removeprefix(_PREFIX)}"
-        for detail in error.errors(include_url=False)
-    )

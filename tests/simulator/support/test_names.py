@@ -8,9 +8,12 @@ from experiments.scenario.language import parse_change as parse_change
 from experiments.scenario.resources import check_resource
 from simulator.calls import KINDS, kind_named
 from simulator.support.errors import QuantityError, TwofoldError, WhatIfError
-from simulator.support.names import nearest, same_name
+from simulator.support.names import fields_at, nearest, same_name
 from simulator.support.quantities import parse_quantity
-from topologies import catalog, load_cluster
+from topologies import Cluster, catalog, load_cluster
+from topologies.cluster.fabrics import FABRICS, Graph
+from topologies.cluster.node import NodeKind, NodeNics
+from topologies.cluster.wiring import Cable
 from topologies.spec import parse_topology
 from traces.generate.model import load_model, model_names
 
@@ -119,3 +122,18 @@ def test_a_unit_that_is_none_is_told_which_was_meant(text, base, meant):
 @pytest.mark.parametrize(("text", "value"), [("25us", 25e-6), ("25 μs", 25e-6), ("25µs", 25e-6)])
 def test_units_that_need_no_blank(text, value):
     assert parse_quantity(text, "s") == pytest.approx(value)
+
+
+@pytest.mark.parametrize("tag", FABRICS)
+def test_the_fields_of_a_table_are_those_of_its_type_behind_tags_keys_and_indices(tag):
+    fabric, kind = FABRICS[tag], ("node_kinds", "a100")
+    for location, table in (
+        (("x",), Cluster),
+        (("scale_out", tag, "x"), fabric),
+        (("scale_out", "graph", "graph", "x"), Graph),
+        (("scale_up", "graph", "x"), Graph),
+        ((*kind, "x"), NodeKind),
+        ((*kind, "scale_out", "x"), NodeNics),
+        (("wiring", "cables", 3, "x"), Cable),
+    ):
+        assert fields_at(Cluster, location) == list(table.model_fields)

@@ -252,7 +252,9 @@ def _where(report: "ServingReport") -> Section:
         for name, value in report.parts.items()
     ]
     table = Table(
-        ("part", ">time", ">share"), rows, foot="mean of a request, from arrival to its last token"
+        ("part", ">time", ">share"),
+        rows,
+        foot="mean of a request, from arrival to its last token; exchange and host: of its decodes",
     )
     return Section("parts", "Where a request's time goes", [table])
 

@@ -482,10 +482,11 @@ def _quantile(name: str, run: InstanceRun, quantile: float | None) -> float:
 
 
 def _parts(runs: Sequence[InstanceRun]) -> dict[str, float]:
-    """Mean time of a request by phase: queue, slot, prefill, transfer, decode (s).
+    """Mean time of a request by phase: queue, slot, prefill, transfer, decode, exchange, host (s).
 
-    The transfer is that of its KV cache to another pool, with the wait for a seat and blocks there;
-    while its adapter lacks a slot it waits for that.
+    Exchanges and hosts are those of its decodes. The transfer is that of its KV cache to another
+    pool, with the wait for a seat and blocks there; while its adapter lacks a slot it waits for
+    that.
     """
 
     def mean(name: str) -> float:
@@ -498,7 +499,14 @@ def _parts(runs: Sequence[InstanceRun]) -> dict[str, float]:
     parts["prefill"] = max(0.0, ttft - queue - moved)
     if moved:
         parts["transfer"] = moved - mean("stalled")
-    return {**parts, "decode": max(0.0, mean("end_to_end") - ttft)}
+    parts["decode"] = max(0.0, mean("end_to_end") - ttft)
+    if runs[-1].unserved <= 0:  # else requests that have not ended would count, too
+        for part in ("exchange", "host"):
+            each = [float(run.totals[f"{part}_time"]) / len(run.ttft) for run in runs]
+            if time := min(parts["decode"], float(np.mean(each))):
+                parts[part] = time
+                parts["decode"] -= time
+    return parts
 
 
 def _of_priority(run: InstanceRun, priority: int) -> PriorityRow:

@@ -294,6 +294,8 @@ def _start(  # noqa: C901, PLR0915  a hot loop: a function around it would be co
         device = pool.host.kernels * device + loaded * pool.copy + swapped * pool.load
         if begun:
             device += pool.encode + begun * pool.encode_each
+        index = min(int(most), surface.exchanged.shape[0] - 1)
+        run.instances[instance].exchanged = pool.host.kernels * surface.exchanged[index]
         _begin_iteration(run, pool, instance, device, most, chunks)
 
 
@@ -337,9 +339,9 @@ def _begin_iteration(
     Each of several stages takes its part, as soon as it is free of the batch before.
     """
     sums, times = run.sums[0], run.instances[instance]
-    time = device + pool.host.step
+    times.hosted = pool.host.step + (pool.host.prefill if chunks else 0.0)
+    time = device + times.hosted
     if chunks:
-        time += pool.host.prefill
         sums.prefill_time += time / pool.stages
     else:
         sums.decode_time += time / pool.stages
@@ -472,6 +474,7 @@ def _end(  # noqa: C901, PLR0915  a hot loop: a function around it would be comp
     # Caches are sent from the first pool to the second, if there is one.
     hands_on = int(first < fleet.first.workers and fleet.second.workers > 0)
     run.instances[instance].ends = math.inf
+    seen = 0
     for number in range(first, first + pool.width):
         worker = _worker(run, number)
         position = 0
@@ -485,6 +488,7 @@ def _end(  # noqa: C901, PLR0915  a hot loop: a function around it would be comp
             if not _advance(pool.rules, worker, request, run.instances[instance].begun):
                 position += 1
                 continue
+            seen += int(not math.isnan(state.first))
             run.sums[0].decoded_tokens += _make_tokens(pool.rules, run.states, request)
             if not math.isnan(state.emitted):
                 run.gaps[gap_bin(now - state.emitted)] += 1.0
@@ -503,6 +507,8 @@ def _end(  # noqa: C901, PLR0915  a hot loop: a function around it would be comp
                     _hand_over(run, request)
             else:
                 position += 1
+    run.sums[0].exchange_time += seen * run.instances[instance].exchanged
+    run.sums[0].host_time += seen * run.instances[instance].hosted
 
 
 @hot_loop

@@ -123,14 +123,14 @@ values per call."""
 SUMS = records(
     "coming done turn sends switched",
     "now iterations preemptions decode_time prefill_time computed_tokens peak_blocks end"
-    " decoded_tokens stuck restarted loaded_tokens loaded_adapters",
+    " decoded_tokens stuck restarted loaded_tokens loaded_adapters exchange_time host_time",
 )
 """Of a run: the next request to arrive, number of served ones, the router's turn, number of caches
 to send, and of outages begun or ended; the time (s), and sums: counts, times (s) of iterations
 without and with chunks of prompts, tokens, blocks, the end of the run (s), whether a request could
-never be scheduled, how many lost their computation with their instance, and tokens and adapters
-copied from host memory."""
-INSTANCE = records("", "begun ends")
+never be scheduled, how many lost their computation with their instance, tokens and adapters copied
+from host memory, and times of exchanges and hosts, summed over requests after their first token."""
+INSTANCE = records("", "begun ends exchanged hosted")
 OUTAGE = records("instance down", "time")
 
 

@@ -31,7 +31,8 @@ class IterationSurface(NamedTuple):
 
     ``shared[n]`` and ``shared_eager[n]`` are the parts of ``tokens`` and ``eager`` that are
     data-parallel ranks' joint work, experts and their exchanges, if each rank has ``n`` tokens;
-    empty for one rank. Each of ``cp`` ranks has a share of a chunk's tokens, and all decodes.
+    empty for one rank. ``exchanged[n]`` is the part of ``tokens`` that is exchanges. Each of ``cp``
+    ranks has a share of a chunk's tokens, and all decodes.
     """
 
     tokens: Floats
@@ -45,6 +46,7 @@ class IterationSurface(NamedTuple):
     shared_eager: Floats
     window: float = 0.0
     cp: int = 1
+    exchanged: Floats = np.zeros(1)
 
 
 class Batch(NamedTuple):
@@ -135,11 +137,11 @@ def with_drafts(
     tokens. Its window counts as the model's, if both have one.
     """
     decodes = np.arange(len(surface.tokens)) / (1 + drafts)
-    one_pass = draft.tokens[np.minimum(np.ceil(decodes).astype(np.intp), len(draft.tokens) - 1)]
+    count = np.minimum(np.ceil(decodes).astype(np.intp), len(draft.tokens) - 1)
     heads = np.ceil(np.arange(len(surface.sequences)) / (1 + drafts)).astype(np.intp)
     most = max(surface.windowed.shape[1], draft.windowed.shape[1])
     return surface._replace(
-        tokens=surface.tokens + drafts * one_pass,
+        tokens=surface.tokens + drafts * draft.tokens[count],
         eager=surface.eager + draft.eager + (drafts - 1) * draft.tokens[1],
         sequences=surface.sequences + drafts * draft.sequences[heads],
         decodes=surface.decodes + drafts * draft.decodes,
@@ -147,6 +149,7 @@ def with_drafts(
         chunks=surface.chunks + draft.chunks,
         windowed=_with_columns(surface.windowed, most) + _with_columns(draft.windowed, most),
         window=surface.window if surface.windowed.any() else draft.window,
+        exchanged=surface.exchanged + drafts * draft.exchanged[count],
     )
 
 

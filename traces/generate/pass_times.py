@@ -81,8 +81,15 @@ class PassClock:
                 shape = kernel.forward.shape
                 assert shape is not None  # noqa: S101 - every kernel of a pass has one
                 time += self._kernel(shape, has_cast_before=kernel.name in CAST_BEFORE)
+        return time + self._exchanges_of(part, scores=scores)
+
+    def exchanges(self, block: ModelBlock) -> float:
+        """Return the time of a block's exchanges without attention's (s)."""
+        return fsum(self._exchanges_of(part, scores=False) for part in block.parts)
+
+    def _exchanges_of(self, part: LayerPart, *, scores: bool) -> float:
         exchanges = (*part.before, *part.after)
-        return time + fsum(self.exchanged(e) for e in exchanges if scores or e.label != OF_DECODES)
+        return fsum(self.exchanged(e) for e in exchanges if scores or e.label != OF_DECODES)
 
     def scores(self, shapes: Iterable[Shape]) -> float:
         """Return the time of attention's scores (s)."""
@@ -181,15 +188,18 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
     if batch.parallelism.cp > 1:  # ranks gather for chunks that they share
         shared_chunks = [_without_head(batch, Segment(1, 2, 2), tokens) for tokens in every]
         eager = _by_tokens(_alone(clock, batch, shared_chunks, every), every, limits)[1]
+    exchanged = [
+        fsum(n * clock.exchanges(block) for block, n in blocks) + clock.between_stages(batch, count)
+        for blocks, count in zip(passes, every, strict=True)
+    ]
     shared = shared_eager = np.zeros(0)
     if batch.parallelism.dp > 1:
         together = [fsum(n * clock.shared(block) for block, n in blocks[1:]) for blocks in passes]
         shared, shared_eager = _by_tokens(together, every, limits)
     heads = _grid(limits.sequences)
-    by_head = [
-        clock.block(head_block(replace(batch, segments=(Segment(m, 1, 1),), tokens=m)))
-        for m in heads
-    ]
+    passed = [head_block(replace(batch, segments=(Segment(m, 1, 1),), tokens=m)) for m in heads]
+    by_head = [clock.block(head) for head in passed]
+    of_heads = np.interp(np.arange(limits.tokens + 1), heads, [*map(clock.exchanges, passed)])
     sequences = np.interp(np.arange(limits.sequences + 1), heads, by_head)
     sequences[0] = 0.0
     grids = _grid(limits.sequences), _grid(limits.context)
@@ -211,6 +221,7 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
         shared_eager=shared_eager,
         window=window,
         cp=batch.parallelism.cp,
+        exchanged=_by_tokens(exchanged, every, limits)[0] + of_heads,
     )
 
 

@@ -153,7 +153,7 @@ def test_what_a_resource_saves_is_in_the_parts_of_a_requests_time():
     plan = serving_plan(model="llama-3.1-8b", rate="20/s", input=2048, output=16, count=40, seeds=1)
     served_by = instances_of(plan.with_fields({"decode": "1 x tp 1"}), "hgx-h100")
     report = serving(served_by, load_of(plan), seeds=1, resources=["scale_up.bandwidth", "compute"])
-    assert [*report.parts] == ["queue", "prefill", "transfer", "decode"]
+    assert [*report.parts] == ["queue", "prefill", "transfer", "decode", "host"]
     assert sum(report.parts.values()) == pytest.approx(report.metric("e2e").mean)
     rows = {row.resource: row.saved_s for row in report.utilities}
     assert max(rows["compute"], key=rows["compute"].get) == "prefill"
@@ -161,6 +161,24 @@ def test_what_a_resource_saves_is_in_the_parts_of_a_requests_time():
     assert 0 < moved < report.parts["transfer"], "the rest waits for an iteration to end"
     usual = instances_of(plan, "hgx-h100")
     assert "transfer" not in serving(usual, load_of(plan), seeds=1, resources=[]).parts
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_exchanges_and_hosts_of_requests_one_at_a_time_are_those_of_each_token(tp):
+    """A token after the first takes one iteration of each; what is faster saves its part alone."""
+    plan = serving_plan(model="llama-3.1-8b", tp=tp, concurrency=1, count=3, output=64, seeds=1)
+    served_by = instances_of(plan, "hgx-h100")
+    deployment = served_by.deployment
+    report = serving(served_by, load_of(plan), seeds=1, resources=["host", "scale_up.latency"])
+    host, tokens = deployment.engine.host, 63
+    assert report.parts["host"] == pytest.approx(tokens * host.step)
+    exchanged = host.kernels * instance_surface(deployment).exchanged[1]
+    assert report.parts.get("exchange", 0.0) == pytest.approx(tokens * exchanged)
+    assert (exchanged > 0) == (tp > 1)
+    saved = {row.resource: row.saved_s for row in report.utilities}
+    assert saved["host"]["host"] == pytest.approx(tokens * host.step / 2)
+    assert saved["scale_up.latency"]["decode"] == pytest.approx(0, abs=1e-9)
+    assert (saved["scale_up.latency"].get("exchange", 0) > 0) == (tp > 1)
 
 
 @pytest.mark.parametrize(

@@ -235,14 +235,18 @@ def test_a_pass_with_drafts_takes_the_passes_of_the_model_that_drafts_besides(dr
     chance = np.random.default_rng(drafts)
     own, draft = (
         IterationSurface(
-            *chance.random((3, 13)), *chance.random((4, 3, 5)), np.zeros(0), np.zeros(0)
+            *chance.random((3, 13)),
+            *chance.random((4, 3, 5)),
+            np.zeros(0),
+            np.zeros(0),
+            exchanged=chance.random(13),
         )
         for _ in range(2)
     )
     both = with_drafts(own, draft, drafts)
     # Each decode computes its own token and those of its drafts; each draft is a token of a pass.
     decodes = [-(-tokens // (1 + drafts)) for tokens in range(13)]
-    for name in ("tokens", "sequences"):
+    for name in ("tokens", "sequences", "exchanged"):
         expected = getattr(own, name) + drafts * getattr(draft, name)[decodes]
         assert getattr(both, name) == pytest.approx(expected)
     assert both.eager == pytest.approx(own.eager + draft.eager + (drafts - 1) * draft.tokens[1])

@@ -32,7 +32,6 @@ from simulator.analytic.longest_path import Points, makespans
 from simulator.calls import Call
 from simulator.costing.likeness import Likeness
 from simulator.costing.stacked_networks import Networks, classes
-from simulator.folding.fold import only_ops
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import DeadlockError, Interrupted, WhatIfError
 from simulator.workload import What, Workload
@@ -350,7 +349,9 @@ class DesignPoints:
             return step, None
         like = np.arange(len(step.calls) + 1)
         like[step.call] = step.call[same]  # the last is for ops without a call
-        return only_ops(step, np.bincount(folded.kept, minlength=len(step)) > 0), like[:-1]
+        call = step.call[folded.kept]
+        part = replace(folded.workload, call=call, calls=step.calls, groups=step.groups)
+        return part, like[:-1]
 
     def _passed(self, costed: Iterable[Costed], count: int) -> Floats:
         step = np.empty(count)

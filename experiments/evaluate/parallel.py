@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.metrics import exposed_communication
 from simulator.engine.simulate import Progress
+from simulator.folding.fold import Totals
 from simulator.support.errors import Interrupted, WhatIfError
 from simulator.timeline import Timeline
 
@@ -45,8 +46,8 @@ class Outcome:
 
 def outcome(scenario: Scenario, progress: Progress | None = None) -> Outcome:
     """Simulate a scenario and keep what most tables need of its timeline."""
-    timeline = scenario.run(progress)
-    return Outcome(timeline.engine, timeline.makespan, spent(timeline))
+    times = scenario.totals(progress)
+    return Outcome(times.engine, times.makespan, spent(times))
 
 
 def exposed_outcome(scenario: Scenario, progress: Progress | None = None) -> Outcome:
@@ -56,10 +57,10 @@ def exposed_outcome(scenario: Scenario, progress: Progress | None = None) -> Out
     return Outcome(timeline.engine, timeline.makespan, spent(timeline), exposed)
 
 
-def spent(timeline: Timeline) -> dict[str, float]:
+def spent(times: Timeline | Totals) -> dict[str, float]:
     """Time of all calls (s) by resource."""
-    together = timeline.call_spent.sum(axis=0).tolist()
-    return dict(zip(timeline.topology.resources, together, strict=False))
+    together = times.call_spent.sum(axis=0).tolist()
+    return dict(zip(times.topology.resources, together, strict=False))
 
 
 def map_scenarios(

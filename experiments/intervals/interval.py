@@ -230,7 +230,7 @@ def _prediction_half_width(base: Baseline, answered: Answered, off: float) -> fl
     if copied and then.host_error == now.host_error:
         step = answered.step
         if any(isinstance(part, Multiplied) for part in answered.change.parts):
-            step = replace(then, cluster=now.cluster).run().makespan
+            step = replace(then, cluster=now.cluster).totals().makespan
         of_links = round(moved(answered.step / step), _DIGITS)
         return 100 * ratio * hypot(own_error(COPIES) * copied, off * of_links)
     least = own_error(NO_GAIN) if _is_of_ranks(base, answered) else 0.0

@@ -252,7 +252,7 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
         even = break_even(evaluate, *ends, factor=2.0, least=threshold / 100)
         certificate = "none" if traced.fell else "convex" if convex else "monotone"
     if not note and base.scenario.engine == "analytic" and alone.calls_that_meet(base.timeline):
-        shared = replace(alone, engine="flow").run(watch("contention")).makespan
+        shared = replace(alone, engine="flow").totals(watch("contention")).makespan
         note = f"calls share links: the step takes {100 * (shared / step - 1):.2g} % longer"
     return CurveReport(
         base=base,

@@ -5,9 +5,10 @@ is small enough to be read. A baseline is simulated by both if that takes SimPy 
 second, and every answer says how well they agree.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from simulator.edits.slowdown import settled
 from simulator.engine.alone import meeting
 from simulator.engine.next_step import begins, joints, shifted, without_backlog
 from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
-from simulator.folding.fold import MANY_OPS, PAYS, Folds, most_alike
+from simulator.folding.fold import MANY_OPS, PAYS, Folded, Folds, Totals, most_alike
 from simulator.support.arrays import Longs
 from simulator.support.errors import DeadlockError
 from simulator.timeline import Timeline
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from simulator.engine.replays import Replays
     from simulator.folding.copies import WrittenOut
 
+Times = TypeVar("Times", Timeline, Totals)
 _NO_LIBRARY = "none"
 FOLDING = ("flow", "analytic")
 """Engines that can simulate representative ranks; ``simpy`` simulates every transfer."""
@@ -293,11 +295,20 @@ class Scenario:
         has those that determine the times of all. Where calls take slow links out of service, each
         as if it were alone, and crowd on what is left, all links stay in service.
         """
-        timeline = self._run(progress)
+        return self._shorter(progress, Folded.unfold)
+
+    def totals(self, progress: Progress | None = None) -> Timeline | Totals:
+        """Simulate it, and write no times out of ranks that others represent."""
+        return self._shorter(progress, Folded.totals)
+
+    def _shorter(
+        self, progress: Progress | None, unfold: Callable[[Folded, Timeline], Times]
+    ) -> Timeline | Times:
+        answer = self._run(progress, unfold)
         if not self.topology().outages:
-            return timeline
-        in_service = replace(self, in_service=True)._run(progress)
-        return min(timeline, in_service, key=lambda timeline: timeline.makespan)
+            return answer
+        in_service = replace(self, in_service=True)._run(progress, unfold)
+        return min(answer, in_service, key=lambda times: times.makespan)
 
     def that_ran(self, timeline: Timeline) -> "Scenario":
         """Return the scenario that the timeline is of: with its links in service, or this."""
@@ -305,20 +316,22 @@ class Scenario:
             return self
         return replace(self, in_service=True)
 
-    def _run(self, progress: Progress | None) -> Timeline:
+    def _run(
+        self, progress: Progress | None, unfold: Callable[[Folded, Timeline], Times]
+    ) -> Timeline | Times:
         if self.workload.copies is not None:
             enough = self._enough(self.engine)
-            timeline = replace(self, workload=enough.workload, fold=False)._run(progress)
-            return enough.unfold(timeline)
+            few = replace(self, workload=enough.workload, fold=False)
+            return enough.unfold(few._run(progress, Folded.unfold))
         if self.slow_down:
             plain = replace(self, slow_down=0.0)
             return settled(
-                lambda workload: replace(plain, workload=workload)._run(progress),
+                lambda workload: replace(plain, workload=workload)._run(progress, Folded.unfold),
                 self.workload,
                 self.slow_down,
             )
         if self.fold is not False:
-            return self._folded(progress)
+            return self._folded(progress, unfold)
         return self._simulated(self.workload, progress)
 
     def _simulated(self, workload: Workload, progress: Progress | None) -> Timeline:
@@ -360,18 +373,20 @@ class Scenario:
             return copies.representatives_for_flow(self.workload, self.costs(), self.seen)
         return copies.all_ranks(self.workload)
 
-    def _folded(self, progress: Progress | None) -> Timeline:
+    def _folded(
+        self, progress: Progress | None, unfold: Callable[[Folded, Timeline], Times]
+    ) -> Timeline | Times:
         """Simulate representative ranks; of a deadlock, name the waiting ranks among all."""
-        plain = replace(self, fold=False)
         if reason := self.not_worth():
-            return replace(plain._run(progress), folded=f"nothing is folded: {reason}")
+            timeline = self._simulated(self.workload, progress)
+            return replace(timeline, folded=f"nothing is folded: {reason}")
         folded = self.site.findings.folds.fold(self.workload, self.costs(), self.seen)
         try:
             timeline = self._simulated(folded.workload, progress)
         except DeadlockError:
-            plain._run(None)
+            self._simulated(self.workload, None)
             raise
-        return folded.unfold(timeline)
+        return unfold(folded, timeline)
 
     def not_worth(self) -> str:
         """Return why folding is not tried; "" if it is."""

@@ -208,7 +208,7 @@ def _answer(step: float, work: dict[What, float], numbers: Numbers) -> Answer:
 def _alone(scenario: Scenario, numbers: Numbers) -> Answer:
     try:
         parts = tuple(number for number in numbers if number.times != number.over)
-        step = Change(parts=parts).apply(scenario).scenario.run().makespan
+        step = Change(parts=parts).apply(scenario).scenario.totals().makespan
         return _answer(step, working(scenario), numbers)
     except TwofoldError as error:
         return _refused(error)

@@ -290,13 +290,13 @@ class Recording:
         """Simulate this recording's step, changed, on another cluster, plain and calibrated."""
         try:
             scenario = change.apply(self.base.on(cluster)).scenario
-            predicted = scenario.run(watch(cluster.name)).makespan
+            predicted = scenario.totals(watch(cluster.name)).makespan
             calibrated = None
             if self.calibrated is not None:
                 calibration = self.calibrated.scenario.cluster.calibration
                 fitted = self.base.on(with_calibration(cluster, calibration))
                 scenario = change.apply(fitted).scenario
-                calibrated = scenario.run(watch(f"{cluster.name}, calibrated")).makespan
+                calibrated = scenario.totals(watch(f"{cluster.name}, calibrated")).makespan
         except TwofoldError as error:
             return _with_note(row, str(error))
         return _with_errors(row, predicted, calibrated)

@@ -40,14 +40,24 @@ from simulator.folding.refinement import (
     with_stand_ins,
 )
 from simulator.schedule import Plan
-from simulator.support.arrays import Floats, Ints, Longs, Mask, equal, equal_in
+from simulator.support.arrays import Floats, Ints, Longs, Mask, equal, equal_in, offsets_by_row
 from simulator.timeline import Timeline
+from simulator.topology import Topology
 from simulator.workload import Edges, What, Workload
 
 PAYS, MANY_OPS = 4, 100_000
 """Nodes per distinct one from which on folding is tried, or ranks in a step of so many ops."""
 _NONE_ALIKE = "no two parts of the network are equal"
 _NO_NODES_ALIKE = "no two nodes do the same"
+
+
+class Totals(NamedTuple):
+    """The step (s), and the times of all calls by resource, as a timeline of all ranks has them."""
+
+    engine: str
+    topology: Topology
+    makespan: float
+    call_spent: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,6 +109,11 @@ class Folded:
             plans=timeline.plans[self.call],
             folded=self.text,
         )
+
+    def totals(self, timeline: Timeline) -> Totals:
+        """Return what the timeline of all ranks adds up to, without writing it out."""
+        spent = timeline.call_spent[self.call]
+        return Totals(timeline.engine, timeline.topology, timeline.makespan, spent)
 
     def _last_members(self, timeline: Timeline) -> Longs:
         """Return for each call the member whose representative arrived last."""
@@ -315,19 +330,15 @@ def _kept_calls(workload: Workload, colours: Colours, is_kept: Mask) -> tuple[Lo
 
 def only_ops(workload: Workload, keep: Mask) -> Workload:
     """Drop all other ops and their edges; calls and groups stay, with the remaining members."""
-    number = np.cumsum(keep) - 1
-    edges = workload.edges
-    inside = keep[edges.source] & keep[edges.target]
+    number = np.cumsum(keep, dtype=np.int32) - 1
+    edges, source = workload.edges, workload.edges.source
+    inside = keep[source] & keep[edges.target]
+    offset = offsets_by_row(number[source[inside]], int(keep.sum()))
     return replace(
         workload,
         **workload.columns_of(keep),
         call=workload.call[keep],
-        edges=Edges.of(
-            int(keep.sum()),
-            number[edges.source[inside]],
-            number[edges.target[inside]],
-            edges.lag[inside],
-        ),
+        edges=Edges(offset, number[edges.target[inside]], edges.lag[inside]),
     )
 
 

@@ -27,7 +27,10 @@ at_once = partial(with_software, pipelined=True)
 def check(workload, network, planner=with_software):
     """Fold, simulate, unfold, and compare with the whole."""
     folded = fold(workload, Costs(network, planner))
-    found = folded.unfold(simulate(folded.workload, network, planner))
+    few = simulate(folded.workload, network, planner)
+    found, totals = folded.unfold(few), folded.totals(few)
+    assert totals.makespan == found.makespan
+    assert (totals.call_spent == found.call_spent).all()
     whole = simulate(workload, network, planner)
     for column in ("start", "end", "call_start", "call_end"):
         assert getattr(found, column) == pytest.approx(

@@ -36,7 +36,7 @@ from benchmarks.error_tables import write_errors
 from benchmarks.measured_figure import PAIRS
 from experiments.baseline import baseline
 from experiments.evaluate.design_points import steps
-from experiments.intervals.interval import intervals
+from experiments.intervals.interval import intervals, waiting
 from experiments.priors.errors import (
     CLASSES,
     COPIES,
@@ -74,7 +74,8 @@ class Off:
     ``known`` is half of the 95 % interval that scatter and the network's prior give that logarithm.
     Of a step as it was recorded, the logarithm is that of measured over predicted, and ``known``
     that of predicted over recorded. ``above`` is how far the model's bound on the saving is above
-    the predicted one (points). ``copied`` is the logarithm of how many times as many recorded units
+    the predicted one (points). ``most`` is the most that waits make the logarithm wrong
+    (:func:`experiments.intervals.interval.waiting`). ``copied`` is the logarithm of how many times as many recorded units
     a job of ``COPIES`` has.
     """
 
@@ -84,6 +85,7 @@ class Off:
     change: float = 0.0
     known: float = 0.0
     above: float = 0.0
+    most: float = math.inf
     copied: float = 0.0
 
     @property
@@ -100,7 +102,7 @@ class Off:
 
     def half_width(self, off: float, least: float = 0.0) -> float:
         """Half of the 95 % interval: ``off`` of the change, and ``least``, beside ``known``."""
-        return math.hypot(self.known, off * self.moved, least)
+        return math.hypot(self.known, min(off * self.moved, self.most), least)
 
     def points(self, logarithm: float) -> float:
         """Return what a difference of the logarithm is in percentage points of the baseline."""
@@ -151,8 +153,11 @@ def _points(pairs: Path) -> Iterator[Off]:
         )
         changed = [(point, point.change) for point in rows if point.change is not None]
         answered = steps(base, [(point.what_if, change) for point, change in changed])
-        of_points = intervals(base, answered)
-        for (point, change), answer, interval in zip(changed, answered, of_points, strict=True):
+        of_points = enumerate(intervals(base, answered))
+        most = waiting(base, {str(number): answer for number, answer in enumerate(answered)})
+        for (point, change), answer, (number, interval) in zip(
+            changed, answered, of_points, strict=True
+        ):
             predicted = measured_of(base, point, answer) / step
             known = math.hypot(interval.scatter_pct or 0.0, interval.prior_pct or 0.0) / 100
             copied = log_copied(change)
@@ -160,6 +165,7 @@ def _points(pairs: Path) -> Iterator[Off]:
                 trace.name,
                 COPIES if copied else class_name,
                 copied=copied,
+                most=most.get(str(number), math.inf),
                 error=math.log(point.measured / recorded.measured / predicted),
                 change=math.log(predicted),
                 known=known / predicted,
@@ -250,10 +256,11 @@ def beyond_known(rows: Sequence[Off]) -> float:
     >>> beyond_known([Off("a", "shards", 0.1, 1.0, 0.2 * 1.96)])
     0.0
     """
-    error, change, known = np.array([(row.error, row.moved, row.known) for row in rows]).T
+    columns = [(row.error, row.moved, row.known, row.most) for row in rows]
+    error, change, known, most = np.array(columns).T
 
     def is_enough(deviation: float) -> bool:
-        of_points = (known / WITHIN_95) ** 2 + (deviation * change) ** 2
+        of_points = (known / WITHIN_95) ** 2 + np.minimum(deviation * change, most / WITHIN_95) ** 2
         return bool((error**2 <= of_points).all() or np.mean(error**2 / of_points) <= 1)
 
     low, high = 0.0, float(np.max(np.abs(error / change)))

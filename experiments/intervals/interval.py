@@ -13,17 +13,18 @@ substitute.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import hypot
+from math import hypot, inf
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from experiments.baseline import Baseline
 from experiments.evaluate.design_points import Answered, Asked, DesignPoints
-from experiments.intervals.moves import by_sources, half_widths, moved_steps
+from experiments.intervals.moves import beside_kernels, by_sources, half_widths, moved_steps
 from experiments.intervals.scatter import scatter_half_widths, spread
 from experiments.priors.errors import (
     COPIES,
+    NO_CALLS,
     NO_GAIN,
     REST,
     WHOLE,
@@ -48,6 +49,7 @@ from experiments.scenario.scenario import Scenario
 from simulator.analytic.bounds import LeastCalls, LinkWork, least_calls, least_steps
 from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import Points
+from simulator.workload import What, Workload
 
 if TYPE_CHECKING:
     from simulator.engine.simulate import Costs
@@ -135,6 +137,7 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
     }
     by_change = _by_change(base, points, changes)
     program, prior = class_of(base.timeline), base.step_prior
+    most = waiting(base, points)
     rows = []
     for number, point in enumerate(answered):
         saved = utility_pct(base.timeline.makespan, point.step)
@@ -147,14 +150,14 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
         to_95 = WITHIN_95 / WITHIN_90
         row = replace(
             of_change,
-            prediction_pct=_prediction_half_width(base, point, off),
+            prediction_pct=_prediction_half_width(base, point, off, most.get(str(number), inf)),
             # The step, of which a resource saves a part, has the error of comparable steps.
             generated_pct=prior and abs(round(saved, _DIGITS)) * to_95 * prior["p90_pct"] / 100,
         )
         if row.model_bound_pct is not None:
-            most = 100 * (1 - 1 / most_times(changes[str(number)]))
-            most = min(most, row.model_bound_pct + (row.interval_pct or 0.0))
-            row = replace(row, bound_pct=max(saved, most))  # shared links may break the law
+            end = row.model_bound_pct + (row.interval_pct or 0.0)
+            end = min(100 * (1 - 1 / most_times(changes[str(number)])), end)
+            row = replace(row, bound_pct=max(saved, end))  # shared links may break the law
         rows.append(row)
     return rows
 
@@ -167,14 +170,39 @@ def _is_of_ranks(base: Baseline, answered: Answered) -> bool:
     now, then = base.scenario.workload, answered.scenario.workload
     if base.step_prior is not None or then is now:
         return False
+    return not (np.array_equal(now.duration, then.duration) and _waits_alike(now, then))
+
+
+def _waits_alike(now: Workload, then: Workload) -> bool:
+    """Whether ops make the same calls, and wait for the same."""
     pairs = (
         (now.call, then.call),
-        (now.duration, then.duration),
         (now.edges.source, then.edges.source),
         (now.edges.target, then.edges.target),
         (now.edges.lag, then.edges.lag),
     )
-    return not all(np.array_equal(before, after) for before, after in pairs)
+    return all(np.array_equal(before, after) for before, after in pairs)
+
+
+def waiting(base: Baseline, points: Mapping[str, Answered]) -> dict[str, float]:
+    """Return the most that waits for hosts and copies add to a step (log), before and after.
+
+    Of changes of kernels' times alone in a step without calls: what waits for what makes these no
+    more wrong than that.
+    """
+    if class_of(base.timeline) != NO_CALLS:
+        return {}
+    now, changes = base.scenario.workload, {}
+    for name, point in points.items():
+        then = point.scenario.workload
+        if _is_of_ranks(base, point) and _waits_alike(now, then):
+            if (now.what[then.duration != now.duration] == What.COMPUTE).all():
+                changes[name] = point.change
+    if not changes:
+        return {}
+    alone = DesignPoints(replace(base.scenario, slow_down=0.0))
+    (before, *after) = beside_kernels(alone, list(changes.values())).tolist()
+    return {name: before + share for name, share in zip(changes, after, strict=True)}
 
 
 def _by_change(
@@ -215,10 +243,10 @@ def _by_change(
     return intervals_of
 
 
-def _prediction_half_width(base: Baseline, answered: Answered, off: float) -> float:
+def _prediction_half_width(base: Baseline, answered: Answered, off: float, most: float) -> float:
     """Return the half-width that the errors of predictions give a saving (points).
 
-    ``off`` is the error as a share of what changes. A job of copies of recorded
+    ``off`` is the error as a share of what changes, ``most`` the most it can be. A job of copies of recorded
     units is off by a share of how many there are; the links that also change count by themselves.
     The step of any other job was not recorded, and is as uncertain as any simulated step at least.
     """
@@ -234,7 +262,7 @@ def _prediction_half_width(base: Baseline, answered: Answered, off: float) -> fl
         of_links = round(moved(answered.step / step), _DIGITS)
         return 100 * ratio * hypot(own_error(COPIES) * copied, off * of_links)
     least = own_error(NO_GAIN) if _is_of_ranks(base, answered) else 0.0
-    error = hypot(off * moved(ratio), least)
+    error = hypot(min(off * abs(moved(ratio)), most), least)
     work = [  # that joins others is none
         np.count_nonzero((side.workload.duration > 0) | (side.workload.call >= 0))
         for side in (now, then)

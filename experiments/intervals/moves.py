@@ -137,6 +137,23 @@ def moved_steps(
     return steps
 
 
+def beside_kernels(design: DesignPoints, changes: Sequence[Change]) -> Floats:
+    """Return the share of the step that all but kernels adds: of the step, then of each change.
+
+    It is what the step would be shorter by if host code and copies took no time.
+    """
+    shares = np.empty(1 + len(changes))
+    for group in design.costed([Change(), *changes]):
+        points = group.of_step()
+        nothing = dict.fromkeys((What.HOST, What.COPY), np.zeros(len(group.points)))
+        step, kernels = (
+            makespans(design.graph(group.steps[0], side, PARTS), side)
+            for side in (points, replace(points, scale={**points.scale, **nothing}))
+        )
+        shares[group.points] = 1 - kernels / np.where(step > 0, step, 1.0)
+    return shares
+
+
 def half_widths(steps: Floats) -> Floats:
     """Return the half-width that each source gives the saving of each change.
 

@@ -6,9 +6,11 @@ others (``measured``), each table from the same of every other accelerator of it
 (``carried over``), each by the roofline at the efficiencies of answers (``roofline``), and the
 ratio of two accelerators' times by that of their rooflines (``compared``). Of the programs that
 were recorded on two GPUs of one generation (``traces/live/gpu/cards``), every kernel of one from
-the same kernel of the other (``alike``). ``shared`` is the
-standard deviation, about zero, of the logarithm that the products of one table are off by in their
-median, or the kernels of one program in their sum: what does not average out in a step.
+the same kernel of the other (``alike``). Of each table, the ratio of times at twice and four times
+the rows or the inner length, which are tokens forward and backward, by the roofline (``more
+rows``). ``shared`` is the standard deviation, about zero, of the logarithm that the products of one
+table are off by in their median, or the kernels of one program in their sum: what does not average
+out in a step.
 ``--write`` writes what answers read.
 """
 
@@ -38,7 +40,13 @@ from topologies import load_cluster
 from traces.generate.kernel_times.families import FAMILIES, Key, roofline
 from traces.generate.kernel_times.shapes import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
 from traces.generate.kernel_times.tables import carry_over
-from traces.generate.kernel_times.times import ALIKE, COMPARED, KERNEL_ERRORS, KernelError
+from traces.generate.kernel_times.times import (
+    ALIKE,
+    COMPARED,
+    KERNEL_ERRORS,
+    MORE_ROWS,
+    KernelError,
+)
 from traces.load import load
 
 FAMILY = "gemm"
@@ -95,6 +103,7 @@ def kernel_errors(readings: Mapping[str, Reading]) -> Iterator[KernelError]:
     yield _error("roofline", _by_roofline(tables))
     yield _error(COMPARED, _compared(tables))
     yield _alike()
+    yield _error(MORE_ROWS, _more_rows(tables))
 
 
 _Tables = Mapping[tuple[str, Key], Rows]
@@ -143,6 +152,24 @@ def _compared(tables: _Tables) -> _Logarithms:
             before = np.array([at[tuple(point)] for point in points.tolist()])
             rates = [_roofline(key, points, machine(name)) for name in (own, other)]
             yield _off(before * rates[1] / rates[0], theirs.times[both])
+
+
+def _more_rows(tables: _Tables) -> _Logarithms:
+    """Scale times to twice and four times as many tokens: rows, or the inner length."""
+    for (name, key), rows in tables.items():
+        at = {tuple(point): time for point, time in zip(rows.points, rows.times, strict=True)}
+        pairs = [
+            (point, more)
+            for point, time in at.items()
+            if time >= LEAST
+            for times in ((2, 1, 1), (4, 1, 1), (1, 1, 2), (1, 1, 4))
+            if (more := tuple(np.multiply(point, times))) in at
+        ]
+        if pairs:
+            before, after = np.array(pairs).swapaxes(0, 1)
+            rates = [_roofline(key, points, machine(name)) for points in (before, after)]
+            times = [np.array([at[tuple(point)] for point in side]) for side in (before, after)]
+            yield np.log(rates[1] / rates[0] * times[0] / times[1])
 
 
 def _alike(folder: Path = CARDS) -> KernelError:

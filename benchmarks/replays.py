@@ -75,8 +75,8 @@ class Off:
     Of a step as it was recorded, the logarithm is that of measured over predicted, and ``known``
     that of predicted over recorded. ``above`` is how far the model's bound on the saving is above
     the predicted one (points). ``most`` is the most that waits make the logarithm wrong
-    (:func:`experiments.intervals.interval.waiting`). ``copied`` is the logarithm of how many times as many recorded units
-    a job of ``COPIES`` has.
+    (:func:`experiments.intervals.interval.waiting`). ``copied`` is the logarithm of how many times
+    as many recorded units a job of ``COPIES`` has.
     """
 
     program: str

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,13 +143,24 @@ def _second(rest: Sequence["Point"], factor: float, side: str, devices: str) -> 
     return f" {side} the network, {phrase} {_effect(most)}."
 
 
+def _saved(row: "Point") -> str:
+    """Format a saving and its interval."""
+    return say_gain(row.gain_pct, *row.reach_pct)
+
+
+def _size(row: "Point") -> str:
+    """Format a saving, or a cost, and its interval."""
+    below, above = row.reach_pct
+    return _saved(row) if row.gain_pct >= 0 else say_gain(-row.gain_pct, above, below)
+
+
 def _saves_nothing(row: "Point") -> bool:
     return row.gain_pct + (row.interval_pct or 0.0) < NOTHING or row.gain_pct <= 0
 
 
 def _effect(row: "Point") -> str:
     """Return the effect of a resource as a verb and a number: it saves, or costs."""
-    gain = say_gain(abs(row.gain_pct), row.interval_pct)
+    gain = _size(row)
     verb = "save" if row.gain_pct >= 0 else "cost"
     return f"{verb}{'' if is_plural(row.resource) else 's'} {gain}"
 
@@ -163,7 +175,7 @@ def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Tabl
     rows = []
     for row in answered:
         most = [say_gain(row.bound_pct or 0.0) if _differs(row) else ""] if bounded else []
-        saved = say_gain(row.gain_pct, row.interval_pct)
+        saved = _saved(row)
         cells = row.baseline, row.changed, say_step(row.step), saved
         names = say_resource(row.resource), *cells, *_per(row, report.per), *most
         rows.append(Row(names, row.utility_pct, row.note))
@@ -196,7 +208,7 @@ def _per(row: "Point", per: str) -> tuple[str, ...]:
 
 def _differs(row: "Point") -> bool:
     """Whether a bound differs from the end of the interval in the digits that are printed."""
-    end = say_gain(min(100.0, row.gain_pct + (row.interval_pct or 0.0)))
+    end = say_gain(min(100.0, row.gain_pct + row.reach_pct[1]))
     return row.bound_pct is not None and say_gain(row.bound_pct) != end
 
 
@@ -227,8 +239,8 @@ def _utility_chart(report: "UtilityReport", answered: Sequence["Point"]) -> Char
         [row.gain_pct for row in answered],
         names,
         "utility ± 95 %",
-        errors=[row.interval_pct or 0.0 for row in answered],
-        labels=[say_gain(row.gain_pct, row.interval_pct) for row in answered],
+        errors=[row.reach_pct for row in answered],
+        labels=[_saved(row) for row in answered],
         hints=[f"step {say_time(row.step)}; {row.baseline} to {row.changed}" for row in answered],
         colour=["blue" if row.gain_pct >= 0 else "orange" for row in answered],
     )
@@ -328,26 +340,21 @@ def _ends_headline(resource: str, ends: Sequence["Point"], step: str, devices: s
     """Return a sentence or two: what each end of a range saves or costs."""
     sentences: list[str] = []
     for point in ends:
-        gain, width = point.gain_pct, point.interval_pct
+        gain, width = point.gain_pct, point.interval_pct or 0.0
         phrase = better(resource, point.factor, devices=devices)
         of_step = "" if sentences else f" of {step}"
-        if abs(gain) + (width or 0.0) < NOTHING:
+        if abs(gain) + width < NOTHING:
             sentences.append(f"{phrase} changes {step} by less than {NOTHING:g} %.")
         else:
             verb = f"{'save' if gain > 0 else 'cost'}{'' if is_plural(resource) else 's'}"
-            sentences.append(f"{phrase} {verb} {say_gain(abs(gain), width)}{of_step}.")
+            sentences.append(f"{phrase} {verb} {_size(point)}{of_step}.")
     return " ".join(sentences) or f"There is only one point, {step} as it is."
 
 
 def _factor_table(report: "SweepReport | CurveReport") -> Table:
     rows = [
         Row(
-            (
-                f"{point.factor:.4g}x",
-                point.value,
-                say_step(point.step),
-                say_gain(point.gain_pct, point.interval_pct),
-            ),
+            (f"{point.factor:.4g}x", point.value, say_step(point.step), _saved(point)),
             point.gain_pct,
         )
         for point in report.points
@@ -368,7 +375,7 @@ def _sweep_chart(report: "SweepReport") -> Chart:
         factors,
         [scale * point.step for point in points],
         "simulated step ± 95 %",
-        errors=[scale * (point.interval_pct or 0.0) / 100 * step for point in points],
+        errors=_errors(points, scale * step),
         labels=["" if point.factor == 1 else _signed(point.gain_pct) for point in points],
         hints=[point.value for point in points],
     )
@@ -488,6 +495,12 @@ def _curve_chart(report: "CurveReport") -> Chart:
     )
 
 
+def _errors(points: Sequence["Point"], step: float) -> list[tuple[float, float]]:
+    """Return how far the intervals of steps reach below and above: a greater saving is below."""
+    reaches = [point.reach_pct for point in points]
+    return [(step * above / 100, step * below / 100) for below, above in reaches]
+
+
 _FINE = 200
 """Points by which a bent line is drawn."""
 
@@ -501,7 +514,7 @@ def compare(report: "CompareReport") -> Document:
                 point.cluster,
                 point.value,
                 say_step(point.step),
-                say_gain(point.gain_pct, point.interval_pct) if number else "",
+                _saved(point) if number else "",
                 say_step(point.exposed_communication_s),
             ),
             point.gain_pct if number else None,
@@ -510,18 +523,12 @@ def compare(report: "CompareReport") -> Document:
     ]
     foot = "Only the network differs: compute and host times are those of the trace."
     columns = ("cluster", "|network", ">step", ">saves", ">exposed\ncommunication")
-    bars = [
-        (
-            point.cluster,
-            point.step,
-            point.exposed_communication_s,
-            point.gain_pct,
-            point.interval_pct,
-        )
-        for point in points
-    ]
     table = Table(columns, rows, foot=foot, caption="clusters")
-    blocks: list[Block] = [_steps_chart(base, bars), table, *map(Text, report.notes)]
+    blocks: list[Block] = [
+        _steps_chart(base, [(point.cluster, point) for point in points]),
+        table,
+        *map(Text, report.notes),
+    ]
     best = max(points, key=lambda point: point.gain_pct)
     warnings = [point.warning for point in points]
     doubts = _doubts(report, [(best.gain_pct, best.interval_pct)], warnings)
@@ -548,7 +555,7 @@ def _compare_headline(report: "CompareReport") -> str:
     if len(points) == 1:
         return f"The step takes {say_step(first.step)} on {first.cluster}."
     best = min(points[1:], key=lambda point: point.step)
-    gain = say_gain(abs(best.gain_pct), best.interval_pct)
+    gain = _size(best)
     if gain.startswith("<") or not best.gain_pct:
         return f"{best.cluster} takes as long as {first.cluster}, within {NOTHING:g} % of {step}."
     if best.gain_pct > 0:
@@ -557,32 +564,28 @@ def _compare_headline(report: "CompareReport") -> str:
     return f"{first.cluster} is fastest; {second}, {best.cluster}, adds {gain} to {step}."
 
 
-def _steps_chart(
-    base: "Baseline", steps: Sequence[tuple[str, float, float, float, float | None]]
-) -> Chart:
-    """Draw a bar per step, and in it the exposed communication.
+def _steps_chart(base: "Baseline", steps: Sequence[tuple[str, "Point"]]) -> Chart:
+    """Draw a bar per named step, and in it the exposed communication.
 
-    ``steps`` are names, steps, exposed communication (s), gains and half widths (%); the first is
-    what the others are compared with.
+    The first is what the others are compared with.
     """
-    scale, unit = unit_of(max(step for _, step, *_ in steps))
-    names = [name for name, *_ in steps]
-    labels = [
-        f"{scale * step:.4g} {unit}\n({_signed(gain) if number else 'baseline'})"
-        for number, (_, step, _, gain, _) in enumerate(steps)
-    ]
+    scale, unit = unit_of(max(point.step for _, point in steps))
+    names, points = [name for name, _ in steps], [point for _, point in steps]
     whole = Series(
         "bars",
-        [scale * step for _, step, *_ in steps],
+        [scale * point.step for point in points],
         names,
         "simulated step ± 95 %",
-        errors=[scale * (width or 0.0) / 100 * base.timeline.makespan for *_, width in steps],
-        labels=labels,
-        hints=[say_gain(gain, width) for *_, gain, width in steps],
+        errors=_errors(points, scale * base.timeline.makespan),
+        labels=[
+            f"{scale * step:.4g} {unit}\n({_signed(gain) if number else 'baseline'})"
+            for number, (step, gain) in enumerate((row.step, row.gain_pct) for row in points)
+        ],
+        hints=[_saved(point) for point in points],
     )
     part = Series(
         "bars",
-        [scale * exposed for _, _, exposed, *_ in steps],
+        [scale * point.exposed_communication_s for point in points],
         names,
         "of which exposed communication (mean)",
         colour="orange",
@@ -604,21 +607,21 @@ def what_ifs(report: "WhatIfReport") -> Document:
     for point in points:
         note = "; ".join(filter(None, (say_draws(point), point.note)))
         exposed = say_step(point.exposed_communication_s)
-        gain = say_gain(point.gain_pct, point.interval_pct)
+        gain = _saved(point)
         rows.append(Row((point.change, say_step(point.step), gain, exposed, note), point.gain_pct))
     rows += [Row((row.change, "", "refused", "", row.reason)) for row in report.refused]
     foot = "exposed communication: mean over ranks"
     if any(point.draws for point in points):
         foot += "; random faults: medians over draws"
     columns = ("|what if", ">step", ">saves", ">exposed\ncommunication", "|applies to")
-    whole = base.timeline.makespan
-    bars = [
-        ("unchanged", whole, exposed_communication(base.timeline), 0.0, None),
-        *(
-            (row.change, row.step, row.exposed_communication_s, row.gain_pct, row.interval_pct)
-            for row in points
-        ),
-    ]
+    unchanged = replace(
+        points[0],
+        step_s=base.timeline.makespan,
+        exposed_communication_s=exposed_communication(base.timeline),
+        utility_pct=0.0,
+        interval_pct=None,
+    )
+    bars = [("unchanged", unchanged), *((point.change, point) for point in points)]
     table = Table(columns, rows, foot=foot, caption="changes")
     best = max(points, key=lambda point: abs(point.gain_pct))
     warnings = [point.warning for point in points]
@@ -646,15 +649,15 @@ def _what_if_headline(report: "WhatIfReport") -> str:
     step = the_step(report.base)
     most = f", the most of {len(points)} changes" if len(points) > 1 else ""
     best = max(points, key=lambda point: point.gain_pct)
-    if best.gain_pct <= 0 or say_gain(best.gain_pct, best.interval_pct).startswith("<"):
+    if best.gain_pct <= 0 or _saved(best).startswith("<"):
         worst = min(points, key=lambda point: point.gain_pct)
-        gain = say_gain(abs(worst.gain_pct), worst.interval_pct)
+        gain = _size(worst)
         if gain.startswith("<") or worst.gain_pct >= 0:
             if len(points) > 1:
                 return f"None of {len(points)} changes saves or costs {NOTHING:g} % of {step}."
             return f"“{worst.change}” saves or costs less than {NOTHING:g} % of {step}."
         return f"“{worst.change}” costs {gain} of {step}{most}."
-    gain = say_gain(best.gain_pct, best.interval_pct)
+    gain = _saved(best)
     return f"“{best.change}” saves {gain} of {step}{most}."
 
 

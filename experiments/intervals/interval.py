@@ -76,7 +76,8 @@ class Interval:
 
     ``model_bound_pct`` is the most the change can save in the model, by any engine. ``bound_pct``
     has half of the interval on top, since what calls cost is the model's, and is not above what is
-    saved where everything is as many times as good (:func:`experiments.scenario.change.most_times`)
+    saved where everything is as many times as good
+    (:func:`experiments.scenario.change.most_times`). The interval ends there (:func:`reach`).
     """
 
     scatter_pct: float | None = None
@@ -102,6 +103,19 @@ class Interval:
         widths = self.scatter_pct, self.prior_pct, self.prediction_pct, max(steps, default=None)
         applying = [width for width in widths if width is not None]
         return hypot(*applying) if applying else None
+
+
+def reach(saved: float, half_width: float | None, bound: float | None) -> tuple[float, float]:
+    """Return how far the 95 % interval reaches below and above a saving: to its bound at most.
+
+    Examples
+    --------
+    >>> reach(48.0, 4.0, 50.0), reach(48.0, 4.0, None)
+    ((4.0, 2.0), (4.0, 4.0))
+    """
+    width = half_width or 0.0
+    above = width if bound is None else round(bound - saved, _DIGITS)
+    return width, max(0.0, above) if above < round(width, _DIGITS) else width
 
 
 def interval(base: Baseline, answered: Answered) -> Interval:
@@ -185,24 +199,24 @@ def _waits_alike(now: Workload, then: Workload) -> bool:
 
 
 def waiting(base: Baseline, points: Mapping[str, Answered]) -> dict[str, float]:
-    """Return the most that waits for hosts and copies add to a step (log), before and after.
+    """Return the share of a step that hosts and copies add, before or after: the greater.
 
     Of changes of kernels' times alone in a step without calls: what waits for what makes these no
-    more wrong than that.
+    more wrong than that, since at worst nothing really waits on one side, and all on the other.
     """
     if class_of(base.timeline) != NO_CALLS:
         return {}
     now, changes = base.scenario.workload, {}
     for name, point in points.items():
         then = point.scenario.workload
-        if _is_of_ranks(base, point) and _waits_alike(now, then):
-            if (now.what[then.duration != now.duration] == What.COMPUTE).all():
-                changes[name] = point.change
+        is_alike = _is_of_ranks(base, point) and _waits_alike(now, then)
+        if is_alike and (now.what[then.duration != now.duration] == What.COMPUTE).all():
+            changes[name] = point.change
     if not changes:
         return {}
     alone = DesignPoints(replace(base.scenario, slow_down=0.0))
     (before, *after) = beside_kernels(alone, list(changes.values())).tolist()
-    return {name: before + share for name, share in zip(changes, after, strict=True)}
+    return {name: max(before, share) for name, share in zip(changes, after, strict=True)}
 
 
 def _by_change(
@@ -246,8 +260,9 @@ def _by_change(
 def _prediction_half_width(base: Baseline, answered: Answered, off: float, most: float) -> float:
     """Return the half-width that the errors of predictions give a saving (points).
 
-    ``off`` is the error as a share of what changes, ``most`` the most it can be. A job of copies of recorded
-    units is off by a share of how many there are; the links that also change count by themselves.
+    ``off`` is the error as a share of what changes, ``most`` the most that it can be of the step. A
+    job of copies of recorded units is off by a share of how many there are; the links that also
+    change count by themselves.
     The step of any other job was not recorded, and is as uncertain as any simulated step at least.
     """
     now, then = base.scenario, answered.scenario

@@ -135,16 +135,17 @@ class Axis:
 class Series:
     """Values of a chart that are drawn in one style.
 
-    ``errors`` are half widths; ``labels`` are drawn at points, ``hints`` under the pointer.
-    ``colour`` is a name of :data:`COLOURS`, or one for each value. Bars are horizontal if y has
-    names. ``starts`` are the lower ends of bars, by default 0; ``widths`` are of upright bars.
+    ``errors`` are half widths, or how far intervals reach below and above; ``labels`` are drawn at
+    points, ``hints`` under the pointer. ``colour`` is a name of :data:`COLOURS`, or one for each
+    value. Bars are horizontal if y has names. ``starts`` are the lower ends of bars, by default 0;
+    ``widths`` are of upright bars.
     """
 
     kind: Literal["bars", "line", "points", "marks", "band", "rule"]
     x: Sequence[Any]
     y: Sequence[Any]
     name: str = ""
-    errors: Sequence[float] = ()
+    errors: Sequence[float | tuple[float, float]] = ()
     labels: Sequence[str] = ()
     hints: Sequence[str] = ()
     colour: str | Sequence[str] = "blue"
@@ -153,6 +154,13 @@ class Series:
     starts: Sequence[float] = ()
     widths: Sequence[float] = ()
     right: bool = False
+
+    @property
+    def reach(self) -> tuple[list[float], list[float]]:
+        """How far the intervals reach below and above; empty without any."""
+        ends = [error if isinstance(error, tuple) else (error, error) for error in self.errors]
+        is_any = any(map(any, ends))
+        return [low for low, _ in ends if is_any], [high for _, high in ends if is_any]
 
 
 COLOURS = ("blue", "orange", "green", "pink", "yellow", "sky")

@@ -168,7 +168,7 @@ def _draw_bars(axes: "Axes", chart: Chart) -> None:
             offset_index = bar_series.index(series) if count > 1 else 0
             rows += (offset_index - (count - 1) / 2) * high
             _draw_bar_series(axes, series, (rows, values), high)
-        ends = values + np.asarray(series.errors or np.zeros(len(values)))
+        ends = values + np.asarray(series.reach[1] or np.zeros(len(values)))
         ends += np.asarray(series.starts or np.zeros(len(values)))
         np.maximum.at(reach, np.round(rows).astype(int), np.maximum(ends, 0.0))
     for series in chart.series:
@@ -194,8 +194,8 @@ def _draw_bar_series(axes: "Axes", series: Series, places: tuple[Any, Any], high
         style = {"facecolor": "none", "edgecolor": _paint(series.colour)}
     left = list(series.starts) or 0.0
     axes.barh(rows, values, high, left=left, label=series.name or None, **style)
-    if any(series.errors):
-        axes.errorbar(values, rows, xerr=series.errors, fmt="none", **_INTERVAL)
+    if any(series.reach):
+        axes.errorbar(values, rows, xerr=series.reach, fmt="none", **_INTERVAL)
 
 
 _INTERVAL: Any = {"ecolor": "#1A1A1A", "elinewidth": 0.8, "capsize": 2, "zorder": 4}
@@ -220,14 +220,14 @@ def _draw_lines(axes: "Axes", chart: Chart) -> None:
             }
             target.bar(x, y, list(series.widths) or 0.8, bottom=base, **style)
         elif series.kind == "band":
-            error = np.asarray(series.errors)
-            target.fill_between(x, y - error, y + error, alpha=0.25, lw=0, **style)
+            below, above = map(np.asarray, series.reach)
+            target.fill_between(x, y - below, y + above, alpha=0.25, lw=0, **style)
         else:
             marked = series.kind == "points" or (series.kind == "line" and len(x) <= _MANY)
             line = "" if series.kind == "points" else "--" if series.dashed else "-"
             target.plot(x, y, ls=line, marker="o" if marked else "", ms=3, zorder=3, **style)
-            if any(series.errors):
-                target.errorbar(x, y, yerr=series.errors, fmt="none", **_INTERVAL)
+            if any(series.reach):
+                target.errorbar(x, y, yerr=series.reach, fmt="none", **_INTERVAL)
         _label_points(target, chart, series)
     if any(any(series.labels) for series in chart.series):
         axes.margins(x=_LABEL_MARGIN)
@@ -238,8 +238,8 @@ def _label_points(axes: "Axes", chart: Chart, series: Series) -> None:
     if not series.labels:
         return
     keep = set(_with_room(chart, [float(x) for x in series.x]))
-    errors = series.errors or [0.0] * len(series.x)
-    for x, y, error, label in zip(series.x, series.y, errors, series.labels, strict=True):
+    above = series.reach[1] or [0.0] * len(series.x)
+    for x, y, error, label in zip(series.x, series.y, above, series.labels, strict=True):
         if label and float(x) in keep:
             style: Any = {"ha": "center", "fontsize": _SMALL, "color": _paint(series.colour)}
             offset: Any = {"textcoords": "offset points", "xytext": (0, 5)}

@@ -401,8 +401,10 @@ def _traces(series: Series, names: Mapping[str, str], *, upright: bool) -> Itera
     if series.kind == "band":
         yield from _band(series)
         return
-    if any(series.errors):
-        error = {"type": "data", "array": list(series.errors), "color": "@text", "thickness": 1.3}
+    below, above = series.reach
+    if any(above) or any(below):
+        error = {"type": "data", "array": above, "color": "@text", "thickness": 1.3}
+        error |= {"arrayminus": below} if below != above else {}
         trace["error_y" if upright else "error_x"] = error
     yield trace | _shape(series, upright=upright)
 
@@ -434,13 +436,13 @@ _MOST_MARKED = 100
 
 def _band(series: Series) -> Iterator[dict[str, Any]]:
     """Yield the lower and the upper edge of a filled band."""
-    for sign in (-1, 1):
+    for sign, errors in zip((-1, 1), series.reach, strict=True):
         yield {
             "type": "scatter",
             "mode": "lines",
             "name": escaped(series.name),
             "x": list(series.x),
-            "y": [y + sign * error for y, error in zip(series.y, series.errors, strict=True)],
+            "y": [y + sign * error for y, error in zip(series.y, errors, strict=True)],
             "line": {"width": 0, "color": _painted(series.colour)},
             "fill": "tonexty" if sign > 0 else "none",
             "opacity": 0.3,

@@ -98,17 +98,20 @@ def say_number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def say_gain(gain: float, half_width: float | None = None) -> str:
-    """Format a gain (%) and the half width of its 95 % interval, with significant digits.
+def say_gain(gain: float, below: float | None = None, above: float | None = None) -> str:
+    """Format a gain (%) and its 95 % interval, with significant digits.
+
+    The interval reaches as far ``above`` the gain as ``below``, or as far as is given.
 
     Examples
     --------
     >>> say_gain(40.9, 21.99), say_gain(7.39, 1.24), say_gain(0.161, 0.04), say_gain(0.04, 0.01)
     ('41 ± 22 %', '7.4 ± 1.2 %', '0.16 ± 0.04 %', '< 0.1 %')
-    >>> say_gain(36.44), say_gain(0.0), say_gain(-155.8, 41.85)
-    ('36.4 %', '0 %', '-156 ± 42 %')
+    >>> say_gain(36.44), say_gain(0.0), say_gain(-155.8, 41.85), say_gain(49.9, 4.0, 0.1)
+    ('36.4 %', '0 %', '-156 ± 42 %', '50 +0 -4 %')
     """
-    width = half_width or 0.0
+    above = (below or 0.0) if above is None else above
+    width = max(below or 0.0, above)
     if gain == 0 and not width:
         return "0 %"
     if abs(gain) + width < NOTHING:
@@ -117,7 +120,10 @@ def say_gain(gain: float, half_width: float | None = None) -> str:
     rounded = f"{round(gain, decimals) + 0.0:.{decimals}f}"
     if not width or not round(width, decimals):
         return f"{rounded} %"
-    return f"{rounded} ± {width:.{decimals}f} %"
+    ends = f"{above:.{decimals}f}", f"{below or 0.0:.{decimals}f}"
+    return (
+        f"{rounded} ± {ends[0]} %" if ends[0] == ends[1] else f"{rounded} +{ends[0]} -{ends[1]} %"
+    )
 
 
 def _decimals(width: float) -> int:

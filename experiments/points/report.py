@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from experiments.baseline import Baseline, BaselineHead
 from experiments.evaluate.design_points import Answered
-from experiments.intervals.interval import Interval, intervals
+from experiments.intervals.interval import Interval, intervals, reach
 from experiments.report import Report, Rows
 from experiments.scenario.resources import (
     amount_of,
@@ -36,9 +36,9 @@ class Point:
     ``interval_pct`` is half the width of the saving's 95 % interval, and ``scatter_pct`` to
     ``kernels_pct`` are its parts (:class:`experiments.intervals.interval.Interval`);
     ``model_bound_pct`` is an upper bound on the saving in the model, where ``bound_assumes`` holds,
-    and ``bound_pct`` one with what the model may be off by. ``warning`` is what makes the saving
-    doubtful (:mod:`experiments.priors.doubts`), "" if nothing does. ``assumptions`` are the
-    assumptions of the change, one sentence a line.
+    and ``bound_pct`` one with what the model may be off by; the interval ends there. ``warning`` is
+    what makes the saving doubtful (:mod:`experiments.priors.doubts`), "" if nothing does.
+    ``assumptions`` are the assumptions of the change, one sentence a line.
 
     For a resource that is ``factor`` times as good, ``value`` is its new value as text, and
     ``value_number`` as a number in ``unit`` ("1": a multiple), None if there is none; ``baseline``
@@ -96,6 +96,11 @@ class Point:
     def gain_pct(self) -> float:
         """Saving (% of the step); 0 if the resource has no effect."""
         return self.utility_pct or 0.0
+
+    @property
+    def reach_pct(self) -> tuple[float, float]:
+        """How far the 95 % interval reaches below and above the saving (points)."""
+        return reach(self.gain_pct, self.interval_pct, self.bound_pct)
 
     @property
     def step(self) -> float:

@@ -55,7 +55,7 @@ from traces.generate.kernel_times.shapes import (
     precision,
     work_of,
 )
-from traces.generate.kernel_times.times import ALIKE, COMPARED, kernel_error
+from traces.generate.kernel_times.times import ALIKE, COMPARED, MORE_ROWS, kernel_error
 
 if TYPE_CHECKING:
     from experiments.scenario.scenario import Scenario
@@ -521,6 +521,12 @@ class Factors:
         after = fsum(size * prod(self._pair(low, high)) for size, low, high in sizes)
         return after / fsum(size for size, _, _ in sizes)
 
+    @property
+    def unsure(self) -> float:
+        """Error (log) of times that are scaled by these, as rooflines are."""
+        is_wider = (self.hidden, self.widths, self.outside) != (1.0, 1.0, 1.0)
+        return kernel_error(COMPARED if is_wider else MORE_ROWS).shared
+
     def _width(self, length: float) -> float:
         """Factor on one length; 1 if it is none of the weights'."""
         if length == self.lengths.hidden:
@@ -665,7 +671,7 @@ def _named_at_size(name: str, factors: Factors) -> tuple[float, float] | None:
     if OPTIMISER.search(name):
         return factors.weights, 0.0
     if is_elementwise(name):
-        return factors.tokens * factors.widths, kernel_error(COMPARED).shared
+        return factors.tokens * factors.widths, factors.unsure
     return None
 
 
@@ -690,9 +696,10 @@ def _operator_at_size(
         seconds = _seconds(times, scaled) / _seconds(times, shape)
     except WorkloadError:
         # A type of which a peak is not given, such as fp32: as the work compares
-        return work_of(scaled).flops / work_of(shape).flops, kernel_error(COMPARED).shared
+        return work_of(scaled).flops / work_of(shape).flops, factors.unsure
     if "roofline" in origins:
-        return seconds, kernel_error(COMPARED).shared
+        is_longer = isinstance(shape, Attention) and factors.sequence != 1
+        return seconds, kernel_error(COMPARED).shared if is_longer else factors.unsure
     return seconds, max(kernel_error(origin).shared for origin in origins)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from experiments.documents.serving import prior_trust
 from experiments.documents.step import off_measured
+from experiments.intervals.interval import reach
 from experiments.output.document import (
     Axis,
     Block,
@@ -621,7 +622,8 @@ def _saved(point: PointDetails) -> str:
     """Format the saving of a point over the recorded step; "" for a plan, which has none."""
     if point.saved_pct is None or point.interval is None:
         return ""
-    saved = say_gain(point.saved_pct, point.interval.interval_pct)
+    width, most = point.interval.interval_pct, point.interval.bound_pct
+    saved = say_gain(point.saved_pct, *reach(point.saved_pct, width, most))
     return f", saves {saved} of the recorded step"
 
 

@@ -29,7 +29,7 @@ from experiments.calibration.calibration import (
     with_calibration,
 )
 from experiments.evaluate.design_points import Answered, steps
-from experiments.intervals.interval import Interval, intervals
+from experiments.intervals.interval import Interval, intervals, reach
 from experiments.scenario.change import Change
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import RANKS, better, check_resource, utility_pct
@@ -174,7 +174,10 @@ class PointError:
     def is_inside(self) -> bool | None:
         """Whether the measurement is within the 95 % interval."""
         off, width = self.off_pct, self.interval_pct
-        return None if off is None or width is None else abs(off) <= width
+        if off is None or width is None:
+            return None
+        (below, above) = reach(0.0, width, self.above_pct)
+        return -above <= off <= below
 
     @property
     def is_beyond(self) -> bool | None:

@@ -4,7 +4,7 @@
 twofold.figures = (() => {
   const { make } = twofold;
   const at = (id) => document.getElementById(id);
-  const signed = (value) => `${value <= -0.005 ? "−" : "+"}${Math.abs(value).toFixed(2)} %`;
+  const signed = (value) => `${value <= -0.005 ? "-" : "+"}${Math.abs(value).toFixed(2)} %`;
 
   const step = (answer) => {
     at("step").textContent = answer.step;
@@ -66,13 +66,16 @@ twofold.figures = (() => {
       made.bar.classList.toggle("worse", has && one.utility_pct < 0);
       if (has && one.utility_pct < 0) made.bar.style.setProperty("--long", -one.utility_pct / most);
       const half = one.interval_pct;
+      const above = Math.min(half, Math.max(0, (one.bound_pct ?? Infinity) - one.utility_pct));
       made.whisker.hidden = !has || half === null;
       if (has && half !== null) {
         const low = Math.max(0, one.utility_pct - half) / most;
         made.whisker.style.setProperty("--low", low);
-        made.whisker.style.setProperty("--wide", Math.max(0, Math.min(1, (one.utility_pct + half) / most) - low));
+        made.whisker.style.setProperty("--wide", Math.max(0, Math.min(1, (one.utility_pct + above) / most) - low));
       }
-      made.value.textContent = has ? `${one.utility_pct.toFixed(2)}${half === null ? "" : ` ± ${half.toFixed(2)}`} %` : "–";
+      const [over, under] = [above.toFixed(2), (half ?? 0).toFixed(2)];
+      const interval = half === null ? "" : over === under ? ` ± ${over}` : ` +${over} -${under}`;
+      made.value.textContent = has ? `${one.utility_pct.toFixed(2)}${interval} %` : "–";
       made.step.textContent = has ? one.step : "";
       made.why.textContent = has ? "" : one.note;
       made.note.textContent = has ? one.note : "";

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from experiments.files import writing
+from experiments.intervals.interval import reach
 from experiments.output.document import (
     Chart,
     Document,
@@ -101,6 +102,7 @@ class Saving:
     resource: str
     saves_pct: float | None
     interval_pct: float | None
+    bound_pct: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +278,8 @@ def _made(cell: Cell, cluster: Cluster, folder: Path) -> tuple[CellRow, str]:
         step_s=step,
         tokens_per_s=None if cell.tokens is None else cell.tokens / step,
         savings=[
-            Saving(row.resource, row.utility_pct, row.interval_pct) for row in report.utilities
+            Saving(row.resource, row.utility_pct, row.interval_pct, row.bound_pct)
+            for row in report.utilities
         ],
         headline=shown.headline,
         trust=None if shown.trust is None else shown.trust.answer(),
@@ -514,7 +517,13 @@ def _shown(row: "CellRow") -> dict[str, Any]:
         "plan": row.plan.removeprefix(f"{row.model} "),
         "refused": row.refused,
         "saves": {
-            saving.resource: [saving.saves_pct, say_gain(saving.saves_pct, saving.interval_pct)]
+            saving.resource: [
+                saving.saves_pct,
+                say_gain(
+                    saving.saves_pct,
+                    *reach(saving.saves_pct, saving.interval_pct, saving.bound_pct),
+                ),
+            ]
             for saving in row.savings
             if saving.saves_pct is not None
         },

@@ -81,17 +81,22 @@ def test_utilities_are_tabulated_and_drawn_row_by_row(utilities):
     answered = [row for row in utilities.points if row.utility_pct is not None]
     bars, marks = chart.series
     for number, row in enumerate(answered):
-        gain = say_gain(row.utility_pct, row.interval_pct)
+        gain = say_gain(row.utility_pct, *row.reach_pct)
         plain = (say_resource(row.resource), row.baseline, row.changed, say_step(row.step_s), gain)
         assert tuple(cells[number][:5]) == plain
         assert table.rows[number].bar == row.utility_pct
         assert bars.y[number] == plain[0]
-        assert (bars.x[number], bars.errors[number]) == (row.utility_pct, row.interval_pct)
+        assert (bars.x[number], bars.errors[number]) == (row.utility_pct, row.reach_pct)
+        below, above = row.reach_pct
+        assert below == row.interval_pct
+        assert row.utility_pct + above == pytest.approx(
+            min(row.utility_pct + row.interval_pct, row.bound_pct)
+        )
         assert bars.labels[number] == gain
         assert f"{row.baseline} to {row.changed}" in bars.hints[number]
         assert marks.x[marks.y.index(plain[0])] == row.bound_pct
         if table.columns[-1] == "at most":
-            shown = say_gain(row.bound_pct) != say_gain(row.utility_pct + row.interval_pct)
+            shown = say_gain(row.bound_pct) != say_gain(row.utility_pct + above)
             assert cells[number][5] == (say_gain(marks.x[number]) if shown else "")
     unused = [row for row in utilities.points if row.utility_pct is None]
     assert len(table.rows) == len(answered) + len({row.note for row in unused})
@@ -238,12 +243,12 @@ def test_a_sweep_is_tabulated_and_drawn_point_by_point(swept):
     scale = drawn_in(chart, [point.step_s for point in swept.points])
     base = swept.base.timeline.makespan
     for number, point in enumerate(swept.points):
-        gain = say_gain(point.utility_pct, point.interval_pct)
+        gain = say_gain(point.utility_pct, *point.reach_pct)
         assert cells[number] == (f"{point.factor:g}x", point.value, say_step(point.step_s), gain)
         assert table.rows[number].bar == point.utility_pct
         assert (line.x[number], line.y[number]) == (point.factor, scale * point.step_s)
-        half = scale * base * point.interval_pct / 100
-        assert line.errors[number] == pytest.approx(half)
+        longer, shorter = (scale * base * part / 100 for part in point.reach_pct)
+        assert line.errors[number] == pytest.approx((shorter, longer))
         assert chart.x.ticks[number] == (point.factor, f"{point.factor:g}x\n{point.value}")
     assert [label[:1] for label in line.labels] == ["-", "", "+"]
     assert list(rule.x) == [0.5, 2.0]
@@ -351,7 +356,7 @@ def test_a_comparison_is_tabulated_and_drawn_cluster_by_cluster(compared):
     scale = drawn_in(chart, [point.step_s for point in compared.points])
     base = compared.base.timeline.makespan
     for number, point in enumerate(compared.points):
-        gain = say_gain(point.utility_pct, point.interval_pct) if number else ""
+        gain = say_gain(point.utility_pct, *point.reach_pct) if number else ""
         exposed = point.exposed_communication_s
         name, network, step, saved, communication = cells[number]
         assert (name, network) == (point.cluster, point.value)
@@ -359,8 +364,8 @@ def test_a_comparison_is_tabulated_and_drawn_cluster_by_cluster(compared):
         assert communication == say_step(exposed)
         assert table.rows[number].bar == (point.utility_pct if number else None)
         assert (whole.x[number], part.x[number]) == (scale * point.step_s, scale * exposed)
-        half = scale * base * (point.interval_pct or 0) / 100
-        assert whole.errors[number] == pytest.approx(half, rel=1e-12)
+        longer, shorter = (scale * base * part / 100 for part in point.reach_pct)
+        assert whole.errors[number] == pytest.approx((shorter, longer), rel=1e-12)
         assert whole.y[number] == part.y[number] == point.cluster
         assert (whole.labels[number].endswith("(baseline)")) == (number == 0)
     assert document.details["networks"].count("\n") == len(compared.points) - 2
@@ -398,14 +403,14 @@ def test_changes_are_tabulated_and_drawn_one_by_one_below_the_step_as_it_is(chan
     base = changed.base.timeline.makespan
     scale = drawn_in(chart, [base, *(point.step_s for point in changed.points)])
     for number, point in enumerate(changed.points):
-        gain = say_gain(point.utility_pct, point.interval_pct)
+        gain = say_gain(point.utility_pct, *point.reach_pct)
         exposed = say_step(point.exposed_communication_s)
         start = (point.change, say_step(point.step_s), gain, exposed)
         assert tuple(cells[number][:4]) == start
         assert table.rows[number].bar == point.utility_pct
         assert whole.x[number + 1] == scale * point.step_s
         assert part.x[number + 1] == scale * point.exposed_communication_s
-    assert (whole.y[0], whole.x[0], whole.errors[0]) == ("unchanged", scale * base, 0.0)
+    assert (whole.y[0], whole.x[0], whole.errors[0]) == ("unchanged", scale * base, (0.0, 0.0))
     assert 0 < part.x[0] < whole.x[0]
     assert cells[-1] == ("links down", "", "refused", "", "none")
     assert len(cells) == len(changed.points) + 1

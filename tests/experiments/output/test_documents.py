@@ -37,11 +37,11 @@ def test_the_headline_names_the_greatest_utility_with_the_figure_of_its_row(repo
     headline = report.document().headline
     assert best.resource == "compute"
     assert "GPUs twice as fast save" in headline
-    assert say_gain(best.utility_pct, best.interval_pct) in headline
+    assert say_gain(best.utility_pct, *best.reach_pct) in headline
     lines = printed(report.document()).splitlines()
     assert lines[0].startswith(headline[:60])
     row = next(line for line in lines if line.startswith("compute"))
-    assert say_gain(best.utility_pct, best.interval_pct) in row
+    assert say_gain(best.utility_pct, *best.reach_pct) in row
 
 
 def test_json_and_csv_have_the_answer_in_words(report):

@@ -113,7 +113,7 @@ def test_a_page_needs_nothing_but_itself(page):
 def test_a_page_says_the_answer_error_coverage_and_provenance(report, page):
     text = Elements(page).text
     best = report.utilities[0]
-    assert say_gain(best.utility_pct, best.interval_pct) in " ".join(text.split())
+    assert say_gain(best.utility_pct, *best.reach_pct) in " ".join(text.split())
     assert "GPUs twice as fast save" in text
     for told in ("error of the replay", "sizes known", "starts explained", report.command):
         assert told in text

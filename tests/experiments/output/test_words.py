@@ -71,6 +71,21 @@ def test_a_gain_has_the_digits_of_its_interval(gain, width):
     assert float(half) == pytest.approx(width, abs=0.5001 * 10.0**-decimals)
 
 
+@tries(60)
+@given(gains, widths, st.floats(0.0, 1.0))
+def test_an_interval_that_ends_at_a_bound_shows_both_ends(gain, width, share):
+    whole, cut = say_gain(gain, width), say_gain(gain, width, share * width)
+    ends = re.fullmatch(r"(\S+) \+(\S+) -(\S+) %", cut)
+    if ends is None:
+        assert cut == whole
+        return
+    middle, half = whole.removesuffix(" %").split(" ± ")
+    assert (ends[1], ends[3]) == (middle, half)
+    assert float(ends[2]) < float(half)
+    assert digits(ends[2]) == digits(half)
+    assert float(ends[2]) == pytest.approx(share * width, abs=0.5001 * 10.0 ** -digits(half))
+
+
 @tries(40)
 @given(gains)
 def test_a_gain_without_an_interval_has_one_decimal(gain):

@@ -187,7 +187,7 @@ def test_where_nothing_meets_a_bound_is_the_utility():
     answered = [row for row in report.utilities if row.utility_pct is not None]
     bars, marks = report.document().sections[0].blocks[0].series
     assert list(bars.x) == [row.gain_pct for row in answered]
-    assert list(bars.errors) == [row.interval_pct for row in answered]
+    assert list(bars.errors) == [row.reach_pct for row in answered]
     assert list(bars.colour) == ["orange" if row.gain_pct < 0 else "blue" for row in answered]
     assert list(marks.x) == [row.bound_pct for row in answered]
     assert list(bars.y) == list(marks.y)

@@ -392,6 +392,8 @@ COMPARED = "compared"
 """Origin of the ratio of a kernel's times on two accelerators by their rooflines."""
 ALIKE = "alike"
 """Origin of that ratio on two of one generation, by what a recording says of the kernel."""
+MORE_ROWS = "more rows"
+"""Origin of the ratio of its times at two numbers of tokens, by the roofline of one accelerator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -521,11 +521,16 @@ class Factors:
         after = fsum(size * prod(self._pair(low, high)) for size, low, high in sizes)
         return after / fsum(size for size, _, _ in sizes)
 
-    @property
-    def unsure(self) -> float:
-        """Error (log) of times that are scaled by these, as rooflines are."""
+    def unsure(self, shape: Shape) -> float:
+        """Return the error (log) of a time that is scaled by these as its roofline is.
+
+        More tokens, heads or elements are more of the same work; wider products and longer
+        sequences are other work.
+        """
         is_wider = (self.hidden, self.widths, self.outside) != (1.0, 1.0, 1.0)
-        return kernel_error(COMPARED if is_wider else MORE_ROWS).shared
+        is_longer = isinstance(shape, Attention) and self.sequence != 1
+        is_other = is_longer or (isinstance(shape, Gemm) and is_wider)
+        return kernel_error(COMPARED if is_other else MORE_ROWS).shared
 
     def _width(self, length: float) -> float:
         """Factor on one length; 1 if it is none of the weights'."""
@@ -671,7 +676,7 @@ def _named_at_size(name: str, factors: Factors) -> tuple[float, float] | None:
     if OPTIMISER.search(name):
         return factors.weights, 0.0
     if is_elementwise(name):
-        return factors.tokens * factors.widths, factors.unsure
+        return factors.tokens * factors.widths, kernel_error(MORE_ROWS).shared
     return None
 
 
@@ -696,10 +701,9 @@ def _operator_at_size(
         seconds = _seconds(times, scaled) / _seconds(times, shape)
     except WorkloadError:
         # A type of which a peak is not given, such as fp32: as the work compares
-        return work_of(scaled).flops / work_of(shape).flops, factors.unsure
+        return work_of(scaled).flops / work_of(shape).flops, factors.unsure(shape)
     if "roofline" in origins:
-        is_longer = isinstance(shape, Attention) and factors.sequence != 1
-        return seconds, kernel_error(COMPARED).shared if is_longer else factors.unsure
+        return seconds, factors.unsure(shape)
     return seconds, max(kernel_error(origin).shared for origin in origins)
 
 

@@ -102,7 +102,7 @@ class Saving:
     resource: str
     saves_pct: float | None
     interval_pct: float | None
-    bound_pct: float | None
+    bound_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

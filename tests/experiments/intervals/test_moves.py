@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from experiments.baseline import Settings, baseline
 from experiments.evaluate.design_points import Answered, DesignPoints
 from experiments.intervals.interval import interval
-from experiments.intervals.moves import Source, half_widths, moved_steps
+from experiments.intervals.moves import Source, beside_kernels, half_widths, moved_steps
 from experiments.points.compare import compare
 from experiments.points.utility import utility
 from experiments.points.what_if import what_ifs
@@ -233,6 +233,15 @@ def test_a_host_may_be_faster_without_a_profiler_hidden_by_kernels_or_not(kernel
         return 100 * (1 - after / base)
 
     assert widths[0, 0] == pytest.approx(saved(hosts[1]) - saved(hosts[0]), rel=1e-6)
+
+
+@pytest.mark.parametrize(("host", "kernel"), [(1e-4, 1e-3), (1e-4, 5e-5), (1e-6, 1e-3)])
+def test_beside_kernels_a_step_takes_what_hosts_add(host: float, kernel: float) -> None:
+    """Closed form: the longer of 100 launches and 100 kernels, of which the kernels remain."""
+    shares = beside_kernels(DesignPoints(launched(host, kernel)), [better("compute", 4.0)])
+    for share, each in zip(shares.tolist(), (kernel, kernel / 4), strict=True):
+        step = max(100 * host + each, host + 100 * each)
+        assert share == pytest.approx(1 - 100 * each / step, rel=1e-9)
 
 
 def moved_between(scenario: Scenario, other: Cluster, source: Source) -> float:

@@ -55,6 +55,25 @@ def test_a_step_without_calls_is_of_its_class_and_even_no_gain_is_uncertain():
     assert replay_error(NO_CALLS) > own_error(NO_GAIN) > 0
 
 
+@pytest.mark.parametrize("name", ["device-bound", "launch-bound"])
+@pytest.mark.parametrize("change", ["compute x0.5", "compute x2", "host x0.5"])
+def test_faster_kernels_are_no_more_uncertain_than_what_hosts_add(name, change):
+    """The step without its host code, simulated, says what hosts add before and after."""
+    base = baseline(LIVE / "gpu" / f"{name}.json.gz", LIVE / "gpu" / "gpu.yaml")
+    (answer,) = steps(base, [(change, parse_change(change))])
+    (interval,) = intervals(base, [answer])
+    ratio = answer.step / base.timeline.makespan
+    off, least = replay_error(NO_CALLS) * abs(moved(ratio)), own_error(NO_GAIN)
+    added = []
+    for scenario in (base.scenario, answer.scenario):
+        alone = parse_change("host x0.000001").apply(scenario).scenario.run().makespan
+        added.append(1 - alone / scenario.run().makespan)
+    most = max(added) if "compute" in change else math.inf
+    assert interval.prediction_pct == pytest.approx(
+        100 * ratio * math.hypot(min(off, most), least), rel=2e-3
+    )
+
+
 OF_RANKS = (
     "compute x1.001",
     "*gemm* x1.001",

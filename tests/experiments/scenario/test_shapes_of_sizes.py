@@ -23,8 +23,9 @@ from simulator.support.errors import WhatIfError
 from simulator.workload import What
 from topologies import load_cluster
 from traces.core.events import RecordedOperator
-from traces.generate.kernel_times import Gemm, Streaming, kernel_times
+from traces.generate.kernel_times import Attention, Gemm, Streaming, kernel_times
 from traces.generate.kernel_times.own import shape_of
+from traces.generate.kernel_times.times import COMPARED, MORE_ROWS, kernel_error
 from traces.load import load
 
 HALF, HEAD, VOCABULARY = "c10::BFloat16", 64, 32_000
@@ -226,3 +227,15 @@ def test_layers_on_other_tensor_parallel_ranks_are_those_of_their_shapes(tmp_pat
     (group,) = made.workload.groups
     assert (made.ranks, group.ranks) == (then, tuple(range(then)))
     assert made.workload.calls.size.tolist() == [12e6]
+
+
+def test_more_of_the_same_work_is_known_better_than_wider_products_and_longer_sequences():
+    lengths = lengths_of(products(2048, 1024, layers=2))
+    product, attention = Gemm(2048, 1024, 1024), Attention(1, 8, 8, 2048, 2048, 64)
+    same, other = kernel_error(MORE_ROWS).shared, kernel_error(COMPARED).shared
+    more, wider = Factors(lengths, 2.0), Factors(lengths, hidden=2.0, widths=2.0)
+    longer = Factors(lengths, 2.0, 2048, 2.0)
+    assert same < other / 2
+    assert [more.unsure(shape) for shape in (product, attention)] == [same, same]
+    assert [wider.unsure(shape) for shape in (product, attention)] == [other, same]
+    assert [longer.unsure(shape) for shape in (product, attention)] == [same, other]

@@ -74,8 +74,8 @@ def test_a_cell_has_what_utility_answers_of_the_plan_beside_it(site):
 
 def test_the_overview_offers_what_has_a_number_in_a_cell_at_least(site):
     _, report = site
-    pays, none = Saving("compute", 1.0, None, None), Saving("host", None, None, None)
-    nowhere = Saving("scale_up.bandwidth", None, None, None)
+    pays, none = Saving("compute", 1.0, None), Saving("host", None, None)
+    nowhere = Saving("scale_up.bandwidth", None, None)
     rows = [
         replace(row, savings=(nowhere, none) if number else (pays, none))
         for number, row in enumerate(report.cells)
@@ -215,8 +215,8 @@ def test_a_folder_of_something_else_is_left_alone(declared, tmp_path, name):
 
 
 def test_what_pays_most_in_the_network_is_neither_compute_nor_host(site):
-    savings = [Saving("compute", 40.0, 1.0, None), Saving("scale_up.bandwidth", 9.0, None, None)]
-    savings += [Saving("scale_up.latency", 0.0, None, None), Saving("pcie.bandwidth", None, None, None)]
+    savings = [Saving("compute", 40.0, 1.0), Saving("scale_up.bandwidth", 9.0, None)]
+    savings += [Saving("scale_up.latency", 0.0, None), Saving("pcie.bandwidth", None, None)]
     assert best(savings).resource == "compute"
     assert best(savings, network=True).resource == "scale_up.bandwidth"
     assert best(savings[2:]) is None

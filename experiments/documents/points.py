@@ -77,11 +77,7 @@ def utility(report: "UtilityReport") -> Document:
     section = Section(
         "utilities", "Utilities", [_utility_chart(report, answered), table], wide=True
     )
-    doubts = _doubts(
-        report,
-        [(row.gain_pct, row.interval_pct) for row in answered[:1]],
-        [row.warning for row in answered],
-    )
+    doubts = _doubts(report, answered[:1], [row.warning for row in answered])
     assumed = dict.fromkeys(row.bound_assumes for row in answered if row.bound_assumes)
     failures = () if report.failing is None else (failures_section(report.failing),)
     return Document(
@@ -160,9 +156,8 @@ def _saves_nothing(row: "Point") -> bool:
 
 def _effect(row: "Point") -> str:
     """Return the effect of a resource as a verb and a number: it saves, or costs."""
-    gain = _size(row)
     verb = "save" if row.gain_pct >= 0 else "cost"
-    return f"{verb}{'' if is_plural(row.resource) else 's'} {gain}"
+    return f"{verb}{'' if is_plural(row.resource) else 's'} {_size(row)}"
 
 
 def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Table:
@@ -175,8 +170,7 @@ def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Tabl
     rows = []
     for row in answered:
         most = [say_gain(row.bound_pct or 0.0) if _differs(row) else ""] if bounded else []
-        saved = _saved(row)
-        cells = row.baseline, row.changed, say_step(row.step), saved
+        cells = row.baseline, row.changed, say_step(row.step), _saved(row)
         names = say_resource(row.resource), *cells, *_per(row, report.per), *most
         rows.append(Row(names, row.utility_pct, row.note))
     rows += [
@@ -274,16 +268,15 @@ _SMALL = 3.0
 
 
 def _doubts(
-    report: "PointsReport", best: Sequence[tuple[float, float | None]], warnings: Sequence[str]
+    report: "PointsReport", best: Sequence["Point"], warnings: Sequence[str]
 ) -> list[Doubt]:
     """Return what makes these gains doubtful, apart from the replay."""
     doubts = [Doubt(report.interrupted)] if report.interrupted else []
-    for gain, half_width in best:
-        width = half_width or 0.0
-        if width > max(abs(gain), _SMALL):
+    for row in best:
+        if (row.interval_pct or 0.0) > max(abs(row.gain_pct), _SMALL):
             fit = "twofold calibrate … fits the network to measured calls"
             remedy = fit if len(report.base.scenario.workload.calls) else ""
-            doubts.append(Doubt(f"the largest gain is uncertain: {say_gain(gain, width)}", remedy))
+            doubts.append(Doubt(f"the largest gain is uncertain: {_saved(row)}", remedy))
     parts = (part for text in warnings for part in text.split("; "))
     hidden = dict.fromkeys(part for part in parts if part.startswith("hidden: "))
     doubts += [Doubt(part.removeprefix("hidden: ")) for part in hidden]
@@ -312,9 +305,7 @@ def sweep(report: "SweepReport") -> Document:
         title=f"Sweep of {report.resource}: {about(base)}",
         headline=_sweep_headline(report),
         cause=cause(base.scenario.cluster, base.timeline),
-        trust=trust(
-            base, doubts=_doubts(report, [(best.gain_pct, best.interval_pct)], [report.warning])
-        ),
+        trust=trust(base, doubts=_doubts(report, [best], [report.warning])),
         sections=(
             Section("sweep", "Step over the resource", [chart, table], wide=True),
             *step_sections(base.timeline),
@@ -340,14 +331,12 @@ def _ends_headline(resource: str, ends: Sequence["Point"], step: str, devices: s
     """Return a sentence or two: what each end of a range saves or costs."""
     sentences: list[str] = []
     for point in ends:
-        gain, width = point.gain_pct, point.interval_pct or 0.0
         phrase = better(resource, point.factor, devices=devices)
         of_step = "" if sentences else f" of {step}"
-        if abs(gain) + width < NOTHING:
+        if abs(point.gain_pct) + point.reach_pct[0] < NOTHING:
             sentences.append(f"{phrase} changes {step} by less than {NOTHING:g} %.")
         else:
-            verb = f"{'save' if gain > 0 else 'cost'}{'' if is_plural(resource) else 's'}"
-            sentences.append(f"{phrase} {verb} {_size(point)}{of_step}.")
+            sentences.append(f"{phrase} {_effect(point)}{of_step}.")
     return " ".join(sentences) or f"There is only one point, {step} as it is."
 
 
@@ -475,7 +464,7 @@ def _curve_chart(report: "CurveReport") -> Chart:
     ]
     if report.certificate in ("convex", "monotone"):
         label = f"within {100 * report.gap_s / (steps.max() or 1.0):.1g} %"
-        width = [scale * report.gap_s] * len(fine)
+        width = [(scale * report.gap_s,) * 2] * len(fine)
         series.append(Series("band", fine.tolist(), line.tolist(), label, errors=width))
     if report.break_even is not None and report.break_even > factors[0] * (1 + 1e-9):
         label = f"doubling saves < {report.threshold_pct:g} % beyond {report.break_even:.3g}x"
@@ -508,31 +497,18 @@ _FINE = 200
 def compare(report: "CompareReport") -> Document:
     """Tabulate the step by cluster; the headline names the fastest and its gain."""
     base, points = report.base, report.points
-    rows = [
-        Row(
-            (
-                point.cluster,
-                point.value,
-                say_step(point.step),
-                _saved(point) if number else "",
-                say_step(point.exposed_communication_s),
-            ),
-            point.gain_pct if number else None,
-        )
-        for number, point in enumerate(points)
-    ]
+    rows = []
+    for number, point in enumerate(points):
+        saved, exposed = _saved(point) if number else "", say_step(point.exposed_communication_s)
+        cells = point.cluster, point.value, say_step(point.step), saved, exposed
+        rows.append(Row(cells, point.gain_pct if number else None))
     foot = "Only the network differs: compute and host times are those of the trace."
     columns = ("cluster", "|network", ">step", ">saves", ">exposed\ncommunication")
     table = Table(columns, rows, foot=foot, caption="clusters")
-    blocks: list[Block] = [
-        _steps_chart(base, [(point.cluster, point) for point in points]),
-        table,
-        *map(Text, report.notes),
-    ]
+    chart = _steps_chart(base, [(point.cluster, point) for point in points])
+    blocks: list[Block] = [chart, table, *map(Text, report.notes)]
     best = max(points, key=lambda point: point.gain_pct)
-    warnings = [point.warning for point in points]
-    doubts = _doubts(report, [(best.gain_pct, best.interval_pct)], warnings)
-    facts = _details(base, points[1:])
+    doubts = _doubts(report, [best], [point.warning for point in points])
     priors = "\n".join(f"{point.cluster}: {point.network_prior}" for point in points[1:])
     return Document(
         title=f"Comparison: {about(base)}",
@@ -544,7 +520,7 @@ def compare(report: "CompareReport") -> Document:
             *step_sections(base.timeline),
         ),
         stats=stats(base),
-        details={**facts, "networks": priors},
+        details={**_details(base, points[1:]), "networks": priors},
         next_steps=_next("twofold utility …"),
     )
 
@@ -607,8 +583,8 @@ def what_ifs(report: "WhatIfReport") -> Document:
     for point in points:
         note = "; ".join(filter(None, (say_draws(point), point.note)))
         exposed = say_step(point.exposed_communication_s)
-        gain = _saved(point)
-        rows.append(Row((point.change, say_step(point.step), gain, exposed, note), point.gain_pct))
+        cells = point.change, say_step(point.step), _saved(point), exposed, note
+        rows.append(Row(cells, point.gain_pct))
     rows += [Row((row.change, "", "refused", "", row.reason)) for row in report.refused]
     foot = "exposed communication: mean over ranks"
     if any(point.draws for point in points):
@@ -624,21 +600,20 @@ def what_ifs(report: "WhatIfReport") -> Document:
     bars = [("unchanged", unchanged), *((point.change, point) for point in points)]
     table = Table(columns, rows, foot=foot, caption="changes")
     best = max(points, key=lambda point: abs(point.gain_pct))
-    warnings = [point.warning for point in points]
-    facts = _details(base, points)
+    doubts = _doubts(report, [best], [point.warning for point in points])
     assumed = dict.fromkeys(line for point in points for line in point.assumptions.splitlines())
     return Document(
         title=f"What if: {about(base)}",
         headline=_what_if_headline(report),
         cause=cause(base.scenario.cluster, base.timeline),
-        trust=trust(base, doubts=_doubts(report, [(best.gain_pct, best.interval_pct)], warnings)),
+        trust=trust(base, doubts=doubts),
         sections=(
             Section("changes", "Changes", [_steps_chart(base, bars), table], wide=True),
             *step_sections(base.timeline),
         ),
         stats=stats(base),
         lead=tuple(f"Assumed: {line}" for line in assumed),
-        details={**facts, "assumed": "\n".join([*base.assumptions, *assumed])},
+        details={**_details(base, points), "assumed": "\n".join([*base.assumptions, *assumed])},
         next_steps=_next("twofold utility …"),
     )
 
@@ -657,8 +632,7 @@ def _what_if_headline(report: "WhatIfReport") -> str:
                 return f"None of {len(points)} changes saves or costs {NOTHING:g} % of {step}."
             return f"“{worst.change}” saves or costs less than {NOTHING:g} % of {step}."
         return f"“{worst.change}” costs {gain} of {step}{most}."
-    gain = _saved(best)
-    return f"“{best.change}” saves {gain} of {step}{most}."
+    return f"“{best.change}” saves {_saved(best)} of {step}{most}."
 
 
 def say_draws(point: "Point") -> str:

@@ -172,7 +172,7 @@ def _scatter(anchor: str, title: str, axis: Axis, values: tuple[Sequence[float],
             list(places),
             [scale * time for time in measured],
             "measured",
-            errors=[scale * time for time in scatter],
+            errors=[(scale * time, scale * time) for time in scatter],
             colour="orange",
         ),
     ]

@@ -17,6 +17,7 @@ from math import hypot, inf
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.baseline import Baseline
 from experiments.evaluate.design_points import Answered, Asked, DesignPoints
@@ -106,13 +107,7 @@ class Interval:
 
 
 def reach(saved: float, half_width: float | None, bound: float | None) -> tuple[float, float]:
-    """Return how far the 95 % interval reaches below and above a saving: to its bound at most.
-
-    Examples
-    --------
-    >>> reach(48.0, 4.0, 50.0), reach(48.0, 4.0, None)
-    ((4.0, 2.0), (4.0, 4.0))
-    """
+    """Return how far the 95 % interval reaches below and above a saving: to its bound at most."""
     width = half_width or 0.0
     above = width if bound is None else round(bound - saved, _DIGITS)
     return width, max(0.0, above) if above < round(width, _DIGITS) else width
@@ -184,18 +179,14 @@ def _is_of_ranks(base: Baseline, answered: Answered) -> bool:
     now, then = base.scenario.workload, answered.scenario.workload
     if base.step_prior is not None or then is now:
         return False
-    return not (np.array_equal(now.duration, then.duration) and _waits_alike(now, then))
+    sides = ((side.duration, *_graph(side)) for side in (now, then))
+    return not all(map(np.array_equal, *sides))
 
 
-def _waits_alike(now: Workload, then: Workload) -> bool:
-    """Whether ops make the same calls, and wait for the same."""
-    pairs = (
-        (now.call, then.call),
-        (now.edges.source, then.edges.source),
-        (now.edges.target, then.edges.target),
-        (now.edges.lag, then.edges.lag),
-    )
-    return all(np.array_equal(before, after) for before, after in pairs)
+def _graph(workload: Workload) -> tuple[NDArray[np.generic], ...]:
+    """Return what calls ops make, and what they wait for."""
+    edges = workload.edges
+    return workload.call, edges.source, edges.target, edges.lag
 
 
 def waiting(base: Baseline, points: Mapping[str, Answered]) -> dict[str, float]:
@@ -204,15 +195,14 @@ def waiting(base: Baseline, points: Mapping[str, Answered]) -> dict[str, float]:
     Of changes of kernels' times alone in a step without calls: what waits for what makes these no
     more wrong than that, since at worst nothing really waits on one side, and all on the other.
     """
-    if class_of(base.timeline) != NO_CALLS:
-        return {}
     now, changes = base.scenario.workload, {}
     for name, point in points.items():
         then = point.scenario.workload
-        is_alike = _is_of_ranks(base, point) and _waits_alike(now, then)
-        if is_alike and (now.what[then.duration != now.duration] == What.COMPUTE).all():
+        is_alike = all(map(np.array_equal, _graph(now), _graph(then)))
+        other = now.what[then.duration != now.duration] if is_alike else np.array([])
+        if len(other) and (other == What.COMPUTE).all() and base.step_prior is None:
             changes[name] = point.change
-    if not changes:
+    if not changes or class_of(base.timeline) != NO_CALLS:
         return {}
     alone = DesignPoints(replace(base.scenario, slow_down=0.0))
     (before, *after) = beside_kernels(alone, list(changes.values())).tolist()

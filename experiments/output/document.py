@@ -135,7 +135,7 @@ class Axis:
 class Series:
     """Values of a chart that are drawn in one style.
 
-    ``errors`` are half widths, or how far intervals reach below and above; ``labels`` are drawn at
+    ``errors`` are how far intervals reach below and above; ``labels`` are drawn at
     points, ``hints`` under the pointer. ``colour`` is a name of :data:`COLOURS`, or one for each
     value. Bars are horizontal if y has names. ``starts`` are the lower ends of bars, by default 0;
     ``widths`` are of upright bars.
@@ -145,7 +145,7 @@ class Series:
     x: Sequence[Any]
     y: Sequence[Any]
     name: str = ""
-    errors: Sequence[float | tuple[float, float]] = ()
+    errors: Sequence[tuple[float, float]] = ()
     labels: Sequence[str] = ()
     hints: Sequence[str] = ()
     colour: str | Sequence[str] = "blue"
@@ -158,9 +158,8 @@ class Series:
     @property
     def reach(self) -> tuple[list[float], list[float]]:
         """How far the intervals reach below and above; empty without any."""
-        ends = [error if isinstance(error, tuple) else (error, error) for error in self.errors]
-        is_any = any(map(any, ends))
-        return [low for low, _ in ends if is_any], [high for _, high in ends if is_any]
+        errors = self.errors if any(map(any, self.errors)) else ()
+        return [low for low, _ in errors], [high for _, high in errors]
 
 
 COLOURS = ("blue", "orange", "green", "pink", "yellow", "sky")

@@ -173,11 +173,8 @@ class PointError:
     @property
     def is_inside(self) -> bool | None:
         """Whether the measurement is within the 95 % interval."""
-        off, width = self.off_pct, self.interval_pct
-        if off is None or width is None:
-            return None
-        (below, above) = reach(0.0, width, self.above_pct)
-        return -above <= off <= below
+        below, above = reach(0.0, self.interval_pct, self.above_pct)
+        return None if self.off_pct is None else -above <= self.off_pct <= below
 
     @property
     def is_beyond(self) -> bool | None:

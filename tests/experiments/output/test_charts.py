@@ -66,7 +66,7 @@ def test_bars_with_starts_begin_there_and_labels_stand_behind_all_of_a_row():
     series = Series(
         "bars", [2.0, 1.0], ["a", "b"], starts=[1.0, 5.0], labels=["p", "q"], hollow=True
     )
-    late = Series("bars", [4.0], ["a"], errors=[0.5])
+    late = Series("bars", [4.0], ["a"], errors=[(0.5, 0.5)])
     whole = drawn(bar_chart(series, late))
     (axes,) = whole.axes
     assert [bar[:2] for bar in bars_of(axes)] == [(1.0, 2.0), (5.0, 1.0), (0.0, 4.0)]
@@ -107,10 +107,12 @@ def line_chart(*series, x=None, y=None, **options):
 
 
 def test_lines_bands_and_points_are_drawn_through_their_values():
-    line = Series("line", [1, 2, 4], [3.0, 2.0, 1.0], "line", errors=[0.1, 0.2, 0.3])
+    line = Series(
+        "line", [1, 2, 4], [3.0, 2.0, 1.0], "line", errors=[(0.1, 0.1), (0.2, 0.2), (0.3, 0.3)]
+    )
     points = Series("points", [1, 4], [3.5, 1.5], "points", colour="green")
     rule = Series("rule", [2, 2], [0.0, 3.0], "rule", dashed=True)
-    band = Series("band", [1, 4], [3.0, 1.0], "band", errors=[0.5, 0.25])
+    band = Series("band", [1, 4], [3.0, 1.0], "band", errors=[(0.5, 0.5), (0.25, 0.25)])
     (axes,) = drawn(line_chart(line, points, rule, band)).axes
     by_name = {each.get_label(): each for each in axes.lines}
     for series in (line, points, rule):
@@ -153,7 +155,7 @@ def test_labels_and_ticks_keep_a_seventh_of_the_axis_apart_and_that_of_one_is_am
     factors = [2.0**power for power in np.arange(-3, 3.01, 0.25)]
     labels = [f"{factor:g}" for factor in factors]
     series = Series(
-        "line", factors, [1.0] * len(factors), labels=labels, errors=[0.5] * len(factors)
+        "line", factors, [1.0] * len(factors), labels=labels, errors=[(0.5, 0.5)] * len(factors)
     )
     axis = Axis("factor", "log2", list(zip(factors, labels, strict=True)))
     (axes,) = drawn(line_chart(series, x=axis)).axes

@@ -73,7 +73,7 @@ def test_steps_are_drawn_by_trace_measured_beside_simulated():
     assert [chart.title for chart in charts] == ["a", "c"]
     line, points = charts[0].series
     assert (list(line.x), list(line.y)) == ([0, 1], pytest.approx([0.022, 1.0]))
-    assert (list(points.y), list(points.errors)) == (pytest.approx([0.02, 2.0]), [0.0, 0.0])
+    assert (list(points.y), list(points.errors)) == (pytest.approx([0.02, 2.0]), [(0.0, 0.0)] * 2)
     assert list(charts[0].x.ticks) == [(0, "3"), (1, "5")]
     assert charts[0].y.title == "step time [s]"
     assert charts[1].y.title == "step time [ms]"
@@ -127,7 +127,7 @@ def test_points_are_drawn_over_the_factor_if_each_has_one_of_one_resource():
     line, points = chart.series
     assert list(line.x) == [1.0, 2.0]
     assert [label for _, label in chart.x.ticks] == ["2x", "4x"]
-    assert list(points.errors) == pytest.approx([0.15, 0.0])
+    assert points.reach == (pytest.approx([0.15, 0.0]),) * 2
     assert "times as good" in chart.x.title
     (mixed,) = validated(points=(*POINTS, point("ring"))).blocks(Chart)
     assert list(mixed.series[0].x) == [0, 1, 2]

@@ -31,7 +31,7 @@ from experiments.evaluate.serving_scaling import Outage, Scaling
 from simulator.imbalance import parse_imbalance
 from simulator.support.errors import QuantityError, WorkloadError
 from simulator.support.input_files import read_text
-from simulator.support.names import did_you_mean, one_of, same_name
+from simulator.support.names import one_of, same_name
 from simulator.support.quantities import parse_quantity
 from simulator.support.yaml_text import parse_yaml
 from topologies import Cluster, load_cluster
@@ -204,17 +204,10 @@ def serving_plan(**fields: object) -> ServingPlan:
 
 
 def _checked(fields: object, source: object) -> ServingPlan:
-    fields_of_plan = ServingPlan.model_fields
-    for name in (str(name) for name in (fields if isinstance(fields, dict) else ())):
-        if name not in fields_of_plan:
-            hint = did_you_mean(name, fields_of_plan)
-            raise WorkloadError(
-                f"{source}: {name}: no such field; {hint}there are {', '.join(fields_of_plan)}"
-            )
     try:
         return ServingPlan.model_validate(fields)
     except ValidationError as error:
-        raise WorkloadError(f"{source}: {complaints(error)}") from error
+        raise WorkloadError(f"{source}: {complaints(error, ServingPlan)}") from error
 
 
 def is_serving_plan(path: Path | str) -> bool:

@@ -24,7 +24,6 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
 from experiments.settings import Settings
 from experiments.studies.constraints import (
@@ -49,9 +48,9 @@ from experiments.studies.figures import (
     check_quantile,
     is_quantile,
 )
-from simulator.support.errors import SettingsError, StudyError, TwofoldError
+from simulator.support.errors import SettingsError, StudyError, TwofoldError, fault
 from simulator.support.input_files import read_bytes
-from simulator.support.names import did_you_mean, fields_at
+from simulator.support.names import did_you_mean
 from simulator.support.yaml_text import Keys, Place, parse_yaml, place_of, places
 
 MOST_POINTS = 1_000_000
@@ -408,7 +407,7 @@ def _declared(
         unknown = [detail for detail in every if detail["type"] == "extra_forbidden"]
         first = [*unknown, *every][0]  # a misspelt field is also reported as missing
         raise wrong(
-            tuple(key for key in first["loc"] if key != "[key]"), _message_of(first)
+            tuple(key for key in first["loc"] if key != "[key]"), fault(first, StudyFile)
         ) from error
     if 0 < sum(entry.serving is not None for entry in file.workloads) < len(file.workloads):
         raise wrong(
@@ -641,23 +640,3 @@ def percentage(text: str) -> float:
     if not 0 < value < 1:
         raise StudyError(f"{text!r} is not a percentage: write one such as '2 %'")
     return value
-
-
-def _message_of(detail: ErrorDetails) -> str:
-    """Return the message for an error of pydantic, in this project's words."""
-    kind, value = detail["type"], detail["input"]
-    if kind == "extra_forbidden":
-        fields_there = fields_at(StudyFile, detail["loc"])
-        hint = did_you_mean(str(detail["loc"][-1]), fields_there)
-        return f"no such field; {hint}accepted: {', '.join(fields_there)}"
-    if kind == "missing":
-        return "missing"
-    if kind in ("model_type", "dict_type", "model_attributes_type"):
-        return f"{value!r}: write a table of fields"
-    if kind == "too_short" and isinstance(value, dict | list | tuple):
-        return "there is nothing in it: give at least one"
-    message = detail["msg"].removeprefix("Value error, ")
-    if kind == "value_error":
-        return message
-    shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
-    return f"{shown}: {message[0].lower()}{message[1:]}"

@@ -25,6 +25,8 @@ The command line turns any of them into one line on stderr and exit status 1.
 from collections.abc import Sequence
 from typing import Any
 
+from simulator.support.names import did_you_mean, fields_at
+
 
 def shown(value: object) -> str:
     """Write a value that is wrong, so that it fits in a line."""
@@ -42,6 +44,26 @@ def faults(error: Any, whole: str = "") -> str:
         for detail in error.errors(include_url=False)
     )
     return "; ".join(f"{field}: {message}" if whole else message for field, message in found)
+
+
+def fault(detail: Any, model: Any) -> str:
+    """Return what pydantic found wrong with a field of a model, without naming the field."""
+    kind, value = detail["type"], detail["input"]
+    message = detail["msg"].removeprefix("Value error, ")
+    if kind == "extra_forbidden":
+        fields = fields_at(model, detail["loc"])
+        hint = did_you_mean(str(detail["loc"][-1]), fields).strip()
+        accepted = f"accepted: {', '.join(fields)}"
+        return f"no such field; {hint or accepted}"
+    if kind == "missing":
+        return "missing"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{shown(value)}: write a table of fields"
+    if kind == "too_short" and isinstance(value, dict | list | tuple):
+        return "there is nothing in it: give at least one"
+    return (
+        message if kind == "value_error" else f"{shown(value)}: {message[0].lower()}{message[1:]}"
+    )
 
 
 class TwofoldError(Exception):

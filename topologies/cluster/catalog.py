@@ -13,13 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from simulator.accelerators import models
-from simulator.support.errors import ClusterError, PluginError, QuantityError
+from simulator.support.errors import ClusterError, PluginError, QuantityError, fault
 from simulator.support.input_files import parse_json, read_text, reason_of
-from simulator.support.names import did_you_mean, fields_at, same_name
+from simulator.support.names import did_you_mean, same_name
 from simulator.support.plugins import CLUSTERS, Plugin, load_plugin, plugins
 from simulator.support.quantities import parse_quantity
 from simulator.support.yaml_text import parse_yaml
@@ -264,35 +264,24 @@ def _unknown_cluster(name: str) -> ClusterError:
     )
 
 
-def complaints(error: ValidationError) -> str:
+def complaints(error: ValidationError, model: type[BaseModel] = Cluster) -> str:
     """Return all errors that pydantic found, in one line, each with its field."""
-    return "; ".join(_complaint(detail) for detail in error.errors(include_url=False))
+    return "; ".join(_complaint(detail, model) for detail in error.errors(include_url=False))
 
 
-def _complaint(detail: ErrorDetails) -> str:
+def _complaint(detail: ErrorDetails, model: type[BaseModel]) -> str:
     # Dotted path, without the tag that pydantic inserts after a discriminated union.
     location = detail["loc"]
     if location[:1] == ("scale_out",) and location[1:2] and location[1] in FABRICS:
         location = location[:1] + location[2:]
     field = ".".join(str(part) for part in location if part != "[key]")
     value, kind = detail["input"], detail["type"]
-    if kind == "extra_forbidden":
-        fields = fields_at(Cluster, detail["loc"])
-        hint = did_you_mean(str(detail["loc"][-1]), fields).strip()
-        hint = hint or f"accepted: {', '.join(fields)}"
-        return f"{field}: no such field; {hint}"
-    if kind in ("missing", "union_tag_not_found"):
-        missing = field if kind == "missing" else f"{field}.topology"
-        return f"{missing}: missing"
+    if kind == "union_tag_not_found":
+        return f"{field}.topology: missing"
     if kind == "union_tag_invalid":
         tag = value["topology"] if isinstance(value, dict) else value
         return f"{field}.topology: {tag!r} is not one of {', '.join(map(str, FABRICS))}"
-    if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return f"{field}: {value!r}: write a table of fields".removeprefix(": ")
-    message = detail["msg"].removeprefix("Value error, ")
-    if kind == "value_error":
-        return f"{field}: {message}" if field else message
-    return f"{field}: {value!r}: {message[0].lower()}{message[1:]}"
+    return f"{field}: {fault(detail, model)}".removeprefix(": ")
 
 
 _UNITS = {

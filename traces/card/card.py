@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from simulator.support.errors import TraceError
+from simulator.support.errors import TraceError, fault
 from simulator.support.input_files import read_bytes, reason_of
 from simulator.support.yaml_text import parse_yaml
 
@@ -393,9 +393,4 @@ def _complaint(detail: ErrorDetails) -> str:
     # Without pydantic's own names for the members of a union.
     parts = [str(part) for part in detail["loc"]]
     key = ".".join(part for part in parts if part not in ("int", "float") and "[" not in part)
-    text = repr(detail["input"])
-    text = text if len(text) <= 60 else f"{text[:57]}..."
-    message = detail["msg"].removeprefix("Value error, ")
-    if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
-        message = "write a table"
-    return f"{key}: {text}: {message[0].lower()}{message[1:]}"
+    return f"{key}: {fault(detail, WorkloadCard)}"

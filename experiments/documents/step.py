@@ -326,8 +326,8 @@ def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:
 def _meaning(base: "Baseline") -> str:
     """Return whether the step is a period or a latency."""
     if base.latency is None:
-        generated = base.loaded.coverage.step == GENERATED
-        why = "" if generated else ": the trace does not show how steps follow each other"
+        is_recorded = base.loaded.coverage.step != GENERATED
+        why = ": the trace does not show how steps follow each other" * is_recorded
         return f"from its start to its end{why}"
     return (
         f"from the end of one step to the end of the next; one step from start to end takes"

@@ -340,8 +340,7 @@ def say_engine(instances: Instances) -> str:
         dcp = f"-dcp{instances.decode.dcp}" if instances.decode.dcp > 1 else ""
         pool = f"{instances.decode_count} of {instances.decode.parallelism}{dcp} {makes}"
         return f"{text}; {instances.count} {reads}, {pool}"
-    several = f"; {instances.count} instances, {instances.router}"
-    return text if instances.count == 1 else f"{text}{several}"
+    return text + f"; {instances.count} instances, {instances.router}" * (instances.count > 1)
 
 
 def _cached_shares(run: InstanceRun, load: Load) -> tuple[float | None, float]:

@@ -51,7 +51,7 @@ def cache(
         ),
     ] = None,
     *,
-    clear: Annotated[bool, typer.Option("--clear", help="Delete all answers.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete all answers and steps.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the cache on disk, answers of studies and steps of traces; limit it, or empty it."""

@@ -191,8 +191,8 @@ def serving(
 ) -> None:
     """Serve requests on a deployment: TTFT, TPOT, goodput, and what doubling would buy.
 
-    Instances are simulated iteration by iteration, as their engine schedules them; prompts go to a
-    pool that decodes over the cluster's network.
+    Instances are simulated iteration by iteration, as their engine schedules them. With --decode,
+    KV caches cross the cluster's network to a second pool.
     """
     from experiments.evaluate.serving_plan import check_plan, instances_of
     from simulator.support.errors import WorkloadError

@@ -309,7 +309,7 @@ def _gated_delta(config: _Config) -> Fields:
     delta = {ours: config.count(f"linear_{theirs}") for ours, theirs in names.items()}
     delta["full_every"] = config.count("full_attention_interval", usual=4)
     fields |= {"delta": delta, "gated_attention": config.flag("attn_output_gate", usual=True)}
-    return fields if config.data.get("num_experts") is None else _qwen_experts(config, fields)
+    return _qwen_experts(config, fields) if config.data.get("num_experts") else fields
 
 
 def _llama4(config: _Config) -> Fields:
@@ -332,6 +332,12 @@ def _minimax(config: _Config) -> Fields:
     return _mixtral(config) | {"qk_norm": normed, "qk_norm_across": normed}
 
 
+def _alternating(config: _Config, window: int | None, every: int) -> Fields:
+    """Return a window in all but every n-th layer; the numbers are the usual ones."""
+    every = config.count("sliding_window_pattern", "_sliding_window_pattern", usual=every)
+    return {"window": config.count("sliding_window", usual=window), "global_every": every}
+
+
 def _gemma(config: _Config) -> Fields:
     return _llama(config) | {
         "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
@@ -341,11 +347,7 @@ def _gemma(config: _Config) -> Fields:
 
 def _gemma2(config: _Config) -> Fields:
     """Norms before and after attention and network; every second layer attends to all tokens."""
-    return _gemma(config) | {
-        "norms": 4,
-        "window": config.count("sliding_window", usual=4096),
-        "global_every": 2,
-    }
+    return _gemma(config) | _alternating(config, 4096, 2) | {"norms": 4}
 
 
 _GEMMA_3 = {
@@ -360,8 +362,7 @@ _GEMMA_3 = {
 
 def _gemma3(config: _Config) -> Fields:
     whole = replace(config, data=_GEMMA_3 | {k: v for k, v in config.data.items() if v is not None})
-    every = config.count("sliding_window_pattern", "_sliding_window_pattern", usual=6)
-    return _gemma2(whole) | {"qk_norm": True, "global_every": every}
+    return _gemma2(whole) | _alternating(whole, None, 6) | {"qk_norm": True}
 
 
 def _gpt2(config: _Config) -> Fields:
@@ -433,16 +434,6 @@ def _starcoder2(config: _Config) -> Fields:
     return _decoder(config, config.count("intermediate_size"), tied=True) | {
         "biases": config.flag("use_bias", usual=True),
         "window": config.number("sliding_window", 0) or None,
-    }
-
-
-def _gpt_oss(config: _Config) -> Fields:
-    """Experts with biases; every second layer has a window."""
-    return _mixtral(config) | {
-        "biases": True,
-        "qkv_biases": False,
-        "window": config.count("sliding_window"),
-        "global_every": 2,
     }
 
 
@@ -535,61 +526,41 @@ FAMILIES: dict[str, Callable[[_Config], Fields]] = {
     "opt": _opt,
     "bloom": lambda config: _decoder(config, 4 * config.count("hidden_size", "n_embed"), tied=True),
     "falcon": _falcon,
-    "llama": _llama,
-    "mistral": _mistral,
-    "ministral3": _mistral,
-    "mixtral": _mixtral,
-    "granitemoe": _mixtral,
-    "phimoe": _mixtral,
+    **dict.fromkeys(("llama", "granite", "olmo", "seed_oss"), _llama),
+    **dict.fromkeys(("mistral", "ministral3", "phi3"), _mistral),
+    **dict.fromkeys(("mixtral", "granitemoe", "phimoe"), _mixtral),
+    "olmo2": lambda config: _llama(config) | {"qk_norm": True},
     "olmoe": lambda config: _mixtral(config, "num_experts") | {"qk_norm": True},
-    "seed_oss": _llama,
-    "qwen2": _qwen2,
+    **dict.fromkeys(("qwen2", "mimo"), _qwen2),
     "qwen2_moe": lambda config: _qwen_experts(config, _qwen2(config)),
-    "qwen3": _qwen3,
-    "qwen3_moe": lambda config: _qwen_experts(config, _qwen3(config)),
-    "qwen3_vl_text": _qwen3,
-    "qwen3_vl_moe_text": lambda config: _qwen_experts(config, _qwen3(config)),
-    "qwen3_next": _gated_delta,
-    "qwen3_5_text": _gated_delta,
-    "qwen3_5_moe_text": _gated_delta,
-    "mimo": _qwen2,
+    **dict.fromkeys(("qwen3", "qwen3_vl_text"), _qwen3),
+    **dict.fromkeys(
+        ("qwen3_moe", "qwen3_vl_moe_text"), lambda config: _qwen_experts(config, _qwen3(config))
+    ),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _gated_delta),
     "minimax_m2": _minimax,
     "llama4_text": _llama4,
-    "deepseek_v2": _deepseek,
-    "deepseek_v3": _deepseek,
-    "deepseek_v32": _sparse,
-    "kimi_k2": _deepseek,
-    "glm_moe_dsa": _sparse,
-    "glm4_moe": lambda config: (
-        _routed(config, _glm(config)) | {"qk_norm": config.flag("use_qk_norm", usual=False)}
-    ),
-    "glm4_moe_lite": _deepseek,
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"), _deepseek),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _sparse),
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "phi": lambda config: (  # one norm for attention and network, which run in parallel
         _decoder(config, config.count("intermediate_size", "n_inner"), tied=False) | {"norms": 1}
     ),
-    "phi3": _mistral,
-    "granite": _llama,
-    "olmo": _llama,
-    "olmo2": lambda config: _llama(config) | {"qk_norm": True},
     "stablelm": _stablelm,
     "glm": _glm,
     "glm4": lambda config: _glm(config) | {"norms": 4},
+    "glm4_moe": lambda config: (
+        _routed(config, _glm(config)) | {"qk_norm": config.flag("use_qk_norm", usual=False)}
+    ),
     "starcoder2": _starcoder2,
     "cohere": _cohere,
-    "cohere2": lambda config: (
-        _cohere(config)
-        | {
-            "window": config.count("sliding_window", usual=4096),
-            "global_every": config.count("sliding_window_pattern", usual=4),
-        }
+    "cohere2": lambda config: _cohere(config) | _alternating(config, 4096, 4),
+    "gpt_oss": lambda config: (  # experts with biases
+        _mixtral(config) | _alternating(config, None, 2) | {"biases": True, "qkv_biases": False}
     ),
-    "gpt_oss": _gpt_oss,
-    "t5": _t5,
-    "mt5": _t5,
-    "umt5": _t5,
+    **dict.fromkeys(("t5", "mt5", "umt5"), _t5),
     "bert": _bert,
     "vit": _vit,
     "DiTTransformer2DModel": _dit,

@@ -158,9 +158,7 @@ def _layer_types(config: _Config, fields: Fields) -> Fields:
     every = kinds.index(full) + 1 if full in kinds else None
     whole = [every is not None and (layer + 1) % every == 0 for layer in range(len(kinds))]
     if {*kinds} - {full, partial} or whole != [kind == full for kind in kinds]:
-        raise config.refuse(
-            "layer_types", "a model card can have full attention only in every n-th layer"
-        )
+        raise config.refuse("layer_types", "a card has full attention only in every n-th layer")
     if partial == "linear_attention":
         return {"delta": fields["delta"] | {"full_every": every}}
     window = "attention_chunk_size" if partial == _CHUNKED else "sliding_window"
@@ -212,8 +210,7 @@ def _llama(config: _Config) -> Fields:
 
 
 def _mistral(config: _Config) -> Fields:
-    window = config.number("sliding_window", 0)
-    return _llama(config) | {"window": window or None}
+    return _llama(config) | {"window": config.number("sliding_window", 0) or None}
 
 
 def _experts(config: _Config, count: str, hidden: str, **more: int) -> Fields:
@@ -236,8 +233,8 @@ def _qwen2(config: _Config) -> Fields:
 
 
 def _qwen3(config: _Config) -> Fields:
-    biases = config.flag("attention_bias", usual=False)
-    return _qwen2(config) | {"qkv_biases": biases, "qk_norm": True}
+    fields = {"qkv_biases": config.flag("attention_bias", usual=False), "qk_norm": True}
+    return _qwen2(config) | fields
 
 
 _EXPERT_LAYERS = "a model card can only describe experts in every layer except the first ones"
@@ -249,12 +246,10 @@ def _qwen_experts(config: _Config, fields: Fields) -> Fields:
     each = config.count("moe_intermediate_size")
     shared = config.number("shared_expert_intermediate_size", 0)
     if shared % each:
-        raise config.refuse(
-            "shared_expert_intermediate_size",
-            f"{shared} is not a multiple of moe_intermediate_size {each}",
-        )
-    shared //= each
-    return fields | _experts(config, "num_experts", "moe_intermediate_size", shared=shared)
+        reason = f"{shared} is not a multiple of moe_intermediate_size {each}"
+        raise config.refuse("shared_expert_intermediate_size", reason)
+    sizes = "num_experts", "moe_intermediate_size"
+    return fields | _experts(config, *sizes, shared=shared // each)
 
 
 def _deepseek(config: _Config) -> Fields:
@@ -407,12 +402,8 @@ def _glm(config: _Config) -> Fields:
 
 
 def _opt(config: _Config) -> Fields:
-    if config.count("word_embed_proj_dim", usual=config.count("hidden_size")) != config.count(
-        "hidden_size"
-    ):
-        raise config.refuse(
-            "word_embed_proj_dim", "a model card has embeddings as wide as its layers"
-        )
+    if config.number("word_embed_proj_dim", hidden := config.count("hidden_size")) != hidden:
+        raise config.refuse("word_embed_proj_dim", "a card has embeddings as wide as its layers")
     return _decoder(config, config.count("ffn_dim"), tied=True) | {
         "positions": config.count("max_position_embeddings") + 2  # two are offsets for padding
     }

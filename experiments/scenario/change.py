@@ -166,7 +166,7 @@ class Scaled:
         ops = workload.part == self.part
         lasting = workload.duration * self.times / self.over
         duration, lag = np.where(ops, lasting, workload.duration), None
-        if self.part == What.HOST:
+        if self.part == What.HOST and edges.lag.any():
             on_host = workload.what[edges.source] == What.HOST
             lag = np.where(on_host, edges.lag * self.times / self.over, edges.lag)
         after = workload.lasting(duration, lag)

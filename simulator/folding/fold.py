@@ -157,7 +157,8 @@ def fold(
             continue
         components = kept_components(colours)
         if not components.all():
-            return replace(_folded(workload, rows, symmetry, (colours, components)), job=job)
+            chosen = colours, components
+            return replace(_folded(workload, rows, symmetry, chosen, earlier), job=job)
         reason = _NO_NODES_ALIKE
     return _unfolded(workload, links, reason)
 
@@ -264,7 +265,11 @@ def _components_for_missing_roles(pairs: list[tuple[int, int]], chosen: Mask) ->
 
 
 def _folded(
-    workload: Workload, rows: OpsByRank, symmetry: Symmetry, chosen: tuple[Colours, Mask]
+    workload: Workload,
+    rows: OpsByRank,
+    symmetry: Symmetry,
+    chosen: tuple[Colours, Mask],
+    earlier: Folded | None,
 ) -> Folded:
     colours, is_kept = chosen
     components = np.flatnonzero(is_kept)
@@ -280,13 +285,17 @@ def _folded(
     number = np.cumsum(of_kept, dtype=np.int32) - 1
     same = rows.op[rows.first[stand_in[workload.rank]] + rows.local]
     call, calls = _kept_calls(workload, colours, is_kept)
-    part = only_ops(workload, of_kept)
+    kept = np.flatnonzero(of_kept).astype(np.int32)
+    if earlier is not None and np.array_equal(kept, earlier.kept):
+        part, kept = earlier.workload, earlier.kept  # with the columns of the same ops
+    else:
+        part = only_ops(workload, of_kept)
     new_call = np.full(len(workload.calls) + 1, -1, dtype=np.int32)
     new_call[calls] = np.arange(len(calls))
     groups, group_of_call = np.unique(workload.calls.group[calls], return_inverse=True)
     part = replace(
         part,
-        call=new_call[part.call],
+        call=new_call[workload.call[kept]],
         calls=replace(workload.calls.taken(calls), group=group_of_call.ravel().astype(np.int32)),
         groups=tuple(
             with_stand_ins(workload.groups[group], group, symmetry, chosen)
@@ -301,7 +310,7 @@ def _folded(
         op=number[same],
         call=np.searchsorted(calls, call),
         link=like_links(symmetry, stands),
-        kept=np.flatnonzero(of_kept).astype(np.int32),
+        kept=kept,
         rows=rows,
         text=_text(workload, part, colours, components),
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from collectives.libraries.engine_all_reduce import engine_all_reduce
 from experiments.evaluate.deployments import Deployment, MeasuredKernels, drafting, encoder_ranks
-from experiments.scenario.timed_calls import Computed, Part, collective_time, network_of
+from experiments.scenario.timed_calls import Computed, Keyed, Part, collective_time, network_of
 from simulator.accelerators import Accelerator, compute_capability
 from simulator.serving.engines import captured_sizes, check_version, engine
 from simulator.serving.surface import IterationSurface, with_drafts
@@ -167,51 +167,44 @@ def instance_surface(deployment: Deployment, base: Cluster | None = None) -> Ite
         The cluster before a what-if: its measured all-reduce kernels are scaled by the change that
         the network model predicts; None: the deployment's own.
     """
-    surface = _surface(_Key(deployment, base or deployment.cluster))
+    whole = deployment, base or deployment.cluster
+    surface = _surface(Keyed(_key_of(*whole), whole))
     for draft in drafting(deployment):
         drafts = deployment.speculation.drafts if deployment.speculation else 0
         surface = with_drafts(surface, instance_surface(draft, base), drafts)
     return surface
 
 
-class _Key:
-    """What an instance's surface depends on, as a key: clusters and models do not hash."""
-
-    def __init__(self, deployment: Deployment, base: Cluster) -> None:
-        self.deployment, self.base = deployment, base
-        by, ranks = deployment.engine, deployment.parallelism.ranks
-        self._value = (
-            deployment.model.model_dump_json(),
-            chip_of(deployment.cluster),
-            chip_of(base),
-            # One rank has no exchanges.
-            ranks > 1 and network_of(deployment.cluster, ranks),
-            ranks > 1 and network_of(base, ranks),
-            deployment.parallelism,
-            deployment.precisions,
-            deployment.distribution,
-            deployment.imbalance and deployment.imbalance.content,
-            deployment.adapters,
-            deployment.measured,
-            deployment.context,
-            (by.tokens, by.sequences, by.captured, by.pads_chunks, by.fuses_casts),
-            _decode_rows(deployment),
-            deployment.dcp,
-        )
-
-    def __hash__(self) -> int:
-        return hash(self._value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and other._value == self._value
+def _key_of(deployment: Deployment, base: Cluster) -> tuple[object, ...]:
+    """Return what an instance's surface depends on."""
+    by, ranks = deployment.engine, deployment.parallelism.ranks
+    return (
+        deployment.model.model_dump_json(),
+        chip_of(deployment.cluster),
+        chip_of(base),
+        # One rank has no exchanges.
+        ranks > 1 and network_of(deployment.cluster, ranks),
+        ranks > 1 and network_of(base, ranks),
+        deployment.parallelism,
+        deployment.precisions,
+        deployment.distribution,
+        deployment.imbalance and deployment.imbalance.content,
+        deployment.adapters,
+        deployment.measured,
+        deployment.context,
+        (by.tokens, by.sequences, by.captured, by.pads_chunks, by.fuses_casts),
+        _decode_rows(deployment),
+        deployment.dcp,
+    )
 
 
 @lru_cache(maxsize=256)
-def _surface(key: _Key) -> IterationSurface:
-    deployment, p = key.deployment, key.deployment.parallelism
+def _surface(keyed: Keyed[tuple[Deployment, Cluster]]) -> IterationSurface:
+    deployment, base = keyed.value
+    p = deployment.parallelism
     clock = PassClock(
         _kernels(chip_of(deployment.cluster), deployment.measured),
-        ExchangeClock(deployment.cluster, p, key.base, deployment.dcp),
+        ExchangeClock(deployment.cluster, p, base, deployment.dcp),
         spreads_experts=p.dp * p.cp > 1 and p.ep > 1,
         fuses_casts=deployment.engine.fuses_casts,
     )

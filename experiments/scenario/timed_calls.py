@@ -16,10 +16,11 @@ prompts are sends that begin while the times of others run: :class:`CacheTransfe
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from heapq import heappop, heappush
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -284,13 +285,14 @@ def collective_time(cluster: Cluster, kind: str, ranks: int, size: float, stride
     """
     if ranks == 1:
         return 0.0
-    sizes, times = _curve(_ClusterKey(cluster, ranks * stride), kind, ranks, stride)
+    sizes, times = _curve(Keyed(network_of(cluster, ranks * stride), cluster), kind, ranks, stride)
     if size > sizes[-1]:
         return float(times[-1] * size / sizes[-1])
     logarithm = np.interp(np.log(max(size, _LEAST)), np.log(sizes), np.log(times))
     return float(f"{np.exp(logarithm):.12g}")
 
 
+Value = TypeVar("Value")
 _NO_NETWORK = {"name", "description", "accelerator", "steps", "prices", "power", "sources"}
 """Fields of a cluster on which no collective depends."""
 
@@ -305,24 +307,18 @@ def network_of(cluster: Cluster, ranks: int) -> str:
     return f"{cluster.accelerator.generation}: {cluster.model_dump_json(exclude=hidden)}"
 
 
-class _ClusterKey:
-    """A cluster as a key: clusters compare by value and do not hash."""
+@dataclass(frozen=True, slots=True)
+class Keyed(Generic[Value]):
+    """What is cached by a key, on which answers depend: clusters and models do not hash."""
 
-    def __init__(self, cluster: Cluster, ranks: int) -> None:
-        self.cluster = cluster
-        self._text = network_of(cluster, ranks)
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ClusterKey) and other._text == self._text
+    key: Hashable
+    value: Value = field(compare=False)
 
 
 @lru_cache(maxsize=512)
-def _curve(named: _ClusterKey, kind: str, ranks: int, stride: int) -> tuple[Floats, Floats]:
+def _curve(named: Keyed[Cluster], kind: str, ranks: int, stride: int) -> tuple[Floats, Floats]:
     empty = WorkloadBuilder(job_ranks=ranks * stride).build()
-    scenario = Scenario(empty, named.cluster)
+    scenario = Scenario(empty, named.value)
     sizes: Floats = np.asarray(_LEAST * 2.0 ** np.arange(_POINTS), dtype=np.float64)
     # A call alone meets nobody: what it costs needs no clock, and so no engine to be compiled.
     calls = [one_call(kind, ranks, float(size), stride=stride).call_view(0) for size in sizes]

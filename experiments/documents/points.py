@@ -80,17 +80,14 @@ def utility(report: "UtilityReport") -> Document:
     doubts = _doubts(report, answered[:1], [row.warning for row in answered])
     assumed = dict.fromkeys(row.bound_assumes for row in answered if row.bound_assumes)
     failures = () if report.failing is None else (failures_section(report.failing),)
-    return Document(
+    return _answer(
+        report,
+        doubts,
+        [section, *failures],
         title=f"Utility of {word}: {about(base)}",
         headline=_utility_headline(report, answered),
-        cause=cause(base.scenario.cluster, base.timeline),
-        trust=trust(base, doubts=doubts),
-        sections=(section, *failures, *step_sections(base.timeline)),
-        stats=stats(base),
-        details=_details(
-            base, answered, "\n".join(f"as if {assumption}" for assumption in assumed)
-        ),
-        next_steps=_next(_next_question(base, [row.resource for row in answered])),
+        details=_details(base, answered, "\n".join(f"as if {each}" for each in assumed)),
+        then=_next_question(base, [row.resource for row in answered]),
     )
 
 
@@ -102,8 +99,24 @@ def _next_question(base: "Baseline", answered: Sequence[str]) -> str:
     return f"twofold explain …{f' --utility {answered[0]}' if answered else ''}"
 
 
-def _next(*commands: str) -> tuple[str, ...]:
-    return (*commands, "twofold explore …", "--verbose")
+def _answer(
+    report: "PointsReport",
+    doubts: Sequence[Doubt],
+    sections: Sequence[Section],
+    *,
+    then: str,
+    **parts: Any,
+) -> Document:
+    """Return a document with what the answers about changes have in common."""
+    base = report.base
+    return Document(
+        cause=cause(base.scenario.cluster, base.timeline),
+        trust=trust(base, doubts=doubts),
+        sections=(*sections, *step_sections(base.timeline)),
+        stats=stats(base),
+        next_steps=(then, "twofold explore …", "--verbose"),
+        **parts,
+    )
 
 
 def _utility_headline(report: "UtilityReport", answered: Sequence["Point"]) -> str:
@@ -301,18 +314,14 @@ def sweep(report: "SweepReport") -> Document:
     chart = _sweep_chart(report)
     changed = [point for point in points if point.factor != 1]
     best = max(points, key=lambda point: point.gain_pct)
-    return Document(
+    return _answer(
+        report,
+        _doubts(report, [best], [report.warning]),
+        [Section("sweep", "Step over the resource", [chart, table], wide=True)],
         title=f"Sweep of {report.resource}: {about(base)}",
         headline=_sweep_headline(report),
-        cause=cause(base.scenario.cluster, base.timeline),
-        trust=trust(base, doubts=_doubts(report, [best], [report.warning])),
-        sections=(
-            Section("sweep", "Step over the resource", [chart, table], wide=True),
-            *step_sections(base.timeline),
-        ),
-        stats=stats(base),
         details=_details(base, changed),
-        next_steps=_next(f"twofold sweep --curve … -r {report.resource}"),
+        then=f"twofold sweep --curve … -r {report.resource}",
     )
 
 
@@ -403,16 +412,14 @@ def curve(report: "CurveReport") -> Document:
         "Between the points, the step is interpolated linearly in 1/factor.",
         wide=True,
     )
-    doubts = _doubts(report, [], [report.warning])
-    return Document(
+    return _answer(
+        report,
+        _doubts(report, [], [report.warning]),
+        [section],
         title=f"Curve of {report.resource}: {about(base)}",
         headline=_curve_headline(report),
-        cause=cause(base.scenario.cluster, base.timeline),
-        trust=trust(base, doubts=doubts),
-        sections=(section, *step_sections(base.timeline)),
-        stats=stats(base),
         details=_details(base, report.points),
-        next_steps=_next(f"twofold sweep … -r {report.resource}"),
+        then=f"twofold sweep … -r {report.resource}",
     )
 
 
@@ -510,18 +517,14 @@ def compare(report: "CompareReport") -> Document:
     best = max(points, key=lambda point: point.gain_pct)
     doubts = _doubts(report, [best], [point.warning for point in points])
     priors = "\n".join(f"{point.cluster}: {point.network_prior}" for point in points[1:])
-    return Document(
+    return _answer(
+        report,
+        doubts,
+        [Section("clusters", "Clusters", blocks, wide=True)],
         title=f"Comparison: {about(base)}",
         headline=_compare_headline(report),
-        cause=cause(base.scenario.cluster, base.timeline),
-        trust=trust(base, doubts=doubts),
-        sections=(
-            Section("clusters", "Clusters", blocks, wide=True),
-            *step_sections(base.timeline),
-        ),
-        stats=stats(base),
         details={**_details(base, points[1:]), "networks": priors},
-        next_steps=_next("twofold utility …"),
+        then="twofold utility …",
     )
 
 
@@ -602,19 +605,15 @@ def what_ifs(report: "WhatIfReport") -> Document:
     best = max(points, key=lambda point: abs(point.gain_pct))
     doubts = _doubts(report, [best], [point.warning for point in points])
     assumed = dict.fromkeys(line for point in points for line in point.assumptions.splitlines())
-    return Document(
+    return _answer(
+        report,
+        doubts,
+        [Section("changes", "Changes", [_steps_chart(base, bars), table], wide=True)],
         title=f"What if: {about(base)}",
         headline=_what_if_headline(report),
-        cause=cause(base.scenario.cluster, base.timeline),
-        trust=trust(base, doubts=doubts),
-        sections=(
-            Section("changes", "Changes", [_steps_chart(base, bars), table], wide=True),
-            *step_sections(base.timeline),
-        ),
-        stats=stats(base),
         lead=tuple(f"Assumed: {line}" for line in assumed),
         details={**_details(base, points), "assumed": "\n".join([*base.assumptions, *assumed])},
-        next_steps=_next("twofold utility …"),
+        then="twofold utility …",
     )
 
 

@@ -113,11 +113,6 @@ def reach(saved: float, half_width: float | None, bound: float | None) -> tuple[
     return width, max(0.0, above) if above < round(width, _DIGITS) else width
 
 
-def interval(base: Baseline, answered: Answered) -> Interval:
-    """Return the interval of one change of a baseline's step; parameters as :func:`intervals`."""
-    return intervals(base, [answered])[0]
-
-
 def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
     """Return the interval of each change of a baseline's step.
 

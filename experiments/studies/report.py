@@ -10,7 +10,7 @@ import msgspec
 from experiments.baseline import by_engine
 from experiments.evaluate.design_points import Answered, DesignPoints
 from experiments.evaluate.parallel import counted
-from experiments.intervals.interval import interval
+from experiments.intervals.interval import intervals
 from experiments.provenance import InputFile, Inputs, hashed, version
 from experiments.report import question
 from experiments.scenario.change import Change, by_values
@@ -330,7 +330,8 @@ def _details(number: int, base: Base, placed: Placed, engine: str) -> PointDetai
         change = replace(where, parts=(*where.parts, *numbers))
         step = timeline.makespan
         saved = utility_pct(recorded.timeline.makespan, step)
-        uncertainty = interval(recorded, Answered(change, scenario, step, timeline.engine))
+        answered = Answered(change, scenario, step, timeline.engine)
+        (uncertainty,) = intervals(recorded, [answered])
     return PointDetails(
         number,
         base.name,

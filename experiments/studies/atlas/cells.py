@@ -104,6 +104,11 @@ class Saving:
     interval_pct: float | None
     bound_pct: float | None = None
 
+    @property
+    def reach_pct(self) -> tuple[float, float]:
+        """How far the interval reaches below and above (points)."""
+        return reach(self.saves_pct or 0.0, self.interval_pct, self.bound_pct)
+
 
 @dataclass(frozen=True, slots=True)
 class CellRow:
@@ -517,15 +522,9 @@ def _shown(row: "CellRow") -> dict[str, Any]:
         "plan": row.plan.removeprefix(f"{row.model} "),
         "refused": row.refused,
         "saves": {
-            saving.resource: [
-                saving.saves_pct,
-                say_gain(
-                    saving.saves_pct,
-                    *reach(saving.saves_pct, saving.interval_pct, saving.bound_pct),
-                ),
-            ]
+            saving.resource: [saves, say_gain(saves, *saving.reach_pct)]
             for saving in row.savings
-            if saving.saves_pct is not None
+            if (saves := saving.saves_pct) is not None
         },
         "step": [row.step_s, "" if row.step_s is None else say_step(row.step_s)],
         "tokens": [row.tokens_per_s, _or_dash(row.tokens_per_s, "")],

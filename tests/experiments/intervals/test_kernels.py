@@ -9,7 +9,7 @@ import pytest
 from experiments.baseline import costed, replayed
 from experiments.evaluate.design_points import Answered, DesignPoints
 from experiments.evaluate.generated_steps import all_ranks
-from experiments.intervals.interval import interval
+from experiments.intervals.interval import intervals
 from experiments.intervals.moves import Source, half_widths, moved_steps, sources_of
 from experiments.points.compare import compare
 from experiments.points.sweep import sweep
@@ -148,7 +148,8 @@ def test_the_interval_is_never_narrower_than_with_measured_kernels(plan):
     measured = replayed(lambda _: loaded, CLUSTER, Settings())
     change = better("scale_up.bandwidth")
     after = change.apply(measured.scenario).scenario
-    narrow = interval(measured, Answered(change, after, after.run().makespan, "flow")).kernels_pct
+    answered = Answered(change, after, after.run().makespan, "flow")
+    narrow = intervals(measured, [answered])[0].kernels_pct
     assert 0 < narrow <= report.points[0].kernels_pct
     prior = report.base.kernel_prior
     assert [one["known"] for one in prior["origins"]] == ["roofline"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from experiments.baseline import Settings, baseline
 from experiments.evaluate.design_points import Answered, DesignPoints
-from experiments.intervals.interval import interval
+from experiments.intervals.interval import intervals
 from experiments.intervals.moves import Source, beside_kernels, half_widths, moved_steps
 from experiments.points.compare import compare
 from experiments.points.utility import utility
@@ -193,7 +193,7 @@ def test_every_call_of_a_recorded_step_at_its_own_cost_carries_no_prior_at_the_b
         assert step_half_width(design, base.network_prior["tiers"], told) == pytest.approx(0)
         after = TWICE.apply(base.scenario).scenario
         answered = Answered(TWICE, after, after.run().makespan, "analytic")
-        assert interval(base, answered).prior_pct > 0
+        assert intervals(base, [answered])[0].prior_pct > 0
 
 
 def test_what_ifs_and_other_clusters_carry_it() -> None:

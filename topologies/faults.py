@@ -221,8 +221,9 @@ def broken(network: Topology, faults: Iterable[Fault], home: Longs | None = None
     return Broken(result, notes, tuple(links.tiers), gone)
 
 
-_MOST_WIDTHS = 5
-"""Most different bandwidths of slow links whose every combination may go out of service."""
+_FEW_WIDTHS, _MOST_TRIED = 5, 1 << 15
+"""Every combination of so few bandwidths of slow links may go out of service, of more in a graph so
+small that the combinations have at most so many links in all (256 links: seven bandwidths)."""
 
 
 def with_outages(network: Topology, left: Floats | None = None) -> Topology:
@@ -241,7 +242,7 @@ def with_outages(network: Topology, left: Floats | None = None) -> Topology:
     # Of a graph of a thousand bandwidths a dozen outages are planned, not a thousand.
     sizes = [n for n in range(1, len(slow_links) + 1) if n <= 8 or n & (n - 1) == 0]
     sets = [tuple(slow_links[:size]) for size in sizes]
-    if len(slow_links) <= _MOST_WIDTHS:
+    if len(slow_links) <= _FEW_WIDTHS or len(network) << len(slow_links) <= _MOST_TRIED:
         sets = [links for size in sizes for links in combinations(slow_links, size)]
     every_link = np.ones(len(network), dtype=np.bool_)
     outages = {every_link.tobytes(): Outage(every_link, network.doors)}

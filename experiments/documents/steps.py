@@ -1,5 +1,6 @@
 """Documents about a step: replayed, explained, generated, compared, and its memory."""
 
+from collections import Counter
 from collections.abc import Sequence
 from math import fsum
 from pathlib import Path
@@ -220,16 +221,16 @@ def _named(parts: "Sequence[PathPart]") -> dict[str, float]:
     shares: dict[str, float] = {}
     for what in dict.fromkeys(part.what for part in parts):
         same_kind = [part for part in parts if part.what == what]
-        names = [
-            f"{what} · {shortened(say_part(what, part.name), _NAME)}" if part.name else what
-            for part in same_kind
-        ]
-        if len(same_kind) > _NAMES + 1:
-            names[_NAMES:] = [f"{what} · {len(same_kind) - _NAMES} others"] * (
-                len(same_kind) - _NAMES
-            )
-        for name, part in zip(names, same_kind, strict=True):
-            shares[name] = shares.get(name, 0.0) + part.seconds
+        shown = len(same_kind) if len(same_kind) <= _NAMES + 1 else _NAMES
+        labels: Counter[str] = Counter()  # long names may be shortened to the same
+        for part in same_kind[:shown]:
+            name = shortened(say_part(what, part.name), _NAME)
+            label = f"{what} · {name}" if part.name else what
+            labels[label] += 1
+            shares[f"{label} ({labels[label]})" if labels[label] > 1 else label] = part.seconds
+        if same_kind[shown:]:
+            rest = fsum(part.seconds for part in same_kind[shown:])
+            shares[f"{what} · {len(same_kind) - shown} others"] = rest
     return shares
 
 

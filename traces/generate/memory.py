@@ -202,8 +202,9 @@ def _training(
         gradients=states.gradients,
         optimiser=states.optimiser,
         gathered=peak.gathered,
-        activations=peak.activations,
-        working=peak.working,
+        # The head frees more than a layer needs where nothing is recomputed.
+        activations=peak.activations + min(peak.working, 0.0),
+        working=max(peak.working, 0.0),
         buffers=_buffers(batch),
         cached=_cached(batch, blocks),
     )

@@ -191,6 +191,17 @@ def test_many_names_of_a_use_are_drawn_as_one_and_their_times_kept(explained):
     assert bars_of(8) == [*(f"compute · k{n}" for n in range(6)), "compute · 2 others"]
 
 
+def test_names_that_are_shortened_alike_are_drawn_apart(explained):
+    names = [f"moe_gemm<{'x' * 40}{middle}{'y' * 40}>" for middle in "ab"]
+    parts = [
+        PathPart("compute", name, seconds) for name, seconds in zip(names, (2, 1), strict=True)
+    ]
+    _, detail, _ = replace(explained, parts=tuple(parts)).document().blocks(Bars)
+    first, second = detail.parts
+    assert second == f"{first} (2)"
+    assert list(detail.parts.values()) == [2.0, 1.0]
+
+
 def test_the_longest_stretches_are_listed_in_order_of_time(explained):
     path = tuple(
         Stretch(n % 3, "stream 7", "compute", f"k{n}", 0.1 * n, 1e-3 * (1 + (n * 7) % 25), n)

@@ -492,6 +492,14 @@ def test_published_peaks_are_met():
     assert [row.case for row in rows if not row.agrees] == []
 
 
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("zero", [0, 3])
+def test_no_part_of_a_memory_is_negative(recompute, zero):
+    run = Training(micro_batch=1, global_batch=32, sequence=4096, recompute=recompute)
+    (stage,) = memory_of(plan_for(run=run, dp=8, zero=zero))
+    assert min(stage.parts.values()) >= 0.0  # ZeRO-3 without recomputation: the head frees most
+
+
 def test_every_measured_step_that_ran_is_accepted():
     table = SHARED / "reference" / "steps" / "measured_steps.csv"
     if not table.is_file():

@@ -39,7 +39,7 @@ from experiments.scenario.scenario import EngineCheck, Scenario, engine_check
 from experiments.settings import Settings as Settings
 from experiments.settings import SettingsOptions, Watch, percentile_of, settings_of
 from simulator.support.compiled import expect
-from simulator.support.errors import ClusterError, SettingsError, TwofoldError
+from simulator.support.errors import ClusterError, SettingsError, TraceError, TwofoldError
 from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.timeline import Timeline, comparable
 from simulator.workload import Workload
@@ -438,6 +438,8 @@ def replayed(
     if kernel_slope is None:
         scenario = beside_exchanges(scenario, loaded.generated_by)
     timeline = scenario.run(watch("baseline"))
+    if not timeline.makespan > 0:
+        raise TraceError(f"{loaded.trace}: nothing in the step takes time")
     base = Baseline(
         *(loaded, scenario, timeline, settings, read, scenario, timeline),
         slow_down=kernel_slope,

@@ -23,7 +23,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, pairwise, product
 from pathlib import Path
 from statistics import median_low
 from typing import Any
@@ -279,6 +279,9 @@ class _Pipeline:
         self._rows: list[tuple[Worker, Operation]] = []
         self._ops: dict[tuple[Position, str], list[int]] = {}
         self._peerless = 0
+        for replica, stage in product({key[0] for key in self._workers}, range(self._stages)):
+            if (replica, stage) not in self._workers:
+                raise TraceError(f"{file}: dp_rank {replica} has no stage {stage}")
         self._check()
         for position, worker in self._workers.items():
             for kind, operations in worker.operations.items():

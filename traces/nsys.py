@@ -327,6 +327,8 @@ def _device(
     columns["process"] = _processes(database, columns.pop("globalPid"), runtime)
     events = IntColumns(columns)
     check_times(database.path, events["start"], events["end"], "a kernel, copy or memset")
+    if len(events) and min(int(events[name].min()) for name in ("deviceId", "streamId")) < 0:
+        raise TraceError(f"{database.path}: a kernel, copy or memset has no deviceId or streamId")
     return events
 
 

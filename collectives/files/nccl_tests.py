@@ -244,8 +244,11 @@ def _read_line(run: _Run, line: str, location: str) -> None:
         run.average = number_of(average[1])
     elif failed := _FAILED.match(line.strip()):
         run.failures.append(f"{location}: the run failed its own check: {failed[1]}: {failed[2]}")
-    elif words[:1] in (["#"], ["#(B)"], ["(B)"]) and "(elements)" in words:
-        units = [word.strip("()") for word in words if word.strip("()") in SECONDS]
+    elif "(elements)" in words and words[0].startswith(("#", "(")):
+        units = [word.strip("#()") for word in words if word.strip("#()")]
+        if other := sorted({*units} - {"B", "elements", "GB/s", *SECONDS}):
+            raise TraceError(f"{location}: unit {shown(other[0])}: sizes are in B, algbw in GB/s")
+        units = [unit for unit in units if unit in SECONDS]
         run.unit = SECONDS[units[0]] if units else run.unit
     elif run.names and len(words) > 1 and all(count_of(word) is not None for word in words[:2]):
         run.rows.append(_row(run, words, location))

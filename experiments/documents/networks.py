@@ -472,7 +472,8 @@ def log_calibration(report: "LogCalibrationReport") -> Document:
             f". Calls of {most.kind} that were left out of the fit are predicted with a median"
             f" error of {percent(most.left_out_median_pct)}"
         )
-    doubted, notes = trust_and_notes(report.notes, report.doubts)
+    off = ((f"{call.kind} of {call.size_bytes:,.0f} B", call.fitted_pct) for call in report.calls)
+    doubted, notes = trust_and_notes(report.notes, report.doubts, off)
     errors: list[Block] = [Table.of(columns, rows, keys=2, foot=foot), *notes]
     return Document(
         title=f"Calibration: {report.base.name} with benchmark logs",

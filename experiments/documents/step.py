@@ -196,11 +196,6 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
             "record all of them"
             + ", or use --replicate if they all do the same" * base.loaded.takes_options,
         )
-    if launches := coverage.unused.get(LAUNCHES_ONLY):
-        yield Doubt(
-            f"{launches:,} launches were recorded, but no kernels, so the devices seem idle",
-            "record the device, too (ProfilerActivity.CUDA, --trace=cuda)",
-        )
     causes = {
         name: share for name, share in base.doubts.pinned.items() if name not in _KNOWN_CAUSES
     }
@@ -255,7 +250,18 @@ are kept within milliseconds, and a second run takes longer to begin."""
 
 
 def _run_doubts(coverage: Coverage) -> Iterator[Doubt]:
-    """Yield that ranks, whose clocks are compared by their calls, are far apart in time."""
+    """Yield that kernels or launches are missing, or that ranks are of different runs."""
+    if launches := coverage.unused.get(LAUNCHES_ONLY):
+        yield Doubt(
+            f"{launches:,} launches were recorded, but no kernels, so the devices seem idle",
+            "record the device, too (ProfilerActivity.CUDA, --trace=cuda)",
+        )
+    if coverage.starts and coverage.kernels and not coverage.launches_paired:
+        yield Doubt(
+            "no launch of a kernel was recorded, so kernels seem not to wait for the host",
+            "record the host, too (ProfilerActivity.CPU, --trace=cuda)",
+        )
+    # Clocks are compared by calls.
     ahead = dict.fromkeys(coverage.ranks, 0.0) | dict(coverage.clock_offset)
     if not ahead:
         return  # nothing was recorded of any rank

@@ -439,8 +439,8 @@ def trust_and_notes(
 
 
 def _trust(errors: Iterable[tuple[str, float | None]]) -> Trust | None:
-    """Doubt the units of rows that were measured to take 100 times as long as predicted or more."""
-    far = [(where, error) for where, error in errors if error is not None and error <= -99]
+    """Doubt the units of rows measured at 100 times the predicted time or more, or a hundredth."""
+    far = [(where, off) for where, off in errors if off is not None and not -99 < off < 9900]
     if not far:
         return None
     (where, error), more = far[0], f", and {len(far) - 1} more" if len(far) > 1 else ""

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from math import isfinite, isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -187,10 +188,21 @@ def write_table(table: "pa.Table", path: Path) -> None:
     """Write columns as Parquet; equal columns give equal bytes."""
     import pyarrow.parquet as pq  # slow to load, and a refused study writes none
 
+    table = table.replace_schema_metadata(
+        {**(table.schema.metadata or {}), _DIGEST: _digest(table)}
+    )
     with writing(path) as stream:
         pq.write_table(table, stream, compression="zstd")
         stream.flush()
         os.fsync(stream.fileno())
+
+
+_DIGEST = b"sha256"
+"""Of the values of a file of results, in its metadata: what was changed afterwards is noticed."""
+
+
+def _digest(table: "pa.Table") -> str:
+    return sha256(repr(table.to_pydict()).encode()).hexdigest()
 
 
 def read_results(folder: Path) -> "pa.Table":
@@ -230,13 +242,17 @@ def _read_table(path: Path) -> "pa.Table":
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    cause, fault = None, "its values were changed, or written by an earlier version"
     try:
-        return pq.ParquetFile(path).read()
+        table = pq.ParquetFile(path).read()
+        if (table.schema.metadata or {}).get(_DIGEST) == _digest(table).encode():
+            return table.replace_schema_metadata()
     except (OSError, pa.ArrowException) as error:
-        raise StudyError(
-            f"{path}: cannot be read: delete it and run the study again, which restores it from "
-            "its stored answers"
-        ) from error
+        cause, fault = error, "cannot be read"
+    raise StudyError(
+        f"{path}: {fault}: delete it and run the study again, which restores it from its stored"
+        " answers"
+    ) from cause
 
 
 def answers_in(folder: Path) -> dict[bytes, Answer]:

@@ -53,7 +53,7 @@ MOST_RANKS = 2**24
 PHYSICAL = {
     "s": (1e-21, CENTURY),
     "B": (1e-3, MOST_BYTES),
-    "B/s": (0.1, 1e18),
+    "B/s": (1e6, 1e18),
     "FLOP/s": (1e6, 1e19),
     "W": (1e-6, 1e12),
     "J": (1e-12, 1e21),
@@ -61,7 +61,7 @@ PHYSICAL = {
     "USD/J": (1e-18, 1.0),
 }
 """Least and largest value of each base unit, besides 0, that a file or a command may state: a link
-of 0.1 B/s is slower than a telegraph, one of 10^18 B/s a million times as fast as any that
+of 1 MB/s is slower than the first Ethernet, one of 10^18 B/s a million times as fast as any that
 exists; 10^6 FLOP/s are a pocket calculator's, 10^19 a thousand accelerators'."""
 _WHOLE = re.compile("-?[0-9]{1,18}")
 _LEAST_NUMBER = 1e-30

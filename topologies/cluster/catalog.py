@@ -21,12 +21,13 @@ from simulator.support.errors import ClusterError, PluginError, QuantityError, f
 from simulator.support.input_files import parse_json, read_text, reason_of
 from simulator.support.names import did_you_mean, same_name
 from simulator.support.plugins import CLUSTERS, Plugin, load_plugin, plugins
-from simulator.support.quantities import parse_quantity
+from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.support.yaml_text import parse_yaml
 from topologies.cluster.bare import bare_network, is_bare
 from topologies.cluster.fabrics import FABRICS
 from topologies.cluster.graphs import is_graph_file
 from topologies.cluster.kinds import like_others
+from topologies.cluster.node import NVLINKS
 from topologies.cluster.schema import Cluster
 
 
@@ -147,9 +148,35 @@ def _parse(text: str, source: str, within: tuple[str, ...]) -> Cluster:
         data = like_others(
             _relative_to(Path(source).parent, data), lambda name: _load(name, (*within, source))
         )
-        return Cluster.model_validate(data)
+        cluster = Cluster.model_validate(data)
     except ValidationError as error:
         raise ClusterError(f"{source}: {complaints(error)}") from error
+    _check_links(cluster, source)
+    return cluster
+
+
+_BANDWIDTHS = {"scale_up": (1e6, 1e14), "scale_out": (1e6, 1e13), "pcie": (1e8, 1e13)}
+"""Of a rank or a NIC (B/s), up to fifty times that of any machine; what-ifs may ask for more."""
+
+
+def _check_links(cluster: Cluster, source: str) -> None:
+    """Refuse links of a file that are no links of this kind."""
+    for tier, (least, most) in _BANDWIDTHS.items():
+        part = getattr(cluster, tier)
+        if part is not None and not least <= part.bandwidth <= most:
+            given = format_quantity(part.bandwidth, "B/s")
+            raise ClusterError(f"{source}: {tier}.bandwidth: {given}: is the unit right?")
+    link, given = cluster.scale_up.link or "", cluster.scale_up.bandwidth
+    links, speed, owner = NVLINKS.get(link, (0, 0.0, None))
+    generation = cluster.accelerator.generation
+    owners = [owner for *_, owner in NVLINKS.values()]
+    if owner and generation in owners and generation != owner:
+        raise ClusterError(f"{source}: scale_up.link: {link} is of {owner}, not of {generation}")
+    if owner and not 5e8 * speed <= given <= 1.5e9 * links * speed:
+        raise ClusterError(
+            f"{source}: scale_up.bandwidth: {format_quantity(given, 'B/s')}, but {link} has up to"
+            f" {links} links of {speed:g} GB/s in one direction; data sheets add both"
+        )
 
 
 def _relative_to(folder: Path, data: dict[str, Any]) -> dict[str, Any]:

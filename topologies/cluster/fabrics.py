@@ -75,6 +75,8 @@ def within(base: str, least: float, most: float) -> AfterValidator:
 
 
 Count = Annotated[StrictInt, Field(gt=0, le=MOST_RANKS)]
+_MOST_PORTS = 65_536
+"""Of a switch; the largest in use, chassis of many chips, have 2,304."""
 Bandwidth = Annotated[
     BandwidthText, Field(gt=0, allow_inf_nan=False), with_unit("B/s"), text_like("400 Gbit/s")
 ]
@@ -84,10 +86,10 @@ Rate = Annotated[
     FlopsText, Field(gt=0, allow_inf_nan=False), with_unit("FLOP/s"), text_like("312 TFLOP/s")
 ]
 Size = Annotated[BytesText, Field(gt=0, allow_inf_nan=False), with_unit("B"), text_like("64 MiB")]
-Fraction = Annotated[float, Field(gt=0, le=1, strict=True)]
+Fraction = Annotated[float, Field(ge=0.01, le=1, strict=True)]
 Multiple = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 PositiveMultiple = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
-Ratio = Annotated[float, Field(ge=1, allow_inf_nan=False, strict=True)]
+Ratio = Annotated[float, Field(ge=1, le=1000, strict=True)]
 
 
 def _dimensions(text: object) -> object:
@@ -314,7 +316,7 @@ class LeafSpineFabric(PlanedFabric):
 
     topology: Literal["leaf_spine"]
     nodes_per_leaf: Count
-    spines: Count
+    spines: Annotated[Count, Field(le=_MOST_PORTS)]
     oversubscription: Ratio = 1.0
     hop_latency: Latency = 0.0
 
@@ -331,7 +333,7 @@ class RailFabric(PlanedFabric):
 
     topology: Literal["rail"]
     nodes_per_pod: Count
-    spines: Annotated[StrictInt, Field(ge=0)]
+    spines: Annotated[StrictInt, Field(ge=0, le=_MOST_PORTS)]
     oversubscription: Ratio = 1.0
     hop_latency: Latency = 0.0
 
@@ -349,7 +351,7 @@ class FatTreeFabric(PlanedFabric):
     """
 
     topology: Literal["fat_tree"]
-    ports: Count
+    ports: Annotated[Count, Field(le=_MOST_PORTS)]
     oversubscription: Ratio = 1.0
     hop_latency: Latency = 0.0
 

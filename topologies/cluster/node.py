@@ -71,6 +71,14 @@ LINK_TECHNOLOGIES = (
     *("nvlink1", "nvlink2", "nvlink3", "nvlink4", "nvlink5", "nvlink6", "pcie3", "pcie4", "pcie5"),
     *("pcie6", "xgmi", "ualink", "ici", "neuronlink", "ub", "ethernet"),
 )
+NVLINKS = {
+    "nvlink1": (4, 20.0, "pascal"),
+    "nvlink2": (6, 25.0, "volta"),
+    "nvlink3": (12, 25.0, "ampere"),
+    "nvlink4": (18, 25.0, "hopper"),
+    "nvlink5": (18, 50.0, "blackwell"),
+}
+"""Links of a GPU, GB/s of one in one direction, and whose they are, by technology."""
 
 
 WIRED = "wired"
@@ -121,7 +129,7 @@ class AcceleratorTable(ClusterPart):
     generation: Annotated[str, _known(GENERATION_NAMES), _enum(GENERATION_NAMES)] | None = None
     peak: dict[PeakType, Rate] = Field(default_factory=dict)
     memory_bandwidth: Annotated[Bandwidth, within("B/s", 1e8, 1e18)] | None = None
-    memory: Size | None = None
+    memory: Annotated[Size, within("B", 1e8, 1e18)] | None = None
     sustained: Fraction = 1.0
 
     @model_validator(mode="after")
@@ -136,6 +144,17 @@ class AcceleratorTable(ClusterPart):
             value = given.get(name)
             if value is not None and not 0.01 <= value / parse_quantity(text, unit) <= 100:
                 raise ValueError(f"{name}: {self.name} has {text}: is the unit right?")
+        for name, value in self.peak.items():
+            # Data sheets have from 2.4 FLOPs for each byte of memory (LPU) to 2300 (Rubin, fp4).
+            per_byte = value / self.memory_bandwidth if self.memory_bandwidth else 100.0
+            if name in (*HALVES, "fp8", "fp4") and not 0.5 <= per_byte <= 20_000:
+                raise ValueError(
+                    f"peak.{name}: {per_byte:.3g} FLOPs for each byte of memory_bandwidth: are both"
+                    " units right?"
+                )
+            half = next((self.peak[wider] for wider in HALVES if wider in self.peak), 0.0)
+            if name in ("fp8", "fp6", "fp4") and value < half / 2:
+                raise ValueError(f"peak.{name} is less than the peak of 16-bit floats")
         return self
 
     @classmethod
@@ -330,7 +349,7 @@ class Library(ClusterPart):
     """
 
     name: Literal["nccl", "rccl", "xla", "gloo", "none"]
-    version: str | None = None
+    version: Annotated[str, Field(pattern=r"^v?[0-9]{1,2}\.[0-9]{1,2}(\W.{0,40})?$")] | None = None
     pxn: StrictBool = True
     p2p: P2pLevel | None = None
     sharp: StrictBool = False

@@ -391,14 +391,6 @@ def pairs(names: Sequence[str], width: float) -> list[Cable]:
     ]
 
 
-NVLINKS = {
-    "nvlink1": (4, 20.0),
-    "nvlink2": (6, 25.0),
-    "nvlink3": (12, 25.0),
-    "nvlink4": (18, 25.0),
-    "nvlink5": (18, 50.0),
-}
-"""Links of a GPU, and GB/s of one in one direction, by technology."""
 MOST_LINKS = 1024
 """Most links between two devices of a node: NVLink 5 has 18."""
 PAIRED = "Any two NUMA domains have a link of their own, as NCCL takes it."

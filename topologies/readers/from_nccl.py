@@ -16,11 +16,11 @@ from simulator.support.errors import ClusterError, shown
 from simulator.support.input_files import parse_xml, read_bytes
 from simulator.support.quantities import number_of
 from simulator.topology import PCIE, SCALE_UP
+from topologies.cluster.node import NVLINKS
 from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable
 from topologies.readers.drawn import (
     MOST_LINKS,
-    NVLINKS,
     PAIRED,
     Chip,
     Drawing,
@@ -252,7 +252,7 @@ def _chip(gpus: list[Element]) -> Chip:
         link, speed, source = _SM86
     else:
         link = _NVLINK.get(int(sm) // 10, "")
-        _, speed = NVLINKS.get(link, (0, 0.0))
+        _, speed, _ = NVLINKS.get(link, (0, 0.0, ""))
         source = _NVLINK_SOURCE
     generation = "ada" if sm == "89" else _SM[int(sm) // 10]
     return Chip(f"sm {sm}", "nvidia", generation, link, speed * 1e9, source)

@@ -17,11 +17,11 @@ from pathlib import Path
 from simulator.support.errors import ClusterError, shown
 from simulator.support.input_files import as_printed, decoded, read_bytes
 from simulator.topology import PCIE, SCALE_UP
+from topologies.cluster.node import NVLINKS
 from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable
 from topologies.readers.drawn import (
     GIGA,
-    NVLINKS,
     PAIRED,
     Chip,
     Drawing,
@@ -186,7 +186,7 @@ def _nvlinks(file: Path, matrix: _Matrix, like: Cluster) -> list[Cable]:
         return []
     if like.scale_up.link not in NVLINKS:
         raise ClusterError(f"{file}: has NVLinks, but {like.name} does not give their generation")
-    most, _ = NVLINKS[like.scale_up.link]
+    most, *_ = NVLINKS[like.scale_up.link]
     sums: Counter[str] = Counter()
     for ends, count in counts.items():
         sums.update(dict.fromkeys(ends, count))

@@ -230,8 +230,8 @@ def _peer(ranked: RankNodes, position: int) -> int | None:
     peer = values.get(other_end)
     if peer is None:
         return None
-    if not isinstance(peer, int) or not 0 <= peer < MOST_RANKS:
-        raise TraceError(f"{ranked.where(position)}: {other_end} {peer!r} is not a rank")
+    if not isinstance(peer, int) or not 0 <= peer < MOST_RANKS or peer == ranked.rank:
+        raise TraceError(f"{ranked.where(position)}: {other_end} {peer!r} is not another rank")
     return peer
 
 

@@ -182,7 +182,7 @@ class Model(CardTable):
     name: str
     description: str = ""
     layers: Depth
-    hidden: Count
+    hidden: Annotated[Count, Field(ge=8)]
     vocabulary: Count
     attention: Annotated[GroupedAttention | LatentAttention, Field(discriminator="kind")]
     ffn: Count | None = None
@@ -222,6 +222,15 @@ class Model(CardTable):
             raise ValueError(
                 f"encoder_layers {self.encoder_layers}: more than layers {self.layers}"
             )
+        a, experts = self.attention, self.experts
+        head = a.head if a.kind == "grouped" else a.nope + a.rope
+        for name, width, most in (
+            ("attention.heads times the size of a head", a.heads * head, 32),
+            ("ffn", self.ffn, 64),  # T5 11B
+            ("experts.hidden", None if experts is None else experts.hidden, 64),
+        ):
+            if width is not None and not 1 / 64 <= width / self.hidden <= most:
+                raise ValueError(f"{name}: {width}, where hidden is {self.hidden}")
         if self.global_every is not None and self.window is None:
             raise ValueError("global_every needs a window")
         if self.biases and self.qkv_biases:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,6 +61,7 @@ FORMATS = (
 Mooncake, casys-kaist/LLMServingSim and its logs of vLLM, and this project's own."""
 
 _TOTALS = ("num_total_tokens", "Total tokens")
+_OPTIONAL = ("session_id", "priority", "adapter", "hash_ids", "hash_tokens")
 _LARGEST = 2**53
 """Largest number in a list: beyond it a float no longer counts by ones."""
 
@@ -254,6 +256,9 @@ def _format(row: Mapping[str, Any], file: Path) -> Format:
         both = " and ".join(each.name for each in known)
         raise TraceError(f"{file}: it has the columns of {both}: keep those of one")
     if known:
+        for name in set(row) - {*_OPTIONAL, *_TOTALS}:
+            if near := get_close_matches(str(name), _OPTIONAL, n=1, cutoff=0.9):
+                raise TraceError(f"{file}: column {shown(name)}: did you mean {near[0]}?")
         return known[0]
     names = "; ".join(f"{each.arrival}, {each.prompt}, {each.output}" for each in FORMATS)
     raise TraceError(f"{file}: its columns are of no request trace; known are {names}")

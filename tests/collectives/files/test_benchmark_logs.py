@@ -441,6 +441,8 @@ TABLE = "kind,nodes,ranks,size_bytes,time_us\nall_reduce,1,8,1024,20\nall_reduce
         (REDUCE.replace(row(REDUCE, 0) + "\n", ""), "rows are missing"),
         (REDUCE.replace("     262144 ", "     262145000 "), "elements"),
         (REDUCE.replace("time", "cputime"), "CPU"),
+        (REDUCE.replace("(GB/s)", "(MB/s)"), "unit 'MB/s'"),
+        (REDUCE.replace("(B)", "(KB)"), "unit 'KB'"),
         (REDUCE.replace("H100", "A100", 4), "two machines"),
         (CONFIG.format(gpus=8, low=8, high=8), "no calls"),
         (REDUCE.replace("all_reduce_perf", "hypercube_perf"), "hypercube"),

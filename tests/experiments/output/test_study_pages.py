@@ -7,13 +7,14 @@ import sqlite3
 from contextlib import closing
 
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
 import twofold as tf
 from experiments.studies import explore, store
-from experiments.studies.store import INPUTS, ORIGIN, STUDY
+from experiments.studies.store import INPUTS, ORIGIN, STUDY, write_table
 from helpers.pages import Elements, embedded, unpacked
 from helpers.places import SAMPLES
 from helpers.studies import PLAN, links
@@ -259,9 +260,26 @@ def test_points_that_are_missing_or_there_twice_are_refused(kept, tmp_path):
         tf.report(mine, details=0)
     whole = pq.read_table(first)
     for number, rows in enumerate((whole.slice(5), whole.slice(0, 5))):
-        pq.write_table(rows, mine / "results" / f"{number:05}.parquet")
+        write_table(rows, mine / "results" / f"{number:05}.parquet")
     with pytest.raises(StudyError, match="results: points are missing or duplicated"):
         tf.report(mine, details=0)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_results_that_another_program_changed_are_refused_and_restored(kept, tmp_path, keeps):
+    mine = tmp_path / "mine"
+    shutil.copytree(kept[0], mine)
+    (file,) = (mine / "results").glob("*.parquet")
+    before, table = file.read_bytes(), pq.read_table(file)
+    halved = table.set_column(
+        table.column_names.index("step_s"), "step_s", pc.multiply(table["step_s"], 0.5)
+    )
+    pq.write_table(halved if keeps else halved.replace_schema_metadata(), file)
+    with pytest.raises(StudyError, match=r"its values were changed, .*: delete it and run"):
+        tf.report(mine, details=0)
+    asked = links(7, objectives=GOALS, constraints=["step_s <= 32 ms"], confirm="flow")
+    tf.study(asked, mine, cache=False)
+    assert file.read_bytes() == before
 
 
 def test_a_page_is_never_written_over_the_study_it_shows(kept, tmp_path):

@@ -35,7 +35,8 @@ def test_prefixes_are_those_of_the_si(unit, base, share):
             assert parse_quantity(f"8 {prefix}{unit}", base) == pytest.approx(value)
     if unit.startswith("B"):
         for power, prefix in enumerate(("Ki", "Mi", "Gi", "Ti"), start=1):
-            assert parse_quantity(f"8 {prefix}{unit}", base) == 8 * 1024.0**power
+            if PHYSICAL[base][0] <= 8 * 1024.0**power:
+                assert parse_quantity(f"8 {prefix}{unit}", base) == 8 * 1024.0**power
 
 
 def test_energy_bought_is_in_joules():
@@ -53,7 +54,7 @@ def test_the_most_is_what_is_written():
     [
         ("s", 1e-21, 3.2e9),
         ("B", 1e-3, 2.0**60),
-        ("B/s", 0.1, 1e18),
+        ("B/s", 1e6, 1e18),
         ("FLOP/s", 1e6, 1e19),
         ("W", 1e-6, 1e12),
         ("J", 1e-12, 1e21),
@@ -82,7 +83,7 @@ def test_what_no_machine_has_is_refused(base, least, most):
         ("8 B", "B", 8.0),
         ("2 KiB", "B", 2048.0),
         ("400 Gbit/s", "B/s", 50e9),
-        ("1 bit/s", "B/s", 0.125),
+        ("8 Mbit/s", "B/s", 1e6),
         ("50 GB/s", "B/s", 50e9),
         ("2 GiB/s", "B/s", 2.0**31),
         ("312 TFLOP/s", "FLOP/s", 312e12),

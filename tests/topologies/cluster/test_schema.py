@@ -84,7 +84,7 @@ def test_a_file_is_read_by_its_path(tmp_path):
         (
             "memory_bandwidth: 1 TB/s",
             "memory_bandwidth: 250 B/s",
-            ("250 B/s is not from 100 MB/s",),
+            ("'250 B/s' is outside the accepted range, 1 MB/s",),
         ),
         ("latency: 10 us", "latencies: 1 us", ("scale_out.latencies", "mean latency?")),
         ("nodes: 8", "nodes: 8\ncolour: red", ("colour: no such field", "accepted: name, ")),
@@ -120,7 +120,8 @@ def test_a_file_is_read_by_its_path(tmp_path):
             ("{name: chip, peak: {bf16: 100 TFLOP/s}", f"{{name: H100-SXM5-80GB, {wrong}", said)
             for wrong, said in (
                 ("peak: {bf16: 989 GFLOP/s}", ("bf16: H100-SXM5-80GB has 98", "unit right?")),
-                ("memory: 80 KB", ("memory: H100-SXM5-80GB has", "unit right?")),
+                ("memory: 80 KB", ("accelerator.memory: 80 kB is not from", "unit right?")),
+                ("memory: 700 MB", ("memory: H100-SXM5-80GB has", "unit right?")),
                 ("memory: 80 TB", ("memory: H100-SXM5-80GB has", "unit right?")),
             )
         ),
@@ -131,6 +132,35 @@ def test_a_file_is_read_by_its_path(tmp_path):
         ("pcie: {bandwidth: 30 GB/s}", "pcie: 30 GB/s", ("pcie: '30 GB/s'", "table of fields")),
         ("pcie: {bandwidth: 30 GB/s}", "pcie: {lanes: 4}", ("pcie.bandwidth: missing",)),
         ("{nodes: counted}", "{node: counted}", ("sources.node", "no such number")),
+        ("bf16: 100 TFLOP/s", "bf16: 100 GFLOP/s", ("peak.bf16: 0.1 FLOPs for each byte",)),
+        ("bf16: 100 TFLOP/s", "fp8: 100 PFLOP/s", ("peak.fp8: 1e+05 FLOPs for each byte",)),
+        ("bf16: 100 TFLOP/s", "bf16: 100 TFLOP/s, fp8: 3 TFLOP/s", ("peak.fp8 is less than",)),
+        (
+            "bandwidth: 100 GB/s",
+            "bandwidth: 200 KB/s",
+            ("scale_up.bandwidth: '200 KB/s'", "1 MB/s"),
+        ),
+        ("bandwidth: 100 GB/s", "bandwidth: 101 TB/s", ("scale_up.bandwidth: 101 TB/s", "unit")),
+        ("pcie: {bandwidth: 30 GB/s", "pcie: {bandwidth: 30 TB/s", ("pcie.bandwidth: 30 TB/s",)),
+        ("pcie: {bandwidth: 30 GB/s", "pcie: {bandwidth: 30 MB/s", ("pcie.bandwidth: 30 MB/s",)),
+        ("efficiency: 0.8", "efficiency: 0.008", ("scale_up.efficiency: 0.008", "0.01")),
+        *(
+            ("nodes: 8", f"nodes: 8\nlibrary: {{name: nccl, version: '{version}'}}", ("version",))
+            for version in ("latest", "2", "-2.27.3", "22703", "2.27x")
+        ),
+        *(
+            ("topology: switch, nics", f"topology: {fabric}, nics", (f"scale_out.{field}", most))
+            for fabric, field, most in (
+                ("leaf_spine, nodes_per_leaf: 4, spines: 65537", "spines", "65536"),
+                ("fat_tree, ports: 65538", "ports", "65536"),
+                ("rail, nodes_per_pod: 4, spines: 65537", "spines", "65536"),
+                (
+                    "rail, nodes_per_pod: 8, spines: 2, oversubscription: 1001",
+                    "oversubscription",
+                    "1000",
+                ),
+            )
+        ),
         ("nodes: 8", "nodes: 8\nhost: {cpu: vax}", ("host.cpu: 'vax'", "'grace'")),
         ("nodes: 8", "nodes: 8\nhost: {cup: amd}", ("host.cup", "mean cpu?", "cpu: missing")),
         ("nodes: 8", "nodes: 8\nlibrary: {name: mpi}", ("library.name: 'mpi'", "'nccl'")),
@@ -163,6 +193,22 @@ def test_a_wrong_field_is_named_with_its_value_and_what_is_accepted(old, new, pa
     message = refusal(FILE.replace(old, new, 1))
     for part in parts:
         assert part in message
+
+
+def test_nvlinks_are_of_their_generation_and_what_ifs_may_ask_for_more():
+    text = FILE.replace("size: 4,", "size: 4, link: nvlink3,")
+    twice = text.replace("bandwidth: 100 GB/s", "bandwidth: 600 GB/s")
+    assert "600 GB/s, but nvlink3 has up to 12 links of 25 GB/s in one direction" in refusal(twice)
+    hopper = text.replace("{name: chip,", "{name: chip, generation: hopper,")
+    assert "scale_up.link: nvlink3 is of ampere, not of hopper" in refusal(hopper)
+    cluster = parse_cluster(text.replace("chip,", "chip, generation: ampere,"), source="file")
+    assert changed(cluster, "scale_up.bandwidth", 1e4).scale_up.bandwidth == 1e15
+
+
+@pytest.mark.parametrize("version", ["2.27", "2.27.3", "v2.27.3", "2.27.3+cuda12.8", "2.18.5-1"])
+def test_versions_of_a_library_are_taken_as_they_are_printed(version):
+    text = FILE.replace("nodes: 8", f"nodes: 8\nlibrary: {{name: nccl, version: '{version}'}}")
+    assert parse_cluster(text, source="file").library.version == version
 
 
 @pytest.mark.parametrize(

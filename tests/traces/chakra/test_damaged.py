@@ -220,7 +220,8 @@ def test_an_id_stands_once(tmp_path):
         ([send(1, 0, 1)], [receive(1, 0, 2)], "comm_dst is 2, but this is rank 1"),
         ([send(1, 1, 0)], [node(1)], "comm_src is 1, but this is rank 0"),
         ([collective(1, size=-4, **WHOLE)], [node(1)], "comm_size -4 is not a number of bytes"),
-        ([send(1, 0, -3)], [node(1)], "comm_dst -3 is not a rank"),
+        ([send(1, 0, -3)], [node(1)], "comm_dst -3 is not another rank"),
+        ([send(1, 0, 0)], [node(1)], "comm_dst 0 is not another rank"),
     ],
 )
 def test_ranks_that_disagree_are_refused(tmp_path, one, other, says):

@@ -59,7 +59,7 @@ BOUNDS = {
     "peak": (lambda v: rates(peak=v), [LEAST], [0.0, nan]),
     "memory bandwidth": (lambda v: rates(memory_bandwidth=v), [LEAST], [0.0, nan]),
     **{
-        field: (lambda v, f=field: rates(**{f: v}), [LEAST, 1.0], [0.0, OVER])
+        field: (lambda v, f=field: rates(**{f: v}), [0.01, 1.0], [0.0, 0.00999, OVER])
         for field in ("compute_efficiency", "memory_efficiency", "sustained")
     },
     "reserve": (lambda v: DeviceMemory(size=2.0, reserve=v), [0.0, 1.0], [-LEAST, 2.0]),

@@ -271,6 +271,14 @@ def test_graphs_that_no_host_launches_are_refused():
         planned(cuda_graphs=True)
 
 
+@pytest.mark.parametrize("launch", [-1e-9, 0.0101, float("nan"), float("inf")])
+def test_a_launch_that_no_host_takes_is_refused(launch):
+    plan = planned()
+    assert replace(plan, launch=0.01).launch == 0.01
+    with pytest.raises(WorkloadError, match="one op takes the host 0 to 10 ms"):
+        replace(plan, launch=launch)
+
+
 def test_fsdp_copies_whole_gradients_and_no_step_sums_them_twice():
     """Bytes a parameter: by its layout in FSDP, and the sum of micro-batches elsewhere."""
     sharded = {"degrees": {"dp": 4, "zero": 3}, "model": SMALL}

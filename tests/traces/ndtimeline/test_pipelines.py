@@ -253,6 +253,12 @@ def test_numbers_beyond_what_a_job_has_are_refused_with_row_and_column(tmp_path,
         load(write(tmp_path / "t", with_cell(column, value)))
 
 
+def test_a_stage_that_no_row_is_of_is_named(tmp_path):
+    stages = [(row[0], 5 * row[1], *row[2:]) for row in rows()]
+    with pytest.raises(TraceError, match="dp_rank 0 has no stage 1"):
+        load(write(tmp_path / "t", stages))
+
+
 def test_computations_may_overlap_by_what_clocks_are_off_but_no_more(tmp_path):
     late = [(*row[:5], row[5] - (row[4] == "backward-compute") * 9e-5, *row[6:]) for row in rows()]
     assert load(write(tmp_path / "t", late)).coverage.step == "3"

@@ -33,6 +33,7 @@ def bad(change: Callable[[sqlite3.Connection], object]) -> Callable[[Path], None
         (lambda path: path.write_bytes(gzip.compress(b"x" * 90_000_000)), "limit of 400"),
         (lambda path: None, "cannot be read: no such file"),
         (lambda path: path.mkdir(), "no Nsight Systems export"),
+        (bad(lambda d: d.execute(f"UPDATE {KERNEL} SET streamId = NULL")), "or streamId"),
         (bad(lambda d: d.execute(f"DROP TABLE {KERNEL}")), r"no kernel, copy or memset .*NVTX"),
         (bad(lambda d: d.execute("DELETE FROM StringIds")), "StringIds lacks id 1"),
         (

@@ -87,6 +87,10 @@ def test_dates_are_of_no_time_zone_of_the_reader(tmp_path, monkeypatch):
         ),
         ("arrived_at,num_prefill_tokens,num_decode_tokens\nnan,5,1\n", "is not a time"),
         (
+            "arrived_at,num_prefill_tokens,num_decode_tokens,priorty\n0,5,1,2\n",
+            "did you mean priority",
+        ),
+        (
             '{"timestamp": 0, "input_length": 1025, "output_length": 1, "hash_ids": [1]}\n',
             "request 0 has 1 hashes of 512 tokens for a prompt of 1025",
         ),

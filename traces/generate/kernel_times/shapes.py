@@ -82,8 +82,8 @@ class KernelRates:
             if not getattr(self, name) > 0:
                 raise WorkloadError(f"{name} {getattr(self, name)!r} must be positive")
         for name in ("compute_efficiency", "memory_efficiency", "sustained"):
-            if not 0 < getattr(self, name) <= 1:
-                raise WorkloadError(f"{name} {getattr(self, name)!r} must be in (0, 1]")
+            if not 0.01 <= getattr(self, name) <= 1:
+                raise WorkloadError(f"{name} {getattr(self, name)!r} must be from 0.01 to 1")
 
 
 class KernelWork(NamedTuple):

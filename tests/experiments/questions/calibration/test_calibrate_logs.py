@@ -218,13 +218,16 @@ def test_logs_of_another_accelerator_are_doubted_above_the_answer(device, doubte
         )
 
 
-def test_a_call_in_another_unit_than_the_others_is_doubted(tmp_path):
+@pytest.mark.parametrize(("factor", "times"), [(1000, "1,000"), (1e-3, "0.001")])
+def test_a_call_in_another_unit_than_the_others_is_doubted(tmp_path, factor, times):
     rows = rows_of("hgx-h100")
-    rows[2] = ",".join([*rows[2].split(",")[:-1], str(1000 * float(rows[2].split(",")[-1]))])
+    rows[2] = ",".join([*rows[2].split(",")[:-1], str(factor * float(rows[2].split(",")[-1]))])
     path = table(tmp_path / "calls.csv", rows)
     for report in (
         tf.validate(cluster="hgx-h100", collectives=[path]),
         collective_compare([path], "hgx-h100"),
     ):
         (doubt,) = report.document().warning
-        assert str(doubt) == f"{path}, line 4: took 1,000 times as long as predicted; check units"
+        assert str(doubt) == f"{path}, line 4: took {times} times as long as predicted; check units"
+    (doubt,) = tf.calibrate_logs(path, "hgx-h100").document().warning
+    assert str(doubt).endswith("times as long as predicted; check units")

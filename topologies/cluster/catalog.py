@@ -161,22 +161,19 @@ _BANDWIDTHS = {"scale_up": (1e6, 1e14), "scale_out": (1e6, 1e13), "pcie": (1e8, 
 
 def _check_links(cluster: Cluster, source: str) -> None:
     """Refuse links of a file that are no links of this kind."""
-    for tier, (least, most) in _BANDWIDTHS.items():
-        part = getattr(cluster, tier)
-        if part is not None and not least <= part.bandwidth <= most:
-            given = format_quantity(part.bandwidth, "B/s")
-            raise ClusterError(f"{source}: {tier}.bandwidth: {given}: is the unit right?")
-    link, given = cluster.scale_up.link or "", cluster.scale_up.bandwidth
-    links, speed, owner = NVLINKS.get(link, (0, 0.0, None))
-    generation = cluster.accelerator.generation
-    owners = [owner for *_, owner in NVLINKS.values()]
-    if owner and generation in owners and generation != owner:
+    link, generation = cluster.scale_up.link or "", cluster.accelerator.generation
+    links, speed, owner = NVLINKS.get(link, (0, 0.0, generation))
+    if generation != owner and any(generation in row for row in NVLINKS.values()):
         raise ClusterError(f"{source}: scale_up.link: {link} is of {owner}, not of {generation}")
-    if owner and not 5e8 * speed <= given <= 1.5e9 * links * speed:
-        raise ClusterError(
-            f"{source}: scale_up.bandwidth: {format_quantity(given, 'B/s')}, but {link} has up to"
-            f" {links} links of {speed:g} GB/s in one direction; data sheets add both"
-        )
+    nvlink = {"scale_up": (5e8 * speed, 1.5e9 * links * speed)} if links else {}
+    for tier, limits in (_BANDWIDTHS | nvlink).items():
+        part = getattr(cluster, tier)
+        if part is not None and not limits[0] <= part.bandwidth <= limits[1]:
+            given, *ends = (format_quantity(value, "B/s") for value in (part.bandwidth, *limits))
+            raise ClusterError(
+                f"{source}: {tier}.bandwidth: {given} is not from {' to '.join(ends)}: is the unit"
+                " right, and is it that of one direction?"
+            )
 
 
 def _relative_to(folder: Path, data: dict[str, Any]) -> dict[str, Any]:

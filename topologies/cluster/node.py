@@ -144,16 +144,15 @@ class AcceleratorTable(ClusterPart):
             value = given.get(name)
             if value is not None and not 0.01 <= value / parse_quantity(text, unit) <= 100:
                 raise ValueError(f"{name}: {self.name} has {text}: is the unit right?")
-        for name, value in self.peak.items():
+        half = next((self.peak[name] for name in HALVES if name in self.peak), 0.0)
+        for name in {*HALVES, "fp8", "fp6", "fp4"} & self.peak.keys():
             # Data sheets have from 2.4 FLOPs for each byte of memory (LPU) to 2300 (Rubin, fp4).
-            per_byte = value / self.memory_bandwidth if self.memory_bandwidth else 100.0
-            if name in (*HALVES, "fp8", "fp4") and not 0.5 <= per_byte <= 20_000:
+            value = self.peak[name] / (self.memory_bandwidth or self.peak[name] / 100)
+            if not 0.5 <= value <= 20_000:
                 raise ValueError(
-                    f"peak.{name}: {per_byte:.3g} FLOPs for each byte of memory_bandwidth: are both"
-                    " units right?"
+                    f"peak.{name}: {value:.3g} FLOPs for each byte of memory_bandwidth"
                 )
-            half = next((self.peak[wider] for wider in HALVES if wider in self.peak), 0.0)
-            if name in ("fp8", "fp6", "fp4") and value < half / 2:
+            if self.peak[name] < half / 2:
                 raise ValueError(f"peak.{name} is less than the peak of 16-bit floats")
         return self
 
@@ -418,6 +417,10 @@ class LinkFactors(ClusterPart):
     latency: Multiple = 1.0
 
 
+_Factor = Annotated[float, Field(ge=0.01, le=100, strict=True)]
+"""Of what was measured over what was predicted."""
+
+
 class FittedSteps(ClusterPart):
     """Results of measured steps for steps that are generated for this cluster.
 
@@ -427,8 +430,8 @@ class FittedSteps(ClusterPart):
     median and 90th percentile without sign, and median with it; None for fewer than three.
     """
 
-    kernel_time: PositiveMultiple = 1.0
-    host_time: PositiveMultiple = 1.0
+    kernel_time: _Factor = 1.0
+    host_time: _Factor = 1.0
     runs: Count
     median_pct: Multiple | None = None
     p90_pct: Multiple | None = None
@@ -445,7 +448,7 @@ class Calibrated(ClusterPart):
     together.
     """
 
-    overhead: Multiple = 1.0
-    latency: dict[str, Multiple] = Field(default_factory=dict)
-    bandwidth: dict[str, PositiveMultiple] = Field(default_factory=dict)
+    overhead: Annotated[Multiple, Field(le=1e4)] = 1.0
+    latency: dict[str, Annotated[Multiple, Field(le=1e4)]] = Field(default_factory=dict)
+    bandwidth: dict[str, Annotated[PositiveMultiple, Field(le=1e4)]] = Field(default_factory=dict)
     by_size: tuple[TimeMultiples, ...] = ()

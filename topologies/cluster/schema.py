@@ -4,7 +4,7 @@ Bandwidths and latencies are text with a unit; a fraction or a count is a bare n
 frozen: a what-if makes another cluster (:mod:`topologies.cluster.changed`).
 """
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -22,6 +22,7 @@ from topologies.cluster.fabrics import (
     PlanedFabric,
     RailFabric,
     ScaleOut,
+    within,
 )
 from topologies.cluster.graphs import expanded, fabric_graph
 from topologies.cluster.node import (
@@ -111,7 +112,7 @@ class Cluster(ClusterPart):
     wiring: Wiring | None = None
     host: Host | None = None
     library: Library | None = None
-    collective_overhead: Latency = 0.0
+    collective_overhead: Annotated[Latency, within("s", 0.0, 0.01)] = 0.0
     calibration: dict[str, Calibrated] = Field(default_factory=dict)
     steps: FittedSteps | None = None
     link_factors: dict[str, LinkFactors] = Field(default_factory=dict)
@@ -197,10 +198,6 @@ class Cluster(ClusterPart):
                 f"{self.capacity} ranks are more than scale_up.size {size},"
                 " but there is no scale_out to join them"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _nodes_fit(self) -> Self:
         room = None if self.scale_out is None else self.scale_out.room
         if room is not None and self.nodes > room:
             raise ValueError(f"scale_out has room for {room} nodes, not for {self.nodes}")
@@ -267,9 +264,11 @@ class Cluster(ClusterPart):
         return self
 
     @model_validator(mode="after")
-    def _kinds_fit(self) -> Self:
+    def _kinds_and_sources_fit(self) -> Self:
         if self.node_kinds:
             _check_kinds(self)
+        if unknown := sorted(self.sources.keys() - quantities(self).keys()):
+            raise ValueError(f"sources.{unknown[0]}: the cluster has no such number")
         return self
 
     @model_validator(mode="after")
@@ -285,12 +284,6 @@ class Cluster(ClusterPart):
                     raise ValueError(
                         f"calibration.{kind}: {tier!r} is not one of {', '.join(tiers)}"
                     )
-        return self
-
-    @model_validator(mode="after")
-    def _sources_name_fields(self) -> Self:
-        if unknown := sorted(self.sources.keys() - quantities(self).keys()):
-            raise ValueError(f"sources.{unknown[0]}: the cluster has no such number")
         return self
 
 

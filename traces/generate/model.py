@@ -214,6 +214,8 @@ class Model(CardTable):
             raise ValueError(f"experts.dense_layers {dense} is more than layers {self.layers}")
         if dense and self.ffn is None:
             raise ValueError(f"ffn: missing, though {dense} layers are dense")
+        if unknown := sorted(self.sources.keys() - numbers(self).keys()):
+            raise ValueError(f"sources.{unknown[0]}: the card has no such number")
         return self
 
     @model_validator(mode="after")
@@ -235,12 +237,6 @@ class Model(CardTable):
             raise ValueError("global_every needs a window")
         if self.biases and self.qkv_biases:
             raise ValueError("qkv_biases: biases has those already")
-        return self
-
-    @model_validator(mode="after")
-    def _sources_name_numbers(self) -> Self:
-        if unknown := sorted(self.sources.keys() - numbers(self).keys()):
-            raise ValueError(f"sources.{unknown[0]}: the card has no such number")
         return self
 
     def experts_at(self, layer: int) -> Experts | None:

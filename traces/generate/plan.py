@@ -14,7 +14,7 @@ import math
 import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Self, cast
 
 import yaml
 from pydantic import (
@@ -450,11 +450,17 @@ class _AcceleratorTable(_PlanTable):
     generation: str = ""
     peaks: dict[str, Annotated[FlopsText, Field(gt=0)]] = Field(default_factory=dict)
     sustained: float = 1.0
-    kernel_time: float = 1.0
-    host_time: float = 1.0
+    kernel_time: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    host_time: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     memory: Annotated[BytesText, Field(gt=0)] | None = None
     memory_reserve: Annotated[BytesText, Field(ge=0)] = CUDA_RESERVE
     rematerialises: StrictBool = False
+
+    @model_validator(mode="after")
+    def _rates_fit(self) -> Self:
+        if not 0.5 <= self.peak / self.memory_bandwidth <= 20_000:  # as in files of clusters
+            raise ValueError("peak and memory_bandwidth: is a unit wrong?")
+        return self
 
     @property
     def rates(self) -> KernelRates:

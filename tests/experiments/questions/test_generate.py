@@ -138,6 +138,17 @@ def test_a_plan_from_its_file_is_the_one_that_was_made_and_the_same_workload(tmp
         ),
         ({"serving": {"phase": "decode", "batch": 1, "context": 8}}, "either training or serving"),
         ({"accelerator": {"peak": "989", "memory_bandwidth": "1 TB/s"}}, "no unit"),
+        *(
+            ({"accelerator": {"peak": peak, "memory_bandwidth": memory}}, "is a unit wrong?")
+            for peak, memory in (("989 GFLOP/s", "3.35 TB/s"), ("989 TFLOP/s", "3.35 GB/s"))
+        ),
+        *(
+            (
+                {"accelerator": {"peak": "9 TFLOP/s", "memory_bandwidth": "1 TB/s", field: 101.0}},
+                f"{field}: .*100",
+            )
+            for field in ("kernel_time", "host_time")
+        ),
         ({"model": "llama-4"}, "no such model"),
         ({"colour": "red"}, "colour"),
     ],

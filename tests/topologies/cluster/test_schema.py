@@ -143,6 +143,13 @@ def test_a_file_is_read_by_its_path(tmp_path):
         ("bandwidth: 100 GB/s", "bandwidth: 101 TB/s", ("scale_up.bandwidth: 101 TB/s", "unit")),
         ("pcie: {bandwidth: 30 GB/s", "pcie: {bandwidth: 30 TB/s", ("pcie.bandwidth: 30 TB/s",)),
         ("pcie: {bandwidth: 30 GB/s", "pcie: {bandwidth: 30 MB/s", ("pcie.bandwidth: 30 MB/s",)),
+        ("overhead: 5 us", "overhead: 11 ms", ("collective_overhead: 11 ms is not from",)),
+        ("nodes: 8", "nodes: 8\nsteps: {kernel_time: 101.0, runs: 3}", ("kernel_time: 101", "100")),
+        (
+            "nodes: 8",
+            "nodes: 8\ncalibration: {all_reduce: {overhead: 10001.0}}",
+            ("10001", "10000"),
+        ),
         ("efficiency: 0.8", "efficiency: 0.008", ("scale_up.efficiency: 0.008", "0.01")),
         *(
             ("nodes: 8", f"nodes: 8\nlibrary: {{name: nccl, version: '{version}'}}", ("version",))
@@ -198,7 +205,7 @@ def test_a_wrong_field_is_named_with_its_value_and_what_is_accepted(old, new, pa
 def test_nvlinks_are_of_their_generation_and_what_ifs_may_ask_for_more():
     text = FILE.replace("size: 4,", "size: 4, link: nvlink3,")
     twice = text.replace("bandwidth: 100 GB/s", "bandwidth: 600 GB/s")
-    assert "600 GB/s, but nvlink3 has up to 12 links of 25 GB/s in one direction" in refusal(twice)
+    assert "600 GB/s is not from 12.5 GB/s to 450 GB/s: is the unit right, and is" in refusal(twice)
     hopper = text.replace("{name: chip,", "{name: chip, generation: hopper,")
     assert "scale_up.link: nvlink3 is of ampere, not of hopper" in refusal(hopper)
     cluster = parse_cluster(text.replace("chip,", "chip, generation: ampere,"), source="file")

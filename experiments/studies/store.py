@@ -188,9 +188,7 @@ def write_table(table: "pa.Table", path: Path) -> None:
     """Write columns as Parquet; equal columns give equal bytes."""
     import pyarrow.parquet as pq  # slow to load, and a refused study writes none
 
-    table = table.replace_schema_metadata(
-        {**(table.schema.metadata or {}), _DIGEST: _digest(table)}
-    )
+    table = table.replace_schema_metadata({_DIGEST: _digest(table)})
     with writing(path) as stream:
         pq.write_table(table, stream, compression="zstd")
         stream.flush()

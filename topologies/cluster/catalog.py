@@ -23,6 +23,7 @@ from simulator.support.names import did_you_mean, same_name
 from simulator.support.plugins import CLUSTERS, Plugin, load_plugin, plugins
 from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.support.yaml_text import parse_yaml
+from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from topologies.cluster.bare import bare_network, is_bare
 from topologies.cluster.fabrics import FABRICS
 from topologies.cluster.graphs import is_graph_file
@@ -155,25 +156,19 @@ def _parse(text: str, source: str, within: tuple[str, ...]) -> Cluster:
     return cluster
 
 
-_BANDWIDTHS = {"scale_up": (1e6, 1e14), "scale_out": (1e6, 1e13), "pcie": (1e8, 1e13)}
-"""Of a rank or a NIC (B/s), up to fifty times that of any machine; what-ifs may ask for more."""
-
-
 def _check_links(cluster: Cluster, source: str) -> None:
-    """Refuse links of a file that are no links of this kind."""
+    """Refuse links of a file that are no links of this kind; what-ifs may ask for more."""
     link, generation = cluster.scale_up.link or "", cluster.accelerator.generation
     links, speed, owner = NVLINKS.get(link, (0, 0.0, generation))
     if generation != owner and any(generation in row for row in NVLINKS.values()):
         raise ClusterError(f"{source}: scale_up.link: {link} is of {owner}, not of {generation}")
-    nvlink = {"scale_up": (5e8 * speed, 1.5e9 * links * speed)} if links else {}
-    for tier, limits in (_BANDWIDTHS | nvlink).items():
+    up = (0.5 * 1e9 * speed, 1.5 * 1e9 * speed * links) if links else (1e6, 1e14)
+    for tier, limits in {SCALE_UP: up, SCALE_OUT: (1e6, 1e13), PCIE: (1e8, 1e13)}.items():
         part = getattr(cluster, tier)
         if part is not None and not limits[0] <= part.bandwidth <= limits[1]:
             given, *ends = (format_quantity(value, "B/s") for value in (part.bandwidth, *limits))
-            raise ClusterError(
-                f"{source}: {tier}.bandwidth: {given} is not from {' to '.join(ends)}: is the unit"
-                " right, and is it that of one direction?"
-            )
+            wrong = f"{tier}.bandwidth: {given} is not from {' to '.join(ends)} in one direction"
+            raise ClusterError(f"{source}: {wrong}: is the unit right?")
 
 
 def _relative_to(folder: Path, data: dict[str, Any]) -> dict[str, Any]:

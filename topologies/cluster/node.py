@@ -144,16 +144,13 @@ class AcceleratorTable(ClusterPart):
             value = given.get(name)
             if value is not None and not 0.01 <= value / parse_quantity(text, unit) <= 100:
                 raise ValueError(f"{name}: {self.name} has {text}: is the unit right?")
-        half = next((self.peak[name] for name in HALVES if name in self.peak), 0.0)
-        for name in {*HALVES, "fp8", "fp6", "fp4"} & self.peak.keys():
-            # Data sheets have from 2.4 FLOPs for each byte of memory (LPU) to 2300 (Rubin, fp4).
-            value = self.peak[name] / (self.memory_bandwidth or self.peak[name] / 100)
-            if not 0.5 <= value <= 20_000:
-                raise ValueError(
-                    f"peak.{name}: {value:.3g} FLOPs for each byte of memory_bandwidth"
-                )
-            if self.peak[name] < half / 2:
-                raise ValueError(f"peak.{name} is less than the peak of 16-bit floats")
+        # Data sheets have from 2.4 FLOPs for each byte of memory (LPU) to 2300 (Rubin, fp4).
+        for name, value in self.peak.items():
+            per_byte = value / (self.memory_bandwidth or value)
+            if name in (*HALVES, "fp8", "fp4") and not 0.5 <= per_byte <= 20_000:
+                raise ValueError(f"peak.{name} and memory_bandwidth: is a unit wrong?")
+            if name in ("fp8", "fp4") and value < self.peak.get("bf16", 0.0) / 2:
+                raise ValueError(f"peak.{name} is less than peak.bf16")
         return self
 
     @classmethod
@@ -417,10 +414,6 @@ class LinkFactors(ClusterPart):
     latency: Multiple = 1.0
 
 
-_Factor = Annotated[float, Field(ge=0.01, le=100, strict=True)]
-"""Of what was measured over what was predicted."""
-
-
 class FittedSteps(ClusterPart):
     """Results of measured steps for steps that are generated for this cluster.
 
@@ -430,8 +423,8 @@ class FittedSteps(ClusterPart):
     median and 90th percentile without sign, and median with it; None for fewer than three.
     """
 
-    kernel_time: _Factor = 1.0
-    host_time: _Factor = 1.0
+    kernel_time: Annotated[PositiveMultiple, Field(ge=0.01, le=100)] = 1.0
+    host_time: Annotated[PositiveMultiple, Field(ge=0.01, le=100)] = 1.0
     runs: Count
     median_pct: Multiple | None = None
     p90_pct: Multiple | None = None

@@ -189,7 +189,7 @@ class GenerationPlan:
                     f"accelerators of ranks {other_ranks.first}-{other_ranks.last} are {reason}"
                 )
             ranks = other_ranks.last + 1
-        if self.launch is not None and not 0 <= self.launch <= _LONGEST_LAUNCH:
+        if self.launch is not None and not 0 <= self.launch <= 0.01:
             raise WorkloadError(f"launch {self.launch:g} s: one op takes the host 0 to 10 ms")
         if self.replicas is not None and not 1 <= self.replicas <= self.parallelism.dp:
             raise WorkloadError(f"{self.replicas} replicas: write 1 to {self.parallelism.dp}")
@@ -429,10 +429,6 @@ def _imbalance(value: object, info: ValidationInfo) -> object:
         return value
     file = info.context[_FOLDER] / str(value) if info.context else Path(str(value))
     return parse_imbalance(str(file) if file.is_file() else str(value))
-
-
-_LONGEST_LAUNCH = 0.01
-"""Of the host for an op (s): a thousand times the usual."""
 
 
 class _PlanTable(BaseModel):

@@ -413,9 +413,7 @@ def _nic_candidates(parts: Parts, resource: str | None) -> list[Named]:
     for name in (parts.names[number] for number in parts.nics):
         node, _, numbers = name.removeprefix("nic:").partition(".")
         first, _, last = numbers.partition("-")
-        nics += [
-            NicNamed(int(node), number) for number in range(int(first), int(last or first) + 1)
-        ]
+        nics += [NicNamed(int(node), nic) for nic in range(int(first), int(last or first) + 1)]
     return nics
 
 

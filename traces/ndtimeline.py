@@ -132,9 +132,7 @@ def _whole(path: Path, number: int, values: Mapping[str, Any], name: str) -> int
     if isinstance(value, float) and math.isfinite(value) and value == int(value):
         value = int(value)
     if not isinstance(value, int) or not 0 <= value < most:
-        raise TraceError(
-            f"{path}: row {number}: {name}: {shown(value)} is not a number of a {name}"
-        )
+        raise TraceError(f"{path}: row {number}: {name}: {shown(value)} is no number of a {name}")
     return value
 
 

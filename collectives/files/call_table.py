@@ -173,9 +173,7 @@ def _rows(text: str, path: str) -> Iterator[tuple[str, Cells]]:
         if len(cells) != len(names):
             reason = f"{len(cells)} of {len(names)} columns"
             how = "ends early" if len(cells) < len(names) else "is too long"
-            raise TraceError(
-                f"{path}, line {at}: the row {how} ({reason}): is the table truncated?"
-            )
+            raise TraceError(f"{path}, line {at}: the row {how} ({reason}): is a table truncated?")
         yield f"{path}, line {at}", dict(zip(names, (cell.strip() for cell in cells), strict=True))
 
 

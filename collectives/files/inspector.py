@@ -69,9 +69,7 @@ class _RankCall:
         self.rank = _whole(header, "rank", location)
         self.ranks = _whole(header, "n_ranks", location)
         if self.rank >= self.ranks:
-            raise TraceError(
-                f"{location}: header.rank {self.rank} is not one of {self.ranks} ranks"
-            )
+            raise TraceError(f"{location}: header.rank {self.rank} is none of {self.ranks} ranks")
         self.nodes = _whole(header, "nnodes", location) if "nnodes" in header else None
         self.sequence = _whole(call, "coll_sn", location)
         kind = kind_named(str(call.get("coll")))
@@ -80,9 +78,7 @@ class _RankCall:
         self.kind = kind
         self.time = _whole(call, "coll_exec_time_us", location) * MICRO
         if not INSTANT <= self.time <= CENTURY:
-            raise TraceError(
-                f"{location}: coll_perf.coll_exec_time_us: {self.time} s is not a time"
-            )
+            raise TraceError(f"{location}: coll_perf.coll_exec_time_us: {self.time} s is no time")
         self.size = self._size(call)
         self.shared = self.size, self.ranks, self.nodes
 

@@ -46,10 +46,7 @@ def collective(report: "CollectiveReport") -> Document:
     first, last, uneven = report.points[0], report.points[-1], report.imbalance
     spread = any(point.input_bytes is not None for point in report.points)
     more = (">input", ">even", ">busiest costs") if spread else ()
-    columns = (
-        *(*more[:1], ">size", ">time", *more[1:]),
-        *(">algbw", ">busbw", "algorithm", "protocol"),
-    )
+    columns = (*more[:1], ">size", ">time", *more[1:], ">algbw", ">busbw", "algorithm", "protocol")
     rows = [
         (
             *(of_spread := _of_spread(point) if spread else ())[:1],

@@ -196,9 +196,8 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
             "record all of them"
             + ", or use --replicate if they all do the same" * base.loaded.takes_options,
         )
-    causes = {
-        name: share for name, share in base.doubts.pinned.items() if name not in _KNOWN_CAUSES
-    }
+    pinned = base.doubts.pinned
+    causes = {name: share for name, share in pinned.items() if name not in _KNOWN_CAUSES}
     if (unexplained := math.fsum(causes.values())) > MUCH:
         names = ", ".join(list(causes)[:3])
         yield Doubt(
@@ -515,11 +514,7 @@ def step_sections(
 ) -> tuple[Section, ...]:
     """Return sections of a page: critical path, timeline of ranks, network."""
     path = critical_path(timeline) if path is None else path
-    return (
-        path_section(timeline, path),
-        timeline_section(timeline, path),
-        network_section(timeline),
-    )
+    return path_section(timeline, path), timeline_section(timeline, path), network_section(timeline)
 
 
 def timeline_section(timeline: "StepTimeline", path: CriticalPath | None = None) -> Section:

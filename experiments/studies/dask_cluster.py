@@ -78,14 +78,10 @@ def local_workers(address: str) -> int | None:
     if sign and protocol == LOCAL and (workers := count_of(rest)):
         most = _PER_CORE * (os.cpu_count() or 1)
         if workers > most:
-            raise StudyError(
-                f"--dask {shown(address)}: this machine can run at most {most} workers"
-            )
+            raise StudyError(f"--dask {shown(address)}: this machine runs at most {most} workers")
         return workers
     if protocol not in _PROTOCOLS or not rest.startswith("//") or len(rest) < 3:
-        raise StudyError(
-            f"--dask {shown(address)}: write tcp://HOST:PORT of a scheduler, or local:2"
-        )
+        raise StudyError(f"--dask {shown(address)}: give tcp://HOST:PORT of a scheduler or local:2")
     return None
 
 

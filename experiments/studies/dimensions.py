@@ -305,9 +305,7 @@ def _numbers(raw: object, read: Callable[[object], float]) -> tuple[tuple[Value,
         return (), span
     steps = raw["steps"]
     if not isinstance(steps, int) or isinstance(steps, bool) or not 2 <= steps <= MOST_LEVELS:
-        raise DimensionError(
-            f"{steps!r} is not a number of values from 2 to {MOST_LEVELS}", "steps"
-        )
+        raise DimensionError(f"{steps!r} is no number of values from 2 to {MOST_LEVELS}", "steps")
     return tuple(span.values(steps)), None
 
 
@@ -366,9 +364,7 @@ def _number(item: object) -> float:
 def _whole(value: Value) -> float:
     near = float(np.rint(value)) if isinstance(value, float) else math.nan
     if not math.isclose(near, float(value), rel_tol=1e-9):
-        raise DimensionError(
-            f"{value!r} is not a whole number; choose ends and steps that give some"
-        )
+        raise DimensionError(f"{value!r} is no whole number; choose ends and steps that give some")
     return near
 
 

@@ -301,10 +301,8 @@ def bisect(study: Declaration) -> Batches:
     loss, tolerance = percentage(search.loss or "2 %"), percentage(search.tolerance or "1 %")
     line = _line(study.dimensions[along])
     rest = [dimension for index, dimension in enumerate(study.dimensions) if index != along]
-    others = [
-        tuple(map(float, at))
-        for at in product(*(range(len(dimension.levels)) for dimension in rest))
-    ]
+    levels = (range(len(dimension.levels)) for dimension in rest)
+    others = [tuple(map(float, at)) for at in product(*levels)]
     halvings = [_Bisection(at, along, line, loss, tolerance) for at in others]
     while batch := list(dict.fromkeys(at for dimension in halvings for at in dimension.asks())):
         rows = yield batch

@@ -169,9 +169,7 @@ def _no_unit(number: str, unit: str, base: str) -> str:
         if _spelt(candidate) == spelt and not candidate.startswith(_TWICE)
     ]
     if "B" in unit or "bit" in unit.lower():
-        units = [
-            candidate for candidate in units if ("bit" in candidate) == ("bit" in unit.lower())
-        ]
+        units = [name for name in units if ("bit" in name) == ("bit" in unit.lower())]
     units.sort(key=lambda candidate: "bit" not in candidate)  # a small b is more often a bit
     if units:
         return f"did you mean {either([repr(f'{number} {candidate}') for candidate in units])}?"

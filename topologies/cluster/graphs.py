@@ -319,9 +319,7 @@ def _leaf_spine(spec: SpecWords, size: Size, rank_unit: str | None) -> dict[str,
     leaves, spines, ranks = spec.numbers
     each = _place_counts(spec, size, rank_unit)[1]
     if ranks % each:
-        raise TopologyError(
-            f"{spec.words}: {ranks} NICs per leaf do not make whole nodes of {each}"
-        )
+        raise TopologyError(f"{spec.words}: {ranks} NICs per leaf make no whole nodes of {each}")
     _check_room(spec, leaves * (ranks // each), size)
     return {
         "nodes_per_leaf": ranks // each,

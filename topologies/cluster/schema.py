@@ -281,18 +281,13 @@ class Cluster(ClusterPart):
             tiers = tuple(dict.fromkeys((SCALE_UP, SCALE_OUT, PCIE, *memory, *drawn)))
             for tier in (*calibrated.latency, *calibrated.bandwidth):
                 if tier not in tiers:
-                    raise ValueError(
-                        f"calibration.{kind}: {tier!r} is not one of {', '.join(tiers)}"
-                    )
+                    raise ValueError(f"calibration.{kind}: {tier!r} is none of {', '.join(tiers)}")
         return self
 
 
 OF_A_NODE = ("ranks_per_node", "accelerator", "scale_up", "pcie", "host")
 """Fields that a kind of node may override, besides its NICs."""
-OF_NICS = (
-    *("nics_per_node", "bandwidth", "latency", "efficiency"),
-    *("message_overhead", "in_order"),
-)
+OF_NICS = ("nics_per_node", "bandwidth", "latency", "efficiency", "message_overhead", "in_order")
 """Fields of its NICs that a kind of node may override, in ``scale_out``."""
 _PORTS_BY_NODE = ("rail", "fat_tree", "dragonfly")
 """Fabrics whose ports are numbered node by node, so that no node can have additional ones."""

@@ -284,9 +284,7 @@ def dimension_order(
     closes = [True] * len(shape) if wrap is None else list(wrap)
     grid = np.arange(int(np.prod(shape))).reshape(shape)
     if not (0 <= source < grid.size and 0 <= target < grid.size):
-        raise TopologyError(
-            f"{source} to {target}: a grid of {shape} has ranks 0 to {grid.size - 1}"
-        )
+        raise TopologyError(f"{source} to {target}: grids of {shape} end at rank {grid.size - 1}")
     if len(closes) != len(shape):
         raise TopologyError(f"wrap has {len(closes)} entries for {len(shape)} dimensions")
     position = [int(coordinate) for coordinate in np.unravel_index(source, shape)]

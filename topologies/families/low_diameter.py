@@ -100,9 +100,7 @@ def slim_fly(order: int, ranks_per_router: int, **cable: Unpack[Cable]) -> Topol
 
 def _check_prime(order: int) -> None:
     if order < 5 or any(order % divisor == 0 for divisor in range(2, int(order**0.5) + 1)):
-        raise TopologyError(
-            f"slim_fly: {order} is not a prime of 5 or more: 5, 7, 11, 13, 17, 19, …"
-        )
+        raise TopologyError(f"slim_fly: {order} is no prime of 5 or more: 5, 7, 11, 13, 17, 19, …")
 
 
 def _generators(order: int) -> tuple[set[int], set[int]]:

@@ -227,9 +227,7 @@ def _pcie_width(element: Element, reading: _Walk) -> float:
         speed = shown(match and match[0])
         raise _ElementError(f"pci {element.get('busid')}: link_speed {speed} is not a known speed")
     if re.fullmatch("[0-9]{1,2}", lanes) is None:
-        raise _ElementError(
-            f"pci {element.get('busid')}: link_width {shown(lanes)} is not a number"
-        )
+        raise _ElementError(f"pci {element.get('busid')}: link_width {shown(lanes)} is no number")
     share = 236 / 256 if rate >= 64 else _PAYLOAD_OF_RATE.get(rate, 128 / 130)
     return rate * (int(lanes) or 16) * share / 8
 
@@ -351,9 +349,7 @@ def _socket_links(processors: dict[str, Element], processor: str) -> list[Cable]
         return []
     if not processor:
         vendor = next(iter(processors.values())).get("vendor")
-        raise _ElementError(
-            f"<cpu vendor={vendor!r}>: how its NUMA domains are joined is not known"
-        )
+        raise _ElementError(f"<cpu vendor={vendor!r}>: how its NUMA domains are joined is unknown")
     return pairs(list(processors), socket_width(processor))
 
 

@@ -67,9 +67,8 @@ def write_chakra(workload: Workload, directory: Path, prefix: str = "trace") -> 
             "calls only as nodes"
         )
     files = {f"{prefix}.{rank}.et": body for rank, body in _bodies(workload)}
-    groups = {
-        _group_name(number): list(group.ranks) for number, group in enumerate(workload.groups)
-    }
+    numbered = enumerate(workload.groups)
+    groups = {_group_name(number): list(group.ranks) for number, group in numbered}
     files[COMM_GROUPS] = json.dumps(groups, indent=1).encode()
     paths = tuple(directory / name for name in files)
     write_files(zip(paths, files.values(), strict=True), folder=directory)

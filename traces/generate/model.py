@@ -221,9 +221,7 @@ class Model(CardTable):
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         if self.encoder_layers > self.layers:
-            raise ValueError(
-                f"encoder_layers {self.encoder_layers}: more than layers {self.layers}"
-            )
+            raise ValueError(f"encoder_layers {self.encoder_layers} exceeds layers {self.layers}")
         a, experts = self.attention, self.experts
         head = a.head if a.kind == "grouped" else a.nope + a.rope
         for name, width, most in (

@@ -82,9 +82,7 @@ class DeviceMemory:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.size) and 0 <= self.reserve < self.size):
             size, reserve = (f"{number / 1e9:g} GB" for number in (self.size, self.reserve))
-            raise WorkloadError(
-                f"memory {size} with {reserve} reserved leaves nothing for programs"
-            )
+            raise WorkloadError(f"memory {size} with {reserve} reserved leaves none for programs")
 
     @property
     def left(self) -> float:
@@ -178,9 +176,7 @@ class GenerationPlan:
 
     def __post_init__(self) -> None:
         if self.others and self.replicas not in (None, self.parallelism.dp):
-            raise WorkloadError(
-                "replicas can represent others only if all accelerators are the same"
-            )
+            raise WorkloadError("replicas can represent others only if all accelerators are alike")
         ranks = 0
         for other_ranks in sorted(self.others, key=lambda ranks_with: ranks_with.first):
             if other_ranks.first < ranks or other_ranks.last >= self.parallelism.ranks:

@@ -203,9 +203,7 @@ def _prepare(folder: Path) -> None:
         for name in (CELLS, PLANS):
             (folder / name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(
-            f"{folder}: the site cannot be written there: {error.strerror}"
-        ) from error
+        raise OutputError(f"{folder}: no site can be written there: {error.strerror}") from error
 
 
 def declare_grid(

@@ -153,11 +153,11 @@ def test_a_worker_of_other_code_is_refused_in_one_line(monkeypatch):
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("10.0.0.1:8786", "write tcp://HOST:PORT of a scheduler, or local:2"),
-        ("local:0", "write tcp://HOST:PORT of a scheduler, or local:2"),
+        ("10.0.0.1:8786", "give tcp://HOST:PORT of a scheduler or local:2"),
+        ("local:0", "give tcp://HOST:PORT of a scheduler or local:2"),
         ("local:99999", "can run at most"),
-        (f"local:{'9' * 5000}", "write tcp://HOST:PORT of a scheduler, or local:2"),
-        ("tcp://", "write tcp://HOST:PORT of a scheduler, or local:2"),
+        (f"local:{'9' * 5000}", "give tcp://HOST:PORT of a scheduler or local:2"),
+        ("tcp://", "give tcp://HOST:PORT of a scheduler or local:2"),
     ],
 )
 def test_addresses_that_are_none(address, said):

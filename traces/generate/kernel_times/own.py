@@ -234,9 +234,7 @@ def parse_shape(kernel: str, text: str, where: str) -> Shape:
     except WorkloadError as error:
         raise TraceError(f"{where}: shape: {error}") from None
     except TypeError:
-        needed = (
-            name for name, dimension in fields_by_name.items() if dimension.default is MISSING
-        )
+        needed = (name for name, field in fields_by_name.items() if field.default is MISSING)
         lacking = [name for name in needed if name not in values]
         raise TraceError(f"{where}: shape: {', '.join(lacking)} of {kernel} missing") from None
 

@@ -471,7 +471,7 @@ def decode_json(path: Path, data: bytes) -> ChakraTrace:
         return of_messages(path, metadata, nodes)
     except (ValueError, TypeError, RecursionError, ParseError) as error:
         raise TraceError(
-            f"{path}: its JSON of {len(data)} bytes is broken: {_line(error)}"
+            f"{path}: the JSON ({len(data)} bytes) is broken: {_line(error)}"
         ) from error
 
 

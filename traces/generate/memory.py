@@ -464,9 +464,7 @@ def _gathered(
         return 2 * run.bucket, 2 * run.bucket
     if zero < 3 or batch.parallelism.pp > 1:
         return 0.0, 0.0
-    blocks = _Blocks.of(
-        numbered, [parameters_on_rank(block.block.held, batch) for block in numbered]
-    )
+    blocks = _Blocks.of(numbered, [parameters_on_rank(each.block.held, batch) for each in numbered])
     trained = _Blocks.of(
         numbered, [parameters_on_rank(block.block.trained, batch) for block in numbered]
     )
@@ -507,9 +505,7 @@ def _cached(batch: MicroBatch, numbered: Sequence[_NumberedBlock]) -> float:
     pieces = max((forward_working(batch, layer) for layer in layers), default=0.0)
     if batch.parallelism.zero < 3:
         return pieces
-    blocks = _Blocks.of(
-        numbered, [parameters_on_rank(block.block.held, batch) for block in numbered]
-    )
+    blocks = _Blocks.of(numbered, [parameters_on_rank(each.block.held, batch) for each in numbered])
     return pieces + (max(blocks.root, blocks.layer) + blocks.layer) * _trained_bytes(batch)
 
 

@@ -82,7 +82,7 @@ class DeviceMemory:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.size) and 0 <= self.reserve < self.size):
             size, reserve = (f"{number / 1e9:g} GB" for number in (self.size, self.reserve))
-            raise WorkloadError(f"memory {size} with {reserve} reserved leaves none for programs")
+            raise WorkloadError(f"memory {size} with {reserve} reserved leaves nothing to programs")
 
     @property
     def left(self) -> float:

@@ -86,7 +86,7 @@ def test_messages_and_times_of_the_host_are_left_out_with_a_note(tmp_path):
 
 
 def test_a_rank_is_one_of_the_communicator(tmp_path):
-    with pytest.raises(TraceError, match=r"header\.rank 8 is not one of 8 ranks"):
+    with pytest.raises(TraceError, match=r"header\.rank 8 is none of 8 ranks"):
         read_logs([written(tmp_path / "a", [line(8, 1, 500)])])
 
 
@@ -94,7 +94,7 @@ def test_a_rank_is_one_of_the_communicator(tmp_path):
     ("change", "why"),
     [
         ({"coll": "Fold"}, "is not a call"),
-        ({"coll_exec_time_us": 0}, "is not a time"),
+        ({"coll_exec_time_us": 0}, "is no time"),
         ({"coll_exec_time_us": "x"}, "not a whole number"),
         ({"coll_algobw_gbs": 7.0}, "the line is damaged"),
         ({"coll_algobw_gbs": None}, "coll_algobw_gbs"),

@@ -142,8 +142,8 @@ def read_logged(path: Path | str) -> Logged:
         queued = _time(row, _format(row, file), where)
         stamps = [row.get(name) for name in ("first_token_ts", "last_token_ts")]
         first, last = (math.nan if stamp is None else number_of(stamp) for stamp in stamps)
-        times = zip((first, last), stamps, strict=True)
-        given = [time for time, stamp in times if stamp is not None]
+        both = zip((first, last), stamps, strict=True)
+        given = [time for time, stamp in both if stamp is not None]
         if not all(early <= late <= CENTURY for early, late in pairwise([queued, *given])):
             raise TraceError(
                 f"{where}: first_token_ts and last_token_ts do not ascend from {queued:.9g} s"

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from experiments.output.document import (
     Trust,
 )
 from experiments.output.words import percent, plural, say_size, say_time, unit_of
-from experiments.priors.network import say_prior
+from experiments.priors.network import NetworkPrior, say_far_sites, say_prior
 from experiments.validation.errors import NEAR_PCT
 from simulator.support.quantities import format_quantity
 
@@ -78,7 +78,7 @@ def collective(report: "CollectiveReport") -> Document:
         headline=(f"An {name}" if name[0] in "a" else f"A {name}")
         + f" of {say_size(last.size_bytes)} among {ranks} takes"
         f" {say_time(last.time_s)}; busbw reaches {best.busbw_GBps:.4g} GB/s.",
-        trust=_network_trust(say_prior(report.network_prior)),
+        trust=_network_trust(report.network_prior),
         facts=facts,
         details={"simulated with": f"engine {report.engine}"},
         sections=(
@@ -90,9 +90,9 @@ def collective(report: "CollectiveReport") -> Document:
     )
 
 
-def _network_trust(parts: Iterable[str]) -> Trust | None:
+def _network_trust(priors: Sequence[NetworkPrior]) -> Trust | None:
     """Return how uncertain a network's figures are; None if that is not known."""
-    text = ", ".join(parts)
+    text = ", ".join([*say_prior(priors), *say_far_sites(priors)])
     return Trust(text, "fair") if text else None
 
 
@@ -268,7 +268,7 @@ def collective_calls(report: "CollectiveCallsReport") -> Document:
     return Document(
         title=f"Collectives: {count} on {report.where}, engine {report.engine}",
         headline=headline,
-        trust=_network_trust(say_prior(report.network_prior)),
+        trust=_network_trust(report.network_prior),
         sections=(Section("calls", "Calls", blocks, wide=True),),
     )
 

@@ -280,5 +280,5 @@ def test_a_network_compared_with_itself_leaves_nothing_open() -> None:
 def test_calls_that_a_change_adds_are_as_known_as_those_of_the_base_like_them():
     """Twice the layers have twice the recorded calls, and none of another kind, group or size."""
     (point,) = what_ifs(SAMPLES / "gpu-dp2-tp4", "dgx-a100", ["layers 6 -> 12"], nodes=2).points
-    assert point.gain_pct == pytest.approx(-93, abs=1)
+    assert point.gain_pct == pytest.approx(-96, abs=1)
     assert point.prior_pct < 1

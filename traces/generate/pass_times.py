@@ -81,14 +81,11 @@ class PassClock:
                 shape = kernel.forward.shape
                 assert shape is not None  # noqa: S101 - every kernel of a pass has one
                 time += self._kernel(shape, has_cast_before=kernel.name in CAST_BEFORE)
-        return time + self._exchanges_of(part, scores=scores)
+        return time + self.exchanges([part], scores=scores)
 
-    def exchanges(self, block: ModelBlock) -> float:
-        """Return the time of a block's exchanges without attention's (s)."""
-        return fsum(self._exchanges_of(part, scores=False) for part in block.parts)
-
-    def _exchanges_of(self, part: LayerPart, *, scores: bool) -> float:
-        exchanges = (*part.before, *part.after)
+    def exchanges(self, parts: Iterable[LayerPart], *, scores: bool = False) -> float:
+        """Return the time of parts' exchanges (s), with or without those of attention's scores."""
+        exchanges = (each for part in parts for each in (*part.before, *part.after))
         return fsum(self.exchanged(e) for e in exchanges if scores or e.label != OF_DECODES)
 
     def scores(self, shapes: Iterable[Shape]) -> float:
@@ -189,7 +186,8 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
         shared_chunks = [_without_head(batch, Segment(1, 2, 2), tokens) for tokens in every]
         eager = _by_tokens(_alone(clock, batch, shared_chunks, every), every, limits)[1]
     exchanged = [
-        fsum(n * clock.exchanges(block) for block, n in blocks) + clock.between_stages(batch, count)
+        fsum(n * clock.exchanges(block.parts) for block, n in blocks)
+        + clock.between_stages(batch, count)
         for blocks, count in zip(passes, every, strict=True)
     ]
     shared = shared_eager = np.zeros(0)
@@ -199,7 +197,8 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
     heads = _grid(limits.sequences)
     passed = [head_block(replace(batch, segments=(Segment(m, 1, 1),), tokens=m)) for m in heads]
     by_head = [clock.block(head) for head in passed]
-    of_heads = np.interp(np.arange(limits.tokens + 1), heads, [*map(clock.exchanges, passed)])
+    shares = [clock.exchanges(head.parts) for head in passed]
+    of_heads = np.interp(np.arange(limits.tokens + 1), heads, shares)
     sequences = np.interp(np.arange(limits.sequences + 1), heads, by_head)
     sequences[0] = 0.0
     grids = _grid(limits.sequences), _grid(limits.context)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from simulator.folding.copies import WrittenOut
 
 Times = TypeVar("Times", Timeline, Totals)
+Unfold = Callable[[Folded, Timeline], Times]
 _NO_LIBRARY = "none"
 FOLDING = ("flow", "analytic")
 """Engines that can simulate representative ranks; ``simpy`` simulates every transfer."""
@@ -301,9 +302,7 @@ class Scenario:
         """Simulate it, and write no times out of ranks that others represent."""
         return self._shorter(progress, Folded.totals)
 
-    def _shorter(
-        self, progress: Progress | None, unfold: Callable[[Folded, Timeline], Times]
-    ) -> Timeline | Times:
+    def _shorter(self, progress: Progress | None, unfold: Unfold[Times]) -> Timeline | Times:
         answer = self._run(progress, unfold)
         if not self.topology().outages:
             return answer
@@ -316,9 +315,7 @@ class Scenario:
             return self
         return replace(self, in_service=True)
 
-    def _run(
-        self, progress: Progress | None, unfold: Callable[[Folded, Timeline], Times]
-    ) -> Timeline | Times:
+    def _run(self, progress: Progress | None, unfold: Unfold[Times]) -> Timeline | Times:
         if self.workload.copies is not None:
             enough = self._enough(self.engine)
             few = replace(self, workload=enough.workload, fold=False)
@@ -373,9 +370,7 @@ class Scenario:
             return copies.representatives_for_flow(self.workload, self.costs(), self.seen)
         return copies.all_ranks(self.workload)
 
-    def _folded(
-        self, progress: Progress | None, unfold: Callable[[Folded, Timeline], Times]
-    ) -> Timeline | Times:
+    def _folded(self, progress: Progress | None, unfold: Unfold[Times]) -> Timeline | Times:
         """Simulate representative ranks; of a deadlock, name the waiting ranks among all."""
         if reason := self.not_worth():
             timeline = self._simulated(self.workload, progress)

@@ -41,7 +41,9 @@ def open_kept(
     folder = trusted_folder()
     if folder is None:
         return open_package(trace, options)
-    files = [*input_files(path, options.ranks), *_named_by(options)]
+    chosen = [getattr(options, option.name) for option in fields(options)]
+    named = [value for value in chosen if isinstance(value, Path)]
+    files = [*input_files(path, options.ranks), *named]
     reader: list[OpenTrace] = []
 
     def read_anew(step: str) -> Loaded:
@@ -61,12 +63,6 @@ def _is_large(path: Path, small: float) -> bool:
         return sum(file.stat().st_size for file in files) >= small
     except OSError:
         return False
-
-
-def _named_by(options: Options) -> list[Path]:
-    """List files that options name."""
-    values = (getattr(options, part.name) for part in fields(options))
-    return [value for value in values if isinstance(value, Path)]
 
 
 def _read(  # noqa: PLR0913 - what a step depends on

@@ -114,7 +114,8 @@ def report(
         what = "is not a study's directory" if folder_of_study.is_dir() else "is not a directory"
         raise StudyError(f"{folder_of_study}: {what}: name the directory that study -d wrote")
     declared = replace(read_study(folder_of_study / STUDY), folder=_folder(folder_of_study, folder))
-    stored = _inputs(folder_of_study)
+    inputs = folder_of_study / INPUTS
+    stored = _decoded(inputs, _Inputs) if inputs.is_file() else _Inputs()
     numbers = [points] if isinstance(points, int) else list(points)
     notes: list[str] = []
     results = results_of(
@@ -169,11 +170,6 @@ def _folder(directory: Path, folder: Path | str | None) -> Path:
         return Path(folder)
     origin = directory / ORIGIN
     return directory / _text(origin).strip() if origin.is_file() else directory
-
-
-def _inputs(directory: Path) -> _Inputs:
-    path = directory / INPUTS
-    return _decoded(path, _Inputs) if path.is_file() else _Inputs()
 
 
 def _decoded(path: Path, kind: type[_Kind]) -> _Kind:

@@ -206,7 +206,9 @@ def _launched_by(
     """Return by thread the launch times of NCCL's kernels, in order, and their rows."""
     names = [i for i, name in enumerate(unit.file.export.names) if communicates(name)]
     rows = np.flatnonzero(np.isin(device["name"], names))
-    launch = _launches(host, device["correlationId"][rows])
+    rows = rows[device["correlationId"][rows] >= 0]
+    correlation = device["correlationId"][rows]
+    launch = looked_up(host["correlationId"], np.arange(len(host)), correlation)
     rows, launch = rows[launch >= 0], launch[launch >= 0]
     order = np.argsort(host["start"][launch], kind="stable")
     rows, launch = rows[order], launch[order]
@@ -230,12 +232,6 @@ def _with_group(
     if group is None:
         return record
     return replace(record, group_key=group.key, group_ranks=group.ranks, group_size=group.size)
-
-
-def _launches(host: IntColumns, correlation: Longs) -> Longs:
-    """Find the rows of the calls that launched, by correlation id; -1 where there is none."""
-    rows = looked_up(host["correlationId"], np.arange(len(host)), correlation)
-    return np.where(correlation >= 0, rows, -1)
 
 
 _KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}

@@ -247,8 +247,8 @@ def _prediction_half_width(base: Baseline, answered: Answered, off: float, most:
 
     ``off`` is the error as a share of what changes, ``most`` the most that it can be of the step. A
     job of copies of recorded units is off by a share of how many there are; the links that also
-    change count by themselves.
-    The step of any other job was not recorded, and is as uncertain as any simulated step at least.
+    change count by themselves. The step of any other job was not recorded, and is as uncertain as
+    any simulated step at least.
     """
     now, then = base.scenario, answered.scenario
     ratio = 1 - round(utility_pct(base.timeline.makespan, answered.step), _DIGITS) / 100

@@ -36,7 +36,6 @@ from simulator.edits.slowdown import recorded as as_measured
 from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError
 from simulator.workload import Workload
-from traces.core.loaded import Loaded
 
 DRAWS = 200
 _MOST_STEPS = 8
@@ -85,8 +84,9 @@ def spread(base: Baseline) -> Spread | None:
     scenarios = _scenarios(base)
     if len(scenarios) < 2 and not _has_measured_transfers(scenarios[0][0].workload):
         return None
-    chances = [_Ratios.of(recorded) for recorded, _ in scenarios]
-    ratios = _pooled(chances[_first_recorded(base) :])
+    chances = [_Ratios.of(scenario) for scenario, _ in scenarios]
+    recorded = int(bool(base.loaded.coverage.typical_of))  # a typical step was not recorded itself
+    ratios = _pooled(chances[recorded:])
     steps = [
         (changed, chance.noise(changed, ratios, random))
         for (_, changed), chance in zip(scenarios, chances, strict=True)
@@ -106,7 +106,6 @@ def spread(base: Baseline) -> Spread | None:
         for site in sites
     ]
     draws = [tuple(noise for _, noise in site) for site in sites]
-    recorded = _first_recorded(base)
     count = len(steps) - recorded or len(steps)
     drawn = (
         random.integers(0, count, (DRAWS, count)),
@@ -119,11 +118,6 @@ def _has_measured_transfers(recorded: Workload) -> bool:
     """Whether some call's transfer was measured, and calls cost what the model gives."""
     calls = recorded.calls
     return bool((calls.factor == 1).all() and not np.isnan(calls.transfer).all())
-
-
-def _first_recorded(base: Baseline) -> int:
-    """Return the index of the first recorded step: a typical step was not recorded itself."""
-    return int(bool(base.loaded.coverage.typical_of))
 
 
 def scatter_half_widths(trace_spread: Spread, on_sites: Sequence[Asked]) -> dict[str, float]:
@@ -174,24 +168,21 @@ def _scenarios(base: Baseline) -> list[tuple[Scenario, Scenario]]:
     """Cost the steps as the baseline is; each as recorded, and with the changes asked about.
 
     For a typical step these are the steps it represents, else all but the first of more than two, a
-    warm-up.
+    warm-up. Kernels keep their recorded durations.
     """
-    numbers = [str(number) for number in base.loaded.coverage.steps]
-    others = [str(number) for number in base.loaded.coverage.typical_of]
+    coverage, costs = base.loaded.coverage, base.settings.collective_cost
+    numbers = [str(number) for number in coverage.steps]
+    others = [str(number) for number in coverage.typical_of]
     if not others:
-        others = [
-            further
-            for further in numbers[len(numbers) > 2 :]
-            if further != base.loaded.coverage.step
-        ]
+        others = [number for number in numbers[len(numbers) > 2 :] if number != coverage.step]
     scenarios = [(base.recorded, base.scenario)]
     if base.slow_down is not None:
-        recorded = _costed(base, base.loaded)
+        recorded = with_costs(base.as_read(base.loaded), costs)
         scenarios = [(recorded, base.asked(recorded))]
-    if base.loaded.coverage.step in numbers:
+    if coverage.step in numbers:
         for number in others[: _MOST_STEPS - 1]:
             try:
-                recorded = _costed(base, base.read(number))
+                recorded = with_costs(base.as_read(base.read(number)), costs)
                 scenarios.append((recorded, base.asked(recorded)))
             except TwofoldError:
                 continue
@@ -199,11 +190,6 @@ def _scenarios(base: Baseline) -> list[tuple[Scenario, Scenario]]:
         (replace(recorded, engine="analytic"), replace(changed, engine="analytic"))
         for recorded, changed in scenarios
     ]
-
-
-def _costed(base: Baseline, loaded: Loaded) -> Scenario:
-    """Cost a step on the cluster of the recording; kernels keep their recorded durations."""
-    return with_costs(base.as_read(loaded), base.settings.collective_cost)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

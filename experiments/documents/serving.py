@@ -104,6 +104,9 @@ def serving(report: "ServingReport") -> Document:
             "memory": f"{memory.weights / 1e9:.4g} GB weights, {gigabytes} per GPU",
             "cache used": f"{percent(100 * report.peak_cache)} at most,"
             f" {plural(report.preemptions, 'preemption')}",
+            "cost": ""
+            if report.spent is None
+            else f"{report.spent.usd:.3g} USD and {report.spent.kwh:.3g} kWh per million tokens",
             "links": ""
             if report.link_use is None
             else f"KV caches take {percent(100 * report.link_use)} of the busiest link",

@@ -15,6 +15,7 @@ from experiments.output.words import say_interval, say_time
 from experiments.priors.errors import ServingPrior
 from helpers.documents import chart_of, table_of
 from helpers.tries import tries
+from topologies.cluster.bill import TokenCost
 
 PRIOR = ServingPrior("vLLM", 2000, 8.0, 10.0)
 
@@ -39,7 +40,7 @@ def report(**fields):
         "cause": "", "prior": PRIOR, "doubts": (), "load": "l", "engine_text": "e",
         "peak_cache": 0.5, "preemptions": 1, "link_use": None, "scales": False, "held": 2.5,
         "restarted": 0, "adapter_loads": 0, "found": None, "loaded": 0.0, "deterministic": False,
-        "seeds": 5, "factor": 2.0,
+        "seeds": 5, "factor": 2.0, "spent": None,
     }  # fmt: skip
     return Of(**{**usual, **fields})
 
@@ -80,8 +81,10 @@ def test_facts_are_said_where_they_apply():
     assert facts["memory"] == "16 GB weights, 40 GB cache, 1000 blocks per GPU"
     assert facts["cache used"] == "50.00 % at most, 1 preemption"
     assert not any(
-        facts[name] for name in ("links", "autoscaled", "outages", "adapters", "prefixes")
+        facts[name] for name in ("cost", "links", "autoscaled", "outages", "adapters", "prefixes")
     )
+    spent = documents.serving(report(spent=TokenCost(kwh=1.0609, usd=0.2551))).facts
+    assert spent["cost"] == "0.255 USD and 1.06 kWh per million tokens"
     more = documents.serving(
         report(link_use=0.1, scales=True, restarted=2, adapter_loads=1, found=0.25, loaded=0.125)
     ).facts

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from simulator.accelerators import models
+from simulator.accelerators import models, vendor
 from simulator.support.errors import ClusterError, PluginError, QuantityError, fault
 from simulator.support.input_files import parse_json, read_text, reason_of
 from simulator.support.names import did_you_mean, same_name
@@ -156,12 +156,23 @@ def _parse(text: str, source: str, within: tuple[str, ...]) -> Cluster:
     return cluster
 
 
+_MAKERS = {"nvlink": "nvidia", "nccl": "nvidia", "xgmi": "amd", "rccl": "amd", "ici": "google"}
+"""Whose accelerators have links, and run libraries, of these names."""
+
+
 def _check_links(cluster: Cluster, source: str) -> None:
     """Refuse links of a file that are no links of this kind; what-ifs may ask for more."""
     link, generation = cluster.scale_up.link or "", cluster.accelerator.generation
     links, speed, owner = NVLINKS.get(link, (0, 0.0, generation))
     if generation != owner and any(generation in row for row in NVLINKS.values()):
         raise ClusterError(f"{source}: scale_up.link: {link} is of {owner}, not of {generation}")
+    maker, library = vendor(generation or ""), cluster.library
+    of_link = next((whose for start, whose in _MAKERS.items() if link.startswith(start)), maker)
+    if maker and of_link != maker:
+        raise ClusterError(f"{source}: scale_up.link: {link} is not of {cluster.accelerator.name}")
+    if maker and library is not None and _MAKERS.get(library.name, maker) != maker:
+        wrong = f"{library.name} does not run on {cluster.accelerator.name}"
+        raise ClusterError(f"{source}: library.name: {wrong}")
     up = (0.5 * 1e9 * speed, 1.5 * 1e9 * speed * links) if links else (1e6, 1e14)
     for tier, limits in {SCALE_UP: up, SCALE_OUT: (1e6, 1e13), PCIE: (1e8, 1e13)}.items():
         part = getattr(cluster, tier)

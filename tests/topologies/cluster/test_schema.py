@@ -208,6 +208,10 @@ def test_a_wrong_field_is_named_with_its_value_and_what_is_accepted(old, new, pa
 
 def test_nvlinks_are_of_their_generation_and_what_ifs_may_ask_for_more():
     text = FILE.replace("size: 4,", "size: 4, link: nvlink3,")
+    ampere = text.replace("{name: chip,", "{name: A, generation: ampere,")
+    assert "scale_up.link: ici is not of A" in refusal(ampere.replace("nvlink3", "ici"))
+    message = refusal(ampere + "library: {name: rccl}\n")
+    assert "library.name: rccl does not run on A" in message
     twice = text.replace("bandwidth: 100 GB/s", "bandwidth: 600 GB/s")
     assert "600 GB/s is not from 12.5 GB/s to 450 GB/s in one direction: is" in refusal(twice)
     hopper = text.replace("{name: chip,", "{name: chip, generation: hopper,")

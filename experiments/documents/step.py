@@ -186,7 +186,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
             "write the plan again with twofold generate -c … -w",
         )
     yield from _placement_doubts(base)
-    yield from _run_doubts(coverage)
+    yield from _run_doubts(base.loaded)
     yield from _length_doubts(base)
     recorded = coverage.step != GENERATED  # representatives of a plan represent all ranks
     is_part = recorded and len(coverage.ranks) < coverage.ranks_in_job
@@ -248,14 +248,16 @@ _CLOCKS_APART = 2.0
 are kept within milliseconds, and a second run takes longer to begin."""
 
 
-def _run_doubts(coverage: Coverage) -> Iterator[Doubt]:
+def _run_doubts(loaded: Loaded) -> Iterator[Doubt]:
     """Yield that kernels or launches are missing, or that ranks are of different runs."""
+    coverage = loaded.coverage
     if launches := coverage.unused.get(LAUNCHES_ONLY):
         yield Doubt(
             f"{launches:,} launches were recorded, but no kernels, so the devices seem idle",
             "record the device, too (ProfilerActivity.CUDA, --trace=cuda)",
         )
-    if coverage.starts and coverage.kernels and not coverage.launches_paired:
+    without = coverage.starts and coverage.kernels and not coverage.launches_paired
+    if without and (loaded.workload.what == What.HOST).any():
         yield Doubt(
             "no launch of a kernel was recorded, so kernels seem not to wait for the host",
             "record the host, too (ProfilerActivity.CPU, --trace=cuda)",

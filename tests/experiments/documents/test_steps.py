@@ -121,6 +121,7 @@ def test_what_was_not_recorded_or_is_of_another_run_makes_a_step_doubtful(replay
     assert new(ranks=ranks[:3]) == ["only 3 of 8 ranks were recorded"]
     assert new(unused={common.LAUNCHES_ONLY: 1234})[0].startswith("1,234 launches were recorded")
     assert new(launches_paired=0)[0].startswith("no launch of a kernel was recorded")
+    assert new(launches_paired=0, kernels=0) == new(launches_paired=0, starts={}) == []
     assert new(clock_offset={5: -1.5, 2: 0.5}) == []
     (apart,) = new(clock_offset={5: -1.5, 2: 0.6})
     assert apart.startswith("rank 2 recorded its calls 2 s after rank 5")

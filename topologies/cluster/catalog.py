@@ -177,8 +177,8 @@ def _check_links(cluster: Cluster, source: str) -> None:
     for tier, limits in {SCALE_UP: up, SCALE_OUT: (1e6, 1e13), PCIE: (1e8, 1e13)}.items():
         part = getattr(cluster, tier)
         if part is not None and not limits[0] <= part.bandwidth <= limits[1]:
-            given, *ends = (format_quantity(value, "B/s") for value in (part.bandwidth, *limits))
-            wrong = f"{tier}.bandwidth: {given} is not from {' to '.join(ends)} in one direction"
+            rate, *ends = (format_quantity(value, "B/s") for value in (part.bandwidth, *limits))
+            wrong = f"{tier}.bandwidth: {rate} is not from {' to '.join(ends)} in one direction"
             raise ClusterError(f"{source}: {wrong}: is the unit right?")
 
 

@@ -137,11 +137,11 @@ class AcceleratorTable(ClusterPart):
         of_sheet = sheets().get(self.name, {}).get("generation")
         if None not in (of_sheet, self.generation) and of_sheet != self.generation:
             raise ValueError(f"generation: {self.name} is {of_sheet}, not {self.generation}")
-        given = {"memory": self.memory, "memory_bandwidth": self.memory_bandwidth} | self.peak
+        rates = {"memory": self.memory, "memory_bandwidth": self.memory_bandwidth} | self.peak
         sheet = sheets().get(self.name, {})
         for name, text in (sheet | sheet.get("peak", {})).items():
             unit = {"memory": "B", "memory_bandwidth": "B/s"}.get(name, "FLOP/s")
-            value = given.get(name)
+            value = rates.get(name)
             if value is not None and not 0.01 <= value / parse_quantity(text, unit) <= 100:
                 raise ValueError(f"{name}: {self.name} has {text}: is the unit right?")
         # Data sheets have from 2.4 FLOPs for each byte of memory (LPU) to 2300 (Rubin, fp4).
@@ -204,8 +204,8 @@ def with_data_sheets(data: Any) -> Any:
             else part
             for kind, part in kinds.items()
         }
-    own = data.get("sources") or {}
-    return written | {"sources": sources | own if isinstance(own, dict) else own}
+    named = data.get("sources") or {}
+    return written | {"sources": sources | named if isinstance(named, dict) else named}
 
 
 def from_data_sheet(named: str | dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -185,10 +185,10 @@ def test_all_ranks_of_a_bare_network_are_asked_unless_it_is_said_otherwise():
 @pytest.mark.parametrize("cluster", ["hgx-h100", "hgx-b300", "gb200-nvl72"])
 @pytest.mark.parametrize("size", [2.0**26, 2.0**30])
 def test_what_the_switch_adds_is_faster_over_faster_links(cluster, size):
-    """NCCL fills links of twice the bandwidth by NVLS, as it does from Hopper to Blackwell."""
+    """NCCL fills links of twice the bandwidth by NVLS; launch and latency of the hops remain."""
     now, then = (
         collective("all_reduce", cluster, [size], ranks=8, what_ifs=changes).points[0]
         for changes in ([], ["scale_up.bandwidth x2"])
     )
     assert then.algorithm == "nvls"
-    assert 0.5 < then.time_s / now.time_s < 0.75
+    assert 0.5 < then.time_s / now.time_s < 0.8

@@ -138,8 +138,8 @@ def _plane_links(
         subnet = nic.fabric.in_plane() if isinstance(nic.fabric, PlanedFabric) else nic.fabric
         numbers = range(nic.first * each, (nic.first + nic.count) * each)
         for plane, plane_ports in enumerate(ports):
-            in_plane = (port for port in numbers if port % fabric.planes == plane)
-            nics_there = [port // fabric.planes for port in in_plane]
+            of_plane = (port for port in numbers if port % fabric.planes == plane)
+            nics_there = [port // fabric.planes for port in of_plane]
             if nics_there:
                 plane_ports.append((nic, Nic(nic.node, nics_there[0], len(nics_there), subnet)))
     for plane, plane_ports in enumerate(ports):

@@ -398,8 +398,8 @@ def quantities(cluster: Cluster) -> dict[str, object]:
     return dict(_leaves(table, ""))
 
 
-_ROUTING = "routing"
-"""A choice that determines numbers, and so has a source too."""
+_SOURCED_CHOICES = "routing", "transport"
+"""Choices that determine numbers, and so have a source too."""
 _CURVES = "by_size"
 """A field that is a list of tables, which do not fit a table of numbers."""
 
@@ -409,6 +409,6 @@ def _leaves(table: dict[str, object], prefix: str) -> list[tuple[str, object]]:
     for key, value in table.items():
         if isinstance(value, dict):
             leaves += _leaves(value, f"{prefix}{key}.")
-        elif (not isinstance(value, str) or key == _ROUTING) and key != _CURVES:
+        elif (not isinstance(value, str) or key in _SOURCED_CHOICES) and key != _CURVES:
             leaves.append((f"{prefix}{key}", value))
     return leaves

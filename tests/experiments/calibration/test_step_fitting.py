@@ -11,6 +11,7 @@ from experiments.calibration.step_fitting import PARAMETERS, fit_to_steps, fitte
 from experiments.priors.network import spread_of
 from experiments.priors.steps import step_prior
 from topologies import load_cluster
+from topologies.cluster.catalog import cluster_text
 
 CLUSTER = load_cluster("dgx-a100")
 SPREAD = partial(spread_of, CLUSTER.known)
@@ -107,7 +108,7 @@ def test_a_written_cluster_says_where_its_figures_are_from_and_what_the_next_ste
     assert step_prior("megatron", cluster.accelerator.name, 8) != prior
 
 
-def test_steps_that_went_over_sockets_show_it():
+def test_steps_that_went_over_sockets_show_it(tmp_path):
     """Of six steps, four on several nodes, whose NICs moved a tenth of what they could."""
     share = np.array([0.0, 0.0, 0.2, 0.3, 0.4, 0.5])
 
@@ -122,6 +123,9 @@ def test_steps_that_went_over_sockets_show_it():
     assert fit.before.min() < -0.8
     cluster = fitted_cluster(fit, "runs.csv")
     assert cluster.sources["scale_out.transport"] == "fitted to runs.csv"
+    written = tmp_path / "mine.yaml"
+    written.write_text(cluster_text(cluster))
+    assert load_cluster(str(written)).model_dump() == cluster.model_dump()
     assert fit_to_steps(CLUSTER, [1.0] * 6, predict, SPREAD).transport == ""
     one_node = fit_to_steps(CLUSTER, [3.0, 3.0], predict, SPREAD)
     assert one_node.transport == ""

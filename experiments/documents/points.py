@@ -72,7 +72,6 @@ def utility(report: "UtilityReport") -> Document:
     """Tabulate what more of each resource saves, the largest saving first."""
     base, factor = report.base, report.factor
     answered = [row for row in report.points if row.utility_pct is not None]
-    word = "doubling" if factor == 2 else f"{factor:g} times"
     table = _utility_table(report, answered)
     section = Section(
         "utilities", "Utilities", [_utility_chart(report, answered), table], wide=True
@@ -84,7 +83,7 @@ def utility(report: "UtilityReport") -> Document:
         report,
         doubts,
         [section, *failures],
-        title=f"Utility of {word}: {about(base)}",
+        title=f"Utility of {'doubling' if factor == 2 else f'{factor:g} times'}: {about(base)}",
         headline=_utility_headline(report, answered),
         details=_details(base, answered, "\n".join(f"as if {each}" for each in assumed)),
         then=_next_question(base, [row.resource for row in answered]),
@@ -130,10 +129,13 @@ def _utility_headline(report: "UtilityReport", answered: Sequence["Point"]) -> s
         return f"{phrase} {_effect(worst)} of {step}."
     best = max(answered, key=lambda row: row.gain_pct)
     if _saves_nothing(best):
-        return f"Nothing saves {NOTHING:g} % of {step}."
+        nothing = "So far nothing" if report.interrupted else "Nothing"
+        return f"{nothing} saves {NOTHING:g} % of {step}."
     phrase = better(best.resource, report.factor, devices=devices)
     first = f"{phrase} {_effect(best)} of {step}."
     own = {*RANKS, MEMORY_BANDWIDTH}
+    if report.interrupted:  # the others may lack an answer
+        return first
     of_ranks = best.resource in own
     rest = [row for row in answered if (row.resource in own) is not of_ranks]
     return first + _second(rest, report.factor, "In" if of_ranks else "Outside", devices)
@@ -341,11 +343,10 @@ def _ends_headline(resource: str, ends: Sequence["Point"], step: str, devices: s
     sentences: list[str] = []
     for point in ends:
         phrase = better(resource, point.factor, devices=devices)
-        of_step = "" if sentences else f" of {step}"
         if abs(point.gain_pct) + point.reach_pct[0] < NOTHING:
             sentences.append(f"{phrase} changes {step} by less than {NOTHING:g} %.")
         else:
-            sentences.append(f"{phrase} {_effect(point)}{of_step}.")
+            sentences.append(f"{phrase} {_effect(point)}{'' if sentences else f' of {step}'}.")
     return " ".join(sentences) or f"There is only one point, {step} as it is."
 
 

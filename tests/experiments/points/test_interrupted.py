@@ -74,6 +74,11 @@ def test_what_was_answered_before_ctrl_c_is_the_answer(asked: str) -> None:
     assert part.interrupted in [doubt.cause for doubt in part.document().trust.doubts]
 
 
+def test_nothing_is_said_of_resources_that_were_not_asked() -> None:
+    part = utility(GLOO, NETWORK, factor=1.00001, watch=interrupted_before(3))
+    assert part.document().headline.startswith("So far nothing saves")
+
+
 @pytest.mark.parametrize("done", [6, 10])
 def test_a_curve_that_is_interrupted_has_its_points(done: int) -> None:
     """The watch is asked for the baseline first; nine points are the first look."""

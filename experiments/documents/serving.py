@@ -111,7 +111,7 @@ def serving(report: "ServingReport") -> Document:
             if report.link_use is None
             else f"KV caches take {percent(100 * report.link_use)} of the busiest link",
             "autoscaled": f"{report.held:.4g} instances held on average" if report.scales else "",
-            "outages": f"{plural(report.restarted, 'request')} restarted on another instance"
+            "outages": f"{plural(report.restarted, 'request')} restarted"
             if report.restarted
             else "",
             "adapters": f"{plural(report.adapter_loads, 'load')} from host memory"

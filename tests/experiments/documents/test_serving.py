@@ -90,7 +90,7 @@ def test_facts_are_said_where_they_apply():
     ).facts
     assert more["links"] == "KV caches take 10.00 % of the busiest link"
     assert more["autoscaled"] == "2.5 instances held on average"
-    assert more["outages"] == "2 requests restarted on another instance"
+    assert more["outages"] == "2 requests restarted"
     assert more["adapters"] == "1 load from host memory"
     assert more["prefixes"] == "25.00 % of prompts found in the cache, 12.50 % in host memory"
     found = documents.serving(report(found=0.25)).facts["prefixes"]

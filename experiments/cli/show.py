@@ -70,9 +70,6 @@ def answer(
     with watching() as watch:
         report = ask(*arguments, settings=settings, watch=watch, **options)
     show(report, ctx.params["output"])
-    if interrupted := getattr(report, "interrupted", ""):
-        say(interrupted)
-        raise typer.Exit(130)
     return report
 
 
@@ -94,6 +91,9 @@ def show(report: "Report", output: Output) -> None:
         sys.stdout.flush()
     except BrokenPipeError:  # who reads has enough; files that are still to be written are not
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if interrupted := getattr(report, "interrupted", ""):
+        say(interrupted)
+        raise typer.Exit(130)
 
 
 def _write(report: "Report") -> None:

@@ -127,7 +127,7 @@ class Session:
     >>> session = open_session("traces/samples/gpu-dp2-tp4", "dgx-a100", Settings(nodes=2))
     >>> answer = session.moving(parse_state("compute=2"))
     >>> answer.engine, answer.step, f"{answer.gain_pct:.2f} %"
-    ('analytic', '20.43 ms', '26.04 %')
+    ('analytic', '18.3 ms', '32.88 %')
     """
 
     page = "step.html"

@@ -220,7 +220,7 @@ def _draw_lines(axes: "Axes", chart: Chart) -> None:
             }
             target.bar(x, y, list(series.widths) or 0.8, bottom=base, **style)
         elif series.kind == "band":
-            below, above = map(np.asarray, series.reach)
+            below, above = np.asarray(series.errors, dtype=float).T
             target.fill_between(x, y - below, y + above, alpha=0.25, lw=0, **style)
         else:
             marked = series.kind == "points" or (series.kind == "line" and len(x) <= _MANY)

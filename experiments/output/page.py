@@ -436,7 +436,7 @@ _MOST_MARKED = 100
 
 def _band(series: Series) -> Iterator[dict[str, Any]]:
     """Yield the lower and the upper edge of a filled band."""
-    for sign, errors in zip((-1, 1), series.reach, strict=True):
+    for sign, errors in zip((-1, 1), zip(*series.errors, strict=True), strict=True):
         yield {
             "type": "scatter",
             "mode": "lines",

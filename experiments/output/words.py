@@ -59,11 +59,16 @@ def say_step(seconds: float) -> str:
 
 
 def say_size(size: float) -> str:
-    """Format a size as is usual for nccl-tests, in powers of two if it is one."""
-    for prefix, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 2**power and size % 2**power == 0:
-            return f"{size / 2**power:g} {prefix}"
-    return f"{size:,.0f} B"
+    """Format a size as is usual for nccl-tests, in the unit that leaves the shortest whole number.
+
+    Powers of two come first: 256 MB are 250,000 KiB, too.
+    """
+    units = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "GB": 10**9, "MB": 10**6}
+    whole = [(size // unit, name) for name, unit in units.items() if size and size % unit == 0]
+    if not whole:
+        return f"{size:,.0f} B"
+    number, name = min(whole, key=lambda pair: len(f"{pair[0]:.0f}"))
+    return f"{number:.0f} {name}"
 
 
 def unit_of(seconds: float) -> tuple[float, str]:

@@ -167,6 +167,11 @@ class ServingReport(Report):
     cause: str
     deterministic: bool
 
+    @property
+    def interrupted(self) -> str:
+        """What Ctrl-C left out; "" if nothing."""
+        return next((doubt for doubt in self.doubts if doubt.startswith("interrupted")), "")
+
     def write_timeline(self, path: Path) -> None:
         """Write requests and iterations for ui.perfetto.dev."""
         from experiments.output.timeline_files import events_of_serving, write_events

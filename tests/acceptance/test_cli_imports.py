@@ -120,6 +120,7 @@ def test_help_imports_nothing_that_answers():
         "simulator.support.errors",
         "simulator.support.input_files",
         "simulator.support.limits",
+        "simulator.support.names",
     }
 
 

@@ -165,7 +165,7 @@ def test_explain_says_why_a_trace_does_not_tell_it() -> None:
 
 def test_intervals_are_those_of_kernels_as_recorded(tmp_path: Path) -> None:
     """Calls that scatter make them: on kernels alone they would be others."""
-    real = slowed(0.3)
+    real = slowed(0.3, replace(DEEP, gradient=8_000_000))  # calls that the step waits for
     noisy = replace(real, workload=with_noise(real.workload, 1, 0.2)).run()
     whole = replace(noisy.workload, calls=real.workload.calls)
     folder = trace_of(replace(noisy, workload=whole), tmp_path)

@@ -330,7 +330,7 @@ def test_traffic_of_the_chart_is_that_of_the_answer():
         (chart,) = (one["spec"] for one in views if one["at"] == f"traffic-{run}-chart")
         drawn = sum(sum(calls["y"]) for calls in chart["data"])
         assert drawn == pytest.approx(sum(one.wire for one in report.traffic[run]))
-        assert chart["layout"]["xaxis"]["range"][1] == pytest.approx(27.61, abs=0.01)  # ms
+        assert chart["layout"]["xaxis"]["range"][1] == pytest.approx(27.26, abs=0.01)  # ms
 
 
 def test_a_page_of_a_step_that_is_likely_longer_leads_with_that():

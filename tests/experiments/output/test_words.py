@@ -139,16 +139,15 @@ def test_times_that_were_not_measured_say_so():
 
 @tries(40)
 @given(st.integers(1, 2**45))
-def test_sizes_are_whole_powers_of_two_or_bytes(size):
+def test_sizes_have_the_unit_that_leaves_the_shortest_whole_number(size):
     text = say_size(float(size))
     number, unit = text.split()
-    scale = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-    assert float(number.replace(",", "")) * scale[unit] == pytest.approx(size, rel=5.1e-6)
-    assert unit == max(
-        (name for name in scale if size % scale[name] == 0), key=lambda name: scale[name]
-    )
-    assert say_size(3.0 * 2**30) == "3 GiB"
-    assert say_size(2.0**10) == "1 KiB"
+    scale = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "GB": 10**9, "MB": 10**6, "B": 1}
+    assert float(number.replace(",", "")) * scale[unit] == size
+    digits = {name: len(f"{size // s}") for name, s in scale.items() if size % s == 0}
+    assert unit == min(digits, key=digits.__getitem__)
+    assert (say_size(3.0 * 2**30), say_size(2.0**10)) == ("3 GiB", "1 KiB")
+    assert (say_size(256e6), say_size(1e9)) == ("256 MB", "1 GB")
 
 
 @tries(40)

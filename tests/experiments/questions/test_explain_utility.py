@@ -66,7 +66,7 @@ def test_compute_saves_in_kernels_and_what_comes_to_light_behind_them():
 @pytest.mark.parametrize(
     ("resource", "factor", "sentence"),
     [
-        ("compute", 2, r"The largest part comes from ampere_bf16\S+: 1\d\.\d+ %\."),
+        ("compute", 2, r"The largest part comes from ampere_bf16\S+: 2\d\.\d+ %\."),
         ("compute", 0.5, r"The largest part comes from ampere_bf16\S+: -\d+\.\d+ %\."),
         ("scale_up.bandwidth", 2, r"The largest part .*, limited by scale-up bandwidth: \d\.\d+ %"),
         (

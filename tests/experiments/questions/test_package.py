@@ -219,7 +219,7 @@ def test_the_commands_answer(tmp_path, output):
     ]
     answer = CliRunner().invoke(app, words, env={"COLUMNS": "100"})
     assert answer.exit_code == 0, answer.output
-    assert "27.61 ms" in answer.stdout or "0.0276" in answer.stdout
+    assert "27.26 ms" in answer.stdout or "0.0272" in answer.stdout
     words = ["convert", str(SAMPLE), str(tmp_path / "pack"), "--to", "package", "-o", output]
     answer = CliRunner().invoke(app, words, env={"COLUMNS": "100"})
     assert answer.exit_code == 0, answer.output

@@ -483,6 +483,7 @@ def test_ctrl_c_gives_a_partial_answer_that_says_so(visit, words, monkeypatch):
     words_of = f"serving llama-3.1-8b -c hgx-h100 -r compute {load}".split()
     done = RUNNER.invoke(app, words_of)
     assert words in " ".join(done.output.split())
+    assert done.exit_code == 130
 
 
 def test_a_million_tokens_cost_what_the_bill_says():

@@ -44,7 +44,7 @@ def test_the_slo_is_met_just_below_the_rate_and_missed_just_above():
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_instances_are_counted_where_there_are_several(count):
     said = say_engine(Instances(deployment=EIGHT, count=count, router="round-robin"))
-    assert said.endswith(f"; {count} by round-robin") == (count > 1)
+    assert said.endswith(f"; {count} instances, round-robin") == (count > 1)
     pools = Instances(deployment=EIGHT, count=count, decode=EIGHT, decode_count=count)
     prefill, decode = say_engine(pools).split("; ")[-1].split(", ")
     assert prefill == f"{count} instance{'s prefill' if count > 1 else ' prefills'}"

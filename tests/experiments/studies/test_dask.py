@@ -155,7 +155,7 @@ def test_a_worker_of_other_code_is_refused_in_one_line(monkeypatch):
     [
         ("10.0.0.1:8786", "give tcp://HOST:PORT of a scheduler or local:2"),
         ("local:0", "give tcp://HOST:PORT of a scheduler or local:2"),
-        ("local:99999", "can run at most"),
+        ("local:99999", "runs at most"),
         (f"local:{'9' * 5000}", "give tcp://HOST:PORT of a scheduler or local:2"),
         ("tcp://", "give tcp://HOST:PORT of a scheduler or local:2"),
     ],

@@ -212,8 +212,8 @@ def test_nvlinks_are_of_their_generation_and_what_ifs_may_ask_for_more():
     assert "scale_up.link: ici is not of A" in refusal(ampere.replace("nvlink3", "ici"))
     message = refusal(ampere + "library: {name: rccl}\n")
     assert "library.name: rccl does not run on A" in message
-    twice = text.replace("bandwidth: 100 GB/s", "bandwidth: 600 GB/s")
-    assert "600 GB/s is not from 12.5 GB/s to 450 GB/s in one direction: is" in refusal(twice)
+    bits = text.replace("bandwidth: 100 GB/s", "bandwidth: 4800 GB/s")
+    assert "4.8 TB/s is not from 2.5 GB/s to 3 TB/s in one direction: is" in refusal(bits)
     hopper = text.replace("{name: chip,", "{name: chip, generation: hopper,")
     assert "scale_up.link: nvlink3 is of ampere, not of hopper" in refusal(hopper)
     cluster = parse_cluster(text.replace("chip,", "chip, generation: ampere,"), source="file")

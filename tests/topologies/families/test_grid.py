@@ -201,8 +201,8 @@ def test_a_route_over_a_missing_link_is_refused():
 @pytest.mark.parametrize(
     ("source", "target", "wrap", "message"),
     [
-        (0, 16, None, "ranks 0 to 15"),
-        (-1, 3, None, "ranks 0 to 15"),
+        (0, 16, None, r"grids of \(4, 4\) end at rank 15"),
+        (-1, 3, None, r"grids of \(4, 4\) end at rank 15"),
         (0, 1, (True,), "1 entries for 2 dimensions"),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_comparison_takes_the_calibration_along(job):
     ("text", "told"),
     [
         ("calibration: {all_reduced: {}}", "kinds are"),
-        ("calibration: {all_reduce: {bandwidth: {nvlink: 1.0}}}", "'nvlink' is not one of"),
+        ("calibration: {all_reduce: {bandwidth: {nvlink: 1.0}}}", "'nvlink' is none of"),
         ("calibration: {all_reduce: {bandwidth: {scale_up: 0.0}}}", "greater than 0"),
         ("calibration: {all_reduce: {overheads: 1.0}}", "did you mean overhead"),
     ],

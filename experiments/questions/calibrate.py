@@ -192,7 +192,7 @@ def _parameters(
         wire = resource_values(cluster).get(name, np.inf)
         beyond = name.endswith("bandwidth") and now * multiple > wire
         note = "more than the links carry: was it recorded on this cluster?" if beyond else ""
-        if fit.share < 1:
+        if fit.share < 0.995:  # less than it is printed as
             part = (
                 f"{100 * fit.share:.0f} % of the change that its calls suggest: the whole change"
                 " would reverse the error of the recorded steps"

@@ -246,8 +246,8 @@ def _read_line(run: _Run, line: str, location: str) -> None:
         run.failures.append(f"{location}: the run failed its own check: {failed[1]}: {failed[2]}")
     elif "(elements)" in words and words[0].startswith(("#", "(")):
         units = [word.strip("#()") for word in words if word.strip("#()")]
-        if other := sorted({*units} - {"B", "elements", "GB/s", *SECONDS}):
-            raise TraceError(f"{location}: unit {shown(other[0])}: sizes are in B, algbw in GB/s")
+        if unknown := sorted({*units} - {"B", "elements", "GB/s", *SECONDS}):
+            raise TraceError(f"{location}: unit {shown(unknown[0])}: sizes are in B, algbw in GB/s")
         units = [unit for unit in units if unit in SECONDS]
         run.unit = SECONDS[units[0]] if units else run.unit
     elif run.names and len(words) > 1 and all(count_of(word) is not None for word in words[:2]):

@@ -194,8 +194,8 @@ def waiting(base: Baseline, points: Mapping[str, Answered]) -> dict[str, float]:
     for name, point in points.items():
         then = point.scenario.workload
         is_alike = all(map(np.array_equal, _graph(now), _graph(then)))
-        other = now.what[then.duration != now.duration] if is_alike else np.array([])
-        if len(other) and (other == What.COMPUTE).all() and base.step_prior is None:
+        retimed = now.what[then.duration != now.duration] if is_alike else np.array([])
+        if len(retimed) and (retimed == What.COMPUTE).all() and base.step_prior is None:
             changes[name] = point.change
     if not changes or class_of(base.timeline) != NO_CALLS:
         return {}

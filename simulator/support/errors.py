@@ -39,11 +39,11 @@ def shown(value: object) -> str:
 
 def faults(error: Any, whole: str = "") -> str:
     """Return in one line what pydantic found wrong: each with its field, or with ``whole``."""
-    found = (
+    complaints = (
         (".".join(map(str, detail["loc"])) or whole, detail["msg"].removeprefix("Value error, "))
         for detail in error.errors(include_url=False)
     )
-    return "; ".join(f"{field}: {message}" if whole else message for field, message in found)
+    return "; ".join(f"{field}: {message}" if whole else message for field, message in complaints)
 
 
 def fault(detail: Any, model: Any) -> str:

@@ -150,7 +150,7 @@ class AcceleratorTable(ClusterPart):
             if name in (*HALVES, "fp8", "fp4") and not 0.5 <= per_byte <= 20_000:
                 raise ValueError(f"peak.{name} and memory_bandwidth: is a unit wrong?")
             if name in ("fp8", "fp4") and value < self.peak.get("bf16", 0.0) / 2:
-                raise ValueError(f"peak.{name} is less than peak.bf16")
+                raise ValueError(f"peak.{name} is less than half of peak.bf16")
         return self
 
     @classmethod

@@ -150,8 +150,8 @@ def _layer_types(config: _Config, fields: Fields) -> Fields:
     kinds = list(map(str, kinds))
     full = _SPARSE if "sparse" in fields["attention"] and _SPARSE in kinds else "full_attention"
     partial = next((kind for kind in kinds if kind != full), None)
-    known = ("linear_attention",) if "delta" in fields else ("sliding_attention", _CHUNKED)
-    if partial is not None and partial not in known:
+    partials = ("linear_attention",) if "delta" in fields else ("sliding_attention", _CHUNKED)
+    if partial is not None and partial not in partials:
         raise config.refuse("layer_types", f"{shown(partial)}: a model card has no such layers")
     if partial is None:
         return {"window": None, "global_every": None, "delta": None}

@@ -137,7 +137,7 @@ def test_a_file_is_read_by_its_path(tmp_path):
         (
             "bf16: 100 TFLOP/s",
             "bf16: 100 TFLOP/s, fp8: 3 TFLOP/s",
-            ("peak.fp8 is less than peak.bf16",),
+            ("peak.fp8 is less than half of peak.bf16",),
         ),
         (
             "bandwidth: 100 GB/s",

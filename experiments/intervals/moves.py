@@ -138,9 +138,9 @@ def moved_steps(
 
 
 def beside_kernels(design: DesignPoints, changes: Sequence[Change]) -> Floats:
-    """Return the share of the step that all but kernels adds: of the step, then of each change.
+    """Return the share of the step that hosts and copies add: of the step, then of each change.
 
-    It is what the step would be shorter by if host code and copies took no time.
+    It is what the step would be shorter by if they took no time.
     """
     shares = np.empty(1 + len(changes))
     for group in design.costed([Change(), *changes]):

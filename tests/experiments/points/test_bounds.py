@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from collectives.libraries.planners import parse_rule
 from experiments.baseline import baseline
+from experiments.intervals.interval import reach
 from experiments.points.utility import BOUND_ASSUMES, utilities, utility
+from experiments.points.what_if import what_ifs
 from experiments.scenario.change import LINKS, Change, most_times
 from experiments.scenario.resources import RESOURCES, better, improve, utility_pct
 from experiments.scenario.scenario import Scenario
@@ -191,3 +193,25 @@ def test_where_nothing_meets_a_bound_is_the_utility():
     assert list(bars.colour) == ["orange" if row.gain_pct < 0 else "blue" for row in answered]
     assert list(marks.x) == [row.bound_pct for row in answered]
     assert list(bars.y) == list(marks.y)
+
+
+@given(
+    saved=st.floats(-100, 99), width=st.floats(0, 50), room=st.one_of(st.none(), st.floats(0, 60))
+)
+def test_an_interval_reaches_its_half_width_and_no_further_than_its_bound(saved, width, room):
+    bound = None if room is None else saved + room
+    below, above = reach(saved, width, bound)
+    assert below == width
+    assert above == pytest.approx(width if room is None else min(width, room), abs=1e-6)
+    assert reach(saved, None, bound) == (0.0, 0.0)
+
+
+def test_of_kernels_alone_no_more_is_uncertain_than_what_hosts_and_copies_add():
+    """A recording without copies: by hosts of no time the step gets shorter, before and after."""
+    live = ROOT / "traces" / "live" / "gpu"
+    changes = ["compute x0.5", "host x1e-6", "compute x0.5 and host x1e-6"]
+    report = what_ifs(live / "device-bound.json.gz", live / "gpu.yaml", changes)
+    after, *without = (point.step for point in report.points)
+    steps = zip((report.base.timeline.makespan, after), without, strict=True)
+    beside = max(100 * (1 - kernels / step) for step, kernels in steps)
+    assert 0 < report.points[0].prediction_pct <= beside + 1e-6 < 2.5

@@ -11,6 +11,7 @@ from experiments.priors.network import (
     measured_by,
     prior,
     prior_of,
+    say_far_sites,
     say_prior,
     tiers_of,
     with_parts,
@@ -58,6 +59,15 @@ def test_what_is_known_says_which_errors_it_has() -> None:
         assert one["machines"] == list(errors.machines)
     (line,) = say_prior([small, large])
     assert line.startswith("scale-up: fitted to machines of this kind, median error")
+
+
+@pytest.mark.parametrize(
+    ("tier", "known", "count"),
+    [("scale_out", "data sheet", 1), ("scale_out", "measured", 0), ("scale_up", "data sheet", 0)],
+)
+def test_far_sites_are_said_of_calls_between_nodes_that_were_not_measured(tier, known, count):
+    (first, *_) = prior(parse_cluster(TEXT, source="pair"), [tier], ["all_reduce"])
+    assert len(list(say_far_sites([first | {"known": known}]))) == count
 
 
 def test_packets_on_full_links_widen_what_is_open_of_large_calls() -> None:

@@ -232,10 +232,10 @@ def _forced(case: Case, algorithm: str) -> list[Offer]:
 def _with_nvls(case: Case, offers: list[Offer]) -> list[Offer]:
     """Add NVLS to the offers, and restrict each to the sizes at which the tuner may choose it.
 
-    Inside a domain the tuner stays with a ring for too long; NVLS beyond that size costs at least
-    as much. Across two domains the tuner leaves LL trees early; beyond, calls on several machines
-    take the time of NVLSTree, not of LL128 trees, which this model expects to be faster. Across
-    more domains NVLSTree is one more offer.
+    Inside a domain of few ranks the tuner stays with a ring for too long; NVLS beyond that size
+    costs at least as much. Across two domains the tuner leaves LL trees early; beyond, calls on
+    several machines take the time of NVLSTree, not of LL128 trees, which this model expects to be
+    faster. Across more domains NVLSTree is one more offer.
     """
     nvls = _nvls(case)
     if case.domains > 2:
@@ -252,7 +252,8 @@ def _with_nvls(case: Case, offers: list[Offer]) -> list[Offer]:
     small = case.size <= last
     rings = [replace(ring, overhead=np.where(small, ring.overhead, inf)) for ring in offers]
     with_last = replace(case, size=last)
-    missing = np.maximum(0.0, _least(with_last, _ring_offers(with_last)) - case.time(nvls))
+    least = _least(with_last, _ring_offers(with_last)) if last else 0.0  # of many ranks no ring is
+    missing = np.maximum(0.0, least - case.time(nvls))
     return [*rings, replace(nvls, overhead=np.where(small, inf, nvls.overhead + missing))]
 
 

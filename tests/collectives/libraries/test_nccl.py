@@ -582,3 +582,13 @@ def test_trees_fill_the_channels_of_their_nics_and_more_of_them_the_longer_they_
     assert took(1) < took(2) < took(4) < took(8)
     assert took(4) < took(4, fabric="efa")
     assert took(4) < took(4, nodes=8)
+
+
+@pytest.mark.parametrize("ranks", [24, 36, 72])
+def test_of_ranks_for_which_the_tuner_takes_no_ring_none_delays_nvls(ranks):
+    """NVLS crosses the switch twice, however many ranks there are: small calls do not grow."""
+    several = machine(ranks, 1, generation="blackwell", in_network=True)
+    network = switches(ranks, 1, wire=694e9)
+    took = seconds("all_reduce", KIB, network, several)
+    assert took == pytest.approx(seconds("all_reduce", KIB, network, several, algorithm="nvls"))
+    assert took < seconds("all_reduce", KIB, network, several, algorithm="ring")

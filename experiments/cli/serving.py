@@ -135,7 +135,8 @@ _DEPLOYMENT: Options = {
     "find": _of_load(str, "Find the rate at which the SLO is just met.", metavar="rate"),
     "sweep": _of_load(
         str,
-        "Values of rate, concurrency, cluster, tp, pp, instances or a resource.",
+        "Values of rate, concurrency, cluster, tp, pp, instances or a resource; with --resource,"
+        " what that buys at each.",
         metavar="NAME=V1,V2",
     ),
     "requests": _of_load(
@@ -199,8 +200,8 @@ def serving(
 
     form, tokens = _form_and_tokens(output or [], ctx.params["output_tokens"])
     plan = _plan_of(ctx, model, tokens)
-    if ctx.params["sweep"] is not None:
-        refuse_given(ctx, ["resource", "factor"], "with --sweep")
+    if ctx.params["sweep"] is not None and not resource:
+        refuse_given(ctx, ["factor"], "with --sweep but without --resource")
     try:
         check_plan(plan)
     except WorkloadError as error:
@@ -215,7 +216,8 @@ def serving(
         if not equals:
             raise typer.BadParameter(f"--sweep {sweep!r}: write, for example, rate=1/s,2/s,4/s.")
         given = [value.strip() for value in values.split(",") if value.strip()]
-        report = _ask("serving_sweep", plan, served_by, varied.strip(), given)
+        about = {"resources": resource or (), "factor": factor}
+        report = _ask("serving_sweep", plan, served_by, varied.strip(), given, **about)
     else:
         report = _ask("serving", plan, served_by, resources=resource, factor=factor)
     show(report, form)

@@ -29,11 +29,11 @@ from experiments.output.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from experiments.evaluate.serving_clients import Slo
     from experiments.priors.errors import ServingPrior
-    from experiments.questions.serving import Gain, ServingReport
+    from experiments.questions.serving import Gain, ServingReport, ServingUtility
     from experiments.questions.serving_points import (
         LoadCurve,
         ServingPoint,
@@ -83,7 +83,8 @@ def serving(report: "ServingReport") -> Document:
     if report.priorities:
         sections.append(_by_priority(report))
     if report.utilities:
-        sections.append(_utilities(report))
+        by = {"": report.utilities}
+        sections.append(_utilities(report, by, goodput=report.goodput is not None))
     sections.append(_where(report))
     sections.append(Section("cdf", "Latencies", [_cdf(report)], wide=True, terminal=False))
     if any(row.saved_s for row in report.utilities):
@@ -173,20 +174,37 @@ def _interval_foot(report: "ServingReport") -> str:
     return f"± 95 % interval over {plural(report.seeds, 'seed')}"
 
 
-def _utilities(report: "ServingReport") -> Section:
-    asked = ["ttft_p99_pct", "tpot_p99_pct"] + ["goodput_pct"] * (report.goodput is not None)
+def _utilities(
+    report: "ServingReport | ServingSweepReport",
+    by: "Mapping[str, Sequence[ServingUtility]]",
+    varied: str = "",
+    *,
+    goodput: bool,
+) -> Section:
+    """Tabulate what multiples buy, at each value of a sweep, one resource after the other."""
+    asked = ["ttft_p99_pct", "tpot_p99_pct"] + ["goodput_pct"] * goodput
     rows = [
         Row(
             (
                 f"{say_resource(row.resource)} x{report.factor:g}",
+                *[value] * bool(varied),
                 *(_gain(getattr(row, name)) for name in asked),
             ),
             note=row.note,
         )
-        for row in report.utilities
+        for name in dict.fromkeys(row.resource for of_value in by.values() for row in of_value)
+        for value, of_value in by.items()
+        for row in of_value
+        if row.resource == name
     ]
-    columns = ("resource", ">p99 TTFT", ">p99 TPOT", ">goodput")[: 1 + len(asked)]
-    gained = ", and of goodput gained" if report.goodput is not None else ""
+    columns = (
+        "resource",
+        *[varied] * bool(varied),
+        ">p99 TTFT",
+        ">p99 TPOT",
+        *[">goodput"] * goodput,
+    )
+    gained = ", and of goodput gained" if goodput else ""
     return _what_doubling_buys(report.seeds, columns, rows, f"% of the time saved{gained}")
 
 
@@ -268,7 +286,7 @@ _BEYOND = 1.1
 
 def rate(report: "ServingRateReport") -> Document:
     """Show the rate that meets the SLO, latency over rate, and what better resources would buy."""
-    curve, knee = report.curve, report.curve.knee.rate_per_s
+    curve, knee = report.curve, report.curve.knee
     rows = [
         (
             f"{point.rate_per_s:.4g}/s",
@@ -282,10 +300,8 @@ def rate(report: "ServingRateReport") -> Document:
         *(">rate", ">mean\nTTFT", ">p99\nTTFT", ">mean\nTPOT", ">p99\nTPOT"),
         *(">requests\nserved", ">meet\nthe SLO"),
     )
-    sections = [
-        Section("curve", "Latency by rate", [Table.of(columns, rows)], wide=True),
-        curve_section(curve),
-    ]
+    table = Section("curve", "Latency by rate", [Table.of(columns, rows)], wide=True)
+    sections = [table, curve_section(curve)] if rows else []
     if report.utilities:
         gains = [
             Row(
@@ -297,7 +313,7 @@ def rate(report: "ServingRateReport") -> Document:
         names = ("resource", ">rate at the SLO")
         sections.append(_what_doubling_buys(report.seeds, names, gains, "% of the rate gained"))
     best = report.utilities[0] if report.utilities and report.utilities[0].rate_pct else None
-    cause, doubts = "", list[Doubt]()
+    cause, doubts = "", [Doubt(report.interrupted)] * bool(report.interrupted)
     if best is not None:
         verb = "raise" if is_plural(best.resource) else "raises"
         gain = _gain(best.rate_pct)
@@ -308,8 +324,9 @@ def rate(report: "ServingRateReport") -> Document:
         doubts.append(Doubt("the run ends before a queue builds up", "simulate more requests"))
     return Document(
         title=f"Capacity: {report.model} on {report.cluster.name}",
-        headline=f"The SLO is met up to {say_rate(report.rate, report.half_width, 4)}; the knee is"
-        f" at {knee:.4g}/s, and throughput saturates at {curve.saturation:.4g}/s.",
+        headline=f"The SLO is met up to {say_rate(report.rate, report.half_width, 4)};"
+        + (f" the knee is at {knee.rate_per_s:.4g}/s, and" if knee else "")
+        + f" throughput saturates at {curve.saturation:.4g}/s.",
         cause=cause,
         trust=prior_trust(report.prior, tuple(doubts)),
         facts={"engine": report.engine_text, "SLO": _say_slo(report.slo)},
@@ -348,10 +365,15 @@ def sweep(report: "ServingSweepReport") -> Document:
     sections = [Section("points", "Points", [Table(columns, rows, foot=foot)], wide=True)]
     if answered:
         sections.append(Section("figure", "Points", [_sweep_chart(report)], terminal=False))
+    if report.utilities:
+        by = {each.value: each.utilities for each in report.utilities}
+        goodput = any(point.met is not None for point in answered)
+        sections.append(_utilities(report, by, say_resource(report.varied), goodput=goodput))
     return Document(
         title=f"Serving: {report.model} by {say_resource(report.varied)}",
         headline=_sweep_headline(report.varied, answered),
-        trust=prior_trust(report.prior),
+        cause=report.cause,
+        trust=prior_trust(report.prior, (Doubt(report.interrupted),) if report.interrupted else ()),
         facts={"engine": report.engine_text},
         sections=tuple(sections),
     )
@@ -418,10 +440,11 @@ def _curve(curve: "LoadCurve") -> Chart:
         ("ttft_mean", "mean TTFT", "sky"),
         ("e2e_mean", "mean end to end", "orange"),
     )
-    rates, knee = [point.rate_per_s for point in curve.points], curve.knee
-    at = [knee.rate_per_s], [knee.e2e_mean]
-    point = Series("points", *at, name="knee", labels=["knee"], colour="green")
-    series = [*_lines(rates, curve.points, labels), point]
+    rates = [point.rate_per_s for point in curve.points]
+    series = _lines(rates, curve.points, labels)
+    if (knee := curve.knee) is not None:
+        at = [knee.rate_per_s], [knee.e2e_mean]
+        series.append(Series("points", *at, name="knee", labels=["knee"], colour="green"))
     x, y = Axis("requests/s", zero=True), Axis("s", kind="log")
     return Chart("load-latency", "Latency by rate", series, x=x, y=y)
 

@@ -1,7 +1,8 @@
 """Many scenarios over the processes of one machine, with the results of a single process."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -132,12 +133,30 @@ def map_rows(
     return [predict(row) for row in counted(rows, watch(f"{len(rows)} {named}"))]
 
 
-def counted(rows: Sequence[Row], progress: Progress | None) -> Iterator[Row]:
-    """Yield rows, and report the number of completed ones when the next is requested."""
-    for done, row in enumerate(rows, 1):
+def counted(rows: Sequence[Row], progress: Progress | None, before: int = 0) -> Iterator[Row]:
+    """Yield rows, and report the number of completed ones when the next is requested.
+
+    It includes those completed ``before``.
+    """
+    for done, row in enumerate(rows, before + 1):
         yield row
         if progress is not None:
-            progress(done, len(rows))
+            progress(done, before + len(rows))
+
+
+def interruption(answered: int, asked: int, named: str) -> str:
+    """Return how many of several were answered when Ctrl-C was pressed; "" if all are."""
+    return "" if answered == asked else f"interrupted: {answered} of {asked} {named} are answered"
+
+
+def until_interrupted(
+    answers: Iterable[Predicted], asked: int, named: str
+) -> tuple[list[Predicted], str]:
+    """Collect answers up to Ctrl-C; return them, and what it left out ("" if nothing)."""
+    done: list[Predicted] = []
+    with suppress(KeyboardInterrupt):
+        done.extend(answers)
+    return done, interruption(len(done), asked, named)
 
 
 class Latest(Generic[Key, Kept]):

@@ -9,8 +9,8 @@ from experiments.baseline import Settings, baseline
 from experiments.calibration.calibration import with_calibration
 from experiments.documents import points as documents
 from experiments.evaluate.design_points import Changing, simulated
-from experiments.evaluate.parallel import exposed_outcome
-from experiments.points.report import INTERVAL, Columns, Point, PointsReport, interruption, saved_by
+from experiments.evaluate.parallel import exposed_outcome, interruption
+from experiments.points.report import INTERVAL, Columns, Point, PointsReport, saved_by
 from experiments.priors.doubts import touched
 from experiments.priors.network import prior_of, say_prior
 from experiments.provenance import ClusterIdentity, identity

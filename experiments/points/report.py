@@ -184,11 +184,6 @@ class PointsReport(BaselineReport):
         return self.columns.names, self.points
 
 
-def interruption(answered: int, asked: int, named: str) -> str:
-    """Return how many changes were answered when Ctrl-C was pressed; "" if all are."""
-    return "" if answered == asked else f"interrupted: {answered} of {asked} {named} are answered"
-
-
 def saved_by(
     base: Baseline, answered: Sequence[Answered], rows: Sequence[Interval] | None = None
 ) -> list[Point]:

@@ -16,13 +16,13 @@ from collectives.libraries.planners import one_schedule
 from experiments.baseline import Baseline, Settings, Where, baseline
 from experiments.documents import points as documents
 from experiments.evaluate.design_points import Answered, DesignPoints, steps
+from experiments.evaluate.parallel import interruption
 from experiments.intervals.interval import Interval
 from experiments.points.report import (
     INTERVAL,
     Columns,
     Point,
     PointsReport,
-    interruption,
     of_factor,
     saved_by,
     without_effect,

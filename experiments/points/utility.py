@@ -16,17 +16,10 @@ import numpy as np
 from experiments.baseline import Baseline, Settings, Where, baseline
 from experiments.documents import points as documents
 from experiments.evaluate.design_points import Changing, simulated
-from experiments.evaluate.parallel import spent
+from experiments.evaluate.parallel import interruption, spent
 from experiments.intervals.interval import BOUND_ASSUMES
 from experiments.points.failures import FailingJob, FailuresAnswer, parse_failures
-from experiments.points.report import (
-    Columns,
-    Point,
-    PointsReport,
-    interruption,
-    saved_by,
-    without_effect,
-)
+from experiments.points.report import Columns, Point, PointsReport, saved_by, without_effect
 from experiments.report import question
 from experiments.scenario.resources import (
     RANKS,

@@ -10,8 +10,8 @@ import numpy as np
 from experiments.baseline import Baseline, Settings, Where, baseline
 from experiments.documents import points as documents
 from experiments.evaluate.design_points import Changing, simulated
-from experiments.evaluate.parallel import Outcome, exposed_outcome
-from experiments.points.report import INTERVAL, Columns, Point, PointsReport, interruption, saved_by
+from experiments.evaluate.parallel import Outcome, exposed_outcome, interruption
+from experiments.points.report import INTERVAL, Columns, Point, PointsReport, saved_by
 from experiments.priors.doubts import touched
 from experiments.report import question
 from experiments.scenario.change import Change, Changed

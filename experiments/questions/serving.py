@@ -11,6 +11,7 @@ import numpy as np
 from experiments.baseline import Settings
 from experiments.documents import serving as documents
 from experiments.evaluate.deployments import Deployment, MemoryUse, memory_use
+from experiments.evaluate.parallel import counted, until_interrupted
 from experiments.evaluate.serving_changes import HOST, Before, resources_of, with_more_of
 from experiments.evaluate.serving_clients import (
     Closed,
@@ -105,7 +106,7 @@ class ServingUtility:
     saved_s: Mapping[str, float] = field(default_factory=dict)
 
 
-class _Runs(NamedTuple):
+class Runs(NamedTuple):
     """Runs that utilities are compared with, and their figures (:func:`figures_of`)."""
 
     runs: Sequence[InstanceRun]
@@ -248,20 +249,21 @@ def serving(  # noqa: PLR0913 - the options of the command
     count = len(base)
     if progress is not None:
         progress(1, len(names) + 1)
+    names = [] if base[-1].unserved else names
     figures = figures_of(base, slo)
-    utilities = []
-    doubts = [*_unmeasured_doubts(deployment, load), *_doubts(base, load, wanted, slo)]
-    for number, resource in enumerate([] if base[-1].unserved else names):
-        try:
-            utilities.append(
-                _utility(instances, load, resource, factor, _Runs(base, slo, figures, before))
-            )
-        except KeyboardInterrupt:
-            doubts.append(f"interrupted: {number} of {len(names)} resources are answered")
-            break
-        if progress is not None:
-            progress(number + 2, len(names) + 1)
-    doubts += [
+    runs = Runs(base, slo, figures, before)
+    utilities, interrupted = until_interrupted(
+        (
+            utility_of(instances, load, resource, factor, runs)
+            for resource in counted(names, progress, before=1)
+        ),
+        len(names),
+        "resources",
+    )
+    doubts = [
+        *_unmeasured_doubts(deployment, load),
+        *_doubts(base, load, wanted, slo),
+        *[interrupted] * bool(interrupted),
         *(
             f"the load is beyond capacity: it saturates at about {say_rate(*most)}, and latencies"
             " grow with the length of the run"
@@ -381,9 +383,16 @@ _NOT_RUN = -1
 """``unserved`` of a complete run after which further seeds were not run."""
 
 
-def _utility(
-    instances: Instances, load: Load, resource: str, factor: float, baseline: _Runs
+def utility_of(
+    instances: Instances, load: Load, resource: str, factor: float, baseline: Runs
 ) -> ServingUtility:
+    """Serve a load with a multiple of a resource, and compare it with runs without.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If not all requests were served.
+    """
     base, slo, before, unchanged = baseline
     try:
         better = with_more_of(instances, resource, factor)
@@ -709,11 +718,16 @@ def _cause(runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility], fac
         share = 100 * parts["slot"] / fsum(parts.values())
         waits = f"Requests wait {share:.0f} % of their time for an adapter's slot (--max-loras)."
         busy = f"{waits} {busy}"
+    return f"{busy} {shortens_most(utilities, factor)}".strip()
+
+
+def shortens_most(utilities: Sequence[ServingUtility], factor: float) -> str:
+    """Return which resource shortens p99 TPOT most, else p99 TTFT; "" if none does."""
     metric, gains = "TPOT", [(row.tpot_p99_pct, row.resource) for row in utilities]
     if not any(gain for gain, _ in gains):
         metric, gains = "TTFT", [(row.ttft_p99_pct, row.resource) for row in utilities]
     gain, best = max(((gain[0], name) for gain, name in gains if gain), default=(0.0, ""))
     if gain < _LEAST_GAIN:
-        return busy
+        return ""
     verb = "shorten" if is_plural(best) else "shortens"
-    return f"{busy} {better(best, factor)} {verb} p99 {metric} most, by {gain:.0f} %."
+    return f"{better(best, factor)} {verb} p99 {metric} most, by {gain:.0f} %."

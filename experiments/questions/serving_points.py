@@ -3,7 +3,7 @@
 Utilities of that rate are computed, too.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, NamedTuple
@@ -13,7 +13,7 @@ import numpy as np
 from experiments.baseline import Settings
 from experiments.documents import serving as documents
 from experiments.evaluate.deployments import Deployment
-from experiments.evaluate.parallel import counted
+from experiments.evaluate.parallel import counted, until_interrupted
 from experiments.evaluate.serving_changes import HOST, Before, of_pools, resources_of, with_more_of
 from experiments.evaluate.serving_clients import (
     Closed,
@@ -26,9 +26,12 @@ from experiments.evaluate.serving_clients import (
 )
 from experiments.evaluate.serving_fleets import Instances, check_runs, held_ranks, serve, spent_on
 from experiments.evaluate.serving_instances import parallelism_of
+from experiments.output.words import say_resource
 from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.questions.serving import (
     Gain,
+    Runs,
+    ServingUtility,
     beyond_capacity,
     figures_of,
     gain_of,
@@ -38,6 +41,8 @@ from experiments.questions.serving import (
     runs_of,
     saturation,
     say_engine,
+    shortens_most,
+    utility_of,
 )
 from experiments.report import Report, or_none, question
 from experiments.scenario.words import check_factor
@@ -77,14 +82,19 @@ class RatePoint:
 
 
 class LoadCurve(NamedTuple):
-    """Latencies around the saturation rate (1/s): the throughput if all requests arrive at once."""
+    """Latencies around the saturation rate (1/s): the throughput if all requests arrive at once.
+
+    After Ctrl-C it has only the lowest rates.
+    """
 
     saturation: float
     points: tuple[RatePoint, ...]
 
     @property
-    def knee(self) -> RatePoint:
+    def knee(self) -> RatePoint | None:
         """The point of maximal power, rate over mean latency (Kleinrock, ICC 1979)."""
+        if len(self.points) < len(_CURVE):
+            return None
         return max(self.points, key=lambda point: point.throughput_per_s / point.e2e_mean)
 
 
@@ -121,6 +131,7 @@ class ServingRateReport(Report):
     seeds: int
     factor: float
     prior: ServingPrior
+    interrupted: str
 
 
 class _Target(NamedTuple):
@@ -181,15 +192,26 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
     target = _Target(tables, slo, Before(instances))
     progress = watch(f"{len(names) + 2} points")
     at_most = _saturation(instances, target)
-    rates = _rates(instances, target, at_most)
+    found = (_rate(instances, table, target, at_most, 1.0) for table in tables)
+    of_seeds, interrupted = until_interrupted(found, len(tables), "seeds")
+    if not of_seeds:
+        raise KeyboardInterrupt
     if progress is not None:
         progress(1, len(names) + 2)
-    curve = _curve(instances, target, at_most)
-    utilities = []
-    for number, resource in enumerate(names):
-        utilities.append(_utility(instances, target, resource, factor, rates))
-        if progress is not None:
-            progress(number + 3, len(names) + 2)
+    rates, points, utilities = np.array(of_seeds), list[RatePoint](), list[RateUtility]()
+    if not interrupted:
+        points, interrupted = until_interrupted(
+            _curve(instances, target, at_most), len(_CURVE), "rates of the curve"
+        )
+    if not interrupted:
+        utilities, interrupted = until_interrupted(
+            (
+                _utility(instances, target, resource, factor, rates)
+                for resource in counted(names, progress, before=2)
+            ),
+            len(names),
+            "resources",
+        )
     return ServingRateReport(
         instances.deployment.model.name,
         instances.deployment.cluster,
@@ -198,11 +220,12 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
         say_engine(instances),
         float(rates.mean()),
         half_width(rates),
-        curve,
+        LoadCurve(at_most, tuple(points)),
         tuple(sorted(utilities, key=lambda row: -(row.rate_pct or (-1e9, None))[0])),
-        len(tables),
+        len(rates),
         factor,
         serving_prior("pools" if instances.decode else instances.deployment.engine.name),
+        interrupted,
     )
 
 
@@ -218,12 +241,12 @@ def load_curve(
     """
     _check(instances, tables)
     target = _Target(tables, slo, before)
-    return _curve(instances, target, _saturation(instances, target))
+    at_most = _saturation(instances, target)
+    return LoadCurve(at_most, tuple(_curve(instances, target, at_most)))
 
 
-def _curve(instances: Instances, target: _Target, at_most: float) -> LoadCurve:
-    points = (_at_load(instances, target, share * at_most) for share in _CURVE)
-    return LoadCurve(at_most, tuple(points))
+def _curve(instances: Instances, target: _Target, at_most: float) -> Iterator[RatePoint]:
+    return (_at_load(instances, target, share * at_most) for share in _CURVE)
 
 
 def _check(instances: Instances, tables: Sequence[Requests]) -> None:
@@ -361,6 +384,14 @@ class ServingPoint:
     refused: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class UtilitiesAt:
+    """What a multiple of each resource buys at a value of what is varied."""
+
+    value: str
+    utilities: tuple[ServingUtility, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ServingSweepReport(Report):
     """Points over one varied quantity; all others, and the requests of a seed, are fixed."""
@@ -368,7 +399,7 @@ class ServingSweepReport(Report):
     schema: ClassVar[str] = "twofold/serving_sweep/1"
     listed: ClassVar = ServingPoint, "points"
     document = documents.sweep
-    answered: ClassVar = "varied points seeds"
+    answered: ClassVar = "varied points utilities seeds"
 
     model: str
     cluster: Cluster
@@ -376,8 +407,12 @@ class ServingSweepReport(Report):
     engine_text: str
     varied: str
     points: tuple[ServingPoint, ...]
+    utilities: tuple[UtilitiesAt, ...]
     seeds: int
+    factor: float
     prior: ServingPrior
+    cause: str
+    interrupted: str
 
 
 @question("serving_sweep")
@@ -389,9 +424,11 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
     *,
     slo: Slo | None = None,
     seeds: int = 5,
+    resources: Sequence[str] = (),
+    factor: float = 2.0,
     watch: Watch = lambda _: None,
 ) -> ServingSweepReport:
-    """Serve a load at each of several values of one quantity.
+    """Serve a load at each of several values of one quantity, and with more of each resource there.
 
     Parameters
     ----------
@@ -406,6 +443,10 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
         The SLO that a request must meet to count as goodput.
     seeds
         Number of runs, from which intervals are computed; every point serves the same requests.
+    resources
+        The resources to multiply at each value.
+    factor
+        The factor by which to multiply them.
     watch
         Called with what is about to be simulated; returns where its progress goes.
 
@@ -421,15 +462,24 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
     known = [*_VARIED, *resources_of(instances.deployment)]
     if varied not in known:
         raise WhatIfError(f"a sweep over {one_of(varied, known)}")
+    check_factor(factor)
+    names = resources_of(instances.deployment, resources)
     seeds = 1 if instances.is_deterministic(load) else seeds
-    check_runs(instances.tokens_of(load), seeds * len(values))
+    check_runs(instances.tokens_of(load), seeds * len(values) * (1 + len(names)))
     progress = watch(f"{len(values)} points")
-    points = [
-        _point(instances, load, (varied, value), slo, seeds) for value in counted(values, progress)
-    ]
+    asked = _Asked(slo, seeds, names, factor)
+    answers, interrupted = until_interrupted(
+        (_point(instances, load, (varied, value), asked) for value in counted(values, progress)),
+        len(values),
+        "points",
+    )
+    points = [point for point, _ in answers]
     if all(point.refused for point in points):
+        if interrupted:
+            raise KeyboardInterrupt
         raise WhatIfError(f"{varied}: no value can be answered: {points[0].refused}")
     deployment = instances.deployment
+    utilities = [UtilitiesAt(point.value, rows) for point, rows in answers if rows]
     return ServingSweepReport(
         deployment.model.name,
         deployment.cluster,
@@ -437,26 +487,57 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
         say_engine(instances),
         varied,
         tuple(points),
+        tuple(utilities),
         seeds,
+        factor,
         serving_prior("pools" if instances.decode else deployment.engine.name),
+        _sweep_cause(varied, utilities, factor),
+        interrupted,
     )
 
 
+def _sweep_cause(varied: str, utilities: Sequence[UtilitiesAt], factor: float) -> str:
+    """Return what helps most at the first value and at the last."""
+    ends = (*utilities[:1], *utilities[1:][-1:])
+    texts = [(each.value, shortens_most(each.utilities, factor)) for each in ends]
+    return " ".join(
+        f"At {say_resource(varied)} {value} {text[0].lower()}{text[1:]}"
+        for value, text in texts
+        if text
+    )
+
+
+class _Asked(NamedTuple):
+    """What is asked at each point: seeds, and a multiple of which resources."""
+
+    slo: Slo | None
+    seeds: int
+    resources: Sequence[str]
+    factor: float
+
+
 def _point(
-    instances: Instances, load: Load, changed: tuple[str, str], slo: Slo | None, seeds: int
-) -> ServingPoint:
-    value = changed[1]
+    instances: Instances, load: Load, changed: tuple[str, str], asked: _Asked
+) -> tuple[ServingPoint, tuple[ServingUtility, ...]]:
+    value, slo = changed[1], asked.slo
     try:
         served = at_point(Served(instances, load, Before(instances)), *changed)
         before = served.before
-        runs = runs_of(before.instances, served.instances, served.load, seeds, host=before.host)
+        runs = runs_of(
+            before.instances, served.instances, served.load, asked.seeds, host=before.host
+        )
     except TwofoldError as error:
-        return ServingPoint(value, refused=" ".join(str(error).split()))
+        return ServingPoint(value, refused=" ".join(str(error).split())), ()
     if runs[-1].unserved:
         raise KeyboardInterrupt
     figures = figures_of(runs, slo)
     spent = spent_on(served.instances, runs)
-    return ServingPoint(
+    baseline = Runs(runs, slo, figures, before)
+    utilities = (
+        utility_of(served.instances, served.load, resource, asked.factor, baseline)
+        for resource in asked.resources
+    )
+    point = ServingPoint(
         value,
         float(figures["ttft"].mean()),
         half_width(figures["ttft"]),
@@ -468,6 +549,7 @@ def _point(
         None if spent is None else spent.usd,
         beyond_capacity(served.instances, served.load, runs, before),
     )
+    return point, tuple(utilities)
 
 
 def at_point(served: Served, varied: str, value: str) -> Served:

@@ -459,14 +459,19 @@ def test_an_slo_that_no_request_meets_is_a_doubt():
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
-    ("visit", "words"),
+    ("visit", "more", "words"),
     [
-        (2, "of 400 requests are answered, those done first"),
-        (12, "interrupted: 1 of 2 seeds are answered"),
-        (20, "interrupted: 0 of 1 resources are answered"),
+        (2, "", "of 400 requests are answered, those done first"),
+        (12, "", "interrupted: 1 of 2 seeds are answered"),
+        (20, "", "interrupted: 0 of 1 resources are answered"),
+        (16, "--find rate", "interrupted: 1 of 2 seeds are answered"),
+        (46, "--find rate", "interrupted: 2 of 11 rates of the curve are answered"),
+        (66, "--find rate", "interrupted: 0 of 1 resources are answered"),
+        (16, "--sweep rate=50/s,60/s", "interrupted: there is no complete answer"),
+        (40, "--sweep rate=50/s,60/s", "interrupted: 1 of 2 points are answered"),
     ],
 )
-def test_ctrl_c_gives_a_partial_answer_that_says_so(visit, words, monkeypatch):
+def test_ctrl_c_gives_a_partial_answer_that_says_so(visit, more, words, monkeypatch):
     """The signal comes while the loop is at work: between two of its visits to Python."""
     from experiments.evaluate import serving_fleets as fleets
     from simulator.serving.loop import serve_requests
@@ -480,8 +485,8 @@ def test_ctrl_c_gives_a_partial_answer_that_says_so(visit, words, monkeypatch):
 
     monkeypatch.setattr(fleets, "serving_loop", lambda fleet, outages: interrupted)
     load = "--rate 50/s --requests-count 400 --input 64 --output-tokens 8 --seeds 2"
-    words_of = f"serving llama-3.1-8b -c hgx-h100 -r compute {load}".split()
-    done = RUNNER.invoke(app, words_of)
+    words_of = f"serving llama-3.1-8b -c hgx-h100 -r compute {load} {more}".split()
+    done = RUNNER.invoke(app, [*words_of, "--slo", "ttft 60 ms, tpot 20 ms"])
     assert words in " ".join(done.output.split())
     assert done.exit_code == 130
 

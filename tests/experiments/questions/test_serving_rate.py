@@ -171,10 +171,11 @@ def test_the_command_sweeps():
     assert one["tpot_p99"] < full["tpot_p99"]
     assert more["refused"] == "never 51 at a time: there are only 50 requests"
     assert CliRunner().invoke(app, [*words.split(), "rate"]).exit_code == 2
-    for more in ("--factor 3", "--resource compute"):
+    refused = {"--factor 3": "has no effect with --sweep", "-r cmpute": "did you mean compute"}
+    for more, why in refused.items():
         done = CliRunner().invoke(app, [*words.split(), "rate=1/s", *more.split()])
-        assert done.exit_code == 2
-        assert "has no effect with --sweep" in done.output
+        assert done.exit_code
+        assert why in " ".join(done.output.split())
 
 
 def test_an_instance_that_starts_later_is_one_less_until_then():
@@ -249,3 +250,33 @@ def test_progress_ends_at_its_total(resources):
     total = len(resources) + 2
     assert told[0] == f"{total} points"
     assert told[1:] == [(done, total) for done in (1, *range(3, total + 1))]
+
+
+def test_what_doubling_buys_at_a_point_of_a_sweep_is_what_serving_answers_there():
+    """Also where the host, which is no part of the cluster, or the load's rate is varied."""
+    asked = {"slo": SLO, "seeds": 2, "resources": ["compute", "host"]}
+    for varied, values in (("rate", ["2/s", "15/s"]), ("host", ["1"])):
+        swept = serving_sweep(EIGHT, requests, varied, values, **asked, factor=3.0)
+        assert [each.value for each in swept.utilities] == values
+        for each in swept.utilities:
+            load = at_point(
+                Served(Instances(deployment=EIGHT), requests, Before(Instances(deployment=EIGHT))),
+                varied,
+                each.value,
+            ).load
+            alone = serving(EIGHT, load, **asked, factor=3.0).utilities
+            assert sorted(each.utilities, key=str) == sorted(alone, key=str)
+    rows = [section for section in swept.document().sections if section.anchor == "utilities"]
+    assert len(rows) == 1
+    assert serving_sweep(EIGHT, requests, "rate", ["2/s"], seeds=1).utilities == ()
+
+
+def test_the_cause_of_a_sweep_is_what_helps_most_at_its_ends():
+    rates = ["1/s", "5/s", "40/s"]
+    report = serving_sweep(EIGHT, requests, "rate", rates, seeds=1, resources=["compute", "host"])
+    first, _, last = (
+        max(each.utilities, key=lambda row: row.tpot_p99_pct[0]) for each in report.utilities
+    )
+    assert report.cause.count("shorten") == 2
+    assert f"by {first.tpot_p99_pct[0]:.0f} %. At rate 40/s" in report.cause
+    assert report.cause.endswith(f"by {last.tpot_p99_pct[0]:.0f} %.")

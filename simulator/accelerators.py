@@ -138,6 +138,28 @@ def _rates(peaks: Mapping[str, str]) -> dict[str, float]:
     return {dtype: parse_quantity(rate, "FLOP/s") for dtype, rate in peaks.items()}
 
 
+HALVES = ("bf16", "fp16")
+"""Dtypes whose peak represents an accelerator, the first that its sheet has: 16-bit floats."""
+
+
+def check_rates(peaks: Mapping[str, float], memory_bandwidth: float | None) -> None:
+    """Refuse rates (FLOP/s by dtype, B/s) that no accelerator has at once.
+
+    Data sheets have from 2.4 FLOPs for each byte of memory (LPU) to 2300 (Rubin, fp4).
+
+    Raises
+    ------
+    ValueError
+        Which rates, and that a unit may be wrong.
+    """
+    for dtype, rate in peaks.items():
+        per_byte = rate / (memory_bandwidth or rate)
+        if dtype in (*HALVES, "fp8", "fp4") and not 0.5 <= per_byte <= 20_000:
+            raise ValueError(f"peak.{dtype} and memory_bandwidth: is a unit wrong?")
+        if dtype in ("fp8", "fp4") and rate < peaks.get("bf16", 0.0) / 2:
+            raise ValueError(f"peak.{dtype} is less than half of peak.bf16")
+
+
 # --- names
 
 

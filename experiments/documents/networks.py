@@ -15,6 +15,7 @@ from experiments.output.document import (
     Block,
     Chart,
     Document,
+    Doubt,
     Drawing,
     Row,
     Section,
@@ -78,7 +79,7 @@ def collective(report: "CollectiveReport") -> Document:
         headline=(f"An {name}" if name[0] in "a" else f"A {name}")
         + f" of {say_size(last.size_bytes)} among {ranks} takes"
         f" {say_time(last.time_s)}; busbw reaches {best.busbw_GBps:.4g} GB/s.",
-        trust=_network_trust(report.network_prior),
+        trust=_network_trust(report.network_prior, report.doubts),
         facts=facts,
         details={"simulated with": f"engine {report.engine}"},
         sections=(
@@ -90,9 +91,11 @@ def collective(report: "CollectiveReport") -> Document:
     )
 
 
-def _network_trust(priors: Sequence[NetworkPrior]) -> Trust | None:
+def _network_trust(priors: Sequence[NetworkPrior], doubts: Sequence[str]) -> Trust | None:
     """Return how uncertain a network's figures are; None if that is not known."""
     text = ", ".join([*say_prior(priors), *say_far_sites(priors)])
+    if doubts:
+        return Trust(text, "poor", tuple(map(Doubt, doubts)))
     return Trust(text, "fair") if text else None
 
 
@@ -268,7 +271,7 @@ def collective_calls(report: "CollectiveCallsReport") -> Document:
     return Document(
         title=f"Collectives: {count} on {report.where}, engine {report.engine}",
         headline=headline,
-        trust=_network_trust(report.network_prior),
+        trust=_network_trust(report.network_prior, report.doubts),
         sections=(Section("calls", "Calls", blocks, wide=True),),
     )
 

@@ -28,8 +28,9 @@ from simulator.analysis.critical_path import (
     path_by_what,
 )
 from simulator.workload import DATA_LOADER, What
-from topologies.cluster.catalog import clusters_with
+from topologies.cluster.catalog import both_directions, clusters_with
 from traces.core.loaded import GENERATED, LAUNCHES_ONLY, Coverage, Loaded
+from traces.generate.plan import TOO_LONG
 
 if TYPE_CHECKING:
     from experiments.baseline import Baseline, NetworkPriorAnswer, Settings
@@ -185,6 +186,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
             "the plan does not use the kernel and host times that its cluster was fitted with",
             "write the plan again with twofold generate -c … -w",
         )
+    yield from map(Doubt, both_directions(base.recorded.cluster))
     yield from _placement_doubts(base)
     yield from _run_doubts(base.loaded)
     yield from _length_doubts(base)
@@ -251,6 +253,7 @@ are kept within milliseconds, and a second run takes longer to begin."""
 def _run_doubts(loaded: Loaded) -> Iterator[Doubt]:
     """Yield that kernels or launches are missing, or that ranks are of different runs."""
     coverage = loaded.coverage
+    yield from (Doubt(note) for note in coverage.notes if TOO_LONG in note)
     if launches := coverage.unused.get(LAUNCHES_ONLY):
         yield Doubt(
             f"{launches:,} launches were recorded, but no kernels, so the devices seem idle",

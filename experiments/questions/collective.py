@@ -33,6 +33,7 @@ from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import What, Workload
 from topologies import Cluster, load_cluster
+from topologies.cluster.catalog import both_directions
 
 if TYPE_CHECKING:
     from experiments.settings import Watch
@@ -95,6 +96,7 @@ class CollectiveReport(Report):
     routing: RoutingNotes
     imbalance: SpreadBytes | None = None
     network_prior: tuple[NetworkPrior, ...] = ()
+    doubts: tuple[str, ...] = ()
 
 
 SIZES = "1KiB..1GiB"
@@ -158,7 +160,7 @@ def collective(  # noqa: PLR0913 - the options of the command
     kind, algorithm = _program(kind, algorithm, imbalance)
     if ranks is None:
         ranks = _all_ranks(network, nodes)
-    network = changed_network(network, what_ifs, ranks, nodes)
+    asked, network = network, changed_network(network, what_ifs, ranks, nodes)
     own_schedule = _schedule_from_file(kind, ranks, algorithm)
     where, topology, planner = network_of(
         network, ranks, nodes, (kind, None if own_schedule else algorithm)
@@ -181,6 +183,7 @@ def collective(  # noqa: PLR0913 - the options of the command
         timed.routing(chosen[-1]),
         spread_note,
         _prior(network, kind, ranks, nodes),
+        both_directions(cluster_of(asked)),
     )
 
 

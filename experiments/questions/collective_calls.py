@@ -31,6 +31,7 @@ from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import What, Workload
 from topologies import Cluster
+from topologies.cluster.catalog import both_directions
 
 _MOST_CALLS = 64
 """Most concurrent calls: of 64, each pair is simulated, 2,016 in all."""
@@ -118,6 +119,7 @@ class CollectiveCallsReport(Report):
     spans: tuple[CallSpan, ...]
     cluster: Cluster | None
     network_prior: tuple[NetworkPrior, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     def write_timeline(self, path: Path) -> None:
         """Write the calls for ui.perfetto.dev, together and alone."""
@@ -185,7 +187,7 @@ def collective_calls(
         )
     parsed = list(for_ranks([parse_timed_call(text) for text in calls], ranks))
     job = max(ranks or 0, 1 + max(max(call.ranks) for call in parsed))
-    network = changed_network(network, what_ifs, job, nodes)
+    asked, network = network, changed_network(network, what_ifs, job, nodes)
     where, topology, planner = network_of(network, job, nodes, ("", None))
     run = _Run(parsed, job, Costs(topology, _forced(parsed, planner)), engine)
     repetitions = run.repetitions()
@@ -203,6 +205,7 @@ def collective_calls(
         _spans(together, repetitions),
         machine,
         tuple(prior),
+        both_directions(cluster_of(asked)),
     )
 
 

@@ -34,6 +34,7 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError, WhatIfError
 from topologies import Cluster
 from topologies.cluster.bill import TokenCost
+from topologies.cluster.catalog import both_directions
 from traces.requests.table import Requests
 
 
@@ -261,6 +262,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         "resources",
     )
     doubts = [
+        *both_directions(before.instances.deployment.cluster),
         *_unmeasured_doubts(deployment, load),
         *_doubts(base, load, wanted, slo),
         *[interrupted] * bool(interrupted),

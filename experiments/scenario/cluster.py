@@ -17,6 +17,7 @@ from experiments.scenario.change import (
 )
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import check_factor
+from simulator.accelerators import HALVES
 from simulator.edits.ops import durations_scaled
 from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import WhatIfError
@@ -26,7 +27,7 @@ from simulator.workload import What
 from topologies import Cluster, catalog, load_cluster, place, resource_values, with_topology
 from topologies.cluster.changed import with_fields, with_setting
 from topologies.cluster.kinds import by_kind, differing
-from topologies.cluster.node import HALVES, AcceleratorTable, from_data_sheet
+from topologies.cluster.node import AcceleratorTable, from_data_sheet
 from topologies.cluster.schema import kinds_of
 
 

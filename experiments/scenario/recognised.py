@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.accelerators import multiprocessor_count, named
+from simulator.accelerators import HALVES, multiprocessor_count, named
 from simulator.analysis.data_parallel import OPTIMISER
 from simulator.support.arrays import Floats, Longs, Mask
 from simulator.support.errors import TraceError, WhatIfError, WorkloadError
 from simulator.workload import NOT_RECORDED, What, Workload
 from topologies import place
-from topologies.cluster.node import HALVES, AcceleratorTable
+from topologies.cluster.node import AcceleratorTable
 from traces.core.events import RecordedOperator
 from traces.generate.kernel_times import Accelerator, KernelTimes, Shape, kernel_times
 from traces.generate.kernel_times.families import (

@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from simulator.accelerators import accelerator, sheets
+from simulator.accelerators import accelerator, check_rates, sheets
 from simulator.support.errors import ClusterError
 from simulator.support.names import one_of
 from simulator.support.quantities import parse_quantity
@@ -110,9 +110,6 @@ def _peak_type(name: str) -> str:
 
 PeakType = Annotated[str, AfterValidator(_peak_type)]
 
-HALVES = ("bf16", "fp16")
-"""Dtypes whose peak represents an accelerator, the first that its sheet has: 16-bit floats."""
-
 
 class AcceleratorTable(ClusterPart):
     """Peak rates by data type, and the bandwidth and size of the memory.
@@ -144,13 +141,7 @@ class AcceleratorTable(ClusterPart):
             value = rates.get(name)
             if value is not None and not 0.01 <= value / parse_quantity(text, unit) <= 100:
                 raise ValueError(f"{name}: {self.name} has {text}: is the unit right?")
-        # Data sheets have from 2.4 FLOPs for each byte of memory (LPU) to 2300 (Rubin, fp4).
-        for name, value in self.peak.items():
-            per_byte = value / (self.memory_bandwidth or value)
-            if name in (*HALVES, "fp8", "fp4") and not 0.5 <= per_byte <= 20_000:
-                raise ValueError(f"peak.{name} and memory_bandwidth: is a unit wrong?")
-            if name in ("fp8", "fp4") and value < self.peak.get("bf16", 0.0) / 2:
-                raise ValueError(f"peak.{name} is less than half of peak.bf16")
+        check_rates(self.peak, self.memory_bandwidth)
         return self
 
     @classmethod

@@ -44,6 +44,8 @@ SUFFIXES = (".graphml", ".json")
 _RESOURCE = re.compile(r"[^\W\d][\w-]*")
 """A resource's name: one word without a dot, because what-ifs write ``NAME.bandwidth``."""
 
+MOST_OF_LINK = 1e14
+"""Bytes/s that a link may have: fifty times the fastest announced."""
 _MOST_CLASSES = 63
 """Most classes of resources by speed: over 16 hops their sum is less than a hop, so that they only
 break ties."""
@@ -183,9 +185,12 @@ def _quantity(
             return default
         raise TopologyError(f"{where}: {field} is missing")
     try:
-        return parse_quantity(text, _BASES[field])
+        value = parse_quantity(text, _BASES[field])
     except QuantityError as error:
         raise TopologyError(f"{where}: {field}: {error}") from error
+    if field == "bandwidth" and value > MOST_OF_LINK:
+        raise TopologyError(f"{where}: bandwidth: {text!r} exceeds 100 TB/s: is the unit right?")
+    return value
 
 
 def _read(file: Path) -> "nx.Graph[Any]":

@@ -85,11 +85,20 @@ enumeration; behind a ``|`` is the name of the ``oneof`` that a field belongs to
 
 
 def files_in(path: Path) -> list[Path]:
-    """List the files of a directory, in the order in which they are read."""
+    """List the files of a directory, in the order in which they are read.
+
+    Pipes, sockets and links to nothing are refused where they are named like its files.
+    """
     try:
-        return sorted(path.iterdir())
+        entries = sorted(path.iterdir())
+        suffixes = {entry.suffix for entry in entries if entry.is_file()}
+        for entry in entries:
+            if entry.suffix in suffixes and not (entry.is_file() or entry.is_dir()):
+                reason = "links to nothing" if entry.is_symlink() else "is not a regular file"
+                raise TraceError(f"{entry}: {reason}: remove it, or put the file there")
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {reason_of(error)}") from error
+    return entries
 
 
 def message_class(messages: Mapping[str, MessageFields], name: str) -> Any:

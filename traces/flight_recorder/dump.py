@@ -266,6 +266,8 @@ def _call(
 def _peer(path: Path, number: int, message: re.Match[str], group: ProcessGroup) -> int:
     """Return the other rank; PyTorch writes positions in the group, the rank's own first."""
     position = int(message[3])
+    if position == int(message[2]):
+        raise TraceError(f"{path}: entry {number} ({message[0]}): a rank sends nothing to itself")
     if group.ranks is None or position >= len(group.ranks):
         raise TraceError(
             f"{path}: entry {number} ({message[0]}): group {group.label or group.key} has no "

@@ -5,13 +5,14 @@ fields that define their shape; a field missing in a config has its default in `
 What a card cannot express (layers of another kind, experts in some layers only) is refused.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import parse_json
-from simulator.support.names import did_you_mean
+from simulator.support.names import did_you_mean, letters_of
 
 Fields = dict[str, Any]
 """Fields of a model card, except its name and sources."""
@@ -57,6 +58,7 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
             f"{', '.join(FAMILIES)}; others are described by a model card in YAML"
         )
     config = _Config(source, kind, data)
+    _check_architectures(config)
     fields = FAMILIES[kind](config)
     fields |= _layer_types(config, fields)
     fields["left_out"] = "; ".join([*left_out, *fields.get("left_out", ())]) or None
@@ -91,6 +93,16 @@ def _check_all_is_taken(config: "_Config", fields: Fields) -> None:
             raise config.refuse(
                 name, f"{config.data[name]} experts, which this model_type does not have"
             )
+
+
+def _check_architectures(config: "_Config") -> None:
+    """Refuse a class of another family: one of the two names is of another model."""
+    families = {letters_of(family): card for family, card in FAMILIES.items()}
+    listed = config.data.get("architectures")
+    for name in listed if isinstance(listed, list) else ():
+        other = families.get(letters_of(re.split("For[A-Z]|LMHead|Model$", str(name))[0]))
+        if other not in (None, FAMILIES[config.kind]):
+            raise config.refuse("architectures", f"{shown(name)} is of another model_type")
 
 
 _LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len")

@@ -222,6 +222,8 @@ class Model(CardTable):
     def _parts_fit(self) -> Self:
         if self.encoder_layers > self.layers:
             raise ValueError(f"encoder_layers {self.encoder_layers} exceeds layers {self.layers}")
+        if self.patch is None and self.vocabulary < 2:  # an image may have one class
+            raise ValueError("vocabulary: 1 token carries no information")
         a, experts = self.attention, self.experts
         head = a.head if a.kind == "grouped" else a.nope + a.rope
         for name, width, most in (

@@ -14,7 +14,7 @@ import math
 import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, cast
 
 import yaml
 from pydantic import (
@@ -29,6 +29,7 @@ from pydantic import (
     model_validator,
 )
 
+from simulator.accelerators import check_rates
 from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.support.errors import TraceError, WorkloadError, faults, shown
 from simulator.support.input_files import unpack
@@ -49,6 +50,9 @@ from traces.generate.run import Serving, Training, check_fit, check_trains
 CUDA_RESERVE = 1.25 * 2.0**30
 """Bytes that a program cannot use: 0.75 GiB of the driver (PyTorch counts 79.25 GiB where
 nvidia-smi has 80 GiB on A100, 79.11 of 79.65 on H100), and half a GiB of a CUDA context."""
+
+TOO_LONG = "frameworks refuse it"
+"""Words of a note on a sequence that is longer than the model allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,8 +298,8 @@ class GenerationPlan:
         else:
             return []
         return [
-            f"a sequence of {length} tokens, but {model.name} {most}: frameworks refuse it unless"
-            " the model's card has as many"
+            f"a sequence of {length} tokens, but {model.name} {most}: {TOO_LONG} unless the"
+            " model's card has as many"
         ]
 
     def _window_notes(self) -> list[str]:
@@ -448,12 +452,6 @@ class _AcceleratorTable(_PlanTable):
     memory_reserve: Annotated[BytesText, Field(ge=0)] = CUDA_RESERVE
     rematerialises: StrictBool = False
 
-    @model_validator(mode="after")
-    def _rates_fit(self) -> Self:
-        if not 0.5 <= self.peak / self.memory_bandwidth <= 20_000:  # as in files of clusters
-            raise ValueError("peak and memory_bandwidth: is a unit wrong?")
-        return self
-
     @property
     def rates(self) -> KernelRates:
         """Return its rates."""
@@ -527,6 +525,9 @@ class _PlanFile(_PlanTable):
     def _one_run(self) -> "_PlanFile":
         if (self.training is None) == (self.serving is None):
             raise ValueError("give either training or serving")
+        run = cast("Training | Serving", self.training or self.serving)
+        for at in (self.accelerator, *self.other_accelerators):
+            check_rates({run.precision: at.peak} | at.peaks, at.memory_bandwidth)
         return self
 
     @classmethod

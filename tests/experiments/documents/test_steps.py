@@ -403,3 +403,15 @@ def test_memory_is_tabulated_part_by_part_and_adds_up():
     assert [row[2] for row in rows if row[0] == "weights"] == [
         percent(100 * first.parts["weights"] / first.total)
     ]
+
+
+@pytest.mark.parametrize(("tokens", "doubted"), [(131072, False), (131073, True)])
+def test_a_sequence_longer_than_the_model_allows_is_doubted(tmp_path, tokens, doubted):
+    file = tmp_path / "plan.yaml"
+    file.write_text(
+        "model: llama-3.1-8b\nparallelism: {tp: 8}\n"
+        f"training: {{micro_batch: 1, global_batch: 1, sequence: {tokens}}}\n"
+        "accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s}\n"
+    )
+    causes = [doubt.cause for doubt in tf.replay(file, "hgx-h100").document().trust.doubts]
+    assert any("takes 131072 at most: frameworks refuse it" in cause for cause in causes) is doubted

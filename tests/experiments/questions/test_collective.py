@@ -11,7 +11,7 @@ from experiments.questions.collective import collective
 from experiments.questions.validation.recordings import validate
 from helpers.schedules import to_json
 from simulator.support.errors import ClusterError, ScheduleError, WhatIfError, WorkloadError
-from topologies import load_cluster, switch
+from topologies import changed, load_cluster, switch
 from topologies import ring as ring_topology
 
 MIB = 2.0**20
@@ -55,6 +55,16 @@ def test_where_the_fabric_is_pcie_a_rank_has_one_slot(kind, ranks, nodes):
     slot = cluster.scale_up.bandwidth * cluster.scale_up.efficiency / 1e9
     (point,) = collective(kind, cluster, [1024 * MIB], ranks=ranks, nodes=nodes).points
     assert point.busbw_GBps <= slot * (1 + 1e-9)
+
+
+def test_a_bandwidth_of_both_directions_is_doubted_unless_a_what_if_asks_for_it():
+    whole = changed(load_cluster("hgx-h100"), "scale_up.bandwidth", 2)
+    trust = collective("all_reduce", whole, [MIB], ranks=8).document().trust
+    assert trust.grade == "poor"
+    assert str(trust.doubts[0]).startswith("scale_up.bandwidth 900 GB/s is that of nvlink4 in both")
+    what_if = ["scale_up.bandwidth x2"]
+    asked = collective("all_reduce", "hgx-h100", [MIB], ranks=8, what_ifs=what_if).document()
+    assert asked.trust.doubts == ()
 
 
 def test_an_unknown_kind_is_refused():

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.support.errors import ClusterError, WhatIfError
-from topologies import Cluster, changed, load_cluster, parse_cluster, resource_values
+from topologies import Cluster, catalog, changed, load_cluster, parse_cluster, resource_values
+from topologies.cluster.catalog import both_directions
 from topologies.cluster.fabrics import CallErrors, HowKnown, TierErrors
-from topologies.cluster.node import Calibrated, LinkFactors
+from topologies.cluster.node import NVLINKS, Calibrated, LinkFactors
 from topologies.cluster.prices import Draw, Price, Prices
 from topologies.cluster.wiring import Cable, Wiring
 
@@ -218,6 +219,18 @@ def test_nvlinks_are_of_their_generation_and_what_ifs_may_ask_for_more():
     assert "scale_up.link: nvlink3 is of ampere, not of hopper" in refusal(hopper)
     cluster = parse_cluster(text.replace("chip,", "chip, generation: ampere,"), source="file")
     assert changed(cluster, "scale_up.bandwidth", 1e4).scale_up.bandwidth == 1e15
+    domains = ampere.replace("ranks_per_node: 4", "ranks_per_node: 260")
+    assert "ranks_per_node: 65 scale-up domains in one node" in refusal(domains)
+
+
+@pytest.mark.parametrize("name", catalog())
+def test_a_scale_up_bandwidth_of_both_directions_is_doubted(name):
+    cluster = load_cluster(name)
+    assert both_directions(cluster) == ()
+    doubled = both_directions(changed(cluster, "scale_up.bandwidth", 2))
+    link = cluster.scale_up.link or ""
+    whole = not cluster.accelerator.name.startswith("H800")  # of eight links
+    assert bool(doubled) == (whole and link in {*NVLINKS, "pcie4", "pcie5"})
 
 
 @pytest.mark.parametrize("version", ["2.27", "2.27.3", "v2.27.3", "2.27.3+cuda12.8", "2.18.5-1"])

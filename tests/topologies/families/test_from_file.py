@@ -89,6 +89,7 @@ def test_two_unlike_cables_of_a_graph_of_single_ones_are_refused(tmp_path):
         (lambda g: g.edges["a", "s"].update(bandwidth=50e9), "edge a - s: bandwidth: 5.*unit"),
         (lambda g: g.edges["a", "s"].update(bandwidth="50 gbps"), "bandwidth: '50 gbps'"),
         (lambda g: g.edges["a", "s"].update(bandwidth="0 GB/s"), "not positive"),
+        (lambda g: g.edges["a", "s"].update(bandwidth="50 PB/s"), "'50 PB/s' exceeds 100 TB/s"),
         (lambda g: g.edges["b", "s"].pop("latency"), "edge s - b: latency is missing"),
         (lambda g: g.edges["b", "s"].update(speed="1 GB/s"), "no such field 'speed'; accepted"),
         (lambda g: g.nodes["b"].update(rank="1"), "node b: rank '1' is not a whole number"),

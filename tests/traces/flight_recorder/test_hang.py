@@ -160,6 +160,7 @@ DAMAGED = {
     "state": ({"entries": [entry(TP, 1, state="lost")]}, "state 'lost'"),
     "group": ({"entries": [entry(("9", "pp"), 1)]}, "not in pg_config"),
     "peer": ({"entries": [message(TP, 1, "send 0->9")]}, "no position 9"),
+    "itself": ({"entries": [message(TP, 1, "send 0->0")]}, "sends nothing to itself"),
     "size": ({"entries": [entry(TP, 1, input_sizes="a")]}, "input_sizes"),
     "ranks": ({"pg_config": {"0": {"ranks": "[0, x]"}}}, "not a list of ranks"),
     "twice": ({"pg_config": {"0": {"ranks": "[0, 0]"}}}, "not ranks of a job"),

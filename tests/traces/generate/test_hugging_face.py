@@ -1,7 +1,7 @@
 """Cards from ``config.json`` files: the same shapes as the cards that ship, and what is refused."""
 
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 from hypothesis import given
@@ -449,6 +449,23 @@ def test_a_picture_is_no_smaller_than_a_patch(tmp_path):
 def test_experts_that_a_card_cannot_have_are_refused(tmp_path, change):
     with pytest.raises(TraceError, match=next(iter(change))):
         load_model(write(tmp_path, DEEPSEEK | change))
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("LlamaForCausalLM", True),
+        ("LlamaModel", True),
+        ("OwnForCausalLM", True),
+        ("OlmoForCausalLM", True),  # read alike
+        ("MixtralForCausalLM", False),
+        ("GPT2LMHeadModel", False),
+    ],
+)
+def test_a_class_of_another_family_is_refused(tmp_path, name, taken):
+    path = write(tmp_path, LLAMA | {"architectures": [name]})
+    with nullcontext() if taken else pytest.raises(TraceError, match=r"architectures: .*another"):
+        assert load_model(path).layers == 32
 
 
 @pytest.mark.parametrize("text", ['{"model_type": ', "{} {}", "[1]", '{"a": NaN}', "{" * 10_000])

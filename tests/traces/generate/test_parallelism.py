@@ -1,6 +1,6 @@
 """Ranks, coordinates and groups."""
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -158,17 +158,37 @@ def test_its_name_says_what_differs_from_one_rank():
     assert str(Parallelism()) == "one rank"
 
 
-@pytest.mark.parametrize("tp", ["true", "2.0", "'2'"])
-def test_a_degree_of_a_plan_is_a_whole_number(tmp_path, tp):
+def plan_of(tmp_path, tp="2", more=""):
     plan = (Path(__file__).parents[2] / "acceptance/inputs/model.yaml").read_text()
     (tmp_path / "model.yaml").write_text(plan)
     file = tmp_path / "plan.yaml"
     file.write_text(
         f"model: model.yaml\nparallelism: {{tp: {tp}}}\n"
         "training: {micro_batch: 1, global_batch: 8, sequence: 1024}\n"
-        "accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s}\n"
+        f"accelerator: {{peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s{more}}}\n"
     )
+    return file
+
+
+@pytest.mark.parametrize("tp", ["true", "2.0", "'2'"])
+def test_a_degree_of_a_plan_is_a_whole_number(tmp_path, tp):
     with pytest.raises(
         TraceError, match=r"plan\.yaml: .*parallelism\.tp: .* is not a whole number"
     ):
-        read_plan(file)
+        read_plan(plan_of(tmp_path, tp))
+
+
+@pytest.mark.parametrize(
+    ("peaks", "error"),
+    [
+        ("{fp8: 1979 TFLOP/s}", None),
+        ("{fp8: 989 TFLOP/s}", None),
+        ("{fp8: 494 TFLOP/s}", "peak.fp8 is less than half of peak.bf16"),
+        ("{fp4: 1 TFLOP/s}", "peak.fp4 and memory_bandwidth: is a unit wrong"),
+        ("{bf16: 98.9 PFLOP/s}", "peak.bf16 and memory_bandwidth: is a unit wrong"),
+    ],
+)
+def test_the_peaks_of_a_plan_fit_one_another(tmp_path, peaks, error):
+    file = plan_of(tmp_path, more=f", peaks: {peaks}")
+    with nullcontext() if error is None else pytest.raises(TraceError, match=error):
+        assert read_plan(file).accelerator.peaks

@@ -22,7 +22,7 @@ SQUARE = parse_model(
 name: square
 layers: 48
 hidden: 16384
-vocabulary: 1
+vocabulary: 2
 attention: {kind: grouped, heads: 128, kv_heads: 128, head: 128}
 ffn: 65536
 gated: false

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -102,6 +103,17 @@ def test_an_empty_file_among_them_is_refused(tmp_path: Path, name: str) -> None:
     put(tmp_path, 0)
     (tmp_path / name).write_bytes(b"")
     refused(tmp_path, "empty")
+
+
+def test_what_is_named_like_a_rank_and_is_no_file_is_refused(tmp_path: Path) -> None:
+    put(tmp_path, 0)
+    (tmp_path / "latest.log").symlink_to("gone")
+    assert read_job(tmp_path).skipped[0].file.name == "latest.log"
+    (tmp_path / "rank1.json").symlink_to("gone")
+    refused(tmp_path, r"rank1\.json: links to nothing")
+    (tmp_path / "rank1.json").unlink()
+    os.mkfifo(tmp_path / "rank1.json")
+    refused(tmp_path, r"rank1\.json: is not a regular file")
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:

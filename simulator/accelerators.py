@@ -143,14 +143,9 @@ HALVES = ("bf16", "fp16")
 
 
 def check_rates(peaks: Mapping[str, float], memory_bandwidth: float | None) -> None:
-    """Refuse rates (FLOP/s by dtype, B/s) that no accelerator has at once.
+    """Refuse rates (FLOP/s by dtype, B/s) that no accelerator has at once, as a ``ValueError``.
 
     Data sheets have from 2.4 FLOPs for each byte of memory (LPU) to 2300 (Rubin, fp4).
-
-    Raises
-    ------
-    ValueError
-        Which rates, and that a unit may be wrong.
     """
     for dtype, rate in peaks.items():
         per_byte = rate / (memory_bandwidth or rate)

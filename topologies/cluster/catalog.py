@@ -159,27 +159,19 @@ def _parse(text: str, source: str, within: tuple[str, ...]) -> Cluster:
 
 _MAKERS = {"nvlink": "nvidia", "nccl": "nvidia", "xgmi": "amd", "rccl": "amd", "ici": "google"}
 """Whose accelerators have links, and run libraries, of these names."""
-
-_MOST_DOMAINS = 64
-"""Most scale-up domains of a node of GPUs or TPUs, single ones counted: four times those in use."""
 _ONE_WAY = {"pcie3": 15.75, "pcie4": 31.5, "pcie5": 63.0, "pcie6": 121.0}
 """GB/s of a port of sixteen lanes in one direction, by technology (PCI-SIG)."""
 
 
 def both_directions(cluster: Cluster | None) -> tuple[str, ...]:
     """Say that the scale-up bandwidth is what data sheets give for both directions, if it is."""
-    if cluster is None:
+    part = None if cluster is None else cluster.scale_up
+    link, given = ("", 0.0) if part is None else (part.link or "", part.bandwidth)
+    links, speed, _ = NVLINKS.get(link, (1, _ONE_WAY.get(link, 0.0), ""))
+    if not speed or abs(given / (2e9 * links * speed) - 1) > 0.05:  # sheets round, or count codes
         return ()
-    part = cluster.scale_up
-    links, speed, _ = NVLINKS.get(part.link or "", (1, _ONE_WAY.get(part.link or "", 0.0), ""))
-    if not speed or abs(part.bandwidth / (2e9 * links * speed) - 1) > _ROUNDED:
-        return ()
-    given, half = (format_quantity(value, "B/s") for value in (part.bandwidth, part.bandwidth / 2))
-    return (f"scale_up.bandwidth {given} is that of {part.link} in both directions, not {half}",)
-
-
-_ROUNDED = 0.05
-"""Relative difference of figures of data sheets, whose authors round them and count encoding."""
+    both, half = (format_quantity(value, "B/s") for value in (given, given / 2))
+    return (f"scale_up.bandwidth {both} is that of {link} in both directions, not {half}",)
 
 
 def _check_links(cluster: Cluster, source: str) -> None:
@@ -195,7 +187,8 @@ def _check_links(cluster: Cluster, source: str) -> None:
     if maker and library is not None and _MAKERS.get(library.name, maker) != maker:
         wrong = f"{library.name} does not run on {cluster.accelerator.name}"
         raise ClusterError(f"{source}: library.name: {wrong}")
-    if maker and (domains := cluster.ranks_per_node // cluster.scale_up.size) > _MOST_DOMAINS:
+    domains = cluster.ranks_per_node // cluster.scale_up.size
+    if maker and domains > 64:  # four times the most in use, single GPUs counted
         raise ClusterError(f"{source}: ranks_per_node: {domains} scale-up domains in one node")
     # Machines that do not exist yet have several times as much: what-ifs are written to files, too.
     up = (0.1 * 1e9 * speed, 10 * 1e9 * speed * links) if links else (1e6, MOST_OF_LINK)

@@ -34,6 +34,7 @@ from experiments.evaluate.serving_clients import (
     tokens_of,
 )
 from experiments.evaluate.serving_instances import (
+    FEW,
     computed_by_layer,
     encoder_time,
     encoding_delays,
@@ -70,8 +71,6 @@ from traces.requests.table import Requests
 
 _STEPS_OF_RUN = 200_000
 """Steps of the limit ``work`` that a run costs at least: three milliseconds."""
-_FEW = 64
-"""Number of instances that is allowed even with fewer requests."""
 _ANY = 2**40
 """More tokens than an iteration can have."""
 _ADAPTERS_OF_SEED = 1
@@ -140,7 +139,7 @@ class Instances:
     WorkloadError
         If there is no instance, no such router, or pools have different models or caches.
     ClusterError
-        If the cluster has fewer accelerators than several models need.
+        If the cluster has fewer accelerators than all models need.
     """
 
     deployment: Deployment
@@ -167,11 +166,10 @@ class Instances:
         self._check_outages()
         self._check_scaling()
         cluster, ranks = self.deployment.cluster, sum(fleet.ranks for fleet in self.fleets)
-        have = cluster.ranks_per_node * cluster.nodes
-        if self.beside and ranks > have:
+        if ranks > cluster.capacity:
             raise ClusterError(
-                f"{cluster.name} has {have} accelerators, but the models need {ranks}: use fewer"
-                " instances"
+                f"{cluster.name} has {cluster.capacity} accelerators, but {ranks} are needed: use"
+                " fewer instances"
             )
 
     def _check_pools(self) -> None:
@@ -443,7 +441,7 @@ def _check_size(instances: Instances, columns: Columns) -> None:
     """Refuse more instances than requests, or more work than the limit."""
     count, tokens = len(columns.prompt), int(columns.output.sum())
     most = max(instances.count, instances.decode_count)
-    if most > max(count, _FEW):
+    if most > max(count, FEW):
         raise WorkloadError(f"{most} instances for {count} requests: most would serve none")
     limits().check("work", most * tokens, "instances", f"{most} of them make {tokens} tokens")
 

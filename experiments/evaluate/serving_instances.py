@@ -46,16 +46,30 @@ def encoder_time(deployment: Deployment, requests: float, base: Cluster | None =
     return time * deployment.engine.host.kernels
 
 
+FEW = 64
+"""Number of instances or encoders that is allowed even if there is nothing to do for most."""
+
+
 def encoding_delays(deployment: Deployment, arrival: Floats, base: Cluster, apart: int) -> Floats:
     """Return how long (s) each request is with accelerators that only encode.
 
     Each takes the next request, first come first served, and sends an embedding of every patch to
     an instance ``apart`` ranks away.
+
+    Raises
+    ------
+    WorkloadError
+        If there are more than a few, and more than are ever busy at once.
     """
     delays, encoder = np.zeros(len(arrival)), deployment.encoder
     if encoder is None or not encoder.accelerators:
         return delays
     time = encoder_time(deployment, 1, base)
+    behind = np.arange(len(arrival)) - np.searchsorted(arrival, arrival - time, side="right")
+    if encoder.accelerators > max(FEW, most := int(behind.max()) + 1):
+        raise WorkloadError(
+            f"{encoder.accelerators} accelerators encode, only {most} at the same time: use fewer"
+        )
     size = 2.0 * encoder.images * encoder.patches * deployment.model.hidden
     sent = collective_time(deployment.cluster, "send_receive", 2, size, apart)
     for number in range(encoder.accelerators):

@@ -63,6 +63,9 @@ NONE = "none"
 Count = Annotated[StrictInt, Field(ge=1, lt=2**60)]
 
 
+_Texts = Annotated[
+    tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+]
 _Text = Annotated[str | None, BeforeValidator(lambda value: None if value == NONE else value)]
 _File = Annotated[
     str | None, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)
@@ -155,7 +158,7 @@ class ServingPlan(BaseModel):
     host_cache: _Text = None
     decode: _Text = None
     kv_transfer: Literal["whole", "layerwise"] = "whole"
-    down: tuple[str, ...] = ()
+    down: _Texts = ()
     requests: _File = None
     rate: str | None = None
     concurrency: Count | None = None
@@ -165,7 +168,7 @@ class ServingPlan(BaseModel):
     client: str = "fixed"
     slo: str | None = None
     seeds: Count = 5
-    beside: tuple[str, ...] = ()
+    beside: _Texts = ()
 
     def with_fields(self, changes: Mapping[str, object]) -> "ServingPlan":
         """Return it with other fields; what asks takes the place of what asked.
@@ -215,7 +218,8 @@ def is_serving_plan(path: Path | str) -> bool:
     path = Path(path)
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return False
-    return bool(re.search(rf"^{TABLE}\s*:", read_text(path, WorkloadError), re.MULTILINE))
+    table = rf"^(?:{{\s*)?[\"']?{TABLE}[\"']?\s*:"
+    return bool(re.search(table, read_text(path, WorkloadError), re.MULTILINE))
 
 
 def read_serving_plan(path: Path | str) -> ServingPlan:
@@ -231,6 +235,10 @@ def read_serving_plan(path: Path | str) -> ServingPlan:
     if not isinstance(content, dict) or [*content] != [TABLE]:
         raise WorkloadError(f"{path}: write one table, {TABLE}: {{model: llama-3.1-8b, rate: 4/s}}")
     plan = _checked(content[TABLE], f"{path}: {TABLE}")
+    try:
+        _check_texts(plan)
+    except WorkloadError as error:
+        raise WorkloadError(f"{path}: {TABLE}: {error}") from error
 
     def resolved(text: str, is_there: Callable[[Path], bool] = Path.is_file) -> str:
         return str(path.parent / text) if is_there(path.parent / text) else text
@@ -559,6 +567,7 @@ def slo_of(plan: ServingPlan) -> Slo | None:
     limits: dict[str, float] = {}
     for part in plan.slo.split(","):
         name, _, time = part.strip().partition(" ")
+        name = name.lower()
         if name not in ("ttft", "tpot"):
             raise WorkloadError(f"slo {part.strip()!r}: write 'ttft 500 ms, tpot 50 ms'")
         if name in limits:
@@ -585,6 +594,10 @@ def check_plan(plan: ServingPlan) -> None:
         If a field cannot be read.
     """
     _check_load(plan)
+    _check_texts(plan)
+
+
+def _check_texts(plan: ServingPlan) -> None:
     slo_of(plan)
     for text in plan.down:
         _read_outage(text)

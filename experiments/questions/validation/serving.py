@@ -366,7 +366,10 @@ def read_log(folder: Path | str, cluster: Cluster) -> tuple[Logged, Deployment, 
     )
     longest = int((logged.requests.prompt + logged.requests.output).max())
     deployment = _deployment(meta, settings, cluster, longest)
-    return logged, deployment, _unused(meta.get("engine_kwargs") or {}, settings)
+    unused = _unused(meta.get("engine_kwargs") or {}, settings)
+    if known := deployment.engine.assumed:
+        unused += (f"what is new in vLLM since {known}",)
+    return logged, deployment, unused
 
 
 _Value = TypeVar("_Value")

@@ -77,15 +77,15 @@ def test_what_they_can_be_is_not(fields):
 
 
 def test_ranks_are_those_of_both_pools_and_of_encoders_and_models_beside_fit_too():
-    encoder = Encoder(model=load_model("vit-l-16"), images=1, patches=16, accelerators=3)
+    encoder = Encoder(model=load_model("vit-l-16"), images=1, patches=16, accelerators=2)
     four = deployment_of("llama-3.1-8b", HGX, degrees=(4, 1, 1))
     both = instances(deployment=replace(ONE, encoder=encoder), count=3, decode=four, decode_count=2)
-    assert (both.ranks, both.encoders) == (3 * 2 + 2 * 4 + 3, 3)
+    assert (both.ranks, both.encoders) == (3 * 2 + 2 * 4 + 2, 2)
     assert (instances(count=3).ranks, instances().encoders) == (6, 0)
     beside = tuple(Neighbour(instances(count=count), TABLE) for count in (3, 4))
     whole = instances(count=1, beside=beside)
     assert [fleet.count for fleet in whole.fleets] == [1, 3, 4]
-    with pytest.raises(ClusterError, match="has 16 accelerators, but the models need 18"):
+    with pytest.raises(ClusterError, match="has 16 accelerators, but 18 are needed"):
         instances(count=2, beside=beside)
     assert whole.tokens_of(TABLE) == 3 * 35
     runs = [Of(held=2.0), Of(held=3.0)]

@@ -18,6 +18,7 @@ from experiments.evaluate.deployments import (
     stage_share,
 )
 from experiments.evaluate.serving_instances import (
+    FEW,
     ExchangeClock,
     computed_by_layer,
     deployment_of,
@@ -231,6 +232,9 @@ def test_encoders_take_turns_and_each_request_waits_for_the_one_before(gaps, acc
     assert not encoding_delays(encoding(0), arrival, HGX, 1).any()
     assert not encoding_delays(deployed(), arrival, HGX, 1).any()
     assert encoder_time(deployed(), 1) == 0.0
+    at_once = max(int(((at - time < arrival) & (arrival <= at)).sum()) for at in arrival)
+    with pytest.raises(WorkloadError, match=f"only {at_once} at the same time"):
+        encoding_delays(encoding(FEW + 1), arrival, HGX, 1)
 
 
 def test_an_encoder_beside_the_model_takes_its_tensor_ranks_if_these_divide_its_heads():

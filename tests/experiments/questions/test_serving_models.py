@@ -105,7 +105,7 @@ def test_requests_of_each_model_are_answered_and_rows_add_up():
 
 
 def test_more_accelerators_than_there_are_is_refused():
-    with pytest.raises(TwofoldError, match="has 8 accelerators, but the models need 9"):
+    with pytest.raises(TwofoldError, match="has 8 accelerators, but 9 are needed"):
         Instances(
             deployment=deployment_of(SMALL, one_port()),
             count=4,

@@ -110,6 +110,8 @@ def test_speculation_that_cannot_be_says_why(text, said):
         ({"rate": "1/s", "blocks": 10**9}, "blocks 1000000000: they need .* GB of 85"),
         ({"rate": "1/s", "adapters": "1 of rank 4097"}, "rank 4097: at most 4096"),
         ({"rate": "1/s", "encoder": "vit-l-16, 1 image of 9 patches, on 0"}, "write, for example"),
+        ({"rate": "1/s", "encoder": "vit-l-16, 1 image of 9 patches, on 65"}, "only . at the same"),
+        ({"rate": "1/s", "instances": 24577}, "has 24576 accelerators, but 24577 are needed"),
         ({"rate": "1/s", "engine": "orca", "version": "1.0"}, "orca is a policy and has none"),
         ({"rate": "1/s", "model": "gpt-2", "input": 1000}, "gpt-2 takes at most 1024 in total"),
         ({"requests": "zzz", "input": 9}, "input 9: zzz says it: leave one of them out"),

@@ -102,6 +102,7 @@ def test_what_no_study_of_deployments_has_says_so(change, said):
         ("deployment: {model: llama-3.1-8b, tpp: 1}", "tpp: no such field; did you mean tp"),
         ("deployment: {model: llama-3.1-8b, tp: 0}", "tp: 0: input should be greater than"),
         ("deployment: {tp: 1}", "model: missing"),
+        ('{"deployment": {"model": "a", "slo": "ttft"}}', "yaml: deployment: slo"),
         ("deployment: 3", "write a table of fields"),
         ("deployment: {model: a}\nload: {}", "write one table, deployment"),
     ],

@@ -365,8 +365,7 @@ def sweep(report: "ServingSweepReport") -> Document:
     sections = [Section("points", "Points", [Table(columns, rows, foot=foot)], wide=True)]
     if answered:
         sections.append(Section("figure", "Points", [_sweep_chart(report)], terminal=False))
-    if report.utilities:
-        by = {each.value: each.utilities for each in report.utilities}
+    if by := {point.value: point.utilities for point in answered if point.utilities}:
         goodput = any(point.met is not None for point in answered)
         sections.append(_utilities(report, by, say_resource(report.varied), goodput=goodput))
     return Document(

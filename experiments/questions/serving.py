@@ -253,14 +253,9 @@ def serving(  # noqa: PLR0913 - the options of the command
     names = [] if base[-1].unserved else names
     figures = figures_of(base, slo)
     runs = Runs(base, slo, figures, before)
-    utilities, interrupted = until_interrupted(
-        (
-            utility_of(instances, load, resource, factor, runs)
-            for resource in counted(names, progress, before=1)
-        ),
-        len(names),
-        "resources",
-    )
+    counting = counted(names, progress, before=1)
+    each = (utility_of(instances, load, name, factor, runs) for name in counting)
+    utilities, interrupted = until_interrupted(each, len(names), "resources")
     doubts = [
         *both_directions(before.instances.deployment.cluster),
         *_unmeasured_doubts(deployment, load),

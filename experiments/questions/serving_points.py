@@ -4,7 +4,7 @@ Utilities of that rate are computed, too.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import ClassVar, NamedTuple
 
@@ -44,7 +44,7 @@ from experiments.questions.serving import (
     shortens_most,
     utility_of,
 )
-from experiments.report import Report, or_none, question
+from experiments.report import Report, Rows, or_none, question
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
 from simulator.support.arrays import Floats
@@ -200,18 +200,12 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
         progress(1, len(names) + 2)
     rates, points, utilities = np.array(of_seeds), list[RatePoint](), list[RateUtility]()
     if not interrupted:
-        points, interrupted = until_interrupted(
-            _curve(instances, target, at_most), len(_CURVE), "rates of the curve"
-        )
+        curve = _curve(instances, target, at_most)
+        points, interrupted = until_interrupted(curve, len(_CURVE), "rates of the curve")
     if not interrupted:
-        utilities, interrupted = until_interrupted(
-            (
-                _utility(instances, target, resource, factor, rates)
-                for resource in counted(names, progress, before=2)
-            ),
-            len(names),
-            "resources",
-        )
+        counting = counted(names, progress, before=2)
+        each = (_utility(instances, target, name, factor, rates) for name in counting)
+        utilities, interrupted = until_interrupted(each, len(names), "resources")
     return ServingRateReport(
         instances.deployment.model.name,
         instances.deployment.cluster,
@@ -382,14 +376,7 @@ class ServingPoint:
     usd_per_million_tokens: float | None = None
     saturation_per_s: Gain | None = None
     refused: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class UtilitiesAt:
-    """What a multiple of each resource buys at a value of what is varied."""
-
-    value: str
-    utilities: tuple[ServingUtility, ...]
+    utilities: tuple[ServingUtility, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -399,7 +386,7 @@ class ServingSweepReport(Report):
     schema: ClassVar[str] = "twofold/serving_sweep/1"
     listed: ClassVar = ServingPoint, "points"
     document = documents.sweep
-    answered: ClassVar = "varied points utilities seeds"
+    answered: ClassVar = "varied points seeds"
 
     model: str
     cluster: Cluster
@@ -407,12 +394,15 @@ class ServingSweepReport(Report):
     engine_text: str
     varied: str
     points: tuple[ServingPoint, ...]
-    utilities: tuple[UtilitiesAt, ...]
     seeds: int
     factor: float
     prior: ServingPrior
     cause: str
     interrupted: str
+
+    def table(self) -> Rows:
+        """Return the points without their utilities."""
+        return [each.name for each in fields(ServingPoint)][:-1], self.points
 
 
 @question("serving_sweep")
@@ -467,19 +457,14 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
     seeds = 1 if instances.is_deterministic(load) else seeds
     check_runs(instances.tokens_of(load), seeds * len(values) * (1 + len(names)))
     progress = watch(f"{len(values)} points")
-    asked = _Asked(slo, seeds, names, factor)
-    answers, interrupted = until_interrupted(
-        (_point(instances, load, (varied, value), asked) for value in counted(values, progress)),
-        len(values),
-        "points",
-    )
-    points = [point for point, _ in answers]
+    about = slo, seeds, names, factor
+    each = (_point(instances, load, varied, value, *about) for value in counted(values, progress))
+    points, interrupted = until_interrupted(each, len(values), "points")
     if all(point.refused for point in points):
         if interrupted:
             raise KeyboardInterrupt
         raise WhatIfError(f"{varied}: no value can be answered: {points[0].refused}")
     deployment = instances.deployment
-    utilities = [UtilitiesAt(point.value, rows) for point, rows in answers if rows]
     return ServingSweepReport(
         deployment.model.name,
         deployment.cluster,
@@ -487,57 +472,47 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
         say_engine(instances),
         varied,
         tuple(points),
-        tuple(utilities),
         seeds,
         factor,
         serving_prior("pools" if instances.decode else deployment.engine.name),
-        _sweep_cause(varied, utilities, factor),
+        _sweep_cause(varied, points, factor),
         interrupted,
     )
 
 
-def _sweep_cause(varied: str, utilities: Sequence[UtilitiesAt], factor: float) -> str:
+def _sweep_cause(varied: str, points: Sequence[ServingPoint], factor: float) -> str:
     """Return what helps most at the first value and at the last."""
-    ends = (*utilities[:1], *utilities[1:][-1:])
-    texts = [(each.value, shortens_most(each.utilities, factor)) for each in ends]
-    return " ".join(
+    texts = [(each.value, shortens_most(each.utilities, factor)) for each in points]
+    said = [
         f"At {say_resource(varied)} {value} {text[0].lower()}{text[1:]}"
         for value, text in texts
         if text
-    )
+    ]
+    return " ".join(dict.fromkeys(said[:1] + said[-1:]))
 
 
-class _Asked(NamedTuple):
-    """What is asked at each point: seeds, and a multiple of which resources."""
-
-    slo: Slo | None
-    seeds: int
-    resources: Sequence[str]
-    factor: float
-
-
-def _point(
-    instances: Instances, load: Load, changed: tuple[str, str], asked: _Asked
-) -> tuple[ServingPoint, tuple[ServingUtility, ...]]:
-    value, slo = changed[1], asked.slo
+def _point(  # noqa: PLR0913 - what a sweep asks at each
+    instances: Instances,
+    load: Load,
+    varied: str,
+    value: str,
+    slo: Slo | None,
+    seeds: int,
+    resources: Sequence[str],
+    factor: float,
+) -> ServingPoint:
     try:
-        served = at_point(Served(instances, load, Before(instances)), *changed)
+        served = at_point(Served(instances, load, Before(instances)), varied, value)
         before = served.before
-        runs = runs_of(
-            before.instances, served.instances, served.load, asked.seeds, host=before.host
-        )
+        runs = runs_of(before.instances, served.instances, served.load, seeds, host=before.host)
     except TwofoldError as error:
-        return ServingPoint(value, refused=" ".join(str(error).split())), ()
+        return ServingPoint(value, refused=" ".join(str(error).split()))
     if runs[-1].unserved:
         raise KeyboardInterrupt
     figures = figures_of(runs, slo)
     spent = spent_on(served.instances, runs)
     baseline = Runs(runs, slo, figures, before)
-    utilities = (
-        utility_of(served.instances, served.load, resource, asked.factor, baseline)
-        for resource in asked.resources
-    )
-    point = ServingPoint(
+    return ServingPoint(
         value,
         float(figures["ttft"].mean()),
         half_width(figures["ttft"]),
@@ -548,8 +523,10 @@ def _point(
         token_rate(runs) / held_ranks(served.instances, runs),
         None if spent is None else spent.usd,
         beyond_capacity(served.instances, served.load, runs, before),
+        utilities=tuple(
+            utility_of(served.instances, served.load, name, factor, baseline) for name in resources
+        ),
     )
-    return point, tuple(utilities)
 
 
 def at_point(served: Served, varied: str, value: str) -> Served:

@@ -91,7 +91,7 @@ def test_ranks_are_those_of_both_pools_and_of_encoders_and_models_beside_fit_too
     runs = [Of(held=2.0), Of(held=3.0)]
     assert held_ranks(instances(count=4), runs) == 8
     scaled = instances(deployment=replace(ONE, encoder=encoder), count=4, scaling=RULES)
-    assert held_ranks(scaled, runs) == 2.5 * 2 + 3
+    assert held_ranks(scaled, runs) == 2.5 * 2 + 2
 
 
 def test_loads_are_the_same_for_every_seed_unless_lengths_or_adapters_are_drawn():

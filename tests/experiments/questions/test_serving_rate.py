@@ -257,8 +257,8 @@ def test_what_doubling_buys_at_a_point_of_a_sweep_is_what_serving_answers_there(
     asked = {"slo": SLO, "seeds": 2, "resources": ["compute", "host"]}
     for varied, values in (("rate", ["2/s", "15/s"]), ("host", ["1"])):
         swept = serving_sweep(EIGHT, requests, varied, values, **asked, factor=3.0)
-        assert [each.value for each in swept.utilities] == values
-        for each in swept.utilities:
+        assert [each.value for each in swept.points] == values
+        for each in swept.points:
             load = at_point(
                 Served(Instances(deployment=EIGHT), requests, Before(Instances(deployment=EIGHT))),
                 varied,
@@ -268,14 +268,15 @@ def test_what_doubling_buys_at_a_point_of_a_sweep_is_what_serving_answers_there(
             assert sorted(each.utilities, key=str) == sorted(alone, key=str)
     rows = [section for section in swept.document().sections if section.anchor == "utilities"]
     assert len(rows) == 1
-    assert serving_sweep(EIGHT, requests, "rate", ["2/s"], seeds=1).utilities == ()
+    assert serving_sweep(EIGHT, requests, "rate", ["2/s"], seeds=1).points[0].utilities == ()
+    assert "utilities" not in swept.to_csv().splitlines()[-2]
 
 
 def test_the_cause_of_a_sweep_is_what_helps_most_at_its_ends():
     rates = ["1/s", "5/s", "40/s"]
     report = serving_sweep(EIGHT, requests, "rate", rates, seeds=1, resources=["compute", "host"])
     first, _, last = (
-        max(each.utilities, key=lambda row: row.tpot_p99_pct[0]) for each in report.utilities
+        max(each.utilities, key=lambda row: row.tpot_p99_pct[0]) for each in report.points
     )
     assert report.cause.count("shorten") == 2
     assert f"by {first.tpot_p99_pct[0]:.0f} %. At rate 40/s" in report.cause

@@ -11,11 +11,12 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from simulator.accelerators import GENERATIONS
-from simulator.calls import Call
+from simulator.calls import KINDS, Call
 from simulator.costing.stacked_networks import Networks, OneNetwork
 from simulator.schedule import Plan, Schedule
 from simulator.shares import Shares
 from simulator.support.arrays import Ints
+from simulator.support.errors import ScheduleError
 from simulator.topology import Topology
 
 Found = TypeVar("Found")
@@ -306,6 +307,24 @@ class Machine:
             least = slowest([self.kinds[kind] for kind in kinds])
             self.groups[key] = replace(self, **asdict(least), kinds=(), kind_of=None)
         return self.groups[key]
+
+    def positions_of(self, call: Call, topology: Topology) -> Ints:
+        """Return where the members of a call are.
+
+        Raises
+        ------
+        ScheduleError
+            If the kind is unknown, or a member is no rank of the topology.
+        """
+        positions = np.array(call.group.ranks, dtype=np.int32)
+        if call.kind not in KINDS:
+            raise ScheduleError(f"kind {call.kind!r} is not one of {', '.join(KINDS)}")
+        if positions.min() < 0 or positions.max() >= min(topology.ranks, len(self.domains)):
+            raise ScheduleError(
+                f"{call.kind}: ranks {positions.tolist()} are not all on {topology.name}, which "
+                f"has {topology.ranks} ranks in {len(self.domains)} places of domains"
+            )
+        return positions
 
     def calibrated(self, call: Call, graph: Topology) -> Multiples | None:
         """Return the factors on the parts of a call, None if its kind is not calibrated."""

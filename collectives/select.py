@@ -192,8 +192,7 @@ def choices(
     ScheduleError
         As :func:`plan` does.
     """
-    positions = np.array(call.group.ranks, dtype=np.int32)
-    check_group(call.kind, positions, network, machine.domains)
+    positions = machine.positions_of(call, network)
     where = np.asarray(machine.domains)[positions]
     name = algorithm or _default(call.kind, positions, where, network)
     if algorithm is None and name == "ring" and call.kind in ON_RINGS:
@@ -338,17 +337,6 @@ def _order(kind: str, positions: Ints, network: Topology, machine: Machine) -> I
         return np.arange(len(positions), dtype=np.int32)
     order = in_order(positions, network, machine)
     return from_root(order, np.asarray(machine.domains)[positions]) if kind in _ROOTED else order
-
-
-def check_group(kind: str, positions: Ints, topology: Topology, domains: Ints) -> None:
-    """Raise unless the kind is known and its members are ranks of the topology."""
-    if kind not in ALGORITHMS:
-        raise ScheduleError(f"kind {kind!r} is not one of {', '.join(ALGORITHMS)}")
-    if positions.min() < 0 or positions.max() >= min(topology.ranks, len(domains)):
-        raise ScheduleError(
-            f"{kind}: ranks {positions.tolist()} are not all on {topology.name}, which has "
-            f"{topology.ranks} ranks in {len(domains)} places of domains"
-        )
 
 
 Algorithm = Callable[[int], Schedule]

@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Unpack
 from typing_extensions import TypedDict
 
 from collectives.libraries.planners import parse_rule
-from experiments.calibration.calibration import with_costs
 from experiments.cards import CardCluster, card_cluster
-from experiments.costing.collective_costs import has_recorded_cost
+from experiments.costing.collective_costs import (
+    CALIBRATED,
+    COLLECTIVE_COSTS,
+    by_model,
+    by_trace,
+    has_recorded_cost,
+)
 from experiments.costing.slowdown import (
     TRACE,
     SlowDown,
@@ -39,7 +44,14 @@ from experiments.scenario.scenario import EngineCheck, Scenario, engine_check
 from experiments.settings import Settings as Settings
 from experiments.settings import SettingsOptions, Watch, percentile_of, settings_of
 from simulator.support.compiled import expect
-from simulator.support.errors import ClusterError, SettingsError, TraceError, TwofoldError
+from simulator.support.errors import (
+    ClusterError,
+    SettingsError,
+    TraceError,
+    TwofoldError,
+    WhatIfError,
+)
+from simulator.support.names import one_of
 from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.timeline import Timeline, comparable
 from simulator.workload import Workload
@@ -537,7 +549,30 @@ def costed(
     return with_costs(scenario, settings.collective_cost, others)
 
 
+def with_costs(scenario: Scenario, mode: str, others: Iterable[Workload] = ()) -> Scenario:
+    """Set the costs of a scenario's calls; ``scenario`` is the one recorded.
+
+    ``others`` are further recorded steps, which only calibration needs.
+
+    Raises
+    ------
+    WhatIfError
+        If there is no mode of this name.
+    """
+    if mode not in COLLECTIVE_COSTS:
+        raise WhatIfError(f"collective cost {one_of(mode, COLLECTIVE_COSTS)}")
+    if not len(scenario.workload.calls):
+        return scenario
+    if mode == CALIBRATED:
+        from experiments.calibration.calibration import by_calibration
+
+        return by_calibration(scenario, others)
+    return by_trace(scenario) if mode == "trace" else by_model(scenario)
+
+
 def _kernels(loaded: Loaded, cluster: Cluster) -> KernelPrior:
+    if not loaded.kernel_times:  # a recorded step
+        return {"shared": 0.0, "held_to": "", "origins": []}
     return kernel_prior(
         loaded.kernel_times, loaded.generated_by, cluster.accelerator.name, cluster.steps
     )

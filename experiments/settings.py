@@ -57,7 +57,7 @@ def _engines() -> Iterable[str]:
 
 
 def _costs() -> Iterable[str]:
-    from experiments.calibration.calibration import COLLECTIVE_COSTS
+    from experiments.costing.collective_costs import COLLECTIVE_COSTS
 
     return COLLECTIVE_COSTS
 

@@ -157,6 +157,19 @@ def measured(workload: Workload) -> Measured | None:
     return Measured(workload, start, end, arrived, np.maximum(arrived, over))
 
 
+def recorded_times(workload: Workload) -> Measured:
+    """Return the recorded times: a call transfers for its ``transfer`` time, until its first end.
+
+    NaN if not known.
+    """
+    joined = np.flatnonzero(workload.call >= 0)
+    end = np.full(len(workload.calls), np.inf)
+    np.fmin.at(end, workload.call[joined], workload.measured_end[joined])
+    end[np.isinf(end)] = np.nan
+    start = end - workload.calls.transfer
+    return Measured(workload, workload.measured_start, workload.measured_end, start, end)
+
+
 def group_sizes(workload: Workload) -> Longs:
     """Return the number of ranks of each group, shape ``(groups,)``."""
     return np.array([len(group.ranks) for group in workload.groups], dtype=np.int64)

@@ -90,7 +90,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     if algorithm is not None:
         forced = select.plan(call, network, machine, algorithm)
         return replace(forced, latencies=2.0, step_latency=2 * WAKE)
-    positions = _positions(call, network, machine)
+    positions = machine.positions_of(call, network)
     schedule = _schedule(call, positions, network, machine)
     wire = machine.on(network).network.wire(schedule, positions, pipelined=False)
     latencies = float(_latencies(call, schedule, wire))
@@ -108,7 +108,7 @@ def times(
     """
     if algorithm is not None:
         return np.empty(len(networks)), np.zeros(len(networks), dtype=np.bool_)
-    positions = _positions(call, networks.graph, machine)
+    positions = machine.positions_of(call, networks.graph)
     schedule = _schedule(call, positions, networks.graph, machine)
     wire = networks.wire(schedule, positions, pipelined=False)
     sure = networks.in_lockstep(schedule, positions)
@@ -124,12 +124,6 @@ def times(
     moving = call.size * wire.per_byte
     seconds: Floats = np.broadcast_to(software + latencies * wire.latency + moving, len(networks))
     return seconds, sure
-
-
-def _positions(call: Call, graph: Topology, machine: Machine) -> Ints:
-    positions = np.array(call.group.ranks, dtype=np.int32)
-    select.check_group(call.kind, positions, graph, machine.domains)
-    return positions
 
 
 def _schedule(call: Call, positions: Ints, graph: Topology, machine: Machine) -> Schedule:

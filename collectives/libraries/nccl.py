@@ -141,8 +141,7 @@ def _in_lockstep(case: Case, offers: list[Offer], networks: Networks) -> NDArray
 
 def case_of(call: Call, links: Links, machine: Machine) -> Case:
     """Return the case of a call; ScheduleError if its group cannot be served."""
-    positions = np.array(call.group.ranks, dtype=np.int32)
-    select.check_group(call.kind, positions, links.graph, machine.domains)
+    positions = machine.positions_of(call, links.graph)
     return Case(call.kind, positions, call.size, links, machine, call.shares)
 
 

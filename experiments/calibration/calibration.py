@@ -20,7 +20,7 @@ Problems*. There are only a few columns; a library that has this takes a quarter
 import, and so does numba, which imports it wherever it is installed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -32,20 +32,17 @@ from experiments.scenario.scenario import Scenario
 from simulator.calls import UNKNOWN, Call
 from simulator.engine.simulate import Costs
 from simulator.support.arrays import Floats
-from simulator.support.errors import CalibrationError, WhatIfError
-from simulator.support.names import one_of
+from simulator.support.errors import CalibrationError
 from simulator.support.quantities import format_quantity
 from simulator.workload import Workload
 from topologies import Cluster, resource_values
-from topologies.cluster.node import Calibrated
+from topologies.cluster.node import SOFTWARE, Calibrated
 
 Row = tuple[float, Floats]
 """Time of a call alone (s), and the modelled time of each of its parts (s)."""
 
 _MAX_ERROR = 10.0
 """Largest error of a step replayed on the cluster that was fitted to it (%)."""
-SOFTWARE = "software"
-"""The part of a call's time that does not depend on links."""
 
 _TOLERANCE = 1e-11
 """Gradient of a column, relative to its length and the target's, below which it is rounding."""
@@ -491,7 +488,7 @@ def calibrated_cluster(cluster: Cluster, fits: Mapping[str, Fit], source: str) -
         before = calibration.get(kind, Calibrated())
         values = dict(zip(fitted.rows.names, fitted.multiple.tolist(), strict=True))
         fields = {name: values[name] for name in fitted.fitted}
-        calibration[kind] = merged(before, fields)
+        calibration[kind] = before.multiplied(fields)
         about = f"{source}: {len(fitted.rows.took)} calls"
         sources |= {f"calibration.{kind}.{_field(name)}": about for name in fields}
     return Cluster.model_validate(
@@ -528,21 +525,6 @@ def with_calibration(cluster: Cluster, calibration: Mapping[str, Calibrated]) ->
     return cluster.model_copy(update={"calibration": {**calibration, **cluster.calibration}})
 
 
-def merged(before: Calibrated, fields: Mapping[str, float]) -> Calibrated:
-    """Multiply an earlier calibration by a fit made on top of it."""
-    overhead, latency, bandwidth = before.overhead, dict(before.latency), dict(before.bandwidth)
-    for name, multiple in fields.items():
-        tier, _, what = name.rpartition(".")
-        if name == SOFTWARE:
-            overhead *= multiple
-        elif what == "latency":
-            latency[tier] = latency.get(tier, 1.0) * multiple
-        else:
-            bandwidth[tier] = bandwidth.get(tier, 1.0) / multiple
-    product = Calibrated(overhead=overhead, latency=latency, bandwidth=bandwidth)
-    return product.model_copy(update={"by_size": before.by_size}) if before.by_size else product
-
-
 def _field(name: str) -> str:
     """Return a part's name in a cluster file: ``bandwidth.scale_up``."""
     tier, _, what = name.rpartition(".")
@@ -575,31 +557,3 @@ def _rows(names: tuple[str, ...], table: list[Row]) -> FitRows:
     used = np.flatnonzero(parts.any(axis=0))
     took = np.array([took for took, _ in table])
     return FitRows(tuple(names[column] for column in used), took, parts[:, used])
-
-
-CALIBRATED = "calibrated"
-COLLECTIVE_COSTS: dict[str, Callable[[Scenario], Scenario]] = {
-    "model": by_model,
-    "trace": by_trace,
-    CALIBRATED: by_calibration,
-}
-"""Cost functions by name; each takes the scenario in which the trace was recorded."""
-
-
-def with_costs(scenario: Scenario, mode: str, others: Iterable[Workload] = ()) -> Scenario:
-    """Set the costs of a scenario's calls; ``scenario`` is the one recorded.
-
-    ``others`` are further recorded steps, which only calibration needs.
-
-    Raises
-    ------
-    WhatIfError
-        If there is no mode of this name.
-    """
-    if mode not in COLLECTIVE_COSTS:
-        raise WhatIfError(f"collective cost {one_of(mode, COLLECTIVE_COSTS)}")
-    if not len(scenario.workload.calls):
-        return scenario
-    if mode == CALIBRATED:
-        return by_calibration(scenario, others)
-    return COLLECTIVE_COSTS[mode](scenario)

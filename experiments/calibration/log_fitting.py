@@ -24,13 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.files.measured_calls import LINK
-from experiments.calibration.calibration import SOFTWARE
 from experiments.calibration.modelled_calls import ModelledCall, check_unit, software_first
 from simulator.calls import KINDS
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import CalibrationError
 from topologies import Cluster
-from topologies.cluster.node import Calibrated, TimeMultiples
+from topologies.cluster.node import SOFTWARE, Calibrated, TimeMultiples
 
 SHARED, OWN = 0.25, 0.6
 """Prior deviation of the logarithm of a multiple, and that of a kind's own as a share of it. If it

@@ -8,7 +8,7 @@ from math import fsum
 import numpy as np
 
 from collectives.files.measured_calls import LINK, BenchmarkLog, MeasuredCall
-from experiments.calibration.calibration import SOFTWARE, call_parts, part_names
+from experiments.calibration.calibration import call_parts, part_names
 from experiments.scenario.scenario import Scenario
 from simulator.accelerators import models
 from simulator.builder import WorkloadBuilder
@@ -18,7 +18,7 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import CalibrationError, TwofoldError
 from simulator.topology import SCALE_OUT
 from topologies import Cluster
-from topologies.cluster.node import Library
+from topologies.cluster.node import SOFTWARE, Library
 
 _LIBRARIES = {"mpi": "none", "nccl": "nccl", "rccl": "rccl"}
 """Name in a cluster file of the library that a log timed; MPI has no model of its own."""

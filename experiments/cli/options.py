@@ -381,7 +381,7 @@ _SETTINGS: Options = {
         str,
         "model: from the cluster's links; calibrated: fitted to the trace; trace: its own.",
         default="model",
-        **choice(names_in("experiments.calibration.calibration:COLLECTIVE_COSTS")),
+        **choice(names_in("experiments.costing.collective_costs:COLLECTIVE_COSTS")),
     ),
     "nodes": _of_simulation(
         int, "Spread the ranks evenly over N nodes.", min=1, show_default="fill"

@@ -19,6 +19,10 @@ from experiments.scenario.scenario import Scenario
 from simulator.support.arrays import Floats
 from simulator.workload import What, Workload
 
+CALIBRATED = "calibrated"
+COLLECTIVE_COSTS = ("model", "trace", CALIBRATED)
+"""By what calls are costed: :func:`experiments.baseline.with_costs`."""
+
 _ROUNDS = 20
 """Most replays until calls take their measured times; without overlap one suffices."""
 _CLOSE = 1e-3

@@ -17,9 +17,10 @@ import numpy as np
 
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.metrics import Intervals
-from simulator.edits.slowdown import covered, kernels, kernels_alone, moving, overlapped, recorded
+from simulator.edits.slowdown import covered, kernels, kernels_alone, moving, overlapped
 from simulator.support.arrays import Floats
 from simulator.support.errors import CalibrationError, TwofoldError
+from simulator.timeline import recorded_times
 from simulator.workload import Workload
 from traces.core.loaded import Loaded
 from traces.load import OpenTrace
@@ -221,7 +222,7 @@ def _tables(steps: Sequence[Workload]) -> Iterator[Table]:
     """Yield tables of the same work by ranks and steps."""
     by_work: dict[tuple[tuple[str, int], ...], list[_Column]] = defaultdict(list)
     for workload in steps:
-        times = recorded(workload)
+        times = recorded_times(workload)
         is_timed = kernels(workload) & workload.own & (times.end > times.start)
         name_order = np.argsort(np.argsort(np.array(workload.names)))
         for rank in workload.ranks:

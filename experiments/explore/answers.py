@@ -28,12 +28,17 @@ from simulator.analysis.attribution import (
     LAUNCH,
     WAITING,
     PathPart,
-    exposed_by_resource,
     path_parts,
     rank_parts_in,
 )
 from simulator.analysis.critical_path import UNKNOWN_CALLS, CriticalPath
-from simulator.analysis.metrics import cover, exposed_communication, moves, union
+from simulator.analysis.metrics import (
+    cover,
+    exposed_by_resource,
+    exposed_communication,
+    moves,
+    union,
+)
 from simulator.support.arrays import Floats
 from simulator.support.errors import SettingsError, TwofoldError
 from simulator.support.quantities import format_quantity

@@ -24,17 +24,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.baseline import Baseline
-from experiments.calibration.calibration import with_costs
+from experiments.baseline import Baseline, with_costs
 from experiments.costing.collective_costs import alone, by_trace
 from experiments.evaluate.design_points import Asked, Costed, DesignPoints
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import Points, makespans
 from simulator.calls import UNKNOWN, Call
-from simulator.edits.slowdown import recorded as as_measured
 from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError
+from simulator.timeline import recorded_times
 from simulator.workload import Workload
 
 DRAWS = 200
@@ -209,7 +208,7 @@ class _Ratios:
         workload = recorded.workload
         calls = [workload.call_view(index) for index in range(len(workload.calls))]
         sort = tuple(map(_sort, calls))
-        measured = as_measured(workload)
+        measured = recorded_times(workload)
         sort_number = {of_sort: number for number, of_sort in enumerate(dict.fromkeys(sort))}
         group = workload.calls.group.astype(np.int64)
         numbers = np.array([sort_number[of_sort] for of_sort in sort], dtype=np.int64)

@@ -26,9 +26,8 @@ from experiments.scenario.change import (
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import MOST
 from simulator.accelerators import compute_capability, models, named, vendor
-from simulator.analysis.attribution import exposed_by_resource
 from simulator.analysis.critical_path import UNKNOWN_CALLS, critical_path, pinned_parts
-from simulator.analysis.metrics import rank_times, union
+from simulator.analysis.metrics import exposed_by_resource, rank_times, union
 from simulator.calls import KINDS
 from simulator.timeline import Timeline, comparable, group_sizes
 from simulator.workload import LAUNCH_DELAY, STEP_BEFORE, UNEXPLAINED_HOST, What, Workload

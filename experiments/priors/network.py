@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import TypedDict
 
-from experiments.calibration.calibration import SOFTWARE, merged
 from experiments.priors.errors import HELD_OUT, WITHIN_50, Errors, read_errors
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.contention import packet_factor
@@ -37,7 +36,7 @@ from topologies.cluster.fabrics import (
     HowKnown,
     TierErrors,
 )
-from topologies.cluster.node import Calibrated
+from topologies.cluster.node import SOFTWARE, Calibrated
 
 if TYPE_CHECKING:
     from experiments.calibration.calibration import Fit
@@ -299,7 +298,9 @@ def with_parts(cluster: Cluster, tier_prior: NetworkPrior, times: float) -> Clus
     if sizes == SMALL and tier == SCALE_UP:
         fields[SOFTWARE] = times
     before = cluster.calibration
-    scaled = {kind: merged(before.get(kind, Calibrated()), fields) for kind in tier_prior["kinds"]}
+    scaled = {
+        kind: before.get(kind, Calibrated()).multiplied(fields) for kind in tier_prior["kinds"]
+    }
     return cluster.model_copy(update={"calibration": {**before, **scaled}})
 
 

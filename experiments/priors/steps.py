@@ -178,9 +178,9 @@ def kernel_prior(
     Parameters
     ----------
     shares
-        Shares of their time by origin; empty for a recorded step.
+        Shares of their time by origin.
     framework
-        That the step was generated for; None for a recorded one, and for serving.
+        That the step was generated for; None for serving.
     accelerator
         Name of the cluster's.
     fitted
@@ -188,14 +188,9 @@ def kernel_prior(
 
     Examples
     --------
-    >>> recorded = kernel_prior({}, None, "H100-SXM5-80GB")
-    >>> recorded["shared"], recorded["origins"]
-    (0.0, [])
     >>> kernel_prior({"roofline": 1.0}, None, "H100-SXM5-80GB")["shared"] > 0.3
     True
     """
-    if not shares:  # a recorded step: tables of kernels are not loaded for it
-        return {"shared": 0.0, "held_to": "", "origins": []}
     from traces.generate.kernel_times.times import kernel_error, shared_error
 
     shared, held_to = shared_error(shares), ""

@@ -12,7 +12,6 @@ from collectives.files.benchmark_logs import read_logs
 from collectives.files.measured_calls import BenchmarkLog, Layout
 from experiments.baseline import Settings, Where, baseline
 from experiments.calibration.calibration import (
-    SOFTWARE,
     Fit,
     calibration_of,
     check_replay,
@@ -46,7 +45,7 @@ from simulator.support.errors import CalibrationError, TraceError
 from topologies import Cluster, load_cluster
 from topologies.cluster.catalog import cluster_text
 from topologies.cluster.changed import resource_values
-from topologies.cluster.node import Calibrated
+from topologies.cluster.node import SOFTWARE, Calibrated
 from traces.core.loaded import MEDIAN
 
 _SEED = 0

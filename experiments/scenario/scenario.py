@@ -20,7 +20,7 @@ from simulator.costing.likeness import Likenesses
 from simulator.edits.slowdown import settled
 from simulator.engine.alone import meeting
 from simulator.engine.next_step import begins, joints, shifted, without_backlog
-from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
+from simulator.engine.simulate import Costs, Planner, Progress, Replays, simulate_on
 from simulator.folding.fold import MANY_OPS, PAYS, Folded, Folds, Totals, most_alike
 from simulator.support.arrays import Longs
 from simulator.support.errors import DeadlockError
@@ -33,7 +33,6 @@ from topologies.faults import Broken, Fault, broken
 from topologies.part_names import homes
 
 if TYPE_CHECKING:
-    from simulator.engine.replays import Replays
     from simulator.folding.copies import WrittenOut
 
 Times = TypeVar("Times", Timeline, Totals)
@@ -53,19 +52,10 @@ class Findings:
 
     likenesses: Likenesses = field(default_factory=Likenesses)
     folds: Folds = field(default_factory=Folds)
-    _replays: "Replays | None" = None
+    replays: Replays = field(default_factory=Replays)
 
     def __reduce__(self) -> "tuple[type[Findings], tuple[()]]":
         return Findings, ()
-
-    @property
-    def replays(self) -> "Replays":
-        """The compiled engine's cache of simulated steps."""
-        if self._replays is None:
-            from simulator.engine.replays import Replays  # most simulations do without
-
-            self._replays = Replays()
-        return self._replays
 
 
 @dataclass(frozen=True, eq=False)

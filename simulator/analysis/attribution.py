@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analysis.critical_path import CriticalPath, Segment
-from simulator.analysis.metrics import Intervals, cover, length, moves, step_time, uncovered, union
+from simulator.analysis.metrics import Intervals, cover, length, moves, step_time, union
 from simulator.engine.simulate import Costs
 from simulator.support.arrays import Floats, Ints, Longs, Mask
 from simulator.timeline import RunTimes, Timeline
@@ -191,36 +191,6 @@ def _exposed(timeline: Timeline, ops: Longs) -> Iterator[tuple[str, Intervals]]:
         of_kind = key == kind_and_group
         call = workload.call_view(int(calls[of_kind][0]))
         yield f"{EXPOSED}{call.kind} {call.group}", _spans(begun[of_kind], over[of_kind])
-
-
-def exposed_by_resource(timeline: Timeline) -> dict[str, float]:
-    """Return the mean exposed communication of the ranks by resource (s).
-
-    A rank's exposed communication (:func:`simulator.analysis.metrics.exposed_communication`) is
-    split by how much of each call is exposed, and by the resources on which the call spends its
-    time. Time that no link causes (software, calls of unknown size) is left out.
-    """
-    workload, names = timeline.workload, timeline.topology.resources
-    totals = np.zeros(len(names))
-    for rank in workload.ranks:
-        ops = workload.ops_of(rank)
-        busy = ops[workload.what[ops] == What.COMPUTE]
-        members = ops[workload.what[ops] >= What.COLLECTIVE]
-        calls = workload.call[members]
-        kernels = union(timeline.start[busy], timeline.end[busy])
-        exposed = uncovered(union(*moves(timeline, members)), kernels)
-        begun, over = timeline.call_start[calls], timeline.call_end[calls]
-        hidden = cover(kernels, begun, over)
-        alone = np.maximum(0.0, over - begun - hidden)
-        spent = timeline.call_spent[calls]
-        every = spent.sum(axis=1)
-        share = spent / np.where(every > 0, every, 1.0)[:, None]
-        together = float(alone.sum())
-        if together > 0:
-            seconds = (share * alone[:, None]).sum(axis=0)[:-1]
-            totals += seconds * min(1.0, exposed / together)
-    means = totals / max(1, len(workload.ranks))
-    return {name: time for name, time in zip(names, means.tolist(), strict=True) if time > 0}
 
 
 def _spans(start: Floats, end: Floats) -> Intervals:

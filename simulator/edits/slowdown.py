@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simulator.analysis.metrics import Intervals, cover, union
 from simulator.support.arrays import Floats, Longs, Mask
-from simulator.timeline import Measured, RunTimes, Timeline
+from simulator.timeline import RunTimes, Timeline, recorded_times
 from simulator.workload import STEP_BEFORE, What, Workload
 
 _ROUNDS = 30
@@ -27,19 +27,6 @@ _PLAIN = 5
 """Iterations before damping: later ones take half a step, or kernels that swap places oscillate."""
 _SETTLED = 1e-5
 """Converged if the total change of durations is below this fraction of their sum."""
-
-
-def recorded(workload: Workload) -> RunTimes:
-    """Return the recorded times: a call transfers for its ``transfer`` time, until its first end.
-
-    NaN if not known.
-    """
-    joined = np.flatnonzero(workload.call >= 0)
-    end = np.full(len(workload.calls), np.inf)
-    np.fmin.at(end, workload.call[joined], workload.measured_end[joined])
-    end[np.isinf(end)] = np.nan
-    start = end - workload.calls.transfer
-    return Measured(workload, workload.measured_start, workload.measured_end, start, end)
 
 
 def kernels(workload: Workload) -> Mask:
@@ -91,7 +78,7 @@ def kernels_alone(workload: Workload, slope: float) -> Workload:
 
     Unrecorded kernels are assumed to have run alone.
     """
-    slower = 1 + slope * overlapped(workload, recorded(workload))
+    slower = 1 + slope * overlapped(workload, recorded_times(workload))
     return workload.lasting(workload.duration / slower)
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.calibration.calibration import with_costs
+from experiments.baseline import with_costs
 from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
 from helpers.link_tapes import LATENCY, US, Tape

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.calibration.calibration import with_costs
+from experiments.baseline import with_costs
 from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
 from simulator.timeline import Timeline

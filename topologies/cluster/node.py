@@ -3,7 +3,7 @@
 :mod:`topologies.cluster.schema` assembles the cluster from them and validates it as a whole.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 from math import prod
 from typing import Annotated, Any, Literal, Self
@@ -422,6 +422,10 @@ class FittedSteps(ClusterPart):
     signed_pct: Annotated[float, Field(allow_inf_nan=False, strict=True)] | None = None
 
 
+SOFTWARE = "software"
+"""The part of a call's time that does not depend on links."""
+
+
 class Calibrated(ClusterPart):
     """Measurements of one kind of collective, as multiples of the file's other values.
 
@@ -436,3 +440,17 @@ class Calibrated(ClusterPart):
     latency: dict[str, Annotated[Multiple, Field(le=1e4)]] = Field(default_factory=dict)
     bandwidth: dict[str, Annotated[PositiveMultiple, Field(le=1e4)]] = Field(default_factory=dict)
     by_size: tuple[TimeMultiples, ...] = ()
+
+    def multiplied(self, parts: Mapping[str, float]) -> "Calibrated":
+        """Multiply it by a fit made on top of it, by part: ``scale_up.latency``, ``software``."""
+        overhead, latency, bandwidth = self.overhead, dict(self.latency), dict(self.bandwidth)
+        for name, multiple in parts.items():
+            tier, _, what = name.rpartition(".")
+            if name == SOFTWARE:
+                overhead *= multiple
+            elif what == "latency":
+                latency[tier] = latency.get(tier, 1.0) * multiple
+            else:
+                bandwidth[tier] = bandwidth.get(tier, 1.0) / multiple
+        product = Calibrated(overhead=overhead, latency=latency, bandwidth=bandwidth)
+        return product.model_copy(update={"by_size": self.by_size}) if self.by_size else product

@@ -10,9 +10,9 @@ from hypothesis import given
 from helpers.strategies import ENGINES, cases, plan, ring_network, with_software
 from helpers.topologies import scaled
 from helpers.tries import tries
-from simulator.analysis.attribution import exposed_by_resource, path_parts, rank_parts
+from simulator.analysis.attribution import path_parts, rank_parts
 from simulator.analysis.critical_path import REACTING, critical_path, path_by_what, pinned_parts
-from simulator.analysis.metrics import exposed_communication
+from simulator.analysis.metrics import exposed_by_resource, exposed_communication
 from simulator.analytic.contraction import contract
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow

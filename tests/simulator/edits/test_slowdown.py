@@ -12,7 +12,8 @@ from helpers.slowed_programs import DEEP, as_recorded, slowed
 from simulator.analysis.metrics import cover, length, union
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
-from simulator.edits.slowdown import kernels_alone, overlapped, recorded
+from simulator.edits.slowdown import kernels_alone, overlapped
+from simulator.timeline import recorded_times
 from simulator.workload import STEP_BEFORE, What, Workload
 
 times = st.floats(0, 10)
@@ -70,7 +71,7 @@ def test_a_recorded_step_replays_as_recorded() -> None:
 def test_recorded_and_simulated_times_tell_the_same() -> None:
     timeline = slowed(0.0).run()
     workload = as_recorded(timeline)
-    one, other = (overlapped(workload, recorded(workload)), overlapped(workload, timeline))
+    one, other = (overlapped(workload, recorded_times(workload)), overlapped(workload, timeline))
     assert one == pytest.approx(other, abs=1e-9)
     assert one.max() > 0.9
 
@@ -107,13 +108,13 @@ def test_kernels_slow_down_while_a_call_moves_and_not_while_it_waits(
     what: What, name: str, fraction: float
 ) -> None:
     workload = one_rank(what, name)
-    assert overlapped(workload, recorded(workload)).tolist() == [fraction, 0.0, 0.0]
+    assert overlapped(workload, recorded_times(workload)).tolist() == [fraction, 0.0, 0.0]
     assert kernels_alone(workload, 1.0).duration[0] == pytest.approx(4.0 / (1 + fraction))
 
 
 def test_what_was_not_recorded_ran_alone() -> None:
     workload = build(DEEP)
-    assert not overlapped(workload, recorded(workload)).any()
+    assert not overlapped(workload, recorded_times(workload)).any()
 
 
 def test_kernels_that_take_turns_settle() -> None:

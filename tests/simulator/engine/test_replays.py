@@ -16,10 +16,9 @@ from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.costing.call_costs import Costs
 from simulator.costing.likeness import Likenesses
-from simulator.engine import replays as module
+from simulator.engine import simulate as module
 from simulator.engine import works
-from simulator.engine.replays import Replays
-from simulator.engine.simulate import simulate, simulate_on
+from simulator.engine.simulate import Replays, simulate, simulate_on
 from simulator.folding.fold import Folds
 from simulator.routing.paths import between_switches
 from simulator.routing.routes import routes

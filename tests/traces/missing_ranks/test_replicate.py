@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from experiments.calibration.calibration import with_costs
+from experiments.baseline import with_costs
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow, Group

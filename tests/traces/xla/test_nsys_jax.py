@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from experiments.calibration.calibration import with_costs
+from experiments.baseline import with_costs
 from experiments.scenario.scenario import Scenario
 from helpers.xla_profiles import block, number
 from simulator.support.errors import LimitError, TraceError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.calibration.calibration import with_costs
+from experiments.baseline import with_costs
 from experiments.scenario.scenario import Scenario
 from helpers.places import SHARED
 from simulator.support.errors import TraceError

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks import record_jax_cpu as made
-from experiments.calibration.calibration import with_costs
+from experiments.baseline import with_costs
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES
 from helpers.xla_profiles import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.calibration.calibration import with_costs
+from experiments.baseline import with_costs
 from experiments.scenario.scenario import Scenario
 from helpers.xla_profiles import (
     ALL_REDUCE,

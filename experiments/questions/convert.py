@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Unpack
 
 from experiments.baseline import Settings
 from experiments.cards import check_card, kind_of_group
+from experiments.costing.collective_costs import by_model
 from experiments.documents import files as documents
 from experiments.files import check_apart
 from experiments.questions.metrics import metrics
@@ -388,7 +389,7 @@ def _kineto(
         raise OutputError(
             f"{target}: these files record when ops ran, so a --cluster is needed to convert them"
         )
-    timeline = scenario.run()
+    timeline = by_model(scenario).run()
     files = write_kineto([timeline], target, accelerator=loaded.accelerator)
     return files, (f"times as simulated on {scenario.cluster.name}", *missing_in_kineto(timeline))
 

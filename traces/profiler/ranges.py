@@ -9,8 +9,9 @@ from whose hooks gradients are reduced. Host collectives belong where they are q
 Prefill and decode are words that people write, and names of engines. vLLM names a forward pass by
 its requests and tokens, ``execute_context_2(512)_generation_37(37)`` (``annotate_profile`` of
 vllm/v1/worker/gpu_worker.py; forks put the total and more counts into it:
-``execute_8192_context_9(sq8155…)_generation_37(…)``), SGLang by its forward mode, ``step[DECODE
-bs=16]`` (inside ``scheduler.run_batch``, which does not say what it runs), TensorRT-LLM by its
+``execute_8192_context_9(sq8155…)_generation_37(…)``; before, ``execute_new_2_cached_37``, where a
+later chunk of a long prompt counts as cached), SGLang by its forward mode, ``step[DECODE bs=16]``
+(inside ``scheduler.run_batch``, which does not say what it runs), TensorRT-LLM by its
 requests: ``[Executor] _forward_step 7: 1 ctx reqs, 32 gen reqs`` of its PyTorch executor,
 ``executeStep: …`` of its C++ one. A pass may do both.
 """
@@ -184,6 +185,7 @@ _COUNTS = (
     re.compile(
         r"^execute_(?:\d+_)?context_(?P<context>\d+)\(.*\)_generation_(?P<generation>\d+)\("
     ),
+    re.compile(r"^execute_new_(?P<context>\d+)_cached_(?P<generation>\d+)$"),
     re.compile(
         r"^(?:\[Executor\] _forward_step \d+|_forward_step|executeStep): "
         r"(?P<context>\d+) ctx reqs, (?:\d+ ctx tokens, )?(?P<generation>\d+) gen reqs"

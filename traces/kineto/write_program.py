@@ -122,10 +122,8 @@ def _check_unknown(workload: Workload) -> None:
     joined = np.flatnonzero(workload.call >= 0)
     for op in joined[unknown[workload.call[joined]]].tolist():
         if not communicates(workload.op(op).name):
-            call = workload.call_view(int(workload.call[op]))
-            raise _refused(
-                f"{workload.op(op)} of {call}: only the name of a kernel could identify it"
-            )
+            what = f"{workload.op(op)} of {workload.call_view(int(workload.call[op]))}"
+            raise _refused(f"{what}: only the name of a kernel could identify it")
 
 
 def _check_messages(workload: Workload) -> None:
@@ -144,9 +142,8 @@ def _check_messages(workload: Workload) -> None:
             what = What(workload.what[op]).name.lower()
             expected = max(may_be).name.lower()
             raise _refused(f"{workload.op(op)} of {call} is a {what}, not a {expected}")
-    eager = np.flatnonzero(workload.calls.eager)
-    if len(eager):
-        call = workload.call_view(int(eager[0]))
+    for eager in np.flatnonzero(workload.calls.eager).tolist():
+        call = workload.call_view(eager)
         raise _refused(f"{call} does not wait for its receiver, as NCCL's messages do")
 
 

@@ -145,11 +145,9 @@ def _of_modules(trace: RankTrace) -> Iterator[tuple[int, _Range]]:
     calls = trace.modules
     if calls is None:
         return
-    rows = zip(
-        calls.thread.tolist(), calls.start.tolist(), calls.end.tolist(), calls.name, strict=True
-    )
-    for thread, start, end, name in rows:
-        yield thread, _Range(start, end, name)
+    columns = calls.thread.tolist(), calls.start.tolist(), calls.end.tolist(), calls.name
+    for thread, *span in zip(*columns, strict=True):
+        yield thread, _Range(*span)
 
 
 def _backward(trace: RankTrace, threads: dict[int, _Thread]) -> Iterator[tuple[int, _Range]]:

@@ -204,7 +204,7 @@ def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
     if not len(workload.calls):
         return "no collectives in the step"
     if np.isnan(workload.calls.size).all():
-        return "no collective has its size and ranks recorded: each keeps its measured time on any network"
+        return "no collective has known size and ranks: each keeps its measured time on any network"
     moved = baseline.resource_bytes()
     if scenario.cluster.is_one_graph:
         tier = resource.rpartition(".")[0]

@@ -161,9 +161,6 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     these, one dimension after the other (``torus``) or all at once (``torus_rotating``), whichever
     takes less time.
 
-    RCCL (which kept NCCL's tuner with constants of its own) is planned like this too, with the
-    latencies and the overhead of its cluster: nothing better is published.
-
     Raises
     ------
     ScheduleError

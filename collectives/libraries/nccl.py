@@ -306,11 +306,12 @@ def _tree_schedule(case: Case) -> Schedule:
 
 
 def _ring_offers(case: Case) -> list[Offer]:
-    schedule = case.schedule("ring", lambda: _ring_schedule(case))
+    schedule = case.schedule("ring", lambda: ring_schedule(case))
     return ringed(case, schedule, pipelined=case.domains > 1)
 
 
-def _ring_schedule(case: Case) -> Schedule:
+def ring_schedule(case: Case) -> Schedule:
+    """Return the rings of a group, over all links that a domain or a node's NICs have."""
     if case.domains > 1 and case.local > 1:
         return select.ON_RINGS[case.kind](rings_across(case))
     if case.domains == 1 and ring.is_mesh(case.positions, case.links.graph):

@@ -162,6 +162,13 @@ class Case:
         stated = self.machine.net_message
         return tables.NET_MESSAGE if stated is None else stated
 
+    @property
+    def posting(self) -> float:
+        """Time in which grouped sends are posted to all peers, inside the domain and outside (s)."""
+        outside = self.n - self.local  # most peers of a rank that are outside its domain
+        net_peer = tables.P2P_PEER_NET + tables.P2P_PEER_MESSAGE * self.net_message
+        return tables.P2P_PEER * (self.local - 1) + net_peer * outside
+
     def schedule(self, name: str, build: Callable[[], Schedule]) -> Schedule:
         """Return the group's schedule of a name, built on first use."""
         schedules = self.machine.on(self.links.graph)
@@ -420,10 +427,7 @@ def sent(case: Case, schedule: Schedule) -> list[Offer]:
     The slowest message is the one whose channels are busy longest.
     """
     peers = case.n - 1
-    outside = case.n - case.local  # most peers of a rank that are outside its domain
-    base = case.base + tables.P2P_PEER * (peers - outside)
-    net_peer = tables.P2P_PEER_NET + tables.P2P_PEER_MESSAGE * case.net_message
-    base += net_peer * outside
+    base = case.base + case.posting
     per_byte = case.wire(schedule, pipelined=False).per_byte
     transfer = case.size * per_byte
     block = case.size / schedule.parts

@@ -1,4 +1,4 @@
-"""RCCL: its model of meshes of xGMI; elsewhere it is planned as :mod:`collectives.select` plans.
+"""RCCL: rings, trees and direct sends; other kinds as :mod:`collectives.select` plans them.
 
 On a node whose GPUs are joined pairwise RCCL has two algorithms that use all links, and takes the
 faster: MSCCL's schedules, which send directly to every peer under LL, whose flags take half of the
@@ -6,7 +6,8 @@ bandwidth, and rings through all links under Simple, which pay the links' latenc
 n-1 steps (2(n-1) for all-reduce) beside the overhead of a call. Disjoint rings move the same bytes
 over each link as direct sends, so both share one schedule, and differ in overhead and efficiency.
 
-Between such nodes there are rings, by LL128 and Simple, and for all-reduce trees up to some 64 MiB.
+Two GPUs, and nodes whose GPUs share a switch, have rings by LL and Simple. Between nodes there are
+rings, by LL128 and Simple, and for all-reduce trees up to some 64 MiB.
 
 ``overhead`` and the links' ``latency`` are the cluster's (``collective_overhead``,
 ``scale_up.latency``, ``scale_out.latency``), the latency that of LL. One node was fitted to
@@ -21,7 +22,7 @@ from collectives import select
 from collectives.algorithms import direct
 from collectives.algorithms.ring import is_mesh
 from collectives.algorithms.tree import chained_all_reduce
-from collectives.libraries.nccl import case_of, launched, least_times, rings_across
+from collectives.libraries.nccl import case_of, launched, least_times, ring_schedule, rings_across
 from collectives.libraries.nccl_constants import CHANNEL_SLOT, KIB, TREE_FRACTION
 from collectives.libraries.nccl_costs import Case, Offer
 from collectives.machine import Machine
@@ -50,11 +51,11 @@ CHANNELS = 64
 SENDS_FRACTION = {(0, 0): 0.5, (2, 26): 0.89}
 """Share of the wire's bandwidth between nodes that grouped sends use, by the first version with it.
 
-AMD accepts two nodes of 8 MI300X from 45 GB/s of an all-to-all's busbw on, where a single message
-reaches 47 and NICs could reach 90 (ROCm/cvs, rccl_config); it is a lower limit, and the reason for
-half is not published. RCCL 2.26.6 of ROCm 7 reaches 87 GB/s on two nodes of 8 MI355X and 50 of 62
-on four (Oracle Cloud, to which it was fitted), RCCL 2.27.7 91 on two nodes of another machine, held
-out. An unknown version counts as an old one.
+AMD accepts two nodes of 8 MI300X from 45 GB/s of an all-to-all's busbw on, where NICs could reach
+90 (ROCm/cvs, rccl_config): a lower limit, for versions of which nothing else is published. RCCL
+2.26.6 of ROCm 7 reaches 87 GB/s on two nodes of 8 MI355X and 50 of 62 on four (Oracle Cloud, to
+which it was fitted), RCCL 2.27.7 91 on two nodes of another machine, held out. An unknown version
+counts as the newest, as NCCL's do.
 """
 
 
@@ -91,9 +92,9 @@ def sends_fraction(version: str) -> float:
     Examples
     --------
     >>> sends_fraction(""), sends_fraction("2.25.1"), sends_fraction("2.26.6")
-    (0.5, 0.5, 0.89)
+    (0.89, 0.5, 0.89)
     """
-    given = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    given = tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) or (999,)
     return SENDS_FRACTION[max(since for since in SENDS_FRACTION if since <= max(given, (0, 0)))]
 
 
@@ -106,19 +107,20 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
     """Return the library's candidates; empty if it is planned as any library."""
     if algorithm is not None:
         return []
-    several = case.domains > 1 and case.local > 1
-    meshes = case.even and is_mesh(case.positions[case.grid[:, 0]], case.links.graph)
-    mesh = meshes and case.domains == 1
-    if case.kind in select.ON_RINGS and (mesh or (meshes and several)):
-        return _mesh_offers(case) if mesh else _offers_across(case)
-    if case.kind in select.CHAINS_ON_RINGS and (mesh or several):
-        return [_pipelined(case, mesh=mesh)]
     across = case.domains > 1
+    mesh = not across and is_mesh(case.positions, case.links.graph)
+    if case.kind in select.ON_RINGS and case.even and case.n > 1:
+        if across:
+            return _offers_across(case)
+        return _mesh_offers(case) if mesh else _ring_offers(case)
+    if case.kind in select.CHAINS_ON_RINGS and (mesh or (across and case.local > 1)):
+        return [_pipelined(case, mesh=mesh)]
     if case.kind == "all_to_all" and (across or case.machine.ranks_per_process > 1):
         even = direct.all_to_all(case.n)
         schedule = case.schedule("send", lambda: direct.spread(even, case.shares))
         step, share = SIMPLE_NET_STEP, sends_fraction(case.machine.version)
-        return [Offer(schedule, case.machine.overhead, *((step, share) if across else ()))]
+        posting = case.posting if across else 0.0
+        return [Offer(schedule, case.machine.overhead + posting, *((step, share) if across else ()))]
     return []
 
 
@@ -133,13 +135,21 @@ def _mesh_offers(case: Case) -> list[Offer]:
     ]
 
 
+def _ring_offers(case: Case) -> list[Offer]:
+    schedule = case.schedule("ring", lambda: ring_schedule(case))
+    return [
+        Offer(schedule, LL_OVERHEAD, efficiency=LL_FRACTION, protocol="LL"),
+        Offer(schedule, case.machine.overhead, SIMPLE_STEP, protocol="Simple"),
+    ]
+
+
 def _offers_across(case: Case) -> list[Offer]:
     """Offer rings and trees between nodes.
 
     By LL128 a hop passes on lines as they arrive. By Simple it waits for a step's block, or a
     tree's chunk; in each step of a ring some rank waits for a NIC.
     """
-    rings = case.schedule("rings", lambda: select.ON_RINGS[case.kind](rings_across(case)))
+    rings = case.schedule("rings", lambda: ring_schedule(case))
     posted = case.message(case.size, "LL128")
     slow = case.machine.overhead
     offers = [

@@ -81,11 +81,32 @@ def test_rings_pay_a_latency_a_step_and_sends_straight_to_peers_do_not():
 
 
 def test_elsewhere_it_is_planned_as_any_library():
-    """Between nodes whose GPUs share a switch, too."""
-    network = build(load_cluster("mi250x-frontier"), 16)
-    domains = np.repeat(np.arange(2, dtype=np.int32), 8)
-    call = call_of("all_reduce", range(16), MIB)
-    assert rccl.times(call, classes(network), Machine(domains, library="rccl")) is None
+    """Inside a node that launches from one process per GPU, sends are."""
+    call = call_of("all_to_all", range(8), MIB)
+    assert rccl.times(call, classes(build(MI300X, 8)), machine(8)) is None
+
+
+def frontier(kind, nodes, local=8, size=KIB):
+    cluster, ranks = load_cluster("mi250x-frontier"), local * nodes
+    domains = np.repeat(np.arange(nodes, dtype=np.int32), local)
+    there = Machine(domains, library="rccl", overhead=cluster.collective_overhead)
+    network = build(cluster, ranks, nodes=nodes)
+    chosen = plan(call_of(kind, range(ranks), size), network, there)
+    return cost(plan_loads(chosen, np.arange(ranks, dtype=np.int32), size, network))
+
+
+@pytest.mark.parametrize("local", [1, 8])
+def test_small_all_reduces_grow_with_the_logarithm_of_the_nodes(local):
+    """Nodes whose GPUs share a switch, and those of a GPU each, have trees as meshes have."""
+    took = [frontier("all_reduce", nodes, local) for nodes in (4, 16, 64)]
+    longer = np.diff(took)
+    assert 0 < longer[1] < 1.5 * longer[0]
+
+
+def test_few_ranks_are_no_slower_than_many():
+    """Two GPUs have LL as eight do, on a mesh and at a switch."""
+    assert seconds("all_reduce", 64, 2) <= seconds("all_reduce", 64, 8) * 1.001
+    assert frontier("all_reduce", 1, 2) <= frontier("all_reduce", 1, 8)
 
 
 def test_trees_wait_for_chunks_which_are_smaller_where_a_channel_has_few():
@@ -229,5 +250,7 @@ def test_sends_between_nodes_reach_a_share_that_the_version_says(seed):
         assert worked.offers == [], "planned as of any library"
         return
     (offer,) = worked.offers
-    share = 0.89 if worked.version == "2.27.7" else 0.5
-    worked.expect(offer, "", worked.overhead, share, 4.6 * US)
+    share = 0.5 if worked.version == "2.22.3" else 0.89
+    outside = worked.n - worked.local
+    posting = (0.25 * (worked.local - 1) + (3.4 + 0.37 * 2) * outside) * US
+    worked.expect(offer, "", worked.overhead + posting, share, 4.6 * US)

@@ -164,7 +164,7 @@ class Case:
 
     @property
     def posting(self) -> float:
-        """Time in which grouped sends are posted to all peers, inside the domain and outside (s)."""
+        """Time in which grouped sends are posted to all peers (s)."""
         outside = self.n - self.local  # most peers of a rank that are outside its domain
         net_peer = tables.P2P_PEER_NET + tables.P2P_PEER_MESSAGE * self.net_message
         return tables.P2P_PEER * (self.local - 1) + net_peer * outside

@@ -110,9 +110,7 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
     across = case.domains > 1
     mesh = not across and is_mesh(case.positions, case.links.graph)
     if case.kind in select.ON_RINGS and case.even and case.n > 1:
-        if across:
-            return _offers_across(case)
-        return _mesh_offers(case) if mesh else _ring_offers(case)
+        return _offers_across(case) if across else _offers_inside(case, mesh=mesh)
     if case.kind in select.CHAINS_ON_RINGS and (mesh or (across and case.local > 1)):
         return [_pipelined(case, mesh=mesh)]
     if case.kind == "all_to_all" and (across or case.machine.ranks_per_process > 1):
@@ -120,26 +118,24 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
         schedule = case.schedule("send", lambda: direct.spread(even, case.shares))
         step, share = SIMPLE_NET_STEP, sends_fraction(case.machine.version)
         posting = case.posting if across else 0.0
-        return [Offer(schedule, case.machine.overhead + posting, *((step, share) if across else ()))]
+        return [
+            Offer(schedule, case.machine.overhead + posting, *((step, share) if across else ()))
+        ]
     return []
 
 
-def _mesh_offers(case: Case) -> list[Offer]:
-    name = select.ON_A_MESH[case.kind]
-    schedule = case.schedule(name, lambda: select.ALGORITHMS[case.kind][name](case.n))
-    latency = case.wire(schedule, pipelined=False).latency
-    around = (case.n - 2) * latency + (case.n - 1) * len(schedule.steps) * SIMPLE_STEP
+def _offers_inside(case: Case, *, mesh: bool) -> list[Offer]:
+    """Offer LL and Simple: on a mesh the same direct sends, which Simple's rings are slower by."""
+    name = select.ON_A_MESH[case.kind] if mesh else "ring"
+    build = select.ALGORITHMS[case.kind][name] if mesh else lambda _: ring_schedule(case)
+    schedule = case.schedule(name, lambda: build(case.n))
+    rounds = 2 if case.kind == "all_reduce" else 1
+    around = rounds * (case.n - 1) * SIMPLE_STEP
+    if mesh:
+        around += (case.n - 2) * case.wire(schedule, pipelined=False).latency
     return [
         Offer(schedule, overhead=LL_OVERHEAD, efficiency=LL_FRACTION, protocol="LL"),
         Offer(schedule, overhead=case.machine.overhead + around, protocol="Simple"),
-    ]
-
-
-def _ring_offers(case: Case) -> list[Offer]:
-    schedule = case.schedule("ring", lambda: ring_schedule(case))
-    return [
-        Offer(schedule, LL_OVERHEAD, efficiency=LL_FRACTION, protocol="LL"),
-        Offer(schedule, case.machine.overhead, SIMPLE_STEP, protocol="Simple"),
     ]
 
 

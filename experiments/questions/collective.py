@@ -38,8 +38,6 @@ from topologies.cluster.catalog import both_directions
 if TYPE_CHECKING:
     from experiments.settings import Watch
 
-_GIGA = 1e9
-
 
 @dataclass(frozen=True, slots=True)
 class CollectivePoint:
@@ -101,14 +99,13 @@ class CollectiveReport(Report):
 
 SIZES = "1KiB..1GiB"
 """Default sizes."""
-_HYPERCUBE = "hypercube"
 
 
 @question("collective")
 def collective(  # noqa: PLR0913 - the options of the command
     kind: str,
     network: Cluster | Topology | Path | str,
-    sizes: Sequence[float] | None = None,
+    sizes: Sequence[float] | str | None = None,
     *,
     ranks: int | None = None,
     nodes: int | None = None,
@@ -131,9 +128,9 @@ def collective(  # noqa: PLR0913 - the options of the command
     network
         A cluster, its name in the catalogue, the path of its file, or a bare topology.
     sizes
-        S of nccl-tests (B); with ``imbalance`` the mean number of bytes that a rank sends. By
-        default that of the imbalance's file, else powers of two from 1 KiB to 1 GiB. A barrier
-        has no size.
+        S of nccl-tests (B, or as in ``--sizes``); with ``imbalance`` the mean bytes that a rank
+        sends. By default that of the imbalance's file, else powers of two from 1 KiB to 1 GiB. A
+        barrier has no size.
     ranks, nodes
         Number of ranks that take part, and of nodes that they are on. By default all ranks take
         part: of the nodes, or of a network that is one node or bare.
@@ -219,7 +216,7 @@ class _Spread:
 def _program(kind: str, algorithm: str | None, imbalance: str | None) -> tuple[str, str | None]:
     """Return a kind by name, and the algorithm by which nccl-tests carries it out."""
     name = kind.lower().removesuffix("_mpi").removesuffix("_perf")
-    if name == _HYPERCUBE:
+    if name == "hypercube":
         return "all_gather", algorithm or "recursive_doubling"
     if name == "alltoallv" and imbalance is None:
         raise WhatIfError(f"{kind}: say how bytes are spread over pairs (imbalance)")
@@ -240,14 +237,13 @@ def _spread(kind: str, ranks: int, imbalance: str | None) -> _Spread:
     return _Spread(shares, inputs(size, shares))
 
 
-def _sizes(kind: str, sizes: Sequence[float] | None, spread: _Spread) -> list[float]:
+def _sizes(kind: str, sizes: Sequence[float] | str | None, spread: _Spread) -> list[float]:
     if kind == "barrier":
         return [0.0]
-    if sizes is not None:
-        return sorted(sizes)
-    if spread.given is not None:
+    if sizes is None and spread.given is not None:
         return [spread.given]
-    return parse_sizes(SIZES)
+    given = SIZES if sizes is None else sizes
+    return parse_sizes(given) if isinstance(given, str) else sorted(given)
 
 
 def _prior(
@@ -285,9 +281,6 @@ class _Timed:
         chosen, time = timeline.plans[0], timeline.makespan
         self.plans[size] = chosen
         speed = busbw(self.kind, size=size, n=self.ranks, time=time, shares=shares)
-        even = None
-        if shares is not None:
-            even = self._run(self.spread.evenly(size), None).makespan
         return CollectivePoint(
             kind=self.kind,
             ranks=self.ranks,
@@ -295,10 +288,10 @@ class _Timed:
             algorithm=chosen.schedule.algorithm,
             protocol=chosen.protocol,
             time_s=time,
-            algbw_GBps=algbw(size, time) / _GIGA,
-            busbw_GBps=speed / _GIGA,
+            algbw_GBps=algbw(size, time) / 1e9,
+            busbw_GBps=speed / 1e9,
             input_bytes=None if shares is None else mean,
-            even_s=even,
+            even_s=self._run(self.spread.evenly(size), None).makespan if shares else None,
         )
 
     def routing(self, mean: float) -> RoutingNotes:

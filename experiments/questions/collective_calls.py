@@ -35,7 +35,6 @@ from topologies.cluster.catalog import both_directions
 
 _MOST_CALLS = 64
 """Most concurrent calls: of 64, each pair is simulated, 2,016 in all."""
-_GIGA = 1e9
 _MOST = 100_000
 """Most repetitions of a call: more are a mistake in ``every``."""
 _ROUNDS = 50
@@ -294,7 +293,7 @@ class _Run:
         mean, idle = float(took.mean()), float(self.times(alone[number], number)[0])
         chosen = together.plans[times_of_call[0]]
         speeds = [
-            busbw(call.kind, size=size, n=len(call.ranks), time=time, shares=shares) / _GIGA
+            busbw(call.kind, size=size, n=len(call.ranks), time=time, shares=shares) / 1e9
             for time in (idle, mean)
         ]
         return CallBeside(

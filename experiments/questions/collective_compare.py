@@ -43,7 +43,6 @@ from simulator.support.names import one_of
 from topologies import Cluster, load_cluster
 from topologies.cluster.wiring import P2pLevel
 
-_GIGA = 1e9
 _HALF = 0.5
 """Largest share of a row's error, or of a curve's median, that an explanation may leave."""
 _FEWEST = 4
@@ -250,7 +249,7 @@ class _Curve:
             part = max(answer.parts, key=lambda name: answer.parts[name])
             rest = call.time - (answer.time - answer.parts[part])
             speeds = [
-                busbw(call.kind, size=call.size, n=call.ranks, time=time) / _GIGA
+                busbw(call.kind, size=call.size, n=call.ranks, time=time) / 1e9
                 for time in (call.time, answer.time)
             ]
             yield ComparedCall(

@@ -43,6 +43,11 @@ def test_a_schedule_from_a_file_is_what_is_timed(tmp_path):
         collective("all_reduce", network, [MIB], ranks=4, algorithm=str(path))
 
 
+def test_sizes_may_be_written_as_on_the_command_line():
+    written = collective("all_reduce", "dgx-a100", "1KiB..4KiB", ranks=8).points
+    assert [point.size_bytes for point in written] == [1024, 2048, 4096]
+
+
 def test_a_barrier_has_no_size():
     (point,) = collective("barrier", "dgx-a100", [1.0, MIB], ranks=8).points
     assert (point.size_bytes, point.busbw_GBps) == (0.0, 0.0)

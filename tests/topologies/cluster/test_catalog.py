@@ -17,7 +17,7 @@ NAMES = (
     "dgx-v100 gaudi3-hls3 "
     "gb200-nvl72 gb300-nvl72 gcp-a3-mega gh200-alps h100-pcie-8 helios-mi455x hgx-b200 "
     "hgx-b300 hgx-h100 hgx-h100-500w hgx-h100-roce hgx-h20 hgx-h200 hgx-h800 "
-    "l40s-pcie-8 l40s-pcie-8-vm leonardo mi250x-frontier mi300x-8 mi325x-8 mi355x-8 perlmutter "
+    "l40s-pcie-8 l40s-pcie-8-metal leonardo mi250x-frontier mi300x-8 mi325x-8 mi355x-8 perlmutter "
     "polaris "
     "rtx-pro-6000-pcie-8 rubin-nvl144 tpu-8t tpu-v4 tpu-v5e tpu-v5p tpu-v6e tpu-v7x "
     "trn2-ultraserver trn3-ultraserver v100-1nic"

@@ -51,11 +51,11 @@ CHANNELS = 64
 SENDS_FRACTION = {(0, 0): 0.5, (2, 26): 0.89}
 """Share of the wire's bandwidth between nodes that grouped sends use, by the first version with it.
 
-AMD accepts two nodes of 8 MI300X from 45 GB/s of an all-to-all's busbw on, where NICs could reach
-90 (ROCm/cvs, rccl_config): a lower limit, for versions of which nothing else is published. RCCL
-2.26.6 of ROCm 7 reaches 87 GB/s on two nodes of 8 MI355X and 50 of 62 on four (Oracle Cloud, to
-which it was fitted), RCCL 2.27.7 91 on two nodes of another machine, held out. An unknown version
-counts as the newest, as NCCL's do.
+AMD accepts two nodes of 8 MI300X from 45 GB/s of an all-to-all's busbw on, where a single message
+reaches 47 and NICs could reach 90 (ROCm/cvs, rccl_config); it is a lower limit, and the reason for
+half is not published. RCCL 2.26.6 of ROCm 7 reaches 87 GB/s on two nodes of 8 MI355X and 50 of 62
+on four (Oracle Cloud, to which it was fitted), RCCL 2.27.7 91 on two nodes of another machine, held
+out. An unknown version counts as an old one.
 """
 
 
@@ -92,9 +92,9 @@ def sends_fraction(version: str) -> float:
     Examples
     --------
     >>> sends_fraction(""), sends_fraction("2.25.1"), sends_fraction("2.26.6")
-    (0.89, 0.5, 0.89)
+    (0.5, 0.5, 0.89)
     """
-    given = tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) or (999,)
+    given = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     return SENDS_FRACTION[max(since for since in SENDS_FRACTION if since <= max(given, (0, 0)))]
 
 

@@ -367,7 +367,12 @@ def _node_of_generation(machine: str) -> Cluster:
     return node.model_copy(update={"name": f"{node.name} with {chip.name}", "accelerator": table})
 
 
-_NODES = {"ampere": "dgx-a100", "ada": "l40s-pcie-8-metal", "hopper": "hgx-h200", "blackwell": "hgx-b200"}
+_NODES = {
+    "ampere": "dgx-a100",
+    "ada": "l40s-pcie-8-metal",
+    "hopper": "hgx-h200",
+    "blackwell": "hgx-b200",
+}
 """Nodes that represent those of other accelerators of a generation (``assumed`` in rows)."""
 _PLAIN = ("hgx-", "dgx-", "gb200-", "gb300-")
 """A vendor's own clusters, preferred to those of clouds and sites with the same parts."""

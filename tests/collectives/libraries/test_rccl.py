@@ -250,7 +250,7 @@ def test_sends_between_nodes_reach_a_share_that_the_version_says(seed):
         assert worked.offers == [], "planned as of any library"
         return
     (offer,) = worked.offers
-    share = 0.5 if worked.version == "2.22.3" else 0.89
+    share = 0.89 if worked.version == "2.27.7" else 0.5
     outside = worked.n - worked.local
     posting = (0.25 * (worked.local - 1) + (3.4 + 0.37 * 2) * outside) * US
     worked.expect(offer, "", worked.overhead + posting, share, 4.6 * US)

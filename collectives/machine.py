@@ -110,20 +110,13 @@ def time_multiple(curves: Sequence[TimeCurve], ranks: int, domains: int, size: f
     logs = []
     for edge in ends:
         same = [curve for curve in matching if curve.ranks == edge]
-        logs.append(
-            _interpolated(min(same, key=lambda curve: abs(log(curve.domains / domains))), size)
-        )
+        curve = min(same, key=lambda curve: abs(log(curve.domains / domains)))
+        sizes, multiples = np.log(curve.sizes), np.log(curve.multiples)
+        logs.append(float(np.interp(log(size), sizes, multiples) if size else multiples[0]))
     if len(ends) == 1 or ends[0] == ends[1]:
         return exp(logs[0])
     share = log(ranks / ends[0]) / log(ends[1] / ends[0])
     return exp(logs[0] + share * (logs[1] - logs[0]))
-
-
-def _interpolated(curve: TimeCurve, size: float) -> float:
-    """Return the logarithm of a curve's factor at a size, interpolated on logarithmic axes."""
-    if not size:
-        return log(curve.multiples[0])
-    return float(np.interp(log(size), np.log(curve.sizes), np.log(curve.multiples)))
 
 
 BY_AGE = tuple(generation for order in GENERATIONS.values() for generation in order)

@@ -198,7 +198,11 @@ def broken(network: Topology, faults: Iterable[Fault], home: Longs | None = None
     >>> len(result.network), result.notes
     (6, ('rank0-rank1',))
     """
-    parts, faults = Parts(network, home), _draw_all(network, faults, home)
+    drawn: list[Fault] = []  # draws of one network are numbered, so that they differ
+    for fault in faults:
+        is_random = isinstance(fault.part, Drawn)
+        drawn.append(chosen(network, fault, lots(drawn), home) if is_random else fault)
+    parts, faults = Parts(network, home), tuple(drawn)
     ones = np.ones(len(network))
     links = _LinkFactors(ones.copy(), ones.copy(), np.ones(len(network), dtype=np.bool_))
     notes = tuple(_apply_fault(parts, fault, links) for fault in faults)
@@ -254,15 +258,6 @@ def with_outages(network: Topology, left: Floats | None = None) -> Topology:
         if sound.tobytes() not in outages and len(joined_ranks(around)) == 1:
             outages[sound.tobytes()] = Outage(sound, around.doors)
     return replace(network, outages=tuple(outages.values())[1:])
-
-
-def _draw_all(network: Topology, faults: Iterable[Fault], home: Longs | None) -> tuple[Fault, ...]:
-    """Draw random parts; draws of one network are numbered, so that they differ."""
-    drawn: list[Fault] = []
-    for fault in faults:
-        is_random = isinstance(fault.part, Drawn)
-        drawn.append(chosen(network, fault, lots(drawn), home) if is_random else fault)
-    return tuple(drawn)
 
 
 def lots(faults: Iterable[Fault]) -> int:

@@ -17,6 +17,7 @@ size a ring is therefore assumed to cost at least as much as the tree at that si
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 from math import inf
 
@@ -201,13 +202,9 @@ def _collnet_offers(case: Case) -> list[Offer]:
         forms.append("direct")
     if case.machine.in_network and case.tuning.nvls is not None and case.local > 1:
         forms.append("switch")
-    return [in_fabric(case, _collnet_schedule(case, form), form) for form in forms]
-
-
-def _collnet_schedule(case: Case, form: str) -> Schedule:
-    return case.schedule(
-        f"collnet {form}", lambda: tree.collnet_all_reduce(case.grid, form, case.paths)
-    )
+    schedules = [partial(tree.collnet_all_reduce, case.grid, form, case.paths) for form in forms]
+    named = zip(forms, schedules, strict=True)
+    return [in_fabric(case, case.schedule(f"collnet {form}", build), form) for form, build in named]
 
 
 def _forced(case: Case, algorithm: str) -> list[Offer]:
@@ -357,11 +354,7 @@ def _without_model(case: Case, algorithm: str | None) -> list[Offer]:
     if case.kind == "scatter" and algorithm is None and across:
         railed = case.schedule("by rail", lambda: direct.scatter_by_rail(case.grid))
         return ringed(case, railed, pipelined=True)
-    schedule = case.schedule(f"other {algorithm}", lambda: _selected(case, algorithm))
+    call = Call(case.kind, Group(tuple(case.positions.tolist())), case.size, shares=case.shares)
+    selected = partial(select.plan, call, case.links.graph, case.machine, algorithm)
+    schedule = case.schedule(f"other {algorithm}", lambda: selected().schedule)
     return ringed(case, schedule, pipelined=False)
-
-
-def _selected(case: Case, algorithm: str | None) -> Schedule:
-    group = Group(tuple(case.positions.tolist()))
-    call = Call(case.kind, group, case.size, shares=case.shares)
-    return select.plan(call, case.links.graph, case.machine, algorithm).schedule

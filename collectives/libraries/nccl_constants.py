@@ -5,6 +5,7 @@ unless another source is named. Base units.
 """
 
 import csv
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -153,10 +154,12 @@ Polaris, by medians. Held out: 2 to 8 nodes of 8 H100, 6.7 to 6.0 % off, and 2 n
 each by a tree, 16 MiB (NVIDIA/nccl-tests issue 232), -24 to -5 %; Alps stays at 6 %. Before, all
 channels of a whole node counted, however few a NIC had."""
 
-HOST_LAUNCH = 6.3 * MICRO
+HOST_LAUNCH = 4.9 * MICRO
 """Time in which a process launches a call on one of its GPUs (s), before it turns to the next, so
-that its calls are no shorter than that times their number. Fitted to calls of nccl-tests with eight
-GPUs a process, 39 us on H100 and 65 us on MI300X. Held out: 59 us on H20, 37 us on MI355X."""
+that its calls are no shorter than that times their number. Fitted to 39 us of 16 B on H100, a
+process per node. Held out, by one process for eight GPUs: 31 us of 8 to 512 KiB on H200, 43 on A100
+(both Azure/AI-benchmarking-guide), 37 on MI355X, 30 to 46 of 8 B on MI300X; larger sends, 59 on
+H20."""
 
 P2P_MESSAGE = 36 * MICRO
 """Fitted on all-to-all between nodes of Polaris, whose NICs serve two ranks each: sends reach 0.6
@@ -422,13 +425,17 @@ LL_CAP_NET = {"amd": (22.5 * GIGA, 19 * GIGA), "": (39 * GIGA, 20.4 * GIGA)}
 """llMaxBws across two nodes, and across more, by the host's processor; "" is any other."""
 
 
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version (``v2.22.3-1``: 2, 22, 3), none if it is not known."""
+    return tuple(int(number) for number in re.findall("[0-9]+", version)[:3])
+
+
 def tuning(generation: str, version: str = "") -> Tuning:
     """Constants of a GPU generation (Hopper's without NVLS if unknown) and a version of NCCL."""
     constants = GENERATIONS.get(generation, replace(_HOPPER, nvls=None))
     minor = ".".join(version.split(".")[:2])
     if generation == "blackwell" and minor in BLACKWELL_CHANNEL:
         return replace(constants, channel=BLACKWELL_CHANNEL[minor])
-    numbers = tuple(int(number) for number in minor.split(".") if number.isdecimal())
-    if generation in GENERATIONS and len(numbers) == 2 and numbers < FASTER_TREES:
+    if generation in GENERATIONS and () < version_numbers(version) < FASTER_TREES:
         return replace(constants, tree_hop=OLD_TREE_HOP)
     return constants

@@ -23,7 +23,7 @@ from collectives.algorithms import direct
 from collectives.algorithms.ring import is_mesh
 from collectives.algorithms.tree import chained_all_reduce
 from collectives.libraries.nccl import case_of, launched, least_times, ring_schedule, rings_across
-from collectives.libraries.nccl_constants import CHANNEL_SLOT, KIB, TREE_FRACTION
+from collectives.libraries.nccl_constants import CHANNEL_SLOT, KIB, TREE_FRACTION, version_numbers
 from collectives.libraries.nccl_costs import Case, Offer
 from collectives.machine import Machine
 from simulator.calls import Call
@@ -45,9 +45,17 @@ LL_FRACTION = 0.5
 LL128_FRACTION = 0.41
 """Share of the wire's bandwidth that LL128 reaches between nodes: ``bwRatio`` of rings by LL128 in
 tuning_model_4; 156 of 380 GB/s of rings on two nodes of MI350X (ROCm/rocm-systems pull 9406)."""
+LL128_SINCE = {"cdna3": (2, 22, 3)}
+"""First version with LL128 on a generation (CHANGELOG of ROCm/rccl: RCCL 2.22.3 of ROCm 6.4.2). A
+log of two nodes of 8 MI300X that is older has 235 us of 8 MiB and 316 of 16 MiB, held out; here 244
+and 303, by LL128 163 and 275."""
 CHANNELS = 64
 """Channels between nodes (the log of that pull request; 48 from RCCL 2.30.4 on MI350X on)."""
 
+MESH_SENDS = 0.885
+"""Share of what rings reach over the links of a mesh that grouped sends use: fitted to 361 GB/s of
+an all-to-all beside 408 of an all-reduce on 8 MI355X (Oracle Cloud). Held out: 128 MiB on another
+machine, 364 us, here 344."""
 SENDS_FRACTION = {(0, 0): 0.5, (2, 26): 0.89}
 """Share of the wire's bandwidth between nodes that grouped sends use, by the first version with it.
 
@@ -94,8 +102,8 @@ def sends_fraction(version: str) -> float:
     >>> sends_fraction(""), sends_fraction("2.25.1"), sends_fraction("2.26.6")
     (0.5, 0.5, 0.89)
     """
-    given = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    return SENDS_FRACTION[max(since for since in SENDS_FRACTION if since <= max(given, (0, 0)))]
+    numbers = max(version_numbers(version), (0, 0))
+    return SENDS_FRACTION[max(since for since in SENDS_FRACTION if since <= numbers)]
 
 
 def has_model(call: Call, graph: Topology, machine: Machine) -> bool:
@@ -113,14 +121,12 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
         return _offers_across(case) if across else _offers_inside(case, mesh=mesh)
     if case.kind in select.CHAINS_ON_RINGS and (mesh or (across and case.local > 1)):
         return [_pipelined(case, mesh=mesh)]
-    if case.kind == "all_to_all" and (across or case.machine.ranks_per_process > 1):
+    if case.kind == "all_to_all" and (across or mesh or case.machine.ranks_per_process > 1):
         even = direct.all_to_all(case.n)
         schedule = case.schedule("send", lambda: direct.spread(even, case.shares))
-        step, share = SIMPLE_NET_STEP, sends_fraction(case.machine.version)
-        posting = case.posting if across else 0.0
-        return [
-            Offer(schedule, case.machine.overhead + posting, *((step, share) if across else ()))
-        ]
+        share = sends_fraction(case.machine.version) if across else MESH_SENDS if mesh else 1.0
+        overhead = case.machine.overhead + case.posting * across
+        return [Offer(schedule, overhead, SIMPLE_NET_STEP * across, share)]
     return []
 
 
@@ -148,10 +154,10 @@ def _offers_across(case: Case) -> list[Offer]:
     rings = case.schedule("rings", lambda: ring_schedule(case))
     posted = case.message(case.size, "LL128")
     slow = case.machine.overhead
-    offers = [
-        Offer(rings, LL_OVERHEAD + posted, 0.0, LL128_FRACTION, "LL128", pipelined=True),
-        Offer(rings, slow, SIMPLE_NET_STEP, protocol="Simple"),
-    ]
+    numbers = version_numbers(case.machine.version)
+    by_lines = not numbers or numbers >= LL128_SINCE.get(case.machine.generation, numbers)
+    ring = Offer(rings, LL_OVERHEAD + posted, 0.0, LL128_FRACTION, "LL128", pipelined=True)
+    offers = [ring] * by_lines + [Offer(rings, slow, SIMPLE_NET_STEP, protocol="Simple")]
     if case.kind != "all_reduce":
         return offers
     trees = case.schedule("tree", lambda: chained_all_reduce(case.grid, case.paths))
@@ -159,9 +165,10 @@ def _offers_across(case: Case) -> list[Offer]:
     chunks = CHANNELS * _tree_chunk(case.size, case.local - 1 + up)
     fill = case.bytes_time(trees) * np.minimum(1.0, chunks / np.maximum(case.size, 1.0))
     hops = 2 * ((case.local - 1) * TREE_STEP + up * TREE_NET_STEP) / len(trees.steps)
+    late = LL_OVERHEAD + 2 * up * posted
     return [
         *offers,
-        Offer(trees, LL_OVERHEAD + 2 * up * posted, 0.0, LL128_FRACTION, "LL128", pipelined=True),
+        *[Offer(trees, late, 0.0, LL128_FRACTION, "LL128", pipelined=True)] * by_lines,
         Offer(trees, slow + fill, hops, TREE_FRACTION, "Simple", pipelined=True),
     ]
 

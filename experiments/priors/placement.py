@@ -161,7 +161,9 @@ def misplaced(recorded: Scenario) -> Misplaced | None:
     # Calls of a class of groups with all members recorded
     whole = (whole for _, whole in _by_groups(as_recorded, calls))
     slow = any(float(np.median(slow)) > log(_SLOWER) for slow in whole if slow)
-    if not slow and not _too_fast(as_recorded, calls):
+    # A single call may be timed wrong, so where there are three or more two must be too fast.
+    every = (sorted(every) for every, _ in _by_groups(as_recorded, calls))
+    if not slow and not any(fast[min(1, len(fast) // 3)] < -log(_FASTER) for fast in every):
         return None
     fits = []
     for nodes in range(1, recorded.ranks + 1):
@@ -219,15 +221,6 @@ def _ratios(scenario: Scenario, calls: list[_Fastest]) -> list[float] | None:
     if min(times) <= 0:
         return None
     return [log(fastest.time / time) for fastest, time in zip(calls, times, strict=True)]
-
-
-def _too_fast(ratios: list[float], calls: list[_Fastest]) -> bool:
-    """Whether calls of some class of groups were faster than possible.
-
-    A single call may be timed wrong, so where there are three or more two must be too fast.
-    """
-    every = (sorted(every) for every, _ in _by_groups(ratios, calls))
-    return any(fast[min(1, len(fast) // 3)] < -log(_FASTER) for fast in every)
 
 
 def _explaining(scenario: Scenario, calls: list[_Fastest], *, slow: bool) -> list[float] | None:

@@ -29,13 +29,13 @@ def test_published_figures_are_met_but_for_those_that_are_known_not_to_be(figure
     assert list(figures.missed != "") == list(~figures.met)
     least = figures.least == "yes"
     assert list(figures.met[~least]) == list(figures.error[~least].abs() <= published.CLOSE)
-    assert list(figures.met[least]) == list(figures.error[least] >= -published.SHORT)
+    assert list(figures.met[least]) == list(figures.error[least] >= 0)
     assert figures.error[least].max() > published.CLOSE, "a sound machine reaches more"
 
 
 def test_two_of_three_figures_are_met_and_few_are_far_off(figures):
     assert (figures.missed == "").mean() > 0.7
-    far = figures[figures.error.abs() > published.FAR]
+    far = figures[(figures.error.abs() > published.FAR) & ~figures.met]
     assert len(far) <= 10
     # A container's settings, a site's RoCE, and one whose least call is 220 us: answers say so.
     between = figures[figures.nodes > 1]

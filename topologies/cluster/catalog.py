@@ -79,7 +79,11 @@ def _load(name_or_path: str | Path, within: tuple[str, ...]) -> Cluster:
         if added is not None:
             return _parse(added.text, f"{added.plugin}: {name_or_path}", within)
         if not (path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1):
-            raise _unknown_cluster(str(name_or_path))
+            hint = did_you_mean(str(name_or_path), (*catalog(), *added_clusters()))
+            raise ClusterError(
+                f"{name_or_path}: no such cluster; {hint}'twofold clusters' lists the catalogue; "
+                "the path of a YAML file or a graph (.json, .graphml) works too"
+            )
         text = read_text(path, ClusterError, "as a cluster")
     except (OSError, ValueError) as error:
         raise ClusterError(f"{path}: cannot be read as a cluster: {reason_of(error)}") from error
@@ -302,14 +306,6 @@ def as_folder(loaded: object) -> Traversable:
     if not isinstance(folder, Traversable) or not folder.is_dir():
         raise TypeError("write a package, or the path of a folder, with a YAML file per cluster")
     return folder
-
-
-def _unknown_cluster(name: str) -> ClusterError:
-    hint = did_you_mean(name, (*catalog(), *added_clusters()))
-    return ClusterError(
-        f"{name}: no such cluster; {hint}'twofold clusters' lists the catalogue; the path of a YAML"
-        " file or a graph (.json, .graphml) works too"
-    )
 
 
 def complaints(error: ValidationError, model: type[BaseModel] = Cluster) -> str:

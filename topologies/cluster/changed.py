@@ -152,23 +152,17 @@ def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
             )
         value = round(value)
     try:
-        if _is_of_graph(cluster, resource):
+        tier, _, number = resource.partition(".")
+        graph = isinstance(cluster.scale_out, GraphFabric) and tier == SCALE_OUT
+        graph = graph or any(tier in network.resources for network in cluster.graphs.values())
+        if graph and number in LinkFactors.model_fields:
             # Factors compose: multiply the factor that earlier what-ifs left.
-            tier, _, number = resource.partition(".")
             factors = cluster.link_factors.get(tier, LinkFactors())
             after = factors.model_copy(update={number: getattr(factors, number) * factor})
             return cluster.model_copy(update={"link_factors": cluster.link_factors | {tier: after}})
         return _with_value(cluster, resource, value, factor)
     except ValidationError as error:
         raise WhatIfError(f"{resource} times {factor:g}: {complaints(error)}") from error
-
-
-def _is_of_graph(cluster: Cluster, resource: str) -> bool:
-    """Whether a value belongs to links of a graph, or to NICs of the same resource."""
-    tier, _, number = resource.partition(".")
-    fabric = isinstance(cluster.scale_out, GraphFabric) and tier == SCALE_OUT
-    drawn = fabric or any(tier in network.resources for network in cluster.graphs.values())
-    return drawn and number in LinkFactors.model_fields
 
 
 def _with_value(cluster: Cluster, resource: str, value: float, factor: float) -> Cluster:

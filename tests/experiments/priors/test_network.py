@@ -16,6 +16,7 @@ from experiments.priors.network import (
     tiers_of,
     with_parts,
 )
+from experiments.questions.collective import collective
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.timed_calls import one_call
 from helpers.refusals import refused
@@ -245,3 +246,22 @@ def test_calls_of_unknown_kind_leave_the_prior_of_others() -> None:
             builder.op(What.COLLECTIVE, rank=rank, lane=kind, name=kind, duration=0.0, call=call)
     known = prior_of(Scenario(one_call("all_reduce", 8, 1.0), cluster))
     assert prior_of(Scenario(builder.build(), cluster)) == known
+
+
+@pytest.mark.parametrize(("ranks", "held_out"), [(8, "scale_up"), (72, "scale_out")])
+def test_small_calls_of_domains_wider_than_any_timed_are_as_uncertain_as_between_nodes(
+    ranks, held_out
+):
+    report = collective("all_reduce", "gb200-nvl72", [1024.0, 2.0**30], ranks=ranks)
+    small, large = report.network_prior
+    assert small["p90_pct"] == held_out_errors("same generation", held_out, "small").p90_pct
+    assert large["p90_pct"] == held_out_errors("same generation", "scale_up", "large").p90_pct
+
+
+def test_launches_in_turn_are_as_uncertain_as_on_the_hosts_that_were_timed():
+    """Eight GPUs of one process took 31 to 65 us of small calls on six hosts, modelled as 39."""
+    in_turn = ["library.ranks_per_process = 8"]
+    small, _ = collective("all_reduce", "hgx-h100", [8.0], ranks=8, what_ifs=in_turn).network_prior
+    assert small["p90_pct"] == 67
+    for took in (31, 65):
+        assert abs(took / 39.2 - 1) < 0.67

@@ -24,8 +24,6 @@ from experiments.cli.show import show
 from experiments.output.progress import watching
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from experiments.evaluate.serving_fleets import Instances
     from experiments.evaluate.serving_plan import ServingPlan
 
@@ -260,11 +258,9 @@ def _ask(
 ) -> Any:
     """Ask a question of this name about a plan's load on what serves it."""
     from experiments.evaluate.serving_plan import load_of, slo_of
-    from experiments.questions.serving import serving
-    from experiments.questions.serving_points import serving_rate, serving_sweep
+    from experiments.questions import serving, serving_points
 
-    questions: tuple[Callable[..., Any], ...] = serving, serving_rate, serving_sweep
-    ask = next(each for each in questions if each.__name__ == question)
+    ask: Any = getattr(serving_points, question, serving.serving)
     load, about = load_of(plan), {"slo": slo_of(plan), "seeds": plan.seeds}
     with watching("points") as watch:
         return ask(served_by, load, *arguments, **about, **options, watch=watch)

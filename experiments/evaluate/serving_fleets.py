@@ -371,8 +371,9 @@ def _run_of(
     instances: Instances, load: Load | Columns, seed: int, before: Instances, host: float
 ) -> _Run:
     """Return a fleet before its first request."""
-    client = load if isinstance(load, Closed) else Closed(0, 1, 1)
-    requested = _requests_of_seed(load, seed)
+    client, requested = Closed(0, 1, 1), load(seed) if callable(load) else load
+    if isinstance(requested, Closed):
+        client, requested = requested, requests_of(requested, seed)
     hashes = None
     if isinstance(requested, Requests):
         check_lengths(instances.deployment.model, requested)
@@ -431,12 +432,6 @@ def _columns(instances: Instances, requested: Columns, seed: int) -> Columns:
     return columns
 
 
-def _requests_of_seed(load: Load | Columns, seed: int) -> Requests | Columns:
-    if isinstance(load, Closed):
-        return requests_of(load, seed)
-    return load if isinstance(load, Requests | Columns) else load(seed)
-
-
 def _check_size(instances: Instances, columns: Columns) -> None:
     """Refuse more instances than requests, or more work than the limit."""
     count, tokens = len(columns.prompt), int(columns.output.sum())
@@ -450,7 +445,8 @@ def _fleet_of(
     instances: Instances, columns: Columns, unit: int, before: Instances, host: float
 ) -> Fleet:
     """Return the pools of instances; each hash covers ``unit`` tokens of a prompt, 0: no hashes."""
-    deployment, times = instances.deployment, _host_of(before, host)
+    deployment, usual = instances.deployment, before.deployment.engine.host
+    times = Host(*(time / host for time in usual))._replace(kernels=usual.kernels)
     where = before.deployment.cluster
     first = _pool(deployment, instances.count, columns, unit=unit, base=where, host=times)
     second = first._replace(workers=0)
@@ -463,13 +459,6 @@ def _fleet_of(
         second = _pool(pool, count, columns, unit=0, base=where, host=times)
     layerwise = KV_TRANSFERS.index(instances.kv_transfer)
     return Fleet(first, second, ROUTERS[instances.router], layerwise)
-
-
-def _host_of(instances: Instances, factor: float) -> Host:
-    """Return the host times of instances, divided by a factor."""
-    usual = instances.deployment.engine.host
-    names = ("step", "prefill", "first", "per_token")
-    return usual._replace(**{name: getattr(usual, name) / factor for name in names})
 
 
 def _finish(runs: Sequence[_Run]) -> None:
@@ -566,6 +555,8 @@ def _pool(
         0.0,
         by.balance,
         0 if deployment.adapters is None else deployment.adapters.slots,
+        waits=by.waits,
+        fills=by.fills,
     )
     if unit % by.block:
         raise WorkloadError(

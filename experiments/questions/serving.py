@@ -220,10 +220,8 @@ def serving(  # noqa: PLR0913 - the options of the command
     seeds
         Number of runs, from which intervals are computed; a load that is the same for all seeds
         runs once.
-    resources
-        The resources to multiply; None: all.
-    factor
-        The factor by which to multiply them.
+    resources, factor
+        The resources to multiply (None: all), and by what.
     watch
         Called with what is about to be simulated; returns where its progress goes.
     before

@@ -165,10 +165,8 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
         The SLO that requests are to meet.
     seeds
         Number of runs, from which the interval is computed; a table runs once.
-    resources
-        The resources to multiply; None: all.
-    factor
-        The factor by which to multiply them.
+    resources, factor
+        The resources to multiply (None: all), and by what.
     watch
         Called with what is about to be simulated; returns where its progress goes.
 
@@ -271,11 +269,6 @@ def _saturation(instances: Instances, target: _Target) -> float:
     return float(rates.mean())
 
 
-def _rates(instances: Instances, target: _Target, guess: float, host: float = 1.0) -> Floats:
-    """Return rates at the SLO, one per seed; requests of a seed are the same at every rate."""
-    return np.array([_rate(instances, table, target, guess, host) for table in target.tables])
-
-
 def _rate(
     instances: Instances, table: Requests, target: _Target, guess: float, host: float
 ) -> float:
@@ -340,10 +333,11 @@ def _utility(
     try:
         better = with_more_of(instances, resource, factor)
         host = factor if resource == HOST else 1.0
-        after = _rates(better, target, float(before.mean()), host)
+        guess = float(before.mean())
+        after = [_rate(better, table, target, guess, host) for table in target.tables]
     except TwofoldError as error:
         return RateUtility(resource, None, " ".join(str(error).split()))
-    return RateUtility(resource, gain_of(after / before - 1))
+    return RateUtility(resource, gain_of(np.array(after) / before - 1))
 
 
 DEGREE = "tp"
@@ -433,10 +427,8 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
         The SLO that a request must meet to count as goodput.
     seeds
         Number of runs, from which intervals are computed; every point serves the same requests.
-    resources
-        The resources to multiply at each value.
-    factor
-        The factor by which to multiply them.
+    resources, factor
+        The resources to multiply at each value, and by what.
     watch
         Called with what is about to be simulated; returns where its progress goes.
 
@@ -457,8 +449,8 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
     seeds = 1 if instances.is_deterministic(load) else seeds
     check_runs(instances.tokens_of(load), seeds * len(values) * (1 + len(names)))
     progress = watch(f"{len(values)} points")
-    about = slo, seeds, names, factor
-    each = (_point(instances, load, varied, value, *about) for value in counted(values, progress))
+    served, counting = Served(instances, load, Before(instances)), counted(values, progress)
+    each = (_point(served, (varied, value), slo, seeds, (names, factor)) for value in counting)
     points, interrupted = until_interrupted(each, len(values), "points")
     if all(point.refused for point in points):
         if interrupted:
@@ -482,27 +474,24 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
 
 def _sweep_cause(varied: str, points: Sequence[ServingPoint], factor: float) -> str:
     """Return what helps most at the first value and at the last."""
-    texts = [(each.value, shortens_most(each.utilities, factor)) for each in points]
     said = [
-        f"At {say_resource(varied)} {value} {text[0].lower()}{text[1:]}"
-        for value, text in texts
-        if text
+        f"At {say_resource(varied)} {each.value} {text[0].lower()}{text[1:]}"
+        for each in points
+        if (text := shortens_most(each.utilities, factor))
     ]
     return " ".join(dict.fromkeys(said[:1] + said[-1:]))
 
 
-def _point(  # noqa: PLR0913 - what a sweep asks at each
-    instances: Instances,
-    load: Load,
-    varied: str,
-    value: str,
+def _point(
+    served: Served,
+    changed: tuple[str, str],
     slo: Slo | None,
     seeds: int,
-    resources: Sequence[str],
-    factor: float,
+    better: tuple[Sequence[str], float],
 ) -> ServingPoint:
+    value, (resources, factor) = changed[1], better
     try:
-        served = at_point(Served(instances, load, Before(instances)), varied, value)
+        served = at_point(served, *changed)
         before = served.before
         runs = runs_of(before.instances, served.instances, served.load, seeds, host=before.host)
     except TwofoldError as error:

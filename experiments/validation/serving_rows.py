@@ -173,6 +173,10 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
         by = replace(by, tokens=max(by.tokens, concurrency + inputs + 64))
         if read.client == INFERENCEX and read.mode == "agg":
             by = replace(by, balance=_BALANCE)
+            if model.experts is None:
+                by = replace(by, tokens=_DENSE_TOKENS)
+                if inputs == outputs == 1024 and row.count("tp") < 8:
+                    by = replace(by, waits=_WAITS, fills=_FILLS * by.tokens)
     if by.name == "vllm" and read.client == INFERENCEX:
         # Its scripts allow as many requests as the client sends (--max-num-seqs).
         by = replace(by, sampling=by.sampling * min(1.0, concurrency / by.sequences))
@@ -266,6 +270,10 @@ _OF_RECIPES = ("weights", "isl", "osl", "prefill_workers", "decode_workers")
 _BALANCE = 60
 """Iterations: ``attention_dp_config`` of InferenceX's scripts for TensorRT-LLM, ``enable_balance:
 true, batching_wait_iters: 0, timeout_iters: 60``."""
+_DENSE_TOKENS, _WAITS, _FILLS = 16384, 20, 0.9
+"""Of InferenceX's scripts for TensorRT-LLM with Llama (70b_fp8_h200_trt_slurm.sh, @a267b4bd):
+``max_num_tokens``, and, with 1,024 tokens of prompt and of output on fewer than eight ranks,
+``batch_wait_timeout_iters`` and ``batch_wait_max_tokens_ratio``."""
 USUAL_MEMORY = 80e9
 """Memory assumed for an accelerator without data (B): engines choose their budgets by it."""
 

@@ -59,6 +59,9 @@ class Engine:
         Host time of an iteration and of a first token, besides kernels.
     prefill_ranks
         Ranks with one batch from which on its ``prefill`` counts.
+    waits, fills
+        Iterations for which prompts wait for more of them while others decode, and tokens of a
+        batch from which on they do not (TensorRT-LLM's ``batch_wait_…``); 0: they do not wait.
     balance
         Iterations for which data-parallel ranks wait for each other to have prompts; 0: none.
     assumed
@@ -86,6 +89,8 @@ class Engine:
     host: Host
     prefill_ranks: int = 1
     balance: int = 0
+    waits: int = 0
+    fills: float = 0.0
     assumed: str = ""
 
 

@@ -96,6 +96,8 @@ class Rules(NamedTuple):
         they do not.
     adapters
         Adapters that the device holds at once (vLLM's ``max_loras``); 0: all that are asked for.
+    waits, fills
+        As those of :class:`simulator.serving.engines.Engine`.
     """
 
     scheduler: int
@@ -116,6 +118,8 @@ class Rules(NamedTuple):
     balance: int = 0
     adapters: int = 0
     shares_host: int = 0
+    waits: int = 0
+    fills: float = 0.0
 
 
 RULES = numbers_of(Rules)
@@ -454,6 +458,8 @@ def plan_batch(rules: RuleRecord, worker: Worker) -> None:
         else:
             # TensorRT-LLM, Orca, Sarathi: decodes first, then prompts within the remaining budget.
             left = _decode_all(rules, worker, rules.tokens)
+            if rules.waits and _wait_for_more(rules, worker, rules.tokens - left):
+                left = 0
             _admit_prompts(rules, worker, left * (1 - counters[HOLDS]))
     counters[PEAK] = max(counters[PEAK], rules.blocks - counters[FREE])
 
@@ -530,6 +536,24 @@ def _decode_all(rules: RuleRecord, worker: Worker, left: int) -> int:
             left += returned
             position -= int(victim < position)
     return left
+
+
+@hot_loop
+def _wait_for_more(rules: RuleRecord, worker: Worker, decodes: int) -> bool:
+    """Whether prompts wait until a batch with them is fuller, or they have waited long enough.
+
+    So TensorRT-LLM (``_torch/pyexecutor/py_executor.py``, ``_waiting_requests``).
+    """
+    counters, tokens = worker.counters, decodes
+    request = int(counters[WAITS + 1])
+    for _ in range(counters[WAITS]):
+        if tokens + _missing(worker, request) > rules.tokens:
+            break
+        tokens += _missing(worker, request)
+        request = int(worker.states[request].following)
+    waits = 0 < decodes < tokens < rules.fills and counters[HELD] < rules.waits
+    counters[HELD] = counters[HELD] + 1 if waits else 0
+    return bool(waits)
 
 
 @hot_loop

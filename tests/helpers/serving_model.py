@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from math import ceil, inf, log2, sqrt
 
 import numpy as np
@@ -59,7 +59,7 @@ class Worker:
         self.queue, self.inbox, self.awaiting, self.running = [], [], [], []
         self.free = pool.rules.blocks
         self.peak = self.expected = self.preemptions = self.iterations = 0
-        self.unread = self.loaded = 0
+        self.unread = self.loaded = self.waited = 0
         self.is_down = False
         self.references: dict[int, int] = {}
         self.unused: OrderedDict[tuple[str, int], int] = OrderedDict()
@@ -265,8 +265,18 @@ class Worker:
                         tokens -= request.plan
         else:
             left, _ = self.go_on(self.decoding(), tokens, most=1)
+            holds = holds or (self.rules.waits and self.waits_for_more(tokens - left))
             self.admit(0 if holds else left)
         self.peak = max(self.peak, self.rules.blocks - self.free)
+
+    def waits_for_more(self, decodes):
+        sums = [decodes + each for each in accumulate(request.missing for request in self.queue)]
+        fuller = max([each for each in sums if each <= self.rules.tokens], default=decodes)
+        if decodes and decodes < fuller < self.rules.fills and self.waited < self.rules.waits:
+            self.waited += 1
+            return True
+        self.waited = 0
+        return False
 
     def decoding(self):
         return [

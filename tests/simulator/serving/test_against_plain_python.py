@@ -50,6 +50,8 @@ def rules(chance, scheduler, *, several, unit):
         host_units=int(chance.choice([0, 2, 5])) if unit else 0,
         patience=float(chance.choice([0.0, 3.0])),
         balance=int(chance.choice([0, 3])) if several and scheduler == "trtllm" else 0,
+        waits=int(chance.choice([0, 4])) if not several and scheduler == "trtllm" else 0,
+        fills=float(chance.choice([9, 30, 200])),
     )
 
 

@@ -224,6 +224,19 @@ def test_ranks_read_prompts_at_once_or_after_so_many_iterations():
     assert run(alone, free).states["scheduled"].tolist() == [0.0, 0.0, 3.0]
 
 
+def test_prompts_wait_for_more_of_them_or_for_so_many_iterations():
+    """The second waits while the first decodes; two together fill the batch, and do not."""
+    by = pool(1, unit=0, scheduler=SCHEDULERS["trtllm"], waits=5, fills=8.0)
+    alone = columns([0.0, 2.5], [1, 4], [20, 5])
+    assert run(alone, by).states["scheduled"].tolist() == [0.0, 8.0]
+    both = columns([0.0, 2.5, 4.5], [1, 4, 3], [20, 5, 5])
+    assert run(both, by).states["scheduled"].tolist() == [0.0, 5.0, 5.0]
+    idle = columns([0.0, 2.5], [1, 4], [1, 5])
+    assert run(idle, by).states["scheduled"].tolist() == [0.0, 2.5]
+    free = pool(1, unit=0, scheduler=SCHEDULERS["trtllm"])
+    assert run(alone, free).states["scheduled"].tolist() == [0.0, 3.0]
+
+
 @given(families, st.sampled_from(["vllm", "sglang", "trtllm"]), st.integers(18, 60))
 def test_what_one_pool_reads_another_decodes(load, scheduler, blocks):
     """Blocks of both pools are freed once, and no token is seen before its cache has come."""

@@ -134,10 +134,7 @@ def map_rows(
 
 
 def counted(rows: Sequence[Row], progress: Progress | None, before: int = 0) -> Iterator[Row]:
-    """Yield rows, and report the number of completed ones when the next is requested.
-
-    It includes those completed ``before``.
-    """
+    """Yield rows, and report the number of completed ones, and ``before``, at the next request."""
     for done, row in enumerate(rows, before + 1):
         yield row
         if progress is not None:
@@ -149,11 +146,9 @@ def interruption(answered: int, asked: int, named: str) -> str:
     return "" if answered == asked else f"interrupted: {answered} of {asked} {named} are answered"
 
 
-def until_interrupted(
-    answers: Iterable[Predicted], asked: int, named: str
-) -> tuple[list[Predicted], str]:
+def until_interrupted(answers: Iterable[Row], asked: int, named: str) -> tuple[list[Row], str]:
     """Collect answers up to Ctrl-C; return them, and what it left out ("" if nothing)."""
-    done: list[Predicted] = []
+    done: list[Row] = []
     with suppress(KeyboardInterrupt):
         done.extend(answers)
     return done, interruption(len(done), asked, named)

@@ -381,13 +381,7 @@ _NOT_RUN = -1
 def utility_of(
     instances: Instances, load: Load, resource: str, factor: float, baseline: Runs
 ) -> ServingUtility:
-    """Serve a load with a multiple of a resource, and compare it with runs without.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        If not all requests were served.
-    """
+    """Serve a load with a multiple of a resource, all of it, and compare it with runs without."""
     base, slo, before, unchanged = baseline
     try:
         better = with_more_of(instances, resource, factor)

@@ -82,10 +82,7 @@ class RatePoint:
 
 
 class LoadCurve(NamedTuple):
-    """Latencies around the saturation rate (1/s): the throughput if all requests arrive at once.
-
-    After Ctrl-C it has only the lowest rates.
-    """
+    """Latencies around the saturation rate (1/s): the throughput if all requests arrive at once."""
 
     saturation: float
     points: tuple[RatePoint, ...]
@@ -93,7 +90,7 @@ class LoadCurve(NamedTuple):
     @property
     def knee(self) -> RatePoint | None:
         """The point of maximal power, rate over mean latency (Kleinrock, ICC 1979)."""
-        if len(self.points) < len(_CURVE):
+        if len(self.points) < len(_CURVE):  # after Ctrl-C
             return None
         return max(self.points, key=lambda point: point.throughput_per_s / point.e2e_mean)
 

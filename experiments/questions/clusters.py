@@ -264,11 +264,12 @@ def kind_of_drawing(file: Path | str) -> str:
     """
     data = read_bytes(Path(file), ClusterError)
     try:
-        text = as_printed(decoded(data))
+        text = decoded(data)
     except UnicodeDecodeError:
         text = data.decode("latin-1")  # its reader says what is wrong with it
     if text.lstrip().startswith("<"):
         return "from_nccl"
+    text = as_printed(text)
     if re.search(r"^\s*GPU0\s", text, re.MULTILINE):
         return "from_nvidia_smi"
     if "devices" in text and "instances" in text:

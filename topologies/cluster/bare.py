@@ -89,7 +89,9 @@ def bare_network(text: str) -> Cluster:
             }
         )
     except ValidationError as error:
-        raise TopologyError(f"{network}: {faults(error)}") from error
+        # What the graph gives is missing where the graph is wrong.
+        wrong = faults(error).split("; Field required")[0]
+        raise TopologyError(f"{network}: {wrong}") from error
 
 
 def cables_of(text: str) -> tuple[str, dict[Literal["bandwidth", "latency"], str | None]]:

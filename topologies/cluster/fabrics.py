@@ -28,6 +28,7 @@ from pydantic import (
     PlainSerializer,
     StrictBool,
     StrictInt,
+    ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
@@ -61,11 +62,11 @@ def text_like(example: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
 
 
-def within(base: str, least: float, most: float) -> AfterValidator:
-    """Refuse what lies beyond, which is a wrong unit rather than a machine."""
+def within(base: str, least: float, most: float, unless: str = "") -> AfterValidator:
+    """Refuse what lies beyond, which is a wrong unit, unless an earlier field is given."""
 
-    def checked(value: float) -> float:
-        if not least <= value <= most:
+    def checked(value: float, info: ValidationInfo) -> float:
+        if not least <= value <= most and not (info.data or {}).get(unless):
             limits = " to ".join(format_quantity(limit, base) for limit in (least, most))
             given = format_quantity(value, base)
             raise ValueError(f"{given} is not from {limits}: is the unit right?")
@@ -81,7 +82,7 @@ Bandwidth = Annotated[
     BandwidthText, Field(gt=0, allow_inf_nan=False), with_unit("B/s"), text_like("400 Gbit/s")
 ]
 # By a geostationary satellite a message takes 0.25 s.
-Latency = Annotated[SecondsText, within("s", 0.0, 0.5), with_unit("s"), text_like("2 us")]
+Latency = Annotated[SecondsText, within("s", 0.0, 1.0), with_unit("s"), text_like("2 us")]
 Rate = Annotated[
     FlopsText, Field(gt=0, allow_inf_nan=False), with_unit("FLOP/s"), text_like("312 TFLOP/s")
 ]

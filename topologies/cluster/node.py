@@ -242,7 +242,7 @@ class ScaleUp(ClusterPart):
     graph: Graph | None = None
     size: Count
     bandwidth: Bandwidth
-    latency: Annotated[Latency, within("s", 0.0, 0.01)]
+    latency: Annotated[Latency, within("s", 0.0, 0.01, unless="graph")]
     efficiency: Fraction = 1.0
     dimensions: Dimensions | None = None
     wrap_multiple: Count | None = None

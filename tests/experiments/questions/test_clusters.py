@@ -52,6 +52,17 @@ def test_a_drawn_cluster_is_written_and_used(dump, tmp_path):
     assert {"scale_up.bandwidth", "pcie.bandwidth", "scale_out.bandwidth"} <= resources
 
 
+def test_a_dump_on_one_long_line_is_read(dump, tmp_path):
+    line = tmp_path / "topo.xml"
+    line.write_text(" ".join(dump.read_text().split()).ljust(10_001))
+    written = RUN.invoke(app, ["clusters", "--from-file", str(line), "-o", "json"])
+    assert written.exit_code == 0
+    assert (
+        written.stdout
+        == RUN.invoke(app, ["clusters", "--from-file", str(dump), "-o", "json"]).stdout
+    )
+
+
 def test_a_drawn_cluster_is_compared_with_others(dump):
     report = clusters(from_nccl=dump)
     found = tf.compare(SAMPLES / "gpu-dp2-tp4", [report.asked, load_cluster("hgx-h100")], nodes=2)

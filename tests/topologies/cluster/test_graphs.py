@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from collectives import Machine, plan
 from experiments.provenance import identity
+from experiments.questions.collective import collective
 from experiments.scenario.timed_calls import one_call
 from helpers.tries import tries
 from simulator.engine.simulate import simulate
@@ -350,6 +351,14 @@ def test_a_job_may_use_a_part_of_a_graph(tmp_path):
         build(cluster, 32)
     with pytest.raises(ClusterError, match="remove --nodes"):
         build(cluster, 8, 2)
+
+
+def test_a_ring_around_the_earth_has_its_latency_and_longer_is_a_wrong_unit():
+    """An all-reduce of 8 B passes 14 cables of 80 ms."""
+    report = collective("all_reduce", "ring:8, 10 Gbit/s, 80 ms", [8.0], algorithm="ring")
+    assert report.points[0].time_s == pytest.approx(14 * 0.08, rel=1e-6)
+    with pytest.raises(TopologyError, match=r"^ring:8: 3 s is not .* the unit right\?$"):
+        bare_network("ring:8, 10 Gbit/s, 3 s")
 
 
 @pytest.mark.parametrize(

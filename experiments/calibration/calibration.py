@@ -27,7 +27,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.costing.collective_costs import alone, by_model, by_trace, had_links_alone
+from experiments.costing.collective_costs import (
+    alone,
+    by_model,
+    by_trace,
+    had_links_alone,
+    notices_sent,
+)
 from experiments.scenario.scenario import Scenario
 from simulator.calls import UNKNOWN, Call
 from simulator.engine.simulate import Costs
@@ -460,11 +466,11 @@ def rows_by_kind(steps: Iterable[RecordedStep]) -> dict[str, KindRows]:
         timed = step.timed
         costs = timed.costs()
         took, is_alone = alone(timed), had_links_alone(timed)
-        names = part_names(costs.topology.resources)
+        names, share = part_names(costs.topology.resources), notices_sent(step.scenario)
         for index in range(len(took)):
             call = timed.workload.call_view(index)
             if took[index] > 0 and call.kind != UNKNOWN and not np.isnan(call.size):
-                parts = call_parts(costs, call)
+                parts = call_parts(costs, call) * share[index]
                 if parts.sum() > 0:
                     tables.setdefault(call.kind, []).append((float(took[index]), parts))
                     undisturbed.setdefault(call.kind, []).append(bool(is_alone[index]))

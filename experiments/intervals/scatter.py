@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.baseline import Baseline, with_costs
-from experiments.costing.collective_costs import alone, by_trace
+from experiments.costing.collective_costs import alone, by_trace, notices_sent
 from experiments.evaluate.design_points import Asked, Costed, DesignPoints
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import PARTS
@@ -34,7 +34,6 @@ from simulator.calls import UNKNOWN, Call
 from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError
 from simulator.timeline import recorded_times
-from simulator.workload import Workload
 
 DRAWS = 200
 _MOST_STEPS = 8
@@ -81,7 +80,7 @@ def spread(base: Baseline) -> Spread | None:
     """
     random = np.random.default_rng(_SEED)
     scenarios = _scenarios(base)
-    if len(scenarios) < 2 and not _has_measured_transfers(scenarios[0][0].workload):
+    if len(scenarios) < 2 and not _has_measured_transfers(scenarios[0][0]):
         return None
     chances = [_Ratios.of(scenario) for scenario, _ in scenarios]
     recorded = int(bool(base.loaded.coverage.typical_of))  # a typical step was not recorded itself
@@ -113,10 +112,11 @@ def spread(base: Baseline) -> Spread | None:
     return Spread(tuple(designs), tuple(draws), drawn, recorded)
 
 
-def _has_measured_transfers(recorded: Workload) -> bool:
+def _has_measured_transfers(recorded: Scenario) -> bool:
     """Whether some call's transfer was measured, and calls cost what the model gives."""
-    calls = recorded.calls
-    return bool((calls.factor == 1).all() and not np.isnan(calls.transfer).all())
+    calls = recorded.workload.calls
+    as_modelled = (calls.factor == notices_sent(recorded)).all()
+    return bool(as_modelled and not np.isnan(calls.transfer).all())
 
 
 def scatter_half_widths(trace_spread: Spread, on_sites: Sequence[Asked]) -> dict[str, float]:
@@ -218,9 +218,10 @@ class _Ratios:
             for key in (group, of_one_sort)
         )
         ratios: dict[Sort, list[float]] = defaultdict(list)
-        if _has_measured_transfers(workload):
+        if _has_measured_transfers(recorded):
             scenario = by_trace(recorded)
-            took, idle = alone(scenario), scenario.costs().idle_times(workload)
+            took = alone(scenario)
+            idle = scenario.costs().idle_times(workload) * workload.calls.factor
             is_compared = np.flatnonzero((took > 0) & (idle > 0))
             for cluster in np.unique(together[is_compared]).tolist():
                 members = is_compared[together[is_compared] == cluster]

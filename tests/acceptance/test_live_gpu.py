@@ -18,10 +18,6 @@ STEP, MEDIAN = 10.0, 6.0
 AHEAD = "how fast a loader is that nobody waits for is in no trace"
 MISSED = {
     ("ranks", "two-groups-4"): "BBR leaves an egress that two connections share idle for a tenth",
-    (
-        "reno",
-        "zero3-sleep-2",
-    ): "its two ranks arrive within a latency, as ranks that compute do not",
     ("gpu/cards", "h100-decodes-128-eager"): "the profiler makes a short step 4 % longer",
 }
 """Recordings whose median is beyond the limit."""
@@ -34,10 +30,6 @@ KNOWN = {
     ("loads-ahead", "host x0.25"): "host code unpacks a batch: at the worker's pace",
     ("loads-ahead-drawn", "host x2"): "host code unpacks a batch: at the worker's pace",
     ("loads-ahead", "host x2"): "host code unpacks a batch: at the worker's pace",
-    **{
-        ("zero3-sleep-2", change): MISSED["reno", "zero3-sleep-2"]
-        for change in ("", "scale_out.bandwidth x0.5")
-    },
     ("named-reads", "*spin_kernel* drop"): "its host work was behind the launch, not before",
     (
         "named-streams",

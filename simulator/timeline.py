@@ -175,6 +175,19 @@ def group_sizes(workload: Workload) -> Longs:
     return np.array([len(group.ranks) for group in workload.groups], dtype=np.int64)
 
 
+def complete(workload: Workload) -> Mask:
+    """Mark the calls with all members of their group in the workload, each measured if any was.
+
+    A copy of a rank (:mod:`traces.missing_ranks`) arrives when its original does; the arrival of
+    the rank itself only shows in the duration of the call.
+    """
+    joined = np.flatnonzero(workload.call >= 0)
+    copied = workload.call[joined[np.isnan(workload.measured_start[joined])]]
+    recorded = np.bincount(copied, minlength=len(workload.calls)) == 0
+    whole = workload.members == group_sizes(workload)[workload.calls.group]
+    return np.asarray(whole & (recorded | np.isnan(workload.calls.transfer)))
+
+
 def comparable(workload: Workload) -> Mask:
     """Mark the calls whose transfers were measured and can be modelled, shape ``(calls,)``.
 
@@ -182,12 +195,8 @@ def comparable(workload: Workload) -> Mask:
     member ends before the last has arrived was not measured either: clocks are off, or it needs no
     rendezvous.
     """
-    calls, members = workload.calls, group_sizes(workload)[workload.calls.group]
-    joined = np.flatnonzero(workload.call >= 0)
-    copied = workload.call[joined[np.isnan(workload.measured_start[joined])]]
-    recorded = np.bincount(copied, minlength=len(calls)) == 0
-    whole = (workload.members == members) & (members > 1) & recorded
-    return np.asarray(whole & ~np.isnan(calls.size) & (calls.transfer > 0))
+    calls, several = workload.calls, workload.members > 1
+    return complete(workload) & several & ~np.isnan(calls.size) & (calls.transfer > 0)
 
 
 def first_start(run: "RunTimes") -> float:

@@ -27,13 +27,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.costing.collective_costs import (
-    alone,
-    by_model,
-    by_trace,
-    had_links_alone,
-    notices_sent,
-)
+from experiments.costing.collective_costs import alone, by_model, by_trace, had_links_alone, noticed
 from experiments.scenario.scenario import Scenario
 from simulator.calls import UNKNOWN, Call
 from simulator.engine.simulate import Costs
@@ -466,7 +460,7 @@ def rows_by_kind(steps: Iterable[RecordedStep]) -> dict[str, KindRows]:
         timed = step.timed
         costs = timed.costs()
         took, is_alone = alone(timed), had_links_alone(timed)
-        names, share = part_names(costs.topology.resources), notices_sent(step.scenario)
+        names, share = part_names(costs.topology.resources), noticed(step.scenario)
         for index in range(len(took)):
             call = timed.workload.call_view(index)
             if took[index] > 0 and call.kind != UNKNOWN and not np.isnan(call.size):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from experiments.scenario.scenario import Scenario
 from simulator.calls import KINDS
 from simulator.support.arrays import Floats
-from simulator.timeline import comparable, group_sizes
+from simulator.timeline import comparable, complete
 from simulator.workload import What, Workload
 
 CALIBRATED = "calibrated"
@@ -45,14 +45,14 @@ def by_model(scenario: Scenario) -> Scenario:
     """Cost calls by the model, which counts until the last rank is done: no rank drains."""
     workload = scenario.workload
     drained = np.where(workload.what >= What.COLLECTIVE, 0.0, workload.duration)
-    factor = workload.calls.factor * notices_sent(scenario)
+    factor = workload.calls.factor * noticed(scenario)
     scenario = replace(scenario, workload=workload.lasting(drained).with_calls(factor=factor))
-    if np.isnan(workload.calls.transfer).all() or _complete(workload).all():
+    if np.isnan(workload.calls.transfer).all() or complete(workload).all():
         return scenario  # nothing says that a missing member was late
     return _fixed_point(scenario, _with_lateness, _idle(scenario))
 
 
-def notices_sent(scenario: Scenario) -> Floats:
+def noticed(scenario: Scenario) -> Floats:
     """Share of its modelled time that each call takes whose ranks arrived together over gloo.
 
     The model has the last rank's notice wait behind its first segment
@@ -66,16 +66,16 @@ def notices_sent(scenario: Scenario) -> Floats:
     if scenario.site.library != "gloo" or not len(share):
         return share
     ops = np.flatnonzero(workload.call >= 0)
-    first = np.full_like(share, np.inf)
-    last, ended = np.full((2, len(share)), -np.inf)
-    np.minimum.at(first, workload.call[ops], workload.measured_start[ops])
-    np.maximum.at(last, workload.call[ops], workload.measured_start[ops])
-    np.maximum.at(ended, workload.call[ops], workload.measured_end[ops])
+    call, start = workload.call[ops], workload.measured_start[ops]
+    first, last, ended = (np.full_like(share, least) for least in (np.inf, -np.inf, -np.inf))
+    np.minimum.at(first, call, start)
+    np.maximum.at(last, call, start)
+    np.maximum.at(ended, call, workload.measured_end[ops])
     order = np.argsort(first)
     free = np.append(-np.inf, np.maximum.accumulate(ended[order])[:-1])[np.argsort(order)]
-    together = (last - first < _NOTICE) & (free <= first)
-    together &= comparable(workload) & (workload.calls.kind == KINDS.index("all_gather"))
-    share[together] -= 1 / (2 * group_sizes(workload)[workload.calls.group[together]] - 1)
+    together = comparable(workload) & (last - first < _NOTICE) & (free <= first)
+    together &= workload.calls.kind == KINDS.index("all_gather")
+    share[together] -= 1 / (2 * workload.members[together] - 1)
     return share
 
 
@@ -109,7 +109,7 @@ def alone(scenario: Scenario) -> Floats:
     took[_unsized(workload) | ~(target > 0)] = np.nan
     _, first, count = np.unique(_call_keys(workload), axis=0, return_index=True, return_counts=True)
     is_frequent = np.isin(np.arange(len(took)), first[count >= _LEAST_SAMPLE])
-    took[~_complete(workload) & ~is_frequent] = np.nan
+    took[~complete(workload) & ~is_frequent] = np.nan
     return took
 
 
@@ -144,7 +144,7 @@ def _fixed_point(
 def _with_lateness(workload: Workload, moving: Floats) -> Workload:
     """Attribute the excess of a call's measured time over ``moving`` to missing members."""
     longer = np.maximum(0.0, np.nan_to_num(workload.calls.transfer - moving))
-    return workload.with_calls(late=np.where(_complete(workload) | _unsized(workload), 0.0, longer))
+    return workload.with_calls(late=np.where(complete(workload) | _unsized(workload), 0.0, longer))
 
 
 def _with_factor(workload: Workload, moving: Floats) -> Workload:
@@ -155,7 +155,7 @@ def _with_factor(workload: Workload, moving: Floats) -> Workload:
     ratio = np.ones(len(calls))
     ratio[sound] = target[sound] / moving[sound]
     late = np.maximum(0.0, np.nan_to_num(calls.transfer - target))
-    late[_complete(workload) | _unsized(workload)] = 0.0
+    late[complete(workload) | _unsized(workload)] = 0.0
     return workload.with_calls(factor=calls.factor * ratio, late=late)
 
 
@@ -166,7 +166,7 @@ def _target(workload: Workload) -> Floats:
     least = np.full(len(which), np.inf)
     np.fmin.at(least, which.ravel(), workload.calls.transfer)
     least[np.isinf(least)] = np.nan  # of no such call is the transfer known
-    return np.where(_complete(workload), workload.calls.transfer, least[which.ravel()])
+    return np.where(complete(workload), workload.calls.transfer, least[which.ravel()])
 
 
 def _idle(scenario: Scenario) -> Floats:
@@ -177,20 +177,6 @@ def _idle(scenario: Scenario) -> Floats:
 def _unsized(workload: Workload) -> NDArray[np.bool_]:
     """Which calls have no known size: they take their whole measured time on any network."""
     return np.isnan(workload.calls.size)
-
-
-def _complete(workload: Workload) -> NDArray[np.bool_]:
-    """Which calls have all members of their group in the workload, each measured.
-
-    A copy of a rank (:mod:`traces.missing_ranks`) arrives when its original does; the arrival of
-    the rank itself only shows in the duration of the call.
-    """
-    sizes = np.array([len(group.ranks) for group in workload.groups], dtype=np.int64)
-    joined = np.flatnonzero(workload.call >= 0)
-    copies = workload.call[joined[np.isnan(workload.measured_start[joined])]]
-    measured = np.bincount(copies, minlength=len(workload.calls)) == 0
-    is_measured = np.isnan(workload.calls.transfer) | measured
-    return np.asarray((workload.members == sizes[workload.calls.group]) & is_measured)
 
 
 def _call_keys(workload: Workload) -> Floats:

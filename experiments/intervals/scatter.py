@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.baseline import Baseline, with_costs
-from experiments.costing.collective_costs import alone, by_trace, notices_sent
+from experiments.costing.collective_costs import alone, by_trace, noticed
 from experiments.evaluate.design_points import Asked, Costed, DesignPoints
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import PARTS
@@ -115,7 +115,7 @@ def spread(base: Baseline) -> Spread | None:
 def _has_measured_transfers(recorded: Scenario) -> bool:
     """Whether some call's transfer was measured, and calls cost what the model gives."""
     calls = recorded.workload.calls
-    as_modelled = (calls.factor == notices_sent(recorded)).all()
+    as_modelled = (calls.factor == noticed(recorded)).all()
     return bool(as_modelled and not np.isnan(calls.transfer).all())
 
 

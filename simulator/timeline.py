@@ -163,9 +163,8 @@ def recorded_times(workload: Workload) -> Measured:
     NaN if not known.
     """
     joined = np.flatnonzero(workload.call >= 0)
-    end = np.full(len(workload.calls), np.inf)
+    end = np.full(len(workload.calls), np.nan)
     np.fmin.at(end, workload.call[joined], workload.measured_end[joined])
-    end[np.isinf(end)] = np.nan
     start = end - workload.calls.transfer
     return Measured(workload, workload.measured_start, workload.measured_end, start, end)
 

@@ -34,8 +34,7 @@ With ``N`` segments one after the other, each ``t`` on the wire, a phase of the 
 within a latency of each other, the notice of the last rank queues behind its own first send: one
 segment of an all-gather, one block of an all-to-all. That rank stays as far ahead of the others
 throughout, and completes its sends before they do: between two ranks an all-gather takes 3/2 of the
-time of its bytes. Ranks are assumed to arrive like that, as hosts do. Recorded on two ranks it took
-41 ms if they arrived 0.3 ms apart or more, 27.5 if closer (``traces/live/reno/zero3-sleep-2``).
+time of its bytes. Ranks are assumed to arrive like that, as hosts do; recordings may show others.
 
 **An all-to-all takes n blocks between two ranks, and n - 1/2 among more.** Of two ranks the later
 one sends first, so it completes later and is late again in the next call: 2 blocks a call

@@ -453,8 +453,7 @@ class KindRows:
 
 def rows_by_kind(steps: Iterable[RecordedStep]) -> dict[str, KindRows]:
     """Collect the calls of steps of one job by kind, as rows to fit."""
-    tables: dict[str, list[Row]] = {}
-    undisturbed: dict[str, list[bool]] = {}
+    tables: dict[str, list[tuple[Row, bool]]] = {}
     names: tuple[str, ...] = ()
     for step in steps:
         timed = step.timed
@@ -466,12 +465,12 @@ def rows_by_kind(steps: Iterable[RecordedStep]) -> dict[str, KindRows]:
             if took[index] > 0 and call.kind != UNKNOWN and not np.isnan(call.size):
                 parts = call_parts(costs, call) * share[index]
                 if parts.sum() > 0:
-                    tables.setdefault(call.kind, []).append((float(took[index]), parts))
-                    undisturbed.setdefault(call.kind, []).append(bool(is_alone[index]))
+                    row = (float(took[index]), parts), bool(is_alone[index])
+                    tables.setdefault(call.kind, []).append(row)
     by_kind = {}
     for kind, table in sorted(tables.items()):
-        every = _rows(names, table)
-        has_links_alone = np.array(undisturbed[kind])
+        rows, undisturbed = zip(*table, strict=True)
+        every, has_links_alone = _rows(names, rows), np.array(undisturbed)
         by_kind[kind] = KindRows(
             every, FitRows(every.names, every.took[has_links_alone], every.parts[has_links_alone])
         )
@@ -551,7 +550,7 @@ def call_parts(costs: Costs, call: Call) -> Floats:
     return parts
 
 
-def _rows(names: tuple[str, ...], table: list[Row]) -> FitRows:
+def _rows(names: tuple[str, ...], table: Sequence[Row]) -> FitRows:
     """Build the columns; parts that no call has are left out."""
     parts = np.array([row for _, row in table])
     used = np.flatnonzero(parts.any(axis=0))

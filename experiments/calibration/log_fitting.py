@@ -19,6 +19,7 @@ section 5.4.2).
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -226,8 +227,7 @@ without, 10 and 14 % with it, as the catalogue's. Between 3 and 6 it hardly matt
 benchmarks.logs --parts`)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Features:
+class _Features(NamedTuple):
     """Features of calls for the covariance of their deviations; ranks and sizes as log2."""
 
     kind: NDArray[np.str_]
@@ -469,8 +469,8 @@ def _optimised(problem: _Problem, theta: Floats, reach: Reach, heavy: Floats) ->
     if len(rows) > _MOST_IN_SEARCH:
         rows = np.random.default_rng(_SEED).choice(rows, _MOST_IN_SEARCH, replace=False)
     linear = (slope[rows] * problem.spread**2) @ slope[rows].T
-    places, calls = _rows_of(problem.places, rows), problem.calls
-    counted = heavy[rows] * calls.count[rows]
+    places = _Features._make(column[rows] for column in problem.places)
+    counted = heavy[rows] * problem.calls.count[rows]
 
     def unlikely(trial: Reach) -> float:
         whole = _covariance(places, places, trial) + linear + np.diag(trial.scatter**2 / counted)
@@ -512,17 +512,6 @@ def _minus_log_prior(first: Reach, reach: Reach) -> float:
     """Return minus the logarithm of the prior density, up to a constant."""
     logs = [np.log(getattr(reach, name) / getattr(first, name)) for name in _LIMITS]
     return float(np.sum(np.square(logs)) / (2 * _SPREAD**2))
-
-
-def _rows_of(places: _Features, rows: Longs) -> _Features:
-    return _Features(
-        places.kind[rows],
-        places.way[rows],
-        places.ranks[rows],
-        places.across[rows],
-        places.size[rows],
-        places.bare[rows],
-    )
 
 
 _STRAIGHT = 0.005

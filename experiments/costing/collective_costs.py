@@ -34,7 +34,7 @@ _CLOSE_TIME = 1e-7
 _ALONE = 0.01
 """Calls that contention lengthened by less than this fraction had their links to themselves."""
 _NOTICE = 0.25e-3
-"""Time from a rank's arrival until its notice is with the others (s): of 52 gathers of two ranks
+"""Time from a rank's arrival until its notice is with the others (s): of 63 gathers of two ranks
 without other calls (``traces/live``) those with gaps up to 0.235 ms took the time of their bytes,
 those from 0.311 ms on half more."""
 _LEAST_SAMPLE = 10
@@ -67,12 +67,12 @@ def noticed(scenario: Scenario) -> Floats:
         return share
     ops = np.flatnonzero(workload.call >= 0)
     call, start = workload.call[ops], workload.measured_start[ops]
-    first, last, ended = (np.full_like(share, least) for least in (np.inf, -np.inf, -np.inf))
-    np.minimum.at(first, call, start)
-    np.maximum.at(last, call, start)
-    np.maximum.at(ended, call, workload.measured_end[ops])
+    first, last, ended = np.full((3, len(share)), np.nan)
+    np.fmin.at(first, call, start)
+    np.fmax.at(last, call, start)
+    np.fmax.at(ended, call, workload.measured_end[ops])
     order = np.argsort(first)
-    free = np.append(-np.inf, np.maximum.accumulate(ended[order])[:-1])[np.argsort(order)]
+    free = np.append(-np.inf, np.fmax.accumulate(ended[order])[:-1])[np.argsort(order)]
     together = comparable(workload) & (last - first < _NOTICE) & (free <= first)
     together &= workload.calls.kind == KINDS.index("all_gather")
     share[together] -= 1 / (2 * workload.members[together] - 1)
@@ -163,9 +163,8 @@ def _target(workload: Workload) -> Floats:
     """Target time of each call (s): the measured one, or the least of equal calls; NaN if none."""
     # Least measured time of the calls of the same kind, group and size (s)
     _, which = np.unique(_call_keys(workload), axis=0, return_inverse=True)
-    least = np.full(len(which), np.inf)
+    least = np.full(len(which), np.nan)
     np.fmin.at(least, which.ravel(), workload.calls.transfer)
-    least[np.isinf(least)] = np.nan  # of no such call is the transfer known
     return np.where(complete(workload), workload.calls.transfer, least[which.ravel()])
 
 

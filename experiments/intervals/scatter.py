@@ -115,8 +115,7 @@ def spread(base: Baseline) -> Spread | None:
 def _has_measured_transfers(recorded: Scenario) -> bool:
     """Whether some call's transfer was measured, and calls cost what the model gives."""
     calls = recorded.workload.calls
-    as_modelled = (calls.factor == noticed(recorded)).all()
-    return bool(as_modelled and not np.isnan(calls.transfer).all())
+    return bool((calls.factor == noticed(recorded)).all() and not np.isnan(calls.transfer).all())
 
 
 def scatter_half_widths(trace_spread: Spread, on_sites: Sequence[Asked]) -> dict[str, float]:

@@ -161,13 +161,8 @@ def _backward(trace: RankTrace, threads: dict[int, _Thread]) -> Iterator[tuple[i
     for row in np.flatnonzero(began).tolist():
         key = int(host.thread[row]), float(host.start[row])
         ends[key] = max(ends.get(key, 0.0), float(host.end[row]))
-    arrows = zip(
-        calls.forward_thread.tolist(),
-        calls.forward.tolist(),
-        calls.backward_thread.tolist(),
-        calls.backward.tolist(),
-        strict=True,
-    )
+    columns = calls.forward_thread, calls.forward, calls.backward_thread, calls.backward
+    arrows = zip(*(column.tolist() for column in columns), strict=True)
     for source, forward, target, backward in arrows:
         path = threads[source].at(forward) if source in threads else ""
         end = ends.get((target, backward))

@@ -156,9 +156,7 @@ def fit(rows: FitRows) -> Fit:
         few = f"{len(rows.took)} calls for {parameters} parameters: a fit needs more calls"
         why_not = dict.fromkeys(rows.names, few)
     fitted = _fitted(rows, why_not)
-    before, after = (
-        float(np.median(np.abs(errors))) for errors in (fitted.before, fitted.residual)
-    )
+    before, after = (float(np.median(np.abs(off))) for off in (fitted.before, fitted.residual))
     if fitted.fitted and after > before + _FLOOR:
         worse = (
             f"the fit would be {100 * after:.2f} % off, the cluster as it is {100 * before:.2f} %"

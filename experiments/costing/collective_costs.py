@@ -55,22 +55,19 @@ def by_model(scenario: Scenario) -> Scenario:
 def noticed(scenario: Scenario) -> Floats:
     """Share of its modelled time that each call takes whose ranks arrived together over gloo.
 
-    The model has the last rank's notice wait behind its first segment
-    (:mod:`collectives.libraries.gloo`). If all ranks were recorded to arrive within ``_NOTICE``,
-    while no other call moved, every notice was there before a segment was sent, and of ``2 (n - 1)
-    + 1`` segments one after the other the first is not waited for. Ranks that leave together arrive
-    together next time.
+    The model has the last rank's notice wait behind its first segment. If all ranks were recorded
+    to arrive within ``_NOTICE``, while no other call moved, every notice was there before a segment
+    was sent, and of ``2 (n - 1) + 1`` segments one after the other the first is not waited for.
+    Ranks that leave together arrive together next time.
     """
     workload = scenario.workload
     share = np.ones(len(workload.calls))
     if scenario.site.library != "gloo" or not len(share):
         return share
-    ops = np.flatnonzero(workload.call >= 0)
-    call, start = workload.call[ops], workload.measured_start[ops]
-    first, last, ended = np.full((3, len(share)), np.nan)
-    np.fmin.at(first, call, start)
-    np.fmax.at(last, call, start)
-    np.fmax.at(ended, call, workload.measured_end[ops])
+    ops, (first, last, ended) = workload.call >= 0, np.full((3, len(share)), np.nan)
+    np.fmin.at(first, workload.call[ops], workload.measured_start[ops])
+    np.fmax.at(last, workload.call[ops], workload.measured_start[ops])
+    np.fmax.at(ended, workload.call[ops], workload.measured_end[ops])
     order = np.argsort(first)
     free = np.append(-np.inf, np.fmax.accumulate(ended[order])[:-1])[np.argsort(order)]
     together = comparable(workload) & (last - first < _NOTICE) & (free <= first)

@@ -117,9 +117,8 @@ def _nodes_of_forms(ranked: RankNodes, is_so: Callable[[NodeForm], bool]) -> Mas
 def _launched(ranked: RankNodes, kernel: Mask) -> int:
     """Count the kernels that wait for the host."""
     host = _nodes_of_forms(ranked, lambda form: form.what == What.HOST)
-    waits = np.zeros(len(ranked), dtype=np.bool_)
-    waits[ranked.target[host[ranked.source]]] = True
-    return int((waits & kernel).sum())
+    waits = np.unique(ranked.target[host[ranked.source]])
+    return int(kernel[waits].sum())
 
 
 def _count_complete(job: ChakraJob) -> int:

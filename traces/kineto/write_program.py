@@ -100,10 +100,8 @@ _RESERVED_NAMES = re.compile(r"^ProfilerStep#|nccl(dev)?kernel|rccl", re.IGNOREC
 def _check_workload(workload: Workload) -> None:
     _check_messages(workload)
     calls = workload.calls
-    recorded = set(workload.ranks)
-    sizes = np.array(
-        [len(recorded & set(group.ranks)) for group in workload.groups], dtype=np.int64
-    )
+    ranks = set(workload.ranks)
+    sizes = np.array([len(ranks.intersection(group.ranks)) for group in workload.groups], dtype=int)
     # Of a call that misses ranks of the job a reader takes the excess for their lateness again.
     late = (calls.late != 0) & (sizes == group_sizes(workload))[calls.group]
     changed = (calls.factor != 1) | late | (workload.members != sizes[calls.group])
@@ -139,8 +137,7 @@ def _check_messages(workload: Workload) -> None:
         if call.kind == "send_receive":
             may_be.add(What.SEND if sends else What.RECEIVE)
         if workload.what[op] not in may_be:
-            what = What(workload.what[op]).name.lower()
-            expected = max(may_be).name.lower()
+            what, expected = (kind.name.lower() for kind in (What(workload.what[op]), max(may_be)))
             raise _refused(f"{workload.op(op)} of {call} is a {what}, not a {expected}")
     for eager in np.flatnonzero(workload.calls.eager).tolist():
         call = workload.call_view(eager)

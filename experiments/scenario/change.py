@@ -364,11 +364,11 @@ class Change:
         return next(written, usual)
 
     def _written(self, error: TwofoldError) -> TwofoldError:
-        """Add the text of the change to an error, if it has one."""
+        """Begin an error with the text of the change, if it has one, which is then not repeated."""
         if not self.text:
             return error
         sort = DisconnectedError if isinstance(error, DisconnectedError) else WhatIfError
-        return sort(f"what-if {self.text!r}: {error}")
+        return sort(f"what-if {self.text!r}: {str(error).replace(f'{self.text}: ', '', 1)}")
 
     def check(self, scenario: Scenario) -> None:
         """Refuse a scenario without what the change's numbers apply to; errors as ``apply``."""

@@ -176,7 +176,7 @@ def memory_bandwidth(factor: float) -> Edited:
     """
     check_factor(factor)
     if not 0.01 <= factor <= 100:
-        raise WhatIfError(f"memory.bandwidth x{factor:.3g}: it is scaled by 0.01 to 100")
+        raise WhatIfError(f"memory.bandwidth is scaled by 0.01 to 100, not by {factor:.3g}")
 
     def faster(chip: AcceleratorTable) -> AcceleratorTable:
         if chip.memory_bandwidth is None:

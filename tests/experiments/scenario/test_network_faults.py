@@ -330,6 +330,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(base, text, message):
         parse_change(text).apply(base.scenario)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+    assert str(error.value).count(f"{text}: ") == 0  # it begins with the text, in quotes
 
 
 def test_draws_of_nothing_are_refused(job):

@@ -202,7 +202,7 @@ def test_memory_is_asked_about_by_name_and_saves_what_another_card_saves():
     assert (asked.baseline, asked.changed) == ("3.35 TB/s", "6.7 TB/s")
     assert asked.step_s == twice.step_s < as_h200.step_s == pytest.approx(on_h200.step_s)
     for change in ("memory.bandwidth x1e-5", "memory.bandwidth = 3 GB/s"):
-        with pytest.raises(WhatIfError, match="it is scaled by"):
+        with pytest.raises(WhatIfError, match="is scaled by"):
             tf.what_if(trace, cluster, [change])
     with pytest.raises(WhatIfError, match="use sweep without --curve"):
         tf.curve(trace, cluster, "memory.bandwidth")

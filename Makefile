@@ -87,7 +87,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo atlas test tests test-all page-test exhaustive bounds fuzz faults mutants determinism sbom check bench validate validate-live newest newest-setup newest-tests docs lock clean
+.PHONY: help setup demo atlas test tests style types test-all page-test exhaustive bounds fuzz faults mutants determinism sbom check bench validate validate-live newest newest-setup newest-tests docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -131,13 +131,21 @@ demo: $(INSTALLED)  ## run the main job on a sample that ships with the project
 atlas: $(INSTALLED)  ## a site in ATLAS=site/atlas: twelve models on twelve clusters, a page for each pair
 	$(BIN)/twofold atlas experiments/studies/samples/atlas.yaml -o $(ATLAS) --workers 2
 
-check: $(READY)  ## format, lint, types, layers
+check: style types  ## format, lint, types, layers
+
+style: $(READY)
 	$(call stage,format,$(BIN)/ruff format --check --quiet .)
 	$(call stage,lint,$(BIN)/ruff check --quiet .)
-	$(call stage,types,$(BIN)/mypy)
 	$(call stage,layers,$(BIN)/lint-imports --no-logo)
 
-test: check tests  ## check, then all tests but the slow ones
+types: $(READY)
+	$(call stage,types,$(BIN)/mypy)
+
+# One process checks types, which takes most of a minute the first time: beside the tests no core waits
+# for it. What it says comes after them.
+test: style  ## check, and all tests but the slow ones
+	@said=$$(mktemp); $(MAKE) types >"$$said" 2>&1 & \
+	  $(MAKE) tests; status=$$?; wait $$! || status=$$?; cat "$$said"; rm "$$said"; exit $$status
 
 tests: $(READY)
 	$(call stage,tests,$(BIN)/python $(PYTEST) -m "not slow and not exhaustive and not browser" $(SHUFFLED))

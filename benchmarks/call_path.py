@@ -2,9 +2,11 @@
 
     python -m benchmarks.call_path [--list] [FOLDER]
 
-A function counts once however often it is entered, comprehensions and lambdas included; a pair of
-modules counts once however often a function of the first calls one of the second. Only the
-program's own packages count, and nothing that runs while a module is imported. ``FOLDER`` is
+A function counts once however often it is entered. Comprehensions, generator expressions and
+lambdas have frames of their own, too: how many functions are left without them is printed beside it
+(Python 3.12 and later count no list, dict or set comprehension at all). A pair of modules counts
+once however often a function of the first calls one of the second. Only the program's own packages
+count, and nothing that runs while a module is imported. ``FOLDER`` is
 another checkout to measure in place of this one.
 """
 
@@ -13,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 from types import FrameType
 
+UNNAMED = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>")
 PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
 
 
@@ -75,9 +78,10 @@ def main() -> None:
     words = [word for word in sys.argv[1:] if word != "--list"]
     root = Path(words[0] if words else Path(__file__).parents[1]).resolve()
     path = of_utility(root)
+    named = sum(not name.endswith(UNNAMED) for _, name in path.entered)
     lines = [
         f"{len(path.entered)} functions entered in {len(path.modules)} modules, "
-        f"{len(path.pairs)} pairs of modules"
+        f"{len(path.pairs)} pairs of modules; {named} with names of their own"
     ]
     for package in PACKAGES:
         own = [module for module, _ in path.entered if module.startswith(package)]

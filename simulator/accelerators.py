@@ -142,6 +142,17 @@ HALVES = ("bf16", "fp16")
 """Dtypes whose peak represents an accelerator, the first that its sheet has: 16-bit floats."""
 
 
+PEAK_TYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4")
+"""Data types of peak rates, as data sheets distinguish them."""
+
+
+def check_generation(name: str, generation: str | None) -> None:
+    """Refuse a generation other than that of the data sheet, as a ``ValueError``."""
+    of_sheet = sheets().get(name, {}).get("generation")
+    if of_sheet is not None and generation and of_sheet != generation:
+        raise ValueError(f"generation: {name} is {of_sheet}, not {generation}")
+
+
 def check_rates(peaks: Mapping[str, float], memory_bandwidth: float | None) -> None:
     """Refuse rates (FLOP/s by dtype, B/s) that no accelerator has at once, as a ``ValueError``.
 

@@ -390,6 +390,8 @@ def _calls(run: _Run, layout: Layout, notes: list[str]) -> Iterator[MeasuredCall
         if row.timing.is_wrong:
             notes.append(f"{run.location}: rows with wrong results are left out")
             continue
+        if row.in_place is not None and row.in_place.is_wrong:
+            notes.append(f"{run.location}: results in place are wrong in some rows")
         if kind == "send_receive" and ranks > 2:
             notes.append(
                 f"{run.location}: sendrecv of {ranks} ranks is left out: it is no one message"

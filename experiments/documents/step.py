@@ -29,7 +29,7 @@ from simulator.analysis.critical_path import (
 )
 from simulator.workload import DATA_LOADER, What
 from topologies.cluster.catalog import both_directions, clusters_with
-from traces.core.loaded import GENERATED, LAUNCHES_ONLY, Coverage, Loaded
+from traces.core.loaded import GENERATED, LAUNCHES_ONLY, UNLIKE, Coverage, Loaded
 from traces.generate.plan import TOO_LONG
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ are kept within milliseconds, and a second run takes longer to begin."""
 def _run_doubts(loaded: Loaded) -> Iterator[Doubt]:
     """Yield that kernels or launches are missing, or that ranks are of different runs."""
     coverage = loaded.coverage
-    yield from (Doubt(note) for note in coverage.notes if TOO_LONG in note)
+    yield from (Doubt(note) for note in coverage.notes if TOO_LONG in note or UNLIKE in note)
     if launches := coverage.unused.get(LAUNCHES_ONLY):
         yield Doubt(
             f"{launches:,} launches were recorded, but no kernels, so the devices seem idle",

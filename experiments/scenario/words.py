@@ -12,7 +12,7 @@ from simulator.topology import SCALE_OUT, SCALE_UP
 
 _WORD = re.compile(r"\"([^\"]*)\"(?!\S)|'([^']*)'(?!\S)|(\S+)")
 _NUMBER = r"(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"
-_FACTOR = re.compile(f"x{_NUMBER}(?:/{_NUMBER})?")
+_FACTOR = re.compile(f"[x\N{MULTIPLICATION SIGN}]{_NUMBER}(?:/{_NUMBER})?")
 _CALLS = re.compile(r"([\w-]*)(?:@(.+))?")
 _EVERY = "calls"
 LAYERS, MICRO_BATCHES, STAGES = "layers", "micro-batches", "stages"

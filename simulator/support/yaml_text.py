@@ -4,6 +4,7 @@ A file may come from a stranger. Refused are duplicate keys, of which the standa
 last; aliases, which expand without bound; deep nesting; huge numbers; tags that create objects.
 """
 
+import re
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from simulator.support.errors import TraceError, TwofoldError
 _DEEPEST = 32
 _LONGEST_NUMBER = 40
 """Characters: Python's integers are unbounded, and PyYAML's base 60 takes quadratic time."""
+_THOUSANDS = re.compile(r"[0-9]{1,3}(_[0-9]{3})+(\.[0-9]*)?")
 _LARGEST = 2**63 - 1
 """Largest integer that a NumPy array holds."""
 _LONGEST_COMPLAINT = 300
@@ -150,11 +152,12 @@ class _Loader(yaml.SafeLoader):
         self.depth -= 1
         if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS:
             # Refuse a long number, and what YAML 1.1 reads otherwise than people: ``010``,
-            # ``1:30``.
+            # ``1:30``, ``1_6``.
             if len(node.value) > _LONGEST_NUMBER:
                 raise _refused(f"a number of {len(node.value)} characters", node)
             digits = node.value.lstrip("+-")
-            if ":" in digits or (digits[:1] == "0" and digits[1:2].isdecimal()):
+            octal = digits[:1] == "0" and digits[1:2].isdecimal()
+            if octal or ":" in digits or ("_" in digits and not _THOUSANDS.fullmatch(digits)):
                 raise _refused(f"{node.value!r}: write a decimal number, or text in quotes", node)
         return node
 

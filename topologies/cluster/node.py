@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from simulator.accelerators import accelerator, check_rates, sheets
+from simulator.accelerators import PEAK_TYPES, accelerator, check_generation, check_rates, sheets
 from simulator.support.errors import ClusterError
 from simulator.support.names import one_of
 from simulator.support.quantities import parse_quantity
@@ -98,10 +98,6 @@ ScaleUpTopology = Annotated[
 ``wired``, or a graph (:mod:`topologies.cluster.graphs`)."""
 
 
-PEAK_TYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4")
-"""Data types of peak rates, as data sheets distinguish them."""
-
-
 def _peak_type(name: str) -> str:
     if name not in PEAK_TYPES:
         raise ValueError(one_of(name, PEAK_TYPES))
@@ -131,9 +127,7 @@ class AcceleratorTable(ClusterPart):
 
     @model_validator(mode="after")
     def _generation_fits(self) -> Self:
-        of_sheet = sheets().get(self.name, {}).get("generation")
-        if None not in (of_sheet, self.generation) and of_sheet != self.generation:
-            raise ValueError(f"generation: {self.name} is {of_sheet}, not {self.generation}")
+        check_generation(self.name, self.generation)
         rates = {"memory": self.memory, "memory_bandwidth": self.memory_bandwidth} | self.peak
         sheet = sheets().get(self.name, {})
         for name, text in (sheet | sheet.get("peak", {})).items():

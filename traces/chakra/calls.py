@@ -23,7 +23,7 @@ from traces.chakra.nodes import Index, RankNodes
 from traces.chakra.schema import COLL, COLLECTIVES, KIND_OF_TYPE, SEND, AttributeValues, ChakraNode
 from traces.core.columns import ValueIndex
 from traces.core.comm_kernels import communicates
-from traces.core.rank_graph import UNKNOWN_GROUP, LocalCall, kind_of
+from traces.core.rank_graph import TAG, UNKNOWN_GROUP, LocalCall, kind_of
 from traces.matching.match import RankCalls
 
 JobGroups = tuple[Sequence[GroupTable], tuple[int, ...]]
@@ -190,7 +190,7 @@ def _message(
         kind="send_receive",
         size=_size(ranked, position),
         dtype=_dtype(node),
-        key="" if tag is None else f"tag {tag}",
+        key="" if tag is None else f"{TAG}{tag}",
         label="",
         ranks=None,
         group_size=2,
@@ -259,7 +259,7 @@ def _size(ranked: RankNodes, position: int) -> float:
     size = ranked.of(position).values.get("comm_size")
     if size is None:
         return math.nan
-    if not isinstance(size, int | float) or not 0 <= size < 2**63:
+    if not isinstance(size, int | float) or not 0 <= size < 2**63 or size % 1:
         raise TraceError(f"{ranked.where(position)}: comm_size {size!r} is not a number of bytes")
     return float(size)
 

@@ -208,6 +208,9 @@ def read_files(path: Path) -> ChakraFiles:
     chosen = [file for file in files if is_chakra(beginning(file))]
     if not chosen:
         raise TraceError(f"{path}: no Chakra trace in this directory")
+    for file in files:
+        if file.suffix == ".et" and file not in chosen:
+            raise TraceError(f"{file}: no Chakra trace, though named as one: copy it again")
     tables, skipped = _tables(files, chosen)
     if len(tables) > 1:
         first, second, *_ = tables

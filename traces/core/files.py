@@ -6,6 +6,7 @@ the first 64 KiB of a file, unpacked, and load no reader. A Parquet table may ha
 bytes than its file has room for.
 """
 
+import filecmp
 import gc
 import io
 import re
@@ -99,6 +100,15 @@ def files_in(path: Path) -> list[Path]:
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {reason_of(error)}") from error
     return entries
+
+
+def check_no_copies(files: Iterable[Path]) -> None:
+    """Refuse files of several ranks with the same bytes: clocks of two ranks never agree."""
+    by_size: dict[int, Path] = {}
+    for file in files:
+        alike = by_size.setdefault(file.stat().st_size, file)
+        if alike is not file and filecmp.cmp(alike, file, shallow=False):
+            raise TraceError(f"{file}: a copy of {alike.name}, no other ranks: remove one")
 
 
 def message_class(messages: Mapping[str, MessageFields], name: str) -> Any:

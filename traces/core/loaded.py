@@ -170,6 +170,8 @@ class CoverageRecord(TypedDict):
     typical_of: list[int]
 
 
+UNLIKE = "ranks ran on unlike accelerators"
+"""Beginning of a note on a job whose files name several."""
 MEDIAN, ALL = "median", "all"
 """Choices of a step besides numbers: the one of median duration, and the whole trace."""
 

@@ -67,6 +67,8 @@ class Splits:
 
 
 NO_SPLITS = Splits()
+TAG = "tag "
+"""Beginning of the key of a message whose tag both ends name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def _check_architectures(config: "_Config") -> None:
     """Refuse a class of another family: one of the two names is of another model."""
     families = {letters_of(family): card for family, card in FAMILIES.items()}
     listed = config.data.get("architectures")
-    for name in listed if isinstance(listed, list) else ():
+    for name in listed if isinstance(listed, list) else [listed]:
         other = families.get(letters_of(re.split("For[A-Z]|LMHead|Model$", str(name))[0]))
         if other not in (None, FAMILIES[config.kind]):
             raise config.refuse("architectures", f"{shown(name)} is of another model_type")

@@ -29,11 +29,12 @@ from pydantic import (
     model_validator,
 )
 
-from simulator.accelerators import check_rates
+from simulator.accelerators import PEAK_TYPES, check_generation, check_rates
 from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.support.errors import TraceError, WorkloadError, faults, shown
 from simulator.support.input_files import unpack
 from simulator.support.limits import allow_for_job
+from simulator.support.names import one_of
 from simulator.support.quantities import BandwidthText, BytesText, FlopsText, SecondsText
 from simulator.support.yaml_text import parse_yaml
 from traces.generate.framework import framework
@@ -527,7 +528,13 @@ class _PlanFile(_PlanTable):
             raise ValueError("give either training or serving")
         run = cast("Training | Serving", self.training or self.serving)
         for at in (self.accelerator, *self.other_accelerators):
-            check_rates({run.precision: at.peak} | at.peaks, at.memory_bandwidth)
+            check_generation(at.name, at.generation)
+            if unknown := sorted(at.peaks.keys() - {*PEAK_TYPES}):
+                raise ValueError(f"peaks: {one_of(unknown[0], PEAK_TYPES)}")
+            peaks = {run.precision: at.peak} | at.peaks
+            if not 0.99 * at.peak <= peaks[run.precision] <= 1.01 * at.peak:
+                raise ValueError(f"peaks.{run.precision} is not the peak, which has this precision")
+            check_rates(peaks, at.memory_bandwidth)
         return self
 
     @classmethod

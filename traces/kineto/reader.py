@@ -251,8 +251,9 @@ def read_document(path: Path) -> KinetoDocument | ForeignFile:
 
 
 def named_json(path: Path) -> bool:
-    """Whether the name is that of a JSON file."""
-    return _PACKED_NAME.sub("", path.name.lower()).endswith(".json")
+    """Whether the name is that of a JSON file, not of macOS's notes beside one (``._a.json``)."""
+    name = _PACKED_NAME.sub("", path.name.lower())
+    return name.endswith(".json") and not name.startswith("._")
 
 
 def _document(path: Path, data: bytes, *, is_list: bool) -> KinetoDocument | ForeignFile:

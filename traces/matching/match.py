@@ -11,7 +11,7 @@ distinct call. A step repeats few calls many times, so nearly all of the work is
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from simulator.shares import Shares
 from simulator.support.arrays import Floats, Mask, by_appearance
 from simulator.support.errors import TraceError
 from simulator.workload import What
-from traces.core.rank_graph import LinkedRank, LocalCall
+from traces.core.rank_graph import TAG, LinkedRank, LocalCall
 from traces.matching.pair_bytes import PairBytes, pair_bytes
 
 Index = NDArray[np.int64]
@@ -208,13 +208,17 @@ def _communicators(
 ) -> tuple[Index, list[int]]:
     """Distinguish communicators of the same ranks: by name if all ranks use the same names.
 
-    Otherwise by order of first use: the names may be pointers, which differ between ranks. Returns
-    the communicator of each call, and the group of each communicator.
+    Otherwise by order of first use: the names may be pointers, which differ between ranks; but the
+    ends of a message name one tag. Returns the communicator of each call, and the group of each
+    communicator.
     """
     communicator = np.zeros(calls, dtype=np.int64)
     group_of: list[int] = []
     for group, by_rank in rows_by_name.items():
-        same_names = len({frozenset(by_name) for by_name in by_rank.values()}) == 1
+        names = {frozenset(by_name) for by_name in by_rank.values()}
+        same_names = len(names) == 1 or all(
+            name.startswith(TAG) for name in chain.from_iterable(names)
+        )
         numbers: dict[str | int, int] = {}
         for by_name in by_rank.values():
             for turn, (name, rows) in enumerate(by_name.items()):

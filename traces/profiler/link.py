@@ -23,7 +23,16 @@ from simulator.workload import Workload
 from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
 from traces.core.events import HostKind, Job, JobHead, RankTrace, names_with
 from traces.core.files import uncollected
-from traces.core.loaded import LAUNCHES_ONLY, MEDIAN, Counters, Coverage, Loaded, Options, worst
+from traces.core.loaded import (
+    LAUNCHES_ONLY,
+    MEDIAN,
+    UNLIKE,
+    Counters,
+    Coverage,
+    Loaded,
+    Options,
+    worst,
+)
 from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank, RankGraph, kind_of
 from traces.matching.assemble import JobClock, align, assemble
 from traces.matching.match import MatchedCall, Matching, calls_of_graph, match
@@ -397,6 +406,8 @@ def _coverage(
     unused[_IN_FLIGHT] = sum(step.in_flight for step in steps)
     unused[LAUNCHES_ONLY] = sum(step.launches_only for step in steps)
     numbers = sorted({profiled.number for rank in job.ranks for profiled in rank.steps})
+    chips = sorted({rank.accelerator for rank in job.ranks} - {""})
+    unlike = [f"{UNLIKE}: {', '.join(chips)}"] if len(chips) > 1 else []
     library = [
         f"{name} ran all calls; its cost model is used if the cluster names no library"
         for name in (workload.library,)
@@ -418,7 +429,7 @@ def _coverage(
         },
         unused=dict(+unused),
         skipped=tuple((str(skip.file), skip.reason) for skip in job.skipped),
-        notes=(*job.notes, *_notes(graphs, matching, job), *library, *workload.notes),
+        notes=(*unlike, *job.notes, *_notes(graphs, matching, job), *library, *workload.notes),
         gaps=worst(gap for graph in graphs for gap in graph.gaps),
     )
 

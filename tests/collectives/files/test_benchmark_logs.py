@@ -175,6 +175,12 @@ def test_a_run_that_failed_its_own_check_says_so(tmp_path):
     assert "failed its own check: Out of bounds: 3" in read(tmp_path, run).notes[0]
 
 
+def test_rows_whose_results_in_place_are_wrong_are_said(tmp_path):
+    log = read(tmp_path, re.sub(r"0$", "3", REDUCE, flags=re.MULTILINE))
+    assert len(log.calls) == len(TIMES)
+    assert any("results in place are wrong in some rows" in note for note in log.notes)
+
+
 def test_a_root_that_is_no_rank_is_refused(tmp_path):
     assert "root: 99 is not one of" in refused(tmp_path, re.sub(r"sum +(-1|0)", "sum 99", REDUCE))
 

@@ -1,5 +1,6 @@
 """Documents of a step: held to their rows, parts that add up, and what makes them doubtful."""
 
+import json
 import re
 from collections import defaultdict
 from dataclasses import replace
@@ -13,6 +14,7 @@ from experiments.output.document import Bars, Chart, Text
 from experiments.output.words import percent, say_resource, say_step, say_time
 from experiments.questions.diff import ChangeOfA
 from helpers.documents import table_of
+from helpers.experiments_jobs import write_job
 from helpers.places import SAMPLES
 from simulator.analysis.attribution import PathPart, Stretch
 from simulator.support.quantities import format_quantity
@@ -415,3 +417,14 @@ def test_a_sequence_longer_than_the_model_allows_is_doubted(tmp_path, tokens, do
     )
     causes = [doubt.cause for doubt in tf.replay(file, "hgx-h100").document().trust.doubts]
     assert any("takes 131072 at most: frameworks refuse it" in cause for cause in causes) is doubted
+
+
+@pytest.mark.parametrize("second", ["NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"])
+def test_ranks_on_unlike_accelerators_are_doubted(tmp_path, second):
+    for file in write_job(tmp_path, 2).iterdir():
+        table = json.loads(file.read_text())
+        name = second if table["distributedInfo"]["rank"] else "NVIDIA A100-SXM4-80GB"
+        file.write_text(json.dumps(table | {"deviceProperties": [{"id": 0, "name": name}]}))
+    causes = [doubt.cause for doubt in tf.replay(tmp_path, "dgx-a100").document().trust.doubts]
+    unlike = f"ranks ran on unlike accelerators: NVIDIA A100-SXM4-80GB, {second}"
+    assert (unlike in causes) is (second != "NVIDIA A100-SXM4-80GB")

@@ -266,6 +266,21 @@ def test_messages_are_matched_by_source_target_and_tag(tmp_path):
     assert all(group.ranks == (0, 1) for group in workload.groups)
 
 
+def test_ends_of_messages_name_one_tag(tmp_path):
+    ranks = [[send(1, 0, 1, tag=4)], [receive(1, 0, 1, tag=5)]]
+    with pytest.raises(TraceError, match=r"rank 0 has 1 calls .* rank 1 has 0"):
+        load_chakra(write(tmp_path, *ranks))
+
+
+def test_a_file_that_is_named_as_a_rank_and_is_none_is_refused(tmp_path):
+    folder = write(tmp_path, [node(1, us=3)])
+    (folder / "notes.json").write_text("[]")
+    assert load_chakra(folder).coverage.ranks == (0,)
+    (folder / "job.1.et").write_text('{"nodes": []}')
+    with pytest.raises(TraceError, match=r"job\.1\.et: no Chakra trace, though named as one"):
+        load_chakra(folder)
+
+
 def test_a_message_of_a_pair_needs_no_peer(tmp_path):
     """PyTorch's converter gives messages their group only."""
     (tmp_path / "comm_group.json").write_text('{"7": [0, 1]}')

@@ -462,8 +462,9 @@ def test_experts_that_a_card_cannot_have_are_refused(tmp_path, change):
         ("GPT2LMHeadModel", False),
     ],
 )
-def test_a_class_of_another_family_is_refused(tmp_path, name, taken):
-    path = write(tmp_path, LLAMA | {"architectures": [name]})
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_class_of_another_family_is_refused(tmp_path, name, taken, listed):
+    path = write(tmp_path, LLAMA | {"architectures": [name] if listed else name})
     with nullcontext() if taken else pytest.raises(TraceError, match=r"architectures: .*another"):
         assert load_model(path).layers == 32
 

@@ -185,7 +185,9 @@ def test_a_degree_of_a_plan_is_a_whole_number(tmp_path, tp):
         ("{fp8: 989 TFLOP/s}", None),
         ("{fp8: 494 TFLOP/s}", "peak.fp8 is less than half of peak.bf16"),
         ("{fp4: 1 TFLOP/s}", "peak.fp4 and memory_bandwidth: is a unit wrong"),
-        ("{bf16: 98.9 PFLOP/s}", "peak.bf16 and memory_bandwidth: is a unit wrong"),
+        ("{bf16: 98.9 TFLOP/s}", "peaks.bf16 is not the peak"),
+        ("{bf17: 989 TFLOP/s}", "peaks: 'bf17' is not one of"),
+        ("{}, name: A100-SXM4-80GB, generation: hopper", "A100-SXM4-80GB is ampere, not hopper"),
     ],
 )
 def test_the_peaks_of_a_plan_fit_one_another(tmp_path, peaks, error):

@@ -22,6 +22,7 @@ from helpers.nsys_files import (
     write_export,
 )
 from helpers.places import SHARED
+from simulator.support.errors import TraceError
 from traces.core.events import HostKind, launch_times
 from traces.core.gpu_exports.communicators import common_part
 from traces.core.gpu_exports.processes import NcclCall, record_of_calls
@@ -72,12 +73,19 @@ def test_who_runs_no_collective_where_others_do_is_no_rank(tmp_path: Path) -> No
 def test_ranks_of_several_files(
     tmp_path: Path, names: tuple[str, str], ranks: list[int], source: str
 ) -> None:
-    for name in names:
-        simple(tmp_path / name)
+    for number, name in enumerate(names):
+        simple(tmp_path / name, 8 + number)
     job = read_exports(tmp_path)
     assert [rank.rank for rank in job.ranks] == ranks
     assert {rank.rank_source for rank in job.ranks} == {source}
     assert job.job_ranks == ranks[-1] + 1
+
+
+def test_a_copy_of_a_file_is_no_other_rank(tmp_path: Path) -> None:
+    for name in ("a.sqlite", "b.sqlite"):
+        simple(tmp_path / name)
+    with pytest.raises(TraceError, match=r"b\.sqlite: a copy of a\.sqlite, no other ranks"):
+        read_exports(tmp_path)
 
 
 def test_nccl_tells_the_ranks_and_the_size_of_the_job(tmp_path: Path) -> None:

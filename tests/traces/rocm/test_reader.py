@@ -5,6 +5,7 @@ import json
 import math
 import sqlite3
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def test_the_accelerator_is_named_where_the_form_has_it(file):
 
 def test_processes_of_a_directory_are_ranks(tmp_path):
     for rank in range(2):
-        write_rocpd(tmp_path / f"rank{rank}.db", two_steps())
+        later = [replace(event, end=event.end + rank) for event in two_steps()]
+        write_rocpd(tmp_path / f"rank{rank}.db", later)
     loaded = load(tmp_path, "0")
     assert loaded.coverage.ranks == (0, 1)
     assert loaded.coverage.kernels == 4

@@ -284,9 +284,7 @@ def question(
 
     def decorate(ask: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
         signature = inspect.signature(ask)
-        parameters = tuple(
-            parameter for parameter in signature.parameters if parameter != "options"
-        )
+        parameters = tuple(name for name in signature.parameters if name != "options")
 
         @wraps(ask)
         def answer_question(*args: Asked.args, **kwargs: Asked.kwargs) -> Answer:

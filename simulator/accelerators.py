@@ -362,9 +362,7 @@ def rates_within(chip: Accelerator, sheet: Accelerator, tolerance: float) -> boo
     Dtypes that only one of them has are not compared.
     """
     pairs = [(chip.memory_bandwidth, sheet.memory_bandwidth)]
-    pairs += [
-        (peak, sheet.peaks[dtype]) for dtype, peak in chip.peaks.items() if dtype in sheet.peaks
-    ]
+    pairs += [(peak, sheet.peaks[name]) for name, peak in chip.peaks.items() if name in sheet.peaks]
     return all(abs(rate / of_sheet - 1.0) <= tolerance for rate, of_sheet in pairs)
 
 

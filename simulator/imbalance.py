@@ -118,12 +118,7 @@ class Imbalance:
         histogram = self.histogram.get(None, self.histogram.get(layer))
         if histogram is None:
             layers = ", ".join(
-                map(
-                    str,
-                    sorted(
-                        layer_number for layer_number in self.histogram if layer_number is not None
-                    ),
-                )
+                map(str, sorted(layer for layer in self.histogram if layer is not None))
             )
             raise WorkloadError(
                 f"{self.text}: layer: no rows of layer {layer}, which has experts (0 is the first "

@@ -142,9 +142,7 @@ class Parts:
         ]
         if len(switches) != 1:
             return self.link_named(text)
-        moved = [
-            switches[0] if rank_match else end for rank_match, end in zip(match, ends, strict=True)
-        ]
+        moved = [switches[0] if rank else end for rank, end in zip(match, ends, strict=True)]
         return self.link_named(("->" if "->" in text or "→" in text else "-").join(moved))
 
     def _split_link(self, text: str) -> tuple[str, str, bool]:

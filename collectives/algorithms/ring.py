@@ -381,9 +381,7 @@ def rings_across_uneven_domains(positions: Ints, domains: Ints) -> Ints:
     order = np.argsort(positions)
     members = [order[domains[order] == domain] for domain in np.unique(domains)]
     count = min(len(inside) for inside in members)
-    rings = [
-        np.concatenate([np.roll(inside, -ring) for inside in members]) for ring in range(count)
-    ]
+    rings = [np.concatenate([np.roll(group, -ring) for group in members]) for ring in range(count)]
     return np.array(rings, dtype=np.int32)
 
 

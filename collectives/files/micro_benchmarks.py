@@ -90,9 +90,7 @@ def _heading(title: "re.Match[str]", location: str, notes: list[str]) -> _Headin
     """Read a heading; None for a benchmark that identifies no call."""
     words = title[1].lower().split()
     named = re.findall("[a-z]+", title[1].lower())
-    library = next(
-        (library_name for name, library_name in _LIBRARIES.items() if name in named), "mpi"
-    )
+    library = next((value for name, value in _LIBRARIES.items() if name in named), "mpi")
     name = words[-1].removeprefix("non-blocking").strip("-") if words else ""
     is_bandwidth = title[2].lower() != "latency"
     kind = kind_named(name)

@@ -544,9 +544,7 @@ def logged_cluster(cluster: Cluster, fit: LogFit, source: str) -> Cluster:
 
 def _calibrated(fit: LogFit, kind: str) -> Calibrated:
     parts = dict(zip(fit.calls.names, fit.multiples(kind).tolist(), strict=True))
-    informed = [
-        name for name, is_set in zip(fit.calls.names, fit.informed[0], strict=True) if is_set
-    ]
+    informed = [name for name, known in zip(fit.calls.names, fit.informed[0], strict=True) if known]
     values: dict[str, dict[str, float]] = {"latency": {}, "bandwidth": {}}
     for name in informed:
         tier, _, what = name.rpartition(".")

@@ -267,9 +267,7 @@ def _fold_all(scenarios: Sequence[Scenario]) -> FoldedJobs:
     """Fold equivalent ranks where that pays and one library plans for all jobs."""
     workloads = tuple(scenario.workload for scenario in scenarios)
     first = scenarios[0]
-    if first.fold is False or any(
-        job_scenario.site is not first.site for job_scenario in scenarios
-    ):
+    if first.fold is False or any(scenario.site is not first.site for scenario in scenarios):
         return FoldedJobs(workloads, np.ones(first.ranks), "")
     pays = 0.0 if first.fold else PAYS
     return fold_jobs(workloads, first.costs(), first.seen, pays=pays, part=first.site.parts)

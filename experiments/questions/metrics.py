@@ -527,9 +527,7 @@ def _why_missing(
     why = _no_mfu(card, base)
     reasons = {"mfu": why} if why else {}
     phase = (card.workload.model.phase or "").lower()
-    if phase in ("inference", "serving") and all(
-        phase_row.name == DECODE for phase_row in loaded.phases
-    ):
+    if phase in ("inference", "serving") and all(row.name == DECODE for row in loaded.phases):
         reasons["ttft"] = "no range of the trace is marked prefill"
         if not loaded.phases:
             reasons["tpot"] = "no range of the trace is marked decode"

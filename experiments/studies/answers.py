@@ -290,9 +290,7 @@ def moves(
         [*point_moves, *slower, *_steps(site, slower), *_prediction(base, step)]
         for point_moves, slower, step in zip(of_points, kernels, point_steps.tolist(), strict=True)
     ]
-    return [
-        tuple(move for move in point_moves if move.longer or move.shorter) for point_moves in every
-    ]
+    return [tuple(move for move in moves if move.longer or move.shorter) for moves in every]
 
 
 def _timed_calls(base: Base, scenario: Scenario) -> NDArray[np.bool_]:

@@ -496,9 +496,7 @@ def _plan(name: str, raw: object) -> Dimension:
 def _plain(raw: object) -> tuple[Value, ...]:
     """Read values of another file: numbers stay numbers, all others become text or JSON."""
     listed = _listed(raw)
-    if listed and all(
-        isinstance(item, int | float) and not isinstance(item, bool) for item in listed
-    ):
+    if listed and all(isinstance(end, int | float) and not isinstance(end, bool) for end in listed):
         return tuple(float(item) for item in listed)  # type: ignore[arg-type]
     levels: list[Value] = []
     for index, item in enumerate(listed):
@@ -530,9 +528,7 @@ def unit_of_names(dimensions: Iterable[Dimension], figures: Mapping[str, str]) -
     """
     units = {**figures, **{f"plan.{name}": "" for name in plan_fields()}}
     units |= {name: _base(unit_of_value(name)) for name in CLUSTER_RESOURCES}
-    units |= {
-        dimension.name: _base(dimension.unit) for dimension in dimensions if dimension.is_number
-    }
+    units |= {each.name: _base(each.unit) for each in dimensions if each.is_number}
 
     def unit_of(name: str) -> str:
         if name in units:

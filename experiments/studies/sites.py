@@ -56,9 +56,7 @@ class Sites:
         self._clusters: dict[str, Cluster] = {}
         numbers = [dimension for dimension in declaration.dimensions if _is_number(dimension)]
         self._numbers = numbers
-        self._structure = [
-            dimension for dimension in declaration.dimensions if dimension not in numbers
-        ]
+        self._structure = [each for each in declaration.dimensions if each not in numbers]
         for dimension in (
             dimension for dimension in declaration.dimensions if dimension.kind == "cluster"
         ):
@@ -107,9 +105,7 @@ class Sites:
         settings = self._settings(values)
         cluster = self._cluster(base, values)
         serving = _serving(base.serving, values)
-        tiers = {
-            dimension.name.partition(".")[0] for dimension in values if dimension.kind == "topology"
-        }
+        tiers = {each.name.partition(".")[0] for each in values if each.kind == "topology"}
         for dimension, value in values.items():
             if dimension.kind in ("resource", "factor"):
                 cluster = _resized(cluster, dimension, float(value))
@@ -303,9 +299,7 @@ def _plan(
         if name in field_changes:
             changes[name] = read(field_changes.pop(name), study)
     degrees = {dimension.name for dimension in dataclass_fields(plan.parallelism)}
-    degrees_given = {
-        name: field_changes.pop(name) for name in list(field_changes) if name in degrees
-    }
+    degrees_given = {key: field_changes.pop(key) for key in list(field_changes) if key in degrees}
     if ranks is not None and ranks % 1:
         raise WhatIfError(f"plan.gpus {ranks:g} is not a whole number")
     if ranks is not None:

@@ -191,9 +191,7 @@ def _engines() -> Mapping[str, Mapping[str, Any]]:
     text = (files("simulator.serving") / "engines.yaml").read_text("utf-8")
     table = parse_yaml(text, "simulator/serving/engines.yaml", WorkloadError)
     assert isinstance(table, dict)  # noqa: S101 - the file ships with the package
-    engines = {
-        name: {**table.get(data.get("like", ""), {}), **data} for name, data in table.items()
-    }
+    engines = {name: {**table.get(row.get("like", ""), {}), **row} for name, row in table.items()}
     assert all(data["scheduler"] in SCHEDULERS for data in engines.values())  # noqa: S101
     return engines
 

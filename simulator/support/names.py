@@ -38,9 +38,7 @@ def nearest(text: str, candidates: Iterable[str]) -> list[str]:
     """  # noqa: E501
     spelt = {letters_of(name): name for name in candidates}
     letters = letters_of(text)
-    parts = [
-        candidate for candidate in spelt if len(letters) >= _LEAST_PART and letters in candidate
-    ]
+    parts = [name for name in spelt if len(letters) >= _LEAST_PART and letters in name]
     close = parts or get_close_matches(letters, spelt, n=1)
     return [spelt[candidate] for candidate in close[:_MOST]]
 

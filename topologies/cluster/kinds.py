@@ -157,9 +157,7 @@ def _common_part(cluster: Cluster, resource: str, factor: float, change: Change)
     tier = resource.partition(".")[0]
     if getattr(cluster, tier) is None:
         return {}
-    sources = {
-        name: text for name, text in cluster.sources.items() if not name.startswith("node_k")
-    }
+    sources = {key: text for key, text in cluster.sources.items() if not key.startswith("node_k")}
     alone = cluster.model_copy(update={"node_kinds": {}, "sources": sources})
     done = change(alone, resource, factor)
     table = done.model_dump(mode="json", exclude_unset=True)

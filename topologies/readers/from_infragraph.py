@@ -152,9 +152,7 @@ def _whole(name: str, kinds: dict[str, Any], inside: tuple[str, ...] = ()) -> _D
                     else kind
                 )
                 continue
-            kinds_of_vertices |= {
-                f"{vertex}.{part_name}": what for part_name, what in part.kinds.items()
-            }
+            kinds_of_vertices |= {f"{vertex}.{name}": what for name, what in part.kinds.items()}
             edges += [
                 _Edge(
                     f"{vertex}.{part_name.source}", f"{vertex}.{part_name.target}", part_name.link

@@ -26,9 +26,7 @@ _PER_WORKLOAD = ("job_ranks", "all_ops", "ranks", "notes", "lanes", "groups", "l
 
 _PER_CALL = tuple(f"{OWN}{name}" for name in ("kind", "group", "size", "spread"))
 """Attributes of a call that are equal for all its members."""
-_CALL, _LAGS, _FAR, _FAR_LAGS = (
-    f"{OWN}{name}" for name in ("call", "lags", "far_deps", "far_lags")
-)
+_CALL, _LAGS, _FAR, _FAR_LAGS = (f"{OWN}{key}" for key in ("call", "lags", "far_deps", "far_lags"))
 
 
 def load_own(path: Path, files: ChakraFiles) -> Loaded:

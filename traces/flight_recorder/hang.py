@@ -131,9 +131,7 @@ def refuse_to_replay(path: Path, step: str) -> Loaded:
 def diagnose(dumps: Sequence[Dump], skipped: Sequence[Skipped] = ()) -> Hang:
     """Match the calls in the dumps of a job."""
     by_rank = {dump.rank: dump for dump in dumps}
-    members = {
-        rank for dump in dumps for group in dump.groups.values() for rank in group.ranks or ()
-    }
+    members = {r for dump in dumps for group in dump.groups.values() for r in group.ranks or ()}
     job_ranks = 1 + max(members | by_rank.keys())
     pending = (call.created for dump in dumps for call in dump.calls if call.pending)
     oldest = min(pending, default=0)

@@ -381,9 +381,7 @@ def read_plan(path: Path) -> GenerationPlan:
 def files_named(path: Path) -> list[Path]:
     """Return the files that a plan refers to: its model card, and its histogram of experts."""
     table = _table(path)
-    names = [
-        value for value in (table.get("model"), table.get("imbalance")) if isinstance(value, str)
-    ]
+    names = [name for name in (table.get("model"), table.get("imbalance")) if isinstance(name, str)]
     files = [file if (file := path.parent / name).is_file() else Path(name) for name in names]
     return [file for file in files if file.is_file()]
 

@@ -414,9 +414,7 @@ class _Agreement:
         if not (self.every.has_sequence.any() and self.every.by_sequence()[communicator]):
             return
         members = dict(self._rows(communicator))
-        numbers = {
-            rank_index: {call.sequence for call in calls} for rank_index, calls in members.items()
-        }
+        numbers = {rank: {call.sequence for call in calls} for rank, calls in members.items()}
         if not set.intersection(*numbers.values()):
             return
         all_numbers = set.union(*numbers.values())

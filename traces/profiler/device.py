@@ -309,9 +309,7 @@ def held_back(trace: RankTrace, launches: Launches, enclosing: Enclosing) -> Par
         comms = enclosing.records(row)
         if comms and not any(kind_of(record.collective) for record in comms):
             spans = enclosing.calls_between(thread, before[thread], start)
-            calls = [
-                (span, [trace.comms[span.comms[event]] for event in span.order]) for span in spans
-            ]
+            calls = [(span, [trace.comms[span.comms[at]] for at in span.order]) for span in spans]
             with_kind = [
                 call for call in calls if any(kind_of(part.collective) for part in call[1])
             ]

@@ -258,9 +258,7 @@ def _until_idle(
     lasted = host.end[rows] - host.start[rows]
     names, index = np.unique(host.name[rows], return_inverse=True)
     median = np.array([np.median(lasted[index == number]) for number in range(len(names))])
-    may_wait = np.array(
-        [_WAITS.search(trace.names[name]) is not None for name in names], dtype=bool
-    )
+    may_wait = np.array([_WAITS.search(trace.names[at]) is not None for at in names], dtype=bool)
     far = (lasted >= np.maximum(_LONG, _FAR * median[index])) & ~may_wait[index]
     copies = launches.host[trace.device.copy[launches.device]]
     for row in np.setdiff1d(rows[far], copies).tolist():

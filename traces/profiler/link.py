@@ -129,9 +129,7 @@ def counters(ranks: Sequence[RankCounts]) -> Counters:
     for rank in ranks:
         for group, sent in rank.tokens.items():
             received[group] = received.get(group, np.zeros(1)) + sent
-    busiest = [
-        float(totals.max() / totals.mean()) for totals in received.values() if totals.sum() > 0
-    ]
+    busiest = [float(total.max() / total.mean()) for total in received.values() if total.sum() > 0]
     return Counters(
         sm_coverage=_share(np.minimum(1.0, blocks) * lasting, lasting),
         compute_bound=_share(lasting[long], lasting),

@@ -448,9 +448,7 @@ class _Scan:
 
     def _oldest(self, op: int, pending: list[int]) -> int | None:
         """Return the oldest that did not end too late, if there is one; else the oldest."""
-        fits = (
-            collective for collective in pending if not _contradicted(self._ops, collective, op)
-        )
+        fits = (call for call in pending if not _contradicted(self._ops, call, op))
         return next(fits, next(iter(pending), None))
 
     def _explaining(self, op: int) -> int | None:

@@ -56,9 +56,7 @@ def choose_step(ranks: Sequence[RankHead], step: str) -> str:
     if step not in (MEDIAN, ALL):
         return _named(ranks, step)
     if common != every:
-        rank = next(
-            rank for rank, recorded in zip(ranks, numbers, strict=True) if recorded != every
-        )
+        rank = next(rank for rank, number in zip(ranks, numbers, strict=True) if number != every)
         lacks = ", ".join(f"ProfilerStep#{number}" for number in sorted(every - _numbers(rank)))
         hint = f"choose one with --step {max(common)}" if common else "they have none in common"
         raise TraceError(f"{rank.file}: lacks {lacks}, which other ranks have; {hint}")

@@ -361,9 +361,7 @@ def _by_position(inputs: Sequence[EtArgument], outputs: Sequence[EtArgument]) ->
 
 def _spaced(node: EtNode, size: int | None) -> tuple[int, ...] | None:
     """Return a group's ranks if they are evenly spaced: first rank and stride."""
-    first, stride = (
-        _whole(node.attribute(f"global_rank_{field}")) for field in ("start", "stride")
-    )
+    first, stride = (_whole(node.attribute(f"global_rank_{name}")) for name in ("start", "stride"))
     if first is None or stride is None or size is None or not 0 < size <= _MOST_RANKS:
         return None
     return tuple(range(first, first + stride * size, stride)) if stride > 0 and first >= 0 else None

@@ -358,9 +358,7 @@ def _part(match: re.Match[str]) -> list[HloArray]:
         return []
     bits = TYPE_BITS.get(match[1])
     on_host = f"S({HOST_MEMORY})" in (match[3] or "")
-    numbers = [
-        number.strip().removeprefix("<=") for number in match[2].split(",") if number.strip()
-    ]
+    numbers = [part.strip().removeprefix("<=") for part in match[2].split(",") if part.strip()]
     if bits is None or not all(number.isdigit() for number in numbers):
         return [HloArray(match[1], math.nan, on_host)]
     return [HloArray(match[1], _bytes_of(map(float, numbers), bits), on_host)]

@@ -160,9 +160,7 @@ def _ranges(bundle: Bundle) -> list[_Range]:
         name, *numbers, parent = row
         if not isinstance(name, str) or None in numbers:
             continue
-        if not all(
-            isinstance(number, (int, float)) and 0 <= number < _LONGEST for number in numbers
-        ):
+        if not all(isinstance(value, (int, float)) and 0 <= value < _LONGEST for value in numbers):
             where = f"{bundle.file}: {TRACE}: range {name[:60]!r}"
             raise TraceError(f"{where}: {numbers} are not times and numbers: the file is damaged")
         start, duration, called, calling, thread, number = numbers

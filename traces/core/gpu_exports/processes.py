@@ -247,9 +247,7 @@ def rank_numbers(
 
 def _rank_by_nccl(unit: GpuProcess, members: dict[int, list[Membership]]) -> int | None:
     """Return a unit's rank in its largest communicator; None if sizes tie."""
-    members_of_unit = [
-        member for listed in members.values() for member in listed if _is_of(member, unit)
-    ]
+    members_of_unit = [rank for listed in members.values() for rank in listed if _is_of(rank, unit)]
     largest = max((member.size for member in members_of_unit), default=0)
     ranks = {member.rank for member in members_of_unit if member.size == largest}
     return ranks.pop() if len(ranks) == 1 else None

@@ -115,9 +115,7 @@ class OwnKind:
 def kind_of(shape: Shape) -> tuple[object, ...]:
     """Return what shapes of one kind have in common: all fields except their sizes."""
     sizes = _DIMENSIONS[type(shape)]
-    rest = (
-        getattr(shape, dimension.name) for dimension in fields(shape) if dimension.name not in sizes
-    )
+    rest = (getattr(shape, each.name) for each in fields(shape) if each.name not in sizes)
     decode = isinstance(shape, (Attention, LatentAttention)) and shape.queries == 1
     return (type(shape).__name__, decode, *rest)
 

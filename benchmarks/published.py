@@ -8,6 +8,7 @@ held out. ``missed`` says of a figure that the model does not meet what is known
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from experiments.priors.network import TIMED_RANKS
 from experiments.questions.collective import collective
+from simulator.topology import SCALE_OUT
 
 ROWS = Path(__file__).parent / "published_collectives.csv"
 FIGURES = Path(__file__).parent / "published_figures.csv"
@@ -65,9 +68,10 @@ def figures() -> pd.DataFrame:
     ``CLOSE`` %, or reached where a machine is accepted from it (``least``): a sound machine reaches
     more, so it bounds the model from below alone.
     ``within`` is whether the answer's line of trust covers it: the wider of its 90 % intervals.
+    ``path`` is the class of path that the intervals are of, ``site`` who published the figure.
     """
     table = pd.read_csv(FIGURES, keep_default_na=False)
-    modelled, printed = [], []
+    modelled, printed, paths = [], [], []
     for row in table.itertuples():
         report = collective(
             str(row.kind),
@@ -82,12 +86,27 @@ def figures() -> pd.DataFrame:
         values = {"us": 1e6 * point.time_s, "algbw": point.algbw_GBps, "busbw": point.busbw_GBps}
         modelled.append(values[str(row.unit)])
         printed.append(max(errors["p90_pct"] for errors in report.network_prior))
+        paths.append(_path(row, {errors["tier"] for errors in report.network_prior}))
     ratio = np.array(modelled) / table.published
     faster = np.where(table.unit == "us", 1 / ratio, ratio)
     within = np.abs(np.log(faster)) <= np.log1p(np.array(printed) / 100)
     error = 100 * (faster - 1)
     met = np.where(table.least == "yes", error >= 0, np.abs(error) <= CLOSE)
-    return table.assign(modelled=modelled, error=error, within=within, met=met)
+    site = table.source.str.split(",").str[0]
+    return table.assign(
+        modelled=modelled, error=error, within=within, met=met, path=paths, site=site
+    )
+
+
+def _path(row: Any, tiers: set[str]) -> str:
+    """Name the class of path of a figure's call, of which its 90 % interval is."""
+    if "ranks_per_process" in row.setting:
+        return "one process for a node"
+    if SCALE_OUT in tiers:
+        return "between domains"
+    if "pcie" in row.cluster:
+        return "PCIe"
+    return "domain of up to 8" if row.ranks <= TIMED_RANKS else "larger domain"
 
 
 def _question(row: pd.Series) -> str:
@@ -118,10 +137,27 @@ def show_figures(table: pd.DataFrame, console: Console) -> None:
     )
 
 
+def show_coverage(table: pd.DataFrame, console: Console) -> None:
+    """Print how many figures are inside the 90 % interval, by class of path, and of how many sites.
+
+    The intervals are errors of machines whose logs do not ship, so that no site has part in them;
+    only those of one process for a node are of the six hosts that are among these.
+    """
+    shown = Table("path", "figures", "inside 90 %", "sites", "all inside", "error, 90 % within")
+    for path, rows in table.groupby("path"):
+        sites = rows.groupby("site").within.all()
+        least = f"{rows.error.abs().quantile(0.9):.0f} %"
+        counts = len(rows), rows.within.sum(), len(sites), sites.sum()
+        shown.add_row(str(path), *map(str, counts), least)
+    console.print(shown)
+
+
 def main(console: Console | None = None) -> bool:
     """Print errors per log and per figure; return whether every limit is kept."""
     console = console or Console(width=110)
-    show_figures(figures(), console)
+    single = figures()
+    show_figures(single, console)
+    show_coverage(single, console)
     found, kept = compare(load()), True
     shown = Table("log", "kind", "nodes, ranks", "rows", "median %", "from 16 MiB %", "fitted")
     for system, rows in found.groupby("system"):

@@ -23,6 +23,7 @@ from traces.generate.kernel_times.shapes import (
     PRECISIONS,
     attention_work,
     expert_work,
+    experts_read,
     gemm_work,
     latent_decode_work,
     latent_work,
@@ -49,7 +50,9 @@ class Family:
         over an accelerator's multiprocessors: an accelerator with twice as many has the efficiency
         of this one at half the size.
     work
-        FLOPs and bytes of rows, from the variant and an array of each dimension.
+        Least FLOPs and bytes of rows, from the variant and an array of each dimension.
+    mean_work
+        Those in the mean, if they depend on what tokens choose.
     recipe
         Name of the recipe (:data:`PRECISIONS`) of a variant's arithmetic.
     one_kernel
@@ -67,6 +70,7 @@ class Family:
     recipe: Callable[[str], str]
     one_kernel: bool = True
     tuned_by_shape: bool = False
+    mean_work: Callable[[str, tuple[Floats, ...]], Work] | None = None
 
 
 def _gemm(variant: str, sizes: tuple[Floats, ...]) -> Work:
@@ -112,10 +116,11 @@ def _latent_decode(variant: str, sizes: tuple[Floats, ...]) -> Work:
     return latent_decode_work(batch * keys, heads, stored)
 
 
-def _experts(variant: str, sizes: tuple[Floats, ...]) -> Work:
+def _experts(variant: str, sizes: tuple[Floats, ...], *, least: bool = True) -> Work:
     recipe, _, distribution = variant.partition("/")
     tokens, chosen, hidden, intermediate, experts = sizes
-    used = experts if distribution == "balanced" else np.ones_like(experts)
+    used = experts_read(distribution, tokens, chosen, experts)
+    used = np.ones_like(experts) if least and distribution != "balanced" else used
     return expert_work(tokens * chosen, hidden, intermediate, used, precision(recipe))
 
 
@@ -161,6 +166,7 @@ _FAMILIES = (
         *("experts", _EXPERTS, (1.0, 0.5, 1.0, 1.0, 0.5), _experts, _first),
         one_kernel=False,
         tuned_by_shape=True,
+        mean_work=partial(_experts, least=False),
     ),
 )
 FAMILIES = {family.name: family for family in _FAMILIES}
@@ -169,8 +175,10 @@ attention and the cache's recipe for MLA, followed by ``:recipe`` of the arithme
 bf16; ``recipe/distribution`` for ``experts``."""
 
 
-def roofline(family: Family, variant: str, points: Floats, chip: Accelerator) -> Floats:
-    """Return the least times of shapes on an accelerator (s), at its full peak and bandwidth."""
+def roofline(
+    family: Family, variant: str, points: Floats, chip: Accelerator, *, least: bool = True
+) -> Floats:
+    """Return the least times of shapes (s), at full peak and bandwidth, or those in the mean."""
     recipe = PRECISIONS[family.recipe(variant)]
     peak = chip.peak(recipe.peak)
     if peak is None:
@@ -178,7 +186,8 @@ def roofline(family: Family, variant: str, points: Floats, chip: Accelerator) ->
             f"accelerator {chip.name}: its peak at {recipe.peak} is not known, which a kernel of"
             f" {family.name} {variant} needs: give accelerator.peak.{recipe.peak}"
         )
-    flops, traffic = family.work(variant, tuple(points.T))
+    work = family.work if least or family.mean_work is None else family.mean_work
+    flops, traffic = work(variant, tuple(points.T))
     return np.maximum(flops / peak, traffic / chip.memory_bandwidth)
 
 

@@ -333,17 +333,9 @@ class ExpertGemms:
 
     @property
     def read(self) -> float:
-        """Mean number of experts that a power law's tokens reach, if each chooses by itself.
-
-        Their popularity is at the quantiles of the law from 1 to 0.8 of the tokens, as in the
-        tables (aiconfigurator, ``sample_power_law``).
-        """
-        power = 1.0 - float(self.distribution.rpartition("_")[2])
-        quantiles = (np.arange(max(1, round(self.experts))) + 0.5) / max(1, round(self.experts))
-        largest = max(1.0, 0.8 * self.tokens)
-        popular = (1.0 + quantiles * (largest**power - 1.0)) ** (1.0 / power)
-        chance = np.minimum(self.chosen * popular / popular.sum(), 1.0)
-        return max(1.0, float((1.0 - (1.0 - chance) ** self.tokens).sum()))
+        """Mean number of this rank's experts that the tokens reach."""
+        work = np.array([self.tokens, self.chosen, self.experts])
+        return float(experts_read(self.distribution, *work[:, None])[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,6 +440,24 @@ def expert_work(
     read = np.minimum(used, np.maximum(1.0, rows))
     weights = recipe.weight * 3.0 * read * hidden * intermediate
     return np.asarray(flops), weights + rows * hidden * (recipe.activation + _OUTPUT_BYTES)
+
+
+def experts_read(distribution: str, tokens: Floats, chosen: Floats, experts: Floats) -> Floats:
+    """Return how many experts tokens reach in the mean, if each chooses by itself; all if balanced.
+
+    Their popularity is at the quantiles of the power law from 1 to 0.8 of the tokens, as in the
+    tables (aiconfigurator, ``sample_power_law``). Arguments are those of :class:`ExpertGemms`.
+    """
+    if distribution == "balanced":
+        return experts
+    power = 1.0 - float(distribution.rpartition("_")[2])
+    count = np.maximum(1.0, np.round(experts))[:, None]
+    number = np.arange(int(count.max()))
+    largest = np.maximum(1.0, 0.8 * tokens)[:, None]
+    quantile = np.minimum((number + 0.5) / count, 1.0)
+    popular = (1.0 + quantile * (largest**power - 1.0)) ** (1.0 / power) * (number < count)
+    chance = np.minimum(chosen[:, None] * popular / popular.sum(axis=1, keepdims=True), 1.0)
+    return np.maximum(1.0, (1.0 - (1.0 - chance) ** tokens[:, None]).sum(axis=1))
 
 
 def _attention_work(shape: Attention) -> KernelWork:

@@ -348,7 +348,7 @@ def carry_over(
         first = np.tile(table.axis, count_of_curves)
         points = [np.exp(np.column_stack([axis, shapes])) for axis in (first, first + shift)]
     before, after = (
-        roofline(family, variant, sizes, machine).reshape(table.times.shape)
+        roofline(family, variant, sizes, machine, least=False).reshape(table.times.shape)
         for sizes, machine in zip(points, (measured_on, chip), strict=True)
     )
     # Rows faster than the roofline were left out, but smoothing moves times by some per cent.

@@ -26,7 +26,13 @@ from traces.generate.kernel_times import (
 )
 from traces.generate.kernel_times.families import FAMILIES, attention_variant, recipes
 from traces.generate.kernel_times.lookups import dense_time
-from traces.generate.kernel_times.tables import Curves, shipped_machines
+from traces.generate.kernel_times.tables import (
+    SHIPPED,
+    Curves,
+    carry_over,
+    load_table,
+    shipped_machines,
+)
 
 TIMES = {name: kernel_times(chip) for name, chip in shipped_machines().items()}
 H100 = TIMES["h100_sxm"]
@@ -502,3 +508,39 @@ def test_a_cast_that_the_kernel_before_does_is_taken_off_once(tokens):
     assert fused >= times.least(shape)
     bound = Gemm(1.0, 128.0, 128.0, "fp8")
     assert times.with_input_cast_before(bound) >= times.least(bound)
+
+
+@pytest.mark.parametrize("distribution", ["balanced", "power_law_1.2"])
+def test_memory_twice_as_fast_reads_the_experts_that_tokens_reach_in_half_the_time(distribution):
+    """However tokens choose: 64 tokens of 8 reach nearly all of 128 experts, or 84."""
+    shape = ExpertGemms(64, 8, 2048, 384, 128, distribution=distribution)
+    reached = shape.read if distribution != "balanced" else 128
+    chip = shipped_machines()["h200_sxm"]
+    twice = replace(chip, memory_bandwidth=2 * chip.memory_bandwidth)
+    saved = kernel_times(chip).time(shape).seconds - kernel_times(twice).time(shape).seconds
+    weights = 3 * reached * 2048 * 384 * 2
+    assert saved == pytest.approx(weights / chip.memory_bandwidth / 2, rel=0.1)
+
+
+def test_uneven_experts_of_h200_are_those_of_h100_with_its_memory():
+    """Measured on both; with one expert's weights as all that is read, 8 % were missing."""
+    chips = shipped_machines()
+    key = ("experts", "bf16/power_law_1.2")
+    before, after = (load_table(SHIPPED / f"{name}.npz", key) for name in ("h100_sxm", "h200_sxm"))
+    carried = carry_over(key, before, chips["h100_sxm"], chips["h200_sxm"])
+    first = np.tile(after.axis, len(after.shapes))
+    shapes = np.repeat(after.shapes, len(after.axis), axis=0)
+    points = np.exp(np.column_stack([first, shapes]))[after.measured.ravel()]
+    times, inside = carried.at(points)
+    off = np.log(times) - after.times.ravel()[after.measured.ravel()]
+    assert abs(np.median(off[inside])) < 0.04
+    assert np.median(np.abs(off[inside])) < 0.06
+
+
+@pytest.mark.parametrize("name", ["h100_sxm", "h200_sxm", "b200_sxm"])
+@pytest.mark.parametrize("tokens", [1, 64, 1024, 8192])
+def test_experts_in_8_bits_are_no_slower_than_in_16(name, tokens):
+    times = TIMES[name]
+    shape = ExpertGemms(tokens, 8, 2048, 384, 128, "fp8", "power_law_1.2")
+    for recipe in ("fp8_block", "bf16"):
+        assert times.fastest(shape).seconds <= times.time(replace(shape, dtype=recipe)).seconds

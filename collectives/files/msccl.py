@@ -126,7 +126,12 @@ def resolve(program: MscclProgram) -> Schedule:
         levels.append(machine.level())
     machine.compare()
     # Only now is it known for every chunk whether it was added to an existing one.
-    steps = [step for level in levels for step in _steps_of_level(level)]
+    steps = [
+        _step([(sent.source, sent.target, sent.chunk) for sent in rows], reduce=reduce)
+        for level in levels
+        for reduce in (True, False)
+        if (rows := [sent for sent in level if sent.reduce == reduce])
+    ]
     chunks = program.parts * (program.ranks if program.kind == "all_to_all" else 1)
     return Schedule(program.kind, program.name, program.ranks, chunks, program.parts, tuple(steps))
 
@@ -333,15 +338,6 @@ def _sum_of(where: str, present: Value, arriving: Value) -> Value:
             f"chunk {present.chunk} a second time"
         )
     return Value(present.chunk, present.ranks | arriving.ranks)
-
-
-def _steps_of_level(level: list[SentChunk]) -> list[Step]:
-    """Return a level as steps: first the transfers that reduce, then the others."""
-    return [
-        _step([(sent.source, sent.target, sent.chunk) for sent in rows], reduce=reduce)
-        for reduce in (True, False)
-        if (rows := [sent for sent in level if sent.reduce == reduce])
-    ]
 
 
 def _step(rows: list[tuple[int, int, int]], *, reduce: bool) -> Step:

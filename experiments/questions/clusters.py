@@ -220,7 +220,17 @@ def clusters(  # noqa: PLR0913 - the options of the command
     cluster = load_cluster(name) if name is not None else _dumped(*drawings.popitem(), like_cluster)
     if links:
         job = cluster.capacity if ranks is None else ranks
-        return ClustersReport((_row(cluster),), (), cluster, job, _named_links(cluster, job))
+        named = tuple(
+            NamedLink(
+                link=cable.name,
+                sort=re.sub(r"\d+", "N", cable.name),
+                resource=cable.resource,
+                bandwidth=cable.bandwidth if isfinite(cable.bandwidth) else None,
+                latency=cable.latency,
+            )
+            for cable in Parts(build(cluster, job)).cables()
+        )
+        return ClustersReport((_row(cluster),), (), cluster, job, named)
     rows = tuple(
         Quantity(field, _plain(value), _unit(field), cluster.sources.get(field, "not given"))
         for field, value in quantities(cluster).items()
@@ -230,27 +240,11 @@ def clusters(  # noqa: PLR0913 - the options of the command
 
 def _with_accelerator(accelerator: str) -> tuple[str, ...]:
     """List the clusters of the catalogue with an accelerator, the closest match first."""
-    names = clusters_with(accelerator)
-    if not names:
-        known = sorted({load_cluster(name).accelerator.name for name in catalog()})
-        raise ClusterError(
-            f"accelerator {accelerator!r}: no cluster of the catalogue has it; they have "
-            f"{', '.join(known)}"
-        )
-    return names
-
-
-def _named_links(cluster: Cluster, ranks: int) -> tuple[NamedLink, ...]:
-    """List the cables of the network that a job uses, by their names in what-ifs."""
-    return tuple(
-        NamedLink(
-            link=cable.name,
-            sort=re.sub(r"\d+", "N", cable.name),
-            resource=cable.resource,
-            bandwidth=cable.bandwidth if isfinite(cable.bandwidth) else None,
-            latency=cable.latency,
-        )
-        for cable in Parts(build(cluster, ranks)).cables()
+    if names := clusters_with(accelerator):
+        return names
+    known = ", ".join(sorted({load_cluster(name).accelerator.name for name in catalog()}))
+    raise ClusterError(
+        f"accelerator {accelerator!r}: no cluster of the catalogue has it; they have {known}"
     )
 
 

@@ -25,7 +25,7 @@ from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from experiments.settings import SettingsOptions, Watch
 from simulator.analysis.attribution import Account, account
-from simulator.analysis.difference import Compared, compared
+from simulator.analysis.difference import compared
 from simulator.support.arrays import Floats
 from simulator.support.errors import SettingsError, TraceError, TwofoldError
 from simulator.timeline import RunTimes, measured
@@ -244,10 +244,22 @@ def diff(  # noqa: PLR0913 - two steps, each with its trace and cluster
     b = _side(trace_or_b, cluster_b or _card(trace_or_b) or where, settings_b, watch)
     runs = [(MEASURED, a.measured, b.measured), (SIMULATED, a.simulated, b.simulated)]
     parts = [
-        part
+        DiffPart(
+            run=run,
+            what=row.what,
+            name=row.name,
+            a_count=row.a.count,
+            b_count=row.b.count,
+            a_lasts_s=row.a.lasts_s,
+            b_lasts_s=row.b.lasts_s,
+            a_adds_s=row.a.adds_s,
+            b_adds_s=row.b.adds_s,
+            difference_s=row.difference,
+            difference_pct=100 * row.difference / run_a.step if run_a.step else 0.0,
+        )
         for run, run_a, run_b in runs
         if run_a is not None and run_b is not None
-        for part in [_part(run, row, run_a.step) for row in compared(run_a, run_b)]
+        for row in compared(run_a, run_b)
     ]
     if not parts:
         without = [side.loaded.trace for side in (a, b) if side.measured is None]
@@ -283,22 +295,6 @@ def _side(trace: Path | str, where: Where, settings: Settings, watch: Watch) -> 
 def _measured(loaded: Loaded) -> Account | None:
     run = measured(loaded.workload)
     return None if run is None or not len(loaded.workload) else account(run)
-
-
-def _part(run: str, row: Compared, step: float) -> DiffPart:
-    return DiffPart(
-        run=run,
-        what=row.what,
-        name=row.name,
-        a_count=row.a.count,
-        b_count=row.b.count,
-        a_lasts_s=row.a.lasts_s,
-        b_lasts_s=row.b.lasts_s,
-        a_adds_s=row.a.adds_s,
-        b_adds_s=row.b.adds_s,
-        difference_s=row.difference,
-        difference_pct=100 * row.difference / step if step else 0.0,
-    )
 
 
 def _changes(a: Side, b: Side, watch: Watch) -> tuple[tuple[ChangeOfA, ...], ChangeOfA | None]:

@@ -74,21 +74,14 @@ def is_pytorch(batch: MicroBatch) -> bool:
 def layer_tensors(batch: MicroBatch, layer: int, run: Training) -> tuple[SavedTensor, ...]:
     """Return the tensors that autograd saves in a layer, without recomputation."""
     attentions = 2 if batch.model.has_cross_attention(layer) else 1
+    # Between the two matrices of adapters; their inputs are counted already, and so are those of
+    # frozen products without an adapter, though autograd frees them.
+    inner = batch.tokens * batch.lora_rank * len(batch.lora_targets) * element_bytes(batch)
     return (
         *(tensor for _ in range(attentions) for tensor in _attention(batch, run)),
         *_network(batch, batch.model.experts_at(layer), run),
-        *_adapters(batch),
+        *([SavedTensor("inside adapters", inner)] if batch.lora_rank else []),
     )
-
-
-def _adapters(batch: MicroBatch) -> Iterator[SavedTensor]:
-    """Yield what is between the two matrices of adapters; their inputs are counted already.
-
-    Inputs of frozen products without an adapter are counted as well, though autograd frees them.
-    """
-    if batch.lora_rank:
-        inner = batch.tokens * batch.lora_rank * len(batch.lora_targets) * element_bytes(batch)
-        yield SavedTensor("inside adapters", inner)
 
 
 def layer_activations(batch: MicroBatch, layer: int, run: Training) -> BlockActivations:

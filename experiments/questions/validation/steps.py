@@ -260,20 +260,15 @@ def _prediction(step: MeasuredStep | UnreadStep, time: StepTime) -> StepPredicti
     )
 
 
-def _kinds(step: StepPrediction) -> str:
-    """Return the kinds of parallelism, without their degrees."""
-    return "-".join(
-        part if part == "sp" or part.startswith("zero") else part.rstrip("0123456789")
-        for part in step.parallelism.split("-")
-    )
-
-
 _GROUPS: dict[str, Callable[[StepPrediction], str]] = {
     "source": lambda step: step.source,
     "accelerator": lambda step: step.accelerator,
     "framework": lambda step: step.framework,
     "gpus": lambda step: "" if step.gpus is None else size_class(step.gpus),
-    "parallelism": _kinds,
+    "parallelism": lambda step: "-".join(
+        part if part == "sp" or part.startswith("zero") else part.rstrip("0123456789")
+        for part in step.parallelism.split("-")
+    ),
 }
 
 

@@ -457,7 +457,8 @@ def experts_read(distribution: str, tokens: Floats, chosen: Floats, experts: Flo
     quantile = np.minimum((number + 0.5) / count, 1.0)
     popular = (1.0 + quantile * (largest**power - 1.0)) ** (1.0 / power) * (number < count)
     chance = np.minimum(chosen[:, None] * popular / popular.sum(axis=1, keepdims=True), 1.0)
-    return np.maximum(1.0, (1.0 - (1.0 - chance) ** tokens[:, None]).sum(axis=1))
+    reached = 1.0 - (1.0 - chance) ** tokens[:, None]
+    return np.maximum(1.0, np.sum(reached, axis=1, dtype=np.float64))
 
 
 def _attention_work(shape: Attention) -> KernelWork:

@@ -138,9 +138,9 @@ def utility(  # noqa: PLR0913 - the options of the command
     interrupted = interruption(len(rows) - missing, len(rows), "resources")
     failing = None
     if failures:
-        ranks = base.scenario.ranks
-        job = parse_failures(failures, ranks), ranks, base.timeline.makespan, factor
-        failing = FailingJob(*job)
+        ranks, drawn = base.scenario.ranks, base.drawn
+        step = base.timeline.makespan if drawn is None else drawn.median  # a long run has them all
+        failing = FailingJob(parse_failures(failures, ranks), ranks, step, factor)
     return UtilityReport(base, tuple(rows), factor, per, failing, interrupted=interrupted)
 
 

@@ -6,9 +6,10 @@ import pytest
 
 import twofold as tf
 from experiments.points.failures import FailingJob, Failures, goodput, parse_failures
-from helpers.places import SAMPLES
+from helpers.places import ROOT, SAMPLES
 from simulator.support.errors import WhatIfError
 
+LIVE = ROOT / "traces" / "live"
 USUAL = "mtbf 50000 h, checkpoint 60 s, restart 10 min"
 
 
@@ -44,6 +45,14 @@ def test_utility_says_what_becomes_of_a_run_and_changes_no_utility():
     assert answer["productive_pct"] == pytest.approx(100 * whole.productive)
     (section,) = (part for part in failing.document().sections if part.anchor == "failures")
     assert "The job fails every 6,250 h." in section.blocks[0].text
+
+
+def test_a_month_has_all_steps_and_not_slow_ones_alone():
+    where = LIVE / "ddp-sleep-4", LIVE / "ddp-sleep-4.yaml"
+    report = tf.utility(*where, step="p95", resources=["host"], failures=USUAL)
+    drawn, answer = report.base.drawn, report.answer()["failures"]
+    assert drawn.median < drawn.step
+    assert answer["step_s"] == pytest.approx(drawn.median / (answer["productive_pct"] / 100))
 
 
 @pytest.mark.parametrize(

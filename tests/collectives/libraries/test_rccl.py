@@ -206,12 +206,15 @@ seeds = st.integers(0, 10**9)
 @tries(60)
 def test_on_a_mesh_rings_pay_the_steps_that_direct_sends_do_not(seed):
     worked = Worked(seed, ["all_reduce", "all_gather", "reduce_scatter"], [1])
-    low, simple = worked.offers
+    low, simple, *straight = worked.offers
     times = 2 if worked.kind == "all_reduce" else 1
     worked.expect(low, "LL", 11.2 * US, share=0.5)
     # n - 1 steps in place of one, each with the latency of a link, and by Simple 2.1 us.
     more = times * ((worked.n - 2) * 0.9 + (worked.n - 1) * 2.1) * US
     worked.expect(simple, "Simple", worked.overhead + more)
+    assert len(straight) == (worked.kind == "all_reduce" and worked.generation == "cdna3")
+    for offer in straight:
+        worked.expect(offer, "Simple", worked.overhead, share=0.72)
 
 
 @given(seeds)

@@ -276,7 +276,7 @@ def rows_of_links(count: int, message: Longs, link: Ints, share: Floats) -> Rout
     return Routes(offsets_by_row(message_of_key, count), links.astype(np.int32), whole[used])
 
 
-_MOST_CACHED, _MOST_CACHED_LINKS = 256, 1 << 22
+_MOST_CACHED, _MOST_CACHED_LINKS = 2048, 1 << 22
 """Answers cached per graph, and approximately the number of their links: 48 MiB."""
 _BY_GRAPH = ("ecmp", "static", "d_mod_k", "spray")
 """Policies whose choice depends on no bandwidth."""

@@ -26,7 +26,7 @@ from simulator.routing.routes import is_uneven, routes, share_routes
 from simulator.support.arrays import Ints, Longs, by_appearance, equal, equal_in
 from simulator.topology import Topology
 
-_MOST_MEMBERS = 64
+_MOST_MEMBERS = 256
 """Most members of a group whose paths are all compared; few groups of a job are larger."""
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from experiments.output.encoding import harmless
+from simulator.support.limits import FORESEEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,14 +28,23 @@ _LOG_EVERY = 10.0
 def watching(unit: str = "calls") -> "Iterator[Watch]":
     """Yield a factory of progress callbacks, one for each simulation of a command.
 
-    ``unit`` is what is counted.
+    ``unit`` is what is counted. What takes long says so first; on a terminal the user may stop it.
     """
+    FORESEEN.set(_foreseen)
     if sys.stderr.isatty():
         with bar(unit) as watch:
             yield watch
     else:
         last_report = [time.monotonic()]
         yield lambda what: _logger(f"simulating {what}", unit, last_report)
+
+
+def _foreseen(what: str) -> None:
+    asks = sys.stdin.isatty() and sys.stderr.isatty()
+    sys.stderr.write(f"note: {harmless(what)}{'. Go on? [Y/n] ' if asks else chr(10)}")
+    sys.stderr.flush()
+    if asks and sys.stdin.readline().strip().lower().startswith("n"):
+        raise KeyboardInterrupt
 
 
 def _logger(what: str, unit: str, last_report: list[float]) -> "Report":

@@ -132,7 +132,7 @@ class Likeness:
     def place(self, ranks: tuple[int, ...]) -> Place | None:
         """Return where a group is; None if paths do not determine that, or are too many to compare.
 
-        This is so for groups of more than 64 members, and where the path of a message depends on
+        This is so for groups of more than 256 members, and where the path of a message depends on
         what else is sent.
         """
         if ranks not in self._places:

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
@@ -89,6 +90,8 @@ limit of 100: if that is right, raise it: --limit depth=5000
 
 KEEPS: ContextVar[bool] = ContextVar("KEEPS", default=True)
 """Whether what was read may be kept on disk for later questions, and what was kept before used."""
+FORESEEN: ContextVar[Callable[[str], None]] = ContextVar("FORESEEN", default=lambda _: None)
+"""Called, before something long begins, with what it takes; it may ask the user and raise."""
 LIMITS: ContextVar[Limits | None] = ContextVar("LIMITS", default=None)
 """Those of the command that runs; of the environment where there are none."""
 

@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cache
 
@@ -29,6 +29,7 @@ from experiments.points.utility import BOUND_ASSUMES, utility
 from experiments.scenario.resources import RESOURCES
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import ROOT
+from simulator.support.limits import FORESEEN
 from simulator.support.quantities import format_quantity
 from topologies import catalog, load_cluster
 from traces.core.loaded import Gap
@@ -421,6 +422,24 @@ def test_a_short_simulation_says_nothing(capfd):
         for done in range(100):
             report(done, 100)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("reply", ["n", "No", "", "y"])
+def test_what_takes_long_says_so_first_and_may_be_stopped_on_a_terminal(
+    reply, terminal, monkeypatch
+):
+    class Stream(io.StringIO):
+        def isatty(self):
+            return terminal
+
+    monkeypatch.setattr(sys, "stdin", Stream(reply + "\n"))
+    monkeypatch.setattr(sys, "stderr", Stream())
+    stops = terminal and reply.lower().startswith("n")
+    with watching(), pytest.raises(KeyboardInterrupt) if stops else nullcontext():
+        FORESEEN.get()("the step takes 33 s")
+    assert sys.stderr.getvalue().startswith("note: the step takes 33 s")
+    assert ("Go on? [Y/n]" in sys.stderr.getvalue()) == terminal
 
 
 def test_a_changed_step_says_so_in_the_head(jobs):

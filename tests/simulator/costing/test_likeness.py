@@ -213,9 +213,9 @@ def test_a_link_that_leads_out_of_a_group_is_seen_though_no_message_passes_it():
 
 
 def test_large_groups_and_ways_that_depend_on_others_are_not_told():
-    wide = switch_network(70)
-    assert by_paths(wide).place(tuple(range(65))) is None
-    assert by_paths(wide).place(tuple(range(64))) is not None
+    wide = switch_network(260)
+    assert by_paths(wide).place(tuple(range(257))) is None
+    assert by_paths(wide).place(tuple(range(256))) is not None
 
 
 def test_what_is_alike_is_so_on_all_networks_of_a_graph_and_on_no_other():

@@ -18,6 +18,7 @@ from helpers.work import python_calls
 from simulator.engine.simulate import simulate
 from simulator.schedule import Plan
 from simulator.support.errors import ClusterError, WorkloadError
+from simulator.support.limits import FORESEEN
 from simulator.workload import What
 from topologies import load_cluster
 from traces.generate.generate import as_loaded, generate
@@ -64,6 +65,22 @@ def test_nobody_waits_for_ever_and_nothing_is_faster_than_its_arithmetic(plan, b
     found = timeline(workload, bandwidth=bandwidth, latency=1e-6)
     even = volumes.flops / workload.job_ranks
     assert found.makespan >= slowest(even)
+
+
+@given(plan=plans())
+def test_a_long_step_is_announced_with_the_ops_that_are_written_out(plan):
+    announced = []
+    reset = FORESEEN.set(announced.append)
+    try:
+        short, _ = generate(plan)
+        assert not announced
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("traces.generate.generate._SECONDS", (1.0, 100.0))
+            generate(plan)
+    finally:
+        FORESEEN.reset(reset)
+    assert f" about {len(short):.2g} s of processor time" in announced[0]
+    assert len(announced) == 1
 
 
 @given(plan=plans())

@@ -29,8 +29,7 @@ from simulator.analysis.critical_path import (
 )
 from simulator.workload import DATA_LOADER, What
 from topologies.cluster.catalog import both_directions, clusters_with
-from traces.core.loaded import GENERATED, LAUNCHES_ONLY, UNLIKE, Coverage, Loaded
-from traces.generate.plan import TOO_LONG
+from traces.core.loaded import GENERATED, LAUNCHES_ONLY, TOO_LONG, UNLIKE, Coverage, Loaded
 
 if TYPE_CHECKING:
     from experiments.baseline import Baseline, NetworkPriorAnswer, Settings

@@ -37,6 +37,7 @@ from simulator.support.limits import allow_for_job
 from simulator.support.names import one_of
 from simulator.support.quantities import BandwidthText, BytesText, FlopsText, SecondsText
 from simulator.support.yaml_text import parse_yaml
+from traces.core.loaded import TOO_LONG
 from traces.generate.framework import framework
 from traces.generate.kernel_times import (
     COMPUTE_EFFICIENCY,
@@ -51,9 +52,6 @@ from traces.generate.run import Serving, Training, check_fit, check_trains
 CUDA_RESERVE = 1.25 * 2.0**30
 """Bytes that a program cannot use: 0.75 GiB of the driver (PyTorch counts 79.25 GiB where
 nvidia-smi has 80 GiB on A100, 79.11 of 79.65 on H100), and half a GiB of a CUDA context."""
-
-TOO_LONG = "frameworks refuse it"
-"""Words of a note on a sequence that is longer than the model allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,15 +165,14 @@ def _foresee(programs: Sequence[RankProgram], plan: GenerationPlan) -> None:
     replicas = p.dp if plan.replicas is None else plan.replicas
     ops = replicas * p.cp * p.tp * sum(len(program.what) for program in programs)
     if ops * _SECONDS[1] > _LONG or ops * _BYTES[1] > _LARGE:
-        seconds, memory = (
-            [f"{ops * each / unit:.2g}" for each in per_op]
-            for per_op, unit in ((_SECONDS, 1.0), (_BYTES, 1e9))
+        (once, often), (memory, most) = (
+            [ops * each for each in per_op] for per_op in (_SECONDS, _BYTES)
         )
-        folding = replicas > 1 and ", or with replicas that stand for all (generate --fold --write)"
+        folding = ", or with replicas that stand for all (generate --fold --write)" * (replicas > 1)
         FORESEEN.get()(
-            f"a step of {ops / 1e6:.1f} million ops takes about {seconds[0]} s of processor time"
-            f" and {memory[0]} GB, a question with many changes {seconds[1]} s and {memory[1]} GB:"
-            f" less with fewer micro-batches{folding or ''}"
+            f"a step of {ops / 1e6:.1f} million ops takes about {once:.2g} s of processor time and"
+            f" {memory / 1e9:.2g} GB, a question with many changes {often:.2g} s and"
+            f" {most / 1e9:.2g} GB: less with fewer micro-batches{folding}"
         )
 
 
@@ -470,7 +469,11 @@ def copies(
     if one_each:
         stand_in = np.broadcast_to(stand_in[..., :1], job.shape)
     stand_in = stand_in.ravel()
-    keys = [_channel(group, p) for group in workload.groups]
+    # The label of a group, and the stages of its first and last rank
+    keys = [
+        ChannelKey(group.label, *(coordinates(p, group.ranks[end]).pp for end in (0, -1)))
+        for group in workload.groups
+    ]
     groups = {key: channel_groups(p, key) for key in dict.fromkeys(keys)}
     return Copies(stand_in, tuple(groups[key] for key in keys))
 
@@ -490,9 +493,3 @@ def fewest_replicas(
     ranks = parallelism.tp * parallelism.cp
     replicas = lcm(lcm(ranks, ranks_per_node) // ranks, unlike)
     return replicas if parallelism.dp % replicas == 0 else None
-
-
-def _channel(group: Group, parallelism: Parallelism) -> ChannelKey:
-    """Return the channel of a group: its label, and the stages of its first and last rank."""
-    first, last = (coordinates(parallelism, group.ranks[end]).pp for end in (0, -1))
-    return ChannelKey(group.label, first, last)

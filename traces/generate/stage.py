@@ -496,13 +496,11 @@ class _DataParallelWriter:
             after = self.program.last(COMPUTE)
             op = self.program.collective(exchange, lane, after, self.training.gradient)
             if p.dp_replicate > 1:
-                self._sum_replicas(exchange.size / p.shard_ranks, after if op is None else [op])
+                # HSDP: sum a rank's shard of the gradients over the replicas of the shards
+                summed = Exchange("all_reduce", "hsdp", exchange.size / p.shard_ranks)
+                shard = after if op is None else [op]
+                self.program.collective(summed, "hsdp", shard, self.training.gradient)
         self.pending = Parameters()
-
-    def _sum_replicas(self, size: float, after: Sequence[int]) -> None:
-        """HSDP: sum a rank's shard of the gradients over the replicas of the shards."""
-        summed = Exchange("all_reduce", "hsdp", size)
-        self.program.collective(summed, "hsdp", after, self.training.gradient)
 
     def _exchanges(self, kind: str, parameters: Parameters, element_bytes: int) -> list[Exchange]:
         """Return exchanges among all replicas, and those of experts among replicas of the same."""

@@ -263,19 +263,14 @@ def group_ranks(piece: Raw, size: int | None) -> tuple[tuple[int, ...] | None, b
     ranks = integers(piece)
     if ranks is not None:
         return ranks or None, False
-    dotted = _DOTS.match(_list_text(unwrapped(piece)))
+    value = unwrapped(piece)
+    text = f"[{', '.join(map(str, value))}]" if isinstance(value, list) else value
+    dotted = _DOTS.match(text.strip()) if isinstance(text, str) else None
     if dotted is None:
         return None, False
     first, last = (tuple(map(int, re.findall(r"-?\d{1,18}", dotted[part]))) for part in (1, 3))
     completed = None if size is None else _full_sequence(first, last, size)
     return completed, completed is None
-
-
-def _list_text(value: object) -> str:
-    """Return a list with dots as text, if it is not text already."""
-    if isinstance(value, list):
-        return f"[{', '.join(str(rank) for rank in value)}]"
-    return value.strip() if isinstance(value, str) else ""
 
 
 def _full_sequence(first: Sequence[int], last: Sequence[int], size: int) -> tuple[int, ...] | None:

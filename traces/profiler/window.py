@@ -54,7 +54,11 @@ def choose_step(ranks: Sequence[RankHead], step: str) -> str:
             raise TraceError(f"{ranks[0].file}: no ProfilerStep#{step}; the trace has no steps")
         return ALL
     if step not in (MEDIAN, ALL):
-        return _named(ranks, step)
+        for rank in ranks:
+            if whole_of(step) not in _numbers(rank):
+                has = ", ".join(str(number) for number in sorted(_numbers(rank))) or "none"
+                raise TraceError(f"{rank.file}: no ProfilerStep#{step}; it has {has}")
+        return step
     if common != every:
         rank = next(rank for rank, number in zip(ranks, numbers, strict=True) if number != every)
         lacks = ", ".join(f"ProfilerStep#{number}" for number in sorted(every - _numbers(rank)))
@@ -63,14 +67,6 @@ def choose_step(ranks: Sequence[RankHead], step: str) -> str:
     if step == ALL:
         return ALL
     return str(_median(ranks, sorted(common)))
-
-
-def _named(ranks: Sequence[RankHead], step: str) -> str:
-    for rank in ranks:
-        if whole_of(step) not in _numbers(rank):
-            has = ", ".join(str(number) for number in sorted(_numbers(rank))) or "none"
-            raise TraceError(f"{rank.file}: no ProfilerStep#{step}; it has {has}")
-    return step
 
 
 def _numbers(rank: RankHead) -> frozenset[int]:

@@ -99,7 +99,11 @@ def name_modules(trace: RankTrace, ops: DeviceOps, graph: RankGraph) -> None:
             graph.ops[number].module = thread.at(float(trace.host.start[launch]))
     for stands, kernel in ops.kernel_of.items():
         graph.ops[stands].module = graph.ops[kernel].module
-    # Calls without a launch of their own have the modules of the host ops that queue them.
+    _name_called(graph)
+
+
+def _name_called(graph: RankGraph) -> None:
+    """Give calls without a launch of their own the modules of the host ops that queue them."""
     for source, target, _ in graph.edges:
         called = graph.ops[target].what >= What.COLLECTIVE and not graph.ops[target].module
         if called and graph.ops[source].what == What.HOST:

@@ -465,23 +465,18 @@ def _options(graph: LinkedRank) -> Iterator[_Option]:
         group_of = dict(zip(workers, numbers, strict=True))
         chosen = {op: graph.collectives[op].may_be[group_of[graph.workers[op][0]]] for op in ops}
         by_name: dict[Name, list[int]] = {}
+        agreed = {}
         for op, call in chosen.items():
+            # What members agree on; sizes as text, since unknown ones must compare equal
+            size = "" if call.kind == "all_to_all" else f"{call.size:.0f}"
+            agreed[op] = call.kind, call.dtype, size
             by_name.setdefault((call.ranks or (), call.key), []).append(op)
         yield _Option(
             len(set(numbers)),
-            {
-                name: tuple(_agreed_fields(chosen[op]) for op in call_ops)
-                for name, call_ops in by_name.items()
-            },
+            {name: tuple(agreed[op] for op in call_ops) for name, call_ops in by_name.items()},
             {name: tuple(call_ops) for name, call_ops in by_name.items()},
             chosen,
         )
-
-
-def _agreed_fields(call: LocalCall) -> tuple[str, str, str]:
-    """Return what members agree on; sizes as text, since unknown ones must compare equal."""
-    size = "" if call.kind == "all_to_all" else f"{call.size:.0f}"
-    return call.kind, call.dtype, size
 
 
 def _spread(ends: Floats) -> float:

@@ -407,7 +407,9 @@ def _chunk_bytes(batch: MicroBatch, run: Training, chunk: Sequence[_NumberedBloc
     if _is_pytorch_pipeline(batch):
         # Received activations are in a buffer (``_messages``); sent ones are kept.
         received = chunk[0].layer is not None or chunk[0].is_head
-        stays = _logits(batch) if head else 0.0
+        if head:  # pipelines return the logits of all micro-batches at the end of the step
+            tokens = batch.sequences * batch.logit_tokens / batch.parallelism.cp
+            stays = tokens * batch.model.vocabulary / batch.parallelism.tp * element_bytes(batch)
         kept_bytes += (not head) * _message(batch) - received * _message(batch) - stays
     return _ChunkBytes(
         kept=kept_bytes,
@@ -427,12 +429,6 @@ def _is_pytorch_pipeline(batch: MicroBatch) -> bool:
 def _message(batch: MicroBatch) -> float:
     """Bytes of a message to the next stage for a micro-batch."""
     return batch.sharded_tokens * batch.model.hidden * element_bytes(batch)
-
-
-def _logits(batch: MicroBatch) -> float:
-    """Bytes of a micro-batch's logits, which PyTorch's pipelines return for the whole step."""
-    tokens = batch.sequences * batch.logit_tokens / batch.parallelism.cp
-    return tokens * batch.model.vocabulary / batch.parallelism.tp * element_bytes(batch)
 
 
 def _messages(batch: MicroBatch, stage: int, count: int) -> float:

@@ -263,7 +263,7 @@ def assemble(
         )
     lane, lanes = _joined((graph.lane, graph.lanes) for graph in graphs)
     name, names = _joined((graph.name, graph.names) for graph in graphs)
-    module, modules = _modules(graphs)
+    module, (_, *modules) = _joined(((graph.module, graph.modules) for graph in graphs), "")
     # What carried out all calls, "" where it is not recorded
     carriers = {
         graph.names[graph.name[op]].partition(":")[0]
@@ -303,8 +303,8 @@ def assemble(
         names=names,
         lanes=lanes,
         job_ranks=job_ranks,
-        module=module,
-        modules=modules,
+        module=module - np.int32(1) if modules else None,
+        modules=tuple(modules),
         library=_MODELLED if carriers == {_MODELLED} else "",
     )
 
@@ -355,12 +355,6 @@ def _joined(
     for column, values in columns:
         joined.append(table.column(values)[column] if len(column) else column)
     return np.concatenate(joined), tuple(table.index)
-
-
-def _modules(graphs: Sequence[LinkedRank]) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:
-    """Column and table of the modules that ops belong to; none where no op's is known."""
-    column, (_, *modules) = _joined(((graph.module, graph.modules) for graph in graphs), "")
-    return (column - np.int32(1), tuple(modules)) if modules else (None, ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -100,31 +100,24 @@ class Instances:
 
     Parameters
     ----------
-    deployment
-        What each instance is.
-    count
-        Number of instances.
+    deployment, count
+        What each instance is, and how many there are.
     router
         Name of :data:`simulator.serving.loop.ROUTERS`.
     caches_prefixes
         Whether blocks of prompts are kept for later prompts with the same beginning.
     decode, decode_count
-        Deployment and number of the instances that decode what the others have prefilled; None: no
-        disaggregation. They are on the same network, on the ranks after the others, though their
-        accelerator may differ.
-    outages
-        Which instances are down when.
+        Deployment and number of the instances that decode what the others have prefilled, on the
+        ranks after theirs and maybe on another accelerator; None: no disaggregation.
+    outages, scaling
+        Which instances are down when; how the number of serving ones follows the load (None: all).
     patience
         Time to the first token (s) after which a waiting request has missed its objective and lets
         others go first; 0: none does.
-    scaling
-        How the number of serving instances follows the load; None: all serve.
-    host_cache
+    host_cache, shares_host_cache
         Bytes of host memory for each accelerator that keep evicted prefix blocks, which are copied
-        back over PCIe where that is faster than computing them.
-    shares_host_cache
-        Whether that memory is one store of all instances, which get what others computed over the
-        network (Mooncake, arXiv 2407.00079, section 3).
+        back over PCIe where that is faster than computing them; and whether it is one store of all
+        instances, read over the network (Mooncake, arXiv 2407.00079, section 3).
     by_priority
         Whether waiting requests are admitted by priority and the least urgent are preempted (vLLM's
         ``--scheduling-policy priority``), instead of by arrival.

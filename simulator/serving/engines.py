@@ -20,45 +20,12 @@ RESERVES = {"chunk": 0, "sequence": 1, "output": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Defaults of a serving engine on an accelerator.
+    """Defaults of a serving engine on an accelerator: the head of ``engines.yaml`` explains them.
 
     Parameters
     ----------
-    name, scheduler
-        The engine, and its scheduler (:data:`simulator.serving.schedulers.SCHEDULERS`).
-    tokens, sequences
-        Most tokens of an iteration, most requests that run at once.
-    chunked
-        Whether prompts may be read in chunks.
-    reserve
-        Name of :data:`RESERVES`.
-    block
-        Tokens of a block of the cache.
-    captured
-        Largest batch with a captured graph.
-    pads_chunks
-        Whether batches with chunks of prompts are padded to captured sizes as well.
-    memory_fraction, memory_of
-        Fraction of the accelerator's memory, and of what it is: ``total``, for weights, activations
-        and cache; ``static``, for weights and cache; ``free``, what is left by all but the cache.
-    sampling
-        Bytes per logit of all requests that the engine samples to see what memory is left.
-    first_chunk
-        Sending of the first token: ``token``, alone; ``interval`` of tokens; ``iterations``.
-    merges
-        Whether one of two computed copies of a block is freed.
-    pads_ranks
-        ``always`` or ``graphs``: when data-parallel ranks are padded to the one with the most.
-    decode_rows
-        Rows of queries that attention computes for each head of a decode beside chunks of prompts,
-        by major CUDA compute capability; 1 for those not listed.
-    context_parallel
-        Kinds of ``attention`` whose prompts ranks may share, the ``reason`` why no others', what it
-        runs ``without``, and whether decodes then replay whole ``graphs``.
-    host
-        Host time of an iteration and of a first token, besides kernels.
-    prefill_ranks
-        Ranks with one batch from which on its ``prefill`` counts.
+    name, tokens, sequences, reserve, memory_fraction, memory_of, sampling
+        Those of the engine of this name on the accelerator, and of its version.
     waits, fills
         Iterations for which prompts wait for more of them while others decode, and tokens of a
         batch from which on they do not (TensorRT-LLM's ``batch_wait_…``); 0: they do not wait.

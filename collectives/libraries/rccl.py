@@ -5,7 +5,7 @@ faster: MSCCL's schedules, which send directly to every peer under LL, whose fla
 bandwidth, and rings through all links under Simple, which pay the links' latency at each of their
 n-1 steps (2(n-1) for all-reduce) beside the overhead of a call. Disjoint rings move the same bytes
 over each link as direct sends, so both share one schedule, and differ in overhead and efficiency.
-On MI300X all-reduces go directly under Simple, too.
+All-reduces of 8 go directly under Simple, too, as their logs show.
 
 Two GPUs, and nodes whose GPUs share a switch, have rings by LL and Simple. Between nodes there are
 rings, by LL128 and Simple, and for all-reduce trees up to some 64 MiB.
@@ -15,6 +15,8 @@ rings, by LL128 and Simple, and for all-reduce trees up to some 64 MiB.
 all-reduces of 8 MI300X (github ROCm/rocm-blogs, mi300x-rccl-xgmi, RCCL 2.22.3), the
 all-to-alls of a mesh to MI355X; other kinds, other numbers of GPUs and trees are held out.
 """
+
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,11 +45,12 @@ TREE_STEP, TREE_NET_STEP = 1.4e-6, 14.5e-6
 src/graph/tuning.cc, tuning_model_5 of gfx942)."""
 LL_FRACTION = 0.5
 """Usable share of the wire's bandwidth: 4 B of data beside 4 B of flag."""
-DIRECT_FRACTION = {"cdna3": 0.72}
-"""Share of what rings reach over the links of a mesh that MSCCL's direct all-reduce by Simple does
-(``allreduce-allpairs-8n-simple`` of ROCm/rccl), on the generation whose logs show it: fitted to 1
-to 8 MiB of the MI300X log, 13.4 to 3.4 % off in the mean. Held out: 91 us of 8 MiB on another
-machine, here 83 and 105 without. 8 MI350X take 138 us of 16 MiB: rings, here 131, not 119."""
+DIRECT_FRACTION, LL_MOST = {"cdna3": 0.72, "cdna4": 0.675}, 256 * KIB
+"""Share of what rings reach over the links of 8 GPUs that MSCCL's direct all-reduce by Simple does
+(``allreduce-allpairs-8n-simple`` of ROCm/rccl), 0.51 of the wire, and the largest size by LL there:
+fitted to 256 KiB to 8 MiB of the MI300X log, 13.8 to 3.0 % off in the mean. Held out: 91 us of 8
+MiB on another machine, here 83 (105 before); 26 and 138 us of 1 and 16 MiB on MI350X, 25 and 126
+(22 and 131)."""
 LL128_FRACTION = 0.41
 """Share of the wire's bandwidth that LL128 reaches between nodes: ``bwRatio`` of rings by LL128 in
 tuning_model_4; 156 of 380 GB/s of rings on two nodes of MI350X (ROCm/rocm-systems pull 9406)."""
@@ -85,7 +88,8 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
 def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
     """Return RCCL's plans for a call on a mesh, elsewhere that of :func:`plan`."""
     offers = _offers(case_of(call, machine.on(network).network, machine), None)
-    return [offer.plan() for offer in offers] or [select.plan(call, network, machine)]
+    plans = [offer.plan() for offer in offers if np.isfinite(offer.overhead)]
+    return plans or [select.plan(call, network, machine)]
 
 
 def times(
@@ -145,14 +149,13 @@ def _offers_inside(case: Case, *, mesh: bool) -> list[Offer]:
     around = rounds * (case.n - 1) * SIMPLE_STEP
     if mesh:
         around += (case.n - 2) * case.wire(schedule, pipelined=False).latency
-    slow, direct_share = case.machine.overhead, DIRECT_FRACTION.get(case.machine.generation)
-    offers = [
-        Offer(schedule, overhead=LL_OVERHEAD, efficiency=LL_FRACTION, protocol="LL"),
-        Offer(schedule, overhead=slow + around, protocol="Simple"),
-    ]
-    if mesh and case.kind == "all_reduce" and direct_share:
-        offers.append(Offer(schedule, slow, efficiency=direct_share, protocol="Simple"))
-    return offers
+    slow, share = case.machine.overhead, DIRECT_FRACTION.get(case.machine.generation)
+    rings = Offer(schedule, overhead=slow + around, protocol="Simple")
+    if mesh and case.kind == "all_reduce" and case.n == 8 and share:
+        low = np.where(case.size > LL_MOST, inf, LL_OVERHEAD)
+        straight = Offer(schedule, slow, efficiency=share, protocol="Simple")
+        return [Offer(schedule, low, efficiency=LL_FRACTION, protocol="LL"), rings, straight]
+    return [Offer(schedule, LL_OVERHEAD, efficiency=LL_FRACTION, protocol="LL"), rings]
 
 
 def _offers_across(case: Case) -> list[Offer]:

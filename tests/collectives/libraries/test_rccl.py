@@ -208,13 +208,18 @@ def test_on_a_mesh_rings_pay_the_steps_that_direct_sends_do_not(seed):
     worked = Worked(seed, ["all_reduce", "all_gather", "reduce_scatter"], [1])
     low, simple, *straight = worked.offers
     times = 2 if worked.kind == "all_reduce" else 1
-    worked.expect(low, "LL", 11.2 * US, share=0.5)
+    by_msccl = worked.kind == "all_reduce" and worked.n == 8
+    if by_msccl and worked.size > 256 * KIB:
+        assert worked.case.time(low) == np.inf
+    else:
+        worked.expect(low, "LL", 11.2 * US, share=0.5)
     # n - 1 steps in place of one, each with the latency of a link, and by Simple 2.1 us.
     more = times * ((worked.n - 2) * 0.9 + (worked.n - 1) * 2.1) * US
     worked.expect(simple, "Simple", worked.overhead + more)
-    assert len(straight) == (worked.kind == "all_reduce" and worked.generation == "cdna3")
+    assert len(straight) == by_msccl
     for offer in straight:
-        worked.expect(offer, "Simple", worked.overhead, share=0.72)
+        share = {"cdna3": 0.72, "cdna4": 0.675}[worked.generation]
+        worked.expect(offer, "Simple", worked.overhead, share=share)
 
 
 @given(seeds)

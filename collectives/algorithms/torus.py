@@ -203,7 +203,9 @@ def hamiltonian_cycle(positions: Ints, topology: Topology) -> Ints | None:
     None if they form no grid of two or more dimensions, or all lengths are odd (a grid is
     bipartite). It is a boustrophedon path that returns along the first column.
     """
-    shape = _mesh_shape(positions, topology)
+    inside = _links_inside(positions, topology)
+    open_grids = (grid for grid in _shapes(len(positions), inside, closed=False) if len(grid) > 1)
+    shape = next((grid for grid in open_grids if np.isin(_mesh_links(grid), inside).all()), None)
     if shape is None:
         return None
     rows, columns = len(positions) // shape[-1], shape[-1]
@@ -217,15 +219,6 @@ def hamiltonian_cycle(positions: Ints, topology: Topology) -> Ints | None:
     flat = np.array([row * columns + column for row, column in cells])
     order: Ints = np.argsort(positions)[flat].astype(np.int32)
     return order
-
-
-def _mesh_shape(positions: Ints, topology: Topology) -> tuple[int, ...] | None:
-    """Return the shape of a grid, numbered row by row, if all of its cables exist."""
-    inside = _links_inside(positions, topology)
-    for shape in _shapes(len(positions), inside, closed=False):
-        if len(shape) > 1 and np.isin(_mesh_links(shape), inside).all():
-            return shape
-    return None
 
 
 def _links_inside(positions: Ints, topology: Topology) -> NDArray[np.int64]:

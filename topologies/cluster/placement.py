@@ -133,9 +133,11 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
         for kind in kinds.values()
     )
     if ranks > cluster.capacity:
+        needed = -(-ranks // cluster.ranks_per_node)
+        fits = not (cluster.node_kinds or cluster.is_one_graph or ranks % needed)
+        hint = f"; {needed} nodes are enough: --nodes {needed}, for a step" if fits else ""
         raise ClusterError(
-            f"{cluster.name}: {ranks} ranks do not fit: it has {cluster.capacity} ({machine})"
-            + _hint_of_nodes(cluster, ranks)
+            f"{cluster.name}: {ranks} ranks do not fit: it has {cluster.capacity} ({machine}){hint}"
         )
     if nodes is None:
         return _placed(kinds, ranks, None)
@@ -146,14 +148,6 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     placement = _placed(kinds, ranks, ranks // nodes)
     _check_room(cluster, placement, ranks // nodes, (ranks, nodes))
     return placement
-
-
-def _hint_of_nodes(cluster: Cluster, ranks: int) -> str:
-    """Return how many nodes the ranks need, as text; "" if another number would not help."""
-    needed = -(-ranks // cluster.ranks_per_node)
-    if cluster.node_kinds or cluster.is_one_graph or ranks % needed:
-        return ""
-    return f"; {needed} nodes are enough: --nodes {needed}, for a step"
 
 
 def _check_room(

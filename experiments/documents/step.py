@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 NEAR, FAR = 2.0, 5.0
 """Error of a replay (%) up to which it is good, and from which on it is poor."""
+_KERNELS_OFF = 35.0
+"""Standard deviation of the time of all kernels (%) from which on a generated step is poor."""
 _MOST_CLUSTERS = 3
 """Most clusters of the catalogue named for a trace from another accelerator."""
 _MOST_STALLS = 5
@@ -184,6 +186,12 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
         yield Doubt(
             "the plan does not use the kernel and host times that its cluster was fitted with",
             "write the plan again with twofold generate -c … -w",
+        )
+    uncertain = 0.0 if base.kernel_prior is None else math.expm1(base.kernel_prior["shared"])
+    if 100 * uncertain > _KERNELS_OFF:
+        yield Doubt(
+            f"kernels by a roofline, a best case, are uncertain by {100 * uncertain:.0f} %",
+            "set --framework to one whose kernels were measured on this accelerator",
         )
     yield from map(Doubt, both_directions(base.recorded.cluster))
     yield from _placement_doubts(base)

@@ -384,11 +384,14 @@ def generation(report: "GenerationReport") -> Document:
     step = base.timeline.makespan
     workload = base.loaded.workload
     prior = report.steps_like_it
-    headline = (
-        f"The step takes {say_step(step)}: {report.tokens_per_second:,.0f} tokens per second, MFU"
-        f" {percent(100 * report.mfu)}."
-    )
     likely = likely_words(report)
+    corrected, at_best = report.likely_step_s or 0.0, ""
+    if likely:
+        at_best = f"{' at best' * (corrected > step)}, likely {say_step(corrected)}"
+    headline = (
+        f"The step takes {say_step(step)}{at_best}: {report.tokens_per_second:,.0f} tokens per"
+        f" second, MFU {percent(100 * report.mfu)}."
+    )
     exchanged = [
         (row.label, row.kind, f"{row.calls:,}", format_quantity(row.size_bytes, "B"))
         for row in report.exchanged

@@ -242,9 +242,9 @@ def _with_accelerator(accelerator: str) -> tuple[str, ...]:
     """List the clusters of the catalogue with an accelerator, the closest match first."""
     if names := clusters_with(accelerator):
         return names
-    known = ", ".join(sorted({load_cluster(name).accelerator.name for name in catalog()}))
+    accelerators = ", ".join(sorted({load_cluster(name).accelerator.name for name in catalog()}))
     raise ClusterError(
-        f"accelerator {accelerator!r}: no cluster of the catalogue has it; they have {known}"
+        f"accelerator {accelerator!r}: no cluster of the catalogue has it; they have {accelerators}"
     )
 
 

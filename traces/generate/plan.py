@@ -47,6 +47,7 @@ from traces.generate.kernel_times import (
 )
 from traces.generate.model import Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
+from traces.generate.program import times_of
 from traces.generate.run import Serving, Training, check_fit, check_trains
 
 CUDA_RESERVE = 1.25 * 2.0**30
@@ -318,10 +319,9 @@ class GenerationPlan:
         by = framework(self.run.framework)
         if by.measured:
             longer = f", {by.slow_down:.0%} longer during communication" if by.slow_down else ""
-            return (
-                f"kernel times from measured tables, at the clock under load{longer}; host times "
-                f"of {by.name}"
-            )
+            tables = times_of(self.accelerator).sources
+            source = "from measured tables" if tables else "by a roofline, for lack of tables"
+            return f"kernel times {known}, at the clock under load{longer}; host times of {by.name}"
         return (
             f"kernels by a roofline of {_rates_text(self.accelerator)}: a best case; --framework "
             "megatron (or fsdp2, ...) uses measured kernels, host times and overlap"

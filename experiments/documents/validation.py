@@ -306,7 +306,10 @@ def _recorded_points(report: "ValidationReport") -> Iterator[Section]:
                 cells = _point_cells(point)
                 rows.append(Row([cells[name] for name in columns]))
         blocks: list[Block] = [Text(title, page=False), Table(columns, rows)]
-        blocks += _point_notes(points)
+        for note, noted in groupby(points, lambda point: point.note):
+            names = [point.what_if or "as recorded" for point in noted]
+            where = "" if len(names) == len(points) else f"{', '.join(names)}: "
+            blocks += [Text(f"{where}{note}")] if note else []
         yield Section(f"points-{number}", title, blocks, wide=True)
 
 
@@ -329,15 +332,6 @@ def _point_cells(point: "PointError") -> dict[str, str]:
         ">error\ncalibrated": percent(point.calibrated_error_pct, signed=True),
         ">error\nnetwork only": percent(point.network_only_error_pct, signed=True),
     }
-
-
-def _point_notes(points: "Sequence[PointError]") -> Iterator[Text]:
-    """Yield which points have no answer and why, each reason once."""
-    for note, same in groupby(points, lambda point: point.note):
-        if note:
-            names = [point.what_if or "as recorded" for point in same]
-            where = "" if len(names) == len(points) else f"{', '.join(names)}: "
-            yield Text(f"{where}{note}")
 
 
 def _recordings(report: "ValidationReport") -> Table:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 
 from collectives.files.benchmark_logs import read_logs
-from collectives.files.measured_calls import BenchmarkLog, Layout
+from collectives.files.measured_calls import Layout
 from experiments.baseline import Settings, Where, baseline
 from experiments.calibration.calibration import (
     Fit,
@@ -277,7 +277,12 @@ def calibrate_logs(  # noqa: PLR0913 - what a log may leave to be said
     bare, notes = as_timed(base.model_copy(update={"calibration": {}}), read)
     if base.calibration:
         notes.append("what the cluster was calibrated by before is replaced")
-    notes += _assumed(read)
+    notes += [
+        f"{log.path}: does not say which ranks are on which node: they are assumed to fill nodes in"
+        " order; --nodes or --ranks-per-node change that"
+        for log in read
+        if any(call.nodes is None for call in log.calls)
+    ]
     timed = [call for log in read for call in log.calls]
     answered, left_out = modelled(timed, bare, watch)
     check_one_machine(answered)
@@ -298,16 +303,6 @@ def calibrate_logs(  # noqa: PLR0913 - what a log may leave to be said
         notes=(*doubts, *notes, *(note for log in read for note in log.notes), *left_out),
         doubts=doubts,
     )
-
-
-def _assumed(logs: Sequence[BenchmarkLog]) -> Iterator[str]:
-    """Note where ranks are assumed to fill nodes in order."""
-    for log in logs:
-        if any(call.nodes is None for call in log.calls):
-            yield (
-                f"{log.path}: does not say which ranks are on which node: they are assumed to fill "
-                "nodes in order; --nodes or --ranks-per-node change that"
-            )
 
 
 def _log_parameters(fit: LogFit, cluster: Cluster) -> Iterator[Parameter]:
@@ -445,7 +440,19 @@ def calibrate_steps(
         base=base,
         cluster=fitted_cluster(fit, ", ".join(map(str, paths))),
         figures=tuple(_figures(fit)),
-        steps=tuple(_steps(rows, fit)),
+        steps=tuple(
+            FittedStep(
+                id=row.id,
+                model=row.model.name,
+                parallelism=str(row.parallelism),
+                gpus=row.parallelism.ranks,
+                measured_step_s=row.measured or 0.0,
+                before_pct=100 * float(fit.before[number]),
+                after_pct=100 * float(fit.after[number]),
+                left_out_pct=None if fit.left_out is None else 100 * float(fit.left_out[number]),
+            )
+            for number, row in enumerate(rows)
+        ),
         median_before_pct=float(np.median(np.abs(100 * fit.before))),
         median_after_pct=float(np.median(np.abs(100 * fit.after))),
         settings=settings,
@@ -483,17 +490,3 @@ def _figures(fit: StepFit) -> Iterator[FittedFigure]:
     for name, multiple in fit.multiples.items():
         why = fit.why_not.get(name, "")
         yield FittedFigure(name, None if why else multiple, why)
-
-
-def _steps(rows: Sequence[MeasuredStep], fit: StepFit) -> Iterator[FittedStep]:
-    for number, row in enumerate(rows):
-        yield FittedStep(
-            id=row.id,
-            model=row.model.name,
-            parallelism=str(row.parallelism),
-            gpus=row.parallelism.ranks,
-            measured_step_s=row.measured or 0.0,
-            before_pct=100 * float(fit.before[number]),
-            after_pct=100 * float(fit.after[number]),
-            left_out_pct=None if fit.left_out is None else 100 * float(fit.left_out[number]),
-        )

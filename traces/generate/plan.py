@@ -321,7 +321,9 @@ class GenerationPlan:
             longer = f", {by.slow_down:.0%} longer during communication" if by.slow_down else ""
             tables = times_of(self.accelerator).sources
             source = "from measured tables" if tables else "by a roofline, for lack of tables"
-            return f"kernel times {known}, at the clock under load{longer}; host times of {by.name}"
+            return (
+                f"kernel times {source}, at the clock under load{longer}; host times of {by.name}"
+            )
         return (
             f"kernels by a roofline of {_rates_text(self.accelerator)}: a best case; --framework "
             "megatron (or fsdp2, ...) uses measured kernels, host times and overlap"

@@ -131,9 +131,9 @@ class ServingPrior(NamedTuple):
 
 _PRIORS = {
     "vllm": ServingPrior("vLLM", 655, 6.9, 16.2),
-    "sglang": ServingPrior("SGLang", 253, 11.3, 22.8),
-    "trtllm": ServingPrior("TensorRT-LLM", 342, 9.2, 15.0),
-    "all": ServingPrior("all engines", 1250, 8.2, 17.0),
+    "sglang": ServingPrior("SGLang", 253, 11.5, 23.0),
+    "trtllm": ServingPrior("TensorRT-LLM", 342, 9.0, 11.1),
+    "all": ServingPrior("all engines", 1250, 8.1, 16.0),
     "pools": ServingPrior("separate prefill and decode pools", 132, 10.5, 28.6),
 }
 """Aggregated rows of InferenceX's client, without drafts, by engine, and disaggregated ones

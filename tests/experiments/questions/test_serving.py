@@ -730,3 +730,29 @@ def test_scripts_of_inferencex_allow_as_many_requests_as_their_client_sends(conc
     scripts, usual = (read.case.deployment.engine for read in read_serving(table))
     allowed = min(concurrency, usual.sequences)
     assert scripts.sequences * scripts.sampling == pytest.approx(allowed * usual.sampling)
+
+
+def test_scripts_of_inferencex_let_llamas_prompts_wait_on_fewer_than_eight_ranks(tmp_path):
+    """Its 70b_fp8_h200_trt_slurm.sh: ratio 0.9 of 16,384 tokens, 20 iterations."""
+    table = tmp_path / "rows.csv"
+    kinds = {
+        "llama-3.1-70b,h200_sxm,2,1024,1024,8,fp8,inferencex": (16384, 20, 14745.6),
+        "llama-3.1-70b,h200_sxm,8,1024,1024,8,fp8,inferencex": (16384, 0, 0.0),
+        "llama-3.1-70b,h200_sxm,2,1024,8192,8,fp8,inferencex": (16384, 0, 0.0),
+        "llama-3.1-70b,h200_sxm,2,1024,1024,8,fp8,other": (8192, 0, 0.0),
+        "deepseek-r1,h200_sxm,8,1024,1024,8,fp8_block,inferencex": (8192, 0, 0.0),
+    }
+    lines = [f"{number},trtllm,{kind}" for number, kind in enumerate(kinds)]
+    table.write_text("\n".join([f"{ROW},client", *lines]))
+    engines = [read.case.deployment.engine for read in read_serving(table)]
+    found = [(each.tokens, each.waits, pytest.approx(each.fills)) for each in engines]
+    assert found == list(kinds.values())
+
+
+def test_a_log_of_an_engine_newer_than_known_says_so(tmp_path):
+    request = {"input_toks": 64, "output_toks": 8, "queued_ts": 0.0}
+    (tmp_path / "requests.jsonl").write_text(json.dumps(request))
+    for version, unused in (("0.19.1", ()), ("0.99.0", ("what is new in vLLM since 0.19",))):
+        meta = {"model": "meta-llama/Llama-3.1-8B", "vllm_version": version}
+        (tmp_path / "meta.json").write_text(json.dumps(meta))
+        assert read_log(tmp_path, load_cluster("hgx-h100"))[2] == unused

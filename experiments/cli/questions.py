@@ -436,7 +436,7 @@ _PLACEMENT: Options = {
 _STEPS: Options = {
     "steps": _of_window(
         int,
-        "Steps of the slowest job to average; fewer if all repeat, up to 5 times as many.",
+        "Steps of the slowest job to average: fewer once all jobs repeat themselves.",
         default=10,
         min=2,
     ),

@@ -449,7 +449,7 @@ def _curve_bound(report: "CurveReport") -> str:
         "monotone": "proved, if more of the resource slows no call",
         "none": "not proved: in places more of the resource makes the step longer",
     }
-    bound = f"straight lines over 1/factor are off by at most {off:.2g} % of the step"
+    bound = f"interpolate linearly in 1/factor; that is off by at most {off:.2g} % of the step"
     return f"between points, {bound} ({certified[report.certificate]})"
 
 

@@ -570,9 +570,10 @@ def _load_text(load: Load) -> str:
     table = table_of(load)
     if isinstance(load, Closed) and table is None:
         count = f"{load.requests} requests, " if load.requests else ""
+        noun = "" if count else " request" + "s" * (load.concurrency != 1)
         each = "each" if load.spread == 1 else "at most" if load.spread < 1 else "on average"
         return (
-            f"{count}{load.concurrency} concurrent requests, {load.input_tokens} input and"
+            f"{count}{load.concurrency}{noun} at a time, {load.input_tokens} input and"
             f" {load.output_tokens} output tokens {each}"
         )
     assert table is not None  # noqa: S101 - all other loads have one

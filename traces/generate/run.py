@@ -429,7 +429,7 @@ def _model_misfits(
     if p.chunks > model.layers + 2:
         yield f"{model.layers} layers, embedding and head are fewer than {p.chunks} chunks"
     if p.ep > 1 and p.tp > 1 and not p.sequence_parallel:
-        yield "ep with tp needs sequence_parallel, or tokens are sent tp times"
+        yield "ep with tp needs sequence_parallel: without it each token would be sent tp times"
     if p.ep > 1 and model.experts is None:
         yield f"ep {p.ep}: {model.name} has no experts"
     if model.experts is not None and model.experts.count % p.ep:

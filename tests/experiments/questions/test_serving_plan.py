@@ -299,8 +299,8 @@ def test_the_wait_for_an_adapters_slot_is_a_part_of_its_own_and_named_where_it_i
 @pytest.mark.parametrize(
     ("fields", "count", "said"),
     [
-        ({"concurrency": 3}, 30, "3 concurrent requests, 64 input and 4 output tokens each"),
-        ({"concurrency": 3, "count": 7}, 7, "7 requests, 3 concurrent requests, 64 input and 4"),
+        ({"concurrency": 3}, 30, "3 requests at a time, 64 input and 4 output tokens each"),
+        ({"concurrency": 3, "count": 7}, 7, "7 requests, 3 at a time, 64 input and 4"),
         ({"concurrency": 3, "client": "inferencex"}, 30, "4 output tokens at most"),
         ({"rate": "9/s"}, 500, "500 requests, "),
         ({"rate": "9/s", "count": 7}, 7, "7 requests, "),

@@ -443,7 +443,7 @@ def expert_work(
 
 
 def experts_read(distribution: str, tokens: Floats, chosen: Floats, experts: Floats) -> Floats:
-    """Return how many experts tokens reach in the mean, if each chooses by itself; all if balanced.
+    """Return how many experts tokens reach in the mean if each chooses by itself; all if balanced.
 
     Their popularity is at the quantiles of the power law from 1 to 0.8 of the tokens, as in the
     tables (aiconfigurator, ``sample_power_law``). Arguments are those of :class:`ExpertGemms`.

@@ -107,7 +107,7 @@ def _lines(about: Mapping[str, object], events: Iterable[Event]) -> Iterator[byt
 def power(base: "Baseline") -> list[tuple[float, float]]:
     """Power of a simulated step over time: instants of change (s), and the power from then on (W).
 
-    The last moment is the end of the step.
+    The last moment is the end of the step. Accelerators of its nodes that have no rank are idle.
 
     Raises
     ------
@@ -118,16 +118,17 @@ def power(base: "Baseline") -> list[tuple[float, float]]:
     workload, origin = timeline.workload, first_start(timeline)
     bill = bill_of(scenario.cluster, scenario.ranks, scenario.nodes)
     works = np.isin(workload.what, (What.COMPUTE, What.COPY))
-    busy = [
+    working = [
         union(timeline.start[of_rank], timeline.end[of_rank]) - origin
         for of_rank in (ops[works[ops]] for ops in map(workload.ops_of, workload.ranks))
     ]
-    begins, ends = np.concatenate([np.empty((0, 2)), *busy]).T
+    begins, ends = np.concatenate([np.empty((0, 2)), *working]).T
     end = float(timeline.end.max()) - origin
     moments, which = np.unique(np.concatenate([[0.0, end], begins, ends]), return_inverse=True)
     steps = np.concatenate([[0, 0], np.ones(len(begins)), -np.ones(len(ends))])
     share = np.cumsum(np.bincount(which, steps)) / len(workload.ranks)
-    drawn = [bill.energy(1.0, {"accelerator": part}) for part in np.clip(share, 0, 1).tolist()]
+    busy = np.clip(share, 0, 1) * scenario.ranks / bill.count("accelerator")
+    drawn = [bill.energy(1.0, {"accelerator": part}) for part in busy.tolist()]
     return list(zip(moments.tolist(), drawn, strict=True))
 
 

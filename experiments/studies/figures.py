@@ -69,9 +69,13 @@ class Job:
         return 1 if site.cluster.is_one_graph else place(site.cluster, site.ranks, site.nodes).nodes
 
     def energy(self, step: float) -> float:
-        """Energy of a step of a given time (J): kernels work as long, all else throughout."""
-        busy = {"accelerator": self.busy / step if step else 0.0}
-        return self.placed.bill.energy(step, busy)
+        """Energy of a step of a given time (J): kernels work as long, all else throughout.
+
+        Accelerators of its nodes that have no rank are idle.
+        """
+        bill = self.placed.bill
+        busy = self.busy / step * self.ranks / bill.count("accelerator") if step else 0.0
+        return bill.energy(step, {"accelerator": busy})
 
     @property
     def tokens(self) -> int | None:

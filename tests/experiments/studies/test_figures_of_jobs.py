@@ -33,6 +33,9 @@ class Bill(Of):
         """Idle parts take 100 W, and accelerators at work 300 W more."""
         return seconds * (100 + 300 * busy["accelerator"])
 
+    def count(self, part):
+        return {"accelerator": self.accelerators}[part]
+
 
 class Site(Of):
     """A site of a workload, of which each is another."""
@@ -49,7 +52,8 @@ def job(share, step=1.0, busy=0.5, *, tokens=10, served=None, ranks=8, **fields)
         ranks=ranks, nodes=None, cluster=CLUSTER, tokens=tokens, workload="w", plan=None,
         **{"memory": None, "memory_room": None, **fields},
     )  # fmt: skip
-    placed = Of(site=site, cluster=CLUSTER, bill=Bill(cost=1e6 * ranks, active_power=500.0 * ranks))
+    bill = Bill(cost=1e6 * ranks, active_power=500.0 * ranks, accelerators=ranks)
+    placed = Of(site=site, cluster=CLUSTER, bill=bill)
     return Job(placed, share, step, busy, served=served)
 
 

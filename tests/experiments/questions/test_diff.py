@@ -48,12 +48,12 @@ def check_sums(report):
         assert sum(row["difference_s"] for row in report.uses(run)) == pytest.approx(apart)
 
 
-TRUTHS = [
-    ("compute x0.5", "compute x0.5"),
+TRUTHS = [  # the slow ones are told apart below, together
+    pytest.param("compute x0.5", "compute x0.5", marks=pytest.mark.slow),
     ("host x3", "host x3"),
     ("*gemm* x1.3", '"ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn" x1.3'),
-    ("rank 3 compute x1.2", "rank 3 compute x1.2"),
-    ("all_reduce@dp bytes x2", "all_reduce@dp bytes x2"),
+    pytest.param("rank 3 compute x1.2", "rank 3 compute x1.2", marks=pytest.mark.slow),
+    pytest.param("all_reduce@dp bytes x2", "all_reduce@dp bytes x2", marks=pytest.mark.slow),
     ("scale_out.bandwidth x0.5", "scale_out.bandwidth x0.5"),
     ("copy x40", "copy x40"),
 ]

@@ -262,7 +262,7 @@ STEPS = {
 def test_utilities_of_a_plan_are_those_of_all_its_ranks_to_the_last_bit(tmp_path, step, options):
     model, degrees, replicas, cluster = STEPS[step]
     p = Parallelism(**degrees)
-    run = Training(micro_batch=1, global_batch=4 * p.dp, sequence=512)
+    run = Training(micro_batch=1, global_batch=2 * p.dp, sequence=512)
     path = tmp_path / "plan.yaml"
     path.write_text(plan_text(planned(load_model(model), p, run, replicas=replicas)))
     whole, folded = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from collectives import Machine, plan
@@ -16,6 +16,7 @@ from experiments.baseline import baseline
 from experiments.questions.collective import collective
 from experiments.scenario.scenario import engine_check
 from helpers.places import SAMPLES
+from helpers.tries import tries
 from simulator.calls import Call, Group
 from simulator.costing.link_load import cost, plan_loads
 from topologies import build, load_cluster, parse_topology
@@ -76,7 +77,7 @@ CASES = {
 
 
 @given(**CASES)
-@settings(max_examples=25)
+@tries(72)
 def test_a_faulty_link_of_a_drawn_graph_costs_no_more_than_a_dead_one(drawn, kind, policy, left):
     network = read(drawn[0], policy)
     slow, dead = (
@@ -87,7 +88,7 @@ def test_a_faulty_link_of_a_drawn_graph_costs_no_more_than_a_dead_one(drawn, kin
 
 
 @given(**CASES)
-@settings(max_examples=25)
+@tries(72)
 def test_nor_does_one_that_is_drawn_narrow(drawn, kind, policy, left):
     """It is narrower than others, and none is as narrow: those would go with it."""
     graph, ends = drawn
@@ -201,7 +202,7 @@ def on_two_nodes():
     return baseline(SAMPLES / "gpu-dp2-tp4", "dgx-a100", nodes=2).scenario
 
 
-@settings(max_examples=15)
+@tries(48, least=16)
 @given(
     nics=st.sets(st.tuples(st.integers(0, 1), st.integers(0, 3)), min_size=1, max_size=4),
     left=st.sampled_from([*LEFT, 0.4]),

@@ -258,14 +258,16 @@ def test_nodes_that_would_not_be_full_are_refused(sample):
     ("trace", "cluster", "grown"),
     [
         ("live/ddp_s2.1", "live/net250.yaml", r"default_pg\[2\] → 8"),
-        ("live/ddp_cpu2.1", "live/net250.yaml", r"default_pg\[2\] → 8"),
+        pytest.param(
+            "live/ddp_cpu2.1", "live/net250.yaml", r"default_pg\[2\] → 8", marks=pytest.mark.slow
+        ),
         ("live/zero3_s2.0", "live/net250.yaml", r"default_pg\[2\] → 8"),
         ("kineto/mi300x_8gpu_resnet_ddp_rank0.json.gz", "mi300x-8", r"default_pg\[8\] → 32"),
         ("kineto/a100_16gpu_dlrm_like_rank0.json.gz", "dgx-a100", r"group\[16\] → 64"),
-        ("nsys-jax", "hgx-h100", r"group\[4\] → 16"),
+        pytest.param("nsys-jax", "hgx-h100", r"group\[4\] → 16", marks=pytest.mark.slow),
         ("live/tp_l2.0", "live/net250.yaml", None),
         ("live/pp_s2.0", "live/net250.yaml", None),
-        ("megatron-tp8-a100", "dgx-a100", None),
+        pytest.param("megatron-tp8-a100", "dgx-a100", None, marks=pytest.mark.slow),
     ],
 )
 def test_real_traces_are_told_or_refused(trace, cluster, grown):

@@ -14,34 +14,14 @@ from helpers.measured_steps import as_measured
 from helpers.tries import tries
 from simulator.analysis import metrics as of
 from simulator.builder import WorkloadBuilder
-from simulator.timeline import Measured, Timeline, comparable, measured
+from simulator.timeline import comparable, measured
 from simulator.workload import What
 from topologies import load_cluster
 from traces.kineto.write import write_kineto
 from traces.load import load
 
-NOISE = 1e-12
-
-
 CLUSTER = load_cluster("dgx-a100")
-
-
 SECONDS = (of.step_time, of.exposed_communication)
-
-
-SHARES = (
-    of.communication_fraction,
-    of.communication_overlap,
-    of.memory_transfer_overhead,
-    of.load_imbalance,
-    lambda run: of.straggler(run) and of.straggler(run).index,
-    lambda run: of.dominant_kernel(run) and of.dominant_kernel(run).share,
-)
-
-
-def moved(run: Timeline, by: float, factor: float) -> Measured:
-    columns = (run.start, run.end, run.call_start, run.call_end)
-    return Measured(run.workload, *(by + factor * column for column in columns))
 
 
 def shortest_calls(run):

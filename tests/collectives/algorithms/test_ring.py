@@ -1,27 +1,23 @@
 """Rings: neighbours only, chains, and several rings at once."""
 
 from itertools import pairwise
-from math import prod
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives import Machine, busbw_factor, check, names, plan
+from collectives import busbw_factor, check, names
 from collectives.algorithms import ring
 from collectives.algorithms.hierarchical import domain_grid
 from collectives.bandwidth import least_bytes
 from collectives.select import BY_RINGS
-from helpers.calls import call_of
 from helpers.closed_forms import time_on_full_mesh
+from helpers.ring_networks import ALPHA, B, chosen, full_mesh, time_of, torus_network
 from helpers.schedules import SIZE, across, bytes_sent, number_of_steps
-from simulator.costing.link_load import cost, plan_loads
 from simulator.support.errors import ScheduleError
-from simulator.topology import Link, topology
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")
-B, ALPHA = 50e9, 1e-6
 
 
 def test_ring_neighbours_are_the_only_ones_talked_to():
@@ -72,35 +68,6 @@ def test_a_ring_leaves_a_domain_at_the_rail_where_it_enters_the_next():
     for order in orders:
         assert order[3] % 4 == order[4] % 4
         assert order[7] % 4 == order[0] % 4
-
-
-def torus_network(shape, *, cut=False, alpha=ALPHA):
-    grid = np.arange(prod(shape)).reshape(shape)
-    pairs = {
-        (int(one), int(other))
-        for axis in range(grid.ndim)
-        for way in (-1, 1)
-        for one, other in zip(grid.ravel(), np.roll(grid, way, axis).ravel(), strict=True)
-        if one != other
-    }
-    pairs -= {(0, 1), (1, 0)} if cut else set()
-    return topology("torus", grid.size, [Link(*ends, B, alpha) for ends in sorted(pairs)])
-
-
-def full_mesh(n):
-    links = [Link(one, other, B, ALPHA) for one in range(n) for other in range(n) if one != other]
-    return topology("mesh", n, links)
-
-
-def chosen(kind, network, algorithm=None, *, ranks=None, size=SIZE):
-    ranks = range(network.ranks) if ranks is None else ranks
-    machine = Machine(np.zeros(network.ranks, dtype=np.int32))
-    return plan(call_of(kind, ranks, size), network, machine, algorithm)
-
-
-def time_of(there, network, ranks=None, *, size=SIZE):
-    positions = np.arange(network.ranks) if ranks is None else np.array(ranks)
-    return cost(plan_loads(there, positions.astype(np.int32), size, network))
 
 
 def used_once(orders):

@@ -13,15 +13,15 @@ from collectives.algorithms.torus import hamiltonian_cycle
 from collectives.bandwidth import least_bytes
 from collectives.select import BY_GRID
 from helpers.calls import call_of
+from helpers.ring_networks import ALPHA, B, chosen, full_mesh, time_of, torus_network
 from helpers.schedules import SIZE, bytes_sent
 from simulator.costing.link_load import cost, plan_loads
 from simulator.support.errors import ScheduleError
-from simulator.topology import Link, topology
+from simulator.topology import topology
 from topologies import mesh, twisted_torus
 from topologies import torus as torus_of_chips
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")
-B, ALPHA = 50e9, 1e-6
 
 
 SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
@@ -30,35 +30,6 @@ SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
 def grid_of(shape, seed=0):
     order = np.random.default_rng(seed).permutation(prod(shape))
     return order.astype(np.int32).reshape(shape)
-
-
-def torus_network(shape, *, cut=False, alpha=ALPHA):
-    grid = np.arange(prod(shape)).reshape(shape)
-    pairs = {
-        (int(one), int(other))
-        for axis in range(grid.ndim)
-        for way in (-1, 1)
-        for one, other in zip(grid.ravel(), np.roll(grid, way, axis).ravel(), strict=True)
-        if one != other
-    }
-    pairs -= {(0, 1), (1, 0)} if cut else set()
-    return topology("torus", grid.size, [Link(*ends, B, alpha) for ends in sorted(pairs)])
-
-
-def full_mesh(n):
-    links = [Link(one, other, B, ALPHA) for one in range(n) for other in range(n) if one != other]
-    return topology("mesh", n, links)
-
-
-def chosen(kind, network, algorithm=None, *, ranks=None, size=SIZE):
-    ranks = range(network.ranks) if ranks is None else ranks
-    machine = Machine(np.zeros(network.ranks, dtype=np.int32))
-    return plan(call_of(kind, ranks, size), network, machine, algorithm)
-
-
-def time_of(there, network, ranks=None, *, size=SIZE):
-    positions = np.arange(network.ranks) if ranks is None else np.array(ranks)
-    return cost(plan_loads(there, positions.astype(np.int32), size, network))
 
 
 def owners(*grids):

@@ -30,8 +30,6 @@ from simulator.support.errors import TwofoldError
 from traces.generate.generate import generate
 
 TABLE = Path(__file__).parents[2] / ".." / "shared" / "reference" / "ccl_bench_published.csv"
-TARGET = 0.8
-"""Rank correlation by CCL-Bench's rules with what it publishes."""
 OVERLAP_NONE, ONE_CALL = "overlap none", "one call per rank"
 _ENGINE = "flow"
 

@@ -1,6 +1,5 @@
 """Small sound files of every format, which cases are made from, and the commands that read them."""
 
-import csv
 import gzip
 import io
 import json
@@ -297,7 +296,6 @@ SERVED = b"""engine,model,machine,tp,isl,osl,concurrency,ttft_ms,tpot_ms
 vllm,llama-3.1-8b,hgx-h100,1,1024,128,4,100,10
 """
 PLACEMENT = b"job,rank,seat\na:1,0,0\na:1,1,1\na:2,0,2\na:2,1,3\n"
-IMBALANCE = b"layer,expert,tokens\n0,0,10\n0,1,20\n"
 MATRIX = b"0,1,2,3\n1,0,2,3\n1,2,0,3\n1,2,3,0\n"
 OWN = b"kernel,shape,seconds\ngemm,m=4096 n=4096 k=4096 dtype=bf16,0.001\n"
 
@@ -426,13 +424,6 @@ def changed(data: bytes, old: str, new: str) -> bytes:
     if old.encode() not in data:
         raise ValueError(f"{old!r} is not in {data[:40]!r}")
     return data.replace(old.encode(), new.encode())
-
-
-def packed_rows(names: list[str], rows: list[list[object]]) -> bytes:
-    """Write CSV."""
-    out = io.StringIO()
-    csv.writer(out).writerows([names, *rows])
-    return out.getvalue().encode()
 
 
 def changed_database(*statements: str) -> bytes:

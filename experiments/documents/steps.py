@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from experiments.routing_notes import RoutingNotes
     from simulator.analysis.attribution import PathPart, Stretch
 
-_SHOWN_RANKS, _PAGE_RANKS = 16, 256
-"""Most ranks in a table on a terminal, and on a page."""
+_SHOWN_RANKS = 16
+"""Most ranks in a table."""
 _NAMES = 6
 """Most names per use of time in the table; one row has the rest."""
 _STRETCHES = 20

@@ -15,8 +15,6 @@ from helpers.places import SHARED
 from helpers.schedules import to_json
 from simulator.support.errors import ScheduleError
 
-SHIFTED = {"all_gather", "reduce_scatter"}
-
 
 def same(one, other):
     plain = ("kind", "algorithm", "ranks", "chunks", "parts")

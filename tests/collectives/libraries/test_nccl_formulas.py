@@ -22,7 +22,7 @@ from helpers.calls import call_of
 from helpers.tries import tries
 from simulator.topology import SCALE_OUT, SCALE_UP, Link, topology
 
-US, GB, KIB, MIB, GIB = 1e-6, 1e9, 2**10, 2**20, 2**30
+US, GB, KIB, GIB = 1e-6, 1e9, 2**10, 2**30
 SHAPES = [(1, 2), (2, 1), (4, 1), (8, 1), (2, 2), (4, 2), (8, 2), (2, 3), (4, 4)]
 PROTOCOLS = ("LL", "LL128", "Simple")
 GENERATIONS = {

@@ -7,7 +7,6 @@ import pytest
 from experiments.questions.validation.ratios import read_ratios, validate_ratios
 
 SHIPPED = Path("experiments/validation/gpu_ratios.csv")
-WORDS = "source,model,hardware,knob,setting_a,value_a,setting_b,value_b,unit"
 ROW = {
     "source": "github mosaicml/llm-foundry",
     "model": "mpt-125m FSDP, micro-batch 4, accumulation 1, recompute none",

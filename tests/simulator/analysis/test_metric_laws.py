@@ -1,6 +1,5 @@
 """Laws of a step's metrics: on any timeline, and the same on what was measured of it."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,10 +11,8 @@ from simulator.analysis import metrics as of
 from simulator.engine.simulate import simulate
 from simulator.timeline import Measured, Timeline
 from simulator.workload import STEP_BEFORE, What
-from topologies import load_cluster
 
 NOISE = 1e-12
-CLUSTER = load_cluster("dgx-a100")
 SECONDS = (of.step_time, of.exposed_communication)
 SHARES = (
     of.communication_fraction,
@@ -79,14 +76,6 @@ def test_a_later_start_changes_only_the_end_and_shares_of_the_step(case):
     total = sum(row.communication for row in of.rank_times(run))
     if total > 1e-6:
         assert of.communication_overlap(late) == pytest.approx(of.communication_overlap(run), 1e-6)
-
-
-def shortest_calls(run):
-    """From the first arrivals to the ends, all calls together (s)."""
-    ops = np.flatnonzero(run.workload.what >= What.COLLECTIVE)
-    first = np.full(len(run.workload.calls), np.inf)
-    np.minimum.at(first, run.workload.call[ops], run.start[ops])
-    return float((run.call_end - first).sum())
 
 
 def test_the_straggler_is_whom_the_calls_wait_for():

@@ -28,7 +28,6 @@ from topologies import load_cluster
 from traces.load import load
 
 CLUSTER = load_cluster("dgx-a100")
-REPEATS = Repeats(pause=1e-4, period=1.0)
 
 
 def repeated(workload: Workload, pause: float = 1e-4) -> Workload:

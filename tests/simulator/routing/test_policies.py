@@ -20,7 +20,6 @@ from topologies import parse_topology
 from topologies.faults import Fault, LinkNamed, broken
 
 CABLE = {"bandwidth": 1.0, "latency": 1e-6}
-GROUPLESS = tuple(policy for policy in POLICIES if policy != "valiant")
 
 
 def shift(network, by):

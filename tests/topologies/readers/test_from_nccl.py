@@ -30,7 +30,7 @@ from topologies.cluster.wiring import gpu_number, reached
 from topologies.readers.from_nccl import from_nccl
 
 DUMPS = ("topo_8p1h", "topo_8p_rome_4n_1")
-LIKE_GEN4, LIKE_GEN5 = 31.5e9, 63e9
+LIKE_GEN4 = 31.5e9
 
 
 def read(tmp_path, text):

@@ -16,7 +16,6 @@ from traces.matching.assemble import _Ops
 from traces.matching.clocks import MessageEnds, offsets
 
 EXACT = pytest.approx
-ELEMENTS = 1 << 20
 
 
 def job(folder: Path, ranks: int = 2, calls: int = 4, **options: object) -> Path:

@@ -182,13 +182,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
 def choices(
     call: Call, network: Topology, machine: Machine, algorithm: str | None = None
 ) -> tuple[str, ...]:
-    """Return the candidates of :func:`plan`, which do not depend on bandwidths or latencies.
-
-    Raises
-    ------
-    ScheduleError
-        As :func:`plan` does.
-    """
+    """Return the candidates of :func:`plan`, which do not depend on bandwidths or latencies."""
     positions = machine.positions_of(call, network)
     where = np.asarray(machine.domains)[positions]
     name = algorithm or _default(call.kind, positions, where, network)

@@ -102,11 +102,6 @@ class WorkloadBuilder:
         -------
         Workload
             Checked; ops, calls and groups in the order in which they were added.
-
-        Raises
-        ------
-        WorkloadError
-            As :class:`~simulator.workload.Workload` says.
         """
         what, rank, lane, name, call, duration, ready, *more = _columns(self._rows, 11)
         begin, end, flops, traffic = (np.array(column, dtype=np.float64) for column in more)

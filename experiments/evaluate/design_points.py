@@ -286,11 +286,6 @@ class DesignPoints:
 
         ``otherwise`` changes the calibration of each cluster; the choice of algorithms does not
         depend on it.
-
-        Raises
-        ------
-        WhatIfError
-            As :meth:`steps`.
         """
         by_structure: dict[tuple[Part, ...], list[int]] = {}
         for point, change in enumerate(changes):
@@ -515,11 +510,6 @@ def steps(
 
     Changes come with their names. The ``analytic`` engine answers all at once, as differences from
     the baseline, so that a change that changes nothing gives the baseline to the last bit.
-
-    Raises
-    ------
-    TwofoldError
-        As :meth:`experiments.scenario.scenario.Scenario.run` does, and the change.
     """
     scenario = base.scenario
     changing = [
@@ -537,13 +527,7 @@ def steps(
 
 
 def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) -> Floats:
-    """Step time (s) at each design point, asked once: see :meth:`DesignPoints.steps_at`.
-
-    Raises
-    ------
-    TwofoldError
-        As :class:`DesignPoints` and its method do.
-    """
+    """Step time (s) at each design point, asked once: see :meth:`DesignPoints.steps_at`."""
     return DesignPoints(base).steps_at(factors)
 
 

@@ -62,13 +62,7 @@ _LAST_PROCESS = 1 << 30
 
 
 def write(report: WithPath, path: Path) -> None:
-    """Write the file; gzipped if its name ends in ``.gz``.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
+    """Write the file; gzipped if its name ends in ``.gz``."""
     base = report.base
     about = {
         "trace": base.loaded.trace,
@@ -358,11 +352,6 @@ def write_parquet(timeline: Timeline, path: Path) -> None:
     call_start, call_end, and call_sent: of an all-to-all whose pairs have different bytes, those
     that the op's rank has for each of the group (else null). Engine, makespan and topology are
     in the file's metadata.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
     """
     table = to_table(timeline)
     with writing(path) as stream:

@@ -163,13 +163,7 @@ def calibrate(
 
 
 def write_cluster(cluster: Cluster, path: Path) -> None:
-    """Write a cluster as the YAML file that :func:`topologies.load_cluster` reads.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
+    """Write a cluster as the YAML file that :func:`topologies.load_cluster` reads."""
     with writing(path) as stream:
         stream.write(cluster_text(cluster).encode())
 

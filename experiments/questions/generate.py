@@ -279,13 +279,7 @@ def _own_kernels(kernels: OwnKernels | Path | str | None) -> OwnKernels | None:
 
 
 def write_plan(plan: GenerationPlan, path: Path | str) -> None:
-    """Write a plan as a YAML file, which every question accepts in place of a trace.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
+    """Write a plan as a YAML file, which every question accepts in place of a trace."""
     with writing(Path(path)) as stream:
         stream.write(plan_text(plan).encode())
 
@@ -536,11 +530,6 @@ def site_of(step: MeasuredStep, on: Cluster | None = None) -> tuple[Cluster, lis
     """Return a row's cluster with as many nodes as its job needs, and what that assumes.
 
     ``on`` replaces the cluster that the row names.
-
-    Raises
-    ------
-    ClusterError
-        As :func:`topologies.load_cluster`.
     """
     cluster = on or load_cluster(step.cluster)
     needed = -(-step.parallelism.ranks // cluster.ranks_per_node)

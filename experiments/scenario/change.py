@@ -182,13 +182,7 @@ class Multiplied:
     over: float = 1.0
 
     def check(self, scenario: Scenario) -> None:
-        """Refuse a cluster that has no such value.
-
-        Raises
-        ------
-        WhatIfError
-            As :func:`topologies.changed` does.
-        """
+        """Refuse a cluster that has no such value."""
         if self.resource not in resource_values(scenario.cluster):
             self.apply(scenario)
 

@@ -102,13 +102,7 @@ def _limit_of(text: str) -> float:
 
 
 def open_cache() -> "closing[Cache] | None":
-    """Open the cache; None if there must be none.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be used.
-    """
+    """Open the cache; None if there must be none."""
     folder = cache_folder()
     return None if folder is None else closing(Cache(folder))
 

@@ -257,11 +257,6 @@ def answers_in(folder: Path) -> dict[bytes, Answer]:
     """Read the answers of a study's directory, without modifying it.
 
     There are none without an index, or with one of another format.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be read.
     """
     path = folder / INDEX
     if not path.is_file():

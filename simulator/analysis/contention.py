@@ -158,13 +158,7 @@ def spread_evenly(network: Topology) -> Topology:
 def collision(
     plan: Plan, positions: Ints, size: float, networks: tuple[Topology, Topology]
 ) -> Collision | None:
-    """Find where messages of a call meet by the routing policy's choice; None if it costs little.
-
-    Raises
-    ------
-    TopologyError
-        If a transfer has no path.
-    """
+    """Find where messages of a call meet by the policy's choice; None if it costs little."""
     network, spread_network = (in_outage(routed, plan.outage).network for routed in networks)
     networks, plan = (network, spread_network), replace(plan, outage=-1)
     if network.route is not None or network.routing.divides:

@@ -107,13 +107,7 @@ _Cache = dict[tuple[int, ...], tuple[Carried, _Least]]
 
 
 def least_calls(workload: Workload, costs: Costs, engine: str) -> LeastCalls:
-    """Return the least times of the calls of a workload, and their work on links, under an engine.
-
-    Raises
-    ------
-    TopologyError
-        If a transfer has no path.
-    """
+    """Return the least times of a workload's calls, and their work on links, under an engine."""
     first, row = workload.distinct_calls
     judged: _Cache = {}
     least = [_least_of_call(workload.call_view(index), costs, engine, judged) for index in first]

@@ -112,13 +112,7 @@ def _mean_latency_of(
 def ways_of(
     schedule: Schedule, step: Step, positions: Ints, network: Topology
 ) -> Iterator[Routes] | None:
-    """Iterate over the links of the transfers of a wide step, in blocks; None as :func:`summed`.
-
-    Raises
-    ------
-    TopologyError
-        If a transfer has no path.
-    """
+    """Iterate over the links of the transfers of a wide step, in blocks; None as :func:`summed`."""
     traffic = _traffic(schedule, step, positions)
     total = _totals(network, traffic)
     return None if total is None else routes_in_blocks(network, traffic, total.parts)
@@ -267,13 +261,7 @@ def plan_loads(plan: Plan, positions: Ints, size: float, network: Topology) -> t
 
 
 def lockstep_loads(plan: Plan, positions: Ints, size: float, network: Topology) -> tuple[Load, ...]:
-    """Return the loads of a plan in closed form, as if each step ended for all ranks at once.
-
-    Raises
-    ------
-    TopologyError
-        If a transfer has no path.
-    """
+    """Return the loads of a plan in closed form, as if each step ended for all ranks at once."""
     loads = [_load_of_software(plan.overhead, network)]
     steps = [
         _load_of_step(step, plan, positions, (size / plan.schedule.parts, network))

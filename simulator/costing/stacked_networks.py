@@ -48,13 +48,7 @@ class OneNetwork:
     _wires: "dict[tuple[int, bytes, bool], tuple[Schedule, Wire]]" = field(default_factory=dict)
 
     def wire(self, schedule: Schedule, positions: Ints, *, pipelined: bool) -> "Wire":
-        """Return the cost of a schedule of one byte on the links.
-
-        Raises
-        ------
-        TopologyError
-            If a transfer has no path.
-        """
+        """Return the cost of a schedule of one byte on the links."""
         key = id(schedule), positions.tobytes(), pipelined
         if key not in self._wires:
             loads = lockstep_loads(Plan(schedule, pipelined=pipelined), positions, 1.0, self.graph)
@@ -105,13 +99,7 @@ class Networks:
         return self.graph.following(value)[of_class]
 
     def wire(self, schedule: Schedule, positions: Ints, *, pipelined: bool) -> "Wire":
-        """Return the cost of a schedule of one byte on the links of all networks.
-
-        Raises
-        ------
-        TopologyError
-            If a transfer has no path.
-        """
+        """Return the cost of a schedule of one byte on the links of all networks."""
         key = id(schedule), positions.tobytes(), pipelined
         if key not in self._wires:
             wire = on_networks(self.class_loads(schedule, positions), self, pipelined=pipelined)
@@ -130,24 +118,13 @@ class Networks:
 
         Elsewhere ranks may run ahead of each other
         (:func:`simulator.transfers.lockstep.is_lockstep`).
-
-        Raises
-        ------
-        TopologyError
-            If a transfer has no path.
         """
         if not runs_ahead(Plan(schedule)):
             return np.ones(len(self), dtype=np.bool_)
         return self._lockstep(schedule, positions).on(self.bandwidth, self.latency)
 
     def always_in_lockstep(self, schedule: Schedule, positions: Ints) -> bool:
-        """Whether that holds on all networks with the same graph and classes.
-
-        Raises
-        ------
-        TopologyError
-            If a transfer has no path.
-        """
+        """Whether that holds on all networks with the same graph and classes."""
         return not runs_ahead(Plan(schedule)) or self._lockstep(schedule, positions).uniform
 
     def _lockstep(self, schedule: Schedule, positions: Ints) -> LockstepOnNetworks:
@@ -240,13 +217,7 @@ class ClassLoads:
 
 
 def class_loads(schedule: Schedule, positions: Ints, networks: Networks) -> ClassLoads:
-    """Return the loads of a schedule on the classes of links, equal on all networks with these.
-
-    Raises
-    ------
-    TopologyError
-        If a transfer has no path.
-    """
+    """Return the loads of a schedule on the classes of links, equal on all networks with these."""
     classes, total = len(networks.resource), np.zeros(len(networks.graph))
     count: dict[tuple[bytes, ...], int] = {}
     rows: dict[tuple[bytes, ...], tuple[Floats, Floats, Floats]] = {}

@@ -56,11 +56,6 @@ def is_lockstep(plan: Plan, positions: Positions, size: float, network: Topology
 
     Arguments are those of :func:`simulator.costing.link_load.plan_loads`; the plan is a list of
     transfers.
-
-    Raises
-    ------
-    TopologyError
-        If a transfer has no path.
     """
     keeping = _Progress.of(plan.schedule, network)
     for step in plan.schedule.steps:
@@ -76,11 +71,6 @@ def has_slowest_chain(plan: Plan, positions: Positions, size: float, network: To
     link of its own, and not before the rank is there. It holds too for a single step if all
     transfers of a busiest link have the longest latency. Arguments are those of
     :func:`is_lockstep`.
-
-    Raises
-    ------
-    TopologyError
-        If a transfer has no path.
     """
     keeping = _Progress.of(plan.schedule, network)
     for step in plan.schedule.steps:

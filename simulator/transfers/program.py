@@ -62,11 +62,6 @@ def write(plan: Plan, positions: Positions, size: float, network: Topology) -> P
     ----------
     plan, positions, size, network
         As :func:`simulator.costing.link_load.plan_loads` has them.
-
-    Raises
-    ------
-    TopologyError
-        If a transfer has no path.
     """
     steps = plan.schedule.steps
     source = np.concatenate([step.source for step in steps]).astype(np.int64)

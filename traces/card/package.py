@@ -60,11 +60,6 @@ def load_package(
         As :func:`traces.load.load` returns it. Groups without a name have that of the card's
         parallelism; the coverage's notes name what of the card is not used.
 
-    Raises
-    ------
-    TraceError
-        As :func:`find_package` and :func:`traces.load.load`.
-
     Examples
     --------
     >>> load_package("traces/samples/gpu-dp2-tp4").workload.job_ranks
@@ -84,13 +79,7 @@ def input_files(path: Path, ranks: Sequence[int] = ()) -> list[Path]:
 def open_package(
     path: Path | str, options: Options | None = None, name: str | None = None
 ) -> OpenTrace:
-    """Read a package or a bare trace once, for several of its steps.
-
-    Raises
-    ------
-    TraceError
-        As :func:`find_package` and :func:`traces.load.load`.
-    """
+    """Read a package or a bare trace once, for several of its steps."""
     package = find_package(path)
     if package is None:
         return open_trace(path, options=options, name=name)

@@ -146,13 +146,7 @@ def _asked(
 
 
 def write_overview(report: AtlasReport) -> Path:
-    """Write the overview and the answer for programs into the site; return the overview's path.
-
-    Raises
-    ------
-    OutputError
-        If they cannot be written.
-    """
+    """Write the overview and the answer for programs into the site; return the overview's path."""
     answer = report.answer()
     text = page(report.document(), {name: answer[name] for name in Head.__annotations__})
     path = report.directory / INDEX

@@ -35,17 +35,7 @@ if TYPE_CHECKING:
 
 
 def diameter(network: Topology) -> int:
-    """Return the number of links on the longest shortest path between two ranks.
-
-    Parameters
-    ----------
-    network
-        Any topology; it may have been changed.
-
-    Returns
-    -------
-    int
-        Hops; 0 for a single rank.
+    """Return the number of links on the longest shortest path of two ranks; 0 for a single rank.
 
     Raises
     ------

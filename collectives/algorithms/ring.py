@@ -410,13 +410,6 @@ def local_paths(positions: Ints, network: Topology, *, wired: bool) -> Ints | No
 def local_rings(positions: Ints, network: Topology) -> Ints:
     """Lay rings through ranks of one node.
 
-    Parameters
-    ----------
-    positions
-        Positions of the ranks, shape ``(n,)``.
-    network
-        Network of these positions.
-
     Returns
     -------
     ndarray

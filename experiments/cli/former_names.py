@@ -47,11 +47,6 @@ _SHORT = 2
 def current_words(words: Sequence[str]) -> list[str]:
     """Return a command line in the names of this version; without former names it is unchanged.
 
-    Parameters
-    ----------
-    words
-        What was typed after ``twofold``.
-
     Examples
     --------
     >>> current_words(["bill", "hgx-h100", "--ranks", "64"])

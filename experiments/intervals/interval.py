@@ -124,11 +124,6 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
         The step that is changed.
     answered
         Changes, each on its own, in any order.
-
-    Returns
-    -------
-    list of Interval
-        In the same order.
     """
     points = {
         str(number): point for number, point in enumerate(answered) if not point.change.is_drawn

@@ -157,11 +157,6 @@ def beside_kernels(design: DesignPoints, changes: Sequence[Change]) -> Floats:
 def half_widths(steps: Floats) -> Floats:
     """Return the half-width that each source gives the saving of each change.
 
-    Parameters
-    ----------
-    steps
-        Of :func:`moved_steps`.
-
     Returns
     -------
     ndarray

@@ -247,13 +247,6 @@ def same_tier(left: Cluster, right: Cluster, tier: str) -> bool:
 
     Assumed if both files describe the tier, and the library that uses it, equally but for
     bandwidths, latencies and counts.
-
-    Parameters
-    ----------
-    left, right
-        The machines.
-    tier
-        ``scale_up`` or ``scale_out``.
     """
 
     def described(cluster: Cluster) -> list[object]:

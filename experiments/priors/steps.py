@@ -100,14 +100,7 @@ def steps_on(framework: str, accelerator: str) -> Errors | None:
 
 
 def likely_step(step: float, prior: StepPrior) -> float:
-    """Return a generated step's time corrected by the median error of comparable steps (s).
-
-    Parameters
-    ----------
-    step
-        As generated (s).
-    prior
-        Of :func:`step_prior`.
+    """Return a generated step's time (s) corrected by the median error of comparable steps.
 
     Examples
     --------

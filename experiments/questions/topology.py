@@ -107,10 +107,6 @@ def topology(
         Those of each cable, as text with a unit. The default for a spec is 1 GB/s and 1 us; in a
         file they apply to edges without their own.
 
-    Returns
-    -------
-    TopologyReport
-
     ``throughput`` is a traffic pattern (:func:`topologies.properties.throughput`), whose
     throughput under the topology's routing is returned.
 

@@ -182,7 +182,7 @@ def parse_formula(text: str, unit_of: UnitOf) -> Formula:
 def parse_constraint(
     text: str, unit_of: UnitOf, fits: Mapping[str, tuple[str, str]] | None = None
 ) -> Constraint:
-    """Read a constraint.
+    """Read a constraint; its numbers are in base units.
 
     Parameters
     ----------
@@ -192,11 +192,6 @@ def parse_constraint(
         The unit of each name.
     fits
         The names of the amounts needed and available in ``NAME fits``, by ``NAME``.
-
-    Returns
-    -------
-    Constraint
-        Numbers in base units.
 
     Raises
     ------

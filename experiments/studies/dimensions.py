@@ -140,7 +140,7 @@ class Dimension:
 
 
 def parse_dimension(name: str, raw: object) -> Dimension:
-    """Read a dimension of a study file.
+    """Read a dimension of a study file; its numbers are in base units.
 
     Parameters
     ----------
@@ -148,11 +148,6 @@ def parse_dimension(name: str, raw: object) -> Dimension:
         Its key in ``space``.
     raw
         A list of values, a table of a range or of factors, or one value, which is a list of it.
-
-    Returns
-    -------
-    Dimension
-        Numbers in base units.
 
     Raises
     ------

@@ -329,11 +329,6 @@ def pareto(values: Floats) -> Mask:
         Shape ``(points, objectives)``; less is better. Of points that are equal in everything the
         first is on the front.
 
-    Returns
-    -------
-    ndarray of bool
-        Shape ``(points,)``.
-
     Examples
     --------
     >>> pareto(np.array([[1.0, 3.0], [2.0, 2.0], [2.0, 3.0], [3.0, 1.0]])).tolist()

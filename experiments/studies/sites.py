@@ -66,13 +66,6 @@ class Sites:
     def placed(self, index: int, values: Mapping[str, Value]) -> Placed:
         """Place a workload at a point.
 
-        Parameters
-        ----------
-        index
-            Of the workload.
-        values
-            Of every dimension by name.
-
         Raises
         ------
         TwofoldError

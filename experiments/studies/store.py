@@ -204,12 +204,7 @@ def _digest(table: "pa.Table") -> str:
 
 
 def read_results(folder: Path) -> "pa.Table":
-    """Read the results of a study's directory, finished or not.
-
-    Returns
-    -------
-    pyarrow.Table
-        A row per point, in their order.
+    """Read the results of a study's directory, finished or not: a row per point, in order.
 
     Raises
     ------

@@ -298,11 +298,6 @@ def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None 
         Bytes of each message, or anything proportional to them, shape ``(messages,)``; equal if not
         given. Only adaptive routing depends on the sizes of messages sent at once.
 
-    Returns
-    -------
-    Routes
-        ``offset``, ``link`` and ``share``.
-
     Raises
     ------
     TopologyError

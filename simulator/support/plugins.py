@@ -39,11 +39,6 @@ class Plugin:
 def plugins(group: str) -> tuple[Plugin, ...]:
     """List the entry points of a group in installed distributions, without importing them.
 
-    Parameters
-    ----------
-    group
-        One of :data:`GROUPS`.
-
     Returns
     -------
     tuple of Plugin

@@ -212,11 +212,6 @@ def format_quantity(value: float, base: str) -> str:
     base
         The base unit, as :func:`parse_quantity` has them.
 
-    Returns
-    -------
-    str
-        Four significant digits and a unit.
-
     Examples
     --------
     >>> format_quantity(50e9, "B/s"), format_quantity(3.4e-6, "s"), format_quantity(0.0, "s")
@@ -259,16 +254,6 @@ EnergyPriceText = Annotated[float, _validator("USD/J")]
 
 def bytes_per_element(dtype: str) -> int:
     """Return the bytes of one element; case, spaces and underscores are ignored.
-
-    Parameters
-    ----------
-    dtype
-        As a framework spells it.
-
-    Returns
-    -------
-    int
-        Bytes (B).
 
     Known are the spellings of PyTorch (``Float``, ``c10::Half``, ``long int``), NCCL
     (``ncclBfloat16``), NumPy (``int64``), XLA's HLO (``pred``, ``f8e4m3fn``) and C on a 64-bit

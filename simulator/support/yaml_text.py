@@ -71,11 +71,6 @@ Place = tuple[int, int]
 def places(text: str) -> dict[Keys, Place]:
     r"""Return where each value of YAML text begins; one of a table at its key.
 
-    Parameters
-    ----------
-    text
-        What :func:`parse_yaml` has accepted.
-
     Returns
     -------
     dict

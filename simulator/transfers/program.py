@@ -56,13 +56,7 @@ def by_resource(factors: Mapping[str, float], network: Topology) -> Floats:
 
 
 def write(plan: Plan, positions: Positions, size: float, network: Topology) -> Program:
-    """Write out the transfers of a plan that :func:`runs_ahead`.
-
-    Parameters
-    ----------
-    plan, positions, size, network
-        As :func:`simulator.costing.link_load.plan_loads` has them.
-    """
+    """Write out the transfers of a plan that :func:`runs_ahead`."""
     steps = plan.schedule.steps
     source = np.concatenate([step.source for step in steps]).astype(np.int64)
     target = np.concatenate([step.target for step in steps]).astype(np.int64)

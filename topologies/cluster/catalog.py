@@ -109,19 +109,7 @@ def _holds_cluster(path: Path) -> bool:
 
 
 def parse_cluster(text: str, *, source: str) -> Cluster:
-    """Turn YAML text into a cluster.
-
-    Parameters
-    ----------
-    text
-        Text of a cluster file.
-    source
-        Its name in errors: a file name.
-
-    Returns
-    -------
-    Cluster
-        Every field checked, quantities in base units.
+    """Turn the YAML text of a cluster file into a cluster; errors name the file ``source``.
 
     Raises
     ------
@@ -227,12 +215,7 @@ def _resolve_file(folder: Path, value: object) -> object:
 
 
 def catalog() -> tuple[str, ...]:
-    """Return the names of the clusters that ship with the package.
-
-    Returns
-    -------
-    tuple of str
-        Sorted.
+    """Return the sorted names of the clusters that ship with the package.
 
     Examples
     --------

@@ -144,13 +144,6 @@ class _CachedRow(msgspec.Struct):
 def cells_of(study: Declaration, bases: Sequence[Base], results: Results) -> Iterator[Cell]:
     """Choose the best plan of each cell, by the study's first objective.
 
-    Parameters
-    ----------
-    study, bases
-        What was declared, and its one workload.
-    results
-        All points of its grid.
-
     Yields
     ------
     Cell

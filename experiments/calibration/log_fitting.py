@@ -210,10 +210,10 @@ class LogFit:
             np.zeros(len(sizes), dtype=bool),
         )
         timed = _features_of(self.calls)
-        alike = timed.size[~timed.bare & (timed.across == (domains > 1))]
-        if not len(alike):
+        timed_sizes = timed.size[~timed.bare & (timed.across == (domains > 1))]
+        if not len(timed_sizes):
             return np.ones(len(sizes))
-        beyond = np.maximum(alike.min() - places.size, places.size - alike.max())
+        beyond = np.maximum(timed_sizes.min() - places.size, places.size - timed_sizes.max())
         fading = np.clip(1 - beyond / FADING, 0.0, 1.0)
         shared = _covariance(places, timed, self.reach)
         return np.asarray(np.exp(fading * (shared @ self.weights)), dtype=np.float64)

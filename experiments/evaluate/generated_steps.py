@@ -189,13 +189,13 @@ def representatives(
         # The fewest first: whether they do is cheap to tell.
         of_replica = p.cp * p.tp > 1 and plan.imbalance is None
         for one_each in (True, False) if of_replica else (False,):
-            kept = replicas or p.dp
-            if kept == p.dp and not one_each:
+            simulated = replicas or p.dp
+            if simulated == p.dp and not one_each:
                 break
-            part = replace(plan, replicas=None if kept == p.dp else kept)
+            part = replace(plan, replicas=None if simulated == p.dp else simulated)
             workload = expand(programs, part, one_each=one_each)
             scenario = Scenario(workload, cluster, settings.engine, settings.nodes, forced)
-            stand_ins = copies(workload, p, kept, one_each=one_each)
+            stand_ins = copies(workload, p, simulated, one_each=one_each)
             reason = why_not_copies(workload, stand_ins, scenario.costs())
             if not reason:
                 ranks = f"{len(workload.ranks)} of {p.ranks} ranks stand for all"

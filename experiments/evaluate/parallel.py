@@ -141,17 +141,17 @@ def counted(rows: Sequence[Row], progress: Progress | None, before: int = 0) -> 
             progress(done, before + len(rows))
 
 
-def interruption(answered: int, asked: int, named: str) -> str:
+def interruption(answered: int, rows: int, named: str) -> str:
     """Return how many of several were answered when Ctrl-C was pressed; "" if all are."""
-    return "" if answered == asked else f"interrupted: {answered} of {asked} {named} are answered"
+    return "" if answered == rows else f"interrupted: {answered} of {rows} {named} are answered"
 
 
-def until_interrupted(answers: Iterable[Row], asked: int, named: str) -> tuple[list[Row], str]:
+def until_interrupted(answers: Iterable[Row], rows: int, named: str) -> tuple[list[Row], str]:
     """Collect answers up to Ctrl-C; return them, and what it left out ("" if nothing)."""
     done: list[Row] = []
     with suppress(KeyboardInterrupt):
         done.extend(answers)
-    return done, interruption(len(done), asked, named)
+    return done, interruption(len(done), rows, named)
 
 
 class Latest(Generic[Key, Kept]):

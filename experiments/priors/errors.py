@@ -237,13 +237,13 @@ def replay_error(
         return own_error(NO_CALLS, table)
     rows = [row for key, row in table.items() if key[0] in CLASSES and key[1] == part]
     every = fsum(row.count * row.shared**2 for row in rows) / fsum(row.count for row in rows)
-    own = table.get((program, part))
+    of_program = table.get((program, part))
     programs = {program for row in rows for program in row.machines}
-    if own is None:
+    if of_program is None:
         return student_95(len(programs)) * sqrt(every)
-    points = own.count + _PROGRAM
-    squares = own.count * own.shared**2 / points, _PROGRAM * every / points
-    counted = squares[0] ** 2 / len(own.machines) + squares[1] ** 2 / len(programs)
+    points = of_program.count + _PROGRAM
+    squares = of_program.count * of_program.shared**2 / points, _PROGRAM * every / points
+    counted = squares[0] ** 2 / len(of_program.machines) + squares[1] ** 2 / len(programs)
     degrees = int(round(fsum(squares) ** 2 / counted, 9))
     return student_95(degrees) * sqrt(fsum(squares))
 

@@ -142,7 +142,7 @@ def recognise(workload: Workload, trace: str, *, alike: bool = False) -> Recogni
     operators, operator, why = _operators_of(workload, trace, computing)
     numbers: dict[Shape, int] = {}
     of_operator = [
-        -1 if (known := shape_of(each)) is None else numbers.setdefault(known, len(numbers))
+        -1 if (single := shape_of(each)) is None else numbers.setdefault(single, len(numbers))
         for each in operators
     ]
     shape = np.array([*of_operator, -1], dtype=np.int64)[operator]
@@ -577,14 +577,14 @@ class Factors:
 
     def tensor(self, sizes: Sequence[int]) -> float:
         """Factor on the number of elements of a tensor: weights, or activations of all tokens."""
-        known = {*self.lengths.widths, *self.lengths.outside, self.lengths.hidden}
+        widths = {*self.lengths.widths, *self.lengths.outside, self.lengths.hidden}
         count, tokens = prod(sizes), self.lengths.tokens
-        if len(sizes) < 3 and tokens not in sizes and known.issuperset(sizes):
+        if len(sizes) < 3 and tokens not in sizes and widths.issuperset(sizes):
             return prod(self._pair(*sizes)) if len(sizes) == 2 else self._width(*sizes)
         if not count or count % tokens:
             return 1.0
         width = count // tokens
-        if width in known or width == 1:
+        if width in widths or width == 1:
             return self.tokens * self._width(width)
         scores = self.sequence if list(sizes[-2:]) == [self.recorded] * 2 else 1.0
         return self.tokens * (self.widths * scores if len(sizes) > 2 else 1.0)

@@ -568,8 +568,8 @@ def _column_specs(
 
 def _varies(column: Column) -> bool:
     values = np.asarray(column.values, dtype=np.float64)
-    known = values[np.isfinite(values)]
-    return bool(len(known)) and bool((known != known[0]).any())
+    finite = values[np.isfinite(values)]
+    return bool(len(finite)) and bool((finite != finite[0]).any())
 
 
 def _details(report: "StudyReport", tables: dict[str, Columns]) -> dict[str, list[dict[str, Any]]]:

@@ -220,7 +220,7 @@ def catalog() -> tuple[str, ...]:
     Examples
     --------
     >>> len(catalog()), catalog()[:3]
-    (48, ('a100-mesh-4', 'a100-pcie-8', 'alibaba-hpn7'))
+    (49, ('a100-mesh-4', 'a100-pcie-8', 'alibaba-hpn7'))
     """
     folder = files("topologies") / "catalog"
     names = (entry.name for entry in folder.iterdir())

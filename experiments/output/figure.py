@@ -215,7 +215,7 @@ def _draw_lines(axes: "Axes", chart: Chart) -> None:
         style: Any = {"color": _paint(series.colour), "label": _text(series.name) or None}
         if series.kind == "bars":
             base = [bottom.get(position, 0.0) for position in x]
-            bottom |= {at: low + value for at, low, value in zip(x, base, y, strict=True)}
+            bottom |= {bar: low + value for bar, low, value in zip(x, base, y, strict=True)}
             target.bar(x, y, list(series.widths) or 0.8, bottom=base, **style)
         elif series.kind == "band":
             below, above = np.asarray(series.errors, dtype=float).T

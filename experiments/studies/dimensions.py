@@ -523,7 +523,7 @@ def unit_of_names(dimensions: Iterable[Dimension], figures: Mapping[str, str]) -
     """
     units = {**figures, **{f"plan.{name}": "" for name in plan_fields()}}
     units |= {name: _base(unit_of_value(name)) for name in CLUSTER_RESOURCES}
-    units |= {each.name: _base(each.unit) for each in dimensions if each.is_number}
+    units |= {axis.name: _base(axis.unit) for axis in dimensions if axis.is_number}
 
     def unit_of(name: str) -> str:
         if name in units:

@@ -450,7 +450,7 @@ def _question(report: "StudyReport") -> Section:
             for goal in report.study.goals
         ],
         "constraints": list(file.constraints) or ["none"],
-        "space": [f"{each.name}: {_levels(each)}" for each in report.study.dimensions],
+        "space": [f"{axis.name}: {_levels(axis)}" for axis in report.study.dimensions],
         "search": f"{search.method}{trials}",
         "engine": report.study.settings.engine,
     }

@@ -100,7 +100,7 @@ class Placed:
     @property
     def key(self) -> str:
         """Hash of all that the step's time depends on."""
-        changed_numbers = [_number_text(each) for each in self.numbers if each.times != each.over]
+        changed_numbers = [_number_text(row) for row in self.numbers if row.times != row.over]
         return digest([self.site.key, sorted(changed_numbers)])
 
     @cached_property

@@ -56,7 +56,7 @@ class Sites:
         self._clusters: dict[str, Cluster] = {}
         numbers = [dimension for dimension in declaration.dimensions if _is_number(dimension)]
         self._numbers = numbers
-        self._structure = [each for each in declaration.dimensions if each not in numbers]
+        self._structure = [axis for axis in declaration.dimensions if axis not in numbers]
         for dimension in (
             dimension for dimension in declaration.dimensions if dimension.kind == "cluster"
         ):
@@ -98,7 +98,7 @@ class Sites:
         settings = self._settings(values)
         cluster = self._cluster(base, values)
         serving = _serving(base.serving, values)
-        tiers = {each.name.partition(".")[0] for each in values if each.kind == "topology"}
+        tiers = {axis.name.partition(".")[0] for axis in values if axis.kind == "topology"}
         for dimension, value in values.items():
             if dimension.kind in ("resource", "factor"):
                 cluster = _resized(cluster, dimension, float(value))

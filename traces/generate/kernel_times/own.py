@@ -115,7 +115,7 @@ class OwnKind:
 def kind_of(shape: Shape) -> tuple[object, ...]:
     """Return what shapes of one kind have in common: all fields except their sizes."""
     sizes = _DIMENSIONS[type(shape)]
-    rest = (getattr(shape, each.name) for each in fields(shape) if each.name not in sizes)
+    rest = (getattr(shape, axis.name) for axis in fields(shape) if axis.name not in sizes)
     decode = isinstance(shape, (Attention, LatentAttention)) and shape.queries == 1
     return (type(shape).__name__, decode, *rest)
 

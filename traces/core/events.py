@@ -377,9 +377,10 @@ def _wrong_steps(steps: Sequence[ProfilerStep]) -> str:
     return ""
 
 
-_MANY, _BRANCHES, _BEFORE = 8, 16, 0.1
-"""Least kernels or calls that show a wrong file; most kernels of a stream at a time; time (s)
-before a launch at which none begin, as clocks of device and host may be milliseconds apart."""
+_MANY, _BRANCHES, _BEFORE, _AFTER = 8, 16, 0.1, 600.0
+"""Least kernels or calls that show a wrong file; most kernels of a stream at a time; times (s)
+before and after a launch at which none begin, as clocks of device and host may be milliseconds
+apart."""
 
 
 def _wrong_kernels(trace: RankTrace) -> str:
@@ -396,9 +397,16 @@ def _wrong_kernels(trace: RankTrace) -> str:
     for at in np.flatnonzero((busy > _BRANCHES * (last - first)) & (count >= _MANY)):
         seen = f"but it was seen for {last[at] - first[at]:.3g} s"
         return f"kernels of {trace.streams[at]} last {busy[at]:.3g} s in all, {seen}"
-    early = np.count_nonzero(launch_times(trace)[0] - device.start > _BEFORE)
-    if early >= _MANY:
+    ahead = launch_times(trace)[0] - device.start
+    if (early := np.count_nonzero(ahead > _BEFORE)) >= _MANY:
         return f"{early:,} kernels begin more than 100 ms before they are launched"
+    if (late := np.count_nonzero(ahead < -_AFTER)) >= _MANY:
+        return f"{late:,} kernels begin more than ten minutes after they are launched"
+    rows = launch_rows(trace)[~device.copy]
+    launched = np.bincount(rows[rows >= 0], minlength=1)
+    call = trace.names[host.name[launched.argmax()]] if len(host) else ""
+    if launched.max() >= _MANY and "aunchKernel" in call:
+        return f"{launched.max():,} kernels have one launch, a {call}"
     calls = host.correlation[(host.kind == HostKind.RUNTIME) & (host.correlation > 0)]
     if _MANY <= len(calls) >= 2 * len(ids := np.unique(calls)):
         return f"{len(calls):,} calls of the runtime have {len(ids):,} correlation ids"

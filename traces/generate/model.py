@@ -192,7 +192,7 @@ class Model(CardTable):
     positions: Count | None = None
     biases: StrictBool = False
     qkv_biases: StrictBool = False
-    norms: Count = 2
+    norms: Annotated[Count, Field(le=16)] = 2
     qk_norm: StrictBool = False
     qk_norm_across: StrictBool = False
     window: Count | None = None

@@ -242,7 +242,9 @@ def _listed(dims: list[Any], types: list[str], position: int) -> tuple[int, ...]
 
 def _count(value: LooseNumber, which: str) -> int | None:
     number = whole_number(value, which)
-    return number if number is None or number >= 0 else None
+    if number is not None and number < -1:  # which is unknown
+        raise ValueError(f"{which}: {number} is negative")
+    return None if number == -1 else number
 
 
 _MOST_RANKS = 1 << 17

@@ -71,10 +71,23 @@ def test_what_no_device_can_have_is_refused(
         read(tmp_path, events)
 
 
-def test_launches_that_share_an_id_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("RUNTIME SET correlationId = 1", "calls of the runtime have 1 correlation ids"),
+        ("KERNEL SET correlationId = 1", "8 kernels have one launch, a cudaLaunchKernel"),
+        (
+            "KERNEL SET start = start + 601000000000, end = end + 601000000000",
+            "8 kernels begin more than ten minutes after they are launched",
+        ),
+    ],
+)
+def test_launches_and_kernels_that_are_not_of_one_another_are_refused(
+    tmp_path: Path, statement: str, reason: str
+) -> None:
     path = simple(tmp_path / "a.sqlite")
     with closing(sqlite3.connect(path)) as base:
-        base.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET correlationId = 1")
+        base.execute(f"UPDATE CUPTI_ACTIVITY_KIND_{statement}")
         base.commit()
-    with pytest.raises(TraceError, match=r"calls of the runtime have 1 correlation ids"):
+    with pytest.raises(TraceError, match=reason):
         read_exports(path)

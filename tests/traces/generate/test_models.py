@@ -175,6 +175,11 @@ def test_every_number_has_a_source_and_every_name_is_that_of_its_file(name):
         ("hidden: 8", "hidden: 513", "the size of a head: 8, where hidden is 513"),
         ("head: 4", "head: 130", "the size of a head: 260, where hidden is 8"),
         ("ffn: 32", "ffn: 513", "ffn: 513, where hidden is 8"),
+        (
+            "gated: true",
+            "gated: true\nnorms: 17",
+            "norms: Input should be less than or equal to 16",
+        ),
         ("vocabulary: 16", "vocabulary: 1", "vocabulary: 1 token carries no information"),
         ("kv_heads: 1", "kv_heads: 3", "heads 2 is not a multiple of kv_heads 3"),
         ("kind: grouped", "kind: linear", "attention"),

@@ -36,6 +36,7 @@ def bad(change: Callable[[sqlite3.Connection], object]) -> Callable[[Path], None
         (bad(lambda d: d.execute(f"UPDATE {KERNEL} SET streamId = NULL")), "or streamId"),
         (bad(lambda d: d.execute(f"DROP TABLE {KERNEL}")), r"no kernel, copy or memset .*NVTX"),
         (bad(lambda d: d.execute("DELETE FROM StringIds")), "StringIds lacks id 1"),
+        (bad(lambda d: d.execute("UPDATE StringIds SET value = NULL")), "StringIds lacks id 1"),
         (
             bad(lambda d: d.execute(f"UPDATE {KERNEL} SET start = 'soon' WHERE correlationId = 3")),
             r"table CUPTI_ACTIVITY_KIND_KERNEL, column 'start': 'soon' is not a whole number",

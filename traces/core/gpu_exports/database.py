@@ -102,7 +102,7 @@ class Database(ABC):
         left = set(np.unique(wanted).tolist())
         texts: dict[int, str] = {}
         for number, text in self.values(table, ("id", column)):
-            if number in left:
+            if number in left and text is not None:
                 texts[number] = str(text)
         missing = left - texts.keys()
         if missing:

@@ -172,8 +172,9 @@ class CoverageRecord(TypedDict):
     typical_of: list[int]
 
 
-UNLIKE = "ranks ran on unlike accelerators"
-"""Beginning of a note on a job whose files name several."""
+UNLIKE, TOO_LONG = "ranks ran on unlike accelerators", "frameworks refuse it"
+"""Words of notes that make answers doubtful: on a job whose files name several accelerators, and on
+a sequence that is longer than the model allows."""
 MEDIAN, ALL = "median", "all"
 """Choices of a step besides numbers: the one of median duration, and the whole trace."""
 

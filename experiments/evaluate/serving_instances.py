@@ -206,7 +206,7 @@ def _key_of(deployment: Deployment, base: Cluster) -> tuple[object, ...]:
         deployment.adapters,
         deployment.measured,
         deployment.context,
-        (by.tokens, by.sequences, by.captured, by.pads_chunks, by.fuses_casts),
+        (by.tokens, by.sequences, by.captured, by.pads_chunks, by.fuses_casts, by.fuses_norms),
         _decode_rows(deployment),
         deployment.dcp,
     )
@@ -221,6 +221,7 @@ def _surface(keyed: Keyed[tuple[Deployment, Cluster]]) -> IterationSurface:
         ExchangeClock(deployment.cluster, p, base, deployment.dcp),
         spreads_experts=p.dp * p.cp > 1 and p.ep > 1,
         fuses_casts=deployment.engine.fuses_casts,
+        fuses_norms=deployment.engine.fuses_norms and p.tp > 1,
     )
     by = deployment.engine
     limits = SurfaceLimits(

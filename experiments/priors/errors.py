@@ -132,8 +132,8 @@ class ServingPrior(NamedTuple):
 _PRIORS = {
     "vllm": ServingPrior("vLLM", 655, 6.9, 16.2),
     "sglang": ServingPrior("SGLang", 253, 11.5, 23.0),
-    "trtllm": ServingPrior("TensorRT-LLM", 342, 9.0, 11.1),
-    "all": ServingPrior("all engines", 1250, 8.1, 16.0),
+    "trtllm": ServingPrior("TensorRT-LLM", 342, 8.2, 11.0),
+    "all": ServingPrior("all engines", 1250, 7.9, 15.9),
     "pools": ServingPrior("separate prefill and decode pools", 132, 10.5, 28.6),
 }
 """Aggregated rows of InferenceX's client, without drafts, by engine, and disaggregated ones

@@ -51,6 +51,7 @@ class Engine:
     merges: bool
     pads_ranks: str
     fuses_casts: bool
+    fuses_norms: bool
     decode_rows: Mapping[int, int]
     context_parallel: Mapping[str, Any]
     host: Host

@@ -34,7 +34,7 @@ from traces.generate.model import (
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import MicroBatch
 
-SCORES, OF_DECODES = "scores", "dcp of decodes"
+SCORES, NORM, OF_DECODES = "scores", "norm", "dcp of decodes"
 CAST_BEFORE = ("qkv", "qkvz", "up", "down")
 """Products whose input is the output of a norm or an activation."""
 _HALF = 2.0
@@ -660,7 +660,7 @@ def _adapted(
 
 def _norm(batch: InferencePass) -> Kernel:
     """Add the residual and normalise, one kernel: two reads, two writes."""
-    return _streamed("norm", 4 * batch.hidden_bytes)
+    return _streamed(NORM, 4 * batch.hidden_bytes)
 
 
 def _summed(batch: InferencePass) -> Exchanges:

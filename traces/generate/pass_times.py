@@ -11,6 +11,7 @@ from simulator.serving.surface import STEPS, IterationSurface
 from simulator.support.arrays import Floats, Matrix
 from traces.generate.inference import (
     CAST_BEFORE,
+    NORM,
     OF_DECODES,
     SCORES,
     InferencePass,
@@ -22,6 +23,7 @@ from traces.generate.inference import (
     score_shapes,
 )
 from traces.generate.kernel_times import ExpertGemms, Gemm, KernelTimes, Shape, Streaming
+from traces.generate.kernel_times.shapes import LAUNCHED
 from traces.generate.layers import Exchange, LayerPart, ModelBlock
 from traces.generate.model import LatentAttention
 
@@ -49,12 +51,15 @@ class PassClock:
         products than for one batch, the fastest of the recipes of a size (DeepGEMM's).
     fuses_casts
         Whether norms and activations write the 8 bits that products with one scale read.
+    fuses_norms
+        Whether the all-reduces before norms compute these, too, so that no kernel begins for them.
     """
 
     kernels: KernelTimes
     exchange: ExchangeTime
     spreads_experts: bool = False
     fuses_casts: bool = False
+    fuses_norms: bool = False
     _exchanges: dict[tuple[str, str, float], float] = field(default_factory=dict)
 
     def time(self, batch: InferencePass) -> float:
@@ -80,7 +85,9 @@ class PassClock:
             if scores or kernel.name != SCORES:
                 shape = kernel.forward.shape
                 assert shape is not None  # noqa: S101 - every kernel of a pass has one
-                time += self._kernel(shape, has_cast_before=kernel.name in CAST_BEFORE)
+                begun = LAUNCHED if self.fuses_norms and kernel.name == NORM else 0.0
+                alone = self._kernel(shape, has_cast_before=kernel.name in CAST_BEFORE)
+                time += max(0.0, alone - begun)
         return time + self.exchanges([part], scores=scores)
 
     def exchanges(self, parts: Iterable[LayerPart], *, scores: bool = False) -> float:

@@ -36,6 +36,7 @@ from helpers.places import SHARED
 from simulator.support.errors import TwofoldError, WhatIfError
 from topologies import changed, load_cluster
 from topologies.cluster.bill import LIFE, bill_of
+from traces.generate.kernel_times.shapes import LAUNCHED
 from traces.generate.layers import Exchange
 from traces.generate.parallelism import Parallelism
 from traces.requests.table import generate_requests
@@ -756,3 +757,12 @@ def test_a_log_of_an_engine_newer_than_known_says_so(tmp_path):
         meta = {"model": "meta-llama/Llama-3.1-8B", "vllm_version": version}
         (tmp_path / "meta.json").write_text(json.dumps(meta))
         assert read_log(tmp_path, load_cluster("hgx-h100"))[2] == unused
+
+
+@pytest.mark.parametrize(("degree", "fused"), [(1, 0), (2, 2 * 80)])
+def test_an_engine_whose_all_reduces_normalise_begins_no_kernel_for_norms(degree, fused):
+    """Two of a layer; without tensor ranks there is no all-reduce."""
+    usual = deployment(degrees=(degree, 1, 1))
+    other = replace(usual, engine=replace(usual.engine, fuses_norms=True))
+    saved = instance_surface(usual).tokens[1] - instance_surface(other).tokens[1]
+    assert saved == pytest.approx(fused * LAUNCHED)

@@ -39,6 +39,7 @@ from experiments.evaluate.serving_instances import (
     encoder_time,
     encoding_delays,
     instance_surface,
+    iteration_use,
     parts_of,
     pcie_rate,
 )
@@ -46,6 +47,7 @@ from experiments.evaluate.serving_scaling import Autoscaler, Outage, Scaling, sw
 from experiments.scenario.timed_calls import CacheTransfers, Computed, Part, collective_time
 from simulator.serving.engines import RESERVES
 from simulator.serving.loop import (
+    BESIDE,
     PAUSED,
     REACHED,
     ROUTERS,
@@ -318,6 +320,7 @@ def serve(
         run = _run_of(fleets[number], loads[number], seed, before, host)
         run.ranks = (begins[number], begins[number + len(fleets)])
         run.request = sum(len(each.state.states) for each in runs)
+        run.first = sum(len(each.state.instances) for each in runs)
         runs.append(run)
     try:
         _finish(runs)
@@ -339,7 +342,7 @@ class _Run:
 
     ``due`` is the time of its next event (s), ``reason`` why the loop returned, ``busiest`` the
     time (s) for which caches keep a link busy, ``encoded`` that from each request's arrival until
-    other accelerators have encoded its images.
+    other accelerators have encoded its images, ``first`` its first instance among all models'.
     """
 
     instances: Instances
@@ -352,6 +355,7 @@ class _Run:
     due: float = 0.0
     busiest: float = 0.0
     reason: int = PAUSED
+    first: int = 0
 
     def go_on(self, until: float) -> float:
         """Run to a time (s) or to the first event that needs Python; return the time."""
@@ -455,41 +459,112 @@ def _fleet_of(
 
 
 def _finish(runs: Sequence[_Run]) -> None:
-    """Run fleets to the end: each by itself, unless their caches share the network."""
+    """Run fleets to the end: each by itself, unless they share the network with caches."""
+    senders = [run for run in runs if run.instances.decode is not None]
+    # Exchanges of pipelines and of what scales or fails are not on links beside caches.
+    together = [
+        run
+        for run in runs
+        if senders and not (run.scaler or run.instances.outages or run.fleet.first.stages > 1)
+    ]
     for run in runs:
         if run.scaler is not None:
             while run.reason in (PAUSED, REACHED):
                 run.go_on(run.scaler.next)
                 if run.reason == REACHED and not run.scaler.act(run.scaler.next):
                     run.reason = STUCK
-        while run.instances.decode is None and run.reason == PAUSED:
+        while run not in together and run.reason == PAUSED:
             run.go_on(math.inf)
-    if senders := [run for run in runs if run.instances.decode is not None]:
+    if senders:
         cluster = senders[0].instances.deployment.cluster
         ranks = sum(run.instances.ranks for run in runs)
         network = CacheTransfers(cluster, ranks)
-        _run_senders(senders, network)
+        _enter(together, network)
+        _run_together(together, network)
         for run in senders:
             run.busiest = float(network.busy.max())
 
 
-def _run_senders(runs: Sequence[_Run], network: CacheTransfers) -> None:
+def _enter(runs: Sequence[_Run], network: CacheTransfers) -> None:
+    """Enter the instances of fleets that have exchanges into the network."""
+    for run in runs:
+        for number, row in enumerate(run.state.instances):
+            deployment, begin = _placed(run, number)
+            sizes = (
+                (1, False),
+                (deployment.engine.sequences, False),
+                (deployment.engine.tokens, True),
+            )
+            if deployment.parallelism.ranks > 1:
+                uses = [iteration_use(deployment, begin, network, n, chunks=c) for n, c in sizes]
+                network.enter(run.first + number, {int(at) for use in uses for at in use.link}, row)
+
+
+def _placed(run: _Run, number: int) -> tuple[Deployment, int]:
+    """Return an instance's deployment and its first rank."""
+    usual, count = run.instances.deployment, run.instances.count
+    deployment = usual if number < count else run.instances.decode or usual
+    among = number if number < count else number - count
+    return deployment, run.ranks[number >= count] + among * deployment.parallelism.ranks
+
+
+def _run_together(runs: Sequence[_Run], network: CacheTransfers) -> None:
     """Run fleets to the end together with their cache transfers, in order of events."""
     while going := [run for run in runs if run.reason not in (SERVED, STUCK)]:
         run = min(going, key=lambda each: each.due)
-        now = network.next_event
-        if now >= run.due:
-            now = run.go_on(min([now, *(each.due for each in going if each is not run)]))
+        if network.next_event < run.due:
+            come = network.advance(math.nextafter(run.due, 0.0))
+            now = network.time
+        else:
+            others = (each.due for each in going if each is not run)
+            now = run.go_on(min(network.next_event, *others, math.inf))
             run.due = next_instant(run.state) if run.reason == REACHED else now
             if run.reason == SEND:
                 for request in run.state.sends[: run.state.sums["sends"][0]].tolist():
                     parts, ready = _parts(run, request), _ready(run, request)
-                    network.begin(now, run.request + request, parts, ready)
-                run.state.sums["sends"] = 0
-        for number in network.advance(now):
+                    instance = int(run.state.states["worker"][request])
+                    instance = run.first + instance // run.fleet.first.width
+                    network.begin(now, run.request + request, parts, ready, instance)
+                run.state.sums["sends"] = run.state.sums["shared"] = 0
+                for each in runs:
+                    _share_links(each, network, now)
+            come = network.advance(now)
+        for number in come:
+            if number < 0:
+                owner = [each for each in runs if each.first <= -1 - number][-1]
+                _end_iteration(owner, -1 - number - owner.first, now)
+                continue
             owner = [each for each in runs if each.request <= number][-1]
             owner.state.sums["now"] = owner.due = now
             deliver(owner.state, number - owner.request)
+
+
+def _share_links(run: _Run, network: CacheTransfers, now: float) -> None:
+    """Let the network say when iterations end whose links caches are on, from a time on (s)."""
+    rows = run.state.instances
+    shared = (rows["shares"] > 0) & (rows["ends"] > now) & (rows["ends"] < BESIDE)
+    for number in np.flatnonzero(shared).tolist():
+        row, left = rows[number], float(rows["ends"][number] - now)
+        tokens, chunks = float(row["tokens"]), bool(row["chunks"])
+        deployment, begin = _placed(run, number)
+        use = iteration_use(deployment, begin, network, tokens, chunks=chunks)
+        use = use._replace(moved=use.moved * (left / (row["ends"] - row["begun"])))
+        if len(use.link):  # decodes of ranks that share prompts alone exchange nothing
+            network.share(now, run.first + number, left, deployment.model.layers, use)
+            row["ends"] = BESIDE
+    if shared.any() and run.due > now:
+        run.due = next_instant(run.state)
+
+
+def _end_iteration(run: _Run, number: int, now: float) -> None:
+    """Let an iteration end now; by how much later than on an idle network is exchange's time."""
+    row, sums = run.state.instances[number], run.state.sums
+    late = max(0.0, now - float(row["planned"]))
+    row["ends"] = sums["now"] = run.due = now
+    row["exchanged"] += late
+    sums["prefill_time" if row["chunks"] else "decode_time"] += late
+    if row["row"] < len(run.state.log):
+        run.state.log["end"][row["row"]] = now
 
 
 def _parts(run: _Run, request: int) -> list[Part]:
@@ -513,7 +588,7 @@ def _ready(run: _Run, request: int) -> Computed:
         return ()
     times = run.state.instances[row["worker"] // run.fleet.first.width]
     layers = run.instances.deployment.model.layers
-    span = float(times["begun"]), float(times["ends"])
+    span = float(times["begun"]), float(times["planned"])
     return computed_by_layer(*span, layers, float(row["plan"] / row["prompt"]))
 
 

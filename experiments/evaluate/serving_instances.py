@@ -1,6 +1,7 @@
 """Times of a serving instance: its iterations, its encoder, and the transfers of caches."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -8,8 +9,17 @@ import numpy as np
 
 from collectives.libraries.engine_all_reduce import engine_all_reduce
 from experiments.evaluate.deployments import Deployment, MeasuredKernels, drafting, encoder_ranks
-from experiments.scenario.timed_calls import Computed, Keyed, Part, collective_time, network_of
+from experiments.scenario.timed_calls import (
+    CacheTransfers,
+    Computed,
+    Keyed,
+    LinkUse,
+    Part,
+    collective_time,
+    network_of,
+)
 from simulator.accelerators import Accelerator, compute_capability
+from simulator.calls import Call, Group
 from simulator.serving.engines import captured_sizes, check_version, engine
 from simulator.serving.surface import IterationSurface, with_drafts
 from simulator.support.arrays import Floats
@@ -251,6 +261,57 @@ _SMALL_DOMAIN = 4e6
 all-reduce takes up to 8 MiB, flashinfer's fused one 8 to 32)."""
 
 
+def _group(label: str, p: Parallelism, dcp: int) -> tuple[int, int]:
+    """Return how many ranks exchange with each other, and every how many-th is one of them."""
+    ranks = {"tp": p.tp, "ep": p.ep * p.expert_tp, "cp": p.cp}.get(label, dcp)
+    return ranks, p.tp if label == "cp" else 1
+
+
+@lru_cache(maxsize=1024)
+def _exchanges(keyed: Keyed[Deployment], tokens: int, *, chunks: bool) -> list[tuple[Call, int]]:
+    """Return the calls of an iteration on ranks from 0 on, and how often each is made.
+
+    Each data-parallel rank has as many ``tokens``, in a chunk of a prompt or in decodes.
+    """
+    deployment, p = keyed.value, keyed.value.parallelism
+    segment = Segment(1, max(tokens, 2), tokens) if chunks else Segment(tokens, 1, 1)
+    numbers = Counter(
+        (exchange.kind, exchange.label, exchange.size)
+        for block in pass_blocks(_pass_of(deployment, segment))
+        for part in block.parts
+        for exchange in (*part.before, *part.after)
+    )
+    calls = []
+    for (kind, label, size), times in numbers.items():
+        ranks, stride = _group(label, p, deployment.dcp)
+        if ranks > 1 and size:
+            span = ranks * stride
+            begins = (at + n for at in range(0, p.ranks, span) for n in range(stride))
+            groups = (Group(tuple(range(n, n + span, stride)), label) for n in begins)
+            calls += [(Call(kind, group, size), times) for group in groups]
+    return calls
+
+
+def iteration_use(
+    deployment: Deployment, first: int, network: CacheTransfers, tokens: float, *, chunks: bool
+) -> LinkUse:
+    """Return what an iteration of an instance puts on links, without drafts and encoders.
+
+    It has ranks from ``first`` on, and each data-parallel one so many ``tokens``, of ``chunks`` of
+    prompts or of decodes. Computed at powers of two, else in proportion.
+    """
+    by = deployment.engine
+    if by.pads_chunks or not chunks:
+        tokens = min((n for n in captured_sizes(by.captured) if n >= tokens), default=tokens)
+    size = 1 << math.ceil(math.log2(max(tokens, 1.0)))
+    key = first, size, chunks
+    if key not in network.uses:
+        keyed = Keyed(_key_of(deployment, deployment.cluster), deployment)
+        network.uses[key] = network.link_use(_exchanges(keyed, size, chunks=chunks), first)
+    use = network.uses[key]
+    return use._replace(moved=use.moved * (tokens / size))
+
+
 @dataclass(frozen=True, slots=True)
 class ExchangeClock:
     """Times of an instance's collectives: the engine's kernels if measured, else the library's."""
@@ -265,10 +326,9 @@ class ExchangeClock:
         p = self.parallelism
         if exchange.label == "pp":  # from a rank of a stage to that of the next one
             return collective_time(self.cluster, exchange.kind, 2, exchange.size, p.ranks_per_stage)
-        ranks = {"tp": p.tp, "ep": p.ep * p.expert_tp, "cp": p.cp}.get(exchange.label, self.dcp)
+        ranks, stride = _group(exchange.label, p, self.dcp)
         if ranks == 1 or not exchange.size:
             return 0.0
-        stride = p.tp if exchange.label == "cp" else 1
         library = collective_time(self.cluster, exchange.kind, ranks, exchange.size, stride)
         if exchange.kind != "all_reduce" or ranks > self.base.scale_up.size:
             return library
@@ -364,16 +424,8 @@ def computed_by_layer(begun: float, ends: float, layers: int, last: float) -> Co
     """Return when which share of a cache is computed: layers take equal parts of an iteration.
 
     Layers go together by twos, fours, ... toward the middle: where sends are slower than layers
-    the first ones fill the link, where they are faster the last one goes alone.
-
-    Parameters
-    ----------
-    begun, ends
-        The iteration (s).
-    layers
-        How many the model has.
-    last
-        Share of the prompt that the iteration reads; the rest was read before.
+    the first ones fill the link, where they are faster the last one goes alone. The iteration, from
+    ``begun`` to ``ends`` (s), reads the ``last`` share of the prompt.
 
     Examples
     --------
@@ -394,15 +446,7 @@ def parts_of(
 
     Each decoding rank receives its part from those that have it: heads of keys and values are
     divided over tensor ranks, a latent cache is on all of them, or divided by token among ``dcp``.
-
-    Parameters
-    ----------
-    prefill, decode
-        The two deployments.
-    size
-        Bytes of the blocks on a decoding rank.
-    ends
-        The first rank of either.
+    ``size`` is the bytes of the blocks on a decoding rank, ``ends`` the first rank of either.
     """
     have, want = prefill.parallelism.tp, decode.parallelism.tp
     latent = isinstance(decode.model.attention, LatentAttention)

@@ -73,58 +73,12 @@ _File = Annotated[
 
 
 class ServingPlan(BaseModel):
-    """Who serves what: all as the options of ``twofold serving`` have it.
+    """Who serves what: every field as the option of ``twofold serving`` of its name has it.
 
-    Parameters
-    ----------
-    model, weights, experts, cache
-        The model card, and the recipes of its weights, of its experts (as the weights if none) and
-        of the cache.
-    tp, cp, dp, ep, pp, dcp
-        Degrees of parallelism of an instance; ``cp`` ranks share the tokens of each prompt (those
-        of ``decode`` none), ``dcp`` tensor ranks each context's cache.
-    engine, version
-        Of :func:`simulator.serving.engines.engine`.
-    speculation
-        Who drafts how many tokens for each decode, and how many a step makes in the mean, its own
-        included: ``mtp 3 accepts 2.5``, ``ngram 4 accepts 1.6``, ``draft llama-3.2-1b 4 accepts
-        2.9``.
-    adapters, max_loras
-        LoRA adapters, each request asking for any: ``8 of rank 16``; and how many of them an
-        accelerator holds at once, all if none is given.
-    encoder
-        What encodes the images of each request: ``vit-l-16, 2 images of 576 patches``, or ``... on
-        4`` accelerators of its own.
-    expert_imbalance
-        How unevenly tokens choose experts (:mod:`simulator.imbalance`), as the power law of the
-        kernels' tables if none is given.
-    kernels_from
-        Times of kernels on one's own machine: a table, or a profile of PyTorch's
-        (:func:`traces.load.own_kernels`); or, of one such instance, iterations in a profile
-        (:func:`as_recorded`) or the log (:func:`as_logged`).
-    policy
-        Who of those that wait goes first: ``fcfs``, or the most urgent by ``priority``.
-    max_tokens, max_sequences, blocks
-        The engine's limits, where they are not its defaults.
-    instances, scale, router, prefix_cache, host_cache, decode, kv_transfer, down
-        How many there are, how many of them serve by the load (``from 2 at 20 requests, 60 s to
-        start``), who gets a request, whether prompts are kept, how much host memory keeps
-        them for each accelerator (``100 GB``, or ``100 GB shared`` by all instances), a pool that
-        decodes (``4 x tp 8 on hgx-h200``), whether its caches come whole or layer by layer
-        (:data:`KV_TRANSFERS`), and when instances are down (``2 from 10 s to 40 s``).
-    requests, rate, concurrency
-        What asks, one of them: a file, requests a second (``4/s``), or how many at a time. Of a
-        file with one of the others, only the times are replaced.
-    input, output, count, client
-        Tokens and number of generated requests (none: 500, or ten for each of a ``concurrency``),
-        and who asks.
-    slo
-        What counts as good: ``ttft 500 ms, tpot 50 ms``.
-    seeds
-        Runs.
-    beside
-        Files of the deployments of other models on the same cluster. Where one names nothing that
-        asks, it serves the requests of this one's file that are for its model, as this one does.
+    ``output`` is ``--output-tokens`` and ``count`` ``--requests-count``. ``experts`` and
+    ``max_loras`` are as the weights and all, if None. Of a file of ``requests`` with a ``rate`` or
+    a ``concurrency`` only the times are replaced. A file of ``beside`` that names nothing that asks
+    serves the requests of this one's file that are for its model.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -16,11 +16,11 @@ prompts are sends that begin while the times of others run: :class:`CacheTransfe
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from heapq import heappop, heappush
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,14 +29,14 @@ from simulator.builder import WorkloadBuilder
 from simulator.calls import KINDS, Call, CallRow, Group, kind_named
 from simulator.imbalance import parse_imbalance
 from simulator.routing.routes import routes
-from simulator.schedule import Plan, Schedule, Step
+from simulator.schedule import Schedule, Step
 from simulator.shares import Shares
 from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import ClusterError, QuantityError, WhatIfError, WorkloadError
 from simulator.support.names import did_you_mean
 from simulator.support.quantities import parse_quantity
 from simulator.transfers.crowd import Crowd, Program
-from simulator.transfers.program import numbered, write
+from simulator.transfers.program import OneFlow, in_a_row, numbered, write
 from simulator.workload import What, Workload
 from topologies import Cluster
 
@@ -86,7 +86,7 @@ class _Words:
     """The words of a call in order; an error names the wrong one."""
 
     text: str
-    found: list[re.Match[str]]
+    matches: list[re.Match[str]]
     at: int = 0
     given: set[str] = field(default_factory=set)
 
@@ -95,21 +95,21 @@ class _Words:
         return _Words(text, list(_WORD.finditer(text)))
 
     def left(self) -> bool:
-        return self.at < len(self.found)
+        return self.at < len(self.matches)
 
     def next(self, wanted: str) -> str:
         """Take the next word."""
         if not self.left():
             raise WhatIfError(f"{self.text!r} ends where {wanted} is expected")
         self.at += 1
-        return self.found[self.at - 1][0]
+        return self.matches[self.at - 1][0]
 
     def peek(self) -> str:
-        return self.found[self.at][0] if self.left() else ""
+        return self.matches[self.at][0] if self.left() else ""
 
     def wrong(self, why: str) -> WhatIfError:
         """Make an error that points at the word just taken."""
-        word = self.found[self.at - 1]
+        word = self.matches[self.at - 1]
         before, after = self.text[: word.start()][-_SHOWN:], self.text[word.end() :][:_SHOWN]
         pointed = f"{before}>>{word[0][:_SHOWN]}<<{after}"
         return WhatIfError(f"{pointed}: {why}")
@@ -315,10 +315,15 @@ class Keyed(Generic[Value]):
     value: Value = field(compare=False)
 
 
+@lru_cache(maxsize=16)
+def _idle(named: Keyed[Cluster], ranks: int) -> Scenario:
+    """Return a cluster's first ranks doing nothing: what knows its network and what calls cost."""
+    return Scenario(WorkloadBuilder(job_ranks=ranks).build(), named.value)
+
+
 @lru_cache(maxsize=512)
 def _curve(named: Keyed[Cluster], kind: str, ranks: int, stride: int) -> tuple[Floats, Floats]:
-    empty = WorkloadBuilder(job_ranks=ranks * stride).build()
-    scenario = Scenario(empty, named.value)
+    scenario = _idle(named, ranks * stride)
     sizes: Floats = np.asarray(_LEAST * 2.0 ** np.arange(_POINTS), dtype=np.float64)
     # A call alone meets nobody: what it costs needs no clock, and so no engine to be compiled.
     calls = [one_call(kind, ranks, float(size), stride=stride).call_view(0) for size in sizes]
@@ -351,21 +356,31 @@ Computed = Sequence[tuple[float, float]]
 """Times (s), ascending, and the share of a cache that has been computed by each; the last is 1."""
 
 
+class LinkUse(NamedTuple):
+    """Links, each once, and the bytes that calls put on them (B)."""
+
+    link: Ints
+    moved: Floats
+
+
 @dataclass(slots=True, eq=False)
 class _Stream:
     """A cache on its way: its parts and how much of each is sent, and sends that are under way.
 
-    ``ready`` are the times from which on more of it can be sent.
+    ``ready`` are the times from which on more of it can be sent, if the iteration of ``instance``
+    that computes it is not delayed; ``meets`` are the instances whose exchanges are on its links.
     """
 
     parts: list[Part]
     ready: Computed
     sent: list[float]
+    instance: int
+    meets: set[int]
     under_way: int = 0
 
-    def more(self, now: float) -> tuple[Part, ...]:
+    def more(self, reached: float) -> tuple[Part, ...]:
         """Return what is ready at a time (s) and not sent yet, in whole bytes."""
-        share = max((share for time, share in self.ready if time <= now), default=0.0)
+        share = max((share for time, share in self.ready if time <= reached), default=0.0)
         if self.under_way and share < 1.0:
             return ()  # layers follow each other; what is ready meanwhile goes together
         parts = []
@@ -382,14 +397,25 @@ class _Stream:
         return not self.under_way and self.sent == [size for _, _, size in self.parts]
 
 
+class _Sharing(NamedTuple):
+    """An iteration beside caches: its call, idle end (s), and steps of what was left (s)."""
+
+    call: int
+    planned: float
+    left: float
+    steps: int
+
+
 @dataclass(slots=True, eq=False)
 class CacheTransfers:
     """Cache transfers under way: each part is a send between two ranks, as the library does it.
 
-    They share links max-min fairly, transfer by transfer, as in :mod:`simulator.engine.flow`; the
-    collectives of instances are not on the links beside them. A cache that is ready layer by layer
-    is a stream: one send at a time takes all that is ready, and the last, of what then remains,
-    waits for none.
+    They share links max-min fairly, transfer by transfer, as in :mod:`simulator.engine.flow`. A
+    cache that is ready layer by layer is a stream: one send at a time takes all that is ready, and
+    the last, of what then remains, waits for none.
+
+    The exchanges of instances that :meth:`enter` share links with caches, too. An iteration is
+    equal steps, which compute and then move their part of its bytes as one flow on all its links.
 
     Parameters
     ----------
@@ -398,7 +424,9 @@ class CacheTransfers:
     ranks
         Accelerators of all instances.
     busy
-        Time (s) for which each link would be busy with what has been sent.
+        Time (s) for which each link would be busy with the caches that have been sent.
+    uses
+        What iterations put on links, by first rank, tokens and whether they have prompts.
 
     Raises
     ------
@@ -409,16 +437,20 @@ class CacheTransfers:
     cluster: Cluster
     ranks: int
     busy: Floats = field(init=False)
+    uses: dict[tuple[int, int, bool], LinkUse] = field(default_factory=dict)
     _scenario: Scenario = field(init=False)
     _crowd: Crowd = field(init=False)
     _paths: dict[tuple[int, int], Path] = field(default_factory=dict)
-    _links: dict[tuple[int, int], tuple[Ints, Floats]] = field(default_factory=dict)
-    _plans: dict[tuple[Path, float], Plan] = field(default_factory=dict)
+    _links: dict[tuple[int, int], tuple[Ints, Floats, set[int]]] = field(default_factory=dict)
     _laid: dict[tuple[int, ...], Program] = field(default_factory=dict)
     _calls: Callable[[tuple[Part, ...]], list[tuple[Program, float]]] = field(init=False)
     _owner: dict[int, int] = field(default_factory=dict)
     _streams: dict[int, _Stream] = field(default_factory=dict)
     _due: list[tuple[float, int]] = field(default_factory=list)
+    _entered: dict[int, set[int]] = field(default_factory=dict)
+    _rows: dict[int, np.void] = field(default_factory=dict)
+    _sharing: dict[int, _Sharing] = field(default_factory=dict)
+    _places: dict[tuple[int, int], tuple[int, Program]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         have = self.cluster.ranks_per_node * self.cluster.nodes
@@ -426,7 +458,9 @@ class CacheTransfers:
             raise ClusterError(
                 f"{self.cluster.name} has {have} accelerators, the pools need {self.ranks}"
             )
-        self._scenario = Scenario(WorkloadBuilder(job_ranks=self.ranks).build(), self.cluster)
+        self._scenario = _idle(
+            Keyed(network_of(self.cluster, self.ranks), self.cluster), self.ranks
+        )
         network = self._scenario.topology()
         self.busy = np.zeros(len(network.bandwidth))
         self._crowd = Crowd(network.bandwidth, network.resource, len(network.resources))
@@ -439,7 +473,56 @@ class CacheTransfers:
         network = self._crowd.next_event if self._owner else math.inf
         return min(network, self._due[0][0]) if self._due else network
 
-    def begin(self, now: float, request: int, parts: list[Part], ready: Computed = ()) -> None:
+    def link_use(self, calls: Iterable[tuple[Call, int]], first: int) -> LinkUse:
+        """Return the links of calls, each made so many times, if rank 0 were ``first``."""
+        costs, bandwidth = self._scenario.costs(), self._scenario.topology().bandwidth
+        moved = np.zeros(len(bandwidth))
+        for call, times in calls:
+            group = Group(tuple(first + rank for rank in call.group.ranks), call.group.label)
+            for load in costs.loads(Call(call.kind, group, call.size)):
+                moved[load.link] += times * load.amount * load.weight
+        link = np.flatnonzero((moved > 0) & np.isfinite(bandwidth)).astype(np.int32)
+        return LinkUse(link, moved[link])
+
+    def enter(self, instance: int, links: Iterable[int], row: np.void) -> None:
+        """Enter an instance, the links of its exchanges, and where caches on them are counted."""
+        self._rows[instance] = row
+        for link in links:
+            self._entered.setdefault(link, set()).add(instance)
+
+    def share(self, now: float, instance: int, left: float, steps: int, use: LinkUse) -> None:
+        """Let the rest of an iteration, ``left`` (s) on an idle network, share links from now on.
+
+        It is taken in equal ``steps``; ``use`` is at most as many bytes as links move in the time.
+        """
+        network = self._scenario.topology()
+        busy = use.moved / network.bandwidth[use.link]
+        most, none = int(np.argmax(busy)), np.zeros(len(network.resources) + 1)
+        transfer, weight = min(left, float(busy[most])) / steps, use.moved / use.moved[most]
+        amount = transfer * float(network.bandwidth[use.link[most]])
+        flow = OneFlow(steps, left / steps - transfer, none, amount, use.link, weight)
+        program = in_a_row([flow], len(network.resources))
+        again, before = self._places.get((instance, id(use.link)), (None, program))
+        program = replace(program, link=before.link, row_flow=before.row_flow)
+        self._crowd.wait(max(now, self._crowd.time))
+        call = self._crowd.begin(program, 1.0, 0.0, again)
+        self._places[instance, id(use.link)] = call, program
+        self._sharing[instance] = _Sharing(call, now + left, left, steps)
+        self._owner[call] = -1 - instance
+
+    def _reached(self, instance: int, now: float) -> float:
+        """Return the time (s) at which an iteration would be as far on an idle network."""
+        if (iteration := self._sharing.get(instance)) is None:
+            return now
+        call, planned, left, steps = iteration
+        state = self._crowd.state
+        segment = state.ranks["segment"][state.calls["first_rank"][call]]
+        # The step under way counts, but for the last one, which it is in until it ends.
+        return min(now, planned - left * (1 - min(int(segment) + 1, steps - 1) / steps))
+
+    def begin(
+        self, now: float, request: int, parts: list[Part], ready: Computed = (), instance: int = -1
+    ) -> None:
         """Begin to send a request's cache at a time (s); events before it must be handled.
 
         Parameters
@@ -447,9 +530,18 @@ class CacheTransfers:
         now, request, parts
             The time, the request's number, and the messages between ranks.
         ready
-            When which share of each message can be sent; (): all now.
+            When which share of each message can be sent, unless the iteration that computes it is
+            delayed; (): all now.
+        instance
+            Whose iteration that is.
         """
-        self._streams[request] = _Stream(parts, ready or ((now, 1.0),), [0.0] * len(parts))
+        for source, target, _ in parts:
+            self._path(source, target)
+        meets = set().union(*(self._links[source, target][2] for source, target, _ in parts))
+        stream = _Stream(parts, ready or ((now, 1.0),), [0.0] * len(parts), instance, meets)
+        self._streams[request] = stream
+        for number in meets:
+            self._rows[number]["shares"] += 1
         for time, _ in ready:
             if time > now:
                 heappush(self._due, (time, request))
@@ -457,8 +549,13 @@ class CacheTransfers:
 
     def _send(self, now: float, request: int) -> None:
         """Send what is ready of a request's cache, unless the send before is under way."""
-        stream = self._streams.get(request)
-        if stream is None or not (parts := stream.more(now)):
+        if (stream := self._streams.get(request)) is None:
+            return
+        reached = self._reached(stream.instance, now)
+        if any(reached < time <= now for time, _ in stream.ready):  # delayed: see a step later
+            _, _, left, steps = self._sharing[stream.instance]
+            heappush(self._due, (now + left / steps, request))
+        if not (parts := stream.more(reached)):
             return
         self._crowd.wait(max(now, self._crowd.time))
         calls = self._calls(parts)
@@ -466,37 +563,59 @@ class CacheTransfers:
         for program, overhead in calls:
             self._owner[self._crowd.begin(program, 1.0, overhead)] = request
         for source, target, size in parts:
-            link, per_byte = self._links[source, target]
+            link, per_byte, _ = self._links[source, target]
             self.busy[link] += size * per_byte
 
+    @property
+    def time(self) -> float:
+        """Time up to which the network has been simulated (s)."""
+        return self._crowd.time
+
     def advance(self, until: float) -> list[int]:
-        """Advance to a time (s); return the requests whose caches have arrived."""
-        come = []
+        """Advance to a time (s), or until caches arrive or iterations end.
+
+        Returns the requests of the caches, and -1 - number for instances whose iterations ended.
+        """
         while True:
-            soon = min(until, self._due[0][0] if self._due else math.inf)
-            while over := self._crowd.advance(soon):
-                for call in over:
-                    self._crowd.forget(call)
-                    request = self._owner.pop(call)
-                    stream = self._streams[request]
-                    stream.under_way -= 1
-                    if stream.is_over:
-                        del self._streams[request]
-                        come.append(request)
-                    elif not stream.under_way:
-                        self._send(self._crowd.time, request)
-            if not self._due or self._due[0][0] > until:
-                return come
-            self._send(*heappop(self._due))
+            soon = self._due[0][0] if self._due else math.inf
+            over = self._crowd.advance(min(until, soon))
+            if ended := [number for call in over for number in self._end(call)]:
+                return ended
+            if not over:
+                if not self._due or soon > until:
+                    return []
+                self._send(*heappop(self._due))
+
+    def _end(self, call: int) -> list[int]:
+        """End a call; return its number if it is an iteration or the last send of a request."""
+        number = self._owner.pop(call)
+        if number < 0:
+            del self._sharing[-1 - number]
+            streams = (n for n, stream in self._streams.items() if stream.instance == -1 - number)
+            for request in streams:  # what the iteration was the last to compute
+                self._send(self._crowd.time, request)
+            return [number]
+        self._crowd.forget(call)
+        stream = self._streams[number]
+        stream.under_way -= 1
+        if stream.is_over:
+            for instance in stream.meets:
+                self._rows[instance]["shares"] -= 1
+            del self._streams[number]
+            return [number]
+        if not stream.under_way:
+            self._send(self._crowd.time, number)
+        return []
 
     def _written(self, parts: tuple[Part, ...]) -> list[tuple[Program, float]]:
         """Write out sends as the library does them, equal ones together as one call."""
-        alike: dict[tuple[Path, float], list[int]] = {}
+        sends: dict[tuple[Path, float], list[int]] = {}
         for source, target, size in parts:
-            alike.setdefault((self._path(source, target), size), []).extend((source, target))
+            sends.setdefault((self._path(source, target), size), []).extend((source, target))
         network, calls = self._scenario.topology(), []
-        for (path, size), ends in alike.items():
-            plan = self._plan(path, size, ends)
+        for (_, size), ends in sends.items():
+            call = Call("send_receive", Group((ends[0], ends[1]), "kv"), size)
+            plan = self._scenario.costs().planner(call, network)
             together = replace(plan, schedule=_sends(len(ends) // 2))
             laid = self._laid.get(tuple(ends))
             if laid is None:
@@ -513,18 +632,10 @@ class CacheTransfers:
             way = routes(network, begin, end, np.ones(1))
             links = (network.resource, network.bandwidth, network.latency)
             path = zip(*(values[way.link].tolist() for values in links), way.share, strict=True)
-            self._links[source, target] = way.link, way.share / network.bandwidth[way.link]
+            meets = set().union(*(self._entered.get(link, ()) for link in way.link.tolist()))
+            self._links[source, target] = way.link, way.share / network.bandwidth[way.link], meets
             self._paths[source, target] = tuple(path)
         return self._paths[source, target]
-
-    def _plan(self, path: Path, size: float, ends: list[int]) -> Plan:
-        if (path, size) not in self._plans:
-            if len(self._plans) >= _SENDS:
-                self._plans.clear()
-            call = Call("send_receive", Group((ends[0], ends[1]), "kv"), size)
-            plan = self._scenario.costs().planner(call, self._scenario.topology())
-            self._plans[path, size] = plan
-        return self._plans[path, size]
 
 
 @lru_cache

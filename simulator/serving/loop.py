@@ -70,6 +70,8 @@ its first request; prefix minimises the tokens to read, including those already 
 blocks in use (Dynamo's KV router, with weights of 1)."""
 SERVED, SEND, REACHED, PAUSED, STUCK = 0, 1, 2, 3, 4
 """Reasons for the loop's return."""
+BESIDE = 1e300
+"""End (s) of an iteration that shares links with caches: the network says when it ends."""
 
 
 @hot_loop
@@ -78,8 +80,9 @@ def serve_requests(  # noqa: C901  a hot loop: a function around it would be com
 ) -> int:
     """Simulate until a time (s), for at most ``most`` iterations; ``run`` is updated.
 
-    Returns the reason: all are served, caches must be sent, the time is reached, so many iterations
-    have run, or waiting requests never get their blocks.
+    Returns the reason: all are served, caches must be sent or share links with an iteration that
+    has begun, the time is reached, so many iterations have run, or waiting requests never get their
+    blocks.
     """
     sums = run.sums[0]
     limit = sums.iterations + most
@@ -95,7 +98,7 @@ def serve_requests(  # noqa: C901  a hot loop: a function around it would be com
         _arrive(run, now)
         for instance in range(run.instances.shape[0]):
             _start(run, surfaces, instance)
-        if sums.sends:
+        if sums.sends or sums.shared:
             return SEND
         if sums.done == run.states.shape[0]:
             sums.end = now
@@ -289,7 +292,8 @@ def _start(  # noqa: C901, PLR0915  a hot loop: a function around it would be co
     if most > 0.0:
         # A graph is replayed by all ranks or none: all are padded to the one with the most tokens.
         pads = most <= pool.rules.padded and (not chunks or pool.rules.pads_chunks)
-        device += shared_time(surface, most if pads else mean, chunks)
+        run.instances[instance].tokens = most if pads else mean
+        device += shared_time(surface, run.instances[instance].tokens, chunks)
         # Each rank copies over its own port, before its kernels.
         device = pool.host.kernels * device + loaded * pool.copy + swapped * pool.load
         if begun:
@@ -354,6 +358,9 @@ def _begin_iteration(
             ends = max(ends, free[stage]) + time / pool.stages
             free[stage] = ends
         times.ends = ends
+    times.planned, times.chunks, times.row = times.ends, chunks, int(sums.iterations)
+    if FLEETS and times.shares:
+        sums.shared += 1
     if sums.iterations < run.log.shape[0]:
         row = run.log[int(sums.iterations)]
         row.instance, row.begin, row.end = instance, times.begun, times.ends

@@ -191,20 +191,25 @@ class Crowd:
         """Time up to which events have been handled (s)."""
         return float(self._state.book.clock[0])
 
-    def begin(self, program: Program, factor: float, delay: float) -> int:
+    def begin(self, program: Program, factor: float, delay: float, again: int | None = None) -> int:
         """Begin a call at the crowd's time; its first transfers start ``delay`` (s) later.
+
+        ``again`` is one that has ended and is not forgotten, whose program differs in numbers.
 
         Returns
         -------
         int
             The call's number, valid until it ends.
         """
-        block = self._take_place(program, factor)
+        call = self._take_place(program, factor).call if again is None else again
         s = self._state
-        s.call_spent[block.call] = 0.0
-        s.call_spent[block.call, -1] = delay
-        begin_call(s, block.call, delay)
-        return block.call
+        if again is not None:
+            self.rewrite(call, program)
+            reset_call(s, call, factor)
+        s.call_spent[call] = 0.0
+        s.call_spent[call, -1] = delay
+        begin_call(s, call, delay)
+        return call
 
     def advance(self, until: float) -> list[int]:
         """Handle events up to ``until`` (s) or until calls end; return those, ended at `time`."""

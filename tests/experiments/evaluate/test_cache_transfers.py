@@ -1,14 +1,21 @@
 """Caches between pools: as a send between the ranks takes, and half the link where two share."""
 
+import math
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from experiments.evaluate.deployments import cache_bytes
 from experiments.evaluate.serving_instances import deployment_of, parts_of
 from experiments.scenario.scenario import Scenario
-from experiments.scenario.timed_calls import CacheTransfers
+from experiments.scenario.timed_calls import CacheTransfers, LinkUse
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
-from simulator.calls import CallRow
+from simulator.calls import Call, CallRow, Group
 from simulator.engine.simulate import simulate
+from simulator.serving.state import INSTANCE
 from simulator.support.errors import ClusterError
 from simulator.workload import What
 from topologies import load_cluster
@@ -114,3 +121,144 @@ def test_layers_come_no_later_than_the_whole_and_not_before_the_last(size, layer
     last.begin(computed, 0, [(source, target, size / layers) for source, target, size in parts])
     last.advance(computed)
     assert came >= moved(last)[0] * (1 - 1e-8), "the last layer's bytes go after it is computed"
+
+
+LINK, SIZE = load_cluster("hgx-h100"), 2.0**30
+
+
+def network_with(*instances: int) -> tuple[CacheTransfers, LinkUse, list[np.ndarray]]:
+    """The port from rank 0 to rank 8, instances whose exchanges are on it, and their rows."""
+    network = CacheTransfers(LINK, 16)
+    use = network.link_use([(Call("send_receive", Group((0, 8), ""), SIZE), 1)], 0)
+    rows = [np.zeros(1, INSTANCE) for _ in instances]
+    for number, row in zip(instances, rows, strict=True):
+        network.enter(number, use.link.tolist(), row[0])
+    return network, use, rows
+
+
+def wire(network: CacheTransfers, use: LinkUse) -> float:
+    """Time of the bytes on the busiest link at its bandwidth (s)."""
+    bandwidth = network._scenario.topology().bandwidth
+    return float((use.moved / bandwidth[use.link]).max())
+
+
+def all_ends(
+    network: CacheTransfers, until: float = 1e9
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Go on to a time (s); return when caches came and iterations ended (s)."""
+    came, ended = {}, {}
+    while numbers := network.advance(until):
+        for number in numbers:
+            (came if number >= 0 else ended)[max(number, -1 - number)] = network.time
+    return came, ended
+
+
+@pytest.mark.parametrize("exchanges", [0.0, 0.3, 1.0])
+def test_an_iteration_beside_no_cache_ends_as_on_an_idle_network(exchanges):
+    network, use, _ = network_with(0)
+    left = 0.02
+    scaled = use._replace(moved=use.moved * (exchanges * left / wire(network, use) + 1e-12))
+    network.share(3.0, 0, left, 80, scaled)
+    network.advance(3.0)
+    assert all_ends(network)[1][0] == pytest.approx(3.0 + left, rel=1e-12)
+
+
+def test_a_cache_and_an_exchange_on_one_link_have_half_of_it_each():
+    """A 1 GiB cache, and an iteration that only exchanges: twice its time, as one ahead of it."""
+    network, use, (row,) = network_with(0)
+    alone, left = begun((0, 8, SIZE))[0], wire(network, use) / 4
+    network.begin(0.0, 7, [(0, 8, SIZE)])
+    assert row["shares"][0] == 1
+    network.share(0.0, 0, left, 1, use._replace(moved=use.moved / 4))
+    network.advance(0.0)
+    came, ended = all_ends(network)
+    starts = alone - 4 * left  # until the cache's bytes move
+    assert ended[0] == pytest.approx(2 * left - starts, rel=1e-6)
+    assert came[7] == pytest.approx(alone + left - starts, rel=1e-6), (
+        "all bytes at the link's bandwidth"
+    )
+    assert row["shares"][0] == 0
+
+
+def test_instances_elsewhere_share_nothing():
+    network, _, (row,) = network_with(0)
+    network.begin(0.0, 1, [(1, 9, SIZE)])
+    assert not row["shares"].any()
+
+
+def test_iterations_that_compute_leave_the_link_to_caches():
+    """Beside a cache each takes c + 2 b; the cache has the link for c, and half of it else."""
+    network, use, _ = network_with(0)
+    whole, computes = wire(network, use), 0.004
+    exchanges = whole / 100
+    part = use._replace(moved=use.moved / 100)
+    network.begin(0.0, 1, [(0, 8, SIZE)])
+    network.share(0.0, 0, computes + exchanges, 32, part)
+    network.advance(0.0)
+    came, ends = [], [0.0]
+    while 1 not in came:
+        came = network.advance(math.inf)
+        if -1 in came:
+            ends.append(network.time)
+            network.share(network.time, 0, computes + exchanges, 32, part)
+            network.advance(network.time)
+    assert np.diff(ends)[1:-1] == pytest.approx(computes + 2 * exchanges, rel=2e-3)
+    alone = begun((0, 8, SIZE))[0]
+    longer = (computes + 2 * exchanges) / (computes + exchanges)
+    assert network.time == pytest.approx(alone * longer, rel=0.02)
+
+
+@tries(150)
+@given(
+    st.lists(st.tuples(st.floats(0, 0.05), st.floats(1e6, 1e9)), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(
+            st.floats(0, 0.05), st.floats(1e-4, 0.05), st.floats(0.01, 1), st.integers(1, 40)
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+)
+def test_iterations_are_never_shorter_nor_lose_more_than_the_bytes_beside_them(caches, iterations):
+    network, use, _ = network_with(*range(len(iterations)))
+    whole = wire(network, use)
+    begins = [(at, 0, number) for number, (at, _) in enumerate(caches)]
+    begins += [(at, 1, number) for number, (at, *_) in enumerate(iterations)]
+    came, ended = {}, {}
+    for at, is_iteration, number in sorted(begins):
+        before = all_ends(network, at)
+        came, ended = came | before[0], ended | before[1]
+        if is_iteration:
+            _, left, share, steps = iterations[number]
+            moved = use.moved * (left * share / whole)
+            network.share(at, number, left, steps, use._replace(moved=moved))
+        else:
+            network.begin(at, number, [(0, 8, caches[number][1])])
+    after = all_ends(network)
+    came, ended = came | after[0], ended | after[1]
+    sent = sum(size for _, size in caches) / SIZE * whole
+    exchanged = sum(left * share for _, left, share, _ in iterations)
+    for number, (at, left, share, _) in enumerate(iterations):
+        late = ended[number] - at - left
+        assert -1e-9 <= late <= (sent + exchanged - left * share) * (1 + 1e-6) + 1e-9
+    for number, (at, size) in enumerate(caches):
+        late = came[number] - at - begun((0, 8, size))[0]
+        assert -1e-9 <= late <= (sent - size / SIZE * whole + exchanged) * (1 + 1e-6) + 1e-9
+
+
+def test_layers_of_a_delayed_iteration_are_sent_when_it_has_computed_them():
+    """Beside another cache that halves its exchanges; the last layer goes after it has ended.
+
+    The send before it may be under way then.
+    """
+    network, use, _ = network_with(0)
+    exchanges, layers, size = wire(network, use) / 2, 16, 2.0**24
+    left = 1.25 * exchanges
+    ready = [(left * n / layers, n / layers) for n in range(1, layers + 1)]
+    network.begin(0.0, 1, [(0, 8, SIZE)])
+    network.share(0.0, 0, left, layers, use._replace(moved=use.moved / 2))
+    network.begin(0.0, 2, [(1, 9, size)], ready, 0)
+    network.advance(0.0)
+    came, ended = all_ends(network)
+    assert ended[0] == pytest.approx(left + exchanges, rel=0.01)
+    assert ended[0] < came[2] <= ended[0] + 2 * begun((1, 9, size / layers))[0] * (1 + 1e-6)

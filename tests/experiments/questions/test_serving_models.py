@@ -7,12 +7,14 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
+from experiments.evaluate import serving_fleets
 from experiments.evaluate.serving_changes import with_more_of
 from experiments.evaluate.serving_fleets import Instances, Neighbour, serve
-from experiments.evaluate.serving_instances import deployment_of
+from experiments.evaluate.serving_instances import deployment_of, iteration_use
 from experiments.evaluate.serving_plan import instances_of, load_of, serving_plan
 from experiments.questions.serving import serving
 from experiments.questions.serving_points import serving_sweep
+from experiments.scenario.timed_calls import CacheTransfers
 from simulator.support.errors import TwofoldError
 from topologies import load_cluster
 from traces.requests.readers import read_requests
@@ -73,6 +75,87 @@ def test_caches_of_two_models_through_one_port_take_twice_as_long():
     for run in (both, *both.beside):
         np.testing.assert_allclose(run.moved, 2 * alone.moved, rtol=0.02)
         assert (run.ttft > alone.ttft).all()
+
+
+def across_nodes(cluster, **fields):
+    """Instances of four ranks on two nodes: their exchanges and caches go through one port."""
+    deployment = deployment_of(SMALL, cluster, degrees=(4, 1, 1))
+    return Instances(deployment=deployment, decode=deployment, decode_count=1, **fields)
+
+
+@pytest.mark.parametrize("transfer", ["whole", "layerwise"])
+def test_caches_elsewhere_change_nothing_to_the_byte(transfer, monkeypatch):
+    """Instances of a node each: exchanges are on NVLink, caches on other ports."""
+    deployment = deployment_of(SMALL, "hgx-h100", degrees=(8, 1, 1))
+    fields = {"count": 2, "decode_count": 1, "kv_transfer": transfer}
+    made = Instances(deployment=deployment, decode=deployment, **fields)
+    run = serve(made, load(0))
+    monkeypatch.setattr(serving_fleets, "_enter", lambda *_: None)
+    alone = serve(made, load(0))
+    for name in TIMES:
+        assert getattr(run, name).tobytes() == getattr(alone, name).tobytes()
+    assert run.totals.tobytes() == alone.totals.tobytes()
+
+
+@pytest.mark.parametrize("transfer", ["whole", "layerwise"])
+def test_exchanges_and_caches_on_one_port_delay_each_other(transfer, monkeypatch):
+    made = across_nodes(one_port(), kv_transfer=transfer)
+    asked = generate_requests(12, 4.0, 4096, 256, arrivals="even")
+    run = serve(made, asked)
+    monkeypatch.setattr(serving_fleets, "_enter", lambda *_: None)
+    apart = serve(made, asked)
+    assert run.tpot.mean() > 1.005 * apart.tpot.mean()
+    assert run.ttft.mean() > apart.ttft.mean()
+    for name in ("exchange_time", "decode_time"):
+        assert run.totals[name] > 1.005 * apart.totals[name]
+    assert run.totals["decoded_tokens"] == apart.totals["decoded_tokens"]
+    assert run.totals["prefill_time"] >= apart.totals["prefill_time"] * (1 - 1e-9)
+    assert run.link_use * run.totals["end"] == pytest.approx(
+        apart.link_use * apart.totals["end"], rel=1e-9
+    ), "as many bytes of caches on every link"
+
+
+def test_a_decode_beside_a_long_cache_takes_its_bytes_twice():
+    """One request decodes while the cache of another passes, as two sends: each has a third."""
+    made = across_nodes(one_port())
+    rows = serve(made, generate_requests(2, 1.0, 8192, 400, arrivals="even")).iterations
+    decodes = rows[(rows["chunks"] == 0) & (rows["tokens"] == 1)]
+    lasts = decodes["end"] - decodes["begin"]
+    network = CacheTransfers(one_port(), 8)
+    use = iteration_use(made.decode, 4, network, 1.0, chunks=False)
+    bandwidth = network._scenario.topology().bandwidth
+    exchanges = (use.moved / bandwidth[use.link]).max()
+    beside = np.flatnonzero(lasts > 1.01 * lasts.min())
+    before, whole = lasts[beside[0] - 1], lasts[beside[1:-1]]
+    assert whole == pytest.approx(before + 2 * exchanges, rel=1e-3)
+    assert len(whole) > 20
+    assert len(lasts) > 10 * len(beside)
+
+
+def test_caches_delay_the_exchanges_of_a_model_that_sends_none():
+    """Its two ranks are on two nodes, whose ports a cache of the first model passes."""
+    cluster = one_port()
+    deployment = deployment_of(SMALL, cluster)
+    first = Instances(deployment=deployment, decode=deployment, decode_count=1)
+    other = Instances(deployment=deployment_of(SMALL, cluster, degrees=(2, 1, 1)))
+    asked = generate_requests(8, 1.0, 8192, 64, arrivals="even")
+    both = serve(replace(first, beside=(Neighbour(other, asked),)), asked)
+    alone = serve(other, asked)
+    assert (both.beside[0].tpot >= alone.tpot * (1 - 1e-12)).all()
+    assert both.beside[0].end_to_end.mean() > (1 + 1e-4) * alone.end_to_end.mean()
+    assert (both.moved > serve(first, asked).moved * (1 + 1e-3)).any()
+
+
+def test_decodes_that_exchange_nothing_go_on_beside_caches():
+    """Ranks that share prompts alone: caches delay those, and decodes are as without."""
+    cluster = one_port()
+    degrees = {"degrees": (1, 1, 1, 1, 2), "engine_name": "sglang"}
+    other = Instances(deployment=deployment_of(SMALL, cluster, **degrees))
+    asked = generate_requests(8, 1.0, 8192, 64, arrivals="even")
+    both = serve(replace(apart(cluster), beside=(Neighbour(other, asked),)), asked)
+    alone = serve(other, asked)
+    assert both.beside[0].tpot == pytest.approx(alone.tpot, rel=1e-9)
+    assert (both.beside[0].ttft >= alone.ttft * (1 - 1e-12)).all()
 
 
 def test_twice_the_network_helps_both_that_share_it():

@@ -66,6 +66,10 @@ def collective(report: "CollectiveReport") -> Document:
         foot += (
             "; input: mean bytes sent by a rank; even: time if the same bytes were spread evenly"
         )
+    machine = report.cluster
+    library = None if machine is None or machine.collective_overhead else machine.library
+    if library is not None and library.name in ("none", "xla"):
+        foot += "; this machine's overhead of a call is not published: small calls take longer"
     facts = {}
     if uneven is not None:
         ratio = f"rank {uneven.rank} {uneven.way} {uneven.busiest_over_mean:.3g} times the mean"

@@ -27,7 +27,8 @@ def point(size, time, **fields):
 
 def collective(*points, imbalance=None):
     fields = {"where": "c", "network_prior": (), "engine": "flow", "routing": ROUTING}
-    return documents.collective(Of(points=points, imbalance=imbalance, **fields))
+    fields |= {"cluster": None, "doubts": (), "points": points, "imbalance": imbalance}
+    return documents.collective(Of(**fields))
 
 
 sizes = st.floats(1e3, 1e10)

@@ -179,7 +179,7 @@ def capacity(**fields):
         "half_width": None, "curve": Of(points=points, saturation=5.0, knee=points[1]),
         "rate": 3.456789, "utilities": (), "factor": 2.0, "seeds": 5, "model": "m",
         "cluster": Of(name="c"), "prior": PRIOR, "engine_text": "e",
-        "slo": Slo(ttft=1.0, tpot=None),
+        "slo": Slo(ttft=1.0, tpot=None), "interrupted": "",
     }  # fmt: skip
     return Of(**{**usual, **fields})
 
@@ -212,6 +212,18 @@ def test_a_capacity_has_its_interval_saturation_and_knee():
     assert "before a queue builds up" in doubt.cause
 
 
+def test_an_interrupted_capacity_has_what_was_found_and_says_so():
+    curve = Of(points=(), saturation=5.0, knee=None)
+    document = documents.rate(capacity(curve=curve, interrupted="interrupted: 1 of 2"))
+    assert document.headline == (
+        "The SLO is met up to 3.457 requests/s; throughput saturates at 5/s."
+    )
+    assert document.sections == ()
+    assert [doubt.cause for doubt in document.trust.doubts] == ["interrupted: 1 of 2"]
+    curve.points = (point(1.0),)
+    assert len(chart_of(documents.rate(capacity(curve=curve)), "load-latency").series) == 3
+
+
 def test_the_best_resource_raises_a_capacity_most():
     best = Of(resource="compute", rate_pct=(20.0, 3.0), note="")
     rest = Of(resource="scale_out.bandwidth", rate_pct=None, note="n")
@@ -232,12 +244,14 @@ def test_points_of_a_sweep_are_tabulated_and_the_lowest_are_named():
             "value": value, "ttft_p99": ttft, "tpot_p99": tpot, "ttft_p99_half_width": None,
             "tpot_p99_half_width": None, "tokens_per_second_per_gpu": 1500.0, "met": 0.5,
             "usd_per_million_tokens": 0.25, "refused": "", "saturation_per_s": None,
+            "utilities": (),
         }  # fmt: skip
         return Of(**{**usual, **fields})
 
     refused = at("8", None, None, refused="no room", met=None, usd_per_million_tokens=None)
     points = (at("2", 0.5, 0.01), at("4", 0.2, 0.02, ttft_p99_half_width=0.05), refused)
-    made = Of(varied="tp", points=points, seeds=5, prior=PRIOR, engine_text="e", model="m")
+    about = {"prior": PRIOR, "engine_text": "e", "model": "m", "cause": "c", "interrupted": ""}
+    made = Of(varied="tp", points=points, seeds=5, factor=2.0, **about)
     document = documents.sweep(made)
     table, cells = table_of(document, "tp")
     assert cells[0] == ("2", "500 ms", "10 ms", "1,500", "50.00 %", "0.25")
@@ -255,6 +269,15 @@ def test_points_of_a_sweep_are_tabulated_and_the_lowest_are_named():
     note = table_of(documents.sweep(made), "tp")[0].rows[0].note
     assert note == "beyond capacity: saturates at about 21.9 ± 0.52 requests/s"
     assert documents.sweep(made).headline == "Lowest p99 TTFT: 500 ms at tp 2."
+    assert documents.sweep(made).cause == "c"
+    made.interrupted = "interrupted: 1 of 3 points are answered"
+    assert [doubt.cause for doubt in documents.sweep(made).trust.doubts] == [made.interrupted]
+    bought = [gain(name) for name in ("compute", "host")]
+    made.points = tuple(at(value, 0.5, 0.01, utilities=bought) for value in ("2", "4"))
+    _, cells = table_of(documents.sweep(made), "resource")
+    assert [cell[:2] for cell in cells] == [
+        (f"{name} x2", value) for name in ("compute", "host") for value in ("2", "4")
+    ]
 
 
 @pytest.mark.parametrize(

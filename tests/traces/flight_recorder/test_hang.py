@@ -137,6 +137,14 @@ def test_messages_are_paired_in_order_whatever_their_numbers(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("label", "said"), [("pp", "pp"), ("", "3")])
+def test_the_group_of_a_message_has_its_description_else_its_key(tmp_path, label, said):
+    pair = ("3", label)
+    waits = {0: dump({pair: (0, 1)}, [message(pair, 1, "send 0->1")]), 1: dump({pair: (0, 1)})}
+    (call,) = hang(tmp_path, waits).calls
+    assert (call.group, call.missing) == (said, (1,))
+
+
 def test_a_dump_as_json_says_the_same(tmp_path):
     made = {rank: dump(WORLD, [entry(TP, 5)], {"0": (5, 4)}) for rank in (0, 1)}
     want = hang(tmp_path, made).calls

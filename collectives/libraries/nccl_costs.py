@@ -328,21 +328,23 @@ def switched(case: Case, schedule: Schedule) -> Offer:
     moving = case.bytes_time(schedule, pipelined=True) / tables.NVLS_WIRE
     return Offer(
         schedule,
-        overhead=_base(case, "Simple") + _nvls_time(case, schedule) - moving,
+        overhead=_base(case, "Simple")
+        + _nvls_time(case, case.wire(schedule, pipelined=True).per_byte)
+        - moving,
         efficiency=tables.NVLS_WIRE,
         protocol="Simple",
         pipelined=True,
     )
 
 
-def _nvls_time(case: Case, schedule: Schedule) -> Number:
-    """Time until all channels of NVLS have served all heads, including the wire (s).
+def _nvls_time(case: Case, per_byte: float) -> Number:
+    """Time until all channels of NVLS have served all heads of a domain, including the wire (s).
 
     A call just large enough for a larger chunk would take less time than one a little smaller; it
     is assumed to take as long.
     """
-    tuning, per_byte = case.tuning, case.wire(schedule, pipelined=True).per_byte
-    heads = case.n * tuning.nvls_channels
+    tuning = case.tuning
+    heads = case.local * tuning.nvls_channels
     longest: Number = tables.NVLS_STEP
     begins = 0.0
     for chunk, ends in tables.nvls_chunks(heads):
@@ -362,8 +364,8 @@ def _nvls_tree(case: Case, schedule: Schedule) -> Offer:
     passed every hop and the slots of the network; small calls fill it in part.
     """
     on_wire = case.wire(schedule, pipelined=True)
-    inside = on_wire.on(case.links.graph, SCALE_UP) / _nvls_share(case)
-    slowed = np.maximum(inside, on_wire.per_byte)
+    within = on_wire.on(case.links.graph, SCALE_UP)
+    slowed = np.maximum(within / _nvls_share(case), on_wire.per_byte)
     hops = 2 * (case.domains - 1).bit_length()
     heads = case.local * tables.NVLS_TREE_CHANNELS
     chunk = tables.nvls_tree_chunk(case.size, heads, case.domains)
@@ -371,13 +373,12 @@ def _nvls_tree(case: Case, schedule: Schedule) -> Offer:
     passed = tables.NVLS_TREE_FILL * slowed * heads * chunk
     filling = full * (hops * passed + hops / 2 * case.net_fill)
     used = np.clip(case.size / tables.NVLS_TREE_LEAST, 1, tables.NVLS_TREE_CHANNELS)
+    began = np.maximum(used * tables.NVLS_TREE_POST, filling)
+    hopped = case.base + case.link.wide + hops * tables.NVLS_NET_STEP
+    alone = _nvls_time(case, within) - case.size * slowed
     return Offer(
         schedule,
-        overhead=case.base
-        + case.link.wide
-        + tables.NVLS_STEP
-        + hops * tables.NVLS_NET_STEP
-        + np.maximum(used * tables.NVLS_TREE_POST, filling),
+        overhead=hopped + np.maximum(tables.NVLS_STEP + began, alone),
         efficiency=np.where(slowed > 0, on_wire.per_byte, 1.0) / np.where(slowed > 0, slowed, 1.0),
         protocol="Simple",
         pipelined=True,

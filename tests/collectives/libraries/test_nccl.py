@@ -335,6 +335,17 @@ def test_a_switch_that_adds_moves_as_much_for_72_ranks_as_for_8():
     assert busbw("all_reduce", size=8 * GIB, n=72, time=time) == pytest.approx(840e9, rel=0.08)
 
 
+@pytest.mark.parametrize(("local", "generation"), [(8, "hopper"), (36, "blackwell")])
+def test_two_domains_take_no_less_than_one(local, generation):
+    """The heads of a wide domain's switch wait for each other beside a tree of domains, too."""
+
+    def took(nodes, size):
+        there = replace(machine(local, nodes, in_network=True), generation=generation)
+        return seconds("all_reduce", size, switches(local, nodes, wire=694e9), there)
+
+    assert all(took(1, size) <= took(2, size) for size in SIZES)
+
+
 def test_four_ranks_of_a_switch_that_adds_stay_with_rings():
     """NCCL's own choice on 4 of 8 H200 (363.3 GB/s at 8 GiB, by ring); from 5 on it is NVLS."""
     for ranks, name in ((4, "ring"), (5, "nvls")):

@@ -29,7 +29,7 @@ from simulator.analysis.critical_path import (
 )
 from simulator.workload import DATA_LOADER, What
 from topologies.cluster.catalog import both_directions, clusters_with
-from traces.core.loaded import GENERATED, LAUNCHES_ONLY, TOO_LONG, UNLIKE, Coverage, Loaded
+from traces.core.loaded import DOUBTFUL, GENERATED, LAUNCHES_ONLY, Coverage, Loaded
 
 if TYPE_CHECKING:
     from experiments.baseline import Baseline, NetworkPriorAnswer, Settings
@@ -260,7 +260,7 @@ are kept within milliseconds, and a second run takes longer to begin."""
 def _run_doubts(loaded: Loaded) -> Iterator[Doubt]:
     """Yield that kernels or launches are missing, or that ranks are of different runs."""
     coverage = loaded.coverage
-    yield from (Doubt(note) for note in coverage.notes if TOO_LONG in note or UNLIKE in note)
+    yield from (Doubt(note) for note in coverage.notes if any(map(note.__contains__, DOUBTFUL)))
     if launches := coverage.unused.get(LAUNCHES_ONLY):
         yield Doubt(
             f"{launches:,} launches were recorded, but no kernels, so the devices seem idle",

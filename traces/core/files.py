@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.support.errors import OutputError, TraceError
 from simulator.support.input_files import check_ratio, partial_path, reason_of
 from simulator.support.limits import check_memory
+from traces.core.loaded import COPIED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,13 +103,14 @@ def files_in(path: Path) -> list[Path]:
     return entries
 
 
-def check_no_copies(files: Iterable[Path]) -> None:
-    """Refuse files of several ranks with the same bytes: clocks of two ranks never agree."""
+def note_copies(files: Iterable[Path]) -> Iterator[str]:
+    """Note which files of several ranks have the same bytes: clocks of two ranks never agree."""
     by_size: dict[int, Path] = {}
     for file in files:
         alike = by_size.setdefault(file.stat().st_size, file)
         if alike is not file and filecmp.cmp(alike, file, shallow=False):
-            raise TraceError(f"{file}: a copy of {alike.name}, no other ranks: remove one")
+            yield f"{file.name} {COPIED} {alike.name}, not another rank's recording"
+            return
 
 
 def message_class(messages: Mapping[str, MessageFields], name: str) -> Any:

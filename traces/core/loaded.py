@@ -173,8 +173,10 @@ class CoverageRecord(TypedDict):
 
 
 UNLIKE, TOO_LONG = "ranks ran on unlike accelerators", "frameworks refuse it"
-"""Words of notes that make answers doubtful: on a job whose files name several accelerators, and on
-a sequence that is longer than the model allows."""
+COPIED = "has the same bytes as"
+DOUBTFUL = (UNLIKE, TOO_LONG, COPIED)
+"""Words of notes that make answers doubtful: on a job whose files name several accelerators, on a
+sequence that is longer than the model allows, and on files of two ranks."""
 MEDIAN, ALL = "median", "all"
 """Choices of a step besides numbers: the one of median duration, and the whole trace."""
 

@@ -27,7 +27,7 @@ from traces.core.events import (
     rank_in_name,
     unknown_rank,
 )
-from traces.core.files import check_no_copies, files_in, is_kineto
+from traces.core.files import files_in, is_kineto, note_copies
 from traces.kineto.reader import (
     ASSUMED,
     IN_NAME,
@@ -234,7 +234,8 @@ def job_of(
         missing = iter([f"{len(heads)} of {recorded} recorded ranks were read: {listed}"])
     else:
         missing = _missing(path, heads, job_ranks, sample=sample)
-    notes = (*missing, *_steps(heads), *_clocks(ranks))
+    copied = note_copies(dict.fromkeys(head.file for head in heads))
+    notes = (*copied, *missing, *_steps(heads), *_clocks(ranks))
     return JobHead(heads, job_ranks, source, skipped, notes)
 
 
@@ -282,7 +283,6 @@ def _check_one_run(ranks: Sequence[RankHead]) -> None:
                 f"{later.file}: also rank {earlier.rank}, like {earlier.file} "
                 f"(from {earlier.rank_source}, from {later.rank_source}): remove one of them"
             )
-    check_no_copies(dict.fromkeys(head.file for head in ranks))
     for what, values in (
         ("distributedInfo.world_size", [(trace, trace.world_size) for trace in ranks]),
         ("distributedInfo.backend", [(trace, trace.backend or None) for trace in ranks]),

@@ -16,7 +16,7 @@ import numpy as np
 from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
 from traces.core.events import HostKind, Job, ProfilerStep, RankTrace, Skipped, checked
-from traces.core.files import check_no_copies, files_in
+from traces.core.files import files_in, note_copies
 from traces.core.gpu_exports.communicators import common_part, with_groups
 from traces.core.gpu_exports.database import beginning_of
 from traces.core.gpu_exports.export import Export, Ranges
@@ -55,7 +55,13 @@ def read_exported_job(path: Path, reader: ExportReader) -> Job:
     if world > len(traces):
         notes.append(f"{len(traces)} of {world} ranks were recorded")
         source = "the largest communicator or rank"
-    notes += [*grouped, *stepped, *cropped, *reader.lacking(files, traces)]
+    notes += [
+        *note_copies(file.path for file in files if file.path.is_file()),
+        *grouped,
+        *stepped,
+        *cropped,
+        *reader.lacking(files, traces),
+    ]
     return Job(tuple(traces), world, source, skipped, tuple(notes))
 
 
@@ -63,18 +69,15 @@ def _files(path: Path, reader: ExportReader) -> tuple[list[ExportFile], tuple[Sk
     if not path.is_dir() or reader.fills(path):
         return [reader.read(path)], ()
     files, skipped = [], []
-    named: list[Path] = []
     for file in files_in(path):
         if file.is_dir() and reader.fills(file):
             files.append(reader.read(file))
         elif not file.is_file():
             skipped.append(Skipped(file, "not a file; sub-directories are not searched"))
         elif reader.begins(beginning_of(file)):
-            named.append(file)
             files.append(reader.read(file))
         else:
             skipped.append(Skipped(file, f"no {reader.name}"))
-    check_no_copies(named)
     if not files:
         raise TraceError(f"{path}: no {reader.name} in this directory")
     return files, tuple(skipped)

@@ -17,7 +17,7 @@ from collectives.files.measured_calls import BenchmarkLog, Layout, MeasuredCall
 from collectives.files.micro_benchmarks import is_osu, is_perftest, read_osu, read_perftest
 from collectives.files.nccl_tests import is_nccl_tests, read_nccl_tests
 from simulator.support.errors import TraceError
-from simulator.support.input_files import as_printed, decoded, read_bytes
+from simulator.support.input_files import as_printed, decoded, unpack
 
 _FORMS = (
     "nccl-tests, rccl-tests, OSU micro-benchmarks, perftest, the Inspector's lines, or CSV with "
@@ -92,7 +92,7 @@ def _check_one(what: str, named_by_file: Sequence[tuple[str, str]]) -> None:
 
 def _text(path: Path) -> str:
     try:
-        return decoded(read_bytes(path, TraceError, "as a log"))
+        return decoded(unpack(path, "as a log"))
     except UnicodeError as error:
         raise TraceError(f"{path}: cannot be read as a log: {error}") from error
 

@@ -20,6 +20,7 @@ from experiments.output.words import (
     is_plural,
     percent,
     plural,
+    say_devices,
     say_gain,
     say_interval,
     say_number,
@@ -51,7 +52,7 @@ def serving(report: "ServingReport") -> Document:
     headline = f"p99 TTFT is {tails['ttft']}"
     # With one token each, requests have no TPOT.
     headline += f", p99 TPOT {tails['tpot']}" if "tpot" in tails else ""
-    headline += f"; {report.tokens_per_second_per_gpu:.4g} tokens/s per GPU."
+    headline += f"; {report.tokens_per_second_per_gpu:.4g} tokens/s per {_device(report)}."
     if report.goodput is not None:
         headline += f" {percent(100 * report.goodput_fraction)} of requests meet the SLO."
     rows = [
@@ -102,7 +103,7 @@ def serving(report: "ServingReport") -> Document:
         facts={
             "load": report.load,
             "engine": report.engine_text,
-            "memory": f"{memory.weights / 1e9:.4g} GB weights, {gigabytes} per GPU",
+            "memory": f"{memory.weights / 1e9:.4g} GB weights, {gigabytes} per {_device(report)}",
             "cache used": f"{percent(100 * report.peak_cache)} at most,"
             f" {plural(report.preemptions, 'preemption')}",
             "cost": ""
@@ -160,10 +161,14 @@ def _by_model(report: "ServingReport") -> Section:
         for row in report.models
     ]
     columns = (
-        *("model", ">GPUs", ">requests", ">mean TTFT", ">p99 TTFT", ">p99 TPOT"),
-        *(">meet\nthe SLO", ">tokens/s\nper GPU"),
+        *("model", f">{_device(report)}s", ">requests", ">mean TTFT", ">p99 TTFT", ">p99 TPOT"),
+        *(">meet\nthe SLO", f">tokens/s\nper {_device(report)}"),
     )
     return Section("models", "By model", [Table.of(columns, rows)], wide=True)
+
+
+def _device(report: "ServingReport | ServingSweepReport") -> str:
+    return say_devices(report.cluster.accelerator.name).removesuffix("s")
 
 
 def _interval_foot(report: "ServingReport") -> str:
@@ -357,8 +362,9 @@ def sweep(report: "ServingSweepReport") -> Document:
         )
         for point in report.points
     ]
+    device = "accelerator" if report.varied == "cluster" else _device(report)
     columns = (
-        *(say_resource(report.varied), ">p99 TTFT", ">p99 TPOT", ">tokens/s\nper GPU"),
+        *(say_resource(report.varied), ">p99 TTFT", ">p99 TPOT", f">tokens/s\nper {device}"),
         *(">meet\nthe SLO", ">USD for\n1M tokens"),
     )
     foot = "± 95 % interval over seeds" if report.seeds > 1 else ""

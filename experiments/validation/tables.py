@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from simulator.support.errors import TraceError, TwofoldError, WhatIfError, faults, shown
-from simulator.support.input_files import csv_table, read_bytes, read_text
+from simulator.support.input_files import beginning, csv_table, read_text
 from simulator.support.quantities import CENTURY, INSTANT, MOST_RANKS, number_of
 from topologies import catalog
 
@@ -123,7 +123,7 @@ def table_kind(path: Path | str) -> Kind | None:
     if all((Path(path) / name).is_file() for name in SERVING_LOG):
         return "serving-log"
     try:
-        head = read_bytes(Path(path), most=_HEAD)
+        head = beginning(Path(path), _HEAD)
     except TraceError:  # a directory, a name that is not a file, or one that may not be read
         return None
     if b"\0" in head and head[:2] not in (b"\xff\xfe", b"\xfe\xff"):  # marks of UTF-16
@@ -167,7 +167,8 @@ def read_rows(
         with file and line.
     """
     source = Path(path)
-    names, table = csv_table(read_text(source, TraceError, f"as a table of {of}s"), source)
+    text = read_text(source, TraceError, f"as a table of {of}s", packed=True)
+    names, table = csv_table(text, source)
     with _located(f"{source}, line 1"):
         check({name.strip() for name in names})
     rows, looked_up = [], set[str]()

@@ -122,9 +122,14 @@ def read_bytes(
 
 
 def read_text(
-    path: Path, wrong: Wrong = TraceError, what: str = "", *, most: int | None = None
+    path: Path,
+    wrong: Wrong = TraceError,
+    what: str = "",
+    *,
+    most: int | None = None,
+    packed: bool = False,
 ) -> str:
-    """Read a file of UTF-8 text; a mark of UTF-8 at the beginning is left out.
+    """Read a file of UTF-8 text, which may be ``packed``; a mark of UTF-8 at its begin is left out.
 
     Raises
     ------
@@ -133,7 +138,7 @@ def read_text(
     LimitError
         If it is longer than ``most`` bytes.
     """
-    data = read_bytes(path, wrong, what)
+    data = unpack(path, what) if packed else read_bytes(path, wrong, what)
     if most is not None and len(data) > most:
         raise wrong(f"{path}: {len(data)} B, more than {most} B: too long {what or 'to be sound'}")
     try:
@@ -143,7 +148,7 @@ def read_text(
         raise wrong(f"{words}: {reason_of(error)}") from error
 
 
-def unpack(path: Path) -> bytes:
+def unpack(path: Path, what: str = "") -> bytes:
     """Read a file, unpacked where it is packed; a mark of UTF-8 at the beginning is left out.
 
     Raises
@@ -153,7 +158,7 @@ def unpack(path: Path) -> bytes:
     LimitError
         If it unpacks to more than the limits allow.
     """
-    data = read_bytes(path)
+    data = read_bytes(path, TraceError, what)
     if data.startswith(PACKED):
         pieces = list(_unpacked(path, BytesIO(data), data[:8], len(data)))
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)

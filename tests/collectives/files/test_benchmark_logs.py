@@ -1,8 +1,11 @@
 """Benchmarks' logs: every form is read by its content, and what is torn is refused in one line."""
 
+import gzip
 import json
+import lzma
 import re
 
+import pyarrow
 import pytest
 
 from collectives.bandwidth import busbw
@@ -638,6 +641,20 @@ def test_windows_and_pages_change_nothing(tmp_path):
     path = tmp_path / "redirected"
     path.write_bytes(REDUCE.encode("utf-16"))
     assert told(read_logs([path])[0]) == plain
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [gzip.compress, lzma.compress, lambda data: pyarrow.compress(data, "zstd", asbytes=True)],
+)
+def test_a_packed_log_is_read_as_it_was_before(tmp_path, pack):
+    path = tmp_path / "packed"
+    for encoding in ("utf-8", "utf-16"):
+        path.write_bytes(pack(REDUCE.encode(encoding)))
+        assert told(read_logs([path])[0]) == told(read(tmp_path, REDUCE))
+    path.write_bytes(pack(REDUCE.encode())[:-40])
+    with pytest.raises(TraceError, match="damaged"):
+        read_logs([path])
 
 
 def test_unchecked_results_are_results(tmp_path):

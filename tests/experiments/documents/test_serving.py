@@ -26,6 +26,10 @@ def metric(name, mean, **fields):
     return Of(metric=name, mean=mean, **times, **widths, **fields)
 
 
+def on(accelerator):
+    return Of(accelerator=Of(name=accelerator))
+
+
 def report(**fields):
     iterations = np.array(
         [(0, 0.0, 0.5, 64.0, 2), (1, 0.0, 0.25, 8.0, 0), (0, 0.5, 1.5, 8.0, 0)], dtype=float
@@ -37,6 +41,7 @@ def report(**fields):
         "curves": {"TTFT": np.arange(1.0, 6.0), "TPOT": np.arange(2.0, 5.0)},
         "first_run": Of(iterations=iterations, track=lambda number: f"instance {number}"),
         "memory": Of(weights=16e9, cache=40e9, blocks=1000), "model": "m", "where": "w",
+        "cluster": on("H100"),
         "cause": "", "prior": PRIOR, "doubts": (), "load": "l", "engine_text": "e",
         "peak_cache": 0.5, "preemptions": 1, "link_use": None, "scales": False, "held": 2.5,
         "restarted": 0, "adapter_loads": 0, "found": None, "loaded": 0.0, "deterministic": False,
@@ -66,6 +71,15 @@ def test_latencies_are_tabulated_with_the_intervals_that_are_known():
     single = documents.serving(report(metrics=(metric("ttft", 0.1), metric("queue", 1.0))))
     assert single.headline == "p99 TTFT is 400 ms; 1235 tokens/s per GPU."
     assert table_of(single, "metric")[1][1][0] == "queue"
+
+
+@pytest.mark.parametrize(
+    ("name", "noun"), [("TPU v6e", "TPU"), ("Trainium2", "accelerator"), ("H100", "GPU")]
+)
+def test_what_is_served_per_accelerator_is_called_by_its_name(name, noun):
+    document = documents.serving(report(cluster=on(name)))
+    assert document.headline.endswith(f" tokens/s per {noun}.")
+    assert document.facts["memory"].endswith(f" blocks per {noun}")
 
 
 def test_where_a_request_s_time_goes_adds_up():
@@ -251,13 +265,13 @@ def test_points_of_a_sweep_are_tabulated_and_the_lowest_are_named():
     refused = at("8", None, None, refused="no room", met=None, usd_per_million_tokens=None)
     points = (at("2", 0.5, 0.01), at("4", 0.2, 0.02, ttft_p99_half_width=0.05), refused)
     about = {"prior": PRIOR, "engine_text": "e", "model": "m", "cause": "c", "interrupted": ""}
-    made = Of(varied="tp", points=points, seeds=5, factor=2.0, **about)
+    made = Of(cluster=on("TPU v6e"), varied="tp", points=points, seeds=5, factor=2.0, **about)
     document = documents.sweep(made)
     table, cells = table_of(document, "tp")
     assert cells[0] == ("2", "500 ms", "10 ms", "1,500", "50.00 %", "0.25")
     assert cells[1][1] == "200 ± 50 ms"
     assert cells[2] == ("8", "", "", "1,500", "", "")
-    assert table.rows[2].note == "no room"
+    assert (table.rows[2].note, table.columns[3]) == ("no room", ">tokens/s\nper TPU")
     assert document.headline == "Lowest p99 TTFT: 200 ms at tp 4. Lowest p99 TPOT: 10 ms at 2."
     assert "interval" in table.foot
     made.seeds = 1

@@ -1,10 +1,13 @@
 """Tables of what was measured are told apart by their columns, and their errors are summed up."""
 
+import gzip
+import lzma
+
 import pytest
 
 from experiments.validation.errors import Prediction, error_summary
 from experiments.validation.measured_collectives import ALL, by_class
-from experiments.validation.tables import Cells, table_kind
+from experiments.validation.tables import Cells, read_rows, table_kind
 from helpers.places import ROOT, SAMPLES
 
 NCCL = """# nThread 1 nGpus 8 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5
@@ -84,3 +87,16 @@ def test_a_log_in_utf_16_is_one_of_calls(tmp_path):
     path = tmp_path / "osu.log"
     path.write_bytes("# OSU MPI Allreduce Latency Test v7.3\n1024 12.00\n".encode("utf-16"))
     assert table_kind(path) == "collectives"
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
+def test_a_packed_table_is_read_as_it_was_before(tmp_path, pack):
+    """As traces are; pairs.csv was "not UTF-8 text"."""
+    plain = ROOT / "traces" / "live" / "pairs.csv"
+    packed = tmp_path / "pairs.csv.packed"
+    packed.write_bytes(pack(plain.read_bytes()))
+    assert table_kind(packed) == table_kind(plain)
+    rows, again = (
+        read_rows(path, "pair", lambda cells: cells.text("trace")) for path in (plain, packed)
+    )
+    assert rows == again

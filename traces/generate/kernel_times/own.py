@@ -170,7 +170,7 @@ def read_own(file: Path) -> OwnKernels:
     TraceError
         If it is not such a table; the message names file, line, field and value.
     """
-    names, table = csv_table(read_text(file, TraceError, "as CSV"), file)
+    names, table = csv_table(read_text(file, TraceError, "as CSV", packed=True), file)
     missing = [name for name in COLUMNS if name not in names]
     if missing:
         raise TraceError(

@@ -385,13 +385,13 @@ def generation(report: "GenerationReport") -> Document:
     workload = base.loaded.workload
     prior = report.steps_like_it
     likely = likely_words(report)
-    corrected, at_best = report.likely_step_s or 0.0, ""
+    headline = f"The step takes {say_step(step)}"
+    rates = f"{report.tokens_per_second:,.0f} tokens per second, MFU {percent(100 * report.mfu)}"
     if likely:
-        at_best = f"{' at best' * (corrected > step)}, likely {say_step(corrected)}"
-    headline = (
-        f"The step takes {say_step(step)}{at_best}: {report.tokens_per_second:,.0f} tokens per"
-        f" second, MFU {percent(100 * report.mfu)}."
-    )
+        corrected = report.likely_step_s or 0.0
+        headline += f"{' at best' * (corrected > step)} ({rates}), likely {say_step(corrected)}."
+    else:
+        headline += f": {rates}."
     exchanged = [
         (row.label, row.kind, f"{row.calls:,}", format_quantity(row.size_bytes, "B"))
         for row in report.exchanged

@@ -203,6 +203,7 @@ def test_the_figure_of_the_readme_shows_both(report, points):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)  # 20 to 30 s of processor time
 def test_intervals_are_calibrated_without_the_program_that_they_are_of():
     """Between 90 and 99 % of the points are inside, and widths are twice the errors at most.
 

@@ -105,6 +105,7 @@ def test_times_that_do_not_grow_with_bytes_leave_the_bandwidth_as_it_is():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)  # 20 to 30 s of processor time
 def test_bounds_hold_the_truth_nearly_always():
     random = np.random.default_rng(1)
     held = 0

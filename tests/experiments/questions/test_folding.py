@@ -271,7 +271,7 @@ def test_utilities_of_a_plan_are_those_of_all_its_ranks_to_the_last_bit(tmp_path
     as_told = {"command", "settings", "folded"}
     assert whole.keys() == folded.keys() > as_told
     for part in whole.keys() - as_told:
-        assert json.dumps(folded[part]) == json.dumps(whole[part]), part
+        assert json.dumps(folded[part], default=str) == json.dumps(whole[part], default=str), part
 
 
 def test_points_are_passed_over_a_few_ranks_unless_their_calls_cost_something_else():

@@ -379,7 +379,7 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
     ...     resources=None,
     ... )
     >>> [(row.job, round(row.slow_down, 3)) for row in report.jobs], report.jobs[0].meets
-    ([('gpu-dp2-tp4:1', 1.163), ('gpu-dp2-tp4:2', 1.163)], 'gpu-dp2-tp4:2')
+    ([('gpu-dp2-tp4:1', 1.165), ('gpu-dp2-tp4:2', 1.165)], 'gpu-dp2-tp4:2')
     """
     named = _resources(resources)
     check_factor(factor)

@@ -127,7 +127,7 @@ def constants(system: str, given: Constants) -> Iterator[Cluster]:
         parts["scale_out"] = cluster.scale_out.model_copy(update=changes)
     if pcie:
         parts["pcie"] = load_cluster("h100-pcie-8").pcie
-    pci = replace(nccl_constants.PCI, base=None)
+    pci = replace(nccl_constants.PCI, base={})
     with (
         patch.dict(nccl_constants.GENERATIONS, {measured.generation: tuning}),
         patch.object(nccl_constants, "PCI", pci),

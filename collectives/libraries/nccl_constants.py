@@ -7,7 +7,7 @@ unless another source is named. Base units.
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from math import inf
@@ -35,8 +35,8 @@ class LocalLink:
 
     ``steps`` and ``tree_steps`` are the hardware latency (s) of a step of a ring and of a tree by
     protocol; LL's is that of the wire and belongs to the links. ``fractions`` are the usable shares
-    of the wire's bandwidth by protocol, as NCCL uses them. ``channels``, ``base`` (s) and ``copy``
-    (B/s) replace those of the generation if given: few channels are a kernel of few blocks.
+    of the wire's bandwidth by protocol, as NCCL uses them. ``channels``, ``copy`` (B/s) and
+    ``base`` (s) by generation replace the usual if given: few channels are a kernel of few blocks.
     ``wide`` is the extra cost of LL128 and Simple over LL once per call (s). ``chunk`` is the unit
     in which a channel of grouped sends moves data (B), ``sends`` the share of the wire that such
     sends use; ``peer_channels`` are those of each peer, None if all are shared among peers.
@@ -46,7 +46,7 @@ class LocalLink:
     tree_steps: Mapping[str, float]
     fractions: Mapping[str, float]
     channels: int | None = None
-    base: float | None = None
+    base: Mapping[str, float] = field(default_factory=dict)
     copy: float | None = None
     wide: float = 14.0 * MICRO - 6.6 * MICRO
     chunk: int = CHANNEL_SLOT
@@ -67,7 +67,7 @@ PCI = LocalLink(
     tree_steps={"LL": 1.0 * MICRO, "Simple": 4.0 * MICRO},
     fractions={"LL": 0.42, "Simple": 1.0},
     channels=2,
-    base=4.2 * MICRO,
+    base=dict.fromkeys(("blackwell", "rubin"), 4.2 * MICRO),
     copy=87 * GIGA,
     wide=8.4 * MICRO - 6.6 * MICRO,
     chunk=128 * KIB,
@@ -75,11 +75,12 @@ PCI = LocalLink(
     peer_channels=1,
 )
 """LL128 needs NVLink (tuning.cc). A ring's graph over PCIe is one ring, doubled. Fitted on 2, 4 and
-8 RTX PRO 6000: ``fractions`` of LL, whose stores of 16 B are inefficient over PCIe; ``copy``, from
-the excess of its all-gathers over half of its all-reduces. ``wide`` is the difference of the base
-latencies of rings by Simple and LL. ``chunk`` is NCCL's (P2P chunk size: 128 KiB over PCIe, 512 KiB
-over NVLink), and so are ``peer_channels``: channels over ranks, at least one. ``sends`` is not
-fitted; 4 RTX PRO 6000 reach by all-to-all the rate of their host memory, 24.3 of 25 GB/s each."""
+8 RTX PRO 6000: ``base``, of their generation only; ``fractions`` of LL, whose stores of 16 B are
+inefficient over PCIe; ``copy``, from the excess of its all-gathers over half of its all-reduces.
+``wide`` is the difference of the base latencies of rings by Simple and LL. ``chunk`` is NCCL's (P2P
+chunk size: 128 KiB over PCIe, 512 KiB over NVLink), and so are ``peer_channels``: channels over
+ranks, at least one. ``sends`` is not fitted; 4 RTX PRO 6000 reach by all-to-all the rate of their
+host memory, 24.3 of 25 GB/s each."""
 
 
 NET_STEP = {"LL": 2.7 * MICRO, "LL128": 4.0 * MICRO, "Simple": 14.0 * MICRO}

@@ -144,7 +144,7 @@ class Case:
     @property
     def base(self) -> float:
         """Launch of a kernel and its first flag, and what the host takes besides (s)."""
-        launch = self.tuning.base if self.link.base is None else self.link.base
+        launch = self.link.base.get(self.machine.generation, self.tuning.base)
         return launch + self.machine.overhead
 
     def slot(self, protocol: str, channels: int | None = None) -> float:

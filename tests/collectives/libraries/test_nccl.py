@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from collectives import LIBRARIES, Machine, busbw, check, plan
 from collectives.algorithms.tree import chained_all_reduce, parents, switched_all_reduce
 from collectives.libraries import nccl
-from collectives.libraries.nccl_constants import HOST_LAUNCH, regions, tuning
+from collectives.libraries.nccl_constants import GENERATIONS, HOST_LAUNCH, regions, tuning
 from helpers.calls import call_of
 from helpers.topologies import scaled
 from helpers.tries import THOROUGH, tries
@@ -413,6 +413,18 @@ def test_rings_of_ampere_between_protocols(size, measured):
     """8 A100 80GB under MPI (us), held out: notes on nccl-tests, github."""
     network, there = switches(8, 1, wire=229e9), machine(8, 1, generation="ampere")
     assert seconds("all_reduce", size, network, there) * 1e6 == pytest.approx(measured, rel=0.12)
+
+
+@pytest.mark.parametrize("generation", sorted(set(GENERATIONS) - {"blackwell", "rubin"}))
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather"])
+def test_a_small_call_over_pcie_takes_no_less_than_over_nvlink(generation, kind):
+    """Its kernel is launched as there, and its steps take longer; A100s took 6.7 us and 11.1."""
+    network = switches(2, 1, wire=38e9)
+    over = [
+        replace(machine(2, 1), link=link, generation=generation) for link in ("pcie4", "nvlink")
+    ]
+    pcie, nvlink = (seconds(kind, 1024, network, there) for there in over)
+    assert nvlink < pcie < nvlink + 2e-6
 
 
 def test_there_is_no_ll128_over_pcie():

@@ -42,7 +42,8 @@ LINKS = {
     "nvlink": {"steps": (0.6, 1.9, 3.4), "tree": (0.6, 1.25, 4.0), "share": (0.5, 0.92, 1.0),
                "wide": 7.4, "chunk": 512, "sends": 0.85},
     "pcie5": {"steps": (1.0, inf, 5.7), "tree": (1.0, inf, 4.0), "share": (0.42, None, 1.0),
-              "wide": 1.8, "chunk": 128, "sends": 1.0, "base": 4.2, "copy": 87, "channels": 2},
+              "wide": 1.8, "chunk": 128, "sends": 1.0, "base": {"blackwell": 4.2}, "copy": 87,
+              "channels": 2},
 }  # fmt: skip
 """Steps of rings and trees (us) and shares of the wire by protocol, the cost of LL128 and Simple
 per call (us), the unit in which sends move data (KiB) and the share of the wire that they reach."""
@@ -80,6 +81,7 @@ class Worked:
         network = machine.on(self.network()).network
         self.case = nccl.case_of(call, network, machine)
         own, line = GENERATIONS[self.generation], LINKS[self.link]
+        self.launch = line.get("base", {}).get(self.generation, own["base"])
         self.own = own
         self.line = line
         self.steps = dict(zip(PROTOCOLS, line["steps"], strict=True))
@@ -109,7 +111,7 @@ class Worked:
         return self.channels if self.nodes == 1 else min(self.channels, self.net_channels)
 
     def base(self, protocol):
-        base = self.line.get("base", self.own["base"]) * US
+        base = self.launch * US
         base += self.line["wide"] * US * (protocol != "LL")
         # Simple waits until eight slots of the network are full: there through two cables.
         return base + 8 * 2.7 * US * (protocol == "Simple" and self.nodes > 1)
@@ -368,7 +370,7 @@ def test_grouped_sends_take_their_slowest_part(seed, kind):
     peers, outside = n - 1, n - worked.local
     # An all-to-all of n blocks; a message is all there is.
     block = size / n if kind == "all_to_all" else size
-    base = line.get("base", own["base"]) + 0.25 * (peers - outside)
+    base = worked.launch + 0.25 * (peers - outside)
     base = (base + outside * (3.4 + 0.37 * worked.net_message)) * US
     half = worked.share["LL"]
     alone = block / (own["message"] * GB) - size * wire.per_byte / half

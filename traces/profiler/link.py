@@ -24,6 +24,7 @@ from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
 from traces.core.events import HostKind, Job, JobHead, RankTrace, names_with
 from traces.core.files import uncollected
 from traces.core.loaded import (
+    ALL,
     LAUNCHES_ONLY,
     MEDIAN,
     UNLIKE,
@@ -168,6 +169,7 @@ def _mean(shares: Sequence[float]) -> float:
 
 
 _IN_FLIGHT = "device ops launched before the recording began"
+_OUTSIDE = "device ops launched outside all steps"
 
 
 @uncollected()
@@ -222,9 +224,9 @@ class RankStep:
         Its ops, edges and calls, on the rank's own clock.
     step
         The number of the step, or ``all``.
-    kernels, launches_paired, in_flight, launches_only
+    kernels, launches_paired, in_flight, outside, launches_only
         Kernels of the step, those whose launch is in the trace, device ops launched before the
-        recording began, and launches if no kernel was recorded at all.
+        recording began, those outside ``all`` steps, and launches if no kernel was recorded at all.
     counts, phases
         Counters besides times, and ranges of prefill and decode, on the rank's own clock.
     names
@@ -239,6 +241,7 @@ class RankStep:
     kernels: int
     launches_paired: int
     in_flight: int
+    outside: int
     launches_only: int
     counts: RankCounts
     phases: tuple[Phase, ...]
@@ -260,12 +263,14 @@ def rank_step(trace: RankTrace, step: str, kernels: KernelRules = KERNELS) -> Ra
     window = step_window(trace, step)
     graph = rank_graph(trace, window, kernels).linked()
     launched = np.setdiff1d(window.device, window.unlaunched)
+    outside = len(trace.device.start) - len(window.device) - window.in_flight
     return RankStep(
         graph=graph,
         step=window.step,
         kernels=int((~trace.device.copy[window.device]).sum()),
         launches_paired=int((~trace.device.copy[launched]).sum()),
         in_flight=window.in_flight,
+        outside=outside if step == ALL else 0,
         launches_only=_launches_only(trace),
         counts=rank_counts(trace, window),
         phases=tuple(rank_phases(trace, window)),
@@ -402,6 +407,7 @@ def _coverage(
     starts = sum((Counter(graph.explained) for graph in graphs), Counter[str]())
     unused = sum((Counter(dict(rank.unused)) for rank in job.ranks), Counter[str]())
     unused[_IN_FLIGHT] = sum(step.in_flight for step in steps)
+    unused[_OUTSIDE] = sum(step.outside for step in steps)
     unused[LAUNCHES_ONLY] = sum(step.launches_only for step in steps)
     numbers = sorted({profiled.number for rank in job.ranks for profiled in rank.steps})
     chips = sorted({rank.accelerator for rank in job.ranks} - {""})

@@ -91,13 +91,7 @@ def percent(value: float | None, *, signed: bool = False) -> str:
 
 
 def say_rate(rate: float, half_width: float | None, digits: int = 3) -> str:
-    """Format requests/s and the half width of its 95 % interval, if seeds differ.
-
-    Examples
-    --------
-    >>> say_rate(21.94, 0.52), say_rate(21.94, 0.0), say_rate(3.4567, None, 4)
-    ('21.9 ± 0.52 requests/s', '21.9 requests/s', '3.457 requests/s')
-    """
+    """Format requests/s and the half width of its 95 % interval, if seeds differ."""
     interval = "" if not half_width else f" ± {float(f'{half_width:.2g}'):g}"
     return f"{rate:.{digits}g}{interval} requests/s"
 

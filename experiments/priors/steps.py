@@ -3,7 +3,7 @@
 ``step_errors.csv`` beside this has the errors of ``twofold validate`` on a table of measured
 training steps, by framework, accelerator and number of accelerators. A generated answer reports
 those of comparable steps: of its framework on its accelerator at its size, else at any size, else
-on any accelerator.
+on any accelerator. No measured step had experts, as the answer of one that has them says.
 
 Each source of a kernel's time has the errors of matrix products in measured tables
 (:mod:`traces.generate.kernel_times.times`). If measured steps of the same framework on the same
@@ -37,7 +37,12 @@ class StepPrior(TypedDict):
 
 
 def step_prior(
-    framework: str, accelerator: str, ranks: int, fitted: FittedSteps | None = None
+    framework: str,
+    accelerator: str,
+    ranks: int,
+    fitted: FittedSteps | None = None,
+    *,
+    experts: bool = False,
 ) -> StepPrior | None:
     """Return the errors of measured steps comparable to a generated one.
 
@@ -51,6 +56,8 @@ def step_prior(
         Number of accelerators.
     fitted
         Calibration of the cluster by steps: the errors of its left-out steps count.
+    experts
+        Whether the model has experts.
 
     Returns
     -------
@@ -77,7 +84,10 @@ def step_prior(
         errors = table.get((framework, *key))
         if errors is not None:
             return {
-                "like": _class_name(errors),
+                "like": f"framework {framework}"
+                + f" on {key[0]}" * bool(key[0])
+                + f", {key[1]} ranks" * bool(key[1])
+                + ", none with experts" * experts,
                 "steps": errors.count,
                 "median_pct": errors.median_pct,
                 "p90_pct": errors.p90_pct,
@@ -125,13 +135,6 @@ def size_class(ranks: int) -> str:
             return f"{least}-{most}"
         least = most + 1
     return f"{least} and more"
-
-
-def _class_name(errors: Errors) -> str:
-    framework, accelerator, size = errors.key
-    where = f" on {accelerator}" if accelerator else ""
-    ranks = f", {size} ranks" if size else ""
-    return f"framework {framework}{where}{ranks}"
 
 
 class KernelOrigin(TypedDict):

@@ -91,6 +91,7 @@ class GenerationReport(BaselineReport):
             cluster.accelerator.name,
             self.plan.parallelism.ranks,
             cluster.steps,
+            experts=self.plan.model.experts is not None,
         )
 
     @property

@@ -20,6 +20,7 @@ from experiments.output.words import (
     say_interval,
     say_number,
     say_part,
+    say_rate,
     say_resource,
     say_size,
     say_step,
@@ -232,3 +233,8 @@ def test_long_names_are_cut_in_the_middle(name, most):
         assert name.endswith(after)
     assert shortened(f"void at::native::(anonymous namespace)::{name}", 99) == name
     assert words._COMMON[0] == "void "
+
+
+def test_a_rate_on_which_seeds_agree_has_no_interval():
+    assert say_rate(21.94, 0.52) == "21.9 ± 0.52 requests/s"
+    assert say_rate(21.94, 0.0) == say_rate(21.94, None) == "21.9 requests/s"

@@ -150,7 +150,10 @@ def test_a_generated_step_has_the_errors_of_the_nearest_measured_ones():
             assert (prior["steps"], prior["median_pct"]) == (row.count, row.median_pct)
             assert (prior["p90_pct"], prior["signed_pct"]) == (row.p90_pct, row.bias_pct)
             like = f"framework {framework}" + f" on {key[0]}" * bool(key[0])
-            assert prior["like"] == like + f", {key[1]} ranks" * bool(key[1])
+            like += f", {key[1]} ranks" * bool(key[1])
+            assert prior["like"] == like
+            routed = step_prior(framework, accelerator, ranks, experts=True)
+            assert routed == prior | {"like": f"{like}, none with experts"}
     assert seen >= {0, 1}
     fitted = FittedSteps(runs=7, median_pct=1.0, p90_pct=3.0, signed_pct=-0.5)
     prior = step_prior("none", "H100-SXM5-80GB", 8, fitted)

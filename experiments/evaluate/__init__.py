@@ -1,1 +1,1 @@
-"""Many scenarios in parallel; deployments that serve: SLO, clients, routers, scaling, caches."""
+"""Many scenarios in parallel; deployments that serve: KV blocks, SLO, clients, routers, scaling."""

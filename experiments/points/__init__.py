@@ -1,1 +1,1 @@
-"""Many changes of one step: ``utility``, ``sweep``, ``curve``, ``compare``, ``what-if``."""
+"""Changes of one step: ``utility``, ``sweep``, ``compare``, ``what-if``; failures by their MTBF."""

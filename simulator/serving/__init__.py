@@ -1,1 +1,1 @@
-"""Serving simulated by iterations: schedulers of engines, queues, preemption, prefix caches."""
+"""Serving simulated by iterations: schedulers of engines, use of KV blocks, prefix caches."""

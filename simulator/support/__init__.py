@@ -1,1 +1,1 @@
-"""Helpers of every package: errors, names, quantities with units, file limits, compiled loops."""
+"""Helpers of every package: errors, names, units, plug-ins, limits of files, compiled loops."""

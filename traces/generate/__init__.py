@@ -1,1 +1,1 @@
-"""Generated steps: model, parallelism, framework and host to a workload; memory; launch files."""
+"""Generated steps: model or ``config.json``, parallelism, framework, host; memory; launch files."""

@@ -89,11 +89,16 @@ connectors; Mooncake, arXiv 2407.00079, section 4)."""
 
 
 class Neighbour(NamedTuple):
-    """Another model on the same cluster: its instances, its load and its SLO."""
+    """Another model on the same cluster: its instances, its load and its SLO.
+
+    If it ``shares``, its instances fill the ranks of the first model's once more, and iterations on
+    one accelerator have equal parts of its time (time slicing, CUDA's default among processes).
+    """
 
     instances: "Instances"
     load: Load
     slo: Slo | None = None
+    shares: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +132,7 @@ class Instances:
         Name of :data:`KV_TRANSFERS`: what prefilling instances send to those that decode when.
     beside
         Other models on the same cluster: the pools that prefill fill its ranks in this order, then
-        those that decode.
+        those that decode; those that share are on this one's ranks.
 
     Raises
     ------
@@ -160,7 +165,8 @@ class Instances:
         self._check_pools()
         self._check_outages()
         self._check_scaling()
-        cluster, ranks = self.deployment.cluster, sum(fleet.ranks for fleet in self.fleets)
+        self._check_sharing()
+        cluster, ranks = self.deployment.cluster, self.accelerators
         if ranks > cluster.capacity:
             raise ClusterError(
                 f"{cluster.name} has {cluster.capacity} accelerators, but {ranks} are needed: use"
@@ -209,6 +215,27 @@ class Instances:
             ends[number] = end
         if len(ends) == self.count and all(map(math.isinf, ends.values())):
             raise WorkloadError("all instances go down for good, so no request is served")
+
+    def _check_sharing(self) -> None:
+        sharing = [each.instances for each in self.beside if each.shares]
+        pools = bool(sharing) and any(fleet.decode for fleet in self.fleets)
+        for each in (self, *sharing) if sharing else ():
+            model, stages = each.deployment.model.name, each.deployment.parallelism.pp
+            if pools or each.encoders or each.scaling or each.outages or stages > 1:
+                raise WorkloadError(
+                    f"{model} shares accelerators with another model: without decode, pp, scale,"
+                    " down and accelerators that encode here"
+                )
+            if each.ranks > self.ranks:
+                raise WorkloadError(
+                    f"{model} needs {each.ranks} accelerators, but shares {self.ranks} of"
+                    f" {self.deployment.model.name}"
+                )
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators of all models."""
+        return self.ranks + sum(each.instances.ranks for each in self.beside if not each.shares)
 
     @property
     def ranks(self) -> int:
@@ -259,10 +286,11 @@ def spent_on(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | N
 
     Instances pay their share of whole nodes, for as long as they are held. Accelerators draw their
     power under load while an iteration runs, and their idle power otherwise. None if a figure is
-    unknown, or if pools are on several clusters.
+    unknown, if pools are on several clusters, or if other models are on the same accelerators.
     """
     cluster = instances.deployment.cluster
-    if instances.decode is not None and instances.decode.cluster.name != cluster.name:
+    apart = instances.decode is not None and instances.decode.cluster.name != cluster.name
+    if apart or any(each.shares for each in instances.beside):
         return None
     try:
         bill = bill_of(cluster, instances.ranks)
@@ -313,12 +341,14 @@ def serve(
         instances = Instances(deployment=instances)
     fleets, loads = instances.fleets, [load, *(neighbour.load for neighbour in instances.beside)]
     runs: list[_Run] = []
+    shares = [False, *(neighbour.shares for neighbour in instances.beside)]
     prefill = [fleet.count * fleet.deployment.parallelism.ranks for fleet in fleets]
     decode = [fleet.ranks - ranks for fleet, ranks in zip(fleets, prefill, strict=True)]
-    begins = offsets([*prefill, *decode]).tolist()
+    own = [0 if on_first else ranks for on_first, ranks in zip(shares, prefill, strict=True)]
+    begins = offsets([*own, *decode]).tolist()
     for number, before in enumerate((base or instances).fleets):
         run = _run_of(fleets[number], loads[number], seed, before, host)
-        run.ranks = (begins[number], begins[number + len(fleets)])
+        run.ranks = (0 if shares[number] else begins[number], begins[number + len(fleets)])
         run.request = sum(len(each.state.states) for each in runs)
         run.first = sum(len(each.state.instances) for each in runs)
         runs.append(run)
@@ -343,6 +373,7 @@ class _Run:
     ``due`` is the time of its next event (s), ``reason`` why the loop returned, ``busiest`` the
     time (s) for which caches keep a link busy, ``encoded`` that from each request's arrival until
     other accelerators have encoded its images, ``first`` its first instance among all models'.
+    ``shares`` says what its iterations may share: "links", "accelerators", or nothing.
     """
 
     instances: Instances
@@ -356,10 +387,11 @@ class _Run:
     busiest: float = 0.0
     reason: int = PAUSED
     first: int = 0
+    shares: str = ""
 
     def go_on(self, until: float) -> float:
         """Run to a time (s) or to the first event that needs Python; return the time."""
-        loop = serving_loop(self.fleet, outages=len(self.state.outages) > 0)
+        loop = serving_loop(self.fleet, waits=bool(self.shares) or len(self.state.outages) > 0)
         self.reason = loop(self.state, self.fleet.surfaces, until, _ITERATIONS)
         return float(self.state.sums["now"][0])
 
@@ -459,13 +491,15 @@ def _fleet_of(
 
 
 def _finish(runs: Sequence[_Run]) -> None:
-    """Run fleets to the end: each by itself, unless they share the network with caches."""
+    """Run fleets to the end: each by itself, unless they share accelerators or links."""
     senders = [run for run in runs if run.instances.decode is not None]
+    first = runs[0].instances
+    meet = bool(senders) or any(each.shares for each in first.beside)
     # Exchanges of pipelines and of what scales or fails are not on links beside caches.
     together = [
         run
         for run in runs
-        if senders and not (run.scaler or run.instances.outages or run.fleet.first.stages > 1)
+        if meet and not (run.scaler or run.instances.outages or run.fleet.first.stages > 1)
     ]
     for run in runs:
         if run.scaler is not None:
@@ -475,18 +509,16 @@ def _finish(runs: Sequence[_Run]) -> None:
                     run.reason = STUCK
         while run not in together and run.reason == PAUSED:
             run.go_on(math.inf)
-    if senders:
-        cluster = senders[0].instances.deployment.cluster
-        ranks = sum(run.instances.ranks for run in runs)
-        network = CacheTransfers(cluster, ranks)
-        _enter(together, network)
+    if meet:
+        network = CacheTransfers(first.deployment.cluster, first.accelerators)
+        _enter(together, network, "links" if senders else "accelerators")
         _run_together(together, network)
         for run in senders:
             run.busiest = float(network.busy.max())
 
 
-def _enter(runs: Sequence[_Run], network: CacheTransfers) -> None:
-    """Enter the instances of fleets that have exchanges into the network."""
+def _enter(runs: Sequence[_Run], network: CacheTransfers, shares: str) -> None:
+    """Enter the instances of fleets into the network: those with exchanges, or all accelerators."""
     for run in runs:
         for number, row in enumerate(run.state.instances):
             deployment, begin = _placed(run, number)
@@ -495,9 +527,15 @@ def _enter(runs: Sequence[_Run], network: CacheTransfers) -> None:
                 (deployment.engine.sequences, False),
                 (deployment.engine.tokens, True),
             )
-            if deployment.parallelism.ranks > 1:
+            if shares == "accelerators":
+                uses = [network.accelerators(begin, deployment.parallelism.ranks)]
+                row["shares"] = 1
+            elif deployment.parallelism.ranks > 1:
                 uses = [iteration_use(deployment, begin, network, n, chunks=c) for n, c in sizes]
-                network.enter(run.first + number, {int(at) for use in uses for at in use.link}, row)
+            else:
+                continue
+            run.shares = shares
+            network.enter(run.first + number, {int(at) for use in uses for at in use.link}, row)
 
 
 def _placed(run: _Run, number: int) -> tuple[Deployment, int]:
@@ -540,28 +578,35 @@ def _run_together(runs: Sequence[_Run], network: CacheTransfers) -> None:
 
 
 def _share_links(run: _Run, network: CacheTransfers, now: float) -> None:
-    """Let the network say when iterations end whose links caches are on, from a time on (s)."""
+    """Let the network say when iterations end that share something, from a time on (s)."""
     rows = run.state.instances
     shared = (rows["shares"] > 0) & (rows["ends"] > now) & (rows["ends"] < BESIDE)
     for number in np.flatnonzero(shared).tolist():
         row, left = rows[number], float(rows["ends"][number] - now)
         tokens, chunks = float(row["tokens"]), bool(row["chunks"])
         deployment, begin = _placed(run, number)
-        use = iteration_use(deployment, begin, network, tokens, chunks=chunks)
-        use = use._replace(moved=use.moved * (left / (row["ends"] - row["begun"])))
+        steps, span = deployment.model.layers, float(row["ends"] - row["begun"])
+        if run.shares == "links":
+            use = iteration_use(deployment, begin, network, tokens, chunks=chunks)
+            use = use._replace(moved=use.moved * (left / span))
+        else:  # the host goes first, then kernels share the accelerators
+            use, steps = network.accelerators(begin, deployment.parallelism.ranks), 1
+            if not network.meets(run.first + number, use):
+                continue
+            use = use._replace(moved=use.moved * min(left, span - float(row["hosted"])))
         if len(use.link):  # decodes of ranks that share prompts alone exchange nothing
-            network.share(now, run.first + number, left, deployment.model.layers, use)
+            network.share(now, run.first + number, left, steps, use)
             row["ends"] = BESIDE
     if shared.any() and run.due > now:
         run.due = next_instant(run.state)
 
 
 def _end_iteration(run: _Run, number: int, now: float) -> None:
-    """Let an iteration end now; by how much later than on an idle network is exchange's time."""
+    """Let an iteration end now; by how much later than alone is exchange's time, or kernels'."""
     row, sums = run.state.instances[number], run.state.sums
     late = max(0.0, now - float(row["planned"]))
     row["ends"] = sums["now"] = run.due = now
-    row["exchanged"] += late
+    row["exchanged"] += late if run.shares == "links" else 0.0
     sums["prefill_time" if row["chunks"] else "decode_time"] += late
     if row["row"] < len(run.state.log):
         run.state.log["end"][row["row"]] = now

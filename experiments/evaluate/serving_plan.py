@@ -14,7 +14,7 @@ A file has them as a table, each field as the option of ``twofold serving`` of t
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,7 +22,13 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
-from experiments.evaluate.deployments import Deployment, Encoder, MeasuredKernels, Speculation
+from experiments.evaluate.deployments import (
+    Deployment,
+    Encoder,
+    MeasuredKernels,
+    Speculation,
+    memory_use,
+)
 from experiments.evaluate.serving_changes import as_logged, as_recorded
 from experiments.evaluate.serving_clients import Closed, Load, Slo
 from experiments.evaluate.serving_fleets import Instances, Neighbour
@@ -58,6 +64,7 @@ _SCALING = re.compile(
 _OUTAGE = re.compile(r"(\d{1,6})\s+from\s+(.+?)(?:\s+to\s+(.+))?")
 _SHARED = " shared"
 """Ending of the size of a host cache that is one store of all instances."""
+_BESIDE = re.compile(r"(.+?)(?:\s+(shared)(?:\s+(0?\.\d{1,9}))?)?")
 NONE = "none"
 """Value of a decode pool for a study's points without one."""
 Count = Annotated[StrictInt, Field(ge=1, lt=2**60)]
@@ -78,7 +85,9 @@ class ServingPlan(BaseModel):
     ``output`` is ``--output-tokens`` and ``count`` ``--requests-count``. ``experts`` and
     ``max_loras`` are as the weights and all, if None. Of a file of ``requests`` with a ``rate`` or
     a ``concurrency`` only the times are replaced. A file of ``beside`` that names nothing that asks
-    serves the requests of this one's file that are for its model.
+    serves the requests of this one's file that are for its model. ``FILE shared`` puts that model
+    on this one's accelerators, and ``FILE shared 0.3`` gives it that part of their memory; the
+    others have equal parts of what this one's engine would use alone.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -203,7 +212,8 @@ def read_serving_plan(path: Path | str) -> ServingPlan:
         for name in ("model", "requests", "kernels_from", "expert_imbalance")
         if (text := getattr(plan, name)) is not None
     }
-    return plan.model_copy(update={**files, "beside": tuple(map(resolved, plan.beside))})
+    beside = (resolved(_beside(text)[1]) + text[_beside(text).end(1) :] for text in plan.beside)
+    return plan.model_copy(update={**files, "beside": tuple(beside)})
 
 
 def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
@@ -231,6 +241,9 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         if pool is not None:
             raise WorkloadError(f"{plan.kernels_from}: its instance decodes, too: no --decode")
         deployment = as_recording(deployment)
+    deployment, beside = _dividing_memory(
+        deployment, [_neighbour(each, plan, cluster) for each in _others(plan)], plan.beside
+    )
     return Instances(
         deployment=deployment,
         count=plan.instances,
@@ -245,7 +258,7 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         shares_host_cache=(plan.host_cache or "").endswith(_SHARED),
         patience=_patience(plan),
         scaling=None if plan.scale is None else _read_scaling(plan.scale),
-        beside=tuple(_neighbour(neighbour, plan, cluster) for neighbour in _others(plan)),
+        beside=beside,
     )
 
 
@@ -278,11 +291,49 @@ def _recording(plan: ServingPlan) -> Callable[[Deployment], Deployment] | None:
 
 def _others(plan: ServingPlan) -> list[ServingPlan]:
     """Read the deployments beside one."""
-    others = [read_serving_plan(path) for path in plan.beside]
-    for path, neighbour in zip(plan.beside, others, strict=True):
+    paths = [_beside(text)[1] for text in plan.beside]
+    others = [read_serving_plan(path) for path in paths]
+    for path, neighbour in zip(paths, others, strict=True):
         if neighbour.beside:
             raise WorkloadError(f"{path}: beside: name all deployments in the first one")
     return others
+
+
+def _beside(text: str) -> re.Match[str]:
+    """Match the file of another deployment, whether it shares accelerators, and its memory."""
+    return _words(_BESIDE, text, "beside", "'small.yaml', or 'small.yaml shared 0.3'")
+
+
+def _dividing_memory(
+    first: Deployment, beside: list[Neighbour], texts: Sequence[str]
+) -> tuple[Deployment, tuple[Neighbour, ...]]:
+    """Return models of which those that share accelerators each have a part of the memory."""
+    words = [_beside(text) for text in texts]
+    if not any(each[2] for each in words):
+        return first, tuple(beside)
+    given = [float(each[3]) for each in words if each[3]]
+    others = 1 + sum(bool(each[2] and not each[3]) for each in words)
+    rest = (first.engine.memory_fraction - math.fsum(given)) / others
+
+    def with_part(deployment: Deployment, part: float) -> Deployment:
+        engine = replace(deployment.engine, memory_fraction=max(0.0, part), memory_of="total")
+        deployment = replace(deployment, engine=engine)
+        try:
+            use = memory_use(deployment)
+        except WorkloadError as error:
+            raise WorkloadError(f"beside {', '.join(texts)}: {error}") from error
+        if (need := use.blocks * use.token * engine.block) > use.cache:
+            left = f"need {need / 1e9:.1f} GB, its part leaves {use.cache / 1e9:.1f} GB"
+            raise WorkloadError(f"{use.blocks} blocks of {deployment.model.name} {left}")
+        return deployment
+
+    for index, word in enumerate(words):
+        if word[2]:
+            instances = beside[index].instances
+            deployment = with_part(instances.deployment, float(word[3] or rest))
+            instances = replace(instances, deployment=deployment)
+            beside[index] = beside[index]._replace(instances=instances, shares=True)
+    return with_part(first, rest), tuple(beside)
 
 
 def _has_load(plan: ServingPlan) -> bool:
@@ -555,6 +606,8 @@ def _check_texts(plan: ServingPlan) -> None:
     slo_of(plan)
     for text in plan.down:
         _read_outage(text)
+    for text in plan.beside:
+        _beside(text)
     _read_host_cache(plan)
     for field, read in _READERS.items():
         if (text := getattr(plan, field)) is not None:

@@ -416,6 +416,8 @@ class CacheTransfers:
 
     The exchanges of instances that :meth:`enter` share links with caches, too. An iteration is
     equal steps, which compute and then move their part of its bytes as one flow on all its links.
+    Models on the same accelerators share these as links over which a second of kernels passes in a
+    second.
 
     Parameters
     ----------
@@ -426,7 +428,8 @@ class CacheTransfers:
     busy
         Time (s) for which each link would be busy with the caches that have been sent.
     uses
-        What iterations put on links, by first rank, tokens and whether they have prompts.
+        What iterations put on links, by first rank, tokens and whether they have prompts; kernels
+        on accelerators, by first rank, ranks and None.
 
     Raises
     ------
@@ -437,9 +440,10 @@ class CacheTransfers:
     cluster: Cluster
     ranks: int
     busy: Floats = field(init=False)
-    uses: dict[tuple[int, int, bool], LinkUse] = field(default_factory=dict)
+    uses: dict[tuple[int, int, bool | None], LinkUse] = field(default_factory=dict)
     _scenario: Scenario = field(init=False)
     _crowd: Crowd = field(init=False)
+    _bandwidth: Floats = field(init=False)
     _paths: dict[tuple[int, int], Path] = field(default_factory=dict)
     _links: dict[tuple[int, int], tuple[Ints, Floats, set[int]]] = field(default_factory=dict)
     _laid: dict[tuple[int, ...], Program] = field(default_factory=dict)
@@ -463,7 +467,9 @@ class CacheTransfers:
         )
         network = self._scenario.topology()
         self.busy = np.zeros(len(network.bandwidth))
-        self._crowd = Crowd(network.bandwidth, network.resource, len(network.resources))
+        self._bandwidth = np.concatenate([network.bandwidth, np.ones(self.ranks)])
+        resource = np.append(network.resource, [len(network.resources)] * self.ranks)
+        self._crowd = Crowd(self._bandwidth, resource, len(network.resources))
         # Caches are whole blocks: few sizes, again and again.
         self._calls = lru_cache(_SENDS)(self._written)
 
@@ -484,6 +490,18 @@ class CacheTransfers:
         link = np.flatnonzero((moved > 0) & np.isfinite(bandwidth)).astype(np.int32)
         return LinkUse(link, moved[link])
 
+    def accelerators(self, first: int, ranks: int) -> LinkUse:
+        """Return what a second of kernels on so many accelerators, from a rank on, puts on them."""
+        if (use := self.uses.get((first, ranks, None))) is None:
+            link = np.arange(first, first + ranks, dtype=np.int32) + np.int32(len(self.busy))
+            use = self.uses[first, ranks, None] = LinkUse(link, np.ones(ranks))
+        return use
+
+    def meets(self, instance: int, use: LinkUse) -> bool:
+        """Return whether an iteration of another instance is on the same links."""
+        there = set().union(*(self._entered[link] for link in use.link.tolist())) - {instance}
+        return any(self._rows[each]["ends"] < math.inf for each in there)
+
     def enter(self, instance: int, links: Iterable[int], row: np.void) -> None:
         """Enter an instance, the links of its exchanges, and where caches on them are counted."""
         self._rows[instance] = row
@@ -495,13 +513,13 @@ class CacheTransfers:
 
         It is taken in equal ``steps``; ``use`` is at most as many bytes as links move in the time.
         """
-        network = self._scenario.topology()
-        busy = use.moved / network.bandwidth[use.link]
-        most, none = int(np.argmax(busy)), np.zeros(len(network.resources) + 1)
+        resources = self._crowd.resources
+        busy = use.moved / self._bandwidth[use.link]
+        most, none = int(np.argmax(busy)), np.zeros(resources + 1)
         transfer, weight = min(left, float(busy[most])) / steps, use.moved / use.moved[most]
-        amount = transfer * float(network.bandwidth[use.link[most]])
+        amount = transfer * float(self._bandwidth[use.link[most]])
         flow = OneFlow(steps, left / steps - transfer, none, amount, use.link, weight)
-        program = in_a_row([flow], len(network.resources))
+        program = in_a_row([flow], resources)
         again, before = self._places.get((instance, id(use.link)), (None, program))
         program = replace(program, link=before.link, row_flow=before.row_flow)
         self._crowd.wait(max(now, self._crowd.time))

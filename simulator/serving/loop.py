@@ -71,7 +71,7 @@ blocks in use (Dynamo's KV router, with weights of 1)."""
 SERVED, SEND, REACHED, PAUSED, STUCK = 0, 1, 2, 3, 4
 """Reasons for the loop's return."""
 BESIDE = 1e300
-"""End (s) of an iteration that shares links with caches: the network says when it ends."""
+"""End (s) of an iteration that shares links or accelerators: the network says when it ends."""
 
 
 @hot_loop
@@ -81,8 +81,8 @@ def serve_requests(  # noqa: C901  a hot loop: a function around it would be com
     """Simulate until a time (s), for at most ``most`` iterations; ``run`` is updated.
 
     Returns the reason: all are served, caches must be sent or share links with an iteration that
-    has begun, the time is reached, so many iterations have run, or waiting requests never get their
-    blocks.
+    has begun, or other models its accelerators, the time is reached, so many iterations have run,
+    or waiting requests never get their blocks.
     """
     sums = run.sums[0]
     limit = sums.iterations + most
@@ -608,14 +608,15 @@ _serve_alone = serve_requests.without("PREFIXES", "FLEETS", "EXTRAS")
 _serve_vllm = serve_requests.without("PREFIXES", "FLEETS", "POLICIES", "EXTRAS")
 
 
-def serving_loop(fleet: Fleet, *, outages: bool) -> HotLoop[[RunState, Surfaces, float, int], int]:
+def serving_loop(fleet: Fleet, *, waits: bool) -> HotLoop[[RunState, Surfaces, float, int], int]:
     """Return the serving loop; for one worker and no prefixes one that compiles in half the time.
 
-    vLLM's rules alone, the default, compile in a third of it.
+    vLLM's rules alone, the default, compile in a third of it. One that ``waits`` for outages, or
+    for what others have on its links or accelerators, is whole.
     """
     rules, workers = fleet.first.rules, fleet.first.workers + fleet.second.workers
     extras = rules.adapters > 0 or fleet.first.encode_each > 0
-    if workers * fleet.first.stages > 1 or rules.unit or extras or outages:
+    if workers * fleet.first.stages > 1 or rules.unit or extras or waits:
         return serve_requests
     return _serve_vllm if rules.scheduler == VLLM and not rules.patience else _serve_alone
 

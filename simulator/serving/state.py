@@ -126,13 +126,14 @@ SUMS = records(
     " decoded_tokens stuck restarted loaded_tokens loaded_adapters exchange_time host_time",
 )
 """Of a run: the next request to arrive, number of served ones, the router's turn, number of caches
-to send, of outages begun or ended, and of iterations begun on links that caches are on; the time
-(s), and sums: counts, times (s) of iterations
+to send, of outages begun or ended, and of iterations begun on links that caches are on, or on
+accelerators of several models; the time (s), and sums: counts, times (s) of iterations
 without and with chunks of prompts, tokens, blocks, the end of the run (s), whether a request could
 never be scheduled, how many lost their computation with their instance, tokens and adapters copied
 from host memory, and times of exchanges and hosts, summed over requests after their first token."""
 INSTANCE = records("shares chunks row", "begun ends planned exchanged hosted tokens")
-"""Of an instance's iteration: how many caches are on its links, how many chunks of prompts it has
+"""Of an instance's iteration: how many caches are on its links, or instances of other models on
+its accelerators, how many chunks of prompts it has
 and its row of the log; times (s): when it has begun, ends, would have ended on an idle network, and
 of exchanges and the host; and the tokens of a rank's exchanges, the mean or what all are padded to.
 """

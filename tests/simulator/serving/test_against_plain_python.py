@@ -114,7 +114,7 @@ def compiled(requests, fleet, client, units, down):
         flat = np.array([unit for row in units for unit in row], np.int64)
         caches = Prefixes(offsets([len(row) for row in units]), flat)
     state = run_state(requests, fleet, client, caches, down)
-    loop = serving_loop(fleet, outages=bool(down))
+    loop = serving_loop(fleet, waits=bool(down))
     coming: list[tuple[float, int]] = []
     while True:
         until = coming[0][0] if coming else np.inf

@@ -64,7 +64,7 @@ def run(requests: Columns, by: Rules, surface: IterationSurface, client: Client 
     pool = Pool(1, 1, by, surface, NO_HOST, 1)
     fleet = Fleet(pool, pool._replace(workers=0), LEAST_LOAD)
     state = run_state(requests, fleet, client)
-    loop = loop or serving_loop(fleet, outages=False)
+    loop = loop or serving_loop(fleet, waits=False)
     reason = loop(state, fleet.surfaces, np.inf, 2**40)
     assert reason in (SERVED, STUCK)
     close(state)

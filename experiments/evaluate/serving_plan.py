@@ -329,10 +329,9 @@ def _dividing_memory(
 
     for index, word in enumerate(words):
         if word[2]:
-            instances = beside[index].instances
-            deployment = with_part(instances.deployment, float(word[3] or rest))
-            instances = replace(instances, deployment=deployment)
-            beside[index] = beside[index]._replace(instances=instances, shares=True)
+            made = beside[index].instances
+            made = replace(made, deployment=with_part(made.deployment, float(word[3] or rest)))
+            beside[index] = beside[index]._replace(instances=made, shares=True)
     return with_part(first, rest), tuple(beside)
 
 

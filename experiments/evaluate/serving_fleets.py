@@ -289,8 +289,8 @@ def spent_on(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | N
     unknown, if pools are on several clusters, or if other models are on the same accelerators.
     """
     cluster = instances.deployment.cluster
-    apart = instances.decode is not None and instances.decode.cluster.name != cluster.name
-    if apart or any(each.shares for each in instances.beside):
+    several = instances.decode is not None and instances.decode.cluster.name != cluster.name
+    if several or any(each.shares for each in instances.beside):
         return None
     try:
         bill = bill_of(cluster, instances.ranks)
@@ -344,8 +344,8 @@ def serve(
     shares = [False, *(neighbour.shares for neighbour in instances.beside)]
     prefill = [fleet.count * fleet.deployment.parallelism.ranks for fleet in fleets]
     decode = [fleet.ranks - ranks for fleet, ranks in zip(fleets, prefill, strict=True)]
-    own = [0 if on_first else ranks for on_first, ranks in zip(shares, prefill, strict=True)]
-    begins = offsets([*own, *decode]).tolist()
+    fills = [0 if on_first else ranks for on_first, ranks in zip(shares, prefill, strict=True)]
+    begins = offsets([*fills, *decode]).tolist()
     for number, before in enumerate((base or instances).fleets):
         run = _run_of(fleets[number], loads[number], seed, before, host)
         run.ranks = (0 if shares[number] else begins[number], begins[number + len(fleets)])

@@ -212,8 +212,8 @@ def read_serving_plan(path: Path | str) -> ServingPlan:
         for name in ("model", "requests", "kernels_from", "expert_imbalance")
         if (text := getattr(plan, name)) is not None
     }
-    beside = (resolved(_beside(text)[1]) + text[_beside(text).end(1) :] for text in plan.beside)
-    return plan.model_copy(update={**files, "beside": tuple(beside)})
+    others = (resolved(_parsed(text)[1]) + text[_parsed(text).end(1) :] for text in plan.beside)
+    return plan.model_copy(update={**files, "beside": tuple(others)})
 
 
 def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
@@ -241,7 +241,7 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         if pool is not None:
             raise WorkloadError(f"{plan.kernels_from}: its instance decodes, too: no --decode")
         deployment = as_recording(deployment)
-    deployment, beside = _dividing_memory(
+    deployment, neighbours = _dividing_memory(
         deployment, [_neighbour(each, plan, cluster) for each in _others(plan)], plan.beside
     )
     return Instances(
@@ -258,7 +258,7 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         shares_host_cache=(plan.host_cache or "").endswith(_SHARED),
         patience=_patience(plan),
         scaling=None if plan.scale is None else _read_scaling(plan.scale),
-        beside=beside,
+        beside=neighbours,
     )
 
 
@@ -291,7 +291,7 @@ def _recording(plan: ServingPlan) -> Callable[[Deployment], Deployment] | None:
 
 def _others(plan: ServingPlan) -> list[ServingPlan]:
     """Read the deployments beside one."""
-    paths = [_beside(text)[1] for text in plan.beside]
+    paths = [_parsed(text)[1] for text in plan.beside]
     others = [read_serving_plan(path) for path in paths]
     for path, neighbour in zip(paths, others, strict=True):
         if neighbour.beside:
@@ -299,21 +299,21 @@ def _others(plan: ServingPlan) -> list[ServingPlan]:
     return others
 
 
-def _beside(text: str) -> re.Match[str]:
+def _parsed(text: str) -> re.Match[str]:
     """Match the file of another deployment, whether it shares accelerators, and its memory."""
     return _words(_BESIDE, text, "beside", "'small.yaml', or 'small.yaml shared 0.3'")
 
 
 def _dividing_memory(
-    first: Deployment, beside: list[Neighbour], texts: Sequence[str]
+    first: Deployment, neighbours: list[Neighbour], texts: Sequence[str]
 ) -> tuple[Deployment, tuple[Neighbour, ...]]:
     """Return models of which those that share accelerators each have a part of the memory."""
-    words = [_beside(text) for text in texts]
+    words = [_parsed(text) for text in texts]
     if not any(each[2] for each in words):
-        return first, tuple(beside)
-    given = [float(each[3]) for each in words if each[3]]
+        return first, tuple(neighbours)
+    stated = [float(each[3]) for each in words if each[3]]
     others = 1 + sum(bool(each[2] and not each[3]) for each in words)
-    rest = (first.engine.memory_fraction - math.fsum(given)) / others
+    rest = (first.engine.memory_fraction - math.fsum(stated)) / others
 
     def with_part(deployment: Deployment, part: float) -> Deployment:
         engine = replace(deployment.engine, memory_fraction=max(0.0, part), memory_of="total")
@@ -329,10 +329,10 @@ def _dividing_memory(
 
     for index, word in enumerate(words):
         if word[2]:
-            made = beside[index].instances
-            made = replace(made, deployment=with_part(made.deployment, float(word[3] or rest)))
-            beside[index] = beside[index]._replace(instances=made, shares=True)
-    return with_part(first, rest), tuple(beside)
+            fleet = neighbours[index].instances
+            fleet = replace(fleet, deployment=with_part(fleet.deployment, float(word[3] or rest)))
+            neighbours[index] = neighbours[index]._replace(instances=fleet, shares=True)
+    return with_part(first, rest), tuple(neighbours)
 
 
 def _has_load(plan: ServingPlan) -> bool:
@@ -606,7 +606,7 @@ def _check_texts(plan: ServingPlan) -> None:
     for text in plan.down:
         _read_outage(text)
     for text in plan.beside:
-        _beside(text)
+        _parsed(text)
     _read_host_cache(plan)
     for field, read in _READERS.items():
         if (text := getattr(plan, field)) is not None:

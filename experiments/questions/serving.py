@@ -529,8 +529,8 @@ def _by_model(
         for fleet, of_group, limit in zip(instances.fleets, of_model, slos, strict=True)
     ]
     yield from rows
-    own = [True, *(not each.shares for each in instances.beside)]
-    gpus = fsum(row.gpus for row, has_own in zip(rows, own, strict=True) if has_own)
+    separate = [True, *(not each.shares for each in instances.beside)]
+    gpus = fsum(row.gpus for row, has_own in zip(rows, separate, strict=True) if has_own)
     requests = fsum(row.requests for row in rows)
     goodput = [row.goodput_per_s for row in rows if row.goodput_per_s is not None]
     met = [row.met * row.requests for row in rows if row.met is not None]

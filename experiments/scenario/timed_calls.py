@@ -499,8 +499,8 @@ class CacheTransfers:
 
     def meets(self, instance: int, use: LinkUse) -> bool:
         """Return whether an iteration of another instance is on the same links."""
-        there = set().union(*(self._entered[link] for link in use.link.tolist())) - {instance}
-        return any(self._rows[each]["ends"] < math.inf for each in there)
+        others = set().union(*(self._entered[link] for link in use.link.tolist())) - {instance}
+        return any(self._rows[each]["ends"] < math.inf for each in others)
 
     def enter(self, instance: int, links: Iterable[int], row: np.void) -> None:
         """Enter an instance, the links of its exchanges, and where caches on them are counted."""

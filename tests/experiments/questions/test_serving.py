@@ -484,7 +484,7 @@ def test_ctrl_c_gives_a_partial_answer_that_says_so(visit, more, words, monkeypa
             signal.raise_signal(signal.SIGINT)
         return serve_requests(*words[:-1], 150)
 
-    monkeypatch.setattr(fleets, "serving_loop", lambda fleet, outages: interrupted)
+    monkeypatch.setattr(fleets, "serving_loop", lambda fleet, waits: interrupted)
     load = "--rate 50/s --requests-count 400 --input 64 --output-tokens 8 --seeds 2"
     words_of = f"serving llama-3.1-8b -c hgx-h100 -r compute {load} {more}".split()
     done = RUNNER.invoke(app, [*words_of, "--slo", "ttft 60 ms, tpot 20 ms"])

@@ -195,8 +195,8 @@ def parts_of(tmp_path, *endings, **fields):
     ],
 )
 def test_models_divide_what_the_first_ones_engine_would_use(endings, parts, tmp_path):
-    given, made = parts_of(tmp_path, *endings)
-    assert given == pytest.approx(parts)
+    held, made = parts_of(tmp_path, *endings)
+    assert held == pytest.approx(parts)
     assert [each.shares for each in made.beside] == ["shared" in ending for ending in endings]
     for instances, part in zip(made.fleets, parts, strict=True):
         use = memory_use(instances.deployment)

@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from math import isfinite
+from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from experiments.files import check_not_read, writing
 from experiments.output.document import Document
 from experiments.provenance import Head, Inputs, Option, graphs, identity, jsonable, version
-from simulator.support.errors import OutputError, SettingsError, pip_install
+from simulator.support.errors import OutputError, SettingsError, pip_install, shown
 from simulator.support.limits import check_memory
 
 if TYPE_CHECKING:
@@ -293,6 +295,8 @@ def question(
             BEFORE_READING.add(check_memory)
             arguments: dict[str, Any] = {key: kwargs[key] for key in kwargs if key in parameters}
             options = {key: kwargs[key] for key in kwargs if key not in parameters}
+            for key, value in (*zip(parameters, args, strict=False), *arguments.items()):
+                _check_type(name, signature.parameters[key], value)
             if "settings" in parameters:
                 from experiments.settings import check_names, settings_of
 
@@ -333,6 +337,24 @@ def _call(name: str, signature: inspect.Signature, arguments: Mapping[str, Any])
             if value != setting.default:
                 words.append(f"{setting.name}={_in_one_line(value)}")
     return f"twofold.{name}({', '.join(words)})"
+
+
+_ANY = {float: Real, int: Integral, Sequence: Iterable}
+"""What is taken for a type: also NumPy's numbers, and sets and generators."""
+
+
+def _check_type(question: str, parameter: inspect.Parameter, value: object) -> None:
+    """Refuse a value of a type that its parameter does not name; ``True`` is no number."""
+    wanted = parameter.annotation
+    parts = get_args(wanted) if get_origin(wanted) in (Union, UnionType) else (wanted,)
+    kinds = [get_origin(part) or part for part in parts]
+    if not all(isinstance(kind, type) for kind in kinds):
+        return  # only type checkers know it
+    taken = isinstance(value, tuple(_ANY.get(kind, kind) for kind in kinds))
+    text = isinstance(value, str) and str not in kinds and Sequence[float] in parts
+    if not taken or text or (isinstance(value, bool) and bool not in kinds):
+        words = " or ".join(kind.__name__ for kind in kinds)
+        raise SettingsError(f"{question}: {parameter.name} {shown(value)} is not {words}")
 
 
 def _is_default(value: object, default: object) -> bool:
@@ -404,15 +426,12 @@ def _options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict
         if name in _NOT_IN_SETTINGS or callable(value):  # as are sentinels of no default
             continue
         if isinstance(value, list | tuple | range):
-            options[name] = [
-                jsonable(item) if _is_plain(item) else _in_one_line(item)
-                for item in value
-                if item is not None
-            ]
+            options[name] = [_plain(item) for item in value if item is not None]
         else:
-            options[name] = jsonable(value) if _is_plain(value) else _in_one_line(value)
+            options[name] = _plain(value)
     return options
 
 
-def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, str | int | float | Path)
+def _plain(value: object) -> Any:
+    plain = value is None or isinstance(value, str | int | float | Path)
+    return jsonable(value) if plain else _in_one_line(value)

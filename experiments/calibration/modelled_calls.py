@@ -1,9 +1,11 @@
 """Modelled times, part by part, of calls that a benchmark timed."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import fsum
+from operator import attrgetter
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from simulator.calls import Call, Group
 from simulator.costing.call_costs import Costs
 from simulator.support.arrays import Floats
 from simulator.support.errors import CalibrationError, TwofoldError
+from simulator.support.quantities import format_quantity
 from simulator.topology import SCALE_OUT
 from topologies import Cluster
 from topologies.cluster.node import SOFTWARE, Library
@@ -51,16 +54,39 @@ class ModelledCall:
         return fsum(self.parts.values())
 
 
-def other_machines(cluster: Cluster, logs: Iterable[BenchmarkLog]) -> list[str]:
-    """Return a doubt for each log of nccl-tests or rccl-tests that names another accelerator."""
+def log_doubts(cluster: Cluster, logs: Iterable[BenchmarkLog]) -> list[str]:
+    """Return a doubt for each log of nccl-tests that names another accelerator, or that falls."""
     chip = cluster.accelerator.name
-    return [
+    others = [
         f"{log.path}: recorded on {name}, not on {chip} of {cluster.name}"
         for log in logs
         for name in log.devices
         if log.tool.endswith("ccl-tests") and models(name) and models(chip)
         if not models(name) & models(chip)
     ]
+    return others + [fall for log in logs for fall in islice(_falls(log), 1)]
+
+
+def _falls(log: BenchmarkLog) -> Iterator[str]:
+    """Yield large calls that took under four fifths of the time of a sixteenth of their bytes.
+
+    Large are 1 MiB for each rank. A hundredth of it is another unit, which other doubts say.
+    """
+    alike = defaultdict[tuple[object, ...], list[MeasuredCall]](list)
+    for call in sorted(filter(attrgetter("size"), log.calls), key=attrgetter("size")):
+        alike[call.kind, call.ranks, call.nodes, call.streamed].append(call)
+    for calls in alike.values():
+        at = 0
+        for call in calls:
+            while 16 * calls[at].size <= call.size:
+                at += 1
+            before = calls[max(0, at - 1)]
+            if call.size >= call.ranks << 20 and 0.01 < call.time / before.time < 0.8 and at:
+                took, less = (format_quantity(each.time, "s") for each in (before, call))
+                yield (
+                    f"{log.path}: {call.kind} of {before.size:,.0f} B took {took}, "
+                    f"but of {call.size:,.0f} B {less}"
+                )
 
 
 def as_timed(cluster: Cluster, logs: Sequence[BenchmarkLog]) -> tuple[Cluster, list[str]]:

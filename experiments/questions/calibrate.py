@@ -21,12 +21,7 @@ from experiments.calibration.calibration import (
     steps_of,
 )
 from experiments.calibration.log_fitting import LogFit, fit_logged, logged, logged_cluster
-from experiments.calibration.modelled_calls import (
-    as_timed,
-    check_one_machine,
-    modelled,
-    other_machines,
-)
+from experiments.calibration.modelled_calls import as_timed, check_one_machine, log_doubts, modelled
 from experiments.calibration.step_fitting import StepFit, fit_to_steps, fitted_cluster
 from experiments.costing.slowdown import recorded_steps
 from experiments.documents import networks as documents
@@ -286,7 +281,7 @@ def calibrate_logs(  # noqa: PLR0913 - what a log may leave to be said
         update={"known": measured_by(base.known, left_out_calls(fit))}
     )
     calls = tuple(log_calls(fit, answered, calibrated))
-    doubts = tuple(other_machines(base, read))
+    doubts = tuple(log_doubts(base, read))
     return LogCalibrationReport(
         base=base,
         cluster=calibrated,

@@ -1,7 +1,7 @@
 """Time one collective at several sizes, as nccl-tests prints it: no trace, only the network."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -180,8 +180,14 @@ def collective(  # noqa: PLR0913 - the options of the command
         timed.routing(chosen[-1]),
         spread_note,
         _prior(network, kind, ranks, nodes),
-        both_directions(cluster_of(asked)),
+        (*both_directions(cluster_of(asked)), *_beyond_memory(cluster_of(asked), max(chosen))),
     )
+
+
+def _beyond_memory(cluster: Cluster | None, size: float) -> Iterator[str]:
+    if cluster is not None and size > (memory := cluster.accelerator.memory or math.inf):
+        words = [format_quantity(each, "B") for each in (size, memory)]
+        yield f"{words[0]} do not fit into {words[1]} of a {cluster.accelerator.name}"
 
 
 def _all_ranks(network: Cluster | Topology | Path | str, nodes: int | None) -> int:
@@ -232,9 +238,7 @@ def _spread(kind: str, ranks: int, imbalance: str | None) -> _Spread:
     if imbalance is None:
         return _Spread()
     size, shares = parse_imbalance(imbalance).of_ranks(ranks)
-    if size is None:
-        return _Spread(shares)
-    return _Spread(shares, inputs(size, shares))
+    return _Spread(shares, None if size is None else inputs(size, shares))
 
 
 def _sizes(kind: str, sizes: Sequence[float] | str | None, spread: _Spread) -> list[float]:
@@ -251,9 +255,8 @@ def _prior(
 ) -> tuple[NetworkPrior, ...]:
     """Return the uncertainty of calls of these ranks; nothing for a bare topology."""
     cluster = cluster_of(network)
-    if cluster is None:
-        return ()
-    return tuple(prior_of(Scenario(one_call(kind, ranks, 0.0), cluster, nodes=nodes)))
+    call = one_call(kind, ranks, 0.0)
+    return () if cluster is None else tuple(prior_of(Scenario(call, cluster, nodes=nodes)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -307,12 +310,9 @@ class _Timed:
         else:
             workload = one_call(self.kind, self.ranks, size, shares)
         call_text = f"{self.kind} of {format_quantity(size, 'B')}"
+        progress = self.watch(call_text)
         return simulate(
-            workload,
-            self.topology,
-            self.planner,
-            engine=self.engine,
-            progress=self.watch(call_text),
+            workload, self.topology, self.planner, engine=self.engine, progress=progress
         )
 
 

@@ -25,8 +25,8 @@ from experiments.calibration.modelled_calls import (
     call_of,
     check_unit,
     curves_of,
+    log_doubts,
     modelled,
-    other_machines,
     site_of,
 )
 from experiments.documents import networks as documents
@@ -180,7 +180,7 @@ def collective_compare(  # noqa: PLR0913 - the options of the command
             sorted(curve, key=lambda answer: answer.call.size), changed, version, watch
         ).compared()
     ]
-    doubts = tuple(other_machines(base, read))
+    doubts = tuple(log_doubts(base, read))
     more = [note for log in read for note in log.notes]
     return CollectiveCompareReport(
         changed, tuple(rows), (*doubts, *notes, *more, *left_out), doubts

@@ -13,8 +13,8 @@ from experiments.calibration.modelled_calls import (
     ModelledCall,
     check_one_machine,
     check_unit,
+    log_doubts,
     modelled,
-    other_machines,
 )
 from experiments.validation.errors import ALL, Prediction, error_summary
 from topologies import Cluster
@@ -96,7 +96,7 @@ def errors_of(
         for answer in answered
     ]
     notes = [note for log in logs for note in log.notes]
-    return rows, other_machines(cluster, logs), [*notes, *left_out]
+    return rows, log_doubts(cluster, logs), [*notes, *left_out]
 
 
 def size_class(size: float) -> str:
@@ -118,14 +118,8 @@ def by_class(rows: Iterable[tuple[str, float, float]]) -> Iterator[ErrorClass]:
                 Prediction(kind, error) for name, error in of_kind if sizes in (ALL, name)
             )
             if summary is not None:
-                yield ErrorClass(
-                    kind=kind,
-                    sizes=sizes,
-                    calls=summary.rows,
-                    median_pct=summary.median_pct,
-                    p90_pct=summary.p90_pct,
-                    worst_pct=summary.worst[0].error_pct,
-                )
+                errors = summary.median_pct, summary.p90_pct, summary.worst[0].error_pct
+                yield ErrorClass(kind, sizes, summary.rows, *errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,30 +167,16 @@ def log_calls(
         if not call.call.streamed
     }
     calls = fit.calls
-    keys = zip(
-        calls.kind.tolist(),
-        calls.ranks.tolist(),
-        calls.domains.tolist(),
-        calls.size.tolist(),
-        strict=True,
-    )
+    columns = (calls.kind, calls.ranks, calls.domains, calls.size)
+    keys = zip(*(column.tolist() for column in columns), strict=True)
     rows = [(at, first[key]) for at, key in enumerate(keys) if not calls.bare[at]]
     after, _ = modelled([call.call for _, call in rows], calibrated)
     for (at, before), fitted in zip(rows, after, strict=True):
-        took = float(calls.took[at])
-        yield LogCall(
-            kind=before.call.kind,
-            nodes=before.call.nodes,
-            ranks=before.call.ranks,
-            size_bytes=before.call.size,
-            calls=int(calls.count[at]),
-            measured_s=took,
-            cluster_s=before.time,
-            fitted_s=fitted.time,
-            cluster_pct=100 * (before.time / took - 1),
-            fitted_pct=100 * (fitted.time / took - 1),
-            left_out_pct=100 * float(fit.left_out[at]),
-        )
+        took, call = float(calls.took[at]), before.call
+        errors = (100 * (before.time / took - 1), 100 * (fitted.time / took - 1))
+        of_call = (call.kind, call.nodes, call.ranks, call.size, int(calls.count[at]))
+        times = (took, before.time, fitted.time)
+        yield LogCall(*of_call, *times, *errors, 100 * float(fit.left_out[at]))
 
 
 def log_errors(calls: Sequence[LogCall]) -> Iterator[LogErrors]:
@@ -206,13 +186,6 @@ def log_errors(calls: Sequence[LogCall]) -> Iterator[LogErrors]:
         for name in ("cluster_pct", "fitted_pct", "left_out_pct")
     }
     for before, fitted, left_out in zip(*columns.values(), strict=True):
-        yield LogErrors(
-            kind=before.kind,
-            sizes=before.sizes,
-            calls=before.calls,
-            cluster_median_pct=before.median_pct,
-            fitted_median_pct=fitted.median_pct,
-            left_out_median_pct=left_out.median_pct,
-            left_out_p90_pct=left_out.p90_pct,
-            left_out_worst_pct=left_out.worst_pct,
-        )
+        medians = before.median_pct, fitted.median_pct, left_out.median_pct
+        worst = left_out.p90_pct, left_out.worst_pct
+        yield LogErrors(before.kind, before.sizes, before.calls, *medians, *worst)

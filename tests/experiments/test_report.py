@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import matplotlib.figure
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -22,7 +23,7 @@ from experiments.output.words import say_step
 from experiments.provenance import hashed, identity, jsonable
 from experiments.report import _cell
 from helpers.experiments_jobs import SAMPLE
-from simulator.support.errors import OutputError, TraceError
+from simulator.support.errors import OutputError, SettingsError, TraceError
 from topologies import load_cluster
 
 TRACE, CLUSTER = str(SAMPLE), "dgx-a100"
@@ -218,3 +219,31 @@ def test_values_are_numbers_beside_their_texts():
     assert late["changed_value"] == late["baseline_value"] / 2
     assert late["unit"] == "s"
     assert (rows["compute"]["changed_value"], rows["compute"]["unit"]) == (2.0, "1")
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        (lambda: tf.utility(None, CLUSTER), "trace None is not Path or str"),
+        (lambda: tf.utility(TRACE, {"name": "x"}), "cluster {'name': 'x'} is not Cluster or"),
+        (lambda: tf.utility(TRACE, CLUSTER, factor="2"), "factor '2' is not float"),
+        (lambda: tf.utility(TRACE, CLUSTER, factor=True), "factor True is not float"),
+        (lambda: tf.sweep(TRACE, CLUSTER, "compute", factors="248"), "factors '248' is not Seq"),
+        (lambda: tf.collective("all_reduce", CLUSTER, ranks=True), "ranks True is not int or"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_in_a_line(ask, told):
+    with pytest.raises(SettingsError) as caught:
+        ask()
+    assert told in str(caught.value)
+
+
+def test_numbers_of_numpy_and_sets_are_taken():
+    given = {"factor": np.float32(2), "resources": {"compute"}}
+    assert tf.utility(TRACE, CLUSTER, **given, **FAST).base
+
+
+def test_a_call_larger_than_an_accelerators_memory_is_doubted():
+    for size, doubted in ((2**40, True), (2**36, False)):
+        warning = tf.collective("all_reduce", CLUSTER, [size], ranks=8).document().warning
+        assert any("do not fit into" in str(doubt) for doubt in warning) == doubted

@@ -269,6 +269,8 @@ def group_ranks(piece: Raw, size: int | None) -> tuple[tuple[int, ...] | None, b
     text = f"[{', '.join(map(str, value))}]" if isinstance(value, list) else value
     dotted = _DOTS.match(text.strip()) if isinstance(text, str) else None
     if dotted is None:
+        if isinstance(text, str) and re.search(r"\d\.\d", text):
+            raise ValueError(f"field 'Process Group Ranks': {shown(value)} has fractions of ranks")
         return None, False
     first, last = (tuple(map(int, re.findall(r"-?\d{1,18}", dotted[part]))) for part in (1, 3))
     completed = None if size is None else _full_sequence(first, last, size)

@@ -253,7 +253,7 @@ def whole_number(value: LooseNumber, which: str) -> int | None:
             number = int(value)
     except (ValueError, OverflowError):
         raise ValueError(f"field {which!r}: {shown(value)} is not an integer") from None
-    if not isinstance(value, str) and number != value:
+    if str(value).startswith("-0") or (not isinstance(value, str) and number != value):
         raise ValueError(f"field {which!r}: {shown(value)} is not an integer")
     return number
 

@@ -182,9 +182,7 @@ def _parsed(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterat
         prompt = _tokens(row, chosen.prompt, where)
         output = _tokens(row, chosen.output, where)
         if prompt and output:
-            for name in filter(row.get, _TOTALS):
-                if _tokens(row, name, where) != prompt + output:
-                    raise TraceError(f"{where}: {name} {row[name]} is not {prompt} + {output}")
+            _check_twins(row, prompt, output, where)
             hashes = _hashes(row, chosen, where)
             model = row.get("model", row.get("Model"))
             others = (row.get("session_id"), row.get("priority"), model, row.get("adapter"))
@@ -192,6 +190,16 @@ def _parsed(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterat
         elif not chosen.fails:
             column = chosen.output if prompt else chosen.prompt
             raise TraceError(f"{where}: {column} 0: a request has at least 1 token of each")
+
+
+def _check_twins(row: Mapping[str, Any], prompt: int, output: int, where: str) -> None:
+    """Refuse totals, and columns of another format, that say something else."""
+    counts = dict.fromkeys(_TOTALS, f"{prompt} + {output}")
+    for each in FORMATS:
+        counts |= {each.prompt: str(prompt), each.output: str(output)}
+    for name in filter(row.get, counts):
+        if _tokens(row, name, where) != sum(map(int, counts[name].split("+"))):
+            raise TraceError(f"{where}: {name} {row[name]} is not {counts[name]}")
 
 
 def _hash_tokens(row: Mapping[str, Any], chosen: Format, where: str) -> int:

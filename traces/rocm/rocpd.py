@@ -13,6 +13,7 @@ to the call that launched it. A queue is the lane on which ops run in order.
 
 import re
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -73,30 +74,27 @@ def read_rocpd(database: Database) -> Export:
             if kind == "GPU" and isinstance(number, int):
                 agents[number] = index if isinstance(index, int) else number
                 products.add(str(product or name))
-        device += [
-            _kernels(database, ending, names, agents),
-            _copies(database, ending, names, agents),
-        ]
+        device += [read(database, ending, names, agents) for read in (_kernels, _copies)]
         called, marked = _regions(database, ending, names, unused)
         runtime.append(called)
         marks.append(marked)
         for table in _UNUSED:
             if count := database.count(f"{table}{ending}"):
                 unused[table] += count
-    export = Export(
-        names=tuple(names.index),
-        device=joined(device),
-        runtime=joined(runtime),
-        ranges=ranges_of(joined(marks)),
-        accelerator=", ".join(sorted(products)),
-        unused=unused,
-    )
+    columns = joined(device), joined(runtime), ranges_of(joined(marks))
+    chips = ", ".join(sorted(products))
+    export = Export(tuple(names.index), *columns, accelerator=chips, unused=unused)
     return checked(database.path, export)
 
 
 def _devices(agents: dict[int, int], agent: Longs) -> Longs:
     numbers, indices = (np.array(list(part), dtype=np.int64) for part in (agents, agents.values()))
     return looked_up(numbers, indices, agent)
+
+
+def _check_named(database: Database, names: Collection[str]) -> None:
+    if names and not any(names):
+        raise TraceError(f"{database.path}: its kernels have no names: which communicate?")
 
 
 def _lane(queue: Longs, stream: Longs) -> Longs:
@@ -125,6 +123,7 @@ def _kernels(
             f"rocpd_info_kernel_symbol{ending}", ("id", "display_name")
         )
     }
+    _check_named(database, symbols.values())
     return {
         "start": rows["start"],
         "end": rows["end"],
@@ -177,11 +176,8 @@ def _regions(
     rows = rows.only(ended)
     events = database.numbers(f"rocpd_event{ending}", ("id", "category_id"))
     category_id = looked_up(events["id"], events["category_id"], rows["event_id"])
-    strings = database.strings(
-        np.concatenate([rows["name_id"], category_id[category_id >= 0]]),
-        f"rocpd_string{ending}",
-        "string",
-    )
+    used_ids = np.concatenate([rows["name_id"], category_id[category_id >= 0]])
+    strings = database.strings(used_ids, f"rocpd_string{ending}", "string")
     categories = [strings.get(number, "") for number in category_id.tolist()]
     called = np.array([name.startswith(_CALLS) for name in categories], dtype=np.bool_)
     marked = np.array([name.startswith(_MARKS) for name in categories], dtype=np.bool_)
@@ -229,9 +225,8 @@ def read_rpd(database: Database) -> Export:
     def of_threads(rows: IntColumns, labels: NDArray[np.object_]) -> IntColumns:
         columns = {name: rows[name] for name in ("start", "end")}
         columns["thread"] = thread_number(rows["pid"], rows["tid"])
-        return IntColumns(
-            columns | {"correlationId": rows["id"], "name": names.longs(labels.tolist())}
-        )
+        columns |= {"correlationId": rows["id"], "name": names.longs(labels.tolist())}
+        return IntColumns(columns)
 
     runtime = of_threads(calls.only(is_call), called[is_call])
     marks = calls.only(is_mark & (calls["end"] != -1))  # NULL if the process was killed
@@ -254,6 +249,7 @@ def _device(
         unused[f"{kind} (an op of unknown kind)"] += 1
     ops, kinds = ops.only(usable), kinds[usable]
     described = _texts(database, ops["description_id"])
+    _check_named(database, described[kinds == _KERNELS[0]].tolist())
     launches = database.numbers("rocpd_api_ops", ("api_id", "op_id"))
     call = looked_up(launches["op_id"], launches["api_id"], ops["id"])
     process = looked_up(calls["id"], calls["pid"], call)

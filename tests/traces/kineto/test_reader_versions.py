@@ -18,6 +18,7 @@ from simulator.workload import What
 from traces.core.events import launch_rows
 from traces.core.loaded import LAUNCHES_ONLY
 from traces.kineto.comm import group_ranks
+from traces.kineto.schema import identifier
 from traces.load import open_trace
 
 
@@ -359,3 +360,15 @@ def test_times_that_are_no_microseconds_are_refused(
 @pytest.mark.parametrize("text", ["", "ranks", "[0, 1", "0-7", "[0..7]"])
 def test_ranks_that_are_no_list_are_unknown_and_none_are_left_out(text: str) -> None:
     assert group_ranks(Raw(f'"{text}"'.encode()), 8) == (None, False)
+
+
+@pytest.mark.parametrize("piece", ["[0.5, 1.5]", '"[0.5, 1.5]"'])
+def test_fractions_of_ranks_are_refused(piece: str) -> None:
+    with pytest.raises(ValueError, match="has fractions of ranks"):
+        group_ranks(Raw(piece.encode()), 2)
+
+
+@pytest.mark.parametrize("value", [-0.0, "-0", "-0x5"])
+def test_a_negative_zero_is_no_id(value: float | str) -> None:
+    with pytest.raises(ValueError, match=r"'correlation': .* is not an integer"):
+        identifier(value, "correlation")

@@ -464,6 +464,7 @@ def test_a_wrong_cell_of_a_line_is_named_with_its_line(line, said, tmp_path):
 
 
 _VIDUR = "arrived_at,num_prefill_tokens,num_decode_tokens,num_total_tokens\n0,100,10,{}\n"
+_TWIN = '{{"timestamp": 1, "input_length": 9, "output_length": 1, "prompt_tokens": "{}"}}'
 _BURST = "Timestamp,Request tokens,Response tokens,Total tokens\n5,472,18,{}\n6,1,0,9\n"
 _HASHED = (
     '{{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [1], "hash_tokens": 16}}'
@@ -478,6 +479,8 @@ _BENCHMARK = '{{"input_lens": [9, 9], "output_lens": [5, 6]{}}}'
         (_VIDUR, "110", ""),
         (_VIDUR, "", ""),
         (_VIDUR, "111", "line 2: num_total_tokens 111 is not 100 [+] 10"),
+        (_TWIN, "9", ""),
+        (_TWIN, "8", "line 1: prompt_tokens 8 is not 9"),
         (_BURST, "490", ""),
         (_BURST, "4900", "line 2: Total tokens 4900 is not 472 [+] 18"),
         (_HASHED, "", ""),

@@ -231,3 +231,13 @@ def test_a_call_in_another_unit_than_the_others_is_doubted(tmp_path, factor, tim
         assert str(doubt) == f"{path}, line 4: took {times} times as long as predicted; check units"
     (doubt,) = tf.calibrate_logs(path, "hgx-h100").document().warning
     assert str(doubt).endswith("times as long as predicted; check units")
+
+
+@pytest.mark.parametrize(("last", "doubted"), [(290, True), (390, False), (4000, False)])
+def test_times_that_fall_as_sizes_grow_are_doubted(tmp_path, last, doubted):
+    rows = [f"all_reduce,8,{1 << at},{time}" for at, time in ((20, 400), (22, 420), (28, last))]
+    path = tmp_path / "calls.csv"
+    path.write_text("\n".join(["kind,ranks,size_bytes,time_us", "barrier,8,0,9", *rows]))
+    warning = tf.calibrate_logs(path, "hgx-h100").document().warning
+    said = f"{path}: all_reduce of 4,194,304 B took 420 us, but of 268,435,456 B 290 us"
+    assert (said in map(str, warning)) == doubted

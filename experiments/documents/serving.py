@@ -323,7 +323,8 @@ def rate(report: "ServingRateReport") -> Document:
         verb = "raise" if is_plural(best.resource) else "raises"
         gain = _gain(best.rate_pct)
         cause = (
-            f"{better(best.resource, report.factor)} {verb} the rate at the SLO most, by {gain}."
+            f"{better(best.resource, report.factor, devices=f'{_device(report)}s')} {verb} the rate"
+            f" at the SLO most, by {gain}."
         )
     if report.rate > _BEYOND * curve.saturation:
         doubts.append(Doubt("the run ends before a queue builds up", "simulate more requests"))

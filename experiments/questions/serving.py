@@ -24,7 +24,7 @@ from experiments.evaluate.serving_clients import (
 )
 from experiments.evaluate.serving_fleets import Instances, check_runs, held_ranks, serve, spent_on
 from experiments.evaluate.serving_instances import kernel_origins, running_precisions
-from experiments.output.words import better, is_plural, say_rate
+from experiments.output.words import better, is_plural, say_devices, say_rate
 from experiments.priors.errors import ServingPrior, serving_prior, student_95
 from experiments.report import Report, or_none, question
 from experiments.scenario.words import check_factor
@@ -272,7 +272,7 @@ def serving(  # noqa: PLR0913 - the options of the command
             if outage.begin >= max(float(run.totals["end"]) for run in base)
         ),
     ]
-    memory = memory_use(deployment)
+    memory, devices = memory_use(deployment), say_devices(deployment.cluster.accelerator.name)
     priorities = np.unique(base[0].priority).tolist()
     return ServingReport(
         deployment.model.name,
@@ -306,7 +306,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         base[0],
         serving_prior("pools" if instances.decode else deployment.engine.name),
         tuple(doubts),
-        _cause(base, utilities, factor),
+        f"{_busy(base)} {shortens_most(utilities, factor, devices)}".strip(),
         deterministic,
     )
 
@@ -701,7 +701,7 @@ _LEAST_GAIN = 0.5
 """Gain in the tail (%) below which no resource is named."""
 
 
-def _cause(runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility], factor: float) -> str:
+def _busy(runs: Sequence[InstanceRun]) -> str:
     shares = [run.totals["prefill_time"] / (run.held * run.totals["end"]) for run in runs]
     prefill = float(np.mean(shares))
     busy = f"{100 * prefill:.0f} % of the time goes to iterations that include prefill."
@@ -710,10 +710,10 @@ def _cause(runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility], fac
         share = 100 * parts["slot"] / fsum(parts.values())
         waits = f"Requests wait {share:.0f} % of their time for an adapter's slot (--max-loras)."
         busy = f"{waits} {busy}"
-    return f"{busy} {shortens_most(utilities, factor)}".strip()
+    return busy
 
 
-def shortens_most(utilities: Sequence[ServingUtility], factor: float) -> str:
+def shortens_most(utilities: Sequence[ServingUtility], factor: float, devices: str) -> str:
     """Return which resource shortens p99 TPOT most, else p99 TTFT; "" if none does."""
     metric, gains = "TPOT", [(row.tpot_p99_pct, row.resource) for row in utilities]
     if not any(gain for gain, _ in gains):
@@ -722,4 +722,4 @@ def shortens_most(utilities: Sequence[ServingUtility], factor: float) -> str:
     if gain < _LEAST_GAIN:
         return ""
     verb = "shorten" if is_plural(best) else "shortens"
-    return f"{better(best, factor)} {verb} p99 {metric} most, by {gain:.0f} %."
+    return f"{better(best, factor, devices=devices)} {verb} p99 {metric} most, by {gain:.0f} %."

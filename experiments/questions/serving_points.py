@@ -26,7 +26,7 @@ from experiments.evaluate.serving_clients import (
 )
 from experiments.evaluate.serving_fleets import Instances, check_runs, held_ranks, serve, spent_on
 from experiments.evaluate.serving_instances import parallelism_of
-from experiments.output.words import say_resource
+from experiments.output.words import say_devices, say_resource
 from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.questions.serving import (
     Gain,
@@ -454,6 +454,8 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
             raise KeyboardInterrupt
         raise WhatIfError(f"{varied}: no value can be answered: {points[0].refused}")
     deployment = instances.deployment
+    chip = deployment.cluster.accelerator.name
+    devices = "accelerators" if varied == "cluster" else say_devices(chip)
     return ServingSweepReport(
         deployment.model.name,
         deployment.cluster,
@@ -464,17 +466,18 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
         seeds,
         factor,
         serving_prior("pools" if instances.decode else deployment.engine.name),
-        _sweep_cause(varied, points, factor),
+        _sweep_cause(varied, points, factor, devices),
         interrupted,
     )
 
 
-def _sweep_cause(varied: str, points: Sequence[ServingPoint], factor: float) -> str:
+def _sweep_cause(varied: str, points: Sequence[ServingPoint], factor: float, devices: str) -> str:
     """Return what helps most at the first value and at the last."""
     said = [
-        f"At {say_resource(varied)} {each.value} {text[0].lower()}{text[1:]}"
+        f"At {say_resource(varied)} {each.value} "
+        + (text if text[1].isupper() else text[0].lower() + text[1:])
         for each in points
-        if (text := shortens_most(each.utilities, factor))
+        if (text := shortens_most(each.utilities, factor, devices))
     ]
     return " ".join(dict.fromkeys(said[:1] + said[-1:]))
 

@@ -192,7 +192,7 @@ def capacity(**fields):
     usual = {
         "half_width": None, "curve": Of(points=points, saturation=5.0, knee=points[1]),
         "rate": 3.456789, "utilities": (), "factor": 2.0, "seeds": 5, "model": "m",
-        "cluster": Of(name="c"), "prior": PRIOR, "engine_text": "e",
+        "cluster": Of(name="c", accelerator=Of(name="TPU v6e")), "prior": PRIOR, "engine_text": "e",
         "slo": Slo(ttft=1.0, tpot=None), "interrupted": "",
     }  # fmt: skip
     return Of(**{**usual, **fields})
@@ -242,7 +242,7 @@ def test_the_best_resource_raises_a_capacity_most():
     best = Of(resource="compute", rate_pct=(20.0, 3.0), note="")
     rest = Of(resource="scale_out.bandwidth", rate_pct=None, note="n")
     document = documents.rate(capacity(utilities=(best, rest)))
-    assert document.cause == "GPUs twice as fast raise the rate at the SLO most, by 20 ± 3 %."
+    assert document.cause == "TPUs twice as fast raise the rate at the SLO most, by 20 ± 3 %."
     _, cells = table_of(document, "resource")
     assert cells == [("compute x2", "20 ± 3 %"), ("scale-out bandwidth x2", "")]
     links = Of(resource="scale_out.bandwidth", rate_pct=(5.0, None), note="")

@@ -279,5 +279,6 @@ def test_the_cause_of_a_sweep_is_what_helps_most_at_its_ends():
         max(each.utilities, key=lambda row: row.tpot_p99_pct[0]) for each in report.points
     )
     assert report.cause.count("shorten") == 2
+    assert "gPU" not in report.cause
     assert f"by {first.tpot_p99_pct[0]:.0f} %. At rate 40/s" in report.cause
     assert report.cause.endswith(f"by {last.tpot_p99_pct[0]:.0f} %.")

@@ -167,7 +167,7 @@ def _by_model(report: "ServingReport") -> Section:
     return Section("models", "By model", [Table.of(columns, rows)], wide=True)
 
 
-def _device(report: "ServingReport | ServingSweepReport") -> str:
+def _device(report: "ServingReport | ServingRateReport | ServingSweepReport") -> str:
     return say_devices(report.cluster.accelerator.name).removesuffix("s")
 
 

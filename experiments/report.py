@@ -384,9 +384,7 @@ def _inputs(arguments: Mapping[str, Any]) -> Inputs:
     traces, files = [], _paths(arguments, _FILES)
     for path in _paths(arguments, (*_TRACES, "predict")):
         before, at, cluster = str(path).rpartition("@")
-        has_cluster = (
-            bool(at) and not path.exists()
-        )  # as validate has it: a trace with its own cluster
+        has_cluster = bool(at) and not path.exists()  # as validate has it: a trace with its own
         traces.append(Path(before) if has_cluster else path)
         files += [Path(cluster)] if has_cluster else []
     settings = arguments.get("settings")
@@ -404,12 +402,9 @@ def _inputs(arguments: Mapping[str, Any]) -> Inputs:
 
 
 def _paths(arguments: Mapping[str, Any], names: Iterable[str]) -> list[Path]:
-    paths: list[Path] = []
-    for name in names:
-        value = arguments.get(name)
-        each = value if isinstance(value, list | tuple) else [value]
-        paths += [_file(item) for item in each if isinstance(item, str | Path)]
-    return paths
+    given = (arguments.get(name) for name in names)
+    several = (value if isinstance(value, list | tuple) else [value] for value in given)
+    return [_file(item) for items in several for item in items if isinstance(item, str | Path)]
 
 
 def _file(argument: str | Path) -> Path:

@@ -202,13 +202,9 @@ class LogFit:
 
         Beyond the timed sizes deviations fade to none within :data:`FADING` doublings.
         """
-        places = _features(
-            np.full(len(sizes), kind),
-            np.full(len(sizes), ranks),
-            np.full(len(sizes), domains),
-            sizes,
-            np.zeros(len(sizes), dtype=bool),
-        )
+        many = len(sizes)
+        who = np.full(many, kind), np.full(many, ranks), np.full(many, domains)
+        places = _features(*who, sizes, np.zeros(many, dtype=bool))
         timed = _features_of(self.calls)
         timed_sizes = timed.size[~timed.bare & (timed.across == (domains > 1))]
         if not len(timed_sizes):
@@ -292,9 +288,8 @@ def _dominant(calls: LoggedCalls, kinds: tuple[str, ...]) -> NDArray[np.bool_]:
     """Return which parts dominate several calls, all and by kind: ``(1 + kinds, parts)``."""
     dominant = calls.parts >= _DOMINANT * calls.parts.sum(axis=1, keepdims=True)
     groups = [dominant, *(dominant[calls.kind == kind] for kind in kinds)]
-    enough = np.array(
-        [rows.sum(axis=0) >= max(_FEWEST_DOMINANT, _OFTEN * len(rows)) for rows in groups]
-    )
+    least = (max(_FEWEST_DOMINANT, _OFTEN * len(rows)) for rows in groups)
+    enough = np.array([rows.sum(axis=0) >= few for rows, few in zip(groups, least, strict=True)])
     return np.asarray(enough & enough[0], dtype=np.bool_)
 
 

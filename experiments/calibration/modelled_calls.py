@@ -289,12 +289,8 @@ def _check_files(curve: Sequence[ModelledCall]) -> None:
 def _check_zigzag(curve: Sequence[ModelledCall]) -> None:
     """Reject calls that are alternately longer and shorter than those of neighbouring size."""
     sizes = np.unique([answer.call.size for answer in curve])
-    off = np.array(
-        [
-            np.median(_off([answer for answer in curve if answer.call.size == size]))
-            for size in sizes.tolist()
-        ]
-    )
+    alike = ([answer for answer in curve if answer.call.size == size] for size in sizes.tolist())
+    off = np.array([np.median(_off(calls)) for calls in alike])
     if len(off) < _ZIGZAG_ROWS:
         return
     logs = np.log(sizes)

@@ -191,15 +191,9 @@ def _parameters(
 
 def _residual(kind: str, fit: Fit) -> Residual:
     sizes = len(np.unique(fit.rows.parts, axis=0))
-    error = 100 * np.abs(fit.residual)
-    return Residual(
-        kind=kind,
-        calls=len(error),
-        sizes=sizes,
-        before_pct=float(np.median(100 * np.abs(fit.before))),
-        median_pct=float(np.median(error)),
-        worst_pct=float(error.max()),
-    )
+    before, error = 100 * np.abs(fit.before), 100 * np.abs(fit.residual)
+    figures = float(np.median(before)), float(np.median(error)), float(error.max())
+    return Residual(kind, len(error), sizes, *figures)
 
 
 @dataclass(frozen=True, slots=True)

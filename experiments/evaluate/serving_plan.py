@@ -212,7 +212,7 @@ def read_serving_plan(path: Path | str) -> ServingPlan:
         for name in ("model", "requests", "kernels_from", "expert_imbalance")
         if (text := getattr(plan, name)) is not None
     }
-    others = (resolved(_parsed(text)[1]) + text[_parsed(text).end(1) :] for text in plan.beside)
+    others = (resolved(each[1]) + each.string[each.end(1) :] for each in map(_parsed, plan.beside))
     return plan.model_copy(update={**files, "beside": tuple(others)})
 
 

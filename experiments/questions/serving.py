@@ -256,7 +256,7 @@ def serving(  # noqa: PLR0913 - the options of the command
     utilities, interrupted = until_interrupted(each, len(names), "resources")
     doubts = [
         *both_directions(before.instances.deployment.cluster),
-        *_unmeasured_doubts(deployment, load),
+        *_unmeasured_doubts(instances, load),
         *_doubts(base, load, wanted, slo),
         *[interrupted] * bool(interrupted),
         *(
@@ -529,9 +529,8 @@ def _by_model(
         for fleet, of_group, limit in zip(instances.fleets, of_model, slos, strict=True)
     ]
     yield from rows
-    separate = [True, *(not each.shares for each in instances.beside)]
-    gpus = fsum(row.gpus for row, has_own in zip(rows, separate, strict=True) if has_own)
-    requests = fsum(row.requests for row in rows)
+    gpus, requests = fsum(row.gpus for row in rows), fsum(row.requests for row in rows)
+    gpus -= sum(each.instances.ranks for each in instances.beside if each.shares)
     goodput = [row.goodput_per_s for row in rows if row.goodput_per_s is not None]
     met = [row.met * row.requests for row in rows if row.met is not None]
     of_group = [(run, *run.beside) for run in runs]
@@ -591,9 +590,9 @@ _MOST_UNMEASURED = 0.5
 """Share of kernels' time by the roofline from which on an answer is doubtful."""
 
 
-def _unmeasured_doubts(deployment: Deployment, load: Load) -> tuple[str, ...]:
+def _unmeasured_doubts(instances: Instances, load: Load) -> tuple[str, ...]:
     """Return doubts: about kernels of a roofline, what is newer than known or was not measured."""
-    doubts = []
+    doubts, deployment = [], instances.deployment
     engine, share = deployment.engine, kernel_origins(deployment)["roofline"]
     requests = table_of(load)
     if deployment.adapters is None and requests is not None and requests.adapter is not None:
@@ -608,6 +607,7 @@ def _unmeasured_doubts(deployment: Deployment, load: Load) -> tuple[str, ...]:
             ("prompts that ranks share", deployment.parallelism.cp > 1),
             ("adapters", deployment.adapters is not None),
             ("images", deployment.encoder is not None),
+            ("models on the same accelerators", any(each.shares for each in instances.beside)),
         )
         if given
     ]

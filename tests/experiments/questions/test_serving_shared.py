@@ -144,6 +144,7 @@ def test_accelerators_count_once_and_their_cost_is_of_no_single_model():
     assert whole.tokens_per_second_per_gpu == pytest.approx(
         first.tokens_per_second_per_gpu + second.tokens_per_second_per_gpu
     )
+    assert "no measured row has models on the same accelerators" in report.doubts
     assert spent_on(both, [serve(both, asked)]) is None
 
 
@@ -240,7 +241,7 @@ def test_a_file_says_the_same_as_the_option(tmp_path):
     small.write_text(f"deployment: {{model: {TINY}, rate: 1/s, count: 10, output: 4}}\n")
     file = tmp_path / "first.yaml"
     file.write_text(
-        f"deployment: {{model: {SMALL}, rate: 1/s, beside: small.yaml shared 0.2,"
+        f"deployment: {{model: {SMALL}, rate: 1/s, beside: ' small.yaml  shared 0.2',"
         " count: 10, output: 4}\n"
     )
     words = ["utility", str(file), "-c", "hgx-h100", "--resource", "compute"]

@@ -309,8 +309,6 @@ def _dividing_memory(
 ) -> tuple[Deployment, tuple[Neighbour, ...]]:
     """Return models of which those that share accelerators each have a part of the memory."""
     words = [_parsed(text) for text in texts]
-    if not any(each[2] for each in words):
-        return first, tuple(neighbours)
     stated = [float(each[3]) for each in words if each[3]]
     others = 1 + sum(bool(each[2] and not each[3]) for each in words)
     rest = (first.engine.memory_fraction - math.fsum(stated)) / others
@@ -332,7 +330,8 @@ def _dividing_memory(
             fleet = neighbours[index].instances
             fleet = replace(fleet, deployment=with_part(fleet.deployment, float(word[3] or rest)))
             neighbours[index] = neighbours[index]._replace(instances=fleet, shares=True)
-    return with_part(first, rest), tuple(neighbours)
+    shares = any(each[2] for each in words)
+    return with_part(first, rest) if shares else first, tuple(neighbours)
 
 
 def _has_load(plan: ServingPlan) -> bool:

@@ -190,10 +190,9 @@ def _parameters(
 
 
 def _residual(kind: str, fit: Fit) -> Residual:
-    sizes = len(np.unique(fit.rows.parts, axis=0))
     before, error = 100 * np.abs(fit.before), 100 * np.abs(fit.residual)
     figures = float(np.median(before)), float(np.median(error)), float(error.max())
-    return Residual(kind, len(error), sizes, *figures)
+    return Residual(kind, len(error), len(np.unique(fit.rows.parts, axis=0)), *figures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -387,7 +387,7 @@ def _wrong_kernels(trace: RankTrace) -> str:
     host, device = trace.host, trace.device
     lengths, size = device.end - device.start, len(trace.streams)
     kernels = np.count_nonzero(~device.copy)
-    if kernels and not lengths[~device.copy].any():
+    if kernels >= _MANY and not lengths[~device.copy].any():
         return f"its {kernels:,} kernels last no time"
     first, last = np.full(size, np.inf), np.full(size, -np.inf)
     np.minimum.at(first, device.stream, device.start)

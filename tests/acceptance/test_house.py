@@ -9,7 +9,7 @@ import pytest
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
 MODULES = 374
-LINES = 131_119
+LINES = 131_117
 CHAIN = 30
 VAGUE_PCT = {
     "simulator": 0.3,

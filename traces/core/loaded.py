@@ -28,8 +28,6 @@ LAUNCHES_ONLY = "launches of kernels that were not recorded"
 """Description of the device's events if only the host was recorded."""
 GENERATED = "generated"
 """The name of a generated step."""
-TOO_LONG = "frameworks refuse it"
-"""Words of a note on a sequence that is longer than the model allows."""
 EXPLAINED_BY = ("launch", "stream", "wait", "inferred", "step before")
 """What can explain a device op's start: its launch, the previous op on its stream, a recorded wait,
 an op on another stream that ended just then, a stream still busy with the step before."""

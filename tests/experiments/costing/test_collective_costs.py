@@ -1,11 +1,14 @@
 """What a collective costs by the trace: what was measured holds contention, and none is added."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.baseline import Settings, baseline, with_costs
+from experiments.costing.collective_costs import noticed
 from experiments.scenario.scenario import Scenario
 from helpers.places import ROOT
 from simulator.builder import WorkloadBuilder
@@ -84,3 +87,30 @@ def test_gathers_of_ranks_that_arrived_together_over_gloo_do_not_wait_for_a_segm
     assert share[share < 1] == pytest.approx([2 / 3] * together)
     took = costed.costs().idle_times(costed.workload) * share
     assert took[share < 1] == pytest.approx(calls.transfer[share < 1], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("begins", "apart", "shares"),
+    [(0.1, 0.0, [2 / 3, 2 / 3]), (0.02, 0.0, [2 / 3, 1.0]), (0.1, 1e-3, [2 / 3, 1.0])],
+)
+def test_a_gather_waits_for_a_segment_if_ranks_come_apart_or_another_call_moves(
+    begins, apart, shares
+):
+    """Two gathers of two ranks over gloo, the first from 0 to 40 ms."""
+    builder = WorkloadBuilder(job_ranks=2)
+    for number, begin in enumerate((0.0, begins)):
+        group = builder.group((0, 1), f"g{number}")
+        call = builder.call(CallRow("all_gather", group, 0, 1e6))
+        for rank in (0, 1):
+            builder.op(
+                What.COLLECTIVE,
+                rank=rank,
+                lane=f"gloo {number}",
+                name="gather",
+                duration=0.0,
+                call=call,
+                measured=(begin + apart * rank * number, begin + 0.04),
+            )
+    workload = replace(builder.build(), library="gloo").with_calls(transfer=np.full(2, 0.04))
+    scenario = Scenario(workload, load_cluster(LIVE / "net250.yaml"))
+    assert noticed(scenario) == pytest.approx(shares)

@@ -1,7 +1,8 @@
 """What is kept alive of a deployment between two moves of a slider; it knows of no server.
 
 A move serves the load once by the deployment as it is set and answers with the document of
-``twofold serving``. When sliders rest, what a multiple of each resource would buy is added, and the
+``twofold serving``. When sliders rest, it is served with as many seeds as the file asks for, and
+what a multiple of each resource would buy is added, as ``twofold utility`` has it, and the
 load-latency curve with its knee.
 """
 
@@ -131,7 +132,7 @@ class ServingSession:
             asks, self._rate = "rate", (load(0) if callable(load) else load).rate
         self._names = (asks, DEGREE, *resources_of(instances.deployment))
         self._lock = Lock()
-        self._base = self._report((), [])
+        self._bases = {False: self._report((), [], 1)}
 
     def about(self, version: str) -> AboutServing:
         """Say what is explored."""
@@ -171,15 +172,18 @@ class ServingSession:
     def _answer(self, factors: Factors, watch: Watch, *, rests: bool) -> ServingFigures:
         begun = time.perf_counter()
         with self._lock:
-            report = self._report(factors, None if rests else [], watch)
+            seeds = self._plan.seeds if rests else 1
+            report = self._report(factors, None if rests else [], seeds, watch)
             document = report.document()
             if rests:
                 document = self._with_curve(document, factors, watch)
+            if rests not in self._bases:
+                self._bases[rests] = self._report((), [], seeds, watch)
         html, views = fragment(document)
         # With one token each, requests have no TPOT.
         (ttft, tpot), before = (
             [{row.metric: row.p99 for row in each.metrics}.get(name) for name in ("ttft", "tpot")]
-            for each in (report, self._base)
+            for each in (report, self._bases[rests])
         )
         goodput = report.goodput
         return ServingFigures(
@@ -199,15 +203,19 @@ class ServingSession:
         )
 
     def _report(
-        self, factors: Factors, resources: list[str] | None, watch: Watch = lambda _: None
+        self,
+        factors: Factors,
+        resources: list[str] | None,
+        seeds: int,
+        watch: Watch = lambda _: None,
     ) -> ServingReport:
-        """Serve the load once as it is set, and for each resource that is to be multiplied."""
+        """Serve the load as it is set, and with more of each resource that is to be multiplied."""
         served = self._served(factors)
         return serving(
             served.instances,
             served.load,
             slo=self._slo,
-            seeds=1,
+            seeds=seeds,
             resources=resources,
             watch=watch,
             before=served.before,

@@ -355,6 +355,11 @@ def _check_type(question: str, parameter: inspect.Parameter, value: object) -> N
     if not taken or text or (isinstance(value, bool) and bool not in kinds):
         words = " or ".join(kind.__name__ for kind in kinds)
         raise SettingsError(f"{question}: {parameter.name} {shown(value)} is not {words}")
+    listed = [part for part, kind in zip(parts, kinds, strict=True) if kind is Sequence]
+    if len(listed) == 1 and isinstance(value, list | tuple):  # a generator is read only once
+        of_item = parameter.replace(annotation=get_args(listed[0])[0])
+        for item in value:
+            _check_type(question, of_item, item)
 
 
 def _is_default(value: object, default: object) -> bool:

@@ -182,17 +182,18 @@ class Link:
     metric: int = 0
 
     def __post_init__(self) -> None:
-        if not self.bandwidth > 0:
-            raise TopologyError(
-                f"link {self.source} -> {self.target}: bandwidth {self.bandwidth!r} is not positive"
-            )
-        if not 0 <= self.latency <= _LONGEST:
-            raise TopologyError(
-                f"link {self.source} -> {self.target}: latency {self.latency!r} s is not 0 to "
-                f"{_LONGEST:g} s"
-            )
-        if self.source == self.target:
-            raise TopologyError(f"link {self.source} -> {self.target} ends where it starts")
+        wrong = ""
+        try:
+            if not self.bandwidth > 0:
+                wrong = f": bandwidth {self.bandwidth!r} is not positive"
+            elif not 0 <= self.latency <= _LONGEST:
+                wrong = f": latency {self.latency!r} s is not 0 to {_LONGEST:g} s"
+            elif self.source == self.target:
+                wrong = " ends where it starts"
+        except TypeError:
+            wrong = f": {self.bandwidth!r} and {self.latency!r}: write numbers, in B/s and s"
+        if wrong:
+            raise TopologyError(f"link {self.source} -> {self.target}{wrong}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from simulator.support.limits import limits
 from simulator.support.names import either, nearest
 from simulator.support.plugins import TOPOLOGIES, names_added
 from simulator.support.quantities import count_of
-from simulator.topology import HASHED, POLICIES, Routing, Topology
+from simulator.topology import HASHED, POLICIES, Link, Routing, Topology
 from topologies.families.family import Family, ParsedSpec
 from topologies.families.from_file import SUFFIXES, custom
 from topologies.families.table import FAMILIES, family_named, family_names
@@ -71,6 +71,7 @@ def parse_topology(
             f"'{words.words}, 50 GB/s, 1 us'"
         )
     family = words.of
+    Link("cable", "end", bandwidth, latency)  # checks both
     try:
         parsed = ParsedSpec(words.numbers, words.option, bandwidth, latency)
         # Refuse far more links than can be simulated, before a mistyped digit exhausts the memory.

@@ -28,7 +28,7 @@ from simulator.analysis.critical_path import (
     path_by_what,
 )
 from simulator.workload import DATA_LOADER, What
-from topologies.cluster.catalog import both_directions, clusters_with
+from topologies.cluster.catalog import clusters_with, link_doubts
 from traces.core.loaded import DOUBTFUL, GENERATED, LAUNCHES_ONLY, Coverage, Loaded
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
             f"kernels by a roofline, a best case, are uncertain by {100 * uncertain:.0f} %",
             "set --framework to one whose kernels were measured on this accelerator",
         )
-    yield from map(Doubt, both_directions(base.recorded.cluster))
+    yield from map(Doubt, link_doubts(base.recorded.cluster))
     yield from _placement_doubts(base)
     yield from _run_doubts(base.loaded)
     yield from _length_doubts(base)

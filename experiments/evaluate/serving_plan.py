@@ -64,7 +64,7 @@ _SCALING = re.compile(
 _OUTAGE = re.compile(r"(\d{1,6})\s+from\s+(.+?)(?:\s+to\s+(.+))?")
 _SHARED = " shared"
 """Ending of the size of a host cache that is one store of all instances."""
-_BESIDE = re.compile(r"(.+?)(?:\s+(shared)(?:\s+(0?\.\d{1,9}))?)?")
+_BESIDE = re.compile(r"(.+?)(?:\s+(shared)(?:\s+(\d*\.?\d{1,9}%?))?)?")
 NONE = "none"
 """Value of a decode pool for a study's points without one."""
 Count = Annotated[StrictInt, Field(ge=1, lt=2**60)]
@@ -301,7 +301,10 @@ def _others(plan: ServingPlan) -> list[ServingPlan]:
 
 def _parsed(text: str) -> re.Match[str]:
     """Match the file of another deployment, whether it shares accelerators, and its memory."""
-    return _words(_BESIDE, text, "beside", "'small.yaml', or 'small.yaml shared 0.3'")
+    words = _words(_BESIDE, text, "beside", "'small.yaml', or 'small.yaml shared 0.3'")
+    if words[3] and (words[3].endswith("%") or not 0 < float(words[3]) < 1):
+        raise WorkloadError(f"beside {text!r}: {words[3]} is not a part of the memory, such as 0.3")
+    return words
 
 
 def _dividing_memory(

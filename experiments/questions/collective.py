@@ -33,7 +33,7 @@ from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import What, Workload
 from topologies import Cluster, load_cluster
-from topologies.cluster.catalog import both_directions
+from topologies.cluster.catalog import link_doubts
 
 if TYPE_CHECKING:
     from experiments.settings import Watch
@@ -180,7 +180,7 @@ def collective(  # noqa: PLR0913 - the options of the command
         timed.routing(chosen[-1]),
         spread_note,
         _prior(network, kind, ranks, nodes),
-        (*both_directions(cluster_of(asked)), *_beyond_memory(cluster_of(asked), max(chosen))),
+        (*link_doubts(cluster_of(asked)), *_beyond_memory(cluster_of(asked), max(chosen))),
     )
 
 

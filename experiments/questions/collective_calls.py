@@ -31,7 +31,7 @@ from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import What, Workload
 from topologies import Cluster
-from topologies.cluster.catalog import both_directions
+from topologies.cluster.catalog import link_doubts
 
 _MOST_CALLS = 64
 """Most concurrent calls: of 64, each pair is simulated, 2,016 in all."""
@@ -204,7 +204,7 @@ def collective_calls(
         _spans(together, repetitions),
         machine,
         tuple(prior),
-        both_directions(cluster_of(asked)),
+        link_doubts(cluster_of(asked)),
     )
 
 

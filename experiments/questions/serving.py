@@ -34,7 +34,7 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError, WhatIfError
 from topologies import Cluster
 from topologies.cluster.bill import TokenCost
-from topologies.cluster.catalog import both_directions
+from topologies.cluster.catalog import link_doubts
 from traces.requests.table import Requests
 
 
@@ -255,7 +255,7 @@ def serving(  # noqa: PLR0913 - the options of the command
     each = (utility_of(instances, load, name, factor, runs) for name in counting)
     utilities, interrupted = until_interrupted(each, len(names), "resources")
     doubts = [
-        *both_directions(before.instances.deployment.cluster),
+        *link_doubts(before.instances.deployment.cluster),
         *_unmeasured_doubts(instances, load),
         *_doubts(base, load, wanted, slo),
         *[interrupted] * bool(interrupted),

@@ -88,7 +88,7 @@ class CallsNamed:
 def words_of(text: str) -> list[Word]:
     """Split at spaces; quoted text is one word."""
     words = []
-    for double, single, bare in _WORD.findall(text):
+    for double, single, bare in _WORD.findall(text.replace("\N{RIGHTWARDS ARROW}", "->")):
         words.append(Word(bare) if bare else Word(double or single, quoted=True))
     return words
 
@@ -122,7 +122,8 @@ def check_factor(factor: float) -> None:
         If it is not a number between the bounds.
     """
     if not 1 / MOST <= factor <= MOST:
-        raise WhatIfError(f"factor {factor:g} is not a number from {1 / MOST:g} to {MOST:g}")
+        none = "; 'drop' in its place takes no time, 'down' stops a link" if factor == 0 else ""
+        raise WhatIfError(f"factor {factor:g} is not a number from {1 / MOST:g} to {MOST:g}{none}")
 
 
 def ranks_of(word: Word) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ the other kinds are in ``_COLUMNS``. A file with none of them may be the log of 
 no table.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -128,11 +129,8 @@ def table_kind(path: Path | str) -> Kind | None:
         return None
     if b"\0" in head and head[:2] not in (b"\xff\xfe", b"\xfe\xff"):  # marks of UTF-16
         return None
-    try:
-        names, _ = csv_table(head.decode("utf-8-sig", "replace").split("\n")[0], path)
-    except TraceError:
-        return None
-    columns = {name.strip() for name in names}
+    names = re.split("[,;\t]", head.decode("utf-8-sig", "replace").split("\n")[0])
+    columns = {name.strip().strip('"') for name in names}
     for kind, needed in _COLUMNS.items():
         if needed <= columns:
             return kind

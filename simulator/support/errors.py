@@ -59,6 +59,8 @@ def fault(detail: Any, model: Any) -> str:
         return "missing"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"{shown(value)}: write a table of fields"
+    if kind == "string_type":
+        return f"{shown(value)}: write text, with a unit where it needs one"
     if kind == "too_short" and isinstance(value, dict | list | tuple):
         return "there is nothing in it: give at least one"
     return (

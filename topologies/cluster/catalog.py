@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from simulator.accelerators import models, vendor
-from simulator.support.errors import ClusterError, PluginError, QuantityError, fault
+from simulator.support.errors import ClusterError, PluginError, QuantityError, fault, shown
 from simulator.support.input_files import parse_json, read_text, reason_of
 from simulator.support.names import did_you_mean, same_name
 from simulator.support.plugins import CLUSTERS, Plugin, load_plugin, plugins
@@ -62,7 +62,11 @@ def load_cluster(name_or_path: Cluster | str | Path) -> Cluster:
     >>> load_cluster("dgx-a100").scale_up.size
     8
     """
-    return name_or_path if isinstance(name_or_path, Cluster) else _load(name_or_path, ())
+    if isinstance(name_or_path, Cluster):
+        return name_or_path
+    if not isinstance(name_or_path, str | Path):
+        raise ClusterError(f"cluster {shown(name_or_path)}: write a name, a path or a Cluster")
+    return _load(name_or_path, ())
 
 
 def _load(name_or_path: str | Path, within: tuple[str, ...]) -> Cluster:
@@ -155,15 +159,25 @@ _ONE_WAY = {"pcie3": 15.75, "pcie4": 31.5, "pcie5": 63.0, "pcie6": 121.0}
 """GB/s of a port of sixteen lanes in one direction, by technology (PCI-SIG)."""
 
 
-def both_directions(cluster: Cluster | None) -> tuple[str, ...]:
-    """Say that the scale-up bandwidth is what data sheets give for both directions, if it is."""
-    part = None if cluster is None else cluster.scale_up
-    link, given = ("", 0.0) if part is None else (part.link or "", part.bandwidth)
+def link_doubts(cluster: Cluster | None) -> tuple[str, ...]:
+    """Say what a cluster's links can hardly have: both directions' bandwidth, light's latency."""
+    if cluster is None:
+        return ()
+    late = [
+        f"{tier}.latency {format_quantity(part.latency, 's')}: light takes longer; check the unit"
+        for tier, least in _LEAST_LATENCY.items()
+        if (part := getattr(cluster, tier)) is not None and 0 < part.latency < least
+    ]
+    link, given = cluster.scale_up.link or "", cluster.scale_up.bandwidth
     links, speed, _ = NVLINKS.get(link, (1, _ONE_WAY.get(link, 0.0), ""))
     if not speed or abs(given / (2e9 * links * speed) - 1) > 0.05:  # sheets round, or count codes
-        return ()
+        return tuple(late)
     both, half = (format_quantity(value, "B/s") for value in (given, given / 2))
-    return (f"scale_up.bandwidth {both} is that of {link} in both directions, not {half}",)
+    return (f"scale_up.bandwidth {both} is that of {link} in both directions, not {half}", *late)
+
+
+_LEAST_LATENCY = {SCALE_UP: 1e-9, SCALE_OUT: 1e-8}
+"""Seconds that light takes in 20 cm and 2 m of fibre; 0, an ideal, is no mistake."""
 
 
 def _check_links(cluster: Cluster, source: str) -> None:

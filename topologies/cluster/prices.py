@@ -20,7 +20,7 @@ from simulator.support.yaml_text import parse_yaml
 from topologies.cluster.fabrics import Bandwidth, ClusterPart, text_like, with_unit, within
 
 Money = Annotated[MoneyText, within("USD", 0.0, 1e9), with_unit("USD"), text_like("30 kUSD")]
-Watts = Annotated[WattsText, within("W", 0.0, 1e7), with_unit("W"), text_like("700 W")]
+Watts = Annotated[WattsText, within("W", 0.0, 1e6), with_unit("W"), text_like("700 W")]
 EnergyPrice = Annotated[
     EnergyPriceText, within("USD/J", 0.0, 10 / 3.6e6), with_unit("USD/J"), text_like("0.08 USD/kWh")
 ]
@@ -39,7 +39,7 @@ YOURS = "the cluster file"
 
 def _with_text(data: Any, *names: str) -> Any:
     """Expand text alone to the table with these fields."""
-    return dict.fromkeys(names, data) if isinstance(data, str) else data
+    return dict.fromkeys(names, data) if isinstance(data, str | float | int) else data
 
 
 class Price(ClusterPart):

@@ -106,8 +106,9 @@ def _topology(
     graph: "nx.Graph[Any]", name: str, defaults: Mapping[str, float | None], usual: str
 ) -> Topology:
     names = _node_names(graph)
-    links: list[Link] = []
-    for source, target, attributes in graph.edges(data=True):
+    cables: dict[tuple[tuple[Node, Node], tuple[float, str]], float] = {}
+    for source, target, own in graph.edges(data=True):
+        attributes = graph.graph.get("edge_default", {}) | own  # of GraphML: <key><default>
         if unknown := sorted(set(attributes) - set(_EDGE_FIELDS)):
             raise TopologyError(
                 f"edge {source} - {target}: no such field {unknown[0]!r}; accepted:"
@@ -122,9 +123,11 @@ def _topology(
                 f"edge {source} - {target}: resource {resource!r}: write one word of letters, "
                 "digits, '_' and '-', such as scale_out or leaf"  # what a what-if can refer to
             )
-        links.append(Link(names[source], names[target], speed, delay, resource))
-        if not graph.is_directed():
-            links.append(Link(names[target], names[source], speed, delay, resource))
+        ends = names[source], names[target]
+        for way in (ends,) if graph.is_directed() else (ends, ends[::-1]):
+            alike = way, (delay, resource)  # of a multigraph, which says that it has several
+            cables[alike] = cables.get(alike, 0.0) + speed
+    links = [Link(*ends, speed, *rest) for (ends, rest), speed in cables.items()]
     ranks = sum(isinstance(node, int) for node in names.values())
     return topology(name, ranks, preferring_fast(links))
 
@@ -223,6 +226,10 @@ def _check_once(root: "Element") -> None:
         keys = [data.get("key") for data in element.findall("{*}data")]
         if len(set(keys)) < len(keys):
             raise ValueError(f"{element.get('id') or element.attrib}: a <data key> is given twice")
+    for graph in graphs:
+        unnamed = [edge.attrib for edge in graph.iterfind("{*}edge") if "id" not in edge.attrib]
+        way = graph.get("edgedefault") == "directed"
+        _check_parallel(unnamed, "they have no id: give each its own", directed=way, alike=False)
 
 
 def _node_link(data: object) -> "nx.Graph[Any]":
@@ -239,23 +246,26 @@ def _node_link(data: object) -> "nx.Graph[Any]":
         for number, node in enumerate(data["nodes"])
     }
     _check_edges(data.get(key), ids)
-    if not data.get("multigraph", True):
-        _check_parallel(data[key], directed=bool(data.get("directed")))
-    graph: nx.Graph[Any] = nx.node_link_graph(data, edges=key)
+    if len(ids) < len(data["nodes"]):
+        raise ValueError("two nodes have the same id: each needs its own")
+    if not data.get("multigraph"):
+        why, given = "'multigraph' is false: set it true", "multigraph" in data
+        _check_parallel(data[key], why, directed=bool(data.get("directed")), alike=given)
+    graph: nx.Graph[Any] = nx.node_link_graph(data, multigraph=False, edges=key)
     return graph
 
 
-def _check_parallel(edges: list[dict[str, Any]], *, directed: bool) -> None:
-    """Refuse two different cables between two nodes of a simple graph: one would be lost."""
+def _check_parallel(edges: list[dict[str, Any]], why: str, *, directed: bool, alike: bool) -> None:
+    """Refuse two cables between two nodes, unless they are alike: one would be lost."""
     cables: dict[object, dict[str, Any]] = {}
     for edge in edges:
         ends = _hashable(edge["source"]), _hashable(edge["target"])
         cable = {name: value for name, value in edge.items() if name not in ("source", "target")}
-        if cables.setdefault(ends if directed else frozenset(ends), cable) != cable:
-            raise ValueError(
-                f"edge {ends[0]} - {ends[1]} is given twice, but 'multigraph' is false: set it"
-                " true, or leave one out"
-            )
+        place = ends if directed else frozenset(ends)
+        if cables.get(place, cable) != cable or (place in cables and not alike):
+            twice = f"edge {ends[0]} - {ends[1]} is given twice, but {why}, or leave one out"
+            raise ValueError(twice)
+        cables[place] = cable
 
 
 def _hashable(name: object) -> object:

@@ -168,6 +168,11 @@ def wired_cluster(drawing: Drawing, like: Cluster | None = None) -> Cluster:
         about = f"A node as drawn in {drawing.file}; its sources name what is not drawn."
         draft.put("description", " ".join((about, *drawing.notes)))
         chip = like or _nearest(drawing, _generation_distance)
+        maker = vendor(chip.accelerator.generation or "")
+        if like is not None and drawing.chip.vendor != (maker or drawing.chip.vendor):
+            raise ClusterError(
+                f"{drawing.file}: its GPUs are not of {maker}, those of {chip.name} are"
+            )
         _put_chip(draft, drawing, chip)
         _put_scale_up(draft, drawing, wiring, like or _nearest(drawing, _fabric_distance))
         _put_network(draft, drawing, wiring, like or _nearest(drawing, _nic_distance))

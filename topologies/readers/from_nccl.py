@@ -52,6 +52,8 @@ _PAYLOAD_OF_RATE = {2.5: 0.8, 5.0: 0.8}
 """Share of data in a PCIe lane's bits by GT/s: 8b/10b in Gen1 and 2, 128b/130b since (PCIe base
 specification); Gen6's flits carry 236 of 256 bytes."""
 _GEN3 = 8.0
+_MOST_LANES = 32
+"""Lanes of the widest PCIe link (PCIe base specification)."""
 _MOST_GTS = 1024.0
 """Most GT/s of a PCIe lane: sixteen times those of Gen6."""
 _UNLIMITED = 5000.0
@@ -123,6 +125,10 @@ def _drawing(file: Path, root: Element) -> Drawing:
             "no gpu: a dump has a <gpu> in the <pci> of each (NCCL_TOPO_DUMP_FILE writes one)"
         )
     chip = _chip(list(reading.gpus.values()))
+    for what in ("dev", "rank"):
+        given = [gpu.get(what) for gpu in reading.gpus.values() if gpu.get(what, "-1") != "-1"]
+        if twice := [text for text in given if given.count(text) > 1]:
+            raise _ElementError(f"two <gpu> have {what}={twice[0]!r}: each has its own")
     at = {
         bus: (_number(gpu, "rank", -1), _number(gpu, "dev", 0)) for bus, gpu in reading.gpus.items()
     }
@@ -219,15 +225,19 @@ def _vertex_name(element: Element, bus: str, reading: _Walk) -> str:
 def _pcie_width(element: Element, reading: _Walk) -> float:
     """Return the bandwidth of a device's link to its parent (GB/s)."""
     match = re.match(r"([\d.]+) GT/s", element.get("link_speed", ""))
-    lanes = element.get("link_width", "0")
+    lanes, unit = element.get("link_width", "0"), element.get("link_speed", "")
+    if match is None and any(map(str.isdigit, unit)):
+        wrong = f"link_speed {shown(unit)} is not in GT/s, as in '16.0 GT/s PCIe'"
+        raise _ElementError(f"pci {element.get('busid')}: {wrong}")
     if match is None:
         reading.notes["Without a PCIe speed NCCL's default, Gen3, is taken."] = None
     rate = _GEN3 if match is None else number_of(match.group(1))
     if not 0 < rate <= _MOST_GTS:
         speed = shown(match and match[0])
         raise _ElementError(f"pci {element.get('busid')}: link_speed {speed} is not a known speed")
-    if re.fullmatch("[0-9]{1,2}", lanes) is None:
-        raise _ElementError(f"pci {element.get('busid')}: link_width {shown(lanes)} is no number")
+    if re.fullmatch("[0-9]{1,2}", lanes) is None or int(lanes) > _MOST_LANES:
+        wrong = f"link_width {shown(lanes)} is no number of 0 to {_MOST_LANES}"
+        raise _ElementError(f"pci {element.get('busid')}: {wrong}")
     share = 236 / 256 if rate >= 64 else _PAYLOAD_OF_RATE.get(rate, 128 / 130)
     return rate * (int(lanes) or 16) * share / 8
 

@@ -19,8 +19,8 @@ Fields = dict[str, Any]
 
 
 def is_config(text: str) -> bool:
-    """Whether a text is a JSON object: cards are YAML, with one field per line."""
-    return text.lstrip().startswith("{")
+    """Whether a text is a JSON object without ``hidden``, which each card has."""
+    return text.lstrip().startswith("{") and not re.search(r"""[{,\s"']hidden["']?\s*:""", text)
 
 
 def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
@@ -96,7 +96,12 @@ def _check_all_is_taken(config: "_Config", fields: Fields) -> None:
 
 
 def _check_architectures(config: "_Config") -> None:
-    """Refuse a class of another family: one of the two names is of another model."""
+    """Refuse a class of another family, and another size in ``text_config``."""
+    inner = config.data.get("text_config")
+    within: dict[str, object] = inner if isinstance(inner, dict) else {}
+    for field in ("hidden_size", "num_hidden_layers"):
+        if within.get(field) not in (None, config.data.get(field)):
+            raise config.refuse(field, f"text_config says {shown(within[field])}: keep one")
     families = {letters_of(family): card for family, card in FAMILIES.items()}
     listed = config.data.get("architectures")
     for name in listed if isinstance(listed, list) else [listed]:

@@ -14,6 +14,7 @@ a stage is the ``c``-th of its chunks of layers; without interleaving there is o
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -88,9 +89,7 @@ class Parallelism:
     dp_replicate: int = 1
 
     def __post_init__(self) -> None:
-        for name in (*_DEGREES, "dp_replicate"):
-            if getattr(self, name) < 1:
-                raise WorkloadError(f"{name} {getattr(self, name)} must be at least 1")
+        check_counts(self, *_DEGREES, "dp_replicate")
         if self.zero not in (0, 1, 2, 3):
             raise WorkloadError(f"zero {self.zero} is not a stage of ZeRO: 0, 1, 2 or 3")
         self._check_experts()
@@ -251,6 +250,17 @@ def stage_ranks(parallelism: Parallelism, stage: int) -> Ranks:
     """Return a stage's ranks; the ``i``-th of one stage sends to the ``i``-th of the next."""
     first = stage * parallelism.ranks_per_stage
     return np.arange(first, first + parallelism.ranks_per_stage)
+
+
+def check_counts(part: object, *names: str, most: int | None = None) -> None:
+    """Refuse fields that are not whole numbers of 1 or more, by a ``WorkloadError``."""
+    for name in names:
+        value = getattr(part, name)
+        if not isinstance(value, Integral) or isinstance(value, bool):
+            raise WorkloadError(f"{name} {value!r} is not a whole number")
+        if not 1 <= int(value) <= (most or int(value)):
+            limits = f"1 to {most}" if most else "at least 1"
+            raise WorkloadError(f"{name} {value} must be {limits}")
 
 
 _DEGREES = ("tp", "cp", "ep", "dp", "pp", "virtual")

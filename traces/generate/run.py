@@ -9,7 +9,7 @@ from simulator.support.errors import WorkloadError
 from simulator.support.quantities import bytes_per_element
 from traces.generate.framework import NONE, framework
 from traces.generate.model import Model
-from traces.generate.parallelism import SCHEDULES, Parallelism
+from traces.generate.parallelism import SCHEDULES, Parallelism, check_counts
 
 Scores = Literal["full", "causal"]
 Recompute = Literal["none", "selective", "op", "full"]
@@ -139,7 +139,7 @@ class Training:
 
     def __post_init__(self) -> None:
         _check_kernels(self)
-        _check_counts(self, "micro_batch", "global_batch", "sequence")
+        check_counts(self, "micro_batch", "global_batch", "sequence", most=_MOST_TOKENS)
         if self.lora_rank < 0:
             raise WorkloadError(f"lora_rank {self.lora_rank} must be at least 0")
         if self.lora_rank and not self.lora_targets:
@@ -249,7 +249,7 @@ class Serving:
 
     def __post_init__(self) -> None:
         _check_kernels(self)
-        _check_counts(self, "batch", "context", "micro_batches")
+        check_counts(self, "batch", "context", "micro_batches", most=_MOST_TOKENS)
         _check_choice("phase", self.phase, ("prefill", "decode"))
         _check_choice("scores", self.scores, ("full", "causal"))
         _check_precision(self)
@@ -472,12 +472,6 @@ def _check_precision(run: Training | Serving) -> None:
 
 _MOST_TOKENS = 2**28
 """Most tokens of a sequence, and sequences of a batch: the longest contexts have a hundredth."""
-
-
-def _check_counts(run: Training | Serving, *names: str) -> None:
-    for name in names:
-        if not 1 <= getattr(run, name) <= _MOST_TOKENS:
-            raise WorkloadError(f"{name} {getattr(run, name)} must be 1 to {_MOST_TOKENS}")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -219,7 +219,7 @@ def test_parts_hold_all_that_a_model_has_whatever_its_engine_divides(name, tmp_p
         ((" shared 0.88",), {}, "llama-3.1-8b does not fit"),
         ((" shared 0.01",), {}, "llama-3.2-1b does not fit"),
         ((" shared",), {"blocks": 20000}, "20000 blocks of llama-3.1-8b need 41.9 GB"),
-        ((" shared 30",), {}, "no such file"),
+        ((" shared much",), {}, "no such file"),
     ],
 )
 def test_models_that_do_not_fit_together_are_refused_in_a_line(endings, fields, said, tmp_path):
@@ -234,6 +234,13 @@ def test_models_that_do_not_fit_together_are_refused_in_a_line(endings, fields, 
     assert done.exit_code == 1
     (line,) = done.stderr.splitlines()
     assert said in line
+
+
+@pytest.mark.parametrize("part", ["30", "30%", "0", "1.5", "1"])
+def test_what_is_no_part_of_the_memory_is_told(part):
+    plan = serving_plan(model=SMALL, rate="1/s", beside=(f"small.yaml shared {part}",))
+    with pytest.raises(WorkloadError, match=f"{part} is not a part of the memory, such as 0.3"):
+        instances_of(plan, "hgx-h100")
 
 
 def test_a_file_says_the_same_as_the_option(tmp_path):

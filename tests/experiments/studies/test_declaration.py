@@ -77,7 +77,7 @@ def test_a_study_file_is_read(tmp_path):
         (
             "method: grid",
             "method: bisect, over: scale_up.size, loss: 2",
-            "search.loss: 2: input should be a valid string",
+            "search.loss: 2: write text, with a unit",
         ),
         (", steps: 4", "", "a grid needs discrete values"),
         ("name: next", "name: next\nname: other", "line 2, column 1: not valid YAML"),

@@ -24,6 +24,7 @@ NCCL = """# nThread 1 nGpus 8 minBytes 8 maxBytes 1073741824 step: 2(factor) war
         ("trace,cluster,resource,factor,measured_step_s\n", "what-ifs"),
         ("id,model,cluster,tp,sequence,global_batch,step_s\n", "steps"),
         ("kind,nodes,ranks,size_bytes,time_us\n", "collectives"),
+        ("model,cluster,tp,tp,sequence,global_batch,step_s\n", "steps"),  # told what is twice
         (NCCL, "collectives"),
         ("name: dgx-a100\n", None),
         ('{"traceEvents": []}', None),

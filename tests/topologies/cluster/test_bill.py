@@ -191,7 +191,8 @@ def test_prices_are_written_and_read_back() -> None:
 @pytest.mark.parametrize(
     ("tables", "told"),
     [
-        ("prices: {cable: 500}", "prices.cable"),
+        ("prices: {cable: 500}", "prices.cable.price: 500 is not a quantity"),
+        ("power: {node: 2.4 MW}", r"power.node.idle: .* 1 MW: is the unit right\?"),
         ("prices: {cable: 500 EUR}", "500 EUR"),
         ("prices: {cabel: 500 USD}", "prices.cabel"),
         ("power: {nic: {idle: 30 W, active: 20 W}}", "idle, 30 W, is more than active, 20 W"),

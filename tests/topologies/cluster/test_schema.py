@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from simulator.support.errors import ClusterError, WhatIfError
 from topologies import Cluster, catalog, changed, load_cluster, parse_cluster, resource_values
-from topologies.cluster.catalog import both_directions
+from topologies.cluster.catalog import link_doubts
 from topologies.cluster.fabrics import CallErrors, HowKnown, TierErrors
 from topologies.cluster.node import NVLINKS, Calibrated, LinkFactors
 from topologies.cluster.prices import Draw, Price, Prices
@@ -226,8 +226,13 @@ def test_nvlinks_are_of_their_generation_and_what_ifs_may_ask_for_more():
 @pytest.mark.parametrize("name", catalog())
 def test_a_scale_up_bandwidth_of_both_directions_is_doubted(name):
     cluster = load_cluster(name)
-    assert both_directions(cluster) == ()
-    doubled = both_directions(changed(cluster, "scale_up.bandwidth", 2))
+    assert link_doubts(cluster) == ()
+    for tier in ("scale_up", "scale_out"):
+        if getattr(cluster, tier) is not None:
+            (told,) = link_doubts(changed(cluster, f"{tier}.latency", 1 / 50_000))
+            assert told.startswith(f"{tier}.latency ")
+            assert told.endswith("light takes longer; check the unit")
+    doubled = link_doubts(changed(cluster, "scale_up.bandwidth", 2))
     link = cluster.scale_up.link or ""
     whole = not cluster.accelerator.name.startswith("H800")  # of eight links
     assert bool(doubled) == (whole and link in {*NVLINKS, "pcie4", "pcie5"})
@@ -397,3 +402,8 @@ def test_a_cluster_without_scale_out_has_none_to_change():
     assert scale_up == ["scale_up.bandwidth", "scale_up.latency", "scale_up.size"]
     with pytest.raises(WhatIfError, match="small has no scale_out"):
         changed(one, "scale_out.bandwidth", 2)
+
+
+def test_what_names_no_cluster_is_refused_in_a_line():
+    with pytest.raises(ClusterError, match="cluster 5: write a name, a path or a Cluster"):
+        load_cluster(5)

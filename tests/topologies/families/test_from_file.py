@@ -1,6 +1,7 @@
 """A user's own graph, as GraphML or node-link JSON."""
 
 import json
+import re
 
 import networkx as nx
 import pytest
@@ -110,11 +111,46 @@ def test_a_wrong_graph_is_refused_with_file_place_and_field(tmp_path, change, me
     assert str(caught.value).startswith(str(tmp_path / "star.json"))
 
 
-def test_two_edges_between_two_nodes_are_refused(tmp_path):
+@pytest.mark.parametrize("name", ["star.graphml", "star.json"])
+def test_cables_of_a_multigraph_are_one_with_their_bandwidths_added_if_they_are_alike(
+    tmp_path, name
+):
     graph = nx.MultiGraph(star())
     graph.add_edge("a", "s", **CABLE)
+    network = custom(written(graph, tmp_path / name))
+    assert len(network) == 6
+    assert sorted(network.bandwidth) == [50e9] * 4 + [100e9] * 2
+    graph.add_edge("a", "s", **CABLE | {"latency": "2 us"})
     with pytest.raises(TopologyError, match="two links"):
-        custom(written(graph, tmp_path / "star.json"))
+        custom(written(graph, tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["star.graphml", "star.json"])
+def test_a_cable_given_twice_is_refused_where_nothing_says_that_there_are_two(tmp_path, name):
+    graph = nx.MultiGraph(star())
+    graph.add_edge("a", "s", **CABLE)
+    path = written(graph, tmp_path / name)
+    path.write_text(re.sub('"multigraph": true, | id="[0-9]"', "", path.read_text()))
+    with pytest.raises(TopologyError, match=r"edge a - s is given twice, but .* or leave one out"):
+        custom(path)
+
+
+def test_values_that_graphml_gives_once_for_all_edges_are_theirs(tmp_path):
+    graph = star()
+    graph.edges["a", "s"].pop("bandwidth")
+    path = written(graph, tmp_path / "star.graphml")
+    key = 'attr.name="bandwidth" attr.type="string"'
+    text = path.read_text().replace(f"{key} />", f"{key}><default>7 GB/s</default></key>")
+    path.write_text(text)
+    assert sorted(custom(path).bandwidth) == [7e9] * 2 + [50e9] * 4
+
+
+def test_two_nodes_of_one_id_are_refused(tmp_path):
+    path = written(star(), tmp_path / "star.json")
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | {"nodes": [*data["nodes"], data["nodes"][0]]}))
+    with pytest.raises(TopologyError, match="two nodes have the same id"):
+        custom(path)
 
 
 @pytest.mark.parametrize(

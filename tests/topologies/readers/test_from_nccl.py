@@ -311,6 +311,16 @@ BAD = {
         "how its NUMA domains are joined",
     ),
     "width": (lambda box: box.system(box.gpu(width="wide")), "link_width 'wide'"),
+    "lanes": (lambda box: box.system(box.gpu(width="64")), "link_width '64' is no number of 0 to"),
+    "rate": (lambda box: box.system(box.gpu(speed="16.0 GB/s")), "'16.0 GB/s' is not in GT/s"),
+    "devices": (
+        lambda box: box.system(box.gpu() + box.gpu()).replace('dev="1"', 'dev="0"'),
+        "two <gpu> have dev='0'",
+    ),
+    "ranks": (
+        lambda box: box.system(box.gpu() + box.gpu()).replace('rank="1"', 'rank="0"'),
+        "two <gpu> have rank='0'",
+    ),
     "speed": (lambda box: box.system(box.gpu() + box.nic("fast")), "<net speed='fast'>"),
 }
 
@@ -325,6 +335,14 @@ def test_a_bad_file_is_one_clear_line(tmp_path, name):
     assert words in message
     assert message.startswith(str(tmp_path / "box.xml"))
     assert "\n" not in message
+
+
+def test_figures_of_another_makers_gpus_are_refused(tmp_path):
+    path = tmp_path / "box.xml"
+    path.write_text(dgx_a100())
+    assert from_nccl(path, load_cluster("hgx-h100")).library.name == "nccl"
+    with pytest.raises(ClusterError, match=r"box.xml: its GPUs are not of amd, those of mi300x-8"):
+        from_nccl(path, load_cluster("mi300x-8"))
 
 
 def test_a_file_that_is_not_there_is_said_to_be(tmp_path):

@@ -279,6 +279,19 @@ def write(folder, config):
     return path
 
 
+def test_two_sizes_in_a_config_are_refused(tmp_path):
+    inner = {"text_config": {"hidden_size": LLAMA["hidden_size"]}}
+    assert load_model(write(tmp_path, LLAMA | inner)) == load_model(write(tmp_path, LLAMA))
+    with pytest.raises(TraceError, match="hidden_size: text_config says 999: keep one"):
+        load_model(write(tmp_path, LLAMA | {"text_config": {"hidden_size": 999}}))
+
+
+def test_a_card_may_be_written_as_json_too(tmp_path):
+    card = tmp_path / "card.json"
+    card.write_text(load_model("llama-3.1-8b").model_dump_json(exclude_unset=True))
+    assert load_model(card) == load_model("llama-3.1-8b")
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_makes_the_card_that_ships(tmp_path, name):
     found = load_model(write(tmp_path, CONFIGS[name]))

@@ -129,6 +129,9 @@ def test_folded_expert_groups_share_out_every_stage(tp, cp, dp, ep, pp):
     ("degrees", "told"),
     [
         ({"tp": 0}, "tp 0 must be at least 1"),
+        ({"tp": 2.0}, "tp 2.0 is not a whole number"),
+        ({"dp": "2"}, "dp '2' is not a whole number"),
+        ({"pp": True}, "pp True is not a whole number"),
         ({"zero": 4}, "zero 4 is not a stage"),
         ({"dp": 4, "ep": 3}, "ep 3 does not divide dp 4, nor dp x cp x tp = 4 x 1 x 1 = 4"),
         ({"dp": 8, "ep": 32}, "ep 32 does not divide dp 8, nor dp x cp x tp"),

@@ -31,8 +31,8 @@ from topologies.cluster.node import AcceleratorTable, from_data_sheet
 from topologies.cluster.schema import kinds_of
 
 
-def set_resource(resource: str, text: str) -> Edited:
-    """Set a value of the cluster, given with its unit; a count is a bare number."""
+def parse_value(resource: str, text: str) -> float:
+    """Read a value of the cluster, given with its unit; a count is a bare number."""
     unit = "B/s" if resource == MEMORY_BANDWIDTH else unit_of_value(resource)
     if unit in ("B/s", "s"):
         value = parse_quantity(text, unit)
@@ -42,21 +42,22 @@ def set_resource(resource: str, text: str) -> Edited:
         raise WhatIfError(f"{resource}: {text!r} is not a number of {unit}")
     if not value > 0:
         raise WhatIfError(f"{resource}: {text!r} is not positive")
+    return value
 
-    def apply(scenario: Scenario) -> Changed:
-        if resource == MEMORY_BANDWIDTH:
-            return memory_bandwidth(value / _own_memory_bandwidth(scenario)).apply(scenario)
-        values = resource_values(scenario.cluster)
-        kinds = by_kind(scenario.cluster, resource, values)
-        if kinds and differing(kinds):
-            tier, _, field = resource.partition(".")
-            each = " and ".join(f"{tier}@{kind}.{field} = …" for kind in kinds)
-            raise WhatIfError(f"kinds of node differ in {resource}: write {each}")
-        factor = value / values[resource] if values.get(resource) else 1.0
-        check_factor(factor)
-        return Multiplied(resource, factor).apply(scenario)
 
-    return Edited(apply)
+def set_resource(scenario: Scenario, resource: str, value: float) -> Changed:
+    """Set a value of the cluster."""
+    if resource == MEMORY_BANDWIDTH:
+        return memory_bandwidth(value / _own_memory_bandwidth(scenario)).apply(scenario)
+    values = resource_values(scenario.cluster)
+    kinds = by_kind(scenario.cluster, resource, values)
+    if kinds and differing(kinds):
+        tier, _, field = resource.partition(".")
+        each = " and ".join(f"{tier}@{kind}.{field} = …" for kind in kinds)
+        raise WhatIfError(f"kinds of node differ in {resource}: write {each}")
+    factor = value / values[resource] if values.get(resource) else 1.0
+    check_factor(factor)
+    return Multiplied(resource, factor).apply(scenario)
 
 
 def _own_memory_bandwidth(scenario: Scenario) -> float:
@@ -73,26 +74,26 @@ def _own_memory_bandwidth(scenario: Scenario) -> float:
 _NO_MEMORY_BANDWIDTH = "the cluster file has no accelerator.memory_bandwidth"
 
 
-def other_cluster(name: str) -> Edited:
-    """Put the step on the network of another cluster, a name of the catalogue or a file.
+def cluster_named(name: str) -> Cluster:
+    """Read a cluster of a what-if, a name of the catalogue or a file."""
+    path = Path(name)
+    if path.exists() and not path.is_file():  # a pipe is read once, a device without end
+        raise WhatIfError(f"{path}: cannot be read as a cluster: it is not a regular file")
+    return load_cluster(name)
+
+
+def other_cluster(scenario: Scenario, target: Cluster) -> Changed:
+    """Put the step on the network of another cluster.
 
     Compute and host times stay as recorded. Corrections of the model by the trace's calls carry
     over to the other cluster, unless its file has its own.
     """
-    path = Path(name)
-    if path.exists() and not path.is_file():  # a pipe is read once, a device without end
-        raise WhatIfError(f"{path}: cannot be read as a cluster: it is not a regular file")
-    target = load_cluster(name)
-
-    def apply(scenario: Scenario) -> Changed:
-        calibration = {**scenario.cluster.calibration, **target.calibration}
-        after = target.model_copy(update={"calibration": calibration})
-        nodes = None if target.is_one_graph else scenario.nodes  # a graph has none
-        note = f"{scenario.cluster.name} → {target.name}; compute and host times as recorded"
-        timed_on = scenario.timed_on or scenario.cluster
-        return Changed(replace(scenario, cluster=after, nodes=nodes, timed_on=timed_on), note)
-
-    return Edited(apply, is_network=True)
+    calibration = {**scenario.cluster.calibration, **target.calibration}
+    after = target.model_copy(update={"calibration": calibration})
+    nodes = None if target.is_one_graph else scenario.nodes  # a graph has none
+    note = f"{scenario.cluster.name} → {target.name}; compute and host times as recorded"
+    timed_on = scenario.timed_on or scenario.cluster
+    return Changed(replace(scenario, cluster=after, nodes=nodes, timed_on=timed_on), note)
 
 
 def moved_to(scenario: Scenario) -> Edited:
@@ -107,41 +108,29 @@ def moved_to(scenario: Scenario) -> Edited:
     return Edited(apply, is_network=True)
 
 
-def other_topology(text: str) -> Edited:
+def other_topology(scenario: Scenario, text: str) -> Changed:
     """Give a tier another topology, as ``compare --topology`` does; bandwidth per rank stays."""
-
-    def apply(scenario: Scenario) -> Changed:
-        before = scenario.cluster
-        nodes = place(before, scenario.ranks, scenario.nodes).nodes
-        after = with_topology(before, text, nodes)
-        return Changed(replace(scenario, cluster=after), f"{before.name} → {after.name}")
-
-    return Edited(apply, is_network=True)
+    before = scenario.cluster
+    nodes = place(before, scenario.ranks, scenario.nodes).nodes
+    after = with_topology(before, text, nodes)
+    return Changed(replace(scenario, cluster=after), f"{before.name} → {after.name}")
 
 
-def other_routing(policy: str) -> Edited:
+def other_routing(scenario: Scenario, text: str) -> Changed:
     """Route the fabric between nodes by another policy."""
-
-    def apply(scenario: Scenario) -> Changed:
-        before = scenario.cluster
-        after = with_fields(before, {f"{SCALE_OUT}.routing": policy}, f"routing {policy}")
-        was, now = (getattr(cluster.scale_out, "policy", "none") for cluster in (before, after))
-        return Changed(replace(scenario, cluster=after), f"{SCALE_OUT} routing {was} → {now}")
-
-    return Edited(apply, is_network=True)
+    before = scenario.cluster
+    after = with_fields(before, {f"{SCALE_OUT}.routing": text}, f"routing {text}")
+    was, now = (getattr(cluster.scale_out, "policy", "none") for cluster in (before, after))
+    return Changed(replace(scenario, cluster=after), f"{SCALE_OUT} routing {was} → {now}")
 
 
-def other_setting(name: str, text: str) -> Edited:
+def other_setting(scenario: Scenario, text: str, name: str) -> Changed:
     """Set an option of the library, or of how it reaches its NICs."""
-
-    def apply(scenario: Scenario) -> Changed:
-        after = with_setting(scenario.cluster, name, text)
-        return Changed(replace(scenario, cluster=after), f"{name} = {text}")
-
-    return Edited(apply, is_network=True)
+    after = with_setting(scenario.cluster, name, text)
+    return Changed(replace(scenario, cluster=after), f"{name} = {text}")
 
 
-def accelerate(name: str, kind: str | None = None) -> Edited:
+def accelerate(scenario: Scenario, chip: AcceleratorTable, kind: str | None) -> Changed:
     """Replace the accelerator: kernels of known work last as their rooflines compare.
 
     Each is scaled by ``max(f/P', b/B') / max(f/P, b/B)``, of its FLOPs ``f`` and bytes ``b``, the
@@ -154,18 +143,13 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
     replaced. The network and the library's choices stay. After ``cluster NAME`` kernel durations
     are still those of the accelerator on which they were timed, which is the one replaced.
     """
-    chip = _named(name)
-
-    def apply(scenario: Scenario) -> Changed:
-        # Refuse what leaves kernels of some ranks timed elsewhere, or timed on several kinds
-        timed = scenario.timed_on
-        if timed is not None and (kind is not None or timed.node_kinds):
-            raise WhatIfError(
-                f"kernels last as on {timed.name}: write the accelerator in front of the cluster"
-            )
-        return _exchanged(scenario, lambda _: chip, kind)
-
-    return Edited(apply)
+    # Refuse what leaves kernels of some ranks timed elsewhere, or timed on several kinds
+    timed = scenario.timed_on
+    if timed is not None and (kind is not None or timed.node_kinds):
+        raise WhatIfError(
+            f"kernels last as on {timed.name}: write the accelerator in front of the cluster"
+        )
+    return _exchanged(scenario, lambda _: chip, kind)
 
 
 def memory_bandwidth(factor: float) -> Edited:
@@ -343,7 +327,7 @@ def _roofline(chip: AcceleratorTable, flops: Floats, traffic: Floats) -> Floats:
     return np.maximum(flops / (peak or 1.0), traffic / (chip.memory_bandwidth or 1.0))
 
 
-def _named(name: str) -> AcceleratorTable:
+def chip_named(name: str) -> AcceleratorTable:
     """Find an accelerator by its name, by a cluster's name, or in a cluster's file."""
     if name in catalog() or name.endswith((".yaml", ".yml")):
         return load_cluster(name).accelerator

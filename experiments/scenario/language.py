@@ -8,17 +8,21 @@ R is a rank or ranks: ``3``, ``0-3,8``. F is a number or a quotient: ``0.5``, ``
 joined by ``and`` applies together, in order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
+from collectives.libraries.planners import parse_rule
 from experiments.scenario import cluster, faults, ops
 from experiments.scenario.change import (
     CLUSTER_RESOURCES,
     MEMORY_BANDWIDTH,
+    Apply,
     Change,
+    Changed,
     Edited,
     Multiplied,
     Part,
+    Scaled,
     is_of_links,
 )
 from experiments.scenario.replicas import OUTERMOST, REPLICAS, Replicas, replicas
@@ -39,6 +43,7 @@ from experiments.scenario.words import (
     ranks_of,
     words_of,
 )
+from simulator.imbalance import parse_imbalance
 from simulator.support.errors import TwofoldError, WhatIfError
 from simulator.support.names import same_name
 from simulator.support.quantities import count_of
@@ -120,7 +125,7 @@ def _scale(clause: Clause) -> Part:
         if which is None:
             raise WhatIfError(f"{named[0].text!r} is not a kind of call")
         act = ops.scale_bytes if named[-1].text == "bytes" else ops.scale_time
-        return act(which, factor)
+        return Edited(partial(act, named=which, factor=factor))
     name = _only_word(named)
     resource = _resource(name)
     if resource == MEMORY_BANDWIDTH:
@@ -131,7 +136,13 @@ def _scale(clause: Clause) -> Part:
         return Multiplied(resource, factor)
     if calls_named(name) is not None:
         raise WhatIfError(f"say 'bytes' or 'time' of {name.text!r}")
-    return ops.scale(name, factor, clause.ranks)
+    return _scaled(name, factor, clause.ranks)
+
+
+def _scaled(name: Word, factor: float, ranks: ops.Ranks) -> Part:
+    if name.is_one_of(*ops.OPS) and ranks is None:
+        return Scaled(ops.OPS[name.text], times=factor, word=name.text)
+    return Edited(partial(ops.scale, name=name, factor=factor, ranks=ranks))
 
 
 def _drop(clause: Clause) -> Part:
@@ -139,10 +150,12 @@ def _drop(clause: Clause) -> Part:
     if _resource(name) is not None:
         raise WhatIfError(f"{name.text!r} cannot be dropped")
     which = calls_named(name)
-    if which is None:
-        return ops.drop(name, clause.ranks)
-    clause.for_all_ranks()
-    return ops.drop_calls(which)
+    if which is not None:
+        clause.for_all_ranks()
+        return Edited(partial(ops.drop_calls, named=which))
+    if name.is_one_of("host", ops.GAPS, ops.LAUNCH):
+        return _scaled(name, 0.0, clause.ranks)
+    return Edited(partial(ops.drop, name=name, ranks=clause.ranks))
 
 
 def _spread(clause: Clause) -> Part:
@@ -153,73 +166,68 @@ def _spread(clause: Clause) -> Part:
         raise WhatIfError(
             "only all_to_all has an imbalance; name it, with or without a group label"
         )
-    return ops.spread_unevenly(which, how.text)
+    imbalance = parse_imbalance(how.text)
+    return Edited(partial(ops.spread_unevenly, named=which, imbalance=imbalance))
 
 
 def _set(clause: Clause) -> Part:
     clause.for_all_ranks()
-    name, _, *value = clause.words
+    name, _, *words = clause.words
+    text = " ".join(word.text for word in words)
     setting = None if name.quoted else same_name(name.text, SETTINGS)
     if setting is not None:
-        return cluster.other_setting(setting, " ".join(word.text for word in value))
+        return Edited(partial(cluster.other_setting, name=setting, text=text), is_network=True)
     resource = _resource(name)
     if resource is None:
         raise WhatIfError(f"{name.text!r} is not a resource of the cluster")
-    return cluster.set_resource(resource, " ".join(word.text for word in value))
+    value = cluster.parse_value(resource, text)
+    return Edited(partial(cluster.set_resource, resource=resource, value=value))
 
 
 def _fuse(clause: Clause) -> Part:
     _, name, *rest = clause.words if len(clause.words) > 1 else (*clause.words, Word(""))
     if not name.text or len(rest) > 1:
         raise WhatIfError("name the kernels to fuse, in quotes if there are spaces")
-    return ops.fuse(name, factor_of(rest[0]) if rest else 1.0, clause.ranks)
+    factor = factor_of(rest[0]) if rest else 1.0
+    return Edited(partial(ops.fuse, name=name, factor=factor, ranks=clause.ranks))
 
 
 def _algorithm(clause: Clause) -> Part:
     clause.for_all_ranks()
-    return ops.force(" ".join(word.text for word in clause.words[1:]))
+    return Edited(partial(ops.force, rule=parse_rule(clause.rest), text=clause.rest))
 
 
-def _overlap(clause: Clause) -> Part:
-    clause.for_all_ranks()
-    how = " ".join(word.text for word in clause.words[1:])
-    if how not in ops.OVERLAPS:
-        raise WhatIfError(f"overlap is one of {', '.join(ops.OVERLAPS)}, not {how!r}")
-    return ops.overlap(how)
+def _one_of(wrong: str, changes: Mapping[str, Apply]) -> Callable[[Clause], Part]:
+    """Make a parser for a verb that one of a few texts follows."""
 
+    def read(clause: Clause) -> Part:
+        clause.for_all_ranks()
+        if clause.rest not in changes:
+            raise WhatIfError(wrong.format(clause.rest))
+        return Edited(changes[clause.rest])
 
-def _one_call(clause: Clause) -> Part:
-    clause.for_all_ranks()
-    if [word.text for word in clause.words] != ["one", "call", "per", "rank"]:
-        raise WhatIfError("'one' begins 'one call per rank'; quote the name of an op")
-    return Edited(ops.one_call_at_a_time)
-
-
-def _stragglers(clause: Clause) -> Part:
-    clause.for_all_ranks()
-    if [word.text for word in clause.words[1:]] != ["removed"]:
-        raise WhatIfError("stragglers are 'removed'; to add one, write 'rank 3 compute x1.2'")
-    return Edited(ops.without_stragglers)
+    return read
 
 
 def _accelerator(clause: Clause) -> Part:
     clause.for_all_ranks()
-    name = " ".join(word.text for word in clause.words[1:])
-    if not name:
+    if not clause.rest:
         raise WhatIfError("name an accelerator or a cluster")
-    kind = clause.words[0].text.partition("@")[2]
-    return cluster.accelerate(name, kind or None)
+    kind = clause.words[0].text.partition("@")[2] or None
+    return Edited(partial(cluster.accelerate, chip=cluster.chip_named(clause.rest), kind=kind))
 
 
-def _network(verb: str, change: Callable[[str], Part]) -> Callable[[Clause], Part]:
+def _network(
+    verb: str, change: Callable[..., Changed], parse: Callable[[str], object] = str
+) -> Callable[[Clause], Part]:
     """Make a parser for a verb that is followed by text."""
 
     def read(clause: Clause) -> Part:
         clause.for_all_ranks()
-        text = " ".join(word.text for word in clause.words[1:])
-        if not text:
+        if not clause.rest:
             raise WhatIfError(f"say which {verb}")
-        return change(text)
+        parsed = parse(clause.rest)
+        return Edited(lambda scenario: change(scenario, parsed), is_network=True)
 
     return read
 
@@ -232,7 +240,8 @@ def _replicas(clause: Clause) -> Part:
     factors = rest[:-1] if outermost else rest
     if len(factors) != 1 or first.text.endswith("@"):
         raise WhatIfError(f"write how many times the replicas, as in '{REPLICAS} x4'")
-    return replicas(Replicas(factor_of(factors[0]), label or None, outermost))
+    request = Replicas(factor_of(factors[0]), label or None, outermost)
+    return Edited(partial(replicas, request=request))
 
 
 def _size(clause: Clause) -> Part:
@@ -250,16 +259,24 @@ _ACCELERATOR = "accelerator"
 _VERBS: dict[str, Callable[[Clause], Part]] = {
     "fuse": _fuse,
     "algorithm": _algorithm,
-    "overlap": _overlap,
-    "one": _one_call,
-    "stragglers": _stragglers,
+    "overlap": _one_of(
+        "overlap is one of none, full, not {!r}", {"none": ops.no_overlap, "full": ops.full_overlap}
+    ),
+    "one": _one_of(
+        "'one' begins 'one call per rank'; quote the name of an op",
+        {"call per rank": ops.one_call_at_a_time},
+    ),
+    "stragglers": _one_of(
+        "stragglers are 'removed'; to add one, write 'rank 3 compute x1.2'",
+        {"removed": ops.without_stragglers},
+    ),
     **dict.fromkeys((LAYERS, MICRO_BATCHES, STAGES, HIDDEN, BATCH, SEQUENCE, TENSOR), _size),
     _ACCELERATOR: _accelerator,
-    "cluster": _network("cluster", cluster.other_cluster),
+    "cluster": _network("cluster", cluster.other_cluster, cluster.cluster_named),
     "topology": _network("topology", cluster.other_topology),
     "routing": _network("routing", cluster.other_routing),
-    "transport": _network("transport", partial(cluster.other_setting, "scale_out.transport")),
-    "p2p": _network("level of peer access", partial(cluster.other_setting, "library.p2p")),
+    "transport": _network("transport", partial(cluster.other_setting, name="scale_out.transport")),
+    "p2p": _network("level of peer access", partial(cluster.other_setting, name="library.p2p")),
 }
 
 _LABELLED: dict[str, Callable[[Clause], Part]] = {REPLICAS: _replicas, _ACCELERATOR: _accelerator}

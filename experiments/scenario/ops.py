@@ -5,22 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from collectives.libraries.planners import parse_rule
-from collectives.machine import choose
+from collectives.machine import Rule, choose
 from experiments.output.words import plural
-from experiments.scenario.change import (
-    CLUSTER_RESOURCES,
-    Changed,
-    Edited,
-    Scaled,
-    count_ops,
-    ranks_text,
-)
+from experiments.scenario.change import CLUSTER_RESOURCES, Changed, count_ops, ranks_text
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import PARTS, CallsNamed, Word, matches, near
 from simulator.edits.ops import calls_dropped, dropped, durations_scaled, evened, fused, lags_scaled
 from simulator.edits.overlap import one_call_per_rank, with_full_overlap, without_overlap
-from simulator.imbalance import parse_imbalance
+from simulator.imbalance import Imbalance
 from simulator.shares import inputs, largest
 from simulator.support.arrays import Mask
 from simulator.support.errors import WhatIfError
@@ -39,64 +31,48 @@ _NO_LAGS = {
 Ranks = tuple[int, ...] | None
 
 
-def scale(name: Word, factor: float, ranks: Ranks) -> Scaled | Edited:
+def scale(scenario: Scenario, name: Word, factor: float, ranks: Ranks) -> Changed:
     """Scale durations: of the host with its launch latencies, of gaps and launches the lags."""
-    if name.is_one_of(*OPS) and ranks is None:
-        return Scaled(OPS[name.text], times=factor, word=name.text)
-
-    def apply(scenario: Scenario) -> Changed:
-        scenario = _written_out_for(scenario, ranks)
-        workload = scenario.workload
-        if name.is_one_of(GAPS, LAUNCH):
-            return _scale_lags(scenario, name.text, factor, ranks)
-        ops = _select(workload, name, ranks)
-        note = count_ops(workload, ops)
-        workload = durations_scaled(workload, ops, factor)
-        if name.is_one_of("host"):
-            launches = (workload.what == What.HOST)[workload.edges.source]
-            launches &= _on_ranks(workload, ranks)[workload.edges.source]
-            workload = lags_scaled(workload, launches, factor)
-        return Changed(replace(scenario, workload=workload), note)
-
-    return Edited(apply)
+    scenario = _written_out_for(scenario, ranks)
+    workload = scenario.workload
+    if name.is_one_of(GAPS, LAUNCH):
+        return _scale_lags(scenario, name.text, factor, ranks)
+    ops = _select(workload, name, ranks)
+    note = count_ops(workload, ops)
+    workload = durations_scaled(workload, ops, factor)
+    if name.is_one_of("host"):
+        launches = (workload.what == What.HOST)[workload.edges.source]
+        launches &= _on_ranks(workload, ranks)[workload.edges.source]
+        workload = lags_scaled(workload, launches, factor)
+    return Changed(replace(scenario, workload=workload), note)
 
 
-def drop(name: Word, ranks: Ranks) -> Scaled | Edited:
+def drop(scenario: Scenario, name: Word, ranks: Ranks) -> Changed:
     """Drop ops, and the host work that only launched them."""
-    if name.is_one_of("host", GAPS, LAUNCH):
-        return scale(name, 0.0, ranks)
-
-    def apply(scenario: Scenario) -> Changed:
-        scenario = _written_out_for(scenario, ranks)
-        workload = scenario.workload
-        ops = _select(workload, name, ranks)
-        after = dropped(workload, ops)
-        freed = (workload.what == What.HOST) & ~ops & (after.duration < workload.duration)
-        launches = f", and {plural(int(freed.sum()), 'launch')}" if freed.any() else ""
-        note = count_ops(workload, ops) + launches
-        return Changed(replace(scenario, workload=after), note)
-
-    return Edited(apply)
+    scenario = _written_out_for(scenario, ranks)
+    workload = scenario.workload
+    ops = _select(workload, name, ranks)
+    after = dropped(workload, ops)
+    freed = (workload.what == What.HOST) & ~ops & (after.duration < workload.duration)
+    launches = f", and {plural(int(freed.sum()), 'launch')}" if freed.any() else ""
+    note = count_ops(workload, ops) + launches
+    return Changed(replace(scenario, workload=after), note)
 
 
-def fuse(name: Word, factor: float, ranks: Ranks) -> Edited:
+def fuse(scenario: Scenario, name: Word, factor: float, ranks: Ranks) -> Changed:
     """Merge each run of adjacent kernels into one launch."""
-
-    def apply(scenario: Scenario) -> Changed:
-        scenario = _written_out_for(scenario, ranks)
-        workload = scenario.workload
-        ops = _select(workload, name, ranks) & (workload.what == What.COMPUTE)
-        done = fused(workload, ops, factor)
-        if not done.runs:
-            what = count_ops(workload, ops) if ops.any() else "no kernels"
-            raise WhatIfError(
-                f"{name.text!r} is {what}, no two of which follow each other on a stream with "
-                "nothing else waiting in between"
-            )
-        note = f"{count_ops(workload, done.kernels)} in {plural(done.runs, 'launch')}"
-        return Changed(replace(scenario, workload=done.workload), note)
-
-    return Edited(apply)
+    scenario = _written_out_for(scenario, ranks)
+    workload = scenario.workload
+    ops = _select(workload, name, ranks) & (workload.what == What.COMPUTE)
+    done = fused(workload, ops, factor)
+    if not done.runs:
+        what = count_ops(workload, ops) if ops.any() else "no kernels"
+        raise WhatIfError(
+            f"{name.text!r} is {what}, no two of which follow each other on a stream with "
+            "nothing else waiting in between"
+        )
+    note = f"{count_ops(workload, done.kernels)} in {plural(done.runs, 'launch')}"
+    return Changed(replace(scenario, workload=done.workload), note)
 
 
 def _written_out_for(scenario: Scenario, ranks: Ranks) -> Scenario:
@@ -104,29 +80,21 @@ def _written_out_for(scenario: Scenario, ranks: Ranks) -> Scenario:
     return scenario if ranks is None else scenario.whole()
 
 
-def overlap(how: str) -> Edited:
-    """Allow no overlap of compute and communication, or full overlap."""
-    return _OVERLAP[how]
-
-
-def _no_overlap(scenario: Scenario) -> Changed:
+def no_overlap(scenario: Scenario) -> Changed:
+    """Serialise compute and communication."""
     workload = without_overlap(scenario.workload)
     note = f"{plural(len(workload.calls), 'call')} serialised with the kernels of their ranks"
     return Changed(replace(scenario, workload=workload), note)
 
 
-def _full_overlap(scenario: Scenario) -> Changed:
+def full_overlap(scenario: Scenario) -> Changed:
+    """Let compute overlap all communication."""
     workload = scenario.workload
     edges = workload.edges
     waits = (workload.call[edges.source] >= 0) & (workload.call[edges.target] < 0)
     gone = plural(int(waits.sum()), "wait")
     note = f"{gone} for calls removed: an upper bound on what overlap could save"
     return Changed(replace(scenario, workload=with_full_overlap(workload)), note)
-
-
-_OVERLAP = {"none": Edited(_no_overlap), "full": Edited(_full_overlap)}
-OVERLAPS = tuple(_OVERLAP)
-"""Choices of overlap."""
 
 
 def one_call_at_a_time(scenario: Scenario) -> Changed:
@@ -222,91 +190,69 @@ def _on_ranks(workload: Workload, ranks: Ranks) -> Mask:
     return on_ranks
 
 
-def scale_bytes(named: CallsNamed, factor: float) -> Edited:
+def scale_bytes(scenario: Scenario, named: CallsNamed, factor: float) -> Changed:
     """Multiply the sizes of calls; a call of unknown size keeps its measured time."""
-
-    def apply(scenario: Scenario) -> Changed:
-        workload = scenario.workload
-        chosen = _select_calls(workload, named)
-        size = workload.calls.size
-        unknown = int(np.isnan(size[chosen]).sum())
-        if unknown == chosen.sum():
-            raise WhatIfError(f"the sizes of {named} are unknown: they keep their measured times")
-        note = f"; {unknown:,} of unknown size unchanged" if unknown else ""
-        after = workload.with_calls(size=np.where(chosen, size * factor, size))
-        return Changed(replace(scenario, workload=after), _calls_text(workload, chosen) + note)
-
-    return Edited(apply)
+    workload = scenario.workload
+    chosen = _select_calls(workload, named)
+    size = workload.calls.size
+    unknown = int(np.isnan(size[chosen]).sum())
+    if unknown == chosen.sum():
+        raise WhatIfError(f"the sizes of {named} are unknown: they keep their measured times")
+    note = f"; {unknown:,} of unknown size unchanged" if unknown else ""
+    after = workload.with_calls(size=np.where(chosen, size * factor, size))
+    return Changed(replace(scenario, workload=after), _calls_text(workload, chosen) + note)
 
 
-def scale_time(named: CallsNamed, factor: float) -> Edited:
+def scale_time(scenario: Scenario, named: CallsNamed, factor: float) -> Changed:
     """Multiply the costs of calls."""
-
-    def apply(scenario: Scenario) -> Changed:
-        workload = scenario.workload
-        chosen = _select_calls(workload, named)
-        costs = workload.calls.factor
-        after = workload.with_calls(factor=np.where(chosen, costs * factor, costs))
-        return Changed(replace(scenario, workload=after), _calls_text(workload, chosen))
-
-    return Edited(apply)
+    workload = scenario.workload
+    chosen = _select_calls(workload, named)
+    costs = workload.calls.factor
+    after = workload.with_calls(factor=np.where(chosen, costs * factor, costs))
+    return Changed(replace(scenario, workload=after), _calls_text(workload, chosen))
 
 
-def spread_unevenly(named: CallsNamed, text: str) -> Edited:
+def spread_unevenly(scenario: Scenario, named: CallsNamed, imbalance: Imbalance) -> Changed:
     """Divide the bytes of all-to-alls unevenly over pairs; their sum stays.
 
     All ranks of a group choose alike, as :meth:`simulator.imbalance.Imbalance.of_ranks` defines;
     the reverse all-to-all takes as long. A call of unknown size keeps its measured time.
     """
-    imbalance = parse_imbalance(text)
-
-    def apply(scenario: Scenario) -> Changed:
-        workload = scenario.workload
-        chosen = _select_calls(workload, CallsNamed("all_to_all", named.label))
-        sized = chosen & ~np.isnan(workload.calls.size)
-        if not sized.any():
-            raise WhatIfError(f"the sizes of {named} are unknown: they keep their measured times")
-        size = workload.calls.size.copy()
-        shares = list(workload.calls.shares) or [None] * len(size)
-        for index in np.flatnonzero(sized).tolist():
-            call = workload.call_view(index)
-            mean = inputs(call.size, call.shares)
-            _, shares[index] = imbalance.of_ranks(len(call.group.ranks))
-            size[index] = largest(mean, shares[index])
-        after = workload.with_calls(size=size, shares=tuple(shares))
-        unsized = int(chosen.sum() - sized.sum())
-        note = f"; {unsized:,} of unknown size unchanged" if unsized else ""
-        return Changed(replace(scenario, workload=after), _calls_text(workload, chosen) + note)
-
-    return Edited(apply)
+    workload = scenario.workload
+    chosen = _select_calls(workload, CallsNamed("all_to_all", named.label))
+    sized = chosen & ~np.isnan(workload.calls.size)
+    if not sized.any():
+        raise WhatIfError(f"the sizes of {named} are unknown: they keep their measured times")
+    size = workload.calls.size.copy()
+    shares = list(workload.calls.shares) or [None] * len(size)
+    for index in np.flatnonzero(sized).tolist():
+        call = workload.call_view(index)
+        mean = inputs(call.size, call.shares)
+        _, shares[index] = imbalance.of_ranks(len(call.group.ranks))
+        size[index] = largest(mean, shares[index])
+    after = workload.with_calls(size=size, shares=tuple(shares))
+    unsized = int(chosen.sum() - sized.sum())
+    note = f"; {unsized:,} of unknown size unchanged" if unsized else ""
+    return Changed(replace(scenario, workload=after), _calls_text(workload, chosen) + note)
 
 
-def drop_calls(named: CallsNamed) -> Edited:
+def drop_calls(scenario: Scenario, named: CallsNamed) -> Changed:
     """Drop calls: no rank launches them, none waits for members."""
-
-    def apply(scenario: Scenario) -> Changed:
-        workload = scenario.workload
-        chosen = _select_calls(workload, named)
-        after = replace(scenario, workload=calls_dropped(workload, chosen))
-        return Changed(after, _calls_text(workload, chosen))
-
-    return Edited(apply)
+    workload = scenario.workload
+    chosen = _select_calls(workload, named)
+    after = replace(scenario, workload=calls_dropped(workload, chosen))
+    return Changed(after, _calls_text(workload, chosen))
 
 
-def force(rule: str) -> Edited:
+def force(scenario: Scenario, rule: Rule, text: str) -> Changed:
     """Force an algorithm for a rule's calls (:mod:`collectives.libraries.planners`)."""
-    forced = parse_rule(rule)
-
-    def apply(scenario: Scenario) -> Changed:
-        workload = scenario.workload
-        views = [workload.call_view(call) for call in range(len(workload.calls))]
-        met = [choose([forced], call) is not None for call in views]
-        if not any(met):
-            raise WhatIfError(f"no call matches {rule!r}; {_calls_of_step(workload)}")
-        note = _calls_text(workload, np.array(met, dtype=bool))
-        return Changed(replace(scenario, forced=(*scenario.forced, forced)), note)
-
-    return Edited(apply)
+    workload = scenario.workload
+    views = [workload.call_view(call) for call in range(len(workload.calls))]
+    met = [choose([rule], call) is not None for call in views]
+    if not any(met):
+        raise WhatIfError(f"no call matches {text!r}; {_calls_of_step(workload)}")
+    note = _calls_text(workload, np.array(met, dtype=bool))
+    return Changed(replace(scenario, forced=(*scenario.forced, rule)), note)
 
 
 def _select_calls(workload: Workload, named: CallsNamed) -> Mask:

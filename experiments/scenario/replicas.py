@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 
 from experiments.output.words import plural
-from experiments.scenario.change import Changed, Edited, check_fits, nodes_of
+from experiments.scenario.change import Changed, check_fits, nodes_of
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches
 from simulator.analysis.data_parallel import (
@@ -43,31 +43,27 @@ class Replicas:
     outermost: bool = False
 
 
-def replicas(request: Replicas) -> Edited:
+def replicas(scenario: Scenario, request: Replicas) -> Changed:
     """Give data-parallel groups ``factor`` times the members; other groups stay as recorded.
 
     :mod:`simulator.analysis.data_parallel` recognises the groups, :mod:`simulator.edits.replicas`
     changes ranks and calls.
     """
-
-    def apply(scenario: Scenario) -> Changed:
-        scenario = scenario.whole()
-        workload = scenario.workload
-        groups = data_parallel(workload, _named(workload, request.label))
-        if request.factor == 1:
-            return Changed(scenario, f"{group_names(workload, groups.primary)} as they are")
-        layout = _layout(workload, groups, request)
-        nodes = nodes_of(scenario, layout.job_ranks)
-        check_fits(scenario.cluster, layout.job_ranks, nodes)
-        larger = resized(workload, groups.grows, layout)
-        larger = _shards_reduced(larger, workload, groups, request.factor)
-        updates = _sharded_updates(larger, workload, groups)
-        larger = durations_scaled(larger, updates, 1 / request.factor)
-        after = replace(scenario, workload=larger, nodes=nodes)
-        note = _note(scenario, after, groups, layout)
-        return Changed(after, note, _assumed(larger, request, layout, updates))
-
-    return Edited(apply)
+    scenario = scenario.whole()
+    workload = scenario.workload
+    groups = data_parallel(workload, _named(workload, request.label))
+    if request.factor == 1:
+        return Changed(scenario, f"{group_names(workload, groups.primary)} as they are")
+    layout = _layout(workload, groups, request)
+    nodes = nodes_of(scenario, layout.job_ranks)
+    check_fits(scenario.cluster, layout.job_ranks, nodes)
+    larger = resized(workload, groups.grows, layout)
+    larger = _shards_reduced(larger, workload, groups, request.factor)
+    updates = _sharded_updates(larger, workload, groups)
+    larger = durations_scaled(larger, updates, 1 / request.factor)
+    after = replace(scenario, workload=larger, nodes=nodes)
+    note = _note(scenario, after, groups, layout)
+    return Changed(after, note, _assumed(larger, request, layout, updates))
 
 
 def _named(workload: Workload, label: str | None) -> list[int] | None:

@@ -60,6 +60,11 @@ class Clause:
     words: tuple[Word, ...]
     ranks: tuple[int, ...] | None = None
 
+    @property
+    def rest(self) -> str:
+        """The words after the first."""
+        return " ".join(word.text for word in self.words[1:])
+
     def for_all_ranks(self) -> None:
         """Refuse ranks before a change that is not a rank's own.
 

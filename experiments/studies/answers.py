@@ -121,8 +121,11 @@ class Answerer:
         changes = [Change(parts=numbers) for numbers in chunk.points]
         try:
             steps = study.steps([every, *changes])[1:].tolist()
-        except TwofoldError:
-            return [_single(study, scenario, numbers) for numbers in chunk.points]
+        except TwofoldError as error:
+            if len(chunk.points) == 1:
+                return [_refused(error)]
+            alone = (replace(chunk, points=(numbers,)) for numbers in chunk.points)
+            return [answer for each in alone for answer in self._together(each, scenario)]
         work = working(scenario)
         return [
             _answer(step, work, numbers) for step, numbers in zip(steps, chunk.points, strict=True)
@@ -176,15 +179,6 @@ def _served(site: Site, plan: "ServingPlan", numbers: Numbers) -> Answer:
     }
     served = Served(**{name: float(np.asarray(each).mean()) for name, each in seen.items()})
     return Answer(math.nan, busy_share(runs), served=served)
-
-
-def _single(study: DesignPoints, scenario: Scenario, numbers: Numbers) -> Answer:
-    try:
-        change = Change(parts=numbers)
-        step = float(study.steps([every_number(scenario), change])[1])
-        return _answer(step, working(scenario), numbers)
-    except TwofoldError as error:
-        return _refused(error)
 
 
 def working(scenario: Scenario) -> dict[What, float]:

@@ -162,7 +162,10 @@ def parse_dimension(name: str, raw: object) -> Dimension:
     'x'
     """
     kind, name = _kind(name)
-    dimension = _KINDS[kind](name, raw)
+    if kind in ("resource", "speed") and isinstance(raw, dict) and "factors" in raw:
+        dimension = Dimension(name, "factor", _factors(raw), unit=_TIMES)
+    else:
+        dimension = _KINDS[kind](name, raw)
     if dimension.span is None and not dimension.levels:
         raise DimensionError("a dimension needs at least one value")
     seen: dict[Value, int] = {}
@@ -244,9 +247,7 @@ _TABLES: dict[str, tuple[type[BaseModel], ...]] = {
 
 
 def _resource(name: str, raw: object) -> Dimension:
-    """Read values of a resource, or improvements of it."""
-    if isinstance(raw, dict) and "factors" in raw:
-        return Dimension(name, "factor", _factors(raw), unit=_TIMES)
+    """Read values of a resource."""
     unit = unit_of_value(name)
     read = _count if unit not in _UNITS else _quantity(unit)
     levels, span = _numbers(raw, read)
@@ -258,8 +259,6 @@ def _resource(name: str, raw: object) -> Dimension:
 
 def _speed(name: str, raw: object) -> Dimension:
     """Read how many times as fast ops are."""
-    if isinstance(raw, dict) and "factors" in raw:
-        return Dimension(name, "factor", _factors(raw), unit=_TIMES)
     levels, span = _numbers(raw, _factor)
     return Dimension(name, "factor", levels, span, _TIMES)
 
@@ -459,12 +458,7 @@ def _check_value(
 
 def _field(name: str, raw: object) -> Dimension:
     """Read values of a field of a cluster file, in its syntax."""
-    if isinstance(raw, dict):
-        levels, span = _numbers(raw, _number)
-        if span is not None:
-            raise DimensionError("a field takes discrete values: give steps, or a list")
-    else:
-        levels = _plain(raw)
+    levels = _discrete(raw, "a field")
     tier, _, field = name.rpartition(".")
     for index, value in enumerate(levels):
         path = () if isinstance(raw, dict) else (index,)
@@ -480,16 +474,16 @@ def as_written(value: Value) -> object:
 
 
 def _plan(name: str, raw: object) -> Dimension:
-    if isinstance(raw, dict):
-        levels, span = _numbers(raw, _number)
-        if span is not None:
-            raise DimensionError("a plan's field takes discrete values: give steps, or a list")
-        return Dimension(name, name.partition(".")[0], levels)
-    return Dimension(name, name.partition(".")[0], _plain(raw))
+    return Dimension(name, name.partition(".")[0], _discrete(raw, "a plan's field"))
 
 
-def _plain(raw: object) -> tuple[Value, ...]:
+def _discrete(raw: object, what: str) -> tuple[Value, ...]:
     """Read values of another file: numbers stay numbers, all others become text or JSON."""
+    if isinstance(raw, dict):
+        levels_of_range, span = _numbers(raw, _number)
+        if span is not None:
+            raise DimensionError(f"{what} takes discrete values: give steps, or a list")
+        return levels_of_range
     listed = _listed(raw)
     if listed and all(isinstance(end, int | float) and not isinstance(end, bool) for end in listed):
         return tuple(float(item) for item in listed)  # type: ignore[arg-type]

@@ -308,11 +308,7 @@ class Explorer:
         self, constraints: Iterable[Constraint], at: Coordinates, jobs: Sequence[Job]
     ) -> tuple[str, float]:
         """Return the first violated constraint, and the sum of the excess of all."""
-        of_dimensions = {
-            dimension.name: float(dimension.value(coordinate))
-            for dimension, coordinate in zip(self.study.dimensions, at, strict=True)
-            if dimension.is_number
-        }
+        of_dimensions = self._own(at)
 
         def look(name: str) -> float:
             return of_dimensions[name] if name in of_dimensions else number_at(jobs, name)
@@ -334,7 +330,8 @@ class Explorer:
     ) -> tuple[Row, Sequence[Job] | None]:
         """Return the row of a point, with its jobs if they were simulated."""
         nothing = (math.nan,) * len(self.bases)
-        of_dimensions = self._own(point.at)
+        own, wanted = self._own(point.at), self.study.asked_names
+        of_dimensions = {name: value for name, value in own.items() if name in wanted}
         if point.refused:
             before = [name for name, figure in FIGURES.items() if not figure.simulated]
             early = self._computed(point.jobs, before) if point.jobs else {}
@@ -352,7 +349,7 @@ class Explorer:
         ]
         refused, excess = self._judge(self._late, point.at, jobs)
         figures = of_dimensions | self._computed(jobs, FIGURES)
-        for name in sorted(self.study.asked_names & figures.keys()):
+        for name in sorted(wanted & figures.keys()):
             if math.isnan(figures[name]):
                 lacks = "has a second token" if "tpot" in name else "has an slo to keep"
                 why = f"{name} is not a number here: no request {lacks}"
@@ -365,12 +362,11 @@ class Explorer:
         return Row(point.at, steps, figures, refused, excess), jobs
 
     def _own(self, at: Coordinates) -> dict[str, float]:
-        """Return the objectives that are dimensions."""
-        goals = self.study.asked_names
+        """Return the numbers among a point's own values."""
         return {
             dimension.name: float(dimension.value(coordinate))
             for dimension, coordinate in zip(self.study.dimensions, at, strict=True)
-            if dimension.name in goals and dimension.is_number
+            if dimension.is_number
         }
 
     def _computed(self, jobs: Sequence[Job], names: Iterable[str]) -> dict[str, float]:

@@ -560,18 +560,15 @@ def drawn(name: str, jobs: Sequence[Job], factors: Sequence[Floats]) -> Floats:
     step = sum((job.share * job.step * by for job, by in zip(jobs, factors, strict=True)))
     if name == "step_s":
         return np.asarray(step, dtype=np.float64)
-    if name == "tokens_per_s":
-        tokens = FIGURES["tokens_per_s"].of(jobs) * FIGURES["step_s"].of(jobs)
-        return np.asarray(tokens / step, dtype=np.float64)
-    if name not in ("energy_per_step", "energy_per_token"):
+    if name not in OF_STEPS:
         raise StudyError(f"{name}: it does not vary at random")
+    tokens = 1.0 if name == "energy_per_step" else tokens_per_s(jobs) * step_s(jobs)
+    if name == "tokens_per_s":
+        return np.asarray(tokens / step, dtype=np.float64)
     energy = np.zeros(len(factors[0]))
     for job, by in zip(jobs, factors, strict=True):
         at, twice = (job.share * job.energy(job.step * times) for times in (1.0, 2.0))
         energy += at + (twice - at) * (by - 1)
-    if name == "energy_per_step":
-        return energy
-    tokens = FIGURES["tokens_per_s"].of(jobs) * FIGURES["step_s"].of(jobs)
     return np.asarray(energy / tokens, dtype=np.float64)
 
 

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice, product
+from itertools import chain, count, islice, product
 from typing import Any
 
 import numpy as np
@@ -84,37 +84,26 @@ def grid(study: Declaration) -> Batches:
 def random(study: Declaration) -> Batches:
     """Propose uniformly drawn points, each once."""
     rng = np.random.default_rng(study.file.search.seed)
-
-    def draws() -> Iterator[Floats]:
-        while True:
-            yield from rng.random((SLAB, len(study.dimensions)))
-
-    yield from _distinct(study, draws())
-    return Found()
+    return (yield from _distinct(study, lambda: rng.random((SLAB, len(study.dimensions)))))
 
 
 def sobol(study: Declaration) -> Batches:
     """Propose points of a scrambled Sobol' sequence (A. B. Owen, J. Complexity 14, 1998)."""
-    qmc = _scipy().qmc
-    engine = qmc.Sobol(
-        len(study.dimensions), scramble=True, rng=np.random.default_rng(study.file.search.seed)
-    )
-
-    def draws() -> Iterator[Floats]:
-        while True:
-            yield from engine.random(SLAB)
-
-    yield from _distinct(study, draws())
-    return Found()
+    rng = np.random.default_rng(study.file.search.seed)
+    engine = _scipy().qmc.Sobol(len(study.dimensions), scramble=True, rng=rng)
+    return (yield from _distinct(study, lambda: engine.random(SLAB)))
 
 
-def _distinct(study: Declaration, draws: Iterator[Floats]) -> Batches:
-    """Yield batches of points that were not drawn before, up to the number of trials."""
+def _distinct(study: Declaration, draw: Callable[[], Floats]) -> Batches:
+    """Yield batches of points that were not drawn before, up to the number of trials.
+
+    A draw has several points of the unit cube.
+    """
     trials = min(_trials(study), study.points or math.inf)
     seen: set[Coordinates] = set()
     batch: list[Coordinates] = []
     idle = 0
-    for shares in draws:
+    for shares in chain.from_iterable(draw() for _ in count()):
         at = _at(study, shares)
         idle = 0 if at not in seen else idle + 1
         if at not in seen:
@@ -130,12 +119,13 @@ def _distinct(study: Declaration, draws: Iterator[Floats]) -> Batches:
     return Found()
 
 
-def _at(study: Declaration, shares: Floats) -> Coordinates:
-    """Return the coordinates of a point of the unit cube."""
-    return tuple(
-        dimension.coordinate(float(share))
-        for dimension, share in zip(study.dimensions, shares, strict=True)
-    )
+def _at(
+    study: Declaration, shares: Floats, varied: Sequence[Dimension] | None = None
+) -> Coordinates:
+    """Return the coordinates of a point of the unit cube; of what is not varied the first."""
+    pairs = zip(varied or study.dimensions, shares.tolist(), strict=True)
+    drawn = {dimension.name: dimension.coordinate(share) for dimension, share in pairs}
+    return tuple(drawn.get(dimension.name, 0.0) for dimension in study.dimensions)
 
 
 def nsga2(study: Declaration) -> Batches:
@@ -427,7 +417,7 @@ def sensitivity(study: Declaration) -> Batches:
     for column in range(count):
         crossed[column, :, column] = second[:, column]
     shares = np.concatenate([dimension, second, *crossed])
-    points = [_coordinates_at(study, varied, row) for row in shares]
+    points = [_at(study, row, varied) for row in shares]
     figures: dict[Coordinates, Row] = {}
     distinct = list(dict.fromkeys(points))
     for begin in range(0, len(distinct), SLAB):
@@ -447,14 +437,6 @@ def sensitivity(study: Declaration) -> Batches:
             for name in (goal.column for goal in study.goals)
         )
     )
-
-
-def _coordinates_at(study: Declaration, varied: Sequence[Dimension], shares: Floats) -> Coordinates:
-    drawn = {
-        dimension.name: dimension.coordinate(float(share))
-        for dimension, share in zip(varied, shares, strict=True)
-    }
-    return tuple(drawn.get(dimension.name, 0.0) for dimension in study.dimensions)
 
 
 def _indices(

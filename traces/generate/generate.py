@@ -12,7 +12,7 @@ represent the others.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import accumulate
 from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -163,7 +163,7 @@ def _foresee(programs: Sequence[RankProgram], plan: GenerationPlan) -> None:
     """Announce a step that is long to write out, with what makes it shorter."""
     p = plan.parallelism
     replicas = p.dp if plan.replicas is None else plan.replicas
-    ops = replicas * p.cp * p.tp * sum(len(program.what) for program in programs)
+    ops = replicas * p.cp * p.tp * sum(len(program.ops) for program in programs)
     if ops * _SECONDS[1] > _LONG or ops * _BYTES[1] > _LARGE:
         (once, often), (memory, most) = (
             [ops * each for each in per_op] for per_op in (_SECONDS, _BYTES)
@@ -301,7 +301,7 @@ def expand(
     kept_ranks = p.ranks_per_stage if plan.replicas is None else plan.replicas * p.cp * p.tp
     every = p.cp * p.tp if one_each else 1
     written_ranks = kept_ranks // every
-    ops = written_ranks * sum(len(program.what) for program in programs)
+    ops = written_ranks * sum(len(program.ops) for program in programs)
     if ops > np.iinfo(np.int32).max:
         raise WorkloadError(f"the step has {ops} ops, more than 32 bits can number")
     ranks = [stage_ranks(p, program.stage)[:kept_ranks:every] for program in programs]
@@ -315,15 +315,15 @@ def expand(
     # The number of each channel's first call: channels one after another.
     counts = (len(channel.calls) * len(channel.groups) for channel in channels.values())
     first_call = dict(zip(channels, accumulate(counts, initial=0), strict=False))
-    lanes = _table(program.lane for program in programs)
-    names = _table(program.name for program in programs)
+    lanes = _table(op.lane for program in programs for op in program.ops)
+    names = _table(op.name for program in programs for op in program.ops)
     every_column: list[NDArray[Any]] = [np.empty(ops, dtype) for dtype in _COLUMNS]
     columns, end = _RankColumns(*every_column), 0
     for program, of_stage in zip(programs, ranks, strict=True):
-        begin, end = end, end + written_ranks * len(program.what)
+        begin, end = end, end + written_ranks * len(program.ops)
         stage = _RankColumns(*(c[begin:end].reshape(written_ranks, -1) for c in every_column))
-        stage.lane[:] = [lanes[lane] for lane in program.lane]
-        stage.name[:] = [names[name] for name in program.name]
+        stage.lane[:] = [lanes[op.lane] for op in program.ops]
+        stage.name[:] = [names[op.name] for op in program.ops]
         _fill(stage, program, of_stage, p)
         _fill_calls(stage.call, program, of_stage, channels, first_call)
     calls, groups = _calls(list(channels.values()), p)
@@ -343,17 +343,17 @@ def expand(
     )
 
 
-def _table(columns: Iterable[list[str]]) -> dict[str, int]:
-    return {text: index for index, text in enumerate(dict.fromkeys(chain.from_iterable(columns)))}
+def _table(texts: Iterable[str]) -> dict[str, int]:
+    return {text: index for index, text in enumerate(dict.fromkeys(texts))}
 
 
 def _fill(stage: _RankColumns, program: RankProgram, ranks: Longs, p: Parallelism) -> None:
     """Fill in what the ranks of a stage do, and how much of it."""
-    stage.what[:] = program.what
+    stage.what[:] = [op.what for op in program.ops]
     stage.rank[:] = ranks[:, None]
-    stage.duration[:] = program.duration
-    stage.flops[:] = [work.flops for work in program.work]
-    stage.traffic[:] = [work.traffic for work in program.work]
+    stage.duration[:] = [op.duration for op in program.ops]
+    stage.flops[:] = [op.work.flops for op in program.ops]
+    stage.traffic[:] = [op.work.traffic for op in program.ops]
     # Every rank has the program's work, except ops whose work depends on its place among experts.
     for op, by_ep in program.by_ep.items():
         work = by_ep[ep_of(p, ranks)].T
@@ -370,28 +370,28 @@ def _fill_calls(
     """Fill in the call of each op and rank: by channel, group, and number in the group."""
     # A call's number is first_call[channel] + group * calls per group + number within the group.
     call[:] = -1
-    ops_of: dict[ChannelKey, list[int]] = {}
-    for op, key in enumerate(program.channel):
-        if key is not None:
-            ops_of.setdefault(key, []).append(op)
-    number = np.array(program.number, dtype=np.int64)
-    for key, ops in ops_of.items():
+    joins: dict[ChannelKey, list[tuple[int, int]]] = {}
+    for number, op in enumerate(program.ops):
+        if op.call is not None:
+            joins.setdefault(op.call.channel, []).append((number, op.call.number))
+    for key, numbers in joins.items():
+        ops, number_in_group = np.array(numbers).T
         channel = channels[key]
         # The group of each rank: members sorted by rank, with the group of each at the same index.
         group = np.repeat(np.arange(len(channel.groups)), channel.groups.shape[1])
         order = np.argsort(channel.groups, axis=None)
         member = np.searchsorted(channel.groups.ravel(), ranks, sorter=order)
         first = first_call[key] + group[order][member] * len(channel.calls)
-        call[:, ops] = first[:, None] + number[ops]
+        call[:, ops] = first[:, None] + number_in_group
 
 
 def _edges(programs: Sequence[RankProgram], copies: int) -> Edges:
     """Sort the edges of a program once, and repeat them for every rank."""
     stages = [
-        Edges.of(len(p.what), np.array(p.source), np.array(p.target), np.zeros(len(p.source)))
+        Edges.of(len(p.ops), np.array(p.source), np.array(p.target), np.zeros(len(p.source)))
         for p in programs
     ]
-    offset = np.zeros(1 + copies * sum(len(p.what) for p in programs), dtype=np.int64)
+    offset = np.zeros(1 + copies * sum(len(p.ops) for p in programs), dtype=np.int64)
     target = np.empty(copies * sum(len(stage.target) for stage in stages), dtype=np.int32)
     ops = edges = 0
     for stage in stages:

@@ -250,39 +250,47 @@ class TimedKernels(NamedTuple):
     spent: Mapping[str, float]
 
 
+class ProgramOp(NamedTuple):
+    """An op of a rank: its lane and name, its time (s), and the call that it joins.
+
+    ``work`` is the total work of its kernels, ``UNKNOWN_WORK`` if it has none, ``launches`` their
+    number. ``graph`` is the number of the CUDA graph that it belongs to, -1 if the host launches it
+    by itself.
+    """
+
+    what: What
+    lane: str
+    name: str
+    duration: float = 0.0
+    work: Work = UNKNOWN_WORK
+    launches: int = 1
+    call: NumberedCall | None = None
+    graph: int = NO_GRAPH
+
+
 @dataclass(slots=True)
 class RankProgram:
     """Ops of a rank of one stage, numbered from 0; ops of a lane run in order.
 
     Edges lead from ``source`` to ``target``. ``waits`` are the ops that the next kernel or exchange
     waits for besides its lane, ``weight_gathers`` those that only the next kernel waits for.
-    ``work`` is the total work of an op's kernels, ``UNKNOWN_WORK`` for an op without kernels;
-    ``flops`` is the sum. ``launches`` are the kernels of each op, ``blocking`` the ops that the
-    host waits for, ``graph`` the number of the CUDA graph that each op belongs to, -1 for one that
-    the host launches by itself; new ops belong to ``captured``. ``by_ep`` has the duration and work
-    of ops that differ among expert-parallel ranks: rows of time (s), FLOPs and bytes, shape ``(ep,
-    3)``; the columns then have those of the mean rank.
+    ``flops`` is the sum over ops, ``blocking`` are the ops that the host waits for; new ops belong
+    to the graph ``captured``. ``by_ep`` has the duration and work of ops that differ among
+    expert-parallel ranks: rows of time (s), FLOPs and bytes, shape ``(ep, 3)``; the ops themselves
+    then have those of the mean rank.
     """
 
     stage: int
     channels: Channels
     clock: KernelClock
     dtype: str
-    what: list[int] = field(default_factory=list)
-    lane: list[str] = field(default_factory=list)
-    name: list[str] = field(default_factory=list)
-    duration: list[float] = field(default_factory=list)
-    work: list[Work] = field(default_factory=list)
-    channel: list[ChannelKey | None] = field(default_factory=list)
-    number: list[int] = field(default_factory=list)
+    ops: list[ProgramOp] = field(default_factory=list)
     source: "array[int]" = field(default_factory=lambda: array("i"))
     target: "array[int]" = field(default_factory=lambda: array("i"))
     waits: list[int] = field(default_factory=list)
     weight_gathers: list[int] = field(default_factory=list)
     flops: float = 0.0
-    launches: list[int] = field(default_factory=list)
     blocking: set[int] = field(default_factory=set)
-    graph: list[int] = field(default_factory=list)
     captured: int = NO_GRAPH
     by_ep: dict[int, Floats] = field(default_factory=dict)
     _last: dict[str, int] = field(default_factory=dict)
@@ -316,16 +324,15 @@ class RankProgram:
 
     def add(self, name: str, kernels: TimedKernels) -> int:
         """Add timed kernels, as :meth:`compute` does."""
-        op = self._op(What.COMPUTE, COMPUTE, name, kernels.time)
-        self.flops += kernels.work.flops
-        self.work[op] = kernels.work
-        self.launches[op] = kernels.launches
-        self.clock.note(kernels.spent)
-        if kernels.by_ep is not None:
-            self.by_ep[op] = kernels.by_ep
-        self._wait(op, [*self.waits, *self.weight_gathers])
+        time, work, launches, by_ep, spent = kernels
+        op = ProgramOp(What.COMPUTE, COMPUTE, name, time, work, launches, graph=self.captured)
+        number = self._put(op, [*self.waits, *self.weight_gathers])
+        self.flops += work.flops
+        self.clock.note(spent)
+        if by_ep is not None:
+            self.by_ep[number] = by_ep
         self.waits, self.weight_gathers = [], []
-        return op
+        return number
 
     def exchange(self, exchange: Exchange) -> None:
         """Add a collective that waits for the last kernel; the next kernel waits for it."""
@@ -344,39 +351,22 @@ class RankProgram:
         call = ChannelCall(
             exchange.kind, exchange.size, dtype or self.dtype, exchange.shares, exchange.by_ep
         )
-        number = channel.add(call)
-        op = self._op(What.COLLECTIVE, lane, exchange.kind, 0.0)
-        self._join(op, NumberedCall(key, number), after)
-        return op
+        joined = NumberedCall(key, channel.add(call))
+        op = ProgramOp(What.COLLECTIVE, lane, exchange.kind, call=joined, graph=self.captured)
+        return self._put(op, after)
 
     def join(self, what: What, lane: str, call: NumberedCall, after: Iterable[int]) -> int:
         """Add this rank's op of a call that is already on its channel."""
-        op = self._op(what, lane, lane, 0.0)
-        self._join(op, call, after)
-        return op
+        return self._put(ProgramOp(what, lane, lane, call=call, graph=self.captured), after)
 
-    def _join(self, op: int, call: NumberedCall, after: Iterable[int]) -> None:
-        self.channel[op], self.number[op] = call
-        self._wait(op, after)
-
-    def _op(self, what: What, lane: str, name: str, time: float) -> int:
-        op = len(self.what)
-        self.what.append(int(what))
-        self.lane.append(lane)
-        self.name.append(name)
-        self.duration.append(time)
-        self.work.append(UNKNOWN_WORK)
-        self.launches.append(1)
-        self.graph.append(self.captured)
-        self.channel.append(None)
-        self.number.append(-1)
-        self._wait(op, self.last(lane))
-        self._last[lane] = op
-        return op
-
-    def _wait(self, op: int, sources: Iterable[int]) -> None:
-        self.source.extend(sources)
-        self.target.extend([op] * (len(self.source) - len(self.target)))
+    def _put(self, op: ProgramOp, after: Iterable[int]) -> int:
+        """Add an op that waits for the last one of its lane, and for others."""
+        number = len(self.ops)
+        self.ops.append(op)
+        self.source.extend([*self.last(op.lane), *after])
+        self.target.extend([number] * (len(self.source) - len(self.target)))
+        self._last[op.lane] = number
+        return number
 
 
 def forward(kernels: Iterable[Kernel]) -> list[Work]:
@@ -401,14 +391,12 @@ class HostCosts:
     launch: float
     exchange: float
 
-    def of(self, program: RankProgram, op: int) -> float:
+    def of(self, op: ProgramOp, before: ProgramOp | None) -> float:
         """Return the host time of an op, all its kernels together; a graph takes one launch."""
-        if program.graph[op] != NO_GRAPH:
-            is_first = op == 0 or program.graph[op - 1] != program.graph[op]
+        if op.graph != NO_GRAPH:
+            is_first = before is None or before.graph != op.graph
             return min(self.launch, self.exchange) if is_first else 0.0
-        if program.what[op] == What.COMPUTE:
-            return program.launches[op] * self.launch
-        return self.exchange
+        return op.launches * self.launch if op.what == What.COMPUTE else self.exchange
 
 
 def with_launches(program: RankProgram, host: HostCosts) -> RankProgram:
@@ -416,7 +404,9 @@ def with_launches(program: RankProgram, host: HostCosts) -> RankProgram:
 
     After an op of ``program.blocking`` the host waits until that has ended.
     """
-    ops = len(program.what)
+    ops = len(program.ops)
+    pairs = zip(program.ops, [None, *program.ops], strict=False)
+    hosts = [ProgramOp(What.HOST, HOST, "launch", host.of(*pair), launches=0) for pair in pairs]
     before, device = range(ops), range(ops, 2 * ops)
     blocking = [op for op in sorted(program.blocking) if op + 1 < ops]
     source, target = ((ops + op for op in column) for column in (program.source, program.target))
@@ -425,17 +415,9 @@ def with_launches(program: RankProgram, host: HostCosts) -> RankProgram:
         channels=program.channels,
         clock=program.clock,
         dtype=program.dtype,
-        what=[int(What.HOST)] * ops + program.what,
-        lane=[HOST] * ops + program.lane,
-        name=["launch"] * ops + program.name,
-        duration=[host.of(program, op) for op in before] + program.duration,
-        work=[UNKNOWN_WORK] * ops + program.work,
-        channel=[*[None] * ops, *program.channel],
-        number=[-1] * ops + program.number,
+        ops=hosts + program.ops,
         source=array("i", [*before[:-1], *before, *(ops + op for op in blocking), *source]),
         target=array("i", [*before[1:], *device, *(op + 1 for op in blocking), *target]),
         flops=program.flops,
-        launches=[0] * ops + program.launches,
-        graph=[NO_GRAPH] * ops + program.graph,
         by_ep={ops + op: works for op, works in program.by_ep.items()},
     )

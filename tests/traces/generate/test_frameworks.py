@@ -88,12 +88,11 @@ def test_the_model_computes_and_says_the_same_whoever_runs_it(name, recompute):
 def test_the_host_takes_its_time_for_every_kernel_and_exchange(name):
     (program,) = stage_programs(planned(framework=name, degrees={"tp": 2}))
     one = framework(name)
-    hosts = [op for op, lane in enumerate(program.lane) if lane == HOST]
-    for op in hosts:
-        launched = op + len(hosts)
-        is_kernel = program.what[launched] == What.COMPUTE
-        costs = program.launches[launched] * one.launch if is_kernel else one.exchange
-        assert program.duration[op] == pytest.approx(costs)
+    hosts = [op for op in program.ops if op.lane == HOST]
+    for op, launched in zip(hosts, program.ops[len(hosts) :], strict=True):
+        is_kernel = launched.what == What.COMPUTE
+        costs = launched.launches * one.launch if is_kernel else one.exchange
+        assert op.duration == pytest.approx(costs)
 
 
 @pytest.mark.parametrize("name", [name for name, one in FRAMEWORKS.items() if one.captured])
@@ -109,9 +108,7 @@ def test_a_small_model_takes_what_the_host_does():
     assert one == pytest.approx(two, rel=0.02)
     plan = planned(**small, global_batch=1)
     (program,) = stage_programs(plan)
-    host = sum(
-        time for time, what in zip(program.duration, program.what, strict=True) if what == What.HOST
-    )
+    host = sum(op.duration for op in program.ops if op.what == What.HOST)
     assert host <= one <= 1.2 * host
 
 
@@ -122,8 +119,8 @@ def test_gradients_that_nothing_hides_are_reduced_after_the_last_kernel():
     )
     assert late > early
     (program,) = stage_programs(planned(degrees={"dp": 2}, framework="megatron"))
-    reduced = next(op for op, lane in enumerate(program.lane) if lane == "dp")
-    before = [op for op, name in enumerate(program.name) if name.endswith("backward")]
+    reduced = next(number for number, op in enumerate(program.ops) if op.lane == "dp")
+    before = [number for number, op in enumerate(program.ops) if op.name.endswith("backward")]
     assert max(before) < reduced
 
 
@@ -255,14 +252,11 @@ def test_a_step_with_cuda_graphs_is_never_slower(name, degrees):
 def test_a_graph_is_launched_once_and_holds_no_message_nor_gradient():
     plan = planned(framework="megatron", degrees={"tp": 2, "pp": 2, "dp": 2}, cuda_graphs=True)
     for program in stage_programs(plan):
-        graphs = [number for number in program.graph if number >= 0]
-        launched = {
-            program.graph[op + len(program.what) // 2]
-            for op, time in enumerate(program.duration)
-            if program.lane[op] == HOST and time
-        } - {-1}
-        assert launched == set(graphs)
-        inside = {program.lane[op] for op, number in enumerate(program.graph) if number >= 0}
+        half = len(program.ops) // 2
+        pairs = zip(program.ops, program.ops[half:], strict=False)
+        launched = {op.graph for host, op in pairs if host.lane == HOST and host.duration} - {-1}
+        assert launched == {op.graph for op in program.ops if op.graph >= 0}
+        inside = {op.lane for op in program.ops if op.graph >= 0}
         assert inside == {COMPUTE, "tp"}
 
 
@@ -288,14 +282,10 @@ def test_fsdp_copies_whole_gradients_and_no_step_sums_them_twice():
         ("fsdp2", "fp32", 2 + 4),
     ):
         (program,) = stage_programs(planned(framework=name, gradient=gradient, **sharded))
-        copies = [
-            program.work[op].traffic
-            for op, what in enumerate(program.name)
-            if what == "gradients to reduce"
-        ]
+        copies = [op.work.traffic for op in program.ops if op.name == "gradients to reduce"]
         assert sum(copies) == pytest.approx(bytes_each * parameters(SMALL))
     (program,) = stage_programs(planned(framework="nemo", **sharded))
-    assert "gradients to reduce" not in program.name
+    assert "gradients to reduce" not in {op.name for op in program.ops}
 
 
 def test_kernels_are_longer_beside_exchanges_by_no_more_than_the_framework_has_it(monkeypatch):

@@ -231,14 +231,14 @@ def test_a_stage_waits_for_messages_only_under_frameworks_that_do():
     degrees = {"pp": 2}
     for name in ("megatron", "nemo"):
         _, second = stage_programs(planned(framework=name, degrees=degrees))
-        received = {op for op, what in enumerate(second.what) if what == What.RECEIVE}
+        received = {number for number, op in enumerate(second.ops) if op.what == What.RECEIVE}
         into_host = {
             source
             for source, target in zip(second.source, second.target, strict=True)
-            if second.lane[target] == HOST and source in received
+            if second.ops[target].lane == HOST and source in received
         }
         assert bool(into_host) == framework(name).waits_for_messages
-        assert COMPUTE in second.lane
+        assert COMPUTE in {op.lane for op in second.ops}
 
 
 @pytest.mark.parametrize("name", [*EAGER, "vllm"])

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ from traces.generate.kernel_times import KernelRates, roofline_time
 from traces.generate.layers import chunks
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
-from traces.generate.program import NO_GRAPH, HostCosts
+from traces.generate.program import NO_GRAPH, HostCosts, ProgramOp
 from traces.generate.run import Serving, Training, micro_batch
 
 LLAMA = load_model("llama-3.1-8b")
@@ -298,13 +297,13 @@ def test_a_host_that_is_slow_to_launch_holds_the_step_up():
 
 def test_a_captured_graph_takes_one_launch_of_the_host():
     compute, call = What.COMPUTE, What.COLLECTIVE
-    program = SimpleNamespace(
-        graph=[7, 7, 7, NO_GRAPH, NO_GRAPH, 8, 8],
-        what=[compute, call, compute, compute, call, call, compute],
-        launches=[2, 1, 1, 3, 1, 1, 1],
-    )
+    graphs = [7, 7, 7, NO_GRAPH, NO_GRAPH, 8, 8]
+    kinds = zip([compute, call, compute, compute, call, call, compute], graphs, strict=True)
+    ops = [ProgramOp(what, "", "", graph=graph) for what, graph in kinds]
+    ops[0], ops[3] = ops[0]._replace(launches=2), ops[3]._replace(launches=3)
     host = HostCosts(launch=5.0, exchange=9.0)
-    assert [host.of(program, op) for op in range(7)] == [5, 0, 0, 3 * 5, 9, 5, 0]
+    times = [host.of(op, before) for op, before in zip(ops, [None, *ops], strict=False)]
+    assert times == [5, 0, 0, 3 * 5, 9, 5, 0]
 
 
 @pytest.mark.parametrize(

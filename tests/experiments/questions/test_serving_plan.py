@@ -7,23 +7,14 @@ import numpy as np
 import pytest
 
 from experiments.evaluate.deployments import Speculation, adapter_bytes, memory_use
-from experiments.evaluate.serving_clients import InstanceRun, Slo
 from experiments.evaluate.serving_fleets import serve
 from experiments.evaluate.serving_instances import encoder_time, instance_surface
-from experiments.evaluate.serving_plan import (
-    check_plan,
-    instances_of,
-    load_of,
-    serving_plan,
-    slo_of,
-)
+from experiments.evaluate.serving_plan import instances_of, load_of, serving_plan, slo_of
 from experiments.questions.serving import serving
-from simulator.serving.engines import engine
 from simulator.serving.surface import Batch, iteration_time
 from simulator.support.errors import TwofoldError
-from topologies import changed, load_cluster
+from topologies import load_cluster
 from traces.generate.model import layer_parameters, load_model
-from traces.requests.table import Hashes, Requests, generate_requests
 
 SLO = "ttft 200 ms, tpot 20 ms"
 
@@ -427,17 +418,6 @@ def test_a_pool_that_decodes_shares_no_prompts():
     assert (run.moved > 0).all()
 
 
-def test_prompts_that_begin_alike_share_nothing_if_their_adapters_differ():
-    load, plan = hashed(families=1, count=4), serving_plan(model="llama-3.1-8b", rate="1/s")
-    adapted = plan.with_fields({"adapters": "2 of rank 8"})
-    runs = [
-        serve(instances_of(adapted, "hgx-h100"), replace(load, adapter=np.array(numbers)))
-        for numbers in ([0, 0, 1, 1], [0, 0, 0, -1])
-    ]
-    found = [(run.found > 0).tolist() for run in runs]
-    assert found == [[False, True, False, True], [False, True, True, False]]
-
-
 def test_adapters_of_experts_have_a_part_for_each_expert():
     """Rank 64 on all linear layers of Qwen3-30B-A3B but routers has 3,375,366,144 parameters, of
     which 3,321,888,768 are experts' (PEFT). A token reads those of its 8 of 128 experts."""
@@ -616,134 +596,6 @@ def test_urgent_requests_of_a_trace_wait_less(tmp_path):
         serving(instances_of(asked, "hgx-h100"), load_of(asked), resources=[])
 
 
-def hashed(families: int = 6, count: int = 60):
-    """Make requests far apart, in turn of families whose prompts of 4,096 tokens are the same."""
-    ids = np.concatenate([8 * (i % families) + np.arange(8) for i in range(count)])
-    arrival = 10.0 * np.arange(count)
-    tokens = np.full(count, 4096)
-    hashes = Hashes(512, 8 * np.arange(count + 1), ids)
-    return Requests(arrival, tokens, np.full(count, 4), "families", hashes)
-
-
-def test_host_memory_serves_what_the_device_lost_and_is_never_slower():
-    """Two of six families fit on the device; alone with it, a prompt is copied or computed."""
-    fields = {"model": "llama-3.1-8b", "rate": "1/s", "blocks": 600}
-    plan = serving_plan(**fields)
-    load = hashed()
-    device, small, large = (
-        serve(instances_of(plan.with_fields({"host_cache": size}), "hgx-h100"), load)
-        for size in (None, "1 GB", "100 GB")
-    )
-    assert device.totals["loaded_tokens"] == 0
-    assert large.totals["loaded_tokens"] > 0
-    assert (large.ttft <= device.ttft + 1e-12).all()
-    assert (small.ttft <= device.ttft + 1e-12).all()
-    assert large.ttft.sum() < 0.6 * device.ttft.sum()
-    assert large.totals["decoded_tokens"] == device.totals["decoded_tokens"]
-
-
-def test_a_store_has_for_every_instance_what_any_computed():
-    """Each of two instances gets every family; with the store it is computed once, and the second
-    time copied at the rate of the slower of PCIe and network; alone each computes its own."""
-    fields = {"model": "llama-3.1-8b", "rate": "1/s", "router": "round-robin", "instances": 16}
-    load, run = hashed(families=3, count=64), dict[str, InstanceRun]()
-    for size in ("100 GB", "100 GB shared"):
-        run[size] = serve(instances_of(serving_plan(**fields, host_cache=size), "hgx-h100"), load)
-    own, store = run.values()
-    assert own.totals["loaded_tokens"] == 0, "the device has what each computed itself"
-    computed = [(each.found < 4000).sum() for each in (own, store)]
-    assert computed == [48, 3]
-    cluster = load_cluster("hgx-h100")
-    rates = (each.bandwidth * each.efficiency for each in (cluster.pcie, cluster.scale_out))
-    copied = store.found.max() * 131_072 / min(rates)
-    host = engine("vllm").host
-    at_client = host.first + 4096 * host.per_token  # and an iteration of 16 tokens
-    copies = np.median(store.ttft[3:16]) - at_client
-    assert copied < copies < copied + 0.015 < own.ttft[3] - at_client
-
-
-def test_nothing_is_copied_where_computing_is_faster():
-    served_by = instances_of(
-        serving_plan(model="llama-3.1-8b", rate="1/s", blocks=600, host_cache="100 GB"), "hgx-h100"
-    )
-    cluster = served_by.deployment.cluster
-    slow = changed(cluster, "pcie.bandwidth", 0.02)
-    deployment = replace(served_by.deployment, cluster=slow)
-    run = serve(replace(served_by, deployment=deployment), hashed())
-    assert run.totals["loaded_tokens"] == 0
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"host_cache": "100"}, "host_cache"),
-        ({"host_cache": "0 GB"}, "give a size"),
-        ({"host_cache": "1 GB", "prefix_cache": False}, "leave out --no-prefix-cache"),
-    ],
-)
-def test_a_host_tier_that_cannot_be_is_refused(fields, said):
-    with pytest.raises(TwofoldError, match=said):
-        check_plan(serving_plan(model="llama-3.1-8b", rate="1/s", **fields))
-
-
-def test_a_host_tier_needs_prompts_that_begin_alike():
-    served_by = instances_of(
-        serving_plan(model="llama-3.1-8b", rate="1/s", host_cache="1 GB"), "hgx-h100"
-    )
-    with pytest.raises(TwofoldError, match="prefix hashes"):
-        serving(served_by, generate_requests(4, 1.0, 64, 4), resources=[], seeds=1)
-
-
-def surge(seed: int = 0):
-    """Make requests for ten minutes, of which the second two are at thirty times the rate."""
-    generator = np.random.default_rng(seed)
-    parts = [(0.0, 120.0, 1.0), (120.0, 240.0, 30.0), (240.0, 600.0, 1.0)]
-    arrival = np.sort(
-        np.concatenate(
-            [
-                begin + (end - begin) * generator.random(int(rate * (end - begin)))
-                for begin, end, rate in parts
-            ]
-        )
-    )
-    arrival -= arrival[0]
-    count = len(arrival)
-    return Requests(arrival, np.full(count, 1024), np.full(count, 128), "surge")
-
-
-def scaled(scale: str | None, count: int = 6):
-    plan = serving_plan(model="llama-3.1-8b", rate="1/s", instances=count, scale=scale)
-    return serve(instances_of(plan, "hgx-h100"), surge())
-
-
-def test_autoscaling_is_between_its_least_and_all():
-    least, all_of_them = scaled(None, 1), scaled(None)
-    quick = scaled("from 1 at 20 requests, 10 s to start")
-    slow = scaled("from 1 at 20 requests, 60 s to start")
-    worst = [float(np.quantile(run.ttft, 0.99)) for run in (all_of_them, quick, slow, least)]
-    assert worst == sorted(worst)
-    assert worst[1] < worst[2] < worst[3]
-    assert all_of_them.held == 6
-    assert 1 < quick.held < 6
-    for run in (quick, slow):
-        assert run.totals["decoded_tokens"] == 128 * len(run.ttft)
-        assert run.unserved == 0
-
-
-def test_instances_that_are_not_held_cost_nothing():
-    """The same tokens by fewer accelerators: each makes more, and all together cost less."""
-    plan = {"model": "llama-3.1-8b", "rate": "1/s", "instances": 6}
-    always, scaled = (
-        serving(instances_of(serving_plan(**plan, **more), "hgx-h100"), surge(), resources=[])
-        for more in ({}, {"scale": "from 1 at 20 requests, 10 s to start"})
-    )
-    assert scaled.held < 6
-    rate = always.tokens_per_second_per_gpu * 6 / scaled.held
-    assert scaled.tokens_per_second_per_gpu == pytest.approx(rate, rel=0.05)
-    # They work for more of the time, and draw more then.
-    assert always.spent.usd * scaled.held / 6 < scaled.spent.usd < always.spent.usd
-
-
 def test_caches_by_layer_give_the_first_token_no_later():
     """Two prompts of three chunks on an idle network: the same bytes, and less to wait for."""
     fields = {"model": "llama-3.1-70b", "tp": 8, "decode": "1", "input": 20_000, "output": 4}
@@ -762,57 +614,3 @@ def test_caches_by_layer_give_the_first_token_no_later():
 def test_layers_without_a_pool_to_go_to_are_refused():
     with pytest.raises(TwofoldError, match="--decode"):
         instances_of(serving_plan(model="llama-3.1-8b", kv_transfer="layerwise"), "hgx-h100")
-
-
-def test_autoscaling_from_all_changes_nothing():
-    usual, same = scaled(None, 3), scaled("from 3 at 20 requests, 10 s to start", 3)
-    assert (usual.ttft == same.ttft).all()
-    assert same.held == pytest.approx(3.0)
-
-
-def test_instances_go_when_the_load_has_been_low_for_long_enough():
-    """Of 600 s the surge takes 120, and what it wanted holds for 300 s."""
-    run = scaled("from 1 at 20 requests, 10 s to start")
-    late = run.arrived > 590.0
-    assert len(np.unique(run.worker[(run.arrived > 200.0) & (run.arrived < 300.0)])) > 1
-    assert set(run.worker[late]) <= {int(worker) for worker in np.unique(run.worker)}
-    assert run.held < 6 * 500 / 600
-
-
-def test_more_requests_keep_the_slo_if_those_that_no_longer_can_go_last():
-    """As Clockwork (OSDI 2020) has it, but that nothing is refused."""
-    fields = {"model": "llama-3.1-8b", "rate": "1/s", "slo": "ttft 500 ms"}
-    crowded = replace(surge(), arrival=surge().arrival / 3)
-    first, last = (
-        serving(
-            instances_of(serving_plan(**fields, policy=policy), "hgx-h100"),
-            crowded,
-            slo=Slo(ttft=0.5),
-            resources=[],
-        )
-        for policy in ("fcfs", "slo")
-    )
-    assert last.goodput_fraction > 3 * first.goodput_fraction
-    assert last.first_run.unserved == 0
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"scale": "2"}, "write, for example"),
-        ({"scale": "from 9 at 20 requests, 1 s to start", "instances": 3}, "from 9 instances of 3"),
-        ({"scale": "from 1 at 0 requests, 1 s to start", "instances": 3}, "positive"),
-        ({"scale": "from 1 at 2 requests, 1 s to start", "instances": 3, "decode": "1"}, "neither"),
-    ],
-)
-def test_autoscaling_that_cannot_be_is_refused(fields, said):
-    with pytest.raises(TwofoldError, match=said):
-        instances_of(serving_plan(model="llama-3.1-8b", rate="1/s", **fields), "hgx-h100")
-
-
-def test_the_policy_slo_goes_by_the_time_to_the_first_token():
-    fields = {"model": "llama-3.1-8b", "rate": "1/s", "policy": "slo"}
-    served_by = instances_of(serving_plan(**fields, slo="ttft 500 ms"), "hgx-h100")
-    assert served_by.patience == pytest.approx(0.5)
-    with pytest.raises(TwofoldError, match="goes by the SLO's TTFT"):
-        instances_of(serving_plan(**fields, slo="tpot 50 ms"), "hgx-h100")

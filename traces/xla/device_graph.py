@@ -107,12 +107,7 @@ def _add_local(
 
 
 def _register(build: _GraphBuild, op: int, stream: int) -> None:
-    build.ops.starts.append(build.graph.ops[op].start)
-    build.ops.ends.append(build.graph.ops[op].end)
-    build.ops.stream.append(stream)
-    build.ops.launch.append(None)
-    build.ops.launched.append(None)
-    build.ops.returned.append(-math.inf)
+    build.ops.append(op, stream)
     build.ops.on_stream.setdefault(stream, []).append(op)
 
 

@@ -273,13 +273,15 @@ def disjoint_rings(n: int) -> Ints:
     """
     if n < 4:
         return two_rings(n)
-    others = n - 1
-    step = np.arange(others)
-    # 0, 1, -1, 2, -2, ...: shifted by i it is the i-th path through all but the last rank.
-    zigzag = np.where(step % 2, (step + 1) // 2, -(step // 2))
-    paths = (np.arange(others // 2)[:, None] + zigzag) % others
-    cycles = np.pad(paths, ((0, 0), (0, 1)), constant_values=others).astype(np.int32)
+    cycles = np.pad(_zigzags(n - 1), ((0, 0), (0, 1)), constant_values=n - 1)
     return np.concatenate([cycles, cycles[:, ::-1]])
+
+
+def _zigzags(n: int) -> Ints:
+    """Return paths 0, 1, -1, 2, -2, ... modulo n, shifted by each of the first n // 2 numbers."""
+    step = np.arange(n)
+    zigzag = np.where(step % 2, (step + 1) // 2, -(step // 2))
+    return ((np.arange(n // 2)[:, None] + zigzag) % n).astype(np.int32)
 
 
 def disjoint_paths(n: int) -> Ints:
@@ -292,9 +294,7 @@ def disjoint_paths(n: int) -> Ints:
     """
     if n % 2:
         return paths_along(disjoint_rings(n))
-    step = np.arange(n)
-    zigzag = np.where(step % 2, (step + 1) // 2, -(step // 2))
-    paths = ((np.arange(n // 2)[:, None] + zigzag) % n).astype(np.int32)
+    paths = _zigzags(n)
     # Path i begins at i and ends at i + n/2 (modulo n), where its reverse begins.
     both = np.concatenate([paths, paths[:, ::-1]])
     return both[np.argsort(both[:, 0])]

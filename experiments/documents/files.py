@@ -519,16 +519,11 @@ def _verb(ranks: "Sequence[int] | set[int]", singular: str, plural_form: str) ->
 
 def _ranks(ranks: Sequence[int], last: str = ", ") -> str:
     """Format ranks; runs of three and more are shortened: ``0-3, 8``."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
+    runs = (run.split("-") for run in format_ranks(ranks).split(",") if run)
     parts = [
         part
         for run in runs
-        for part in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run))
+        for part in (["-".join(run)] if int(run[-1]) - int(run[0]) > 1 else run)
     ]
     if len(parts) > 8:
         return f"{', '.join(parts[:8])}, ... ({len(ranks)} in all)"

@@ -104,7 +104,7 @@ def schema_of_report(report: type[Report]) -> dict[str, Any]:
             kinds[-1].__doc__ = report.__doc__
         answer = reduce(or_, kinds)
     schema = TypeAdapter(answer).json_schema(mode="serialization")
-    return {"$schema": _DRAFT, "$id": report.schema, **_closed(schema, report.schema)}
+    return {"$schema": _DRAFT, "$id": report.schema, **_closed(_untitled(schema), report.schema)}
 
 
 def _type_of(kind: Any, name: str) -> Any:
@@ -154,7 +154,7 @@ def _closed(value: Any, schema: str) -> Any:
         return [_closed(item, schema) for item in value]
     if not isinstance(value, dict):
         return value
-    fields = {key: _closed(item, schema) for key, item in value.items() if not _is_title(key, item)}
+    fields = {key: _closed(item, schema) for key, item in value.items()}
     properties = fields.get("properties")
     if isinstance(properties, dict) and fields.get("type") == "object":
         fields["additionalProperties"] = False
@@ -163,8 +163,6 @@ def _closed(value: Any, schema: str) -> Any:
             item.pop("default", None)
         if {"schema", "version", "command"} <= properties.keys():
             properties["schema"] = {"const": schema}
-    if "description" in fields and isinstance(fields["description"], str):
-        fields["description"] = " ".join(fields["description"].split())
     return fields
 
 

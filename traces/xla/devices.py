@@ -142,7 +142,7 @@ def number_ranks(recordings: Sequence[XlaRecording]) -> None:
 def _renumber(result: XlaRecording, numbers: Mapping[int, int]) -> None:
     """Use the numbers of the whole job if the profile has only a part of it."""
     ranks = {device.rank for device in result.devices}
-    if not ranks <= set(numbers) or _largest_group(result.devices) < len(ranks):
+    if not ranks <= set(numbers) or largest_member(result.devices) < len(ranks):
         return
     for device in result.devices:
         device.rank = numbers[device.rank]
@@ -151,15 +151,12 @@ def _renumber(result: XlaRecording, numbers: Mapping[int, int]) -> None:
         result.notes.append(f"the profile is of chips {chips} of the job; each chip is a rank")
 
 
-def _largest_group(devices: Sequence[XlaDevice]) -> int:
+def largest_member(devices: Sequence[XlaDevice]) -> int:
     """Return the highest number in any replica group."""
-    highest = -1
-    for device in devices:
-        hlos = {id(op.hlo): op.hlo for op in device.ops if op.kind and op.hlo is not None}
-        for hlo in hlos.values():
-            for group in (*(hlo.groups or ()), *hlo.pairs):
-                highest = max([highest, *group])
-    return highest
+    ops = (op for device in devices for op in device.ops)
+    hlos = {id(op.hlo): op.hlo for op in ops if op.kind and op.hlo is not None}
+    groups = (group for hlo in hlos.values() for group in (*(hlo.groups or ()), *hlo.pairs))
+    return max((member for group in groups for member in group), default=-1)
 
 
 _STREAM = re.compile(r"Stream\b")

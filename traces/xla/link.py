@@ -12,7 +12,7 @@ from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank
 from traces.matching.assemble import align, assemble
 from traces.matching.match import Matching, calls_of_graph, match
 from traces.xla.device_graph import device_graph
-from traces.xla.devices import number_ranks
+from traces.xla.devices import largest_member, number_ranks
 from traces.xla.planes import SkippedFiles, XlaRecording
 from traces.xla.steps import StepChoice, choose_xla_step
 
@@ -76,14 +76,9 @@ def _check(path: Path, recordings: Sequence[XlaRecording]) -> None:
 
 def _job_ranks(recordings: Sequence[XlaRecording], choice: StepChoice) -> int:
     """Return the ranks of the job: the most of any recording or list of replica groups."""
-    most = max(recording.ranks for recording in recordings)
-    for part in choice.parts:
-        most = max(most, part.device.rank + 1)
-        hlos = {id(op.hlo): op.hlo for op in part.device.ops if op.kind and op.hlo is not None}
-        for hlo in hlos.values():
-            lists = [*(hlo.groups or ()), *hlo.pairs]
-            most = max([most, *(number + 1 for group in lists for number in group)])
-    return most
+    devices = [part.device for part in choice.parts]
+    last = max([largest_member(devices), *(device.rank for device in devices)])
+    return max([last + 1, *(recording.ranks for recording in recordings)])
 
 
 def _coverage(  # noqa: PLR0913 - what the parts of loading know, side by side

@@ -1,6 +1,7 @@
 """Document of a study's answer: its front, all points to filter, refusals, points in detail."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -167,15 +168,18 @@ def _confirmed(report: "StudyReport") -> list[float]:
     return sorted(abs(point.longer_pct) for point in report.explored.confirmed if not point.refused)
 
 
+def _worst_replay(report: "StudyReport") -> float | None:
+    """Return the largest error of a replay (%), with its sign; None if none was measured."""
+    errors = (workload["baseline_error_pct"] for workload in report.workloads)
+    return max((error for error in errors if error is not None), key=abs, default=None)
+
+
 def _trust(report: "StudyReport") -> Trust:
     """Return the errors of replays, and the difference of another engine on the front."""
     if report.study.serves:
         return prior_trust(serving_prior("all"))
-    errors = [workload["baseline_error_pct"] for workload in report.workloads]
-    measured = [error for error in errors if error is not None]
-    parts = []
-    if measured:
-        worst = max(measured, key=abs)
+    worst, parts = _worst_replay(report), []
+    if worst is not None:
         parts.append(f"largest error of a replay {round(worst, 1) + 0.0:+.1f} %")
     generated = sum(not workload["recorded"] for workload in report.workloads)
     if generated:
@@ -190,12 +194,12 @@ def _trust(report: "StudyReport") -> Trust:
         remedy = "if its calls overlap, 'settings: {engine: flow}' simulates contention"
     doubts = tuple(
         Doubt(off_measured(f"the replay of {workload['workload']}", error), remedy)
-        for workload, error in zip(report.workloads, errors, strict=True)
-        if error is not None and abs(error) > _MUCH
+        for workload in report.workloads
+        if (error := workload["baseline_error_pct"]) is not None and abs(error) > _MUCH
     )
     if doubts:
         return Trust(text, "poor", doubts)
-    is_fair = not measured or (bool(offs) and offs[-1] > _MUCH)
+    is_fair = worst is None or (bool(offs) and offs[-1] > _MUCH)
     return Trust(text, "fair" if is_fair else "good")
 
 
@@ -238,10 +242,7 @@ def _stats(report: "StudyReport") -> Iterator[Stat]:
     yield Stat("feasible", f"{int(results.feasible.sum()):,}")
     yield Stat("on the front", f"{len(report.explored.front):,}")
     yield Stat("search", report.study.file.search.method)
-    errors = [workload["baseline_error_pct"] for workload in report.workloads]
-    measured = [error for error in errors if error is not None]
-    if measured:
-        worst = max(measured, key=abs)
+    if (worst := _worst_replay(report)) is not None:
         mood = "good" if abs(worst) <= 2 else "bad" if abs(worst) > _MUCH else ""
         yield Stat("error of the replay", percent(worst, signed=True), mood)
     generated = sum(not workload["recorded"] for workload in report.workloads)
@@ -251,46 +252,34 @@ def _stats(report: "StudyReport") -> Iterator[Stat]:
         yield Stat(f"{report.study.confirm} differs on the front, most", percent(offs[-1]))
 
 
+def _front_cells(report: "StudyReport") -> dict[str, "Callable[[PointRow], str]"]:
+    """Return the columns of the front, each with what makes its cell of a point."""
+    objectives, front = report.study.ways, report.front
+    cells: dict[str, Callable[[PointRow], str]] = {">point": lambda row: str(row.point)}
+    cells |= {f">{name} ({way})": partial(_say, report, name) for name, way in objectives.items()}
+    if any(point.marginal for point in front):
+        cells[">against the next"] = partial(_marginal, report)
+    if report.explored.kept:
+        cells[">kept"] = lambda row: percent(row.kept_pct or 0.0)
+    if report.explored.confirmed:
+        cells[f">{report.study.confirm}"] = _again
+    for axis in report.study.dimensions:
+        if axis.name not in objectives and len(axis.levels) != 1:
+            cells[f"{'>' if axis.is_number else ''}{axis.name}"] = partial(_at, axis)
+    return cells | {"best in": lambda row: ", ".join((*row.best_of, *["knee"] * row.knee))}
+
+
 def _front(report: "StudyReport") -> Section:
     """List the front: the best of each objective first, then along the first objective."""
-    objectives, is_drawn = report.study.ways, bool(report.explored.kept)
-    dimensions = [
-        dimension
-        for dimension in report.study.dimensions
-        if dimension.name not in objectives and len(dimension.levels) != 1
-    ]
-    again = [report.study.confirm] if report.explored.confirmed else []
-    is_compared = any(point.marginal for point in report.front)
-    columns = (
-        ">point",
-        *(f">{name} ({goal})" for name, goal in objectives.items()),
-        *([">against the next"] if is_compared else []),
-        *([">kept"] if is_drawn else []),
-        *(f">{name}" for name in again),
-        *(f"{'>' if axis.is_number else ''}{axis.name}" for axis in dimensions),
-        "best in",
-    )
-    rows = [
-        Row(
-            (
-                str(point.point),
-                *(_say(report, name, point) for name in objectives),
-                *([_marginal(report, point)] if is_compared else []),
-                *([percent(point.kept_pct or 0.0)] if is_drawn else []),
-                *(_again(point) for _ in again),
-                *(axis.say(point.values[axis.name]) for axis in dimensions),
-                ", ".join((*point.best_of, *(["knee"] if point.knee else []))),
-            )
-        )
-        for point in _listed(report.front)
-    ]
+    front, cells = report.front, _front_cells(report)
+    rows = [Row(tuple(say(point) for say in cells.values())) for point in _listed(front)]
     foot = "front: no other point is as good in all objectives and better in one"
-    if any(point.knee for point in report.front):
+    if any(point.knee for point in front):
         foot += "; knee: beyond it, further gains cost more"
-    if is_drawn:
+    if report.explored.kept:
         foot += f"; kept: share of {DRAWS} draws of the uncertain inputs in which it stays there"
-    blocks: list[Block] = [Table(columns, rows, foot=foot)]
-    if (more := len(report.front) - len(rows)) > 0:
+    blocks: list[Block] = [Table(tuple(cells), rows, foot=foot)]
+    if (more := len(front) - len(rows)) > 0:
         blocks.append(Text(f"and {more:,} more points of the front: -o json has all"))
     offs = _confirmed(report)
     if report.study.settings.engine == "analytic" and offs and offs[-1] > _MUCH:
@@ -301,6 +290,10 @@ def _front(report: "StudyReport") -> Section:
             )
         )
     return Section("front", "The front", [*blocks, _chart(report)], page=False)
+
+
+def _at(axis: "Dimension", point: "PointRow") -> str:
+    return axis.say(point.values[axis.name])
 
 
 def _marginal(report: "StudyReport", point: "PointRow") -> str:

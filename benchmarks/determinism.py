@@ -1,10 +1,10 @@
 """``python -m benchmarks.determinism --seeds 20``: do commands answer the same, to the last bit.
 
 Each command of the reference is asked as JSON, and what it writes is hashed: once as it is, then
-with other hash seeds, with four workers, without folding, with empty caches of compiled loops and
-of answers, and by other Pythons (``--python PATH``, whose environments have what the project
-needs). What says how it was asked (the command, the workers, whether it was folded) may differ,
-nothing else. Exit status 1 if anything does.
+with other hash seeds, with four workers, folded, with empty caches of compiled loops, once more
+with the cache of answers that it filled, and by other Pythons (``--python PATH``, whose
+environments have what the project needs). What says how it was asked (the command, the workers,
+whether it was folded) may differ, nothing else. Exit status 1 if anything does.
 """
 
 import argparse
@@ -78,7 +78,8 @@ _OF_TIME = (".sqlite", ".lock", "-wal", "-shm", "-journal")
 class Variant:
     """Another way to ask the same: words behind the command, environment, another Python.
 
-    ``unlike`` are endings of the parts of an answer that say how it was asked for.
+    ``unlike`` are endings of the parts of an answer that say how it was asked for. ``times``: the
+    last answer of so many counts, which finds in the cache what those before it left there.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Variant:
     python: str = sys.executable
     cold: bool = False
     unlike: tuple[str, ...] = ()
+    times: int = 1
 
 
 def variants(
@@ -104,6 +106,7 @@ def variants(
     yield folded, [n for n in names if n in WITH_FOLDING]
     for python in pythons:
         yield Variant(f"by {python}", python=python), every
+    yield Variant("warm caches", times=2), every
     for name in names:
         yield Variant("cold caches", cold=True), [name]
 
@@ -126,7 +129,10 @@ def answered(names: Sequence[str], variant: Variant) -> dict[str, dict[str, str]
             name: [*shlex.split(COMMANDS[name]), *variant.words, "-o", "json"] for name in names
         }
         ended = subprocess.run(
-            [variant.python, "-m", "benchmarks.determinism", "--answer", json.dumps(words)],
+            [
+                *(variant.python, "-m", "benchmarks.determinism"),
+                *("--answer", json.dumps(words), "--times", str(variant.times)),
+            ],
             cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,
@@ -136,13 +142,19 @@ def answered(names: Sequence[str], variant: Variant) -> dict[str, dict[str, str]
         return answers
 
 
-def _answer(words: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
+def _answer(words: Mapping[str, Sequence[str]], times: int) -> dict[str, dict[str, str]]:
     if len(words) > _FEW:
         import_all()
-    return {name: _asked(Path(name).absolute(), each) for name, each in words.items()}
+    answers = {}
+    for name, each in words.items():
+        for time in range(times):
+            answers[name] = _asked(
+                Path(f"{time}/{name}").absolute(), each, Path("caches", name).absolute()
+            )
+    return answers
 
 
-def _asked(place: Path, words: Sequence[str]) -> dict[str, str]:
+def _asked(place: Path, words: Sequence[str], cache: Path) -> dict[str, str]:
     """Ask a command in a fork of this process; say what it answers and writes."""
     (place / "out").mkdir(parents=True)
     for part in ("traces", "experiments"):
@@ -150,7 +162,7 @@ def _asked(place: Path, words: Sequence[str]) -> dict[str, str]:
     child = os.fork()
     if child == 0:
         os.chdir(place)
-        os.environ["TWOFOLD_CACHE"] = str(place / "cache")
+        os.environ["TWOFOLD_CACHE"] = str(cache)
         for number, name in ((1, "answer"), (2, "errors")):
             os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), number)
         os._exit(run_here(words) & 0xFF)
@@ -196,9 +208,10 @@ def main() -> int:
         "--cold", action=argparse.BooleanOptionalAction, default=True, help="compile anew, too"
     )
     parser.add_argument("--answer", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--times", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.answer:
-        print(json.dumps(_answer(options.answer)))
+        print(json.dumps(_answer(options.answer, options.times)))
         return 0
     first = answered(options.only, Variant("first"))
     refused = [name for name, parts in first.items() if "refused" in parts]

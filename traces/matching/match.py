@@ -331,15 +331,12 @@ class _AllCalls:
         # communicator and position are one call, whose numbers must be equal.
         position = self._sorted_by_sequence()
         order = np.lexsort((position, self.communicator))
-        same_call = np.ones(len(order), dtype=np.bool_)
-        columns = (self.communicator[order], position[order])
-        for column in columns:
-            same_call[1:] &= column[1:] == column[:-1]
-        same_call[:1] = False
-        differs = np.zeros(len(order), dtype=np.bool_)
-        differs[1:] = same_call[1:] & (self.sequence[order][1:] != self.sequence[order][:-1])
+        sequence = self.sequence[order]
+        differs = sequence[1:] != sequence[:-1]
+        for column in (self.communicator[order], position[order]):
+            differs &= column[1:] == column[:-1]
         marked = np.zeros(communicators, dtype=np.bool_)
-        marked[columns[0][differs]] = True
+        marked[self.communicator[order][1:][differs]] = True
         return marked
 
 

@@ -3,12 +3,12 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from math import fsum
 from operator import attrgetter
 
 import numpy as np
 
+from collectives.bandwidth import busbw
 from collectives.files.measured_calls import LINK, BenchmarkLog, MeasuredCall
 from experiments.calibration.calibration import call_parts, part_names
 from experiments.scenario.scenario import Scenario
@@ -55,7 +55,7 @@ class ModelledCall:
 
 
 def log_doubts(cluster: Cluster, logs: Iterable[BenchmarkLog]) -> list[str]:
-    """Return a doubt for each log of nccl-tests that names another accelerator, or that falls."""
+    """Return a doubt for each log that names another accelerator, falls, or beats the wire."""
     chip = cluster.accelerator.name
     others = [
         f"{log.path}: recorded on {name}, not on {chip} of {cluster.name}"
@@ -64,11 +64,24 @@ def log_doubts(cluster: Cluster, logs: Iterable[BenchmarkLog]) -> list[str]:
         if log.tool.endswith("ccl-tests") and models(name) and models(chip)
         if not models(name) & models(chip)
     ]
-    return others + [fall for log in logs for fall in islice(_falls(log), 1)]
+    return others + [odd for log in logs for odd in (*_falls(log), *_beyond(log, cluster))]
+
+
+def _beyond(log: BenchmarkLog, cluster: Cluster) -> Iterator[str]:
+    """Yield a large call of 1.3 times what links carry; switches that reduce reach 1.1 times."""
+    carried = max(tier.bandwidth for tier in (cluster.scale_up, cluster.scale_out) if tier)
+    for call in log.calls:
+        if call.kind != LINK and call.size >= call.ranks << 20 and call.time:
+            rate = busbw(call.kind, size=call.size, n=call.ranks, time=call.time)
+            if rate > 1.3 * carried:
+                reached, most = (format_quantity(each, "B/s") for each in (rate, carried))
+                size = f"{log.path}: busbw of {call.kind} of {call.size:,.0f} B is {reached}, but"
+                yield f"{size} links of {cluster.name} carry {most}; check the unit of its times"
+                return
 
 
 def _falls(log: BenchmarkLog) -> Iterator[str]:
-    """Yield large calls that took under four fifths of the time of a sixteenth of their bytes.
+    """Yield a large call that took under four fifths of the time of a sixteenth of their bytes.
 
     Large are 1 MiB for each rank. A hundredth of it is another unit, which other doubts say.
     """
@@ -87,6 +100,7 @@ def _falls(log: BenchmarkLog) -> Iterator[str]:
                     f"{log.path}: {call.kind} of {before.size:,.0f} B took {took}, "
                     f"but of {call.size:,.0f} B {less}"
                 )
+                return
 
 
 def as_timed(cluster: Cluster, logs: Sequence[BenchmarkLog]) -> tuple[Cluster, list[str]]:

@@ -185,14 +185,15 @@ def check_factors(text: str) -> str:
     return text
 
 
-def percent(text: str) -> float:
-    """Read a percentage, such as 0.1%, as a fraction."""
+def percent(text: str, option: str) -> float:
+    """Read an option's percentage, such as 0.1%, as a fraction."""
     try:
         value = float(text.strip().removesuffix("%"))
     except ValueError:
         value = -1.0
     if not 0 < value < 100:
-        raise typer.BadParameter(f"{text!r}: write a percentage between 0 and 100, such as 0.1%.")
+        wanted = "write a percentage between 0 and 100, such as 0.1%."
+        raise typer.BadParameter(f"{option} {text!r}: {wanted}")
     return value / 100
 
 

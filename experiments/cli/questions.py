@@ -173,7 +173,7 @@ def sweep(
     if curve:
         from experiments.points.sweep import curve as ask_curve
 
-        bounds = {"gap": percent(gap), "threshold": 100 * percent(threshold)}
+        bounds = {"gap": percent(gap, "gap"), "threshold": 100 * percent(threshold, "threshold")}
         answer(ctx, ask_curve, trace, cluster, resource, reach=reach, **bounds)
         return
     from experiments.points.sweep import sweep as ask

@@ -31,7 +31,7 @@ from experiments.validation.measured_steps import MeasuredStep
 from simulator.analysis.critical_path import critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import exposed_communication
 from simulator.imbalance import Imbalance, parse_imbalance
-from simulator.support.errors import TraceError, WhatIfError
+from simulator.support.errors import TraceError, WhatIfError, WorkloadError
 from topologies import Cluster, load_cluster, place, with_nodes
 from topologies.cluster.changed import with_setting
 from traces.generate.generate import CallVolume, Volumes, as_loaded, model_flops
@@ -253,6 +253,8 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
     """
     shape = model if isinstance(model, Model) else load_model(model)
     machine = load_cluster(cluster)
+    if not isinstance(run, Training | Serving) or not isinstance(parallelism, Parallelism):
+        raise WorkloadError(f"{parallelism!r}, {run!r}: write a Parallelism, and a run")
     accelerator = accelerator_of(
         machine,
         run.precision,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from math import inf
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -62,11 +63,9 @@ def load_cluster(name_or_path: Cluster | str | Path) -> Cluster:
     >>> load_cluster("dgx-a100").scale_up.size
     8
     """
-    if isinstance(name_or_path, Cluster):
-        return name_or_path
-    if not isinstance(name_or_path, str | Path):
+    if not isinstance(name_or_path, Cluster | str | Path):
         raise ClusterError(f"cluster {shown(name_or_path)}: write a name, a path or a Cluster")
-    return _load(name_or_path, ())
+    return name_or_path if isinstance(name_or_path, Cluster) else _load(name_or_path, ())
 
 
 def _load(name_or_path: str | Path, within: tuple[str, ...]) -> Cluster:
@@ -163,21 +162,20 @@ def link_doubts(cluster: Cluster | None) -> tuple[str, ...]:
     """Say what a cluster's links can hardly have: both directions' bandwidth, light's latency."""
     if cluster is None:
         return ()
-    late = [
-        f"{tier}.latency {format_quantity(part.latency, 's')}: light takes longer; check the unit"
-        for tier, least in _LEAST_LATENCY.items()
-        if (part := getattr(cluster, tier)) is not None and 0 < part.latency < least
+    up, out = cluster.scale_up, cluster.scale_out
+    told = [
+        f"{tier}.latency {format_quantity(late, 's')}: light takes longer; check the unit"
+        for tier, least in ((SCALE_UP, 1e-9), (SCALE_OUT, 1e-8))  # of 20 cm and 2 m; 0 is ideal
+        if 0 < (late := getattr(getattr(cluster, tier), "latency", 0.0)) < least
     ]
-    link, given = cluster.scale_up.link or "", cluster.scale_up.bandwidth
-    links, speed, _ = NVLINKS.get(link, (1, _ONE_WAY.get(link, 0.0), ""))
-    if not speed or abs(given / (2e9 * links * speed) - 1) > 0.05:  # sheets round, or count codes
-        return tuple(late)
-    both, half = (format_quantity(value, "B/s") for value in (given, given / 2))
-    return (f"scale_up.bandwidth {both} is that of {link} in both directions, not {half}", *late)
-
-
-_LEAST_LATENCY = {SCALE_UP: 1e-9, SCALE_OUT: 1e-8}
-"""Seconds that light takes in 20 cm and 2 m of fibre; 0, an ideal, is no mistake."""
+    ports = cluster.pcie.bandwidth * cluster.ranks_per_node if cluster.pcie else inf
+    if out is not None and out.bandwidth * out.nics_per_node > 2 * ports:
+        told.append("scale_out.bandwidth of a node's NICs is over twice what its pcie carries")
+    links, speed, _ = NVLINKS.get(up.link or "", (1, _ONE_WAY.get(up.link or "", 0.0), ""))
+    if speed and abs(up.bandwidth / (2e9 * links * speed) - 1) <= 0.05:  # sheets round, or codes
+        two, one = (format_quantity(rate, "B/s") for rate in (up.bandwidth, up.bandwidth / 2))
+        told.append(f"scale_up.bandwidth {two} is that of {up.link} in both directions, not {one}")
+    return tuple(told)
 
 
 def _check_links(cluster: Cluster, source: str) -> None:

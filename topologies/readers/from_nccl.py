@@ -52,8 +52,6 @@ _PAYLOAD_OF_RATE = {2.5: 0.8, 5.0: 0.8}
 """Share of data in a PCIe lane's bits by GT/s: 8b/10b in Gen1 and 2, 128b/130b since (PCIe base
 specification); Gen6's flits carry 236 of 256 bytes."""
 _GEN3 = 8.0
-_MOST_LANES = 32
-"""Lanes of the widest PCIe link (PCIe base specification)."""
 _MOST_GTS = 1024.0
 """Most GT/s of a PCIe lane: sixteen times those of Gen6."""
 _UNLIMITED = 5000.0
@@ -224,19 +222,16 @@ def _vertex_name(element: Element, bus: str, reading: _Walk) -> str:
 
 def _pcie_width(element: Element, reading: _Walk) -> float:
     """Return the bandwidth of a device's link to its parent (GB/s)."""
-    match = re.match(r"([\d.]+) GT/s", element.get("link_speed", ""))
-    lanes, unit = element.get("link_width", "0"), element.get("link_speed", "")
-    if match is None and any(map(str.isdigit, unit)):
-        wrong = f"link_speed {shown(unit)} is not in GT/s, as in '16.0 GT/s PCIe'"
-        raise _ElementError(f"pci {element.get('busid')}: {wrong}")
+    speed, lanes = element.get("link_speed", ""), element.get("link_width", "0")
+    match, wrong = re.match(r"([\d.]+) GT/s", speed), ""
     if match is None:
         reading.notes["Without a PCIe speed NCCL's default, Gen3, is taken."] = None
-    rate = _GEN3 if match is None else number_of(match.group(1))
-    if not 0 < rate <= _MOST_GTS:
-        speed = shown(match and match[0])
-        raise _ElementError(f"pci {element.get('busid')}: link_speed {speed} is not a known speed")
-    if re.fullmatch("[0-9]{1,2}", lanes) is None or int(lanes) > _MOST_LANES:
-        wrong = f"link_width {shown(lanes)} is no number of 0 to {_MOST_LANES}"
+    rate = _GEN3 if match is None else number_of(match[1])
+    if not 0 < rate <= _MOST_GTS or (match is None and any(map(str.isdigit, speed))):
+        wrong = f"link_speed {shown(speed)} is not a known speed in GT/s"
+    elif re.fullmatch("[0-9]{1,2}", lanes) is None or int(lanes) > 32:  # PCIe's widest
+        wrong = f"link_width {shown(lanes)} is no number of 0 to 32"
+    if wrong:
         raise _ElementError(f"pci {element.get('busid')}: {wrong}")
     share = 236 / 256 if rate >= 64 else _PAYLOAD_OF_RATE.get(rate, 128 / 130)
     return rate * (int(lanes) or 16) * share / 8

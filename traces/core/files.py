@@ -183,7 +183,8 @@ _ET_SCHEMA = re.compile(rb'"schema"\s*:\s*"\d+\.\d+\.\d+[^"]*"')
 _ET_KEYS = (b'"nodes"', b'"pid"')
 _LONGEST_PLAN = 1 << 16
 _PLAN_KEY = re.compile(
-    rb"^(model|parallelism|training|serving|accelerator|launch)\s*:", re.MULTILINE
+    rb"""(?:^|[{,]\s*)"?(model|parallelism|training|serving|accelerator|launch)"?\s*:""",
+    re.MULTILINE,
 )
 GOAL_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _GOAL = re.compile(r"num_ranks\s+\d+\s*(\n|$)")
@@ -273,7 +274,7 @@ def is_execution_trace(head: bytes) -> bool:
 def is_plan(head: bytes) -> bool:
     """Whether a file is a plan: YAML with a model, and an accelerator or a run."""
     head = head.removeprefix(BOM_UTF8)
-    if len(head) > _LONGEST_PLAN or head.lstrip().startswith((b"{", b"[")):
+    if len(head) > _LONGEST_PLAN or head.lstrip().startswith(b"[") or b'"traceEvents"' in head:
         return False
     keys = {match[1] for match in _PLAN_KEY.finditer(head)}
     return b"model" in keys and bool(keys & {b"accelerator", b"training", b"serving"})

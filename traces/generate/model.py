@@ -452,6 +452,8 @@ def load_model(name_or_path: str | Path) -> Model:
     >>> model.layers, model.hidden
     (126, 16384)
     """
+    if not isinstance(name_or_path, str | Path):
+        raise TraceError(f"model {name_or_path!r}: write a name, a path or a Model")
     path = Path(name_or_path)
     names = model_names()
     try:

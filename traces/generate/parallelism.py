@@ -255,11 +255,10 @@ def stage_ranks(parallelism: Parallelism, stage: int) -> Ranks:
 def check_counts(part: object, *names: str, most: int | None = None) -> None:
     """Refuse fields that are not whole numbers of 1 or more, by a ``WorkloadError``."""
     for name in names:
-        value = getattr(part, name)
+        value, limits = getattr(part, name), f"1 to {most}" if most else "at least 1"
         if not isinstance(value, Integral) or isinstance(value, bool):
             raise WorkloadError(f"{name} {value!r} is not a whole number")
         if not 1 <= int(value) <= (most or int(value)):
-            limits = f"1 to {most}" if most else "at least 1"
             raise WorkloadError(f"{name} {value} must be {limits}")
 
 

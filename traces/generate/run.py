@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Literal, get_args
 
 from simulator.imbalance import Imbalance
@@ -151,8 +152,8 @@ class Training:
         _check_choice("optimizer", self.optimizer, tuple(OPTIMIZERS))
         _check_choice("scores", self.scores, ("full", "causal"))
         _check_choice("schedule", self.schedule, tuple(SCHEDULES))
-        if not self.bucket > 0:
-            raise WorkloadError(f"bucket {self.bucket} must be more than 0 bytes")
+        if not isinstance(self.bucket, Real) or not self.bucket > 0:
+            raise WorkloadError(f"bucket {self.bucket!r} must be more than 0 bytes")
         bytes_per_element(self.gradient)
         _check_precision(self)
 

@@ -351,7 +351,7 @@ def test_plans_beside_a_trace_do_not_hide_it(tmp_path, plan):
         read_plan(tmp_path)
 
 
-@pytest.mark.parametrize("bucket", [0.0, -1.0, float("nan")])
+@pytest.mark.parametrize("bucket", [0.0, -1.0, float("nan"), "25 MiB"])
 def test_a_bucket_holds_something(bucket):
     with pytest.raises(WorkloadError, match="bucket"):
         Training(micro_batch=1, global_batch=1, sequence=1, bucket=bucket)
@@ -458,3 +458,17 @@ def test_a_generated_step_says_what_steps_like_it_were_off(report):
     assert found["like"].startswith("framework none on ")
     assert 0 < found["median_pct"] <= found["p90_pct"]
     assert sum(report.record()["kernel_times"].values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"run": "training"}, "'training': write a Parallelism, and a run"),
+        ({"parallelism": 2}, "2, Training.*: write a Parallelism"),
+        ({"model": 5}, "model 5: write a name, a path or a Model"),
+    ],
+)
+def test_a_plan_of_other_types_is_refused_in_a_line(given, told):
+    usual = {"model": "llama-3.2-1b", "parallelism": Parallelism(), "run": STEP}
+    with pytest.raises((TraceError, WorkloadError), match=told):
+        plan_on("dgx-a100", **usual | given)

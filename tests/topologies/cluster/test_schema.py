@@ -404,6 +404,14 @@ def test_a_cluster_without_scale_out_has_none_to_change():
         changed(one, "scale_out.bandwidth", 2)
 
 
+def test_a_nic_faster_than_the_ports_that_lead_to_it_is_doubted():
+    cluster = load_cluster("dgx-a100")
+    (told,) = link_doubts(changed(cluster, "scale_out.bandwidth", 8))
+    assert told == "scale_out.bandwidth of a node's NICs is over twice what its pcie carries"
+    shared = cluster.scale_out.model_copy(update={"nics_per_node": 1, "bandwidth": 200e9})
+    assert link_doubts(cluster.model_copy(update={"scale_out": shared})) == ()
+
+
 def test_what_names_no_cluster_is_refused_in_a_line():
     with pytest.raises(ClusterError, match="cluster 5: write a name, a path or a Cluster"):
         load_cluster(5)

@@ -312,7 +312,10 @@ BAD = {
     ),
     "width": (lambda box: box.system(box.gpu(width="wide")), "link_width 'wide'"),
     "lanes": (lambda box: box.system(box.gpu(width="64")), "link_width '64' is no number of 0 to"),
-    "rate": (lambda box: box.system(box.gpu(speed="16.0 GB/s")), "'16.0 GB/s' is not in GT/s"),
+    "rate": (
+        lambda box: box.system(box.gpu(speed="16.0 GB/s")),
+        "'16.0 GB/s' is not a known speed in GT/s",
+    ),
     "devices": (
         lambda box: box.system(box.gpu() + box.gpu()).replace('dev="1"', 'dev="0"'),
         "two <gpu> have dev='0'",

@@ -233,6 +233,20 @@ def test_a_call_in_another_unit_than_the_others_is_doubted(tmp_path, factor, tim
     assert str(doubt).endswith("times as long as predicted; check units")
 
 
+@pytest.mark.parametrize(("share", "doubted"), [(0.9, False), (1.2, False), (1.4, True)])
+def test_more_than_links_carry_is_doubted_if_it_is_more_than_switches_that_reduce_give(
+    tmp_path, share, doubted
+):
+    sizes = [1 << at for at in range(20, 31, 2)]
+    times = [size * 1.75 / (share * 450e3) for size in sizes]  # us
+    rows = [f"all_reduce,8,{each},{time}" for each, time in zip(sizes, times, strict=True)]
+    path = tmp_path / "calls.csv"
+    path.write_text("\n".join(["kind,ranks,size_bytes,time_us", *rows]))
+    warning = tf.calibrate_logs(path, "hgx-h100").document().warning
+    said = "busbw of all_reduce of 16,777,216 B is 630 GB/s, but links of hgx-h100 carry 450 GB/s"
+    assert any(said in str(each) for each in warning) == doubted
+
+
 @pytest.mark.parametrize(("last", "doubted"), [(290, True), (390, False), (4000, False)])
 def test_times_that_fall_as_sizes_grow_are_doubted(tmp_path, last, doubted):
     rows = [f"all_reduce,8,{1 << at},{time}" for at, time in ((20, 400), (22, 420), (28, last))]

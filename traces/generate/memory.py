@@ -25,7 +25,7 @@ from traces.generate.activations import (
     is_pytorch,
     layer_activations,
 )
-from traces.generate.layers import ModelBlock, chunks, parameters_on_rank
+from traces.generate.layers import chunks, parameters_on_rank
 from traces.generate.model import GroupedAttention, LatentAttention, Parameters
 from traces.generate.parallelism import SCHEDULES, Pipeline, Slot, SlotKind
 from traces.generate.plan import CUDA_RESERVE, GenerationPlan
@@ -141,14 +141,12 @@ def memory_of(plan: GenerationPlan) -> tuple[StageMemory, ...]:
     '4.02 GB of weights, 8.03 of states'
     """
     batch = micro_batch(plan.model, plan.parallelism, plan.run)
-    blocks = _numbered_blocks(chunks(batch))
-    count = plan.parallelism.pp
-    stage_blocks = [[block for chunk in blocks[s::count] for block in chunk] for s in range(count)]
+    blocks, count = _blocks_on_rank(batch), plan.parallelism.pp
     reserve = CUDA_RESERVE if plan.memory is None else plan.memory.reserve
     stages = (
-        _serving(batch, plan.run, stage, stage_blocks[stage])
+        _serving(batch, plan.run, stage, blocks[stage::count])
         if isinstance(plan.run, Serving)
-        else _training(batch, plan.run, stage, stage_blocks[stage], blocks[stage::count])
+        else _training(batch, plan.run, stage, blocks[stage::count])
         for stage in range(count)
     )
     with_reserve = [replace(stage, reserve=reserve) for stage in stages]
@@ -162,38 +160,40 @@ def fullest(stages: Sequence[StageMemory]) -> StageMemory:
     return max(stages, key=lambda stage: stage.total)
 
 
-class _NumberedBlock(NamedTuple):
-    """A block, and the number of its layer in the model; None for the embedding and the head."""
+class _RankBlock(NamedTuple):
+    """A block on a rank: the number of its layer in the model, None for embedding and head.
 
-    block: ModelBlock
+    ``held`` are all of its parameters, ``trained`` those that have gradients.
+    """
+
     layer: int | None
     is_head: bool
+    held: Parameters
+    trained: Parameters
 
 
-def _numbered_blocks(parts: Sequence[Sequence[ModelBlock]]) -> list[list[_NumberedBlock]]:
-    layer = 0
-    numbered: list[list[_NumberedBlock]] = []
-    for number, part in enumerate(parts):
-        result = []
-        for position, block in enumerate(part):
-            last = number + 1 == len(parts) and position + 1 == len(part)
-            result.append(_NumberedBlock(block, layer if block.is_layer else None, last))
-            layer += block.is_layer
-        numbered.append(result)
-    return numbered
+def _blocks_on_rank(batch: MicroBatch) -> list[list[_RankBlock]]:
+    """Return the blocks of each chunk of the pipeline."""
+    parts, numbers = chunks(batch), count()
+    return [
+        [
+            _RankBlock(
+                next(numbers) if block.is_layer else None,
+                part is parts[-1] and block is part[-1],
+                *(parameters_on_rank(each, batch) for each in (block.held, block.trained)),
+            )
+            for block in part
+        ]
+        for part in parts
+    ]
 
 
 def _training(
-    batch: MicroBatch,
-    run: Training,
-    stage: int,
-    blocks: Sequence[_NumberedBlock],
-    own_chunks: Sequence[Sequence[_NumberedBlock]],
+    batch: MicroBatch, run: Training, stage: int, own_chunks: Sequence[Sequence[_RankBlock]]
 ) -> StageMemory:
     """Return the memory of a stage in training."""
-    parameters = [parameters_on_rank(block.block.held, batch) for block in blocks]
-    trained = [parameters_on_rank(block.block.trained, batch) for block in blocks]
-    states = _states(batch, run, parameters, trained)
+    blocks = [block for chunk in own_chunks for block in chunk]
+    states = _states(batch, run, blocks)
     slots = _slots(batch, run, stage, own_chunks)
     peak = max((moment for slot in slots for moment in slot.moments), key=sum)
     return StageMemory(
@@ -218,15 +218,11 @@ class _States(NamedTuple):
     optimiser: float
 
 
-def _states(
-    batch: MicroBatch,
-    run: Training,
-    parameters: Sequence[Parameters],
-    trained: Sequence[Parameters],
-) -> _States:
+def _states(batch: MicroBatch, run: Training, blocks: Sequence[_RankBlock]) -> _States:
     width, states = _trained_bytes(batch), OPTIMIZERS[run.optimizer]
     (whole, shard), (whole_trained, shard_trained) = (
-        _whole_and_shard(batch, part) for part in (parameters, trained)
+        _whole_and_shard(batch, part)
+        for part in ([block.held for block in blocks], [block.trained for block in blocks])
     )
     if batch.parallelism.zero == 3:
         longest = max(width, _MASTER)
@@ -291,7 +287,7 @@ class _SlotBytes(NamedTuple):
 
 
 def _slots(
-    batch: MicroBatch, run: Training, stage: int, own_chunks: Sequence[Sequence[_NumberedBlock]]
+    batch: MicroBatch, run: Training, stage: int, own_chunks: Sequence[Sequence[_RankBlock]]
 ) -> Iterator[_SlotBytes]:
     """Walk through the schedule of a stage: a rank's memory besides its states.
 
@@ -348,7 +344,7 @@ def memory_events(plan: GenerationPlan) -> tuple[list[MemoryEvent], ...]:
     rounds stand for all. What is held at once reaches the total of :func:`memory_of`, and no more.
     """
     batch, run = micro_batch(plan.model, plan.parallelism, plan.run), plan.run
-    blocks = _numbered_blocks(chunks(batch))
+    blocks = _blocks_on_rank(batch)
     stages = []
     for memory in memory_of(plan):
         held = {use: size for use, size in memory.parts.items() if use != "working"}
@@ -394,10 +390,9 @@ def _events(changes: Iterable[Mapping[str, float]]) -> Iterator[MemoryEvent]:
                 yield held[what]
 
 
-def _chunk_bytes(batch: MicroBatch, run: Training, chunk: Sequence[_NumberedBlock]) -> _ChunkBytes:
+def _chunk_bytes(batch: MicroBatch, run: Training, chunk: Sequence[_RankBlock]) -> _ChunkBytes:
     blocks = [_activations(batch, run, numbered) for numbered in chunk]
-    parameters = [parameters_on_rank(numbered.block.held, batch).total for numbered in chunk]
-    trained = [parameters_on_rank(numbered.block.trained, batch).total for numbered in chunk]
+    trained = [numbered.trained.total for numbered in chunk]
     # Gradients to be added to those of other micro-batches are in the precision of the weights.
     is_whole = batch.parallelism.zero == 3 and batch.parallelism.pp > 1
     fresh = _trained_bytes(batch) if is_whole else 0
@@ -417,7 +412,7 @@ def _chunk_bytes(batch: MicroBatch, run: Training, chunk: Sequence[_NumberedBloc
         layer=max((block.working + fresh * size for block, size in layers), default=0.0)
         - fsum(block.kept - stays for block, _ in head),
         head=max((block.working + fresh * size for block, size in head), default=None),
-        weights=fsum(parameters) * _trained_bytes(batch),
+        weights=fsum(each.held.total for each in chunk) * _trained_bytes(batch),
         gradients=fsum(trained) * bytes_per_element(run.gradient),
     )
 
@@ -445,7 +440,7 @@ def _messages(batch: MicroBatch, stage: int, count: int) -> float:
 
 
 def _gathered(
-    batch: MicroBatch, run: Training, numbered: Sequence[_NumberedBlock]
+    batch: MicroBatch, run: Training, numbered: Sequence[_RankBlock]
 ) -> tuple[float, float]:
     """Bytes of temporary whole weights and gradients, in a layer and in the head.
 
@@ -460,13 +455,11 @@ def _gathered(
         return 2 * run.bucket, 2 * run.bucket
     if zero < 3 or batch.parallelism.pp > 1:
         return 0.0, 0.0
-    blocks = _Blocks.of(numbered, [parameters_on_rank(each.block.held, batch) for each in numbered])
-    trained = _Blocks.of(
-        numbered, [parameters_on_rank(block.block.trained, batch) for block in numbered]
-    )
+    blocks = _Blocks.of(numbered)
+    trained = max((each.trained.total for each in numbered if each.layer is not None), default=0.0)
     head = 0.0 if batch.lora_rank else blocks.head
     # The gradient of a layer in the weights' precision, and in that of the sum.
-    gradients = trained.layer * (width + bytes_per_element(run.gradient))
+    gradients = trained * (width + bytes_per_element(run.gradient))
     root = (blocks.root + head) * width
     return (blocks.layer * _BLOCKS_GATHERED * width + gradients + root, blocks.layer * width + root)
 
@@ -479,17 +472,16 @@ class _Blocks(NamedTuple):
     head: float
 
     @classmethod
-    def of(cls, numbered: Sequence[_NumberedBlock], parameters: Sequence[Parameters]) -> "_Blocks":
+    def of(cls, blocks: Sequence[_RankBlock]) -> "_Blocks":
         """Return them from those of each block."""
-        pairs = list(zip(numbered, (item.total for item in parameters), strict=True))
         return cls(
-            layer=max((size for item, size in pairs if item.layer is not None), default=0.0),
-            root=fsum(size for item, size in pairs if item.layer is None),
-            head=fsum(size for item, size in pairs if item.is_head),
+            layer=max((each.held.total for each in blocks if each.layer is not None), default=0.0),
+            root=fsum(each.held.total for each in blocks if each.layer is None),
+            head=fsum(each.held.total for each in blocks if each.is_head),
         )
 
 
-def _cached(batch: MicroBatch, numbered: Sequence[_NumberedBlock]) -> float:
+def _cached(batch: MicroBatch, numbered: Sequence[_RankBlock]) -> float:
     """Bytes in the cache of PyTorch's allocator that are unused at the peak.
 
     Memory freed on one stream is not reused on another: FSDP gathers into buffers on a separate
@@ -501,11 +493,11 @@ def _cached(batch: MicroBatch, numbered: Sequence[_NumberedBlock]) -> float:
     pieces = max((forward_working(batch, layer) for layer in layers), default=0.0)
     if batch.parallelism.zero < 3:
         return pieces
-    blocks = _Blocks.of(numbered, [parameters_on_rank(each.block.held, batch) for each in numbered])
+    blocks = _Blocks.of(numbered)
     return pieces + (max(blocks.root, blocks.layer) + blocks.layer) * _trained_bytes(batch)
 
 
-def _activations(batch: MicroBatch, run: Training, block: _NumberedBlock) -> BlockActivations:
+def _activations(batch: MicroBatch, run: Training, block: _RankBlock) -> BlockActivations:
     if block.layer is not None:
         return layer_activations(batch, block.layer, run)
     if block.is_head:
@@ -514,13 +506,13 @@ def _activations(batch: MicroBatch, run: Training, block: _NumberedBlock) -> Blo
 
 
 def _serving(
-    batch: MicroBatch, run: Serving, stage: int, numbered: Sequence[_NumberedBlock]
+    batch: MicroBatch, run: Serving, stage: int, own_chunks: Sequence[Sequence[_RankBlock]]
 ) -> StageMemory:
     """Return a stage's memory in serving: weights, all sequences' cache, a pass through a layer."""
-    parameters = [parameters_on_rank(block.block.parameters, batch) for block in numbered]
-    layers = [block.layer for block in numbered if block.layer is not None]
+    blocks = [block for chunk in own_chunks for block in chunk]
+    layers = [block.layer for block in blocks if block.layer is not None]
     needs = [forward_working(batch, layer) for layer in set(layers)]
-    if any(block.is_head for block in numbered):
+    if any(block.is_head for block in blocks):
         logits = batch.sequences * batch.logit_tokens * batch.model.vocabulary
         needs.append(logits * (max(batch.element_bytes, 2) + 4))
     # Bytes per token of the context in a layer's cache on one rank: heads are divided over
@@ -534,7 +526,7 @@ def _serving(
             elements = float(kv_rank + rope)
     return StageMemory(
         stage=stage,
-        weights=fsum(part.total for part in parameters) * batch.element_bytes,
+        weights=fsum(block.held.total for block in blocks) * batch.element_bytes,
         working=max(needs, default=0.0),
         kv_cache=elements
         * batch.element_bytes

@@ -107,8 +107,8 @@ def _topology(
 ) -> Topology:
     names = _node_names(graph)
     cables: dict[tuple[tuple[Node, Node], tuple[float, str]], float] = {}
-    for source, target, own in graph.edges(data=True):
-        attributes = graph.graph.get("edge_default", {}) | own  # of GraphML: <key><default>
+    for source, target, edge_data in graph.edges(data=True):
+        attributes = graph.graph.get("edge_default", {}) | edge_data  # of GraphML: <key><default>
         if unknown := sorted(set(attributes) - set(_EDGE_FIELDS)):
             raise TopologyError(
                 f"edge {source} - {target}: no such field {unknown[0]!r}; accepted:"
@@ -229,7 +229,9 @@ def _check_once(root: "Element") -> None:
     for graph in graphs:
         unnamed = [edge.attrib for edge in graph.iterfind("{*}edge") if "id" not in edge.attrib]
         way = graph.get("edgedefault") == "directed"
-        _check_parallel(unnamed, "they have no id: give each its own", directed=way, alike=False)
+        _check_parallel(
+            unnamed, "they have no id: give each its own", directed=way, may_repeat=False
+        )
 
 
 def _node_link(data: object) -> "nx.Graph[Any]":
@@ -249,23 +251,25 @@ def _node_link(data: object) -> "nx.Graph[Any]":
     if len(ids) < len(data["nodes"]):
         raise ValueError("two nodes have the same id: each needs its own")
     if not data.get("multigraph"):
-        why, given = "'multigraph' is false: set it true", "multigraph" in data
-        _check_parallel(data[key], why, directed=bool(data.get("directed")), alike=given)
+        why, is_said = "'multigraph' is false: set it true", "multigraph" in data
+        _check_parallel(data[key], why, directed=bool(data.get("directed")), may_repeat=is_said)
     graph: nx.Graph[Any] = nx.node_link_graph(data, multigraph=False, edges=key)
     return graph
 
 
-def _check_parallel(edges: list[dict[str, Any]], why: str, *, directed: bool, alike: bool) -> None:
+def _check_parallel(
+    edges: list[dict[str, Any]], why: str, *, directed: bool, may_repeat: bool
+) -> None:
     """Refuse two cables between two nodes, unless they are alike: one would be lost."""
     cables: dict[object, dict[str, Any]] = {}
     for edge in edges:
         ends = _hashable(edge["source"]), _hashable(edge["target"])
         cable = {name: value for name, value in edge.items() if name not in ("source", "target")}
-        place = ends if directed else frozenset(ends)
-        if cables.get(place, cable) != cable or (place in cables and not alike):
+        pair = ends if directed else frozenset(ends)
+        if cables.get(pair, cable) != cable or (pair in cables and not may_repeat):
             twice = f"edge {ends[0]} - {ends[1]} is given twice, but {why}, or leave one out"
             raise ValueError(twice)
-        cables[place] = cable
+        cables[pair] = cable
 
 
 def _hashable(name: object) -> object:

@@ -124,8 +124,8 @@ def _drawing(file: Path, root: Element) -> Drawing:
         )
     chip = _chip(list(reading.gpus.values()))
     for what in ("dev", "rank"):
-        given = [gpu.get(what) for gpu in reading.gpus.values() if gpu.get(what, "-1") != "-1"]
-        if twice := [text for text in given if given.count(text) > 1]:
+        numbers = [gpu.get(what) for gpu in reading.gpus.values() if gpu.get(what, "-1") != "-1"]
+        if twice := [text for text in numbers if numbers.count(text) > 1]:
             raise _ElementError(f"two <gpu> have {what}={twice[0]!r}: each has its own")
     at = {
         bus: (_number(gpu, "rank", -1), _number(gpu, "dev", 0)) for bus, gpu in reading.gpus.items()

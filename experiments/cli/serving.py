@@ -128,8 +128,9 @@ _DEPLOYMENT: Options = {
     "beside": _of_instances(
         list[Path],
         "The file of another model's deployment on the same cluster, or on the same accelerators,"
-        " with a part of their memory; may be repeated.",
-        metavar="'FILE.yaml [shared [0.3]]'",
+        " with a part of their memory; or a trace or plan of a training step that repeats on the"
+        " same network; may be repeated.",
+        metavar="'FILE [shared [0.3]|training [from rank N]]'",
     ),
     "find": _of_load(str, "Find the rate at which the SLO is just met.", metavar="rate"),
     "sweep": _of_load(

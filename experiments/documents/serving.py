@@ -83,6 +83,8 @@ def serving(report: "ServingReport") -> Document:
         sections.append(_by_model(report))
     if report.priorities:
         sections.append(_by_priority(report))
+    if report.jobs:
+        sections.append(_by_job(report))
     if report.utilities:
         by = {"": report.utilities}
         sections.append(_utilities(report, by, goodput=report.goodput is not None))
@@ -165,6 +167,28 @@ def _by_model(report: "ServingReport") -> Section:
         *(">meet\nthe SLO", f">tokens/s\nper {_device(report)}"),
     )
     return Section("models", "By model", [Table.of(columns, rows)], wide=True)
+
+
+def _by_job(report: "ServingReport") -> Section:
+    """Tabulate the steps of training jobs, and say what they cost those who are served."""
+    rows = [
+        (
+            row.job,
+            f"{row.first_rank}-{row.first_rank + row.ranks - 1}",
+            say_time(row.alone_step_s),
+            "" if row.step_s is None else say_time(row.step_s),
+            "" if row.slow_down is None else say_gain(100 * (row.slow_down - 1)),
+            plural(row.steps, "step") if row.meets else "shares no link",
+        )
+        for row in report.jobs
+    ]
+    gains, foot = report.without_jobs, ""
+    if gains is not None:
+        names = {"p99 TTFT": gains.ttft_p99_pct, "p99 TPOT": gains.tpot_p99_pct}
+        parts = [f"{_gain(gain)} of {name}" for name, gain in names.items() if gain is not None]
+        foot = f"without training the deployment would save {' and '.join(parts)}"
+    columns = ("training job", ">ranks", ">step alone", ">step here", ">longer", "mean of")
+    return Section("jobs", "Training beside", [Table.of(columns, rows, foot=foot)], wide=True)
 
 
 def _device(report: "ServingReport | ServingRateReport | ServingSweepReport") -> str:

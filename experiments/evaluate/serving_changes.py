@@ -13,8 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.evaluate.deployments import Deployment
-from experiments.evaluate.serving_fleets import Instances, serve
+from experiments.evaluate.serving_fleets import Instances
 from experiments.evaluate.serving_instances import instance_surface
+from experiments.evaluate.serving_runs import serve
+from experiments.scenario.resources import better
 from simulator.serving.surface import iteration_time
 from simulator.support.errors import TraceError, WhatIfError
 from simulator.support.names import one_of
@@ -64,8 +66,16 @@ def of_pools(instances: Instances, change: Callable[[Deployment], Deployment]) -
 
 
 def with_more_of(instances: Instances, resource: str, factor: float) -> Instances:
-    """Return instances that all have a multiple of a resource, as :func:`with_more`."""
-    return of_pools(instances, lambda deployment: with_more(deployment, resource, factor))
+    """Return instances that all have a multiple of a resource, as :func:`with_more`.
+
+    Training jobs have it, too: ops of their steps are shorter, and links are those of the cluster.
+    """
+    more = of_pools(instances, lambda deployment: with_more(deployment, resource, factor))
+    if resource == MEMORY:
+        return more
+    change = better(resource, factor)
+    jobs = [replace(job, scenario=change.apply(job.scenario).scenario) for job in more.jobs]
+    return replace(more, jobs=tuple(jobs))
 
 
 def with_more(deployment: Deployment, resource: str, factor: float) -> Deployment:

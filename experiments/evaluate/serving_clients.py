@@ -140,6 +140,9 @@ def prefixes_of(prompt: Longs, hashes: Hashes, adapter: Longs | None = None) -> 
     return Prefixes(offset, np.ascontiguousarray(units, dtype=np.int64))
 
 
+Steps = tuple[tuple[float, Sequence[float] | None], ...]
+
+
 class InstanceRun(NamedTuple):
     """Times of requests (s) at the client, and sums over the run.
 
@@ -153,7 +156,8 @@ class InstanceRun(NamedTuple):
     ``iterations`` are the first ones (:class:`simulator.serving.state.RunState`, ``log``), ``held``
     is the mean number of instances held, and ``stages`` their pipeline stages. ``link_use`` is the
     share of time for which caches keep the busiest link busy. ``beside`` are the runs of the models
-    beside.
+    beside, and ``steps`` the steps of each training job (s): alone, and all completed ones, None
+    for a job that shares no link.
     """
 
     arrived: Floats
@@ -175,6 +179,7 @@ class InstanceRun(NamedTuple):
     stages: int
     link_use: float
     beside: "tuple[InstanceRun, ...]" = ()
+    steps: Steps = ()
 
     def track(self, number: int) -> str:
         """Name the instance of an iteration, and its batch if several are in flight."""

@@ -14,7 +14,7 @@ A file has them as a table, each field as the option of ``twofold serving`` of t
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,6 +22,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
+from experiments.baseline import baseline
 from experiments.evaluate.deployments import (
     Deployment,
     Encoder,
@@ -31,7 +32,7 @@ from experiments.evaluate.deployments import (
 )
 from experiments.evaluate.serving_changes import as_logged, as_recorded
 from experiments.evaluate.serving_clients import Closed, Load, Slo
-from experiments.evaluate.serving_fleets import Instances, Neighbour
+from experiments.evaluate.serving_fleets import Instances, Neighbour, TrainingJob
 from experiments.evaluate.serving_instances import chip_of, deployment_of
 from experiments.evaluate.serving_scaling import Outage, Scaling
 from simulator.imbalance import parse_imbalance
@@ -64,7 +65,10 @@ _SCALING = re.compile(
 _OUTAGE = re.compile(r"(\d{1,6})\s+from\s+(.+?)(?:\s+to\s+(.+))?")
 _SHARED = " shared"
 """Ending of the size of a host cache that is one store of all instances."""
-_BESIDE = re.compile(r"(.+?)(?:\s+(shared)(?:\s+(\d*\.?\d{1,9}%?))?)?")
+_BESIDE = re.compile(
+    r"(.+?)"
+    r"(?:\s+(shared)(?:\s+(\d*\.?\d{1,9}%?))?|\s+(training)(?:\s+from\s+rank\s+(\d{1,8}))?)?"
+)
 NONE = "none"
 """Value of a decode pool for a study's points without one."""
 Count = Annotated[StrictInt, Field(ge=1, lt=2**60)]
@@ -87,7 +91,9 @@ class ServingPlan(BaseModel):
     a ``concurrency`` only the times are replaced. A file of ``beside`` that names nothing that asks
     serves the requests of this one's file that are for its model. ``FILE shared`` puts that model
     on this one's accelerators, and ``FILE shared 0.3`` gives it that part of their memory; the
-    others have equal parts of what this one's engine would use alone.
+    others have equal parts of what this one's engine would use alone. ``FILE training`` is a trace
+    or plan of a step that repeats on the first whole nodes after all instances, and ``FILE training
+    from rank 8`` on the ranks from that one on.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -212,7 +218,10 @@ def read_serving_plan(path: Path | str) -> ServingPlan:
         for name in ("model", "requests", "kernels_from", "expert_imbalance")
         if (text := getattr(plan, name)) is not None
     }
-    others = (resolved(each[1]) + each.string[each.end(1) :] for each in map(_parsed, plan.beside))
+    others = (
+        resolved(each[1], Path.exists if each[4] else Path.is_file) + each.string[each.end(1) :]
+        for each in map(_parsed, plan.beside)
+    )
     return plan.model_copy(update={**files, "beside": tuple(others)})
 
 
@@ -241,10 +250,9 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         if pool is not None:
             raise WorkloadError(f"{plan.kernels_from}: its instance decodes, too: no --decode")
         deployment = as_recording(deployment)
-    deployment, neighbours = _dividing_memory(
-        deployment, [_neighbour(each, plan, cluster) for each in _others(plan)], plan.beside
-    )
-    return Instances(
+    neighbours = [_neighbour(each, plan, cluster) for each in _others(plan)]
+    deployment, beside = _dividing_memory(deployment, neighbours, _models_beside(plan))
+    instances = Instances(
         deployment=deployment,
         count=plan.instances,
         router=plan.router,
@@ -258,8 +266,26 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         shares_host_cache=(plan.host_cache or "").endswith(_SHARED),
         patience=_patience(plan),
         scaling=None if plan.scale is None else _read_scaling(plan.scale),
-        beside=neighbours,
+        beside=beside,
     )
+    return replace(instances, jobs=tuple(_jobs(plan, instances)))
+
+
+def _jobs(plan: ServingPlan, instances: Instances) -> Iterator[TrainingJob]:
+    """Read the training jobs beside a deployment."""
+    cluster, free = instances.deployment.cluster, instances.accelerators
+    for words in map(_parsed, plan.beside):
+        if not words[4]:
+            continue
+        base = baseline(words[1], cluster)
+        step = base.scenario.whole()
+        # A step begins when the one before has ended on all ranks, as jobs that share do.
+        step = replace(step, workload=replace(step.workload, repeats=None), nodes=None)
+        node = cluster.ranks_per_node
+        first = int(words[5]) if words[5] else -(-free // node) * node
+        job = TrainingJob(Path(words[1]).name, step, first, tuple(base.warnings))
+        free = max(free, job.last)
+        yield job
 
 
 def refuse_log(plan: ServingPlan) -> None:
@@ -291,7 +317,7 @@ def _recording(plan: ServingPlan) -> Callable[[Deployment], Deployment] | None:
 
 def _others(plan: ServingPlan) -> list[ServingPlan]:
     """Read the deployments beside one."""
-    paths = [_parsed(text)[1] for text in plan.beside]
+    paths = [_parsed(text)[1] for text in _models_beside(plan)]
     others = [read_serving_plan(path) for path in paths]
     for path, neighbour in zip(paths, others, strict=True):
         if neighbour.beside:
@@ -299,9 +325,18 @@ def _others(plan: ServingPlan) -> list[ServingPlan]:
     return others
 
 
+def _models_beside(plan: ServingPlan) -> list[str]:
+    """Return what is beside a deployment and no training job."""
+    return [text for text in plan.beside if not _parsed(text)[4]]
+
+
 def _parsed(text: str) -> re.Match[str]:
-    """Match the file of another deployment, whether it shares accelerators, and its memory."""
-    words = _words(_BESIDE, text, "beside", "'small.yaml', or 'small.yaml shared 0.3'")
+    """Match a file, whether it shares accelerators and its memory, or trains and from which rank.
+
+    The file is of another deployment, or of a training step.
+    """
+    forms = "'small.yaml', 'small.yaml shared 0.3' or 'step.yaml training from rank 8'"
+    words = _words(_BESIDE, text, "beside", forms)
     if words[3] and (words[3].endswith("%") or not 0 < float(words[3]) < 1):
         raise WorkloadError(f"beside {text!r}: {words[3]} is not a part of the memory, such as 0.3")
     return words

@@ -22,8 +22,9 @@ from experiments.evaluate.serving_clients import (
     table_of,
     token_rate,
 )
-from experiments.evaluate.serving_fleets import Instances, check_runs, held_ranks, serve, spent_on
+from experiments.evaluate.serving_fleets import Instances, check_runs, held_ranks, spent_on
 from experiments.evaluate.serving_instances import kernel_origins, running_precisions
+from experiments.evaluate.serving_runs import serve
 from experiments.output.words import better, is_plural, say_devices, say_rate
 from experiments.priors.errors import ServingPrior, serving_prior, student_95
 from experiments.report import Report, or_none, question
@@ -87,6 +88,25 @@ class ModelRow:
     tokens_per_second_per_gpu: float
 
 
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A training job on the same network: its ranks, and its step by itself and beside (s).
+
+    ``step_s`` is the mean of ``steps`` completed steps of all runs, None without any;
+    ``slow_down`` is ``step_s / alone_step_s``. A job that ``meets`` no instance and no cache on a
+    link takes as long as alone.
+    """
+
+    job: str
+    ranks: int
+    first_rank: int
+    meets: bool
+    steps: int
+    alone_step_s: float
+    step_s: float | None
+    slow_down: float | None
+
+
 Gain = tuple[float, float | None]
 """A mean over seeds and the half width of its 95 % interval; None for one run."""
 
@@ -120,14 +140,15 @@ class Runs(NamedTuple):
 class ServingReport(Report):
     """Metrics and utilities of a deployment, and the mean time of a request by phase (s).
 
-    ``curves`` are sorted TTFT and TPOT of the first seed (s).
+    ``curves`` are sorted TTFT and TPOT of the first seed (s), ``without_jobs`` what it would gain
+    without the training jobs; None if there are none.
     """
 
     schema: ClassVar[str] = "twofold/serving/1"
     listed: ClassVar = MetricRow, "metrics"
     document = documents.serving
     answered: ClassVar = (
-        "metrics utilities priorities models parts_s=parts goodput_per_s=goodput "
+        "metrics utilities priorities models jobs without_jobs parts_s=parts goodput_per_s=goodput "
         "goodput_fraction=kept_fraction requests_per_s tokens_per_second_per_gpu preemptions "
         "restarted adapter_loads peak_cache link_use found_fraction=found instances_held=held "
         "loaded_fraction kwh_per_million_tokens=spent.kwh usd_per_million_tokens=spent.usd "
@@ -144,6 +165,8 @@ class ServingReport(Report):
     utilities: tuple[ServingUtility, ...]
     priorities: tuple[PriorityRow, ...]
     models: tuple[ModelRow, ...]
+    jobs: tuple[JobRow, ...]
+    without_jobs: ServingUtility | None
     parts: Mapping[str, float]
     goodput: float | None
     goodput_fraction: float
@@ -248,16 +271,18 @@ def serving(  # noqa: PLR0913 - the options of the command
     count = len(base)
     if progress is not None:
         progress(1, len(names) + 1)
-    names = [] if base[-1].unserved else names
+    names = [] if base[-1].unserved else [*[_NO_JOBS] * bool(instances.jobs), *names]
     figures = figures_of(base, slo)
     runs = Runs(base, slo, figures, before)
     counting = counted(names, progress, before=1)
     each = (utility_of(instances, load, name, factor, runs) for name in counting)
     utilities, interrupted = until_interrupted(each, len(names), "resources")
+    without_jobs = utilities.pop(0) if utilities and instances.jobs else None
     doubts = [
         *link_doubts(before.instances.deployment.cluster),
         *_unmeasured_doubts(instances, load),
         *_doubts(base, load, wanted, slo),
+        *_job_doubts(instances, base),
         *[interrupted] * bool(interrupted),
         *(
             f"the load is beyond capacity: it saturates at about {say_rate(*most)}, and latencies"
@@ -285,6 +310,8 @@ def serving(  # noqa: PLR0913 - the options of the command
         tuple(sorted(utilities, key=lambda row: -(row.tpot_p99_pct or (-1e9, None))[0])),
         tuple(_of_priority(base[0], each) for each in priorities) if len(priorities) > 1 else (),
         tuple(_by_model(instances, base, slo)) if instances.beside else (),
+        tuple(_by_job(instances, base)),
+        without_jobs,
         _parts(base),
         float(np.mean(figures["goodput"])) if slo is not None else None,
         float(np.mean(figures["fraction"])) if slo is not None else 0.0,
@@ -381,10 +408,16 @@ _NOT_RUN = -1
 def utility_of(
     instances: Instances, load: Load, resource: str, factor: float, baseline: Runs
 ) -> ServingUtility:
-    """Serve a load with a multiple of a resource, all of it, and compare it with runs without."""
+    """Serve a load with a multiple of a resource, all of it, and compare it with runs without.
+
+    ``_NO_JOBS`` in place of a resource: without the training jobs.
+    """
     base, slo, before, unchanged = baseline
     try:
-        better = with_more_of(instances, resource, factor)
+        if resource == _NO_JOBS:
+            better = replace(instances, jobs=())
+        else:
+            better = with_more_of(instances, resource, factor)
         host = unchanged.host * (factor if resource == HOST else 1.0)
         runs = runs_of(unchanged.instances, better, load, len(base), host=host)
         if runs[-1].unserved:
@@ -406,6 +439,7 @@ def utility_of(
     return ServingUtility(resource, ttft, tpot, goodput, note, saved)
 
 
+_NO_JOBS = ""
 _LEAST_LOSS = 0.5
 """Loss of goodput (%) up to which no note explains it."""
 _ANOMALY = "goodput falls because requests are batched or routed differently"
@@ -567,6 +601,20 @@ def _of_model(instances: Instances, runs: Sequence[InstanceRun], slo: Slo | None
     )
 
 
+def _by_job(instances: Instances, runs: Sequence[InstanceRun]) -> Iterator[JobRow]:
+    """Return how long the steps of training jobs take."""
+    complete = [run for run in runs if run.steps]  # one that was interrupted has none
+    for number, job in enumerate(instances.jobs if complete else ()):
+        alone = complete[0].steps[number][0]
+        lengths = [run.steps[number][1] for run in complete]
+        steps = [time for each in lengths for time in each or ()]
+        meets = any(each is not None for each in lengths)
+        step = alone if not meets else fsum(steps) / len(steps) if steps else None
+        slow_down = None if step is None else step / alone
+        ranks, first = job.scenario.ranks, job.first
+        yield JobRow(job.name, ranks, first, meets, len(steps), alone, step, slow_down)
+
+
 def _load_text(load: Load) -> str:
     table = table_of(load)
     if isinstance(load, Closed) and table is None:
@@ -608,6 +656,7 @@ def _unmeasured_doubts(instances: Instances, load: Load) -> tuple[str, ...]:
             ("adapters", deployment.adapters is not None),
             ("images", deployment.encoder is not None),
             ("models on the same accelerators", any(each.shares for each in instances.beside)),
+            ("a training job beside", bool(instances.jobs)),
         )
         if given
     ]
@@ -695,6 +744,14 @@ def _doubts(
             " deploy the others with --beside"
         )
     return tuple(doubts)
+
+
+def _job_doubts(instances: Instances, runs: Sequence[InstanceRun]) -> Iterator[str]:
+    """Yield doubts about training jobs: those of their recordings, and if too few steps passed."""
+    for number, job in enumerate(instances.jobs):
+        yield from (f"{job.name}: {doubt}" for doubt in job.doubts)
+        if any(each.steps and each.steps[number][1] == [] for each in runs):
+            yield f"{job.name}: a run is shorter than its step: serve more requests"
 
 
 _LEAST_GAIN = 0.5

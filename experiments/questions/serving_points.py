@@ -24,8 +24,9 @@ from experiments.evaluate.serving_clients import (
     count_of,
     token_rate,
 )
-from experiments.evaluate.serving_fleets import Instances, check_runs, held_ranks, serve, spent_on
+from experiments.evaluate.serving_fleets import Instances, check_runs, held_ranks, spent_on
 from experiments.evaluate.serving_instances import parallelism_of
+from experiments.evaluate.serving_runs import serve
 from experiments.output.words import say_devices, say_resource
 from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.questions.serving import (

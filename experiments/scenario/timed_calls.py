@@ -27,6 +27,7 @@ import numpy as np
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.calls import KINDS, Call, CallRow, Group, kind_named
+from simulator.engine.repeating import JobInCrowd, RepeatedJob
 from simulator.imbalance import parse_imbalance
 from simulator.routing.routes import routes
 from simulator.schedule import Schedule, Step
@@ -417,7 +418,7 @@ class CacheTransfers:
     The exchanges of instances that :meth:`enter` share links with caches, too. An iteration is
     equal steps, which compute and then move their part of its bytes as one flow on all its links.
     Models on the same accelerators share these as links over which a second of kernels passes in a
-    second.
+    second. Training jobs :meth:`repeat` their steps on the same links.
 
     Parameters
     ----------
@@ -430,6 +431,9 @@ class CacheTransfers:
     uses
         What iterations put on links, by first rank, tokens and whether they have prompts; kernels
         on accelerators, by first rank, ranks and None.
+    joined
+        Whether calls of a job have begun on links of instances since this was last False; then
+        :meth:`advance` stops, so that their iterations can :meth:`share`.
 
     Raises
     ------
@@ -441,6 +445,7 @@ class CacheTransfers:
     ranks: int
     busy: Floats = field(init=False)
     uses: dict[tuple[int, int, bool | None], LinkUse] = field(default_factory=dict)
+    joined: bool = False
     _scenario: Scenario = field(init=False)
     _crowd: Crowd = field(init=False)
     _bandwidth: Floats = field(init=False)
@@ -455,6 +460,9 @@ class CacheTransfers:
     _rows: dict[int, np.void] = field(default_factory=dict)
     _sharing: dict[int, _Sharing] = field(default_factory=dict)
     _places: dict[tuple[int, int], tuple[int, Program]] = field(default_factory=dict)
+    _jobs: list[JobInCrowd] = field(default_factory=list)
+    _met: list[list[set[int]]] = field(default_factory=list)
+    _calls_of_jobs: dict[int, tuple[JobInCrowd, int, set[int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         have = self.cluster.ranks_per_node * self.cluster.nodes
@@ -475,9 +483,32 @@ class CacheTransfers:
 
     @property
     def next_event(self) -> float:
-        """Time at which a transfer under way has an event, or more of a cache is ready (s)."""
-        network = self._crowd.next_event if self._owner else math.inf
-        return min(network, self._due[0][0]) if self._due else network
+        """Time of the next event of a transfer or a job, or when more of a cache is ready (s)."""
+        network = self._crowd.next_event if self._owner or self._calls_of_jobs else math.inf
+        return min(network, self._soon, self._job_due)
+
+    @property
+    def _soon(self) -> float:
+        return self._due[0][0] if self._due else math.inf
+
+    @property
+    def _job_due(self) -> float:
+        return min((job.due for job in self._jobs), default=math.inf)
+
+    def repeat(self, job: JobInCrowd) -> None:
+        """Let a job repeat its step beside all that is sent; instances must have entered."""
+        self._jobs.append(job)
+        self._met.append([self.instances_on(links) for links in job.links])
+
+    def job(self, name: str, workload: Workload) -> tuple[JobInCrowd, float]:
+        """Return a job on ranks of this network, and its step beside nothing (s)."""
+        alone = replace(self._scenario, workload=workload).run().makespan
+        repeated = RepeatedJob(name, workload, self._scenario.costs())
+        return JobInCrowd(repeated, self._scenario.topology(), self._crowd), alone
+
+    def instances_on(self, links: Ints) -> set[int]:
+        """Return the instances that have entered with any of these links."""
+        return set().union(*(self._entered.get(link, ()) for link in links.tolist()))
 
     def link_use(self, calls: Iterable[tuple[Call, int]], first: int) -> LinkUse:
         """Return the links of calls, each made so many times, if rank 0 were ``first``."""
@@ -558,8 +589,7 @@ class CacheTransfers:
         meets = set().union(*(self._links[source, target][2] for source, target, _ in parts))
         stream = _Stream(parts, ready or ((now, 1.0),), [0.0] * len(parts), instance, meets)
         self._streams[request] = stream
-        for number in meets:
-            self._rows[number]["shares"] += 1
+        self._count(meets, 1)
         for time, _ in ready:
             if time > now:
                 heappush(self._due, (time, request))
@@ -595,17 +625,41 @@ class CacheTransfers:
         Returns the requests of the caches, and -1 - number for instances whose iterations ended.
         """
         while True:
-            soon = self._due[0][0] if self._due else math.inf
-            over = self._crowd.advance(min(until, soon))
+            soon, job_due = self._soon, self._job_due
+            coming = min(soon, job_due)
+            over = self._crowd.advance(min(until, coming))
             if ended := [number for call in over for number in self._end(call)]:
                 return ended
-            if not over:
-                if not self._due or soon > until:
-                    return []
+            if over:
+                continue
+            if coming > until or coming == math.inf:
+                return []
+            if soon <= job_due:
                 self._send(*heappop(self._due))
+                continue
+            number = [job.due for job in self._jobs].index(job_due)
+            job = self._jobs[number]
+            if (begun := job.act()) is not None:
+                meets = self._met[number][begun[2]]
+                self._calls_of_jobs[begun[0]] = job, begun[1], meets
+                self._count(meets, 1)
+                self.joined |= bool(meets)
+            if self.joined:  # later events wait until iterations share
+                until = min(until, coming)
+
+    def _count(self, instances: Iterable[int], more: int) -> None:
+        """Count what shares links with instances."""
+        for instance in instances:
+            self._rows[instance]["shares"] += more
 
     def _end(self, call: int) -> list[int]:
         """End a call; return its number if it is an iteration or the last send of a request."""
+        if (of_job := self._calls_of_jobs.pop(call, None)) is not None:
+            job, index, meets = of_job
+            self._crowd.forget(call)
+            job.finish(index, self._crowd.time)
+            self._count(meets, -1)
+            return []
         number = self._owner.pop(call)
         if number < 0:
             del self._sharing[-1 - number]
@@ -617,8 +671,7 @@ class CacheTransfers:
         stream = self._streams[number]
         stream.under_way -= 1
         if stream.is_over:
-            for instance in stream.meets:
-                self._rows[instance]["shares"] -= 1
+            self._count(stream.meets, -1)
             del self._streams[number]
             return [number]
         if not stream.under_way:
@@ -642,6 +695,13 @@ class CacheTransfers:
             calls.append((numbered(laid, together, size, network), plan.overhead))
         return calls
 
+    def links_between(self, sources: Ints, targets: Ints) -> Ints:
+        """Return the links of finite bandwidth from any of some ranks to any of others."""
+        network = self._scenario.topology()
+        begin, end = np.repeat(sources, len(targets)), np.tile(targets, len(sources))
+        links: Ints = np.unique(routes(network, begin, end, np.ones(len(begin))).link)
+        return links[np.isfinite(network.bandwidth[links])]
+
     def _path(self, source: int, target: int) -> Path:
         """Describe the links from one rank to another; sends over equal paths are equal."""
         if (source, target) not in self._paths:
@@ -650,7 +710,7 @@ class CacheTransfers:
             way = routes(network, begin, end, np.ones(1))
             links = (network.resource, network.bandwidth, network.latency)
             path = zip(*(values[way.link].tolist() for values in links), way.share, strict=True)
-            meets = set().union(*(self._entered.get(link, ()) for link in way.link.tolist()))
+            meets = self.instances_on(way.link)
             self._links[source, target] = way.link, way.share / network.bandwidth[way.link], meets
             self._paths[source, target] = tuple(path)
         return self._paths[source, target]

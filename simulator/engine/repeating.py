@@ -13,6 +13,7 @@ counts for each of its members: the loss of a job is the mean over its ranks.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
@@ -33,9 +34,10 @@ from simulator.engine.simulation import (
     explain_deadlock,
 )
 from simulator.engine.works import Work, Works
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import DeadlockError, WorkloadError
 from simulator.topology import Topology
+from simulator.transfers.crowd import Crowd
 from simulator.workload import Workload
 
 
@@ -308,17 +310,9 @@ class _Run:
         start, end = calls.start[part.calls], calls.end[part.calls]
         if (~np.isnan(start) & np.isnan(end)).any():
             return  # a call is running
-        ends = self.columns.ops.end[part.ops]
-        if np.isnan(ends).any() or np.isnan(end[part.waits.made]).any():
-            times = LocalTimes.of(part.job.workload)
-            begin = part.done.begin[-1]
-            times.ops.start[:] = self.columns.ops.start[part.ops] - begin
-            times.ops.end[:] = self.columns.ops.end[part.ops] - begin
-            raise DeadlockError(f"{part.job.name}: {explain_deadlock(part.job.workload, times)}")
-        part.ends = float(ends.max(initial=0.0))
-        if not part.ends > part.done.begin[-1]:
-            message = f"{part.job.name}: its step takes no time: nothing to repeat"
-            raise WorkloadError(message)
+        times = self.columns.ops.start[part.ops], self.columns.ops.end[part.ops]
+        complete = not np.isnan(end[part.waits.made]).any()
+        part.ends = _step_end(part.job, part.done.begin[-1], *times, complete=complete)
         set_alarm(self.loop.world.control, part.ends, number)
 
     def _record_step(self, part: _JobState) -> None:
@@ -335,6 +329,123 @@ class _Run:
         part.done.lost.append(part.waits.lost(times.call_start, times.call_end))
         if part.done.kept.maxlen:
             part.done.kept.append(times)
+
+
+def _step_end(
+    job: RepeatedJob, begin: float, start: Floats, end: Floats, *, complete: bool
+) -> float:
+    """Return when a step of which no call is running ends (s); refuse one that cannot.
+
+    ``complete``: all its calls have ended.
+    """
+    if np.isnan(end).any() or not complete:
+        times = LocalTimes.of(job.workload)
+        times.ops.start[:], times.ops.end[:] = start - begin, end - begin
+        raise DeadlockError(f"{job.name}: {explain_deadlock(job.workload, times)}")
+    last = float(end.max(initial=0.0))
+    if not last > begin:
+        raise WorkloadError(f"{job.name}: its step takes no time: nothing to repeat")
+    return last
+
+
+_ENDS, _STARTS, _STEPS = 0, 1, 2
+"""Events of a job in a crowd: a call without links ends, a call starts, a step begins."""
+
+
+@dataclass(slots=True, eq=False)
+class JobInCrowd:
+    """A job that repeats its step in a crowd of calls that somebody else drives.
+
+    Who advances the crowd handles the job's events at :attr:`due` by :meth:`act`, and says when a
+    call of the job has ended by :meth:`finish`. All its calls are simulated transfer by transfer.
+
+    Parameters
+    ----------
+    job
+        The job, on ranks of the topology.
+    topology
+        The network.
+    crowd
+        Calls under way on its links, of the job and of others.
+
+    Attributes
+    ----------
+    lengths
+        Duration of each completed step (s).
+    links
+        Links of each distinct call, sorted.
+    """
+
+    job: RepeatedJob
+    topology: Topology
+    crowd: Crowd
+    lengths: list[float] = field(default_factory=list)
+    links: list[Ints] = field(init=False)
+    _works: list[Work] = field(init=False)
+    _row: list[int] = field(init=False)
+    _times: LocalTimes = field(init=False)
+    _begin: float = inf
+    _left: int = 0
+    _events: list[tuple[float, int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        works = Works(self.topology, compares=False)
+        self._works, rows = works.distinct(self.job.workload, self.job.costs)
+        self._row, self.links = rows.tolist(), [work.link for work in self._works]
+        self._events.append((self.job.begins, _STEPS, 0))
+
+    @property
+    def due(self) -> float:
+        """Time of its next event but for ends of calls in the crowd (s)."""
+        return self._events[0][0] if self._events else inf
+
+    def act(self) -> tuple[int, int, int] | None:
+        """Handle the event that is due.
+
+        The crowd must have been advanced to that time.
+
+        Returns
+        -------
+        tuple of int or None
+            A call that has begun in the crowd: its number there, its index, and that of its
+            distinct call.
+        """
+        now, kind, call = heappop(self._events)
+        if kind == _STEPS:
+            self._begin_step(now)
+        elif kind == _ENDS:
+            self.finish(call, now)
+        else:
+            row, factor = self._row[call], float(self.job.workload.calls.factor[call])
+            work = self._works[row]
+            if len(work.link):
+                self.crowd.wait(max(now, self.crowd.time))
+                return self.crowd.begin(work.program, factor, work.overhead * factor), call, row
+            heappush(self._events, (now + work.time * factor, _ENDS, call))
+        return None
+
+    def finish(self, call: int, now: float) -> None:
+        """End a call at a time (s)."""
+        self._left -= 1
+        self._release(self._times.finish(call, now))
+
+    def _begin_step(self, now: float) -> None:
+        """Begin a step; the one before, if there is one, has ended."""
+        if self._begin < inf:
+            self.lengths.append(now - self._begin)
+        self._begin, self._left = now, sum(row >= 0 for row in self._row)
+        self._times = LocalTimes.of(self.job.workload)
+        self._times.ops.available[:] += now
+        self._release(self._times.begin())
+
+    def _release(self, calls: list[int]) -> None:
+        """Let calls start; if none is left, the next step begins when the last op has ended."""
+        for call in calls:
+            heappush(self._events, (float(self._times.calls.start[call]), _STARTS, call))
+        if not self._left:
+            ops = self._times.ops
+            end = _step_end(self.job, self._begin, ops.start, ops.end, complete=True)
+            heappush(self._events, (end, _STEPS, 0))
 
 
 def _join_columns(parts: Sequence[_JobState]) -> Columns:

@@ -136,11 +136,13 @@ class _Written(NamedTuple):
 class Works:
     """The distinct calls of one simulation on one network.
 
-    ``likeness`` says which links are interchangeable on every network that is asked.
+    ``likeness`` says which links are interchangeable on every network that is asked. ``compares``:
+    of equivalent transfers one is kept; not where others, who are not among these, use the links.
     """
 
     network: Topology
     likeness: Likeness | None = None
+    compares: bool = field(default=True, kw_only=True)
     _called: list[_Called] = field(default_factory=list)
     _written: dict[int, _Written] = field(default_factory=dict)
 
@@ -221,7 +223,8 @@ class Works:
         return numbered(program, called.carried.plan, called.call.size, self.network)
 
     def _write(self, number: int) -> None:
-        if sum(called.transfers for called in self._called) > _COMPARED:
+        transfers = sum(called.transfers for called in self._called)
+        if not self.compares or transfers > _COMPARED:
             self._written[number] = _Written(
                 self._called[number].written(self.network), self.network
             )

@@ -20,8 +20,9 @@ from experiments.documents import validation as documents
 from experiments.evaluate.deployments import Deployment, cache_bytes
 from experiments.evaluate.parallel import map_rows
 from experiments.evaluate.serving_clients import Closed
-from experiments.evaluate.serving_fleets import Instances, serve
+from experiments.evaluate.serving_fleets import Instances
 from experiments.evaluate.serving_instances import parallelism_of
+from experiments.evaluate.serving_runs import serve
 from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.provenance import Inputs
 from experiments.report import Report, or_none, question

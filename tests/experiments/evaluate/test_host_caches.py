@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.evaluate.serving_clients import InstanceRun
-from experiments.evaluate.serving_fleets import serve
 from experiments.evaluate.serving_plan import check_plan, instances_of, serving_plan
+from experiments.evaluate.serving_runs import serve
 from experiments.questions.serving import serving
 from simulator.serving.engines import engine
 from simulator.support.errors import TwofoldError

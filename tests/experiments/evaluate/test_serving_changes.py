@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from experiments.evaluate.serving_changes import as_recorded, with_more
-from experiments.evaluate.serving_fleets import serve
 from experiments.evaluate.serving_instances import instance_surface
 from experiments.evaluate.serving_plan import instances_of, load_of, refuse_log, serving_plan
+from experiments.evaluate.serving_runs import serve
 from experiments.explore.serving import ServingSession
 from helpers.nsys_files import KERNEL, RUNTIME, Writer, pid, simple
 from simulator.serving.surface import Batch, iteration_time

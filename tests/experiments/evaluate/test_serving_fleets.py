@@ -7,7 +7,7 @@ from types import SimpleNamespace as Of
 import numpy as np
 import pytest
 
-from experiments.evaluate import serving_fleets as module
+from experiments.evaluate import serving_runs as module
 from experiments.evaluate.deployments import Encoder, cache_bytes
 from experiments.evaluate.serving_clients import Closed
 from experiments.evaluate.serving_fleets import Instances, Neighbour, check_runs, held_ranks

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.evaluate.serving_clients import Slo
-from experiments.evaluate.serving_fleets import serve
 from experiments.evaluate.serving_plan import instances_of, serving_plan
+from experiments.evaluate.serving_runs import serve
 from experiments.questions.serving import serving
 from simulator.support.errors import TwofoldError
 from traces.requests.table import Requests

@@ -14,8 +14,9 @@ from experiments.cli.main import app
 from experiments.evaluate.deployments import Deployment, cache_bytes, memory_use
 from experiments.evaluate.serving_changes import Before, resources_of, with_more
 from experiments.evaluate.serving_clients import Closed
-from experiments.evaluate.serving_fleets import Instances, serve
+from experiments.evaluate.serving_fleets import Instances
 from experiments.evaluate.serving_instances import ExchangeClock, deployment_of, instance_surface
+from experiments.evaluate.serving_runs import serve
 from experiments.questions.serving import Slo, half_width, saturation, serving
 from experiments.questions.serving_points import serving_sweep
 from experiments.scenario.scenario import Scenario
@@ -327,7 +328,7 @@ def test_an_slo_that_no_request_meets_is_a_doubt():
 )
 def test_ctrl_c_gives_a_partial_answer_that_says_so(visit, more, words, monkeypatch):
     """The signal comes while the loop is at work: between two of its visits to Python."""
-    from experiments.evaluate import serving_fleets as fleets
+    from experiments.evaluate import serving_runs as fleets
     from simulator.serving.loop import serve_requests
 
     visits = itertools.count(1)

@@ -7,11 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.evaluate import serving_fleets
+from experiments.evaluate import serving_runs
 from experiments.evaluate.serving_changes import with_more_of
-from experiments.evaluate.serving_fleets import Instances, Neighbour, serve
+from experiments.evaluate.serving_fleets import Instances, Neighbour
 from experiments.evaluate.serving_instances import deployment_of, iteration_use
 from experiments.evaluate.serving_plan import instances_of, load_of, serving_plan
+from experiments.evaluate.serving_runs import serve
 from experiments.questions.serving import serving
 from experiments.questions.serving_points import serving_sweep
 from experiments.scenario.timed_calls import CacheTransfers
@@ -90,7 +91,7 @@ def test_caches_elsewhere_change_nothing_to_the_byte(transfer, monkeypatch):
     fields = {"count": 2, "decode_count": 1, "kv_transfer": transfer}
     made = Instances(deployment=deployment, decode=deployment, **fields)
     run = serve(made, load(0))
-    monkeypatch.setattr(serving_fleets, "_enter", lambda *_: None)
+    monkeypatch.setattr(serving_runs, "_enter", lambda *_: None)
     alone = serve(made, load(0))
     for name in TIMES:
         assert getattr(run, name).tobytes() == getattr(alone, name).tobytes()
@@ -102,7 +103,7 @@ def test_exchanges_and_caches_on_one_port_delay_each_other(transfer, monkeypatch
     made = across_nodes(one_port(), kv_transfer=transfer)
     asked = generate_requests(12, 4.0, 4096, 256, arrivals="even")
     run = serve(made, asked)
-    monkeypatch.setattr(serving_fleets, "_enter", lambda *_: None)
+    monkeypatch.setattr(serving_runs, "_enter", lambda *_: None)
     apart = serve(made, asked)
     assert run.tpot.mean() > 1.005 * apart.tpot.mean()
     assert run.ttft.mean() > apart.ttft.mean()

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from experiments.evaluate.deployments import Speculation, adapter_bytes, memory_use
-from experiments.evaluate.serving_fleets import serve
 from experiments.evaluate.serving_instances import encoder_time, instance_surface
 from experiments.evaluate.serving_plan import instances_of, load_of, serving_plan, slo_of
+from experiments.evaluate.serving_runs import serve
 from experiments.questions.serving import serving
 from simulator.serving.surface import Batch, iteration_time
 from simulator.support.errors import TwofoldError

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 from experiments.cli.main import app
 from experiments.evaluate.deployments import memory_use
 from experiments.evaluate.serving_clients import Closed
-from experiments.evaluate.serving_fleets import Instances, Neighbour, serve, spent_on
+from experiments.evaluate.serving_fleets import Instances, Neighbour, spent_on
 from experiments.evaluate.serving_instances import deployment_of
 from experiments.evaluate.serving_plan import instances_of, serving_plan
+from experiments.evaluate.serving_runs import serve
 from experiments.evaluate.serving_scaling import Outage
 from experiments.questions.serving import serving
 from experiments.questions.serving_points import serving_sweep

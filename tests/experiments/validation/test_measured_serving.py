@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 from experiments.cli.main import app
 from experiments.evaluate.deployments import cache_bytes, memory_use
 from experiments.evaluate.serving_clients import Closed
-from experiments.evaluate.serving_fleets import Instances, serve
+from experiments.evaluate.serving_fleets import Instances
 from experiments.evaluate.serving_instances import running_precisions
+from experiments.evaluate.serving_runs import serve
 from experiments.questions.validation.serving import (
     read_log,
     validate_serving,

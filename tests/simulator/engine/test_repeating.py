@@ -12,10 +12,11 @@ from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.edits.jobs import merged, moved
-from simulator.engine.repeating import RepeatedJob, repeat_together
+from simulator.engine.repeating import JobInCrowd, RepeatedJob, repeat_together
 from simulator.engine.simulate import Costs, simulate
 from simulator.support.errors import DeadlockError, WorkloadError
 from simulator.topology import Link, topology
+from simulator.transfers.crowd import Crowd
 from simulator.workload import What
 
 SAME = {"rel": 1e-9, "abs": 1e-11}
@@ -239,3 +240,53 @@ def test_a_call_that_costs_more_than_modelled_loses_nothing_alone():
     found = steps([job.with_calls(factor=np.array([3.0]))], cable(1), (2,))
     assert found.jobs[0].length == pytest.approx([3.0, 3.0])
     assert found.jobs[0].lost[0].tolist() == pytest.approx([0.0])
+
+
+def in_a_crowd(jobs, network, count, planner=plan):
+    """Lengths of steps of jobs that somebody else drives, the last of which begin together."""
+    costs = Costs(network, planner)
+    crowd = Crowd(network.bandwidth, network.resource, len(network.resources))
+    driven = [
+        JobInCrowd(RepeatedJob(f"job {number}", job, costs), network, crowd)
+        for number, job in enumerate(jobs)
+    ]
+    calls = {}
+    while any(len(job.lengths) < many for job, many in zip(driven, count, strict=True)):
+        first = min(driven, key=lambda job: job.due)
+        over = crowd.advance(first.due)
+        for number in over:
+            job, call = calls.pop(number)
+            crowd.forget(number)
+            job.finish(call, crowd.time)
+        if not over and (begun := first.act()):
+            calls[begun[0]] = first, begun[1]
+    return [job.lengths for job in driven]
+
+
+@tries(40)
+@given(data=st.data())
+def test_a_job_in_a_crowd_takes_the_step_that_it_takes_alone(data):
+    network = data.draw(networks(3))
+    workload = data.draw(workloads(3))
+    alone = simulate(workload, network, with_software)
+    assume(alone.makespan > 0)
+    (lengths,) = in_a_crowd([workload], network, [3], with_software)
+    assert lengths == pytest.approx([alone.makespan] * 3, **SAME)
+
+
+@tries(40)
+@given(data=st.data(), count=st.tuples(st.integers(1, 4), st.integers(1, 4)))
+def test_jobs_in_a_crowd_take_as_long_as_in_the_compiled_loop(data, count):
+    """Two ways through the same model: from call to call in Python, and all in one loop."""
+    network, jobs, _ = pair_of_jobs(data)
+    lengths = in_a_crowd(jobs, network, count, with_software)
+    costs = Costs(network, with_software)
+    endless = [RepeatedJob(f"job {number}", job, costs) for number, job in enumerate(jobs)]
+
+    def enough(done):
+        return all(len(job.length) >= many for job, many in zip(done, count, strict=True))
+
+    found = repeat_together(endless, network, enough)
+    for each, there in zip(lengths, found.jobs, strict=True):
+        several = min(len(each), len(there.length))
+        assert each[:several] == pytest.approx(there.length[:several], **SAME)

@@ -27,6 +27,7 @@ import numpy as np
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.calls import KINDS, Call, CallRow, Group, kind_named
+from simulator.costing.link_load import program
 from simulator.engine.repeating import JobInCrowd, RepeatedJob
 from simulator.imbalance import parse_imbalance
 from simulator.routing.routes import routes
@@ -358,10 +359,11 @@ Computed = Sequence[tuple[float, float]]
 
 
 class LinkUse(NamedTuple):
-    """Links, each once, and the bytes that calls put on them (B)."""
+    """Links, each once, the bytes that calls put on them (B), and in how many flows at once."""
 
     link: Ints
     moved: Floats
+    flows: Floats
 
 
 @dataclass(slots=True, eq=False)
@@ -416,7 +418,8 @@ class CacheTransfers:
     the last, of what then remains, waits for none.
 
     The exchanges of instances that :meth:`enter` share links with caches, too. An iteration is
-    equal steps, which compute and then move their part of its bytes as one flow on all its links.
+    equal steps, which compute and then move their part of its bytes, all at one rate on all links,
+    with the shares of as many flows as its calls have at once on the busiest.
     Models on the same accelerators share these as links over which a second of kernels passes in a
     second. Training jobs :meth:`repeat` their steps on the same links.
 
@@ -512,20 +515,25 @@ class CacheTransfers:
 
     def link_use(self, calls: Iterable[tuple[Call, int]], first: int) -> LinkUse:
         """Return the links of calls, each made so many times, if rank 0 were ``first``."""
-        costs, bandwidth = self._scenario.costs(), self._scenario.topology().bandwidth
-        moved = np.zeros(len(bandwidth))
+        costs, network = self._scenario.costs(), self._scenario.topology()
+        moved, flows = np.zeros((2, len(network)))
         for call, times in calls:
-            group = Group(tuple(first + rank for rank in call.group.ranks), call.group.label)
-            for load in costs.loads(Call(call.kind, group, call.size)):
-                moved[load.link] += times * load.amount * load.weight
-        link = np.flatnonzero((moved > 0) & np.isfinite(bandwidth)).astype(np.int32)
-        return LinkUse(link, moved[link])
+            ranks = tuple(first + rank for rank in call.group.ranks)
+            plan, loads = costs.carried(Call(call.kind, Group(ranks, call.group.label), call.size))
+            each = np.zeros(len(network))
+            for load in loads:
+                each[load.link] += times * load.amount * load.weight
+            where = np.array(ranks, dtype=np.int32), call.size, network
+            moved += each
+            flows += each * program(plan, loads, where).flows_on_links(len(network))
+        link = np.flatnonzero((moved > 0) & np.isfinite(network.bandwidth)).astype(np.int32)
+        return LinkUse(link, moved[link], flows[link] / moved[link])
 
     def accelerators(self, first: int, ranks: int) -> LinkUse:
         """Return what a second of kernels on so many accelerators, from a rank on, puts on them."""
         if (use := self.uses.get((first, ranks, None))) is None:
             link = np.arange(first, first + ranks, dtype=np.int32) + np.int32(len(self.busy))
-            use = self.uses[first, ranks, None] = LinkUse(link, np.ones(ranks))
+            use = self.uses[first, ranks, None] = LinkUse(link, np.ones(ranks), np.ones(ranks))
         return use
 
     def meets(self, instance: int, use: LinkUse) -> bool:
@@ -547,15 +555,17 @@ class CacheTransfers:
         resources = self._crowd.resources
         busy = use.moved / self._bandwidth[use.link]
         most, none = int(np.argmax(busy)), np.zeros(resources + 1)
-        transfer, weight = min(left, float(busy[most])) / steps, use.moved / use.moved[most]
-        amount = transfer * float(self._bandwidth[use.link[most]])
+        # One flow with the shares of links of as many as are at once on the busiest of them.
+        flows = use.flows[most]
+        transfer, weight = min(left, float(busy[most])) / steps, use.moved / use.moved[most] * flows
+        amount = transfer * float(self._bandwidth[use.link[most]]) / flows
         flow = OneFlow(steps, left / steps - transfer, none, amount, use.link, weight)
-        program = in_a_row([flow], resources)
-        again, before = self._places.get((instance, id(use.link)), (None, program))
-        program = replace(program, link=before.link, row_flow=before.row_flow)
+        written = in_a_row([flow], resources)
+        again, before = self._places.get((instance, id(use.link)), (None, written))
+        written = replace(written, link=before.link, row_flow=before.row_flow)
         self._crowd.wait(max(now, self._crowd.time))
-        call = self._crowd.begin(program, 1.0, 0.0, again)
-        self._places[instance, id(use.link)] = call, program
+        call = self._crowd.begin(written, 1.0, 0.0, again)
+        self._places[instance, id(use.link)] = call, written
         self._sharing[instance] = _Sharing(call, now + left, left, steps)
         self._owner[call] = -1 - instance
 
@@ -608,8 +618,8 @@ class CacheTransfers:
         self._crowd.wait(max(now, self._crowd.time))
         calls = self._calls(parts)
         stream.under_way += len(calls)
-        for program, overhead in calls:
-            self._owner[self._crowd.begin(program, 1.0, overhead)] = request
+        for send, overhead in calls:
+            self._owner[self._crowd.begin(send, 1.0, overhead)] = request
         for source, target, size in parts:
             link, per_byte, _ = self._links[source, target]
             self.busy[link] += size * per_byte

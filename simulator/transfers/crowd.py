@@ -113,6 +113,20 @@ class Program:
         moved = self.weight * (self.amount * times)[row_of_entries(self.offset)]
         return np.bincount(self.link, weights=moved, minlength=links).astype(np.float64)
 
+    def flows_on_links(self, links: int) -> Floats:
+        """Mean number of flows on each link per byte that passes it; 0 where none does.
+
+        Of a flow that puts part of its bytes on a link that part counts. Shape ``(links,)``.
+        """
+        flow = row_of_entries(self.offset)
+        place, row = np.unique(self.run[flow] * links + self.link, return_inverse=True)
+        many = np.bincount(row, weights=self.weight)
+        moved = self.repeats[place // links] * np.bincount(row, self.weight * self.amount[flow])
+        on_link = place % links
+        per_byte = np.bincount(on_link, weights=moved * many, minlength=links)
+        whole = np.bincount(on_link, weights=moved, minlength=links)
+        return np.divide(per_byte, whole, out=np.zeros(links), where=whole > 0)
+
     @property
     def run(self) -> Longs:
         """Run of each flow, shape ``(flows,)``."""

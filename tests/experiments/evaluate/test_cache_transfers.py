@@ -163,17 +163,19 @@ def test_an_iteration_beside_no_cache_ends_as_on_an_idle_network(exchanges):
     assert all_ends(network)[1][0] == pytest.approx(3.0 + left, rel=1e-12)
 
 
-def test_a_cache_and_an_exchange_on_one_link_have_half_of_it_each():
-    """A 1 GiB cache, and an iteration that only exchanges: twice its time, as one ahead of it."""
+@pytest.mark.parametrize("flows", [1, 2, 5])
+def test_each_flow_on_a_link_has_an_equal_part_of_it(flows):
+    """A 1 GiB cache, and an iteration that only exchanges, in one flow: twice its time."""
     network, use, (row,) = network_with(0)
+    assert use.flows.tolist() == [1.0] * len(use.link)
     alone, left = begun((0, 8, SIZE))[0], wire(network, use) / 4
     network.begin(0.0, 7, [(0, 8, SIZE)])
     assert row["shares"][0] == 1
-    network.share(0.0, 0, left, 1, use._replace(moved=use.moved / 4))
+    network.share(0.0, 0, left, 1, use._replace(moved=use.moved / 4, flows=flows * use.flows))
     network.advance(0.0)
     came, ended = all_ends(network)
     starts = alone - 4 * left  # until the cache's bytes move
-    assert ended[0] == pytest.approx(2 * left - starts, rel=1e-6)
+    assert ended[0] == pytest.approx(left + (left - starts) / flows, rel=1e-6)
     assert came[7] == pytest.approx(alone + left - starts, rel=1e-6), (
         "all bytes at the link's bandwidth"
     )
@@ -262,3 +264,15 @@ def test_layers_of_a_delayed_iteration_are_sent_when_it_has_computed_them():
     came, ended = all_ends(network)
     assert ended[0] == pytest.approx(left + exchanges, rel=0.01)
     assert ended[0] < came[2] <= ended[0] + 2 * begun((1, 9, size / layers))[0] * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(("ranks", "at_once"), [((0, 8), 1), ((0, 1, 8, 9), 4), ((0, 8, 16), 2)])
+def test_as_many_flows_are_counted_as_a_ring_has_on_a_port(ranks, at_once):
+    """Nodes with one NIC for all ranks: a ring enters and leaves each once, an all-to-all often."""
+    cluster = load_cluster("hgx-h100")
+    fields = cluster.scale_out.model_copy(update={"nics_per_node": 1})
+    network = CacheTransfers(cluster.model_copy(update={"scale_out": fields}), 24)
+    for kind in ("all_gather", "all_to_all"):
+        use = network.link_use([(Call(kind, Group(ranks, ""), SIZE), 3)], 0)
+        busiest = int(np.argmax(use.moved / network._bandwidth[use.link]))
+        assert use.flows[busiest] == pytest.approx(at_once if kind == "all_to_all" else 1)

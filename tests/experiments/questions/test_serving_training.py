@@ -124,7 +124,7 @@ def test_iterations_and_a_job_slow_each_other_down_and_end_when_alone_again(leav
     assert run.totals["host_time"] == pytest.approx(float(alone.totals["host_time"]))
     assert min(lengths) >= step * (1 - 1e-9)
     assert sum(lengths) > len(lengths) * step
-    # Rings over eight ranks, one for each NIC of a node, have two flows up: two thirds of the cable.
+    # Rings over eight ranks, one for each NIC of a node, have two flows of three on the cable.
     assert (run.end_to_end <= 1.5 * alone.end_to_end).all()
     assert max(lengths) <= 3 * step
 

@@ -174,7 +174,9 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
         if read.client == INFERENCEX and read.mode == "agg":
             by = replace(by, balance=_BALANCE)
             if model.experts is None:
-                by = replace(by, tokens=_DENSE_TOKENS)
+                # Workers of their own send the responses (num_postprocess_workers).
+                host = by.host._replace(response=0.0)
+                by = replace(by, tokens=_DENSE_TOKENS, host=host)
                 if inputs == outputs == 1024 and row.count("tp") < 8:
                     by = replace(by, waits=_WAITS, fills=_FILLS * by.tokens)
     if by.name == "vllm" and read.client == INFERENCEX:
@@ -257,7 +259,7 @@ def _with_room(deployment: Deployment) -> Deployment:
 def _assumed(read: ServingRow, cluster: Cluster, model: Model, *, drafts: bool) -> Iterator[str]:
     """Return what a row leaves out, with the assumption made for it."""
     if read.client != INFERENCEX:
-        yield "closed loop with fixed lengths"
+        yield "closed loop with lengths that vary by 3 %"
     if cluster.name not in catalog() and not Path(read.machine).is_file():
         yield f"on {cluster.name}"
     if model.name != read.model:

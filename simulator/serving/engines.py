@@ -93,7 +93,7 @@ def engine(name: str, version: str = "", memory: float = 80e9, chip: str = "") -
     size = "large" if is_large and not is_small else "small"
     host = data["host"]
     as_written = {each.name: data[each.name] for each in fields(Engine) if each.name in data}
-    times = {name: parse_quantity(host[name], "s") for name in Host._fields if name != "kernels"}
+    times = {name: parse_quantity(host[name], "s") for name in host if name != "kernels"}
     chosen = {
         "name": name,
         "tokens": data["tokens"][size],

@@ -259,6 +259,7 @@ def _start(  # noqa: C901, PLR0915  a hot loop: a function around it would be co
         return
     sums = run.sums[0]
     device, chunks, most, mean, loaded, swapped, begun = 0.0, 0, 0.0, 0.0, 0, 0, 0
+    running = 0
     holds = _hold_prompts(run, pool, first) if FLEETS and pool.rules.balance else 0
     for number in range(first, first + pool.width):
         worker = _worker(run, number)
@@ -286,6 +287,7 @@ def _start(  # noqa: C901, PLR0915  a hot loop: a function around it would be co
             mean += computed / pool.width
             most = max(most, computed)
             chunks += batch.chunks
+            running = max(running, batch.decodes + batch.chunks)
             sums.computed_tokens += batch.decodes + batch.chunk_tokens
         if FLEETS and fleet.layerwise and number < fleet.first.workers:
             _announce(run, worker)
@@ -300,7 +302,7 @@ def _start(  # noqa: C901, PLR0915  a hot loop: a function around it would be co
             device += pool.encode + begun * pool.encode_each
         index = min(int(most), surface.exchanged.shape[0] - 1)
         run.instances[instance].exchanged = pool.host.kernels * surface.exchanged[index]
-        _begin_iteration(run, pool, instance, device, most, chunks)
+        _begin_iteration(run, pool, instance, device, most, chunks, running)
 
 
 @hot_loop
@@ -336,14 +338,15 @@ def _hold_prompts(run: RunState, pool: PoolRecord, first: int) -> int:
 
 @hot_loop
 def _begin_iteration(
-    run: RunState, pool: PoolRecord, instance: int, device: float, tokens: float, chunks: int
+    run: RunState, pool: PoolRecord, instance: int, device: float, tokens: float, chunks: int, running: int
 ) -> None:
     """Begin an iteration of ``device`` s on the device, with ``chunks`` chunks of prompts.
 
     Each of several stages takes its part, as soon as it is free of the batch before.
     """
     sums, times = run.sums[0], run.instances[instance]
-    times.hosted = pool.host.step + (pool.host.prefill if chunks else 0.0)
+    least = pool.host.least + pool.host.response * running / run.client[0].first_chunk
+    times.hosted = max(pool.host.step + (pool.host.prefill if chunks else 0.0), least - device)
     time = device + times.hosted
     if chunks:
         sums.prefill_time += time / pool.stages

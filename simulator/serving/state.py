@@ -32,7 +32,9 @@ class Host(NamedTuple):
 
     ``step`` (s) is added to every iteration, ``prefill`` (s) to one with chunks of prompts besides,
     ``kernels`` multiplies the device's time; ``first`` and ``per_token`` (s) delay the first token
-    of a request at the client: a constant, and per token of its prompt.
+    of a request at the client: a constant, and per token of its prompt. While the device runs, the
+    host sends responses of the iteration before: none is shorter than ``least`` and, for each
+    running request and streaming interval, ``response`` (s).
     """
 
     step: float
@@ -40,6 +42,8 @@ class Host(NamedTuple):
     kernels: float
     first: float
     per_token: float
+    least: float = 0.0
+    response: float = 0.0
 
 
 class Client(NamedTuple):

@@ -540,7 +540,10 @@ class Fleet:
             chunks = sum(batch.chunks for batch in batches)
             self.computed_tokens += sum(batch.decodes + batch.chunk_tokens for batch in batches)
             device = pool.host.kernels * device_time(pool, batches) + max(loaded) * pool.copy
+            running = max(batch.decodes + batch.chunks for batch in batches)
+            least = pool.host.least + pool.host.response * running / self.client.first_chunk
             time = device + pool.host.step + (pool.host.prefill if chunks else 0.0)
+            time = max(time, least)
             self.times["prefill_time" if chunks else "decode_time"] += time / pool.stages
             slot.begun = slot.ends = self.now
             for stage, free in enumerate(slot.stages):

@@ -73,7 +73,10 @@ def case(seed, scheduler, kind):
     requests = Columns(
         arrival, prompt, output, session, priority if chance.integers(0, 2) else None
     )
-    hosts = [Host(*chance.uniform(0.01, 0.1, 2), 1.1, 0.0, 0.0) for _ in range(2)]
+    hosts = [
+        Host(*chance.uniform(0.01, 0.1, 2), 1.1, 0.0, 0.0, *chance.choice([0.0, 0.5, 2.0], 2))
+        for _ in range(2)
+    ]
     width = int(chance.integers(1, 3)) if kind in ("ranks", "outages") else 1
     workers = width * int(chance.integers(1, 4)) if kind != "alone" else 1
     by = rules(chance, scheduler, several=width > 1, unit=kind in ("caches", "outages"))
@@ -144,7 +147,8 @@ def check(seed, scheduler, kind):
         expected = [getattr(request, name) for request in model.requests]
         assert served[name].tolist() == expected, name
     workers = model.workers
-    assert served["worker"].tolist() == [request.worker.number for request in model.requests]
+    sent = [request.worker for request in model.requests if request.worker is not None]
+    assert served["worker"][: len(sent)].tolist() == [worker.number for worker in sent]
     assert sums["preemptions"] == sum(worker.preemptions for worker in workers)
     assert sums["peak_blocks"] == max(worker.peak for worker in workers)
     assert sums["restarted"] == model.restarted

@@ -332,3 +332,18 @@ def test_a_burst_costs_those_behind_it_less():
     assert (waits[0.0][20:] <= 10.0).sum() < 10
     assert (waits[10.0][20:] <= 10.0).all()
     assert waits[10.0].max() > waits[0.0].max(), "who waits for others waits longer"
+
+
+@given(st.floats(0, 3), st.floats(0, 0.5), st.integers(1, 8), st.integers(1, 10))
+def test_no_iteration_is_shorter_than_its_responses_take_the_host(least, response, count, every):
+    """``count`` alike requests at once: each iteration of theirs takes the longer of both."""
+    ones = np.full(count, 4)
+    requests = Columns(np.zeros(count), ones, ones + 6, np.full(count, -1))
+    host = NO_HOST._replace(least=least, response=response)
+    pool = Pool(1, 1, rules("vllm"), constant_surface(), host, 1)
+    fleet = Fleet(pool, pool._replace(workers=0), LEAST_LOAD)
+    state = run_state(requests, fleet, Client(0, every, 1, 0))
+    assert serving_loop(fleet, waits=False)(state, fleet.surfaces, np.inf, 2**40) == SERVED
+    longest = max(1.0, least + response * count / every)
+    assert state.sums["end"][0] == pytest.approx(10 * longest)
+    assert state.sums["host_time"][0] == pytest.approx((longest - 1) * count * (10 - every))

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from experiments.questions.validation.steps import StepPrediction, StepsReport
     from experiments.validation.errors import ErrorSummary, PairErrors, Score
     from experiments.validation.predicted_points import PointError
+    from experiments.validation.serving_rows import ServingRow
 
 _MOST_REASONS = 20
 """Most refused rows that are listed; JSON has all."""
@@ -607,17 +608,27 @@ def predicted_serving(report: "ValidateServingReport") -> Document:
             for name, error in (("tpot_ms", row.tpot_error_pct), ("ttft_ms", row.ttft_error_pct))
         ),
         sections=tuple(sections),
+        facts={"not measured": _unmeasured(report.asked)},
     )
+
+
+def _unmeasured(rows: "Sequence[ServingRow]") -> str:
+    """Say how many rows have NaN or 0 in place of a measurement; "" if none has."""
+    number = sum(bool(row.unmeasured) for row in rows)
+    where = f"ttft_ms or tpot_ms of {plural(number, 'row')}"
+    return f"{where}: NaN and 0 count as no measurement" if number else ""
 
 
 def _serving_headline(whole: "ServingErrors") -> str:
     are = "is" if whole.answered == 1 else "are"
     answered = f"{whole.answered} of {plural(whole.rows, 'row')} {are} answered"
-    if whole.tpot_median_pct is None or whole.ttft_median_pct is None:
-        return f"{answered}."
+    errors = [
+        f"{percent(error)} for {name}"
+        for name, error in (("TPOT", whole.tpot_median_pct), ("TTFT", whole.ttft_median_pct))
+        if error is not None
+    ]
     return (
-        f"{answered}, with a median error of {percent(whole.tpot_median_pct)} for TPOT and"
-        f" {percent(whole.ttft_median_pct)} for TTFT."
+        f"{answered}, with a median error of {' and '.join(errors)}." if errors else f"{answered}."
     )
 
 
@@ -634,7 +645,8 @@ def serving_log(report: "ServingLogReport") -> Document:
     ]
     table = Table.of(("figure", ">measured", ">predicted", ">error"), rows)
     names = ", ".join(report.unused)
-    doubts = (Doubt(f"settings of the engine that are not modelled: {names}"),) if names else ()
+    unused = (f"settings of the engine that are not modelled: {names}",) if names else ()
+    doubts = tuple(Doubt(doubt) for doubt in (*unused, *report.doubts))
     ranks = ", ".join(
         f"{name} {value:.3f}" for name, value in report.correlations.items() if isfinite(value)
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from collectives.libraries.engine_all_reduce import engine_all_reduce
 from experiments.evaluate.deployments import Deployment, MeasuredKernels, drafting, encoder_ranks
+from experiments.priors.errors import SERVED_ON
 from experiments.scenario.timed_calls import (
     CacheTransfers,
     Computed,
@@ -27,14 +28,7 @@ from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.names import one_of
 from topologies import Cluster, load_cluster
 from traces.generate.inference import InferencePass, Precisions, Segment, pass_blocks
-from traces.generate.kernel_times import (
-    PRECISIONS,
-    KernelTimes,
-    Origin,
-    OwnKernels,
-    kernel_times,
-    shares,
-)
+from traces.generate.kernel_times import PRECISIONS, KernelTimes, OwnKernels, kernel_times, shares
 from traces.generate.layers import Exchange
 from traces.generate.model import LatentAttention, Model, load_model
 from traces.generate.parallelism import Parallelism
@@ -155,16 +149,32 @@ def chip_of(cluster: Cluster) -> Accelerator:
     return Accelerator(accelerator.name, peaks, by, accelerator.generation or "")
 
 
-def kernel_origins(deployment: Deployment) -> dict[Origin, float]:
-    """Return the shares of a decode's kernel time by source of the times, for 16 sequences."""
+def unmeasured_kernels(deployment: Deployment) -> tuple[str, ...]:
+    """Return a doubt if kernels of a decode, of 16 sequences, are known from other accelerators.
+
+    Or by the roofline, for the most part. Where rows were measured these have the error.
+    """
     kernels = _kernels(chip_of(deployment.cluster), deployment.measured)
-    return shares(
+    origins = shares(
         kernels.fastest(kernel.forward.shape)
         for block in pass_blocks(_pass_of(deployment, Segment(16, 1, 1024)))
         for part in block.parts
         for kernel in part.kernels
         if kernel.forward.shape is not None
     )
+    name = deployment.cluster.accelerator.name
+    if origins["roofline"] > _MOST_UNMEASURED:
+        share = f"{100 * origins['roofline']:.0f} %"
+        return (f"{share} of kernels' time is a roofline's: no table has them on {name}",)
+    if not origins["measured"] and name not in SERVED_ON:
+        return (
+            f"no table has kernels on {name}: those of an accelerator like it are carried over",
+        )
+    return ()
+
+
+_MOST_UNMEASURED = 0.5
+"""Share of kernels' time by the roofline from which on an answer is doubtful."""
 
 
 def _pass_of(deployment: Deployment, segment: Segment) -> InferencePass:

@@ -23,7 +23,7 @@ from experiments.evaluate.serving_clients import (
     token_rate,
 )
 from experiments.evaluate.serving_fleets import Instances, check_runs, held_ranks, spent_on
-from experiments.evaluate.serving_instances import kernel_origins, running_precisions
+from experiments.evaluate.serving_instances import running_precisions, unmeasured_kernels
 from experiments.evaluate.serving_runs import serve
 from experiments.output.words import better, is_plural, say_devices, say_rate
 from experiments.priors.errors import ServingPrior, serving_prior, student_95
@@ -634,15 +634,10 @@ def _load_text(load: Load) -> str:
     )
 
 
-_MOST_UNMEASURED = 0.5
-"""Share of kernels' time by the roofline from which on an answer is doubtful."""
-
-
 def _unmeasured_doubts(instances: Instances, load: Load) -> tuple[str, ...]:
     """Return doubts: about kernels of a roofline, what is newer than known or was not measured."""
     doubts, deployment = [], instances.deployment
-    engine, share = deployment.engine, kernel_origins(deployment)["roofline"]
-    requests = table_of(load)
+    engine, requests = deployment.engine, table_of(load)
     if deployment.adapters is None and requests is not None and requests.adapter is not None:
         doubts.append("requests ask for adapters, and there are none: give --adapters")
     if engine.assumed:
@@ -660,12 +655,7 @@ def _unmeasured_doubts(instances: Instances, load: Load) -> tuple[str, ...]:
         )
         if given
     ]
-    if share > _MOST_UNMEASURED:
-        doubts.append(
-            f"{100 * share:.0f} % of kernels' time is a roofline's: no table has them on"
-            f" {deployment.cluster.accelerator.name}"
-        )
-    return tuple(doubts)
+    return *doubts, *unmeasured_kernels(deployment)
 
 
 _SATURATED = 1.05

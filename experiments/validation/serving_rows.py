@@ -66,7 +66,8 @@ class ServingCase:
 class ServingRow:
     """A row of a table: its case, or the reason why there is none, and its measurements (s).
 
-    ``facts`` are its cells except those of :data:`OUTCOMES`.
+    ``facts`` are its cells except those of :data:`OUTCOMES`; ``unmeasured`` says which measurements
+    are NaN or 0.
     """
 
     id: str
@@ -83,6 +84,7 @@ class ServingRow:
     facts: Mapping[str, str]
     case: ServingCase | None
     refused: str = ""
+    unmeasured: tuple[str, ...] = ()
 
 
 def read_serving(path: Path | str) -> list[ServingRow]:
@@ -121,6 +123,12 @@ def _row(row: Cells) -> ServingRow:
         facts={name: cell.strip() for name, cell in row.by_column.items() if name not in OUTCOMES},
         case=None,
     )
+    unmeasured = tuple(
+        f"{column} {row.text(column)} counts as not measured"
+        for column, time in (("ttft_ms", read.measured_ttft), ("tpot_ms", read.measured_tpot))
+        if time is None and row.text(column)
+    )
+    read = replace(read, unmeasured=unmeasured)
     try:
         case = _case(row, read)
         _check_times(read, case)
@@ -175,8 +183,7 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
             by = replace(by, balance=_BALANCE)
             if model.experts is None:
                 # Workers of their own send the responses (num_postprocess_workers).
-                host = by.host._replace(response=0.0)
-                by = replace(by, tokens=_DENSE_TOKENS, host=host)
+                by = replace(by, tokens=_DENSE_TOKENS, host=by.host._replace(response=0.0))
                 if inputs == outputs == 1024 and row.count("tp") < 8:
                     by = replace(by, waits=_WAITS, fills=_FILLS * by.tokens)
     if by.name == "vllm" and read.client == INFERENCEX:

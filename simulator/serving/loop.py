@@ -302,7 +302,10 @@ def _start(  # noqa: C901, PLR0915  a hot loop: a function around it would be co
             device += pool.encode + begun * pool.encode_each
         index = min(int(most), surface.exchanged.shape[0] - 1)
         run.instances[instance].exchanged = pool.host.kernels * surface.exchanged[index]
-        _begin_iteration(run, pool, instance, device, most, chunks, running)
+        least = pool.host.least + pool.host.response * running / run.client[0].first_chunk
+        hosted = pool.host.step + (pool.host.prefill if chunks else 0.0)
+        run.instances[instance].hosted = max(hosted, least - device)
+        _begin_iteration(run, pool, instance, device, most, chunks)
 
 
 @hot_loop
@@ -338,15 +341,13 @@ def _hold_prompts(run: RunState, pool: PoolRecord, first: int) -> int:
 
 @hot_loop
 def _begin_iteration(
-    run: RunState, pool: PoolRecord, instance: int, device: float, tokens: float, chunks: int, running: int
+    run: RunState, pool: PoolRecord, instance: int, device: float, tokens: float, chunks: int
 ) -> None:
     """Begin an iteration of ``device`` s on the device, with ``chunks`` chunks of prompts.
 
     Each of several stages takes its part, as soon as it is free of the batch before.
     """
     sums, times = run.sums[0], run.instances[instance]
-    least = pool.host.least + pool.host.response * running / run.client[0].first_chunk
-    times.hosted = max(pool.host.step + (pool.host.prefill if chunks else 0.0), least - device)
     time = device + times.hosted
     if chunks:
         sums.prefill_time += time / pool.stages

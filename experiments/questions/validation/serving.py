@@ -21,7 +21,7 @@ from experiments.evaluate.deployments import Deployment, cache_bytes
 from experiments.evaluate.parallel import map_rows
 from experiments.evaluate.serving_clients import Closed
 from experiments.evaluate.serving_fleets import Instances
-from experiments.evaluate.serving_instances import parallelism_of
+from experiments.evaluate.serving_instances import parallelism_of, unmeasured_kernels
 from experiments.evaluate.serving_runs import serve
 from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.provenance import Inputs
@@ -216,7 +216,7 @@ def _answer(
         error_pct(ttft, row.measured_ttft),
         error_pct(tpot, row.measured_tpot),
         refused,
-        "; ".join(row.case.assumed) if row.case else "",
+        "; ".join((*(row.case.assumed if row.case else ()), *row.unmeasured)),
     )
 
 
@@ -275,6 +275,7 @@ class ServingLogReport(Report):
     preemptions: int
     blocks: int | None
     unused: tuple[str, ...]
+    doubts: tuple[str, ...]
     prior: ServingPrior
 
 
@@ -325,6 +326,7 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
         int(runs.totals["preemptions"]),
         deployment.blocks,
         unused,
+        unmeasured_kernels(deployment),
         serving_prior(deployment.engine.name),
         inputs=Inputs(files=tuple(Path(folder) / name for name in SERVING_LOG)),
     )

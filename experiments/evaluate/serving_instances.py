@@ -150,10 +150,7 @@ def chip_of(cluster: Cluster) -> Accelerator:
 
 
 def unmeasured_kernels(deployment: Deployment) -> tuple[str, ...]:
-    """Return a doubt if kernels of a decode, of 16 sequences, are known from other accelerators.
-
-    Or by the roofline, for the most part. Where rows were measured these have the error.
-    """
+    """Return a doubt if kernels of a decode are a roofline's, or only known from others' tables."""
     kernels = _kernels(chip_of(deployment.cluster), deployment.measured)
     origins = shares(
         kernels.fastest(kernel.forward.shape)
@@ -167,9 +164,7 @@ def unmeasured_kernels(deployment: Deployment) -> tuple[str, ...]:
         share = f"{100 * origins['roofline']:.0f} %"
         return (f"{share} of kernels' time is a roofline's: no table has them on {name}",)
     if not origins["measured"] and name not in SERVED_ON:
-        return (
-            f"no table has kernels on {name}: those of an accelerator like it are carried over",
-        )
+        return (f"no table has kernels on {name}: those of one like it are carried over",)
     return ()
 
 

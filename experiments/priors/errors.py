@@ -139,10 +139,8 @@ _PRIORS = {
 """Aggregated rows of InferenceX's client, without drafts, by engine, and disaggregated ones
 (``twofold validate measured_serving.csv``; docs/background/serving.md)."""
 
-SERVED_ON = (
-    *("H100-SXM5-80GB", "H200-SXM-141GB"),
-    *("B200-SXM-180GB", "B300-SXM-288GB", "GB200", "GB300"),
-)
+_HOPPERS = "H100-SXM5-80GB", "H200-SXM-141GB"
+SERVED_ON = *_HOPPERS, "B200-SXM-180GB", "B300-SXM-288GB", "GB200", "GB300"
 """Accelerators of these rows."""
 
 

@@ -66,8 +66,7 @@ class ServingCase:
 class ServingRow:
     """A row of a table: its case, or the reason why there is none, and its measurements (s).
 
-    ``facts`` are its cells except those of :data:`OUTCOMES`; ``unmeasured`` says which measurements
-    are NaN or 0.
+    ``facts`` are its cells except :data:`OUTCOMES`; ``unmeasured``: measurements that are NaN or 0.
     """
 
     id: str
@@ -108,6 +107,8 @@ def _check_columns(columns: set[str]) -> None:
 
 def _row(row: Cells) -> ServingRow:
     concurrency = row.number("concurrency")
+    times = {column: _milliseconds(row, column) for column in ("ttft_ms", "tpot_ms")}
+    absent = [each for each, time in times.items() if time is None and row.text(each)]
     read = ServingRow(
         id=row.text("id", str(row.line)),
         engine=row.text("engine"),
@@ -118,17 +119,12 @@ def _row(row: Cells) -> ServingRow:
         client=row.text("client", "other"),
         concurrency=int(concurrency) if concurrency == concurrency else 0,
         place=row.location,
-        measured_ttft=_milliseconds(row, "ttft_ms"),
-        measured_tpot=_milliseconds(row, "tpot_ms"),
+        measured_ttft=times["ttft_ms"],
+        measured_tpot=times["tpot_ms"],
         facts={name: cell.strip() for name, cell in row.by_column.items() if name not in OUTCOMES},
         case=None,
+        unmeasured=tuple(f"{each} {row.text(each)} counts as not measured" for each in absent),
     )
-    unmeasured = tuple(
-        f"{column} {row.text(column)} counts as not measured"
-        for column, time in (("ttft_ms", read.measured_ttft), ("tpot_ms", read.measured_tpot))
-        if time is None and row.text(column)
-    )
-    read = replace(read, unmeasured=unmeasured)
     try:
         case = _case(row, read)
         _check_times(read, case)

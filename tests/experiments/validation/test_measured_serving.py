@@ -383,3 +383,60 @@ def test_a_log_of_an_engine_newer_than_known_says_so(tmp_path):
         meta = {"model": "meta-llama/Llama-3.1-8B", "vllm_version": version}
         (tmp_path / "meta.json").write_text(json.dumps(meta))
         assert read_log(tmp_path, load_cluster("hgx-h100"))[2] == unused
+
+
+ROW = {
+    **{"engine": "vllm", "model": "llama-3.1-8b", "machine": "h100_sxm", "tp": "1"},
+    **{"isl": "128", "osl": "16", "concurrency": "2"},
+}
+
+
+def written(tmp_path, *rows):
+    table = tmp_path / "rows.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    return table
+
+
+def test_measurements_that_are_nan_or_zero_are_said_to_be_none(tmp_path):
+    cells = [("nan", "9"), ("60", "0"), ("", "9"), ("60", "9")]
+    rows = [ROW | {"ttft_ms": ttft, "tpot_ms": tpot} for ttft, tpot in cells]
+    report = validate_serving(written(tmp_path, *rows))
+    assert [row.assumed.partition("; ")[2] for row in report.rows] == [
+        "ttft_ms nan counts as not measured",
+        "tpot_ms 0 counts as not measured",
+        "",
+        "",
+    ]
+    assert report.errors[0].answered == 4
+    said = report.document().facts["not measured"]
+    assert said == "ttft_ms or tpot_ms of 2 rows: NaN and 0 count as no measurement"
+    untimed = [row | {"ttft_ms": ""} for row in rows if row["tpot_ms"] == "9"]
+    headline = validate_serving(written(tmp_path, *untimed)).document().headline
+    assert re.search("median error of [0-9.]+ % for TPOT[.]", headline)
+
+
+def test_responses_bound_the_rows_of_clients_that_stream_every_token(tmp_path):
+    """TensorRT-LLM's, of 512 requests; InferenceX's dense models have workers that send them."""
+    many = ROW | {"engine": "trtllm", "concurrency": "512", "osl": "64"}
+    rows = [many | {"client": client} for client in ("other", "inferencex")]
+    first, second = (row.case for row in read_serving(written(tmp_path, *rows)))
+    host = first.deployment.engine.host
+    assert host.response > 0 == second.deployment.engine.host.response
+    other, _ = validate_serving(written(tmp_path, *rows)).rows
+    assert other.tpot_s > 0.9 * (host.least + 512 * host.response)
+
+
+@needs_reference
+def test_an_answer_says_that_no_table_has_the_kernels_of_an_accelerator(tmp_path):
+    """The log's machine by another name, whose kernels are then carried over from a B200's."""
+    here = load_cluster("rtx-pro-6000-pcie-8")
+    unknown = here.accelerator.model_copy(update={"name": "Unheard-of 6000"})
+    folder = REFERENCE / "vllm" / "RTXPRO6000_Llama-3.1-8B"
+    report = validate_serving_log(folder, here.model_copy(update={"accelerator": unknown}))
+    assert "no table has kernels on Unheard-of 6000" in report.doubts[0]
+    error = next(row.error_pct for row in report.figures if row.metric == "tpot")
+    assert abs(error) < 30
+    assert not validate_serving_log(folder, here).doubts

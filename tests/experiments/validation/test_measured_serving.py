@@ -385,13 +385,13 @@ def test_a_log_of_an_engine_newer_than_known_says_so(tmp_path):
         assert read_log(tmp_path, load_cluster("hgx-h100"))[2] == unused
 
 
-ROW = {
+LLAMA = {
     **{"engine": "vllm", "model": "llama-3.1-8b", "machine": "h100_sxm", "tp": "1"},
     **{"isl": "128", "osl": "16", "concurrency": "2"},
 }
 
 
-def written(tmp_path, *rows):
+def table_of(tmp_path, *rows):
     table = tmp_path / "rows.csv"
     with table.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys())
@@ -402,8 +402,8 @@ def written(tmp_path, *rows):
 
 def test_measurements_that_are_nan_or_zero_are_said_to_be_none(tmp_path):
     cells = [("nan", "9"), ("60", "0"), ("", "9"), ("60", "9")]
-    rows = [ROW | {"ttft_ms": ttft, "tpot_ms": tpot} for ttft, tpot in cells]
-    report = validate_serving(written(tmp_path, *rows))
+    rows = [LLAMA | {"ttft_ms": ttft, "tpot_ms": tpot} for ttft, tpot in cells]
+    report = validate_serving(table_of(tmp_path, *rows))
     assert [row.assumed.partition("; ")[2] for row in report.rows] == [
         "ttft_ms nan counts as not measured",
         "tpot_ms 0 counts as not measured",
@@ -414,18 +414,18 @@ def test_measurements_that_are_nan_or_zero_are_said_to_be_none(tmp_path):
     said = report.document().facts["not measured"]
     assert said == "ttft_ms or tpot_ms of 2 rows: NaN and 0 count as no measurement"
     untimed = [row | {"ttft_ms": ""} for row in rows if row["tpot_ms"] == "9"]
-    headline = validate_serving(written(tmp_path, *untimed)).document().headline
+    headline = validate_serving(table_of(tmp_path, *untimed)).document().headline
     assert re.search("median error of [0-9.]+ % for TPOT[.]", headline)
 
 
 def test_responses_bound_the_rows_of_clients_that_stream_every_token(tmp_path):
     """TensorRT-LLM's, of 512 requests; InferenceX's dense models have workers that send them."""
-    many = ROW | {"engine": "trtllm", "concurrency": "512", "osl": "64"}
+    many = LLAMA | {"engine": "trtllm", "concurrency": "512", "osl": "64"}
     rows = [many | {"client": client} for client in ("other", "inferencex")]
-    first, second = (row.case for row in read_serving(written(tmp_path, *rows)))
+    first, second = (row.case for row in read_serving(table_of(tmp_path, *rows)))
     host = first.deployment.engine.host
     assert host.response > 0 == second.deployment.engine.host.response
-    other, _ = validate_serving(written(tmp_path, *rows)).rows
+    other, _ = validate_serving(table_of(tmp_path, *rows)).rows
     assert other.tpot_s > 0.9 * (host.least + 512 * host.response)
 
 

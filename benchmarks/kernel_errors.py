@@ -31,7 +31,8 @@ from rich.table import Table
 from benchmarks.kernel_rows import Reading, Rows, believed
 from benchmarks.kernel_tables import FEWEST, build_tables
 from benchmarks.kernels import LEFT_OUT, REFERENCE, accelerators, machine, predicted, read_folder
-from experiments.scenario.recognised import as_tabled, compared_alike, recognise
+from experiments.scenario.cluster import as_tabled
+from experiments.scenario.recognised import compared_alike, recognise
 from simulator.accelerators import Accelerator
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import TwofoldError

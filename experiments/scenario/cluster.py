@@ -1,8 +1,9 @@
 """Changes to the cluster: a resource set to a value, another network, another accelerator."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,18 +18,21 @@ from experiments.scenario.change import (
 )
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import check_factor
-from simulator.accelerators import HALVES
+from simulator.accelerators import HALVES, named
 from simulator.edits.ops import durations_scaled
 from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import WhatIfError
 from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.topology import SCALE_OUT
-from simulator.workload import What
+from simulator.workload import What, Workload
 from topologies import Cluster, catalog, load_cluster, place, resource_values, with_topology
 from topologies.cluster.changed import with_fields, with_setting
 from topologies.cluster.kinds import by_kind, differing
 from topologies.cluster.node import AcceleratorTable, from_data_sheet
 from topologies.cluster.schema import kinds_of
+
+if TYPE_CHECKING:
+    from traces.generate.kernel_times import Accelerator
 
 
 def parse_value(resource: str, text: str) -> float:
@@ -188,8 +192,6 @@ def _exchanged(scenario: Scenario, exchange: _Exchange, kind: str | None) -> Cha
     workload, cluster = scenario.workload, scenario.cluster
     if workload.flops is None and workload.traffic is None:
         return _recognised(scenario, exchange, kind)
-    from experiments.scenario.recognised import weighted_uncertainty
-
     flops, traffic = (
         np.zeros(len(workload)) if amount is None else np.nan_to_num(amount)
         for amount in (workload.flops, workload.traffic)
@@ -216,15 +218,7 @@ def _exchanged(scenario: Scenario, exchange: _Exchange, kind: str | None) -> Cha
 
 def _recognised(scenario: Scenario, exchange: _Exchange, kind: str | None) -> Changed:
     """Scale recognised kernels, each by the table of its kind."""
-    from experiments.scenario.recognised import (
-        are_alike,
-        as_tabled,
-        chips_of,
-        compared,
-        compared_alike,
-        recognise,
-        weighted_uncertainty,
-    )
+    from experiments.scenario.recognised import compared, compared_alike, recognise
 
     workload = scenario.workload
     factors = np.full((len(workload), 2), (1.0, 0.0))
@@ -255,8 +249,6 @@ def _recognised(scenario: Scenario, exchange: _Exchange, kind: str | None) -> Ch
 
 def _names(scenario: Scenario, exchange: _Exchange, kind: str | None) -> str:
     """Name what is exchanged: ``A100-SXM4-80GB → H100-SXM5-80GB``, or the bandwidths."""
-    from experiments.scenario.recognised import chips_of
-
     chips = [chip for _, chip in chips_of(scenario)]
     if kind is not None:
         chips = [kinds_of(scenario.cluster)[kind].accelerator]
@@ -276,7 +268,7 @@ def _compared(
     scenario: Scenario, is_known: Mask, flops: Floats, traffic: Floats, exchange: _Exchange
 ) -> Floats:
     """Return the ratio of each op's times on its rank's accelerator, and its error (log)."""
-    from experiments.scenario.recognised import are_alike, as_tabled, chips_of, worked_alike
+    from experiments.scenario.recognised import worked_alike
     from traces.generate.kernel_times.times import COMPARED, kernel_error
 
     workload = scenario.workload
@@ -325,6 +317,60 @@ def _roofline(chip: AcceleratorTable, flops: Floats, traffic: Floats) -> Floats:
     if (peak is None and flops.any()) or (chip.memory_bandwidth is None and traffic.any()):
         raise WhatIfError(f"the cluster does not give {chip.name}'s peak or memory bandwidth")
     return np.maximum(flops / (peak or 1.0), traffic / (chip.memory_bandwidth or 1.0))
+
+
+def weighted_uncertainty(workload: Workload, unsure: Floats) -> float:
+    """Return the mean uncertainty of kernels, weighted by their durations."""
+    lasting = np.where(workload.what == What.COMPUTE, workload.duration, 0.0)
+    return float(lasting @ unsure / lasting.sum()) if lasting.any() else 0.0
+
+
+def as_tabled(chip: AcceleratorTable) -> "Accelerator":
+    """Return an accelerator as tables of kernels name it."""
+    from traces.generate.kernel_times import Accelerator  # not needed for other networks
+
+    if chip.memory_bandwidth is None or not any(half in chip.peak for half in HALVES):
+        raise WhatIfError(f"the cluster does not give {chip.name}'s peak or memory bandwidth")
+    return Accelerator(chip.name, dict(chip.peak), chip.memory_bandwidth, chip.generation or "")
+
+
+def are_alike(recorded: "Accelerator", target: "Accelerator") -> bool:
+    """Whether two accelerators run the same kernels: those of one generation.
+
+    Of a known name it is the data sheet's: a change of the accelerator leaves a cluster's, by which
+    its library chooses.
+    """
+    if recorded.name == target.name:
+        return True
+    generations = [
+        {sheet.generation for sheet in named(chip.name)} or {chip.generation}
+        for chip in (recorded, target)
+    ]
+    return generations[0] == generations[1] != {""}
+
+
+def chips_of(scenario: Scenario) -> Iterator[tuple[range, AcceleratorTable]]:
+    """Yield ranks, and the accelerator for which their kernel durations hold."""
+    if scenario.timed_on is not None:
+        yield range(scenario.ranks), scenario.timed_on.accelerator
+        return
+    cluster = scenario.cluster
+    for part in place(cluster, scenario.ranks, scenario.nodes).parts_of(cluster):
+        yield part.placement.members, part.cluster.accelerator
+
+
+def timed_on(scenario: Scenario) -> "Accelerator":
+    """Return the accelerator on which kernels were timed, as tables of kernels name it.
+
+    Raises
+    ------
+    WhatIfError
+        If kinds of node differ in it, or its peak or memory bandwidth is not given.
+    """
+    chips = {chip.name: chip for _, chip in chips_of(scenario)}
+    if len(chips) > 1:
+        raise WhatIfError(f"kernels were timed on {' and '.join(chips)}: sizes change on one alone")
+    return as_tabled(next(iter(chips.values())))
 
 
 def chip_named(name: str) -> AcceleratorTable:

@@ -16,23 +16,21 @@ are found in the products of the layers: each has the tokens and the hidden size
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import fsum, hypot, prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.accelerators import HALVES, multiprocessor_count, named
+from simulator.accelerators import HALVES, multiprocessor_count
 from simulator.analysis.data_parallel import OPTIMISER
 from simulator.support.arrays import Floats, Longs, Mask
 from simulator.support.errors import TraceError, WhatIfError, WorkloadError
 from simulator.workload import NOT_RECORDED, What, Workload
-from topologies import place
-from topologies.cluster.node import AcceleratorTable
 from traces.core.events import RecordedOperator
 from traces.generate.kernel_times import Accelerator, KernelTimes, Shape, kernel_times
 from traces.generate.kernel_times.families import (
@@ -56,9 +54,6 @@ from traces.generate.kernel_times.shapes import (
     work_of,
 )
 from traces.generate.kernel_times.times import ALIKE, COMPARED, MORE_ROWS, kernel_error
-
-if TYPE_CHECKING:
-    from experiments.scenario.scenario import Scenario
 
 _HOWS = 7
 _KEPT, _BY_PEAK, _BY_MEMORY, _BY_SHAPE, _FEW_ROWS, _BY_TENSORS, _STRIDED = range(_HOWS)
@@ -276,21 +271,6 @@ def compared(kernels: RecognisedOps, recorded: Accelerator, target: Accelerator)
     return scaled
 
 
-def are_alike(recorded: Accelerator, target: Accelerator) -> bool:
-    """Whether two accelerators run the same kernels: those of one generation.
-
-    Of a known name it is the data sheet's: a change of the accelerator leaves a cluster's, by which
-    its library chooses.
-    """
-    if recorded.name == target.name:
-        return True
-    generations = [
-        {sheet.generation for sheet in named(chip.name)} or {chip.generation}
-        for chip in (recorded, target)
-    ]
-    return generations[0] == generations[1] != {""}
-
-
 _LIMITS = 3.0
 """Power of the norm in which the limits of a kernel add: memory, and everything else.
 
@@ -311,27 +291,23 @@ def compared_alike(kernels: RecognisedOps, recorded: Accelerator, target: Accele
     the bytes and of what the rest takes, which is the measured remainder. The rest scales as peaks
     do for matrix products, as multiprocessors do for other kernels.
     """
-    memory = recorded.memory_bandwidth / target.memory_bandwidth
-    of_halves = _peaks("bf16", recorded, target) or memory
-    counts = [multiprocessor_count(chip) for chip in (recorded, target)]
-    rest = counts[0] / counts[1] if counts[0] and counts[1] else of_halves
+    ratios = _Ratios.of(recorded, target, ("bf16",))
     by_shape = [
-        rest
+        ratios.rest
         if isinstance(shape, Streaming)
-        else _peaks(precision(shape.dtype).peak, recorded, target) or of_halves
+        else _peaks(precision(shape.dtype).peak, recorded, target) or ratios.products
         for shape in kernels.shapes
     ]
     by_peak = kernels.how == _BY_PEAK
-    of_rest = np.where(kernels.how == _BY_SHAPE, np.array([*by_shape, rest])[kernels.shape], rest)
-    of_rest[by_peak] = of_halves
+    of_shape = np.array([*by_shape, ratios.rest])[kernels.shape]
+    of_rest = np.where(kernels.how == _BY_SHAPE, of_shape, ratios.rest)
+    of_rest[by_peak] = ratios.products
 
     share = _share_of_memory(kernels.duration, kernels.traffic, recorded)
     share[np.isin(kernels.how, (_BY_MEMORY, _FEW_ROWS))] = 1.0
     share[by_peak | (kernels.how == _STRIDED)] = 0.0
-    ratio = np.where(kernels.scaled, _ratio(kernels.duration, share, memory, of_rest), 1.0)
-    apart = max(map(_apart, (memory, rest, of_halves)))
-    error = np.where(kernels.scaled, apart * kernel_error(ALIKE).shared, 0.0)
-    return np.stack((ratio, error), axis=1)
+    factors = ratios.factors(kernels.duration, share, of_rest)
+    return np.where(kernels.scaled[:, None], factors, (1.0, 0.0))
 
 
 def worked_alike(
@@ -339,14 +315,35 @@ def worked_alike(
 ) -> Floats:
     """As :func:`compared_alike`, of kernels whose FLOPs and bytes, ``work``, are known."""
     flops, traffic = work
-    memory = recorded.memory_bandwidth / target.memory_bandwidth
-    of_products = next(filter(None, (_peaks(half, recorded, target) for half in HALVES)), memory)
-    counts = [multiprocessor_count(chip) for chip in (recorded, target)]
-    rest = counts[0] / counts[1] if counts[0] and counts[1] else of_products
+    ratios = _Ratios.of(recorded, target, HALVES)
     share = _share_of_memory(duration, traffic, recorded)
-    ratio = _ratio(duration, share, memory, np.where(flops > 0, of_products, rest))
-    apart = max(map(_apart, (memory, rest, of_products)))
-    return np.stack((ratio, np.full(len(ratio), apart * kernel_error(ALIKE).shared)), axis=1)
+    return ratios.factors(duration, share, np.where(flops > 0, ratios.products, ratios.rest))
+
+
+class _Ratios(NamedTuple):
+    """Ratios of times on two accelerators: of bytes in memory, of products, of other kernels."""
+
+    memory: float
+    products: float
+    rest: float
+
+    @classmethod
+    def of(cls, recorded: Accelerator, target: Accelerator, types: Iterable[str]) -> "_Ratios":
+        """Return them; those of products by the first of these types that both have."""
+        memory = recorded.memory_bandwidth / target.memory_bandwidth
+        products = next(filter(None, (_peaks(each, recorded, target) for each in types)), memory)
+        counts = [multiprocessor_count(chip) for chip in (recorded, target)]
+        rest = counts[0] / counts[1] if counts[0] and counts[1] else products
+        return cls(memory, products, rest)
+
+    def factors(self, duration: Floats, share: Floats, of_rest: Floats) -> Floats:
+        """Factor on each kernel's time, and its error (log): ``share`` of it is memory's."""
+        running = np.maximum(duration - LAUNCHED, 0.0)
+        limited = (share * self.memory) ** _LIMITS + (1.0 - share**_LIMITS) * of_rest**_LIMITS
+        whole = running * limited ** (1 / _LIMITS) + (duration - running)
+        ratio = np.divide(whole, duration, out=np.ones_like(whole), where=duration > 0)
+        error = max(map(_apart, self)) * kernel_error(ALIKE).shared
+        return np.stack((ratio, np.full(len(ratio), error)), axis=1)
 
 
 def _share_of_memory(duration: Floats, traffic: Floats, recorded: Accelerator) -> Floats:
@@ -354,14 +351,6 @@ def _share_of_memory(duration: Floats, traffic: Floats, recorded: Accelerator) -
     running = np.maximum(duration - LAUNCHED, 0.0)
     moved = traffic / _reached_memory(recorded)
     return np.divide(moved, running, out=np.ones_like(moved), where=running > 0).clip(max=1.0)
-
-
-def _ratio(duration: Floats, share: Floats, memory: float, of_rest: Floats) -> Floats:
-    """Return the ratio of kernels' times if the time of memory and of the rest change."""
-    running = np.maximum(duration - LAUNCHED, 0.0)
-    limited = (share * memory) ** _LIMITS + (1.0 - share**_LIMITS) * of_rest**_LIMITS
-    whole = running * limited ** (1 / _LIMITS) + (duration - running)
-    return np.divide(whole, duration, out=np.ones_like(whole), where=duration > 0)
 
 
 def _apart(ratio: float) -> float:
@@ -705,40 +694,3 @@ def _operator_at_size(
     if "roofline" in origins:
         return seconds, factors.unsure(shape)
     return seconds, max(kernel_error(origin).shared for origin in origins)
-
-
-def weighted_uncertainty(workload: Workload, unsure: Floats) -> float:
-    """Return the mean uncertainty of kernels, weighted by their durations."""
-    lasting = np.where(workload.what == What.COMPUTE, workload.duration, 0.0)
-    return float(lasting @ unsure / lasting.sum()) if lasting.any() else 0.0
-
-
-def as_tabled(chip: AcceleratorTable) -> Accelerator:
-    """Return an accelerator as tables of kernels name it."""
-    if chip.memory_bandwidth is None or not any(half in chip.peak for half in HALVES):
-        raise WhatIfError(f"the cluster does not give {chip.name}'s peak or memory bandwidth")
-    return Accelerator(chip.name, dict(chip.peak), chip.memory_bandwidth, chip.generation or "")
-
-
-def chips_of(scenario: "Scenario") -> Iterator[tuple[range, AcceleratorTable]]:
-    """Yield ranks, and the accelerator for which their kernel durations hold."""
-    if scenario.timed_on is not None:
-        yield range(scenario.ranks), scenario.timed_on.accelerator
-        return
-    cluster = scenario.cluster
-    for part in place(cluster, scenario.ranks, scenario.nodes).parts_of(cluster):
-        yield part.placement.members, part.cluster.accelerator
-
-
-def timed_on(scenario: "Scenario") -> Accelerator:
-    """Return the accelerator on which kernels were timed, as tables of kernels name it.
-
-    Raises
-    ------
-    WhatIfError
-        If kinds of node differ in it, or its peak or memory bandwidth is not given.
-    """
-    chips = {chip.name: chip for _, chip in chips_of(scenario)}
-    if len(chips) > 1:
-        raise WhatIfError(f"kernels were timed on {' and '.join(chips)}: sizes change on one alone")
-    return as_tabled(next(iter(chips.values())))

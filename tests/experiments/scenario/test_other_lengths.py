@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.scenario.cluster import are_alike
 from experiments.scenario.recognised import (
     Factors,
     Lengths,
     RecognisedOps,
-    are_alike,
     compared,
     compared_alike,
     weighted_uncertainty,

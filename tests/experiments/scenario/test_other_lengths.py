@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.scenario.cluster import are_alike
+from experiments.scenario.cluster import are_alike, weighted_uncertainty
 from experiments.scenario.recognised import (
     Factors,
     Lengths,
     RecognisedOps,
     compared,
     compared_alike,
-    weighted_uncertainty,
     worked_alike,
 )
 from helpers.tries import tries

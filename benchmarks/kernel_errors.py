@@ -31,7 +31,7 @@ from rich.table import Table
 from benchmarks.kernel_rows import Reading, Rows, believed
 from benchmarks.kernel_tables import FEWEST, build_tables
 from benchmarks.kernels import LEFT_OUT, REFERENCE, accelerators, machine, predicted, read_folder
-from experiments.scenario.cluster import as_tabled
+from experiments.scenario.change import as_tabled
 from experiments.scenario.recognised import compared_alike, recognise
 from simulator.accelerators import Accelerator
 from simulator.support.arrays import Floats, Longs

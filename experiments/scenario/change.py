@@ -7,15 +7,16 @@ changes at once (:mod:`experiments.evaluate`) reads these numbers and applies no
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from experiments.output.words import plural
 from experiments.scenario.scenario import Scenario
-from simulator.support.arrays import Mask
+from simulator.accelerators import HALVES, named
+from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import DisconnectedError, TopologyError, TwofoldError, WhatIfError
 from simulator.support.names import did_you_mean
 from simulator.support.quantities import format_quantity
@@ -24,7 +25,11 @@ from topologies import Cluster, place, resource_values
 from topologies import changed as changed_cluster
 from topologies.cluster.changed import resource_range
 from topologies.cluster.kinds import by_kind, differing, split_resource
+from topologies.cluster.node import AcceleratorTable
 from topologies.faults import Drawn, Fault, chosen, lots
+
+if TYPE_CHECKING:
+    from traces.generate.kernel_times import Accelerator
 
 MEMORY_BANDWIDTH = "memory.bandwidth"
 """Bandwidth of the accelerators' memory (HBM)."""
@@ -498,6 +503,60 @@ def ops_of_kind(scenario: Scenario, kind: str) -> Mask:
     if not members:
         raise WhatIfError(f"no rank of the job sits on a node of kind {kind!r}")
     return np.asarray((rank >= members[0].start) & (rank < members[0].stop))
+
+
+def weighted_uncertainty(workload: Workload, unsure: Floats) -> float:
+    """Return the mean uncertainty of kernels, weighted by their durations."""
+    lasting = np.where(workload.what == What.COMPUTE, workload.duration, 0.0)
+    return float(lasting @ unsure / lasting.sum()) if lasting.any() else 0.0
+
+
+def as_tabled(chip: AcceleratorTable) -> "Accelerator":
+    """Return an accelerator as tables of kernels name it."""
+    from traces.generate.kernel_times import Accelerator  # not needed for other networks
+
+    if chip.memory_bandwidth is None or not any(half in chip.peak for half in HALVES):
+        raise WhatIfError(f"the cluster does not give {chip.name}'s peak or memory bandwidth")
+    return Accelerator(chip.name, dict(chip.peak), chip.memory_bandwidth, chip.generation or "")
+
+
+def are_alike(recorded: "Accelerator", target: "Accelerator") -> bool:
+    """Whether two accelerators run the same kernels: those of one generation.
+
+    Of a known name it is the data sheet's: a change of the accelerator leaves a cluster's, by which
+    its library chooses.
+    """
+    if recorded.name == target.name:
+        return True
+    generations = [
+        {sheet.generation for sheet in named(chip.name)} or {chip.generation}
+        for chip in (recorded, target)
+    ]
+    return generations[0] == generations[1] != {""}
+
+
+def chips_of(scenario: Scenario) -> Iterator[tuple[range, AcceleratorTable]]:
+    """Yield ranks, and the accelerator for which their kernel durations hold."""
+    if scenario.timed_on is not None:
+        yield range(scenario.ranks), scenario.timed_on.accelerator
+        return
+    cluster = scenario.cluster
+    for part in place(cluster, scenario.ranks, scenario.nodes).parts_of(cluster):
+        yield part.placement.members, part.cluster.accelerator
+
+
+def timed_on(scenario: Scenario) -> "Accelerator":
+    """Return the accelerator on which kernels were timed, as tables of kernels name it.
+
+    Raises
+    ------
+    WhatIfError
+        If kinds of node differ in it, or its peak or memory bandwidth is not given.
+    """
+    chips = {chip.name: chip for _, chip in chips_of(scenario)}
+    if len(chips) > 1:
+        raise WhatIfError(f"kernels were timed on {' and '.join(chips)}: sizes change on one alone")
+    return as_tabled(next(iter(chips.values())))
 
 
 def nodes_of(scenario: Scenario, ranks: int) -> int | None:

@@ -1,9 +1,8 @@
 """Changes to the cluster: a resource set to a value, another network, another accelerator."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,27 +11,28 @@ from experiments.scenario.change import (
     Changed,
     Edited,
     Multiplied,
+    are_alike,
+    as_tabled,
+    chips_of,
     count_ops,
     ops_of_kind,
     unit_of_value,
+    weighted_uncertainty,
 )
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import check_factor
-from simulator.accelerators import HALVES, named
+from simulator.accelerators import HALVES
 from simulator.edits.ops import durations_scaled
 from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import WhatIfError
 from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.topology import SCALE_OUT
-from simulator.workload import What, Workload
+from simulator.workload import What
 from topologies import Cluster, catalog, load_cluster, place, resource_values, with_topology
 from topologies.cluster.changed import with_fields, with_setting
 from topologies.cluster.kinds import by_kind, differing
 from topologies.cluster.node import AcceleratorTable, from_data_sheet
 from topologies.cluster.schema import kinds_of
-
-if TYPE_CHECKING:
-    from traces.generate.kernel_times import Accelerator
 
 
 def parse_value(resource: str, text: str) -> float:
@@ -317,60 +317,6 @@ def _roofline(chip: AcceleratorTable, flops: Floats, traffic: Floats) -> Floats:
     if (peak is None and flops.any()) or (chip.memory_bandwidth is None and traffic.any()):
         raise WhatIfError(f"the cluster does not give {chip.name}'s peak or memory bandwidth")
     return np.maximum(flops / (peak or 1.0), traffic / (chip.memory_bandwidth or 1.0))
-
-
-def weighted_uncertainty(workload: Workload, unsure: Floats) -> float:
-    """Return the mean uncertainty of kernels, weighted by their durations."""
-    lasting = np.where(workload.what == What.COMPUTE, workload.duration, 0.0)
-    return float(lasting @ unsure / lasting.sum()) if lasting.any() else 0.0
-
-
-def as_tabled(chip: AcceleratorTable) -> "Accelerator":
-    """Return an accelerator as tables of kernels name it."""
-    from traces.generate.kernel_times import Accelerator  # not needed for other networks
-
-    if chip.memory_bandwidth is None or not any(half in chip.peak for half in HALVES):
-        raise WhatIfError(f"the cluster does not give {chip.name}'s peak or memory bandwidth")
-    return Accelerator(chip.name, dict(chip.peak), chip.memory_bandwidth, chip.generation or "")
-
-
-def are_alike(recorded: "Accelerator", target: "Accelerator") -> bool:
-    """Whether two accelerators run the same kernels: those of one generation.
-
-    Of a known name it is the data sheet's: a change of the accelerator leaves a cluster's, by which
-    its library chooses.
-    """
-    if recorded.name == target.name:
-        return True
-    generations = [
-        {sheet.generation for sheet in named(chip.name)} or {chip.generation}
-        for chip in (recorded, target)
-    ]
-    return generations[0] == generations[1] != {""}
-
-
-def chips_of(scenario: Scenario) -> Iterator[tuple[range, AcceleratorTable]]:
-    """Yield ranks, and the accelerator for which their kernel durations hold."""
-    if scenario.timed_on is not None:
-        yield range(scenario.ranks), scenario.timed_on.accelerator
-        return
-    cluster = scenario.cluster
-    for part in place(cluster, scenario.ranks, scenario.nodes).parts_of(cluster):
-        yield part.placement.members, part.cluster.accelerator
-
-
-def timed_on(scenario: Scenario) -> "Accelerator":
-    """Return the accelerator on which kernels were timed, as tables of kernels name it.
-
-    Raises
-    ------
-    WhatIfError
-        If kinds of node differ in it, or its peak or memory bandwidth is not given.
-    """
-    chips = {chip.name: chip for _, chip in chips_of(scenario)}
-    if len(chips) > 1:
-        raise WhatIfError(f"kernels were timed on {' and '.join(chips)}: sizes change on one alone")
-    return as_tabled(next(iter(chips.values())))
 
 
 def chip_named(name: str) -> AcceleratorTable:

@@ -17,8 +17,15 @@ from math import fsum, log
 import numpy as np
 
 from experiments.output.words import plural
-from experiments.scenario.change import Changed, Edited, Scaled, check_fits, nodes_of
-from experiments.scenario.cluster import timed_on, weighted_uncertainty
+from experiments.scenario.change import (
+    Changed,
+    Edited,
+    Scaled,
+    check_fits,
+    nodes_of,
+    timed_on,
+    weighted_uncertainty,
+)
 from experiments.scenario.recognised import Factors, ShapedKernels
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import (

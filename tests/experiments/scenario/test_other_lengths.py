@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.scenario.cluster import are_alike, weighted_uncertainty
+from experiments.scenario.change import are_alike, weighted_uncertainty
 from experiments.scenario.recognised import (
     Factors,
     Lengths,

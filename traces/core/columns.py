@@ -165,14 +165,22 @@ class LaneLabels:
                 self._seen[pair] = self._lanes((_plain(owner), _plain(lane)))
         return list(map(self._seen.__getitem__, pairs))
 
+    def owned(self) -> list[tuple[int | str, int | str]]:
+        """Return the owner and the number of every lane, in the order of the indices."""
+        return list(self._lanes.index)
+
     def labels(self) -> tuple[str, ...]:
         """Return the label of every lane, in the order of the indices."""
-        return tuple(self.label(owner, lane) for owner, lane in self._lanes.index)
+        several = len({owner for owner, _ in self._lanes.index}) > 1
+        return tuple(self._label(owner, lane, several=several) for owner, lane in self._lanes.index)
 
     def label(self, owner: int | float | str | None, lane: int | float | str | None) -> str:
         """Return the label of a lane, present or not."""
         several = len({seen_owner for seen_owner, _ in self._lanes.index} | {_plain(owner)}) > 1
-        words = zip(self._words, (_plain(owner), _plain(lane)), strict=True)
+        return self._label(_plain(owner), _plain(lane), several=several)
+
+    def _label(self, owner: int | str, lane: int | str, *, several: bool) -> str:
+        words = zip(self._words, (owner, lane), strict=True)
         labels = [f"{word} {key}" if isinstance(key, int) else str(key) for word, key in words]
         return " ".join(labels if several else labels[1:])
 

@@ -6,10 +6,11 @@ survives. The rank of a file may follow from its name (:func:`rank_in_name`).
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 
@@ -218,6 +219,8 @@ class RankHead:
         The machine of the rank, "" if unknown.
     visible_devices
         Number of accelerators that the rank's process saw on its machine; 0 if unknown.
+    fingerprint
+        Result of :func:`fingerprint_of`; 0 if unknown.
     """
 
     file: Path
@@ -232,6 +235,7 @@ class RankHead:
     accelerator: str = ""
     host_name: str = ""
     visible_devices: int = 0
+    fingerprint: int = 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -338,6 +342,18 @@ def merged_record(records: Sequence[CommRecord]) -> CommRecord:
     return CommRecord(**values)
 
 
+def fingerprint_of(lengths: Longs, lanes: Iterable[object]) -> int:
+    """Hash lengths of events (ns) and their lanes: no two recordings share it; 0 of few lengths."""
+    if len(np.unique(lengths)) < _TELLING:
+        return 0
+    data = np.sort(lengths).tobytes() + repr(sorted(map(str, lanes))).encode()
+    return int.from_bytes(blake2b(data, digest_size=8).digest())
+
+
+_TELLING = 32
+"""Least different lengths of events by which a recording is recognised."""
+
+
 def launch_rows(trace: RankTrace) -> NDArray[np.int64]:
     """Return the host row that launched each device row of the trace; -1 if it is not in it."""
     host = np.flatnonzero((trace.host.kind == HostKind.RUNTIME) & (trace.host.correlation >= 0))
@@ -360,7 +376,7 @@ def launch_times(trace: RankTrace) -> tuple[NDArray[np.float64], NDArray[np.bool
 
 def checked(trace: RankTrace) -> RankTrace:
     """Return a recording; refuse one whose times and ids a host and its device cannot have."""
-    reason = _wrong_steps(trace.steps) or _wrong_kernels(trace)
+    reason = _wrong_steps(trace.steps) or _wrong_kernels(trace) or _wrong_order(trace.host)
     if reason:
         raise TraceError(f"{trace.file}: {reason}; record again")
     return trace
@@ -410,6 +426,32 @@ def _wrong_kernels(trace: RankTrace) -> str:
     calls = host.correlation[(host.kind == HostKind.RUNTIME) & (host.correlation > 0)]
     if _MANY <= len(calls) >= 2 * len(ids := np.unique(calls)):
         return f"{len(calls):,} calls of the runtime have {len(ids):,} correlation ids"
+    idle = launched * np.isin(np.arange(len(launched)), _rows_named(trace, _LAUNCHES_NONE))
+    if idle.sum() >= _MANY:
+        call = trace.names[host.name[idle.argmax()]]
+        return f"{idle.sum():,} kernels have the correlation ids of {call} and other calls of none"
+    return ""
+
+
+_LAUNCHES_NONE = re.compile(r"Synchronize|Event|Wait|Malloc|Free|Query")
+"""Calls of the runtime that launch no kernel."""
+_ORDERED, _FALLING = 32, 0.9
+"""Least ids of a kind, and share of those below the one before on their thread, that show times
+that run backwards: profilers number calls as they begin. In real recordings at most 0.16 fall."""
+
+
+def _rows_named(trace: RankTrace, pattern: re.Pattern[str]) -> NDArray[np.int64]:
+    return np.flatnonzero(np.isin(trace.host.name, names_with(trace, pattern)))
+
+
+def _wrong_order(host: HostEvents) -> str:
+    for kind, ids in ((HostKind.RUNTIME, host.correlation), (HostKind.OPERATOR, host.external)):
+        rows = np.flatnonzero((host.kind == kind) & (ids > 0))
+        rows = rows[np.argsort(host.thread[rows], kind="stable")]
+        rises = np.diff(ids[rows])[np.diff(host.thread[rows]) == 0]
+        falling = np.count_nonzero(rises < 0)
+        if len(rises) >= _ORDERED and falling > _FALLING * len(rises):
+            return f"{falling:,} of {len(rises):,} ids of calls fall: its times run backwards"
     return ""
 
 

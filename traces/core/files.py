@@ -24,6 +24,8 @@ from traces.core.loaded import COPIED
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from traces.core.events import RankHead
+
 
 @contextmanager
 def uncollected() -> Iterator[None]:
@@ -103,12 +105,15 @@ def files_in(path: Path) -> list[Path]:
     return entries
 
 
-def note_copies(files: Iterable[Path]) -> Iterator[str]:
-    """Note which files of several ranks have the same bytes: clocks of two ranks never agree."""
+def note_copies(ranks: Iterable["RankHead"]) -> Iterator[str]:
+    """Note which files of ranks have the same bytes or events: two clocks never agree."""
     by_size: dict[int, Path] = {}
-    for file in files:
-        alike = by_size.setdefault(file.stat().st_size, file)
-        if alike is not file and filecmp.cmp(alike, file, shallow=False):
+    by_events: dict[int, Path] = {}
+    for file, events in {rank.file: rank.fingerprint for rank in ranks}.items():
+        same = by_events.setdefault(events, file) if events else file
+        alike = by_size.setdefault(file.stat().st_size, file) if file.is_file() else file
+        if same is not file or (alike is not file and filecmp.cmp(alike, file, shallow=False)):
+            alike = same if same is not file else alike
             yield f"{file.name} {COPIED} {alike.name}, not another rank's recording"
             return
 

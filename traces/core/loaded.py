@@ -171,10 +171,11 @@ class CoverageRecord(TypedDict):
 
 
 UNLIKE, TOO_LONG = "ranks ran on unlike accelerators", "frameworks refuse it"
-COPIED = "has the same bytes as"
-DOUBTFUL = (UNLIKE, TOO_LONG, COPIED)
+COPIED, ODD = "has the same events as", "check how it was recorded"
+DOUBTFUL = (UNLIKE, TOO_LONG, COPIED, ODD)
 """Words of notes that make answers doubtful: on a job whose files name several accelerators, on a
-sequence that is longer than the model allows, and on files of two ranks."""
+sequence that is longer than the model allows, on files of two ranks, and on what no profiler
+writes by itself."""
 MEDIAN, ALL = "median", "all"
 """Choices of a step besides numbers: the one of median duration, and the whole trace."""
 

@@ -234,8 +234,7 @@ def job_of(
         missing = iter([f"{len(heads)} of {recorded} recorded ranks were read: {listed}"])
     else:
         missing = _missing(path, heads, job_ranks, sample=sample)
-    copied = note_copies(dict.fromkeys(head.file for head in heads))
-    notes = (*copied, *missing, *_steps(heads), *_clocks(ranks))
+    notes = (*note_copies(heads), *missing, *_steps(heads), *_clocks(ranks))
     return JobHead(heads, job_ranks, source, skipped, notes)
 
 

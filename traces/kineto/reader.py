@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import msgspec
+import numpy as np
 from msgspec import Raw, Struct
 
 from simulator.support.errors import TraceError, shown
@@ -27,6 +28,7 @@ from traces.core.events import (
     ProcessGroup,
     RankTrace,
     checked,
+    fingerprint_of,
     host_in_name,
     known_host,
     rank_in_name,
@@ -411,6 +413,10 @@ def _rank_trace(document: KinetoDocument, *, alone: bool) -> RankTrace:
         modules=reading.modules.events(reading.threads, first),
         python=reading.modules.python(reading.threads, first),
         host_name=known_host(header.host_name or header.hostname or host_in_name(file)),
+        fingerprint=fingerprint_of(
+            np.concatenate([np.subtract(rows.end, rows.start) for rows in (host[0], device[0])]),
+            reading.threads.owned(),
+        ),
     )
 
 

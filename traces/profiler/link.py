@@ -7,17 +7,18 @@ shares of all-to-alls.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.analysis.phases import Phase
 from simulator.engine.next_step import with_advance
 from simulator.support.arrays import Floats
-from simulator.support.errors import TraceError
+from simulator.support.errors import TraceError, shown
 from simulator.support.quantities import format_quantity
 from simulator.workload import Workload
 from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
@@ -27,6 +28,7 @@ from traces.core.loaded import (
     ALL,
     LAUNCHES_ONLY,
     MEDIAN,
+    ODD,
     UNLIKE,
     Counters,
     Coverage,
@@ -172,10 +174,50 @@ _IN_FLIGHT = "device ops launched before the recording began"
 _OUTSIDE = "device ops launched outside all steps"
 
 
+_STREAMS, _LOST = 64, 0.1
+"""Least streams, with less than two kernels each, and share of launches without a kernel, that no
+program and no profiler makes."""
+
+
+def odd(trace: RankTrace, rules: KernelRules) -> Iterator[str]:
+    """Yield what is odd in a recording, though possible."""
+    device, host = trace.device, trace.host
+    kernels = ~device.copy
+    number = np.count_nonzero(kernels)
+    names = np.unique(device.name[kernels]).tolist()
+    calls = np.isin(device.name, [name for name in names if rules.rule(trace.names[name])])
+    for what, rows in (("that compute", kernels & ~calls), ("of collectives", kernels & calls)):
+        if rows.any() and not (device.end - device.start)[rows].any():
+            yield f"all {np.count_nonzero(rows):,} kernels {what} last no time"
+    streams = [trace.streams[stream] for stream in np.unique(device.stream[kernels]).tolist()]
+    if _STREAMS <= len(streams) > number / 2:
+        yield f"{number:,} kernels are on {len(streams):,} streams"
+    devices = {stream.rpartition(" stream ")[0] for stream in streams}
+    if len(devices) > 1 and (trace.world_size or 1) > 1:
+        yield f"kernels of one rank are on {len(devices)} devices"
+    records = (trace.comms[number] for number in np.unique(device.comm[device.comm >= 0]).tolist())
+    for word in sorted({record.collective for record in records if record.collective}):
+        if kind_of(word) is None:
+            yield f"no collective is called {shown(word)}: the kernel's name counts"
+    launches = host.correlation[_launches(trace)]
+    lost = np.count_nonzero(~np.isin(launches, device.correlation))
+    if number and lost > _LOST * len(launches) and not names_with(trace, _GRAPHS):
+        yield f"{lost:,} of {len(launches):,} launches have no kernel"
+
+
+_LAUNCHES, _GRAPHS = re.compile("LaunchKernel"), re.compile("StreamBeginCapture|GraphLaunch")
+
+
+def _launches(trace: RankTrace) -> NDArray[np.bool_]:
+    named = np.isin(trace.host.name, names_with(trace, _LAUNCHES))
+    return named & (trace.host.kind == HostKind.RUNTIME)
+
+
 @uncollected()
 def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS) -> RankGraph:
     """Build the ops of a rank's step and their edges; ``kernels`` names those that communicate."""
     graph = RankGraph(rank=trace.rank, start=window.start)
+    graph.notes += [f"{reason}; {ODD}" for reason in odd(trace, kernels)]
     window = outside_works(trace, window)
     launches = pair(trace, window)
     enclosing = Enclosing.of(trace, window)
@@ -253,9 +295,7 @@ def _launches_only(trace: RankTrace) -> int:
     """Return the number of kernel launches of a rank without any recorded kernel."""
     if (~trace.device.copy).any():
         return 0
-    launch = [number for number, name in enumerate(trace.names) if "LaunchKernel" in name]
-    is_launch = np.isin(trace.host.name, launch) & (trace.host.kind == HostKind.RUNTIME)
-    return int(is_launch.sum())
+    return int(_launches(trace).sum())
 
 
 def rank_step(trace: RankTrace, step: str, kernels: KernelRules = KERNELS) -> RankStep:

@@ -11,6 +11,8 @@ import pytest
 from helpers.kineto_events import read_rank
 from helpers.nsys_files import simple
 from simulator.support.errors import TraceError
+from traces.core.loaded import ODD
+from traces.load import load
 from traces.nsys import read_exports
 
 Event = dict[str, Any]
@@ -63,6 +65,11 @@ def read(folder: Path, events: list[Event]) -> None:
         ("kernel", {"dur": 0}, "its 64 kernels last no time"),
         ("kernel", {"dur": 1000}, "kernels of stream 7 last 0.064 s in all"),
         ("kernel", {"ts": -2e5}, "64 kernels begin more than 100 ms before they"),
+        (
+            "cuda_runtime",
+            {"name": "cudaEventRecord"},
+            "64 kernels have the correlation ids of cuda",
+        ),
     ],
 )
 def test_what_no_device_can_have_is_refused(
@@ -77,6 +84,68 @@ def test_what_no_device_can_have_is_refused(
             event.update(change | {"ts": change.get("ts", event["ts"]) + late})
     with pytest.raises(TraceError, match=rf"rank0\.json: .*{reason}"):
         read(tmp_path, events)
+
+
+def test_times_that_run_backwards_are_refused(tmp_path: Path) -> None:
+    events = [event | {"ts": 1e4 - event["ts"] - event["dur"]} for event in recording()]
+    with pytest.raises(TraceError, match="63 of 63 ids of calls fall"):
+        read(tmp_path, events)
+    operators = [
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "aten::mm",
+            "pid": 1,
+            "tid": 1,
+            "ts": 20 * at,
+            "dur": 9,
+        }
+        | {"args": {"External id": MANY + 9 - at}}
+        for at in range(MANY + 1)
+    ]
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": operators}))
+    with pytest.raises(TraceError, match="32 of 32 ids of calls fall: its times run backwards"):
+        read_rank(tmp_path / "rank0.json", alone=True)
+
+
+def _every(change: Event, part: slice = slice(None)) -> list[Event]:
+    events = recording()
+    for event in [event for event in events if event["cat"] == "kernel"][part]:
+        event.update(change)
+    return events
+
+
+def _on_streams() -> list[Event]:
+    events = recording()
+    for at, event in enumerate(events):
+        if event["cat"] == "kernel":
+            event.update(tid=at, args=event["args"] | {"stream": at})
+    return events
+
+
+NCCL = {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "args": {"Collective name": "swizzle"}}
+
+
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        (_every({"dur": 0}, slice(7))[:14], "all 7 kernels that compute last no time"),
+        (_on_streams(), "64 kernels are on 64 streams"),
+        (
+            _every({"args": {"device": 1, "stream": 7}}, slice(5)),
+            "kernels of one rank are on 2 devices",
+        ),
+        (_every(NCCL, slice(1)), "no collective is called 'swizzle': the kernel's name counts"),
+        (_every({"cat": "lost"}, slice(9)), "9 of 64 launches have no kernel"),
+        (_every({"cat": "lost"}, slice(6)), None),
+        (recording(), None),
+    ],
+)
+def test_what_is_odd_is_doubted(tmp_path: Path, events: list[Event], reason: str | None) -> None:
+    document = {"distributedInfo": {"rank": 0, "world_size": 2}, "traceEvents": events}
+    (tmp_path / "rank0.json").write_text(json.dumps(document))
+    notes = [note for note in load(tmp_path, "all").coverage.notes if ODD in note]
+    assert notes == ([] if reason is None else [f"{reason}; {ODD}"])
 
 
 @pytest.mark.parametrize(

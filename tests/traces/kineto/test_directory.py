@@ -5,12 +5,16 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from helpers.places import DATA
+from helpers.places import DATA, SAMPLES
 from simulator.support.errors import TraceError
+from traces.core.loaded import COPIED
 from traces.kineto.directory import read_job
+
+FIRST = SAMPLES / "gloo-ddp-4" / "rank0.json.gz"
 
 
 def put(
@@ -109,11 +113,31 @@ def test_a_copy_of_a_file_is_no_other_rank(tmp_path: Path) -> None:
     put(tmp_path, None, name="rank0.json")
     shutil.copy(tmp_path / "rank0.json", tmp_path / "rank1.json")
     (tmp_path / "._rank0.json").write_bytes(b"\0\5\x16\7")  # what macOS writes beside a file
-    said = "rank1.json has the same bytes as rank0.json, not another rank's recording"
+    said = "rank1.json has the same events as rank0.json, not another rank's recording"
     assert said in read_job(tmp_path).notes
     (tmp_path / "rank1.json").unlink()
     put(tmp_path, None, name="rank1.json", steps=(3, 4))
     assert [trace.rank for trace in read_job(tmp_path).ranks] == [0, 1]
+
+
+def forged(document: dict[str, Any], shift: float) -> str:
+    """The recording of rank 0 as that of rank 1: spaces, order of keys and events, times."""
+    document["distributedInfo"]["rank"] = 1
+    for event in document["traceEvents"]:
+        event["ts"] += shift
+    document["traceEvents"].reverse()
+    return json.dumps(document, indent=1, sort_keys=True)
+
+
+@pytest.mark.parametrize("shift", [0.0, 7.0, 3_000_000.0])
+def test_a_copy_written_otherwise_is_no_other_rank(tmp_path: Path, shift: float) -> None:
+    (tmp_path / "rank0.json").write_bytes(gzip.decompress(FIRST.read_bytes()))
+    (tmp_path / "rank1.json").write_text(
+        forged(json.loads((tmp_path / "rank0.json").read_bytes()), shift)
+    )
+    said = "rank1.json has the same events as rank0.json, not another rank's recording"
+    assert said in read_job(tmp_path).notes
+    assert not any(COPIED in note for note in read_job(FIRST.parent).notes)
 
 
 def test_what_is_named_like_a_rank_and_is_no_file_is_refused(tmp_path: Path) -> None:

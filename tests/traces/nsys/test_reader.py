@@ -84,7 +84,7 @@ def test_a_copy_of_a_file_is_no_other_rank(tmp_path: Path) -> None:
     for name in ("a.sqlite", "b.sqlite"):
         simple(tmp_path / name)
     assert any(
-        "b.sqlite has the same bytes as a.sqlite" in note for note in read_exports(tmp_path).notes
+        "b.sqlite has the same events as a.sqlite" in note for note in read_exports(tmp_path).notes
     )
 
 

@@ -55,13 +55,7 @@ def read_exported_job(path: Path, reader: ExportReader) -> Job:
     if world > len(traces):
         notes.append(f"{len(traces)} of {world} ranks were recorded")
         source = "the largest communicator or rank"
-    notes += [
-        *note_copies(file.path for file in files if file.path.is_file()),
-        *grouped,
-        *stepped,
-        *cropped,
-        *reader.lacking(files, traces),
-    ]
+    notes += [*note_copies(traces), *grouped, *stepped, *cropped, *reader.lacking(files, traces)]
     return Job(tuple(traces), world, source, skipped, tuple(notes))
 
 

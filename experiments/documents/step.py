@@ -29,7 +29,7 @@ from simulator.analysis.critical_path import (
 )
 from simulator.workload import DATA_LOADER, What
 from topologies.cluster.catalog import clusters_with, link_doubts
-from traces.core.loaded import DOUBTFUL, GENERATED, LAUNCHES_ONLY, Coverage, Loaded
+from traces.core.loaded import DOUBTFUL, GENERATED, Coverage, Loaded
 
 if TYPE_CHECKING:
     from experiments.baseline import Baseline, NetworkPriorAnswer, Settings
@@ -261,11 +261,6 @@ def _run_doubts(loaded: Loaded) -> Iterator[Doubt]:
     """Yield that kernels or launches are missing, or that ranks are of different runs."""
     coverage = loaded.coverage
     yield from (Doubt(note) for note in coverage.notes if any(map(note.__contains__, DOUBTFUL)))
-    if launches := coverage.unused.get(LAUNCHES_ONLY):
-        yield Doubt(
-            f"{launches:,} launches were recorded, but no kernels, so the devices seem idle",
-            "record the device, too (ProfilerActivity.CUDA, --trace=cuda)",
-        )
     without = coverage.starts and coverage.kernels and not coverage.launches_paired
     if without and (loaded.workload.what == What.HOST).any():
         yield Doubt(

@@ -148,11 +148,12 @@ class LaneLabels:
     def __init__(self, owner: str, lane: str) -> None:
         self._words = (owner, lane)
         self._seen: dict[tuple[int | float | str | None, int | float | str | None], int] = {}
-        self._lanes: ValueIndex[tuple[int | str, int | str]] = ValueIndex()
+        self.lanes: ValueIndex[tuple[int | str, int | str]] = ValueIndex()
+        self._owners: set[int | str] = set()
 
     def known(self, owner: int | float | str | None, lane: int | float | str | None) -> int | None:
         """Return the index of a lane that is present."""
-        return self._lanes.index.get((_plain(owner), _plain(lane)))
+        return self.lanes.index.get((_plain(owner), _plain(lane)))
 
     def many(
         self, pairs: Iterable[tuple[int | float | str | None, int | float | str | None]]
@@ -162,25 +163,18 @@ class LaneLabels:
         for pair in dict.fromkeys(pairs):
             if pair not in self._seen:
                 owner, lane = pair
-                self._seen[pair] = self._lanes((_plain(owner), _plain(lane)))
+                self._seen[pair] = self.lanes((_plain(owner), _plain(lane)))
+                self._owners.add(_plain(owner))
         return list(map(self._seen.__getitem__, pairs))
-
-    def owned(self) -> list[tuple[int | str, int | str]]:
-        """Return the owner and the number of every lane, in the order of the indices."""
-        return list(self._lanes.index)
 
     def labels(self) -> tuple[str, ...]:
         """Return the label of every lane, in the order of the indices."""
-        several = len({owner for owner, _ in self._lanes.index}) > 1
-        return tuple(self._label(owner, lane, several=several) for owner, lane in self._lanes.index)
+        return tuple(self.label(owner, lane) for owner, lane in self.lanes.index)
 
     def label(self, owner: int | float | str | None, lane: int | float | str | None) -> str:
         """Return the label of a lane, present or not."""
-        several = len({seen_owner for seen_owner, _ in self._lanes.index} | {_plain(owner)}) > 1
-        return self._label(_plain(owner), _plain(lane), several=several)
-
-    def _label(self, owner: int | str, lane: int | str, *, several: bool) -> str:
-        words = zip(self._words, (owner, lane), strict=True)
+        several = len(self._owners | {_plain(owner)}) > 1
+        words = zip(self._words, (_plain(owner), _plain(lane)), strict=True)
         labels = [f"{word} {key}" if isinstance(key, int) else str(key) for word, key in words]
         return " ".join(labels if several else labels[1:])
 

@@ -426,9 +426,9 @@ def _wrong_kernels(trace: RankTrace) -> str:
     calls = host.correlation[(host.kind == HostKind.RUNTIME) & (host.correlation > 0)]
     if _MANY <= len(calls) >= 2 * len(ids := np.unique(calls)):
         return f"{len(calls):,} calls of the runtime have {len(ids):,} correlation ids"
-    idle = launched * np.isin(np.arange(len(launched)), _rows_named(trace, _LAUNCHES_NONE))
+    idle = np.isin(host.name[rows[rows >= 0]], names_with(trace, _LAUNCHES_NONE))
     if idle.sum() >= _MANY:
-        call = trace.names[host.name[idle.argmax()]]
+        call = trace.names[host.name[rows[rows >= 0][idle.argmax()]]]
         return f"{idle.sum():,} kernels have the correlation ids of {call} and other calls of none"
     return ""
 
@@ -438,10 +438,6 @@ _LAUNCHES_NONE = re.compile(r"Synchronize|Event|Wait|Malloc|Free|Query")
 _ORDERED, _FALLING = 32, 0.9
 """Least ids of a kind, and share of those below the one before on their thread, that show times
 that run backwards: profilers number calls as they begin. In real recordings at most 0.16 fall."""
-
-
-def _rows_named(trace: RankTrace, pattern: re.Pattern[str]) -> NDArray[np.int64]:
-    return np.flatnonzero(np.isin(trace.host.name, names_with(trace, pattern)))
 
 
 def _wrong_order(host: HostEvents) -> str:

@@ -107,13 +107,10 @@ def files_in(path: Path) -> list[Path]:
 
 def note_copies(ranks: Iterable["RankHead"]) -> Iterator[str]:
     """Note which files of ranks have the same bytes or events: two clocks never agree."""
-    by_size: dict[int, Path] = {}
-    by_events: dict[int, Path] = {}
+    seen: dict[int, Path] = {}
     for file, events in {rank.file: rank.fingerprint for rank in ranks}.items():
-        same = by_events.setdefault(events, file) if events else file
-        alike = by_size.setdefault(file.stat().st_size, file) if file.is_file() else file
-        if same is not file or (alike is not file and filecmp.cmp(alike, file, shallow=False)):
-            alike = same if same is not file else alike
+        alike = seen.setdefault(events or file.stat().st_size, file)
+        if alike is not file and (events or filecmp.cmp(alike, file, shallow=False)):
             yield f"{file.name} {COPIED} {alike.name}, not another rank's recording"
             return
 

@@ -24,8 +24,6 @@ from simulator.calls import Calls, Group
 from simulator.support.errors import TwofoldError
 from simulator.workload import Copies, Edges, Repeats, Workload
 
-LAUNCHES_ONLY = "launches of kernels that were not recorded"
-"""Description of the device's events if only the host was recorded."""
 GENERATED = "generated"
 """The name of a generated step."""
 EXPLAINED_BY = ("launch", "stream", "wait", "inferred", "step before")

@@ -415,7 +415,7 @@ def _rank_trace(document: KinetoDocument, *, alone: bool) -> RankTrace:
         host_name=known_host(header.host_name or header.hostname or host_in_name(file)),
         fingerprint=fingerprint_of(
             np.concatenate([np.subtract(rows.end, rows.start) for rows in (host[0], device[0])]),
-            reading.threads.owned(),
+            reading.threads.lanes.index,
         ),
     )
 

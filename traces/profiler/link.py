@@ -13,7 +13,6 @@ from math import fsum
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.analysis.phases import Phase
 from simulator.engine.next_step import with_advance
@@ -24,18 +23,7 @@ from simulator.workload import Workload
 from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
 from traces.core.events import HostKind, Job, JobHead, RankTrace, names_with
 from traces.core.files import uncollected
-from traces.core.loaded import (
-    ALL,
-    LAUNCHES_ONLY,
-    MEDIAN,
-    ODD,
-    UNLIKE,
-    Counters,
-    Coverage,
-    Loaded,
-    Options,
-    worst,
-)
+from traces.core.loaded import ALL, MEDIAN, ODD, UNLIKE, Counters, Coverage, Loaded, Options, worst
 from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank, RankGraph, kind_of
 from traces.matching.assemble import JobClock, align, assemble
 from traces.matching.match import MatchedCall, Matching, calls_of_graph, match
@@ -199,18 +187,14 @@ def odd(trace: RankTrace, rules: KernelRules) -> Iterator[str]:
     for word in sorted({record.collective for record in records if record.collective}):
         if kind_of(word) is None:
             yield f"no collective is called {shown(word)}: the kernel's name counts"
-    launches = host.correlation[_launches(trace)]
+    is_launch = np.isin(host.name, names_with(trace, _LAUNCHES)) & (host.kind == HostKind.RUNTIME)
+    launches = host.correlation[is_launch]
     lost = np.count_nonzero(~np.isin(launches, device.correlation))
-    if number and lost > _LOST * len(launches) and not names_with(trace, _GRAPHS):
-        yield f"{lost:,} of {len(launches):,} launches have no kernel"
+    if lost > _LOST * len(launches) and not names_with(trace, _GRAPHS):
+        yield f"{lost:,} of {len(launches):,} launches have no kernel, so the device seems idle"
 
 
 _LAUNCHES, _GRAPHS = re.compile("LaunchKernel"), re.compile("StreamBeginCapture|GraphLaunch")
-
-
-def _launches(trace: RankTrace) -> NDArray[np.bool_]:
-    named = np.isin(trace.host.name, names_with(trace, _LAUNCHES))
-    return named & (trace.host.kind == HostKind.RUNTIME)
 
 
 @uncollected()
@@ -266,9 +250,9 @@ class RankStep:
         Its ops, edges and calls, on the rank's own clock.
     step
         The number of the step, or ``all``.
-    kernels, launches_paired, in_flight, outside, launches_only
+    kernels, launches_paired, in_flight, outside
         Kernels of the step, those whose launch is in the trace, device ops launched before the
-        recording began, those outside ``all`` steps, and launches if no kernel was recorded at all.
+        recording began, and those outside ``all`` steps.
     counts, phases
         Counters besides times, and ranges of prefill and decode, on the rank's own clock.
     names
@@ -284,18 +268,10 @@ class RankStep:
     launches_paired: int
     in_flight: int
     outside: int
-    launches_only: int
     counts: RankCounts
     phases: tuple[Phase, ...]
     names: frozenset[str]
     lasted: float | None
-
-
-def _launches_only(trace: RankTrace) -> int:
-    """Return the number of kernel launches of a rank without any recorded kernel."""
-    if (~trace.device.copy).any():
-        return 0
-    return int(_launches(trace).sum())
 
 
 def rank_step(trace: RankTrace, step: str, kernels: KernelRules = KERNELS) -> RankStep:
@@ -311,7 +287,6 @@ def rank_step(trace: RankTrace, step: str, kernels: KernelRules = KERNELS) -> Ra
         launches_paired=int((~trace.device.copy[launched]).sum()),
         in_flight=window.in_flight,
         outside=outside if step == ALL else 0,
-        launches_only=_launches_only(trace),
         counts=rank_counts(trace, window),
         phases=tuple(rank_phases(trace, window)),
         names=frozenset() if graph.collectives else _names_of_step(trace, window),
@@ -448,7 +423,6 @@ def _coverage(
     unused = sum((Counter(dict(rank.unused)) for rank in job.ranks), Counter[str]())
     unused[_IN_FLIGHT] = sum(step.in_flight for step in steps)
     unused[_OUTSIDE] = sum(step.outside for step in steps)
-    unused[LAUNCHES_ONLY] = sum(step.launches_only for step in steps)
     numbers = sorted({profiled.number for rank in job.ranks for profiled in rank.steps})
     chips = sorted({rank.accelerator for rank in job.ranks} - {""})
     unlike = [f"{UNLIKE}: {', '.join(chips)}"] if len(chips) > 1 else []

@@ -38,7 +38,7 @@ from traces.chakra.nodes import (
 from traces.chakra.schema import COMP, MEM_LOAD, MEM_STORE, OWN
 from traces.core.columns import ValueIndex
 from traces.core.files import uncollected
-from traces.core.loaded import CONTRADICTED, EXPLAINED, Coverage, Loaded
+from traces.core.loaded import CONTRADICTED, EXPLAINED, NO_TIME, ODD, Coverage, Loaded
 from traces.core.rank_graph import UNKNOWN_GROUP, LocalOp, RankGraph
 from traces.matching.lane_order import LOOSE, LaneGraph, awaited, before_on_lane, with_lanes
 from traces.matching.match import Matching, match
@@ -60,6 +60,8 @@ def chakra_coverage(
     """Return the coverage; ``on_times`` are notes on times, ``last`` the last notes."""
     kernels = [_nodes_of_forms(ranked, _is_kernel) for ranked in job.ranked]
     notes = [*(f"{count} {what}" for what, count in job.notes.items()), *on_times]
+    unused = sum((ranked.unused for ranked in job.ranked), Counter[str]())
+    notes += [f"{unused[what]} {what}; {ODD}" for what in unused if what.startswith("data ")]
     if job.calls.assumed_groups:
         notes.append(
             f"{job.calls.assumed_groups:,} calls without a group, or of one that is not described: "
@@ -78,7 +80,7 @@ def chakra_coverage(
         collectives=len(job.calls),
         collectives_matched=_count_complete(job),
         sizes_known=_count_sized(job),
-        unused=dict(sum((ranked.unused for ranked in job.ranked), Counter[str]())),
+        unused=dict(unused),
         skipped=files.skipped,
         notes=(*files.notes, *notes, *job.calls.notes, *last),
     )
@@ -188,9 +190,9 @@ def load_files(path: Path, files: ChakraFiles) -> Loaded:
             if form.micros or f"{OWN}duration" in form.values:
                 continue
             if form.type == COMP and form.values.get("num_ops"):
-                notes["compute nodes with operations but no duration: assumed to take 0 s"] += count
+                notes[f"compute nodes with operations but no duration: {NO_TIME}"] += count
             if form.type in (MEM_LOAD, MEM_STORE):
-                notes["memory nodes without a duration: assumed to take 0 s"] += count
+                notes[f"memory nodes without a duration: {NO_TIME}"] += count
         tables = (file.groups.groups, files.groups)
         calls.append(rank_calls(nodes, moment, (tables, all_ranks), notes))
     try:
@@ -291,9 +293,7 @@ def _transfers(job: ChakraJob, durations: Floats) -> Floats:
     least[np.isinf(least)] = np.nan
     nothing = np.isnan(least) & np.isnan(job.calls.size)
     if nothing.any():
-        job.notes["calls with neither a size nor a duration: assumed to take 0 s"] += int(
-            nothing.sum()
-        )
+        job.notes[f"calls with neither a size nor a duration: {NO_TIME}"] += int(nothing.sum())
     return np.where(nothing, 0.0, least)
 
 

@@ -170,7 +170,8 @@ class CoverageRecord(TypedDict):
 
 UNLIKE, TOO_LONG = "ranks ran on unlike accelerators", "frameworks refuse it"
 COPIED, ODD = "has the same events as", "check how it was recorded"
-DOUBTFUL = (UNLIKE, TOO_LONG, COPIED, ODD)
+NO_TIME = "assumed to take 0 s"
+DOUBTFUL = (UNLIKE, TOO_LONG, COPIED, ODD, NO_TIME)
 """Words of notes that make answers doubtful: on a job whose files name several accelerators, on a
 sequence that is longer than the model allows, on files of two ranks, and on what no profiler
 writes by itself."""

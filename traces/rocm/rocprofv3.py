@@ -199,6 +199,8 @@ class _Part:
         """Return the columns of kernels."""
         rows = self._records.kernels
         symbols = {symbol.kernel: symbol.name for symbol in self._process.symbols}
+        if rows and not any(symbols.get(row.dispatch.kernel) for row in rows):
+            raise TraceError(f"{self._path}: its kernels have no names: which communicate?")
         labels = [
             symbols.get(row.dispatch.kernel) or f"kernel {row.dispatch.kernel}" for row in rows
         ]

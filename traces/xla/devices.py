@@ -153,9 +153,8 @@ def _renumber(result: XlaRecording, numbers: Mapping[int, int]) -> None:
 
 def largest_member(devices: Sequence[XlaDevice]) -> int:
     """Return the highest number in any replica group."""
-    ops = (op for device in devices for op in device.ops)
-    hlos = {id(op.hlo): op.hlo for op in ops if op.kind and op.hlo is not None}
-    groups = (group for hlo in hlos.values() for group in (*(hlo.groups or ()), *hlo.pairs))
+    hlos = (hlo for device in devices for hlo in device.collectives())
+    groups = (group for hlo in hlos for group in (*(hlo.groups or ()), *hlo.pairs))
     return max((member for group in groups for member in group), default=-1)
 
 

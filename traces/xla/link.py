@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator.support.errors import TraceError, WorkloadError
+from simulator.support.errors import TraceError, WorkloadError, shown
 from traces.core.loaded import Coverage, Loaded
 from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank
 from traces.matching.assemble import align, assemble
@@ -72,6 +72,13 @@ def _check(path: Path, recordings: Sequence[XlaRecording]) -> None:
                     f"{seen[device.rank].file}: remove one of them"
                 )
             seen[device.rank] = recording
+            for hlo in device.collectives():
+                numbers = [number for group in hlo.groups or () for number in group]
+                if len(set(numbers)) < len(numbers):
+                    raise TraceError(
+                        f"{recording.file}: {hlo.name}: replica_groups {shown(hlo.groups)} name a "
+                        "device twice: record again"
+                    )
 
 
 def _job_ranks(recordings: Sequence[XlaRecording], choice: StepChoice) -> int:

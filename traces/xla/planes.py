@@ -293,6 +293,11 @@ class XlaDevice:
     begun: dict[int, float] = field(default_factory=dict)
     waits: list[Span] = field(default_factory=list)
 
+    def collectives(self) -> list[HloOp]:
+        """Return the instructions of its collectives, each once."""
+        hlos = {id(op.hlo): op.hlo for op in self.ops if op.kind and op.hlo is not None}
+        return list(hlos.values())
+
     def start_steps(self, steps: Mapping[int, Span]) -> None:
         """Take the starts of the steps that have ops."""
         stepped = {op.step for op in self.ops}

@@ -26,6 +26,7 @@ from simulator.workload import What
 from traces.chakra.files import is_chakra, read_messages
 from traces.chakra.reader import load_chakra
 from traces.chakra.schema import COLL, MEM_LOAD, METADATA, RECV, SEND
+from traces.core.loaded import DOUBTFUL, ODD
 
 WHOLE = {"pg_name": "0"}
 
@@ -77,6 +78,16 @@ def test_a_kernels_tid_is_its_stream_where_no_host_thread_has_it(tmp_path):
     assert lanes == ["thread 1", "stream 20", "compute"]
 
 
+def test_a_call_of_no_known_kind_and_no_duration_is_doubted(tmp_path):
+    nodes = [node(0, us=5), node(1, COLL, is_cpu_op=False, comm_type=99, comm_size=8, after=[0])]
+    for duration, doubted in ((0, True), (7, False)):
+        nodes[1].duration_micros = duration
+        notes = one_rank(tmp_path, *nodes).coverage.notes
+        said = [note for note in notes if any(map(note.__contains__, DOUBTFUL))]
+        assert bool(said) == doubted
+        assert not said or said[0].startswith("1 calls with neither a size nor a duration")
+
+
 def test_data_and_control_dependencies_both_hold(tmp_path):
     nodes = [node(2**64 - 1, us=5, stream=1), node(7, us=5, stream=2, after=[2**64 - 1])]
     nodes += [node(9, us=5, stream=3, control=[7])]
@@ -91,8 +102,11 @@ def test_control_dependencies_give_way_to_data_dependencies_and_are_counted(tmp_
     assert loaded.coverage.unused == {key: 1}
 
 
-def test_dangling_dependencies_are_counted(tmp_path):
-    unused = one_rank(tmp_path, node(1, after=[8, 9], control=[4])).coverage.unused
+def test_dangling_dependencies_are_counted_and_those_on_data_doubted(tmp_path):
+    coverage = one_rank(tmp_path, node(1, after=[8, 9], control=[4])).coverage
+    (doubt,) = [note for note in coverage.notes if any(map(note.__contains__, DOUBTFUL))]
+    assert doubt == f"2 data dependencies on nodes that are not in the file; {ODD}"
+    unused = coverage.unused
     assert unused == {
         "data dependencies on nodes that are not in the file": 2,
         "control dependencies on nodes that are not in the file": 1,

@@ -1,10 +1,12 @@
 """The same program, recorded by Nsight Systems and by PyTorch's profiler, is the same workload."""
 
 import gzip
+import io
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import Phase, assume, given, settings
 
@@ -91,9 +93,13 @@ def test_tables_in_parquet_are_the_same_workload(tmp_path: Path, sample: Job) ->
     kernels = alone / f"{KERNEL}.parquet"
     with pytest.raises(TraceError, match="one table of an export"):
         load(kernels)
-    kernels.write_bytes(kernels.read_bytes()[:-9])
+    whole = kernels.read_bytes()
+    kernels.write_bytes(whole[:-9])
     with pytest.raises(TraceError, match=f"{KERNEL}.parquet: not a whole table"):
         read_exports(tmp_path)
+    pq.write_table(pq.read_table(io.BytesIO(whole)).drop_columns(["streamId"]), kernels)
+    with pytest.raises(TraceError, match=f"{KERNEL}.*streamId"):
+        load(alone)
 
 
 def test_a_file_per_host_is_the_same_workload(tmp_path: Path, sample: Job) -> None:

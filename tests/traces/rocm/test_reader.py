@@ -215,7 +215,7 @@ def test_a_rocpd_of_another_schema_is_refused_with_what_to_do(tmp_path):
         load(file)
 
 
-@pytest.mark.parametrize("write", [write_rpd, write_rocpd])
+@pytest.mark.parametrize("write", WRITERS.values())
 def test_kernels_without_names_are_refused(write, tmp_path):
     events = [replace(event, name="") if event.runs else event for event in two_steps()]
     write(tmp_path / "run.db", events)

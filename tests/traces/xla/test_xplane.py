@@ -147,6 +147,12 @@ def test_a_step_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         read(tmp_path, two_chips(runs=2), "9")
 
 
+@pytest.mark.parametrize("twice", [b"{{0,0}}", b"{{1,1}}"])
+def test_groups_that_name_a_device_twice_are_refused(tmp_path: Path, twice: bytes) -> None:
+    with pytest.raises(TraceError, match=r"all-reduce\.1: replica_groups .* name a device twice"):
+        read(tmp_path, two_chips().replace(b"{{0,1}}", twice))
+
+
 def test_annotated_steps_come_first(tmp_path: Path) -> None:
     host = PlaneBuilder("/host:CPU")
     chip = Chip(0, host)

@@ -220,7 +220,9 @@ _NAMES = {"demangledName", "shortName", "mangledName"}
 
 
 def is_kernel_table(path: Path) -> bool:
-    """Whether a Parquet file is the kernel table of a Nsight Systems export, by its columns."""
+    """Whether a Parquet file is an export's kernel table, by its columns or its name."""
+    if path.stem == "CUPTI_ACTIVITY_KIND_KERNEL":
+        return True
     try:
         names = set(parquet_names(str(path), unpack(path)))
     except TraceError:

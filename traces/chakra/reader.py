@@ -237,16 +237,9 @@ def _measured(
     epochs = [nodes.epoch * 1000 for nodes in job.ranked]
     clock = align(graphs, epochs, calls)
     workload = assemble(graphs, calls, clock, job.job_ranks)
-    shifts = [float(shift) for shift in clock.shift]
-    ends = {g.rank: g.end + s for g, s in zip(graphs, shifts, strict=True)}
-    begins = {g.rank: g.start + s for g, s in zip(graphs, shifts, strict=True)}
-    offsets = zip(graphs, clock.offset, strict=True)
+    begins, ends, offsets = clock.of_ranks(graphs)
     starts = sum((Counter(graph.explained) for graph in graphs), Counter[str]())
-    covered = replace(
-        chakra_coverage(files, job),
-        starts=dict(starts),
-        clock_offset={graph.rank: float(ahead) for graph, ahead in offsets if ahead != 0.0},
-    )
+    covered = replace(chakra_coverage(files, job), starts=dict(starts), clock_offset=offsets)
     return Loaded(
         trace=str(path),
         workload=workload,

@@ -333,25 +333,19 @@ _FIELDS = tuple(column.name for column in fields(CommRecord))
 
 def merged_record(records: Sequence[CommRecord]) -> CommRecord:
     """Merge several records of one call; of each field the first known value counts."""
-    first, *others = records
-    values = {name: getattr(first, name) for name in _FIELDS}
-    for record in others:
-        for name, value in values.items():
-            if value is None or value in ("", ()):
-                values[name] = getattr(record, name)
+    *others, last = records
+    values = {name: getattr(last, name) for name in _FIELDS}
+    for record in reversed(others):
+        values |= {n: v for n in _FIELDS if (v := getattr(record, n)) not in (None, "", ())}
     return CommRecord(**values)
 
 
 def fingerprint_of(lengths: Longs, lanes: Iterable[object]) -> int:
     """Hash lengths of events (ns) and their lanes: no two recordings share it; 0 of few lengths."""
-    if len(np.unique(lengths)) < _TELLING:
+    if len(np.unique(lengths)) < 32:  # those of two recordings may be the same
         return 0
     data = np.sort(lengths).tobytes() + repr(sorted(map(str, lanes))).encode()
     return int.from_bytes(blake2b(data, digest_size=8).digest())
-
-
-_TELLING = 32
-"""Least different lengths of events by which a recording is recognised."""
 
 
 def launch_rows(trace: RankTrace) -> NDArray[np.int64]:
@@ -436,8 +430,7 @@ def _wrong_kernels(trace: RankTrace) -> str:
 _LAUNCHES_NONE = re.compile(r"Synchronize|Event|Wait|Malloc|Free|Query")
 """Calls of the runtime that launch no kernel."""
 _ORDERED, _FALLING = 32, 0.9
-"""Least ids of a kind, and share of those below the one before on their thread, that show times
-that run backwards: profilers number calls as they begin. In real recordings at most 0.16 fall."""
+"""Least ids, and share below the one before, of times that run backwards; else at most 0.16."""
 
 
 def _wrong_order(host: HostEvents) -> str:

@@ -173,8 +173,7 @@ COPIED, ODD = "has the same events as", "check how it was recorded"
 NO_TIME = "assumed to take 0 s"
 DOUBTFUL = (UNLIKE, TOO_LONG, COPIED, ODD, NO_TIME)
 """Words of notes that make answers doubtful: on a job whose files name several accelerators, on a
-sequence that is longer than the model allows, on files of two ranks, and on what no profiler
-writes by itself."""
+sequence that is longer than the model allows, on files of two ranks, and on what is odd."""
 MEDIAN, ALL = "median", "all"
 """Choices of a step besides numbers: the one of median duration, and the whole trace."""
 

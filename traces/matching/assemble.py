@@ -210,6 +210,13 @@ class JobClock:
     shift: NDArray[np.float64]
     offset: NDArray[np.float64]
 
+    def of_ranks(self, graphs: Sequence[LinkedRank]) -> tuple[dict[int, float], ...]:
+        """Return begin and end of each rank's step (s), and the offsets that are not 0."""
+        rows = list(zip(graphs, self.shift.tolist(), self.offset.tolist(), strict=True))
+        begins = {graph.rank: graph.start + shift for graph, shift, _ in rows}
+        ends = {graph.rank: graph.end + shift for graph, shift, _ in rows}
+        return begins, ends, {graph.rank: offset for graph, _, offset in rows if offset}
+
 
 def align(
     graphs: Sequence[LinkedRank], epochs: Sequence[int], calls: Sequence[MatchedCall]

@@ -26,7 +26,7 @@ from traces.core.files import uncollected
 from traces.core.loaded import ALL, MEDIAN, ODD, UNLIKE, Counters, Coverage, Loaded, Options, worst
 from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank, RankGraph, kind_of
 from traces.matching.assemble import JobClock, align, assemble
-from traces.matching.match import MatchedCall, Matching, calls_of_graph, match
+from traces.matching.match import Matching, calls_of_graph, match
 from traces.profiler.comms import Enclosing
 from traces.profiler.device import add_device_ops, split_messages, split_written
 from traces.profiler.host import (
@@ -160,8 +160,7 @@ def _mean(shares: Sequence[float]) -> float:
 
 _IN_FLIGHT = "device ops launched before the recording began"
 _OUTSIDE = "device ops launched outside all steps"
-
-
+_LAUNCHES, _GRAPHS = re.compile("LaunchKernel"), re.compile("StreamBeginCapture|GraphLaunch")
 _STREAMS, _LOST = 64, 0.1
 """Least streams, with less than two kernels each, and share of launches without a kernel, that no
 program and no profiler makes."""
@@ -192,9 +191,6 @@ def odd(trace: RankTrace, rules: KernelRules) -> Iterator[str]:
     lost = np.count_nonzero(~np.isin(launches, device.correlation))
     if lost > _LOST * len(launches) and not names_with(trace, _GRAPHS):
         yield f"{lost:,} of {len(launches):,} launches have no kernel, so the device seems idle"
-
-
-_LAUNCHES, _GRAPHS = re.compile("LaunchKernel"), re.compile("StreamBeginCapture|GraphLaunch")
 
 
 @uncollected()
@@ -331,16 +327,13 @@ def joined(path: Path | str, job: JobHead, steps: Sequence[RankStep], options: O
         from traces.missing_ranks import listed_groups, replicate  # most jobs have all ranks
 
         workload = replicate(workload, listed_groups(job))
-    shifts = [float(shift) for shift in clock.shift]
-    ends = {graph.rank: graph.end + shift for graph, shift in zip(graphs, shifts, strict=True)}
+    begins, ends, _ = clock.of_ranks(graphs)
     return Loaded(
         trace=str(path),
         workload=workload,
         coverage=_coverage(job, steps, matching, clock, workload),
         measured_step=max(ends.values()) if repeats is None else repeats.period,
-        measured_begin={
-            graph.rank: graph.start + shift for graph, shift in zip(graphs, shifts, strict=True)
-        },
+        measured_begin=begins,
         measured_end=ends,
         accelerator=job.ranks[0].accelerator,
         hosts={rank.rank: rank.host_name for rank in job.ranks if rank.host_name},
@@ -351,7 +344,7 @@ def joined(path: Path | str, job: JobHead, steps: Sequence[RankStep], options: O
         counters=counters([step.counts for step in steps]),
         phases=tuple(
             shifted(phase, shift)
-            for step, shift in zip(steps, shifts, strict=True)
+            for step, shift in zip(steps, clock.shift.tolist(), strict=True)
             for phase in step.phases
         ),
     )
@@ -394,18 +387,15 @@ def _check_alike(job: JobHead, steps: Sequence[RankStep]) -> None:
     ]
     for rank, own in others:
         devices = {first.accelerator, rank.accelerator} - {""}
+        common, reason = len(names & own), ""
         if len(devices) > 1:
+            reason = f"one ran on {rank.accelerator}, the other on {first.accelerator}"
+        elif names and own and common < _IN_COMMON * len(names | own):
+            reason = f"only {common} of {len(own)} kernel or operator names are in both"
+        if reason:
             raise TraceError(
-                f"{rank.file} and {first.file} are not from the same run: one ran on "
-                f"{rank.accelerator}, the other on {first.accelerator}, and no collective joins "
-                "them; give the files of one run, or a single file"
-            )
-        common = len(names & own)
-        if names and own and common < _IN_COMMON * len(names | own):
-            raise TraceError(
-                f"{rank.file} and {first.file} are not from the same run: only {common} of "
-                f"{len(own)} kernel or operator names are also in {first.file}, and no collective "
-                "joins them; give the files of one run, or a single file"
+                f"{rank.file} and {first.file} are not from the same run: {reason}, and no "
+                "collective joins them; give the files of one run, or a single file"
             )
 
 
@@ -419,6 +409,7 @@ def _coverage(
     job: JobHead, steps: Sequence[RankStep], matching: Matching, clock: JobClock, workload: Workload
 ) -> Coverage:
     graphs = [step.graph for step in steps]
+    recorded = {rank.rank for rank in job.ranks}
     starts = sum((Counter(graph.explained) for graph in graphs), Counter[str]())
     unused = sum((Counter(dict(rank.unused)) for rank in job.ranks), Counter[str]())
     unused[_IN_FLIGHT] = sum(step.in_flight for step in steps)
@@ -439,22 +430,18 @@ def _coverage(
         kernels=sum(step.kernels for step in steps),
         launches_paired=sum(step.launches_paired for step in steps),
         collectives=len(matching.calls),
-        collectives_matched=sum(1 for call in matching.calls if _complete(call, job)),
+        collectives_matched=sum(
+            call.label != UNKNOWN_GROUP and len(call.ops) == len(recorded.intersection(call.ranks))
+            for call in matching.calls
+        ),
         sizes_known=sum(1 for call in matching.calls if not np.isnan(call.size)),
         starts=dict(starts),
-        clock_offset={
-            g.rank: float(o) for g, o in zip(graphs, clock.offset, strict=True) if o != 0.0
-        },
+        clock_offset=clock.of_ranks(graphs)[2],
         unused=dict(+unused),
         skipped=tuple((str(skip.file), skip.reason) for skip in job.skipped),
         notes=(*unlike, *job.notes, *_notes(graphs, matching, job), *library, *workload.notes),
         gaps=worst(gap for graph in graphs for gap in graph.gaps),
     )
-
-
-def _complete(call: MatchedCall, job: JobHead) -> bool:
-    recorded = sum(1 for rank in job.ranks if rank.rank in call.ranks)
-    return call.label != UNKNOWN_GROUP and len(call.ops) == recorded
 
 
 def _notes(graphs: Sequence[LinkedRank], matching: Matching, job: JobHead) -> list[str]:

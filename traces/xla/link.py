@@ -39,8 +39,7 @@ def link_recordings(
     matching = match([calls_of_graph(graph) for graph in graphs], job_ranks)
     aligned = () if len(recordings) == 1 and recordings[0].one_clock else matching.calls
     clock = align(graphs, [files[graph.rank].epoch for graph in graphs], aligned)
-    ends = {g.rank: g.end + float(s) for g, s in zip(graphs, clock.shift, strict=True)}
-    offset = {g.rank: float(o) for g, o in zip(graphs, clock.offset, strict=True) if o}
+    begins, ends, offset = clock.of_ranks(graphs)
     try:
         workload = assemble(graphs, matching.calls, clock, job_ranks)
     except WorkloadError as error:
@@ -50,9 +49,7 @@ def link_recordings(
         workload=workload,
         coverage=_coverage(recordings, choice, graphs, matching, offset, skipped, job_ranks),
         measured_step=max(ends.values()),
-        measured_begin={
-            g.rank: g.start + float(s) for g, s in zip(graphs, clock.shift, strict=True)
-        },
+        measured_begin=begins,
         measured_end=ends,
         accelerator=next(
             (recording.accelerator for recording in recordings if recording.accelerator), ""

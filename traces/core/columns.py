@@ -68,9 +68,8 @@ class EventRows:
             else:
                 column.fromlist(list(values))
 
-    def twins(self) -> NDArray[np.bool_]:
-        """Mark rows of positive length with a duplicate: same lane, name, times and numbers."""
-        numbers = self.correlation, self.external
+    def twins(self, *numbers: Sequence[int]) -> NDArray[np.bool_]:
+        """Mark rows of positive length with a duplicate: same lane, name, times and ``numbers``."""
         columns = [np.asarray(c) for c in (*numbers, self.name, self.lane, self.end, self.start)]
         lasting = np.flatnonzero(self.lengths() > 0)
         order = lasting[np.lexsort([column[lasting] for column in columns])]

@@ -429,17 +429,19 @@ def _wrong_kernels(trace: RankTrace) -> str:
 
 _LAUNCHES_NONE = re.compile(r"Synchronize|Event|Wait|Malloc|Free|Query")
 """Calls of the runtime that launch no kernel."""
-_ORDERED, _FALLING = 32, 0.9
-"""Least ids, and share below the one before, of times that run backwards; else at most 0.16."""
+_LATER = 16
+"""Calls after which ids are compared, as a caller's id is below those of the calls inside it: in
+real recordings at most 18 % fall, and with all times mirrored 84 to 100 %."""
 
 
 def _wrong_order(host: HostEvents) -> str:
     for kind, ids in ((HostKind.RUNTIME, host.correlation), (HostKind.OPERATOR, host.external)):
         rows = np.flatnonzero((host.kind == kind) & (ids > 0))
         rows = rows[np.argsort(host.thread[rows], kind="stable")]
-        rises = np.diff(ids[rows])[np.diff(host.thread[rows]) == 0]
+        early, late = rows[:-_LATER], rows[_LATER:]
+        rises = (ids[late] - ids[early])[host.thread[early] == host.thread[late]]
         falling = np.count_nonzero(rises < 0)
-        if len(rises) >= _ORDERED and falling > _FALLING * len(rises):
+        if len(rises) >= _LATER and 2 * falling > len(rises):
             return f"{falling:,} of {len(rises):,} ids of calls fall: its times run backwards"
     return ""
 

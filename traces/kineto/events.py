@@ -369,9 +369,10 @@ class EventReading:
         without a launch are not compared.
         """
         rows = self.device if len(self.device) else self.host
-        twins = rows.twins()
         if rows is self.device:
-            twins &= np.asarray(rows.correlation) >= 0
+            twins = rows.twins() & (np.asarray(rows.correlation) >= 0)
+        else:
+            twins = rows.twins(rows.correlation, rows.external)
         return 2 * int(twins.sum()) > int((rows.lengths() > 0).sum())
 
     def check_unit(self) -> None:

@@ -50,6 +50,7 @@ FOUND = {
         "XML: 999999999 lanes",
     ),
     traces.traces: (
+        "kineto: a stream for each kernel",
         "kineto comm: group size 1e9",
         "kineto comm: size 1e308",
         "kineto comm: ranks 2**63",

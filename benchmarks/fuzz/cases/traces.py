@@ -69,6 +69,9 @@ def traces() -> Iterator[Case]:
         "ts": 120,
         "dur": 5,
     }
+    streams = ({**sync, "name": "gemm", "tid": at, "ts": 150 + at / 10} for at in range(20_000))
+    data = _kineto(step, op, *streams)
+    yield Case("kineto: a stream for each kernel", ("inspect", "r.json"), {"r.json": data})
     for label, args in {
         "size 10**30": {"In msg nelems": 10**30},
         "size -1": {"In msg nelems": -1},

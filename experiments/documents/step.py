@@ -261,8 +261,7 @@ def _run_doubts(loaded: Loaded) -> Iterator[Doubt]:
     """Yield that kernels or launches are missing, or that ranks are of different runs."""
     coverage = loaded.coverage
     yield from (Doubt(note) for note in coverage.notes if any(map(note.__contains__, DOUBTFUL)))
-    without = coverage.starts and coverage.kernels and not coverage.launches_paired
-    if without and (loaded.workload.what == What.HOST).any():
+    if coverage.starts and coverage.kernels and not coverage.launches_paired:
         yield Doubt(
             "no launch of a kernel was recorded, so kernels seem not to wait for the host",
             "record the host, too (ProfilerActivity.CPU, --trace=cuda)",

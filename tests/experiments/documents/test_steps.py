@@ -2,7 +2,9 @@
 
 import json
 import re
+import sqlite3
 from collections import defaultdict
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -15,6 +17,7 @@ from experiments.output.words import percent, say_resource, say_step, say_time
 from experiments.questions.diff import ChangeOfA
 from helpers.documents import table_of
 from helpers.experiments_jobs import write_job
+from helpers.nsys_files import simple
 from helpers.places import SAMPLES
 from simulator.analysis.attribution import PathPart, Stretch
 from simulator.support.quantities import format_quantity
@@ -112,6 +115,14 @@ def covered(replayed, **changes):
 
 def causes(base):
     return [doubt.cause for doubt in common.trust(base).doubts]
+
+
+def test_an_export_without_calls_of_the_host_is_doubted(tmp_path):
+    path = simple(tmp_path / "a.sqlite")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME")
+    warning = map(str, tf.utility(path, "dgx-a100", resources=["compute"]).document().warning)
+    assert any(doubt.startswith("no launch of a kernel was recorded") for doubt in warning)
 
 
 def test_what_was_not_recorded_or_is_of_another_run_makes_a_step_doubtful(replayed):

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from experiments.evaluate.serving_clients import Slo
     from experiments.priors.errors import ServingPrior
-    from experiments.questions.serving import Gain, ServingReport, ServingUtility
+    from experiments.questions.serving import ServingReport
+    from experiments.questions.serving_figures import Gain, ServingUtility
     from experiments.questions.serving_points import (
         LoadCurve,
         ServingPoint,

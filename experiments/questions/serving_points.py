@@ -30,20 +30,22 @@ from experiments.evaluate.serving_runs import serve
 from experiments.output.words import say_devices, say_resource
 from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.questions.serving import (
-    Gain,
     Runs,
-    ServingUtility,
     beyond_capacity,
-    figures_of,
-    gain_of,
-    half_width,
-    over_requests,
-    requests_that_meet,
     runs_of,
     saturation,
     say_engine,
     shortens_most,
     utility_of,
+)
+from experiments.questions.serving_figures import (
+    Gain,
+    ServingUtility,
+    figures_of,
+    gain_of,
+    half_width,
+    over_requests,
+    requests_that_meet,
 )
 from experiments.report import Report, Rows, or_none, question
 from experiments.scenario.words import check_factor

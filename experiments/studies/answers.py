@@ -142,7 +142,8 @@ def _served(site: Site, plan: "ServingPlan", numbers: Numbers) -> Answer:
     from experiments.evaluate.serving_clients import busy_share, token_rate
     from experiments.evaluate.serving_fleets import held_ranks
     from experiments.evaluate.serving_plan import instances_of, load_of, slo_of
-    from experiments.questions.serving import figures_of, over_requests, runs_of
+    from experiments.questions.serving import runs_of
+    from experiments.questions.serving_figures import figures_of, over_requests
 
     try:
         before = instances_of(plan, site.cluster)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
-MODULES = 374
+MODULES = 375
 LINES = 131_117
 CHAIN = 30
 VAGUE_PCT = {

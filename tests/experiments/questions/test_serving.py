@@ -17,7 +17,8 @@ from experiments.evaluate.serving_clients import Closed
 from experiments.evaluate.serving_fleets import Instances
 from experiments.evaluate.serving_instances import ExchangeClock, deployment_of, instance_surface
 from experiments.evaluate.serving_runs import serve
-from experiments.questions.serving import Slo, half_width, saturation, serving
+from experiments.questions.serving import Slo, saturation, serving
+from experiments.questions.serving_figures import half_width
 from experiments.questions.serving_points import serving_sweep
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.timed_calls import network_of, one_call

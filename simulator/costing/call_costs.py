@@ -114,17 +114,18 @@ class Costs:
     def _route_or_map(self, sort: _Kind, call: Call) -> Carried:
         """Route a call, or map the loads of an equivalent group to its links."""
         pays = len(self._carried) >= _FEW_GROUPS or self.alike.has_answers
-        seat = self.alike.seat(call.group.ranks) if pays else None
-        if seat is None:
-            return self._route(call)
-        key = sort, type(seat), seat.pattern
-        if key not in self._by_pattern:
-            carried = self._route(call)
+        missed = []
+        for seat in self.alike.seats(call.group.ranks) if pays else ():
+            key = sort, type(seat), seat.pattern
+            if key in self._by_pattern:
+                known_seat, (plan, loads) = self._by_pattern[key]
+                return Carried(plan, tuple(_mapped(load, seat, known_seat) for load in loads))
+            missed.append((key, seat))
+        carried = self._route(call)
+        for key, seat in missed:
             if seat.holds(carried.loads):
                 self._by_pattern[key] = _Known(seat, carried)
-            return carried
-        known_seat, (plan, loads) = self._by_pattern[key]
-        return Carried(plan, tuple(_mapped(load, seat, known_seat) for load in loads))
+        return carried
 
     def _route(self, call: Call) -> Carried:
         positions = np.array(call.group.ranks, dtype=np.int32)

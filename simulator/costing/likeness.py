@@ -11,8 +11,8 @@ network of the same graph, whose links of one class again have equal numbers, th
 equivalent, whatever the numbers: equivalence is determined once for all such networks.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -60,8 +60,13 @@ class InComponents:
     components: Longs
 
     def holds(self, loads: Iterable[Load]) -> bool:
-        """Whether all links are of these components, or between hubs."""
-        return all(self.symmetry.confined(load.link, self.components) for load in loads)
+        """Whether all links are of these components, or between hubs that all components share."""
+        parts = self.symmetry
+        return all(
+            parts.confined(load.link, self.components)
+            and (parts.hubs is None or (parts.link_component[load.link] >= 0).all())
+            for load in loads
+        )
 
     def links_of(self, link: Ints, seat: "InComponents") -> Ints:
         """Map links of an equivalent group to those of this one."""
@@ -147,6 +152,15 @@ class Likeness:
         on_paths = self.place(ranks)
         return None if on_paths is None else on_paths.pattern
 
+    def seats(self, ranks: tuple[int, ...]) -> Iterator[Seat]:
+        """Yield where a group is: among equal nodes or on its paths, then among equal ranks."""
+        if (seat := self.seat(ranks)) is not None:
+            yield seat
+        alike = None if self.domains is None else self.symmetry_of_ranks
+        if self.domains is not None and (among := _among(alike, ranks)) is not None:
+            together = np.unique(self.domains[list(ranks)], return_inverse=True)[1]
+            yield replace(among, pattern=among.pattern + b"|" + together.tobytes())
+
     def seat(self, ranks: tuple[int, ...]) -> Seat | None:
         """Return where a group is; None if that does not determine the cost of its calls."""
         if ranks not in self._seats:
@@ -154,11 +168,7 @@ class Likeness:
         return self._seats[ranks]
 
     def _find_seat(self, ranks: tuple[int, ...]) -> Seat | None:
-        components, members = self.symmetry, np.array(ranks)
-        pattern = None if components is None else components.pattern(members)
-        if components is not None and pattern is not None:
-            return InComponents(pattern, components, components.components(members))
-        return self.place(ranks)
+        return _among(self.symmetry, ranks) or self.place(ranks)
 
     def _find_place(self, ranks: Ints) -> Place | None:
         graph = self.network
@@ -194,6 +204,15 @@ class Likeness:
         source, target = at[graph.source], at[graph.target]
         rows = np.stack([source, target, of])[:, source >= 0]
         return rows[:, np.lexsort(rows[::-1])]
+
+
+def _among(parts: Symmetry | None, ranks: tuple[int, ...]) -> InComponents | None:
+    """Return where a group is in equal components; None if that does not determine its paths."""
+    members = np.array(ranks)
+    pattern = None if parts is None else parts.pattern(members)
+    if parts is None or pattern is None:
+        return None
+    return InComponents(pattern, parts, parts.components(members))
 
 
 _MOST_GRAPHS = 8

@@ -39,7 +39,7 @@ def nowhere(network):
 def by_paths(network, domains=None):
     """Say what is alike by paths alone, whatever components are."""
     alike = Likeness(network, nowhere(network) if domains is None else domains)
-    alike.__dict__["symmetry"] = None
+    alike.__dict__.update(symmetry=None, symmetry_of_ranks=None)
     return alike
 
 
@@ -70,7 +70,8 @@ def groups_of(ranks):
 def check(network, alike, groups, plan=planner):
     """Compare what is moved with what would be laid; return how many were laid."""
     assert alike.symmetry is None or alike.has_answers
-    costs = Costs(network, plan, alike)
+    planned = []
+    costs = Costs(network, lambda *asked: planned.append(asked) or plan(*asked), alike)
     for kind in KINDS:
         for ranks in groups:
             call = Call(kind, Group(ranks), 1e6, "float")
@@ -83,7 +84,7 @@ def check(network, alike, groups, plan=planner):
                 assert one.weight[order] == pytest.approx(other.weight, rel=1e-12)
                 assert one.time == pytest.approx(other.time, rel=1e-12)
                 assert one.spent(network) == pytest.approx(other.spent(network), rel=1e-9)
-    return len(costs._by_pattern)
+    return len(planned)
 
 
 NETWORKS = {
@@ -160,6 +161,20 @@ def test_groups_on_a_graph_with_a_hash_are_laid_once():
     network = leaves_and_spines(4, 4, 3, nodes=4)
     nodes = [tuple(range(first, first + 4)) for first in range(0, 64, 4)]
     assert check(network, by_paths(network), nodes) == len(KINDS)
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "hgx-h100", "aws-p5"])
+def test_groups_in_other_places_of_their_nodes_are_laid_once(name):
+    """Each rank has its share of the NICs: one group of each place, two groups of two places."""
+    network = build(load_cluster(name), 32)
+    domains = np.arange(32) // 8
+    rails = [tuple(range(place, 32, 8)) for place in range(8)]
+    assert check(network, Likeness(network, domains), rails) == len(KINDS)
+    quads = [(place, place + 4, place + 16, place + 20) for place in range(4)]
+    assert check(network, Likeness(network, domains), quads) == len(KINDS)
+    pairs = [(0, 1), (3, 4)]  # of one domain, and of one or two
+    assert check(network, Likeness(network, domains), pairs) == len(KINDS)
+    assert check(network, Likeness(network, np.arange(32) // 4), pairs) == 2 * len(KINDS)
 
 
 @tries(50)

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -27,10 +28,12 @@ class ValueIndex(Generic[_Value]):
 
     def many(self, values: Iterable[_Value]) -> list[int]:
         """Return the index of each of many values."""
-        index, values = self.index, list(values)
-        for value in dict.fromkeys(values):  # few are distinct
-            index.setdefault(value, len(index))
-        return list(map(index.__getitem__, values))
+        values = list(values)
+        with suppress(KeyError):  # few are new
+            return list(map(self.index.__getitem__, values))
+        for value in dict.fromkeys(values):
+            self(value)
+        return list(map(self.index.__getitem__, values))
 
     def column(self, values: Iterable[_Value]) -> Ints:
         """Return the index of each of many values as a column."""
@@ -159,6 +162,8 @@ class LaneLabels:
     ) -> list[int]:
         """Return the index of the lane of each of many pairs of owner and lane, new ones added."""
         pairs = list(pairs)
+        with suppress(KeyError):  # few are new
+            return list(map(self._seen.__getitem__, pairs))
         for pair in dict.fromkeys(pairs):
             if pair not in self._seen:
                 owner, lane = pair

@@ -21,10 +21,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
+from itertools import compress, count
 from math import nan
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import msgspec
 import numpy as np
@@ -63,7 +63,7 @@ from traces.kineto.schema import (
     unwrapped,
 )
 
-MODULE_CATEGORIES = ("python_function", "fwdbwd")
+MODULE_CATEGORIES = frozenset({"python_function", "fwdbwd"})
 """Categories of the events that :class:`ModuleReading` takes."""
 _MODULE = "nn.Module: "
 _LONG_CALL = 100_000
@@ -312,8 +312,18 @@ and 0.2 to 8.4; with starts in nanoseconds and lengths in microseconds 0 to 10 %
 1,800."""
 SpanNs = tuple[int, int]
 """Start and end in nanoseconds since ``baseTimeNanoseconds``."""
-PickedEvents = list[tuple[KinetoEvent, Raw, int]]
-"""Events as decoded and as written, and their use: a ``HostKind``, a kernel or a copy."""
+
+
+class _Batch(NamedTuple):
+    """Events as decoded and as written, and their uses: a ``HostKind``, a kernel or a copy."""
+
+    events: list[KinetoEvent]
+    raws: list[Raw]
+    uses: list[int]
+
+    def taken(self, which: list[bool]) -> "_Batch":
+        """Return some of them."""
+        return _Batch(*(list(compress(column, which)) for column in self))
 
 
 class EventReading:
@@ -463,41 +473,43 @@ class EventReading:
 
     def _add(self, raws: list[Raw]) -> None:
         """Add a batch of events."""
-        host: PickedEvents = []
-        device: PickedEvents = []
-        unused = []
-        use_of = self._uses
-        for event, raw in zip(decode_batch(raws), raws, strict=True):
-            use = use_of[event.cat] if event.ph == "X" else _UNUSED
-            if use == _MTIA:
-                self._mtia = self._mtia or MtiaEvents()
-                named = self._mtia.use(event, raw)
-                if named is None:
-                    continue
-                use = _WORK[named] if isinstance(named, str) else named
-            if use < _KERNEL:
-                host.append((event, raw, use))
-            elif use < _SYNC:
-                device.append((event, raw, use))
-            elif use == _SYNC:
+        events, use_of = decode_batch(raws), self._uses
+        uses = [use_of[event.cat] if event.ph == "X" else _UNUSED for event in events]
+        if _MTIA in uses:
+            uses = list(map(self._use_of_mtia, events, raws, uses))
+        batch = _Batch(events, raws, uses)
+        if _SYNC in uses:
+            syncs = batch.taken([use == _SYNC for use in uses])
+            for event, raw in zip(syncs.events, syncs.raws, strict=True):
                 self._add_sync(event, raw)
-            else:
-                unused.append(event.cat or _PHASES.get(event.ph, event.ph))
+        unused = batch.taken([use == _UNUSED for use in uses])
+        self.unused.update(event.cat or _PHASES.get(event.ph, event.ph) for event in unused.events)
+        if not MODULE_CATEGORIES.isdisjoint(use_of):
+            for event, raw in zip(unused.events, unused.raws, strict=True):
                 if event.cat in MODULE_CATEGORIES:
                     self.modules.add(event, raw)
-        self.unused.update(unused)
-        self._add_host(host)
-        self._add_device(device)
+        self._add_host(batch.taken([use < _KERNEL for use in uses]))
+        self._add_device(batch.taken([_KERNEL <= use < _SYNC for use in uses]))
 
-    def _add_host(self, picked: PickedEvents) -> None:
-        special = self._special
-        special_rows = [row for row, (event, _, _) in enumerate(picked) if special[event.name]]
-        comms = [-1] * len(picked)
+    def _use_of_mtia(self, event: KinetoEvent, raw: Raw, use: int) -> int:
+        """Return the use of an event, which the reader of MTIA's decides for its own."""
+        if use != _MTIA:
+            return use
+        self._mtia = self._mtia or MtiaEvents()
+        named = self._mtia.use(event, raw)
+        if named is None:
+            return _MTIA
+        return _WORK[named] if isinstance(named, str) else named
+
+    def _add_host(self, picked: _Batch) -> None:
+        names = [event.name for event in picked.events]
+        special = {name for name in dict.fromkeys(names) if self._special[name]}
+        comms = [-1] * len(names)
         steps = []
-        for row in special_rows:
-            event, raw, use = picked[row]
+        for row in [row for row, name in enumerate(names) if name in special]:
+            event, raw = picked.events[row], picked.raws[row]
             step = _STEP.match(event.name)
-            if use == HostKind.RUNTIME:
+            if picked.uses[row] == HostKind.RUNTIME:
                 continue
             if step:
                 self._steps.append((int(step[1]), _span(event, raw)))
@@ -505,8 +517,9 @@ class EventReading:
             else:
                 comms[row] = self._record(event, raw)
         for row in reversed(steps):
-            del picked[row], comms[row]
-        lanes = self.threads.many([(event.pid, event.tid) for event, _, _ in picked])
+            for column in (*picked, comms):
+                del column[row]
+        lanes = self.threads.many([(event.pid, event.tid) for event in picked.events])
         self._add_rows(self.host, picked, lanes, comms)
 
     def _record(self, event: KinetoEvent, raw: Raw) -> int:
@@ -518,9 +531,9 @@ class EventReading:
         self.comms.append(record)
         return len(self.comms) - 1
 
-    def _add_device(self, picked: PickedEvents) -> None:
+    def _add_device(self, picked: _Batch) -> None:
         comms, lanes, blocks, moved = [], [], [], []
-        for event, raw, _ in picked:
+        for event, raw in zip(picked.events, picked.raws, strict=True):
             args = event.args or _NO_ARGS
             comms.append(-1 if args.collective is None else self._record(event, raw))
             device = event.pid if args.device is None else args.device
@@ -532,9 +545,9 @@ class EventReading:
         self.device.extend(blocks=blocks, moved=moved)
 
     def _add_rows(
-        self, rows: EventRows, picked: PickedEvents, lanes: list[int], comms: list[int]
+        self, rows: EventRows, picked: _Batch, lanes: list[int], comms: list[int]
     ) -> None:
-        events, raws, uses = zip(*picked, strict=True) if picked else ((), (), ())
+        events, raws, uses = picked
         args = [event.args or _NO_ARGS for event in events]
         start = stamps([event.ts for event in events], raws, "ts")
         external = [

@@ -60,13 +60,8 @@ class InComponents:
     components: Longs
 
     def holds(self, loads: Iterable[Load]) -> bool:
-        """Whether all links are of these components, or between hubs that all components share."""
-        parts = self.symmetry
-        return all(
-            parts.confined(load.link, self.components)
-            and (parts.hubs is None or (parts.link_component[load.link] >= 0).all())
-            for load in loads
-        )
+        """Whether all links are of these components, or between hubs that they share."""
+        return all(self.symmetry.confined(load.link, self.components) for load in loads)
 
     def links_of(self, link: Ints, seat: "InComponents") -> Ints:
         """Map links of an equivalent group to those of this one."""
@@ -156,19 +151,15 @@ class Likeness:
         """Yield where a group is: among equal nodes or on its paths, then among equal ranks."""
         if (seat := self.seat(ranks)) is not None:
             yield seat
-        alike = None if self.domains is None else self.symmetry_of_ranks
-        if self.domains is not None and (among := _among(alike, ranks)) is not None:
+        if self.domains is not None and (among := _among(self.symmetry_of_ranks, ranks)):
             together = np.unique(self.domains[list(ranks)], return_inverse=True)[1]
             yield replace(among, pattern=among.pattern + b"|" + together.tobytes())
 
     def seat(self, ranks: tuple[int, ...]) -> Seat | None:
         """Return where a group is; None if that does not determine the cost of its calls."""
         if ranks not in self._seats:
-            self._seats[ranks] = self._find_seat(ranks)
+            self._seats[ranks] = _among(self.symmetry, ranks) or self.place(ranks)
         return self._seats[ranks]
-
-    def _find_seat(self, ranks: tuple[int, ...]) -> Seat | None:
-        return _among(self.symmetry, ranks) or self.place(ranks)
 
     def _find_place(self, ranks: Ints) -> Place | None:
         graph = self.network

@@ -90,8 +90,9 @@ class Symmetry:
         return np.concatenate(columns).tobytes()
 
     def confined(self, links: Ints, components: Longs) -> bool:
-        """Return whether all links are in these components or between hubs."""
-        return bool(np.isin(self.link_component[links], [_HUB, *components]).all())
+        """Return whether all links are in these components or between hubs that all share."""
+        shared = [_HUB] if self.hubs is None else []
+        return bool(np.isin(self.link_component[links], [*shared, *components]).all())
 
     def moved(self, links: Ints, source: Longs, target: Longs) -> Ints:
         """Map links in components ``source`` to those at the same places in ``target``."""

@@ -63,7 +63,7 @@ from traces.kineto.schema import (
     unwrapped,
 )
 
-MODULE_CATEGORIES = frozenset({"python_function", "fwdbwd"})
+MODULE_CATEGORIES = ("python_function", "fwdbwd")
 """Categories of the events that :class:`ModuleReading` takes."""
 _MODULE = "nn.Module: "
 _LONG_CALL = 100_000
@@ -292,7 +292,13 @@ _USES: dict[str, int] = {
     "cuda_sync": _SYNC,
     **dict.fromkeys(MTIA, _MTIA),
 }
-_WORK = {"kernel": _KERNEL, "copy": _COPY}
+_WORK: dict[HostKind | str | None, int] = {
+    **{kind: kind for kind in HostKind},
+    "kernel": _KERNEL,
+    "copy": _COPY,
+    None: _MTIA,
+}
+"""Use of an event by what the reader of MTIA's events says that it is."""
 _PHASES = {"M": "metadata", "i": "instant", "C": "counter", "X": "no category"}
 _BATCH = 1 << 12
 """Number of events that become columns together."""
@@ -323,7 +329,11 @@ class _Batch(NamedTuple):
 
     def taken(self, which: list[bool]) -> "_Batch":
         """Return some of them."""
-        return _Batch(*(list(compress(column, which)) for column in self))
+        return _Batch(
+            list(compress(self.events, which)),
+            list(compress(self.raws, which)),
+            list(compress(self.uses, which)),
+        )
 
 
 class EventReading:
@@ -476,30 +486,20 @@ class EventReading:
         events, use_of = decode_batch(raws), self._uses
         uses = [use_of[event.cat] if event.ph == "X" else _UNUSED for event in events]
         if _MTIA in uses:
-            uses = list(map(self._use_of_mtia, events, raws, uses))
-        batch = _Batch(events, raws, uses)
-        if _SYNC in uses:
-            syncs = batch.taken([use == _SYNC for use in uses])
-            for event, raw in zip(syncs.events, syncs.raws, strict=True):
+            self._mtia = self._mtia or MtiaEvents()
+            for row in [row for row, use in enumerate(uses) if use == _MTIA]:
+                uses[row] = _WORK[self._mtia.use(events[row], raws[row])]
+        batch, unused = _Batch(events, raws, uses), []
+        for event, raw, use in zip(*batch.taken([use >= _SYNC for use in uses]), strict=True):
+            if use == _SYNC:
                 self._add_sync(event, raw)
-        unused = batch.taken([use == _UNUSED for use in uses])
-        self.unused.update(event.cat or _PHASES.get(event.ph, event.ph) for event in unused.events)
-        if not MODULE_CATEGORIES.isdisjoint(use_of):
-            for event, raw in zip(unused.events, unused.raws, strict=True):
+            elif use == _UNUSED:
+                unused.append(event.cat or _PHASES.get(event.ph, event.ph))
                 if event.cat in MODULE_CATEGORIES:
                     self.modules.add(event, raw)
+        self.unused.update(unused)
         self._add_host(batch.taken([use < _KERNEL for use in uses]))
         self._add_device(batch.taken([_KERNEL <= use < _SYNC for use in uses]))
-
-    def _use_of_mtia(self, event: KinetoEvent, raw: Raw, use: int) -> int:
-        """Return the use of an event, which the reader of MTIA's decides for its own."""
-        if use != _MTIA:
-            return use
-        self._mtia = self._mtia or MtiaEvents()
-        named = self._mtia.use(event, raw)
-        if named is None:
-            return _MTIA
-        return _WORK[named] if isinstance(named, str) else named
 
     def _add_host(self, picked: _Batch) -> None:
         names = [event.name for event in picked.events]

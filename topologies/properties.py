@@ -141,9 +141,7 @@ def bisection_bandwidth(network: Topology) -> float:
     """
     ranks = network.ranks
     if not 2 <= ranks <= MOST_RANKS:
-        raise TopologyError(
-            f"{network.name}: cuts are tried for 2 to {MOST_RANKS} ranks, not {ranks}"
-        )
+        raise TopologyError(f"{network.name}: cuts are of 2 to {MOST_RANKS} ranks, not {ranks}")
     graph = network.graph()
     # With an odd number of ranks either half may send, and links need not be symmetric.
     halves = {ranks // 2, ranks - ranks // 2}
@@ -180,9 +178,7 @@ def middle_cut(network: Topology) -> float:
     """
     ranks = network.ranks
     if ranks < 2 or len(network) > MOST_LINKS:
-        raise TopologyError(
-            f"{network.name}: cuts need 2 or more ranks and at most {MOST_LINKS} links"
-        )
+        raise TopologyError(f"{network.name}: cuts need 2 ranks and at most {MOST_LINKS} links")
     graph, half = network.graph(), range(ranks // 2)
     rest = range(ranks // 2, ranks)
     return min(_least_cut(graph, half, ranks), _least_cut(graph, rest, ranks))
@@ -439,7 +435,7 @@ def _pattern(network: Topology, traffic: str) -> tuple[Longs, Longs, NDArray[np.
         distance = whole_of(number)
         if distance is None or distance < 0:
             raise TopologyError(
-                f"traffic {traffic!r}: write how far, such as shift:{network.ranks // 2}"
+                f"traffic {traffic!r}: say how far, as in shift:{network.ranks // 2}"
             )
         return ranks, (ranks + distance % network.ranks) % network.ranks, np.ones(network.ranks)
     if traffic not in _PERMUTATIONS:

@@ -124,9 +124,7 @@ def shared(
     alone = [job.scenario.run(watch(job.name)) for job in jobs]
     for job, timeline in zip(jobs, alone, strict=True):
         if not timeline.makespan > 0:
-            raise WhatIfError(
-                f"job {job.name}: its step takes no time, so there is nothing to repeat"
-            )
+            raise WhatIfError(f"job {job.name}: its step takes no time: there is nothing to repeat")
     parts = _groups_by_links(_uses(alone))
     rows: list[SharedJob | None] = [None] * len(jobs)
     groups = []

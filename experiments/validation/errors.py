@@ -233,9 +233,7 @@ def read_predictions(path: Path | str) -> dict[str, dict[int, float]]:
             raise TraceError(f"tool: {tool!r} is computed here: call yours otherwise")
         value = row.number("predicted")
         if not 0 < value < math.inf:
-            raise TraceError(
-                f"predicted: {shown(row.text('predicted'))} is not positive and finite"
-            )
+            raise TraceError(f"predicted {shown(row.text('predicted'))} is not positive and finite")
         if line in predictions.setdefault(tool, {}):
             raise TraceError(f"row: {tool} predicts line {line} twice")
         predictions[tool][line] = value

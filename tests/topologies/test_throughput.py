@@ -93,7 +93,7 @@ def test_a_fat_tree_carries_every_permutation_spread_alike_and_uniform_traffic_b
     ("traffic", "message"),
     [
         ("unifrom", "did you mean uniform"),
-        ("shift:x", "write how far, such as shift:4"),
+        ("shift:x", "say how far, as in shift:4"),
         ("shift:8", "passes no link"),
     ],
 )

@@ -163,21 +163,19 @@ def link_doubts(cluster: Cluster | None) -> tuple[str, ...]:
     if cluster is None:
         return ()
     up, out = cluster.scale_up, cluster.scale_out
-    doubts = [
+    odd = [
         f"{tier}.latency {format_quantity(late, 's')}: light takes longer; check the unit"
         for tier, least in ((SCALE_UP, 1e-9), (SCALE_OUT, 1e-8))  # of 20 cm and 2 m; 0 is ideal
         if 0 < (late := getattr(getattr(cluster, tier), "latency", 0.0)) < least
     ]
     ports = cluster.pcie.bandwidth * cluster.ranks_per_node if cluster.pcie else inf
     if out is not None and out.bandwidth * out.nics_per_node > 2 * ports:
-        doubts.append("scale_out.bandwidth of a node's NICs is over twice what its pcie carries")
+        odd.append("scale_out.bandwidth of a node's NICs is over twice what its pcie carries")
     links, speed, _ = NVLINKS.get(up.link or "", (1, _ONE_WAY.get(up.link or "", 0.0), ""))
     if speed and abs(up.bandwidth / (2e9 * links * speed) - 1) <= 0.05:  # sheets round, or codes
         both, half = (format_quantity(rate, "B/s") for rate in (up.bandwidth, up.bandwidth / 2))
-        doubts.append(
-            f"scale_up.bandwidth {both} is that of {up.link} in both directions, not {half}"
-        )
-    return tuple(doubts)
+        odd.append(f"scale_up.bandwidth {both} is that of {up.link} in both directions, not {half}")
+    return tuple(odd)
 
 
 def _check_links(cluster: Cluster, source: str) -> None:

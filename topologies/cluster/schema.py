@@ -332,9 +332,7 @@ def _check_kinds(cluster: Cluster) -> None:
     if counted != cluster.nodes:
         raise ValueError(f"nodes {cluster.nodes} is not the sum of node_kinds, which is {counted}")
     if cluster.wiring is not None or cluster.scale_up.topology == WIRED:
-        raise ValueError(
-            "node_kinds cannot be combined with a wiring, which makes all nodes the same"
-        )
+        raise ValueError("node_kinds cannot be combined with a wiring, which makes all nodes alike")
     if cluster.scale_out is None:
         raise ValueError("node_kinds need a scale_out to join them")
     for name, kind in kinds.items():

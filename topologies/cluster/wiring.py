@@ -163,9 +163,7 @@ class Wiring(ClusterPart):
                 parsed for vertex in self.vertices if (parsed := number(vertex)) is not None
             )
             if numbers != list(range(len(numbers))):
-                raise ValueError(
-                    f"{name}s must be {name}0 to {name}{len(numbers) - 1}, not {numbers}"
-                )
+                raise ValueError(f"{name}s must be 0 to {len(numbers) - 1}, not {numbers}")
         if not self.gpus:
             raise ValueError("no GPU: name them gpu0, gpu1, … by slot")
         return self

@@ -170,9 +170,7 @@ def wired_cluster(drawing: Drawing, like: Cluster | None = None) -> Cluster:
         chip = like or _nearest(drawing, _generation_distance)
         maker = vendor(chip.accelerator.generation or "")
         if like is not None and drawing.chip.vendor != (maker or drawing.chip.vendor):
-            raise ClusterError(
-                f"{drawing.file}: its GPUs are not of {maker}, those of {chip.name} are"
-            )
+            raise ClusterError(f"{drawing.file}: its GPUs are not of {maker}, as {chip.name}'s")
         _put_chip(draft, drawing, chip)
         _put_scale_up(draft, drawing, wiring, like or _nearest(drawing, _fabric_distance))
         _put_network(draft, drawing, wiring, like or _nearest(drawing, _nic_distance))

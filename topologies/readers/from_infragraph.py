@@ -292,9 +292,7 @@ def _speed(link: dict[str, Any]) -> float | None:
         raise _GraphError(f"link {link['name']!r}: bandwidth in {unit} is not in bit/s or B/s")
     speed = number_of(bandwidth[unit]) * _UNITS[unit]
     if not 0 < speed <= _MOST_GBPS:
-        raise _GraphError(
-            f"link {link['name']!r}: {shown(bandwidth[unit])} {unit} is not a bandwidth"
-        )
+        raise _GraphError(f"link {link['name']!r}: {shown(bandwidth[unit])} {unit} is no bandwidth")
     return speed
 
 

@@ -123,9 +123,7 @@ def _rows(file: Path, lines: list[list[str]], devices: tuple[str, ...]) -> dict[
                 )
     for device in devices:
         if len(rows.get(device, ())) < len(devices):
-            raise ClusterError(
-                f"{file}: row {device} is missing or does not have {len(devices)} entries"
-            )
+            raise ClusterError(f"{file}: row {device} is missing or not of {len(devices)} entries")
     return rows
 
 

@@ -66,9 +66,7 @@ class KernelRules:
         patterns = []
         for rule in self.rules:
             if rule.kind not in (*KINDS, UNKNOWN, BY_NAME):
-                raise TraceError(
-                    f"rule {rule.pattern!r}: kind {rule.kind!r} is not one of {_KNOWN}"
-                )
+                raise TraceError(f"rule {rule.pattern!r}: kind {rule.kind!r} is none of {_KNOWN}")
             try:
                 patterns.append(re.compile(rule.pattern, re.IGNORECASE))
             except re.error as error:

@@ -36,7 +36,7 @@ def test_a_wiring_by_hand_is_read():
 BAD = {
     "two cables gpu0 - gpu1": (*GOOD, ("gpu1", "gpu0", "scale_up")),
     "ends where it starts": (*GOOD, ("plx", "plx", "pcie")),
-    "gpus must be gpu0 to gpu2": (*GOOD, ("gpu7", "plx", "pcie")),
+    "gpus must be 0 to 2": (*GOOD, ("gpu7", "plx", "pcie")),
     "gpu0 does not reach island": (*GOOD, ("island", "isle", "pcie")),
     "a NIC has one cable, of tier pcie": (*GOOD, ("gpu0", "nic0", "pcie")),
     "tier: 'magic'": (*GOOD, ("gpu0", "cpu0", "magic")),

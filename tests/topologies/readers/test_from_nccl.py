@@ -344,7 +344,7 @@ def test_figures_of_another_makers_gpus_are_refused(tmp_path):
     path = tmp_path / "box.xml"
     path.write_text(dgx_a100())
     assert from_nccl(path, load_cluster("hgx-h100")).library.name == "nccl"
-    with pytest.raises(ClusterError, match=r"box.xml: its GPUs are not of amd, those of mi300x-8"):
+    with pytest.raises(ClusterError, match=r"box.xml: its GPUs are not of amd, as mi300x-8's"):
         from_nccl(path, load_cluster("mi300x-8"))
 
 

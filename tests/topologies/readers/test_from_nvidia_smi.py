@@ -78,7 +78,7 @@ BAD = {
     "empty": ("", "no gpu"),
     "link": (MATRIX_A100.replace("NV12", "WARP"), "row GPU0, column GPU1: unknown link 'WARP'"),
     "row": ("GPU0 GPU1\nGPU0 X PIX\n", "row GPU1 is missing"),
-    "short": ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX\n", "row GPU1 is missing or does not have 2"),
+    "short": ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX\n", "row GPU1 is missing or not of 2"),
     "one way": (
         "GPU0 GPU1\nGPU0 X PIX\nGPU1 PXB X\n",
         "GPU0 to GPU1 is PIX, but GPU1 to GPU0 is PXB",

@@ -27,8 +27,8 @@ def bad(change: Callable[[sqlite3.Connection], object]) -> Callable[[Path], None
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: path.write_bytes(b""), "not a SQLite database"),
-        (lambda path: path.write_bytes(b"{}"), "not a SQLite database"),
+        (lambda path: path.write_bytes(b""), "not SQLite; export with"),
+        (lambda path: path.write_bytes(b"{}"), "not SQLite; export with"),
         (lambda path: path.write_bytes(b"SQLite format 3\0"), "damaged"),
         (lambda path: path.write_bytes(gzip.compress(b"x" * 90_000_000)), "limit of 400"),
         (lambda path: None, "cannot be read: no such file"),

@@ -270,9 +270,7 @@ def opened(path: Path) -> Iterator[Database]:
 def _database(path: Path, plain: Path) -> Iterator[Database]:
     with plain.open("rb") as file:
         if file.read(len(SQLITE)) != SQLITE:
-            raise TraceError(
-                f"{path}: not a SQLite database; export with 'nsys export --type sqlite'"
-            )
+            raise TraceError(f"{path}: not SQLite; export with 'nsys export --type sqlite'")
     location = f"{plain.resolve().as_uri()}?mode=ro&immutable=1"
     try:
         connection = sqlite3.connect(location, uri=True)

@@ -28,6 +28,7 @@ without groups ``adaptive`` has none, and ``valiant`` does not exist.
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -396,30 +397,31 @@ def topology(name: str, ranks: int, links: Iterable[Link]) -> Topology:
     if ranks < 1:
         raise TopologyError(f"{name}: a topology needs a rank, not {ranks}")
     table = list(links)
-    index: dict[Node, int] = {rank: rank for rank in range(ranks)}
-    for link in table:
-        index.setdefault(link.source, len(index))
-        index.setdefault(link.target, len(index))
-    pairs = [(index[link.source], index[link.target]) for link in table]
-    if len(set(pairs)) != len(pairs):
-        twice = next(link for link, pair in zip(table, pairs, strict=True) if pairs.count(pair) > 1)
+    ends_of_links: list[Node] = [end for link in table for end in (link.source, link.target)]
+    nodes = tuple(dict.fromkeys(chain(range(ranks), ends_of_links)))
+    index = {node: number for number, node in enumerate(nodes)}
+    ends = np.fromiter(map(index.__getitem__, ends_of_links), np.int32).reshape(-1, 2)
+    pairs = ends[:, 0] * np.int64(len(nodes)) + ends[:, 1]
+    _, pair, count = np.unique(pairs, return_inverse=True, return_counts=True)
+    if len(count) != len(table):
+        twice = table[int(np.argmax(count[pair] > 1))]
         raise TopologyError(
             f"{name}: two links {twice.source} -> {twice.target}; join them, bandwidths added"
         )
-    alone = set(range(ranks)) - {node for pair in pairs for node in pair}
-    if ranks > 1 and alone:
-        raise TopologyError(f"{name}: rank {min(alone)} has no link")
+    alone = np.setdiff1d(np.arange(ranks), ends)
+    if ranks > 1 and len(alone):
+        raise TopologyError(f"{name}: rank {alone[0]} has no link")
     resources = tuple(dict.fromkeys(link.resource for link in table))
-    ends = np.array(pairs, dtype=np.int32).reshape(-1, 2)
+    number_of = {resource: number for number, resource in enumerate(resources)}
     return Topology(
         name=name,
         ranks=ranks,
-        nodes=tuple(index),
+        nodes=nodes,
         source=ends[:, 0],
         target=ends[:, 1],
         bandwidth=np.array([link.bandwidth for link in table], dtype=np.float64),
         latency=np.array([link.latency for link in table], dtype=np.float64),
-        resource=np.array([resources.index(link.resource) for link in table], dtype=np.int16),
+        resource=np.array([number_of[link.resource] for link in table], dtype=np.int16),
         resources=resources,
         latency_resource=np.array(
             [link.latency_resource or link.resource for link in table], dtype=np.str_

@@ -244,19 +244,20 @@ def _link_work(least: Sequence[_Least], row: NDArray[np.intp], factor: Floats) -
     distinct = np.repeat(np.arange(len(least)), [len(call_least.link) for call_least in least])
     order = np.argsort(link, kind="stable")
     edges = np.flatnonzero(np.diff(link[order], prepend=-1.0, append=-1.0))
-    distinct_links: dict[bytes, NDArray[np.intp]] = {}
+    # The rows of a link are next to each other, and so are their bytes.
+    row_bytes = np.stack([distinct, before, busy, after], axis=1)[order]
+    data, width = row_bytes.tobytes(), row_bytes.strides[0]
+    distinct_links: dict[bytes, slice] = {}
     for first, last in pairwise(edges.tolist()):
-        link_rows = order[first:last]
-        same = b"".join(column[link_rows].tobytes() for column in (distinct, before, busy, after))
-        distinct_links.setdefault(same, link_rows)
-    rows = np.concatenate([np.empty(0, dtype=np.intp), *distinct_links.values()])
+        distinct_links.setdefault(data[first * width : last * width], slice(first, last))
+    rows = np.concatenate([order[:0], *(order[link_rows] for link_rows in distinct_links.values())])
     by_row = np.argsort(row, kind="stable").astype(np.int32)
     begin = np.searchsorted(row[by_row], np.arange(len(least) + 1))
     count = np.diff(begin)[distinct[rows]]
     call = by_row[entries_of(begin, distinct[rows])]
     ends, rows = offsets(count), np.repeat(rows, count)
     times = factor[call]
-    offset = ends[offsets(map(len, distinct_links.values()))]
+    offset = ends[offsets(links.stop - links.start for links in distinct_links.values())]
     return LinkWork(offset, call, before[rows] * times, busy[rows] * times, after[rows] * times)
 
 

@@ -348,14 +348,16 @@ def _tightest(on_link: Floats, network: Topology) -> tuple[Ints, int, float]:
 def _load_of_step(step: Step, plan: Plan, positions: Ints, where: tuple[float, Topology]) -> Load:
     network = where[1]
     on_link, largest, latency_of = _step_totals(step, plan, positions, where)
+    used = np.flatnonzero(on_link > 0).astype(np.int32)  # few of the links of a large network
+    used = used[np.isfinite(network.bandwidth[used])]
+    carried = on_link[used]
     if plan.bandwidth_factor:
-        on_link /= by_resource(plan.bandwidth_factor, network)[network.resource]
+        carried /= by_resource(plan.bandwidth_factor, network)[network.resource[used]]
     latency_of[:-1] *= plan.latencies
     if plan.latency_factor:
         latency_of[:-1] *= by_resource(plan.latency_factor, network)
     latency_of[-1] = plan.step_latency
-    used = np.flatnonzero((on_link > 0) & np.isfinite(network.bandwidth)).astype(np.int32)
-    weight = on_link[used] / largest if largest else np.empty(0)
+    weight = carried / largest if largest else np.empty(0)
     rates = network.bandwidth[used] / weight if largest else np.empty(0)
     tightest = int(np.argmin(rates)) if len(rates) else -1
     run = Run(step.repeats, float(latency_of.sum()), largest if len(rates) else 0.0)

@@ -428,9 +428,11 @@ def in_outage(network: Topology, number: int) -> Avoiding:
 
 def routes_in(network: Topology, number: int, ends: tuple[Ints, Ints], amount: Floats) -> Routes:
     """Return :func:`routes` in one of the network's outages, -1 for none."""
+    if number < 0:
+        return routes(network, *ends, amount)
     around, link = in_outage(network, number)
     ways = routes(around, *ends, amount)
-    return ways if number < 0 else ways._replace(link=link[ways.link].astype(np.int32))
+    return ways._replace(link=link[ways.link].astype(np.int32))
 
 
 _MOST_SINGLE = 3

@@ -227,13 +227,13 @@ def _port_links(cluster: Cluster, placement: Placement, nics: Sequence[Nic]) -> 
     bandwidth = math.inf if pcie is None else pcie.bandwidth * pcie.efficiency
     resource = SCALE_OUT if pcie is None else PCIE
     per_node, nic_of_slot = len(nics) // placement.nodes, own_nics(cluster)
+    with_peers = one_slot(cluster.scale_up)
     plugs: dict[tuple[Node, str], Nic] = {}
     for rank in placement.members if nics else ():
         node, slot = placement.seat(rank)
         # `nics` is ordered by node; all nodes of a kind have the same number.
         nic = nics[(node - placement.first_node) * per_node + nic_of_slot[slot]]
-        domain = placement.domain(cluster, rank)
-        plug: Node = f"scale_up:{domain}" if one_slot(cluster.scale_up) else rank
+        plug: Node = f"scale_up:{placement.domain(cluster, rank)}" if with_peers else rank
         # Ranks that share a slot or a NIC share its links: make each link once.
         plugs.setdefault((plug, nic.out), nic)
     for (plug, _), nic in plugs.items():

@@ -187,7 +187,7 @@ def collision(
 def _busy_in_step(plan: Plan, number: int, positions: Ints, network: Topology) -> Floats:
     """Time for which each link is busy in a step, in arbitrary units."""
     schedule, step = plan.schedule, plan.schedule.steps[number]
-    total = summed(schedule, step, positions, network, everyone=False) if is_wide(step) else None
+    total = summed(schedule, step, positions, network, everyone=False) if is_wide(step, network) else None
     if total is not None:
         return total.load / network.bandwidth
     ways = routes(network, positions[step.source], positions[step.target])
@@ -200,7 +200,7 @@ def _on_link(
 ) -> tuple[int, list[tuple[int, int]]]:
     """Count the messages of a step on a link; return source and target of the first few."""
     step, (positions, network) = schedule.steps[number], where
-    listed = passing(schedule, step, where, link) if is_wide(step) else None
+    listed = passing(schedule, step, where, link) if is_wide(step, network) else None
     if listed is not None:
         return listed
     ways = routes(network, positions[step.source], positions[step.target])

@@ -56,7 +56,7 @@ from simulator.support.heap import Heap, pop, push, room
 from simulator.topology import Topology
 from simulator.transfers.crowd import Program
 from simulator.transfers.lockstep import has_slowest_chain
-from simulator.transfers.program import has_transfers, runs_ahead, write
+from simulator.transfers.program import has_transfers, runs_ahead, widest, write
 from simulator.workload import Workload
 
 Indices = NDArray[np.integer]
@@ -134,8 +134,8 @@ def _least_of_call(call: Call, costs: Costs, engine: str, judged: _Cache) -> _Le
 
 def _compute_least(call: Call, carried: Carried, network: Topology, engine: str) -> _Least:
     plan, loads = carried
-    ahead = has_transfers if engine == "simpy" else runs_ahead
-    if plan is None or not plan.schedule.steps or not ahead(plan):
+    ahead = has_transfers(plan) if engine == "simpy" else runs_ahead(plan, widest(network))
+    if plan is None or not plan.schedule.steps or not ahead:
         # The call is a sequence of flows, each on all its links at once.
         time = np.cumsum([0.0, *(load.time for load in loads)])
         parts = []

@@ -27,13 +27,13 @@ from simulator.topology import Topology
 from simulator.transfers.crowd import Program
 from simulator.transfers.lockstep import is_lockstep
 from simulator.transfers.program import (
-    WIDEST,
     Alone,
     OneFlow,
     alone,
     by_resource,
     in_a_row,
     runs_ahead,
+    widest,
     write,
 )
 
@@ -54,9 +54,9 @@ class Summed(NamedTuple):
     latency_of: Floats
 
 
-def is_wide(step: Step) -> bool:
+def is_wide(step: Step, network: Topology) -> bool:
     """Whether to sum a step without a list: it has very many transfers, and switches do not add."""
-    return step.width > WIDEST and not step.in_network
+    return step.width > widest(network) and not step.in_network
 
 
 def summed(
@@ -253,7 +253,7 @@ def plan_loads(plan: Plan, positions: Ints, size: float, network: Topology) -> t
     TopologyError
         If a transfer has no path.
     """
-    if not runs_ahead(plan) or is_lockstep(plan, positions, size, network):
+    if not runs_ahead(plan, widest(network)) or is_lockstep(plan, positions, size, network):
         return lockstep_loads(plan, positions, size, network)
     written = write(plan, positions, size, network)
     took = alone(written, 0.0, network)
@@ -298,7 +298,7 @@ def program(
     where
         Positions of its ranks, its size (B) and the network.
     """
-    if plan is not None and runs_ahead(plan):
+    if plan is not None and runs_ahead(plan, widest(where[-1])):
         return write(plan, *where)
     flows = [
         OneFlow(
@@ -377,7 +377,7 @@ def _step_totals(step: Step, plan: Plan, positions: Ints, where: tuple[float, To
     """Return the totals of a step, for chunks of the given bytes, in new arrays."""
     chunk_bytes, network = where
     total = None
-    if is_wide(step):
+    if is_wide(step, network):
         around, link = in_outage(network, plan.outage)
         total = summed(plan.schedule, step, positions, around, everyone=plan.pipelined)
     if total is not None:

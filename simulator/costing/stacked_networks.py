@@ -19,7 +19,7 @@ from simulator.schedule import Plan, Schedule, Step
 from simulator.support.arrays import Floats, Ints, Mask
 from simulator.topology import Topology
 from simulator.transfers.lockstep import LockstepOnNetworks
-from simulator.transfers.program import by_resource, runs_ahead
+from simulator.transfers.program import by_resource, runs_ahead, widest
 
 Number = Any
 """A float, or an array with a value per network."""
@@ -119,13 +119,14 @@ class Networks:
         Elsewhere ranks may run ahead of each other
         (:func:`simulator.transfers.lockstep.is_lockstep`).
         """
-        if not runs_ahead(Plan(schedule)):
+        if not runs_ahead(Plan(schedule), widest(self.graph)):
             return np.ones(len(self), dtype=np.bool_)
         return self._lockstep(schedule, positions).on(self.bandwidth, self.latency)
 
     def always_in_lockstep(self, schedule: Schedule, positions: Ints) -> bool:
         """Whether that holds on all networks with the same graph and classes."""
-        return not runs_ahead(Plan(schedule)) or self._lockstep(schedule, positions).uniform
+        ahead = runs_ahead(Plan(schedule), widest(self.graph))
+        return not ahead or self._lockstep(schedule, positions).uniform
 
     def _lockstep(self, schedule: Schedule, positions: Ints) -> LockstepOnNetworks:
         key = id(schedule), positions.tobytes()
@@ -279,7 +280,7 @@ def _step_on_classes(
     The latter as the mean, and as the distinct rows of all transfers.
     """
     (schedule, step), graph = part, networks.graph
-    total = _wide_step_on_classes(part, positions, networks) if is_wide(step) else None
+    total = _wide_step_on_classes(part, positions, networks) if is_wide(step, graph) else None
     if total is not None:
         return total
     flow: Floats = schedule.units(step)

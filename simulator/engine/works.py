@@ -23,7 +23,7 @@ from simulator.support.arrays import Floats, equal_in
 from simulator.topology import Topology
 from simulator.transfers.crowd import Program
 from simulator.transfers.equivalence import quotient
-from simulator.transfers.program import folded, numbered, runs_ahead
+from simulator.transfers.program import folded, numbered, runs_ahead, widest
 from simulator.workload import Workload
 
 _COMPARED = 2**19
@@ -75,14 +75,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Called:
-    """A call, its plan and its loads; ``ahead``: it is a list of transfers."""
+    """A call, its plan and its loads on a network; ``ahead``: it is a list of transfers."""
 
     call: Call
     carried: Carried
-
-    @property
-    def ahead(self) -> bool:
-        return runs_ahead(self.carried.plan)
+    ahead: bool
 
     @property
     def transfers(self) -> int:
@@ -204,7 +201,7 @@ class Works:
         return bool(np.ptp(ratio) == 0) if len(ratio) else True
 
     def _added(self, call: Call, carried: Carried) -> Work:
-        called = _Called(call, carried)
+        called = _Called(call, carried, runs_ahead(carried.plan, widest(self.network)))
         self._called.append(called)
         overhead = carried.plan.overhead if carried.plan is not None and called.ahead else 0.0
         number = len(self._called) - 1

@@ -135,11 +135,14 @@ class Detours:
         total = field.passing.load
         if inside is not None:
             nodes = len(self.group) + self._groups
-            ends = (
-                np.bincount(source[inside], amount[inside], nodes).astype(np.float64),
-                np.bincount(target[inside], amount[inside], nodes).astype(np.float64),
+            sent, received = (
+                np.bincount(end[inside], amount[inside], nodes).astype(np.float64)
+                for end in (source, target)
             )
-            _add_inside(self._routers, self._members, ends, field)
+            at_routers = np.concatenate([end[self._routers] for end in (sent, received)])
+            if isinstance(inside, slice) and (at_routers == at_routers[0]).all():
+                return at_routers[0] * self._even_load
+            _add_inside(self._routers, self._members, (sent, received), field)
             if isinstance(inside, slice):
                 return total[: len(self.graph.start)]
             source, target, amount = source[~inside], target[~inside], amount[~inside]
@@ -148,6 +151,13 @@ class Detours:
             total += sent @ first.link
             _add_second(first, pairs, field)
         return total[: len(self.graph.start)]
+
+    @cached_property
+    def _even_load(self) -> Floats:
+        """Load on each link if every router sends a byte in its group, and receives one."""
+        field, one = self._field(), np.ones(len(self.group) + self._groups)
+        _add_inside(self._routers, self._members, (one, one), field)
+        return field.passing.load[: len(self.graph.start)]
 
     def latencies(self, source: Longs, target: Longs, latency: Floats) -> Floats:
         """Return the mean latency of the detours of each pair of routers (s)."""
@@ -164,11 +174,19 @@ class Detours:
 
     def _latency_of_halves(self, latency: Floats) -> tuple[Floats, Floats]:
         """Mean latency from each router to those of its group, and from those to each (s)."""
+        key = latency.tobytes()
+        if key in self._halves:
+            return self._halves[key]
         onward, back = (np.zeros(len(self.group) + self._groups) for _ in range(2))
         more = len(self._graph_with_goals.start) - len(latency)
         field = self._field()._replace(latency=np.append(latency, np.zeros(more)))
         _add_latencies(self._routers, self._members, (onward, back), field)
+        self._halves[key] = onward, back
         return onward, back
+
+    @cached_property
+    def _halves(self) -> dict[bytes, tuple[Floats, Floats]]:
+        return {}
 
     def _latencies_by_pair(self, source: Longs, target: Longs, latency: Floats) -> Floats:
         mean = np.zeros(len(source))

@@ -27,9 +27,9 @@ MOST, MOST_ALIKE = 2**16, 2**18
 """Most transfers of a call that are simulated one by one; of calls with more, several equal steps
 are simulated at a time: their latencies, then their bytes. The larger limit is for calls whose
 transfers are alike in every step: most of them share their instants, which is ten times faster."""
-WIDEST = 2**12
-"""Most transfers of a step for which ranks run ahead; wider steps end for the whole group at
-once."""
+WIDEST, _MOST_LISTED = 2**12, 2**22
+"""Most transfers of a step for which ranks run ahead, and most links that these list; wider steps
+end for the whole group at once."""
 
 
 def has_transfers(plan: Plan | None) -> bool:
@@ -42,12 +42,25 @@ def has_transfers(plan: Plan | None) -> bool:
     return not any(step.in_network for step in plan.schedule.steps)
 
 
-def runs_ahead(plan: Plan | None) -> bool:
-    """Whether the ranks of a call run ahead of each other: a list of not too many transfers."""
+def widest(network: Topology) -> int:
+    """Return the most transfers of a step for which ranks run ahead.
+
+    They are fewer where a detour passes any router, as on a torus: it is divided over all links.
+    """
+    routing = network.routing
+    over_all = routing.detours and routing.group is not None and not routing.group.any()
+    return min(WIDEST, _MOST_LISTED // len(network)) if over_all else WIDEST
+
+
+def runs_ahead(plan: Plan | None, most: int = WIDEST) -> bool:
+    """Whether the ranks of a call run ahead of each other: a list of not too many transfers.
+
+    ``most`` are those of a step: :func:`widest`.
+    """
     if plan is None or not has_transfers(plan):
         return False
     width = [step.width for step in plan.schedule.steps]
-    return 0 < max(width, default=0) <= WIDEST and sum(width) <= MOST
+    return 0 < max(width, default=0) <= most and sum(width) <= MOST
 
 
 def by_resource(factors: Mapping[str, float], network: Topology) -> Floats:

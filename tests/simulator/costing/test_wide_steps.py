@@ -6,14 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collectives.algorithms import direct
+from collectives.algorithms import direct, torus
+from simulator.analysis import contention
 from simulator.analysis.contention import collision, spread_evenly
 from simulator.costing import link_load
-from simulator.costing.link_load import lockstep_loads
+from simulator.costing.link_load import cost, lockstep_loads, plan_loads
 from simulator.costing.stacked_networks import OneNetwork, classes
 from simulator.schedule import Exchange, Plan, Schedule, Step
 from simulator.shares import Shares
 from simulator.support.errors import ScheduleError
+from simulator.transfers import program
 from topologies import build, load_cluster, parse_topology
 
 CABLE = {"bandwidth": 50e9, "latency": 1e-6}
@@ -41,7 +43,7 @@ def one_by_one(monkeypatch):
 
     def lay(plan, positions, size, network):
         with monkeypatch.context() as patch:
-            patch.setattr(link_load, "WIDEST", RANKS**2)
+            patch.setattr(link_load, "is_wide", lambda *_: False)
             fresh = replace(network)  # without what is known of the network
             return lockstep_loads(plan, positions, size, fresh)
 
@@ -102,11 +104,32 @@ def test_messages_that_collide_in_a_wide_step_are_named_as_in_a_list(monkeypatch
     network = parse_topology("torus:6x12", **CABLE)
     plan, positions = Plan(direct.all_to_all(RANKS)), np.arange(RANKS, dtype=np.int32)
     found = collision(plan, positions, 1e9, (network, spread_evenly(network)))
-    monkeypatch.setattr(link_load, "WIDEST", RANKS**2)
+    for module in (link_load, contention):
+        monkeypatch.setattr(module, "is_wide", lambda *_: False)
     network = replace(network)
     other = collision(plan, positions, 1e9, (network, spread_evenly(network)))
     assert (found.link, found.messages, found.pairs) == (other.link, other.messages, other.pairs)
     assert found.slower == pytest.approx(other.slower, rel=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("policy", "all_reduce"),
+    [
+        ("valiant", torus.all_reduce),
+        ("valiant", torus.rotating_all_reduce),
+        ("adaptive", torus.rotating_all_reduce),
+    ],
+)
+def test_detours_over_all_routers_are_summed_as_they_are_listed(policy, all_reduce, monkeypatch):
+    network = build(load_cluster(f"torus:3x4x5@{policy}, 50 GB/s, 1 us"), 60)
+    positions = np.arange(60, dtype=np.int32)
+    plan = Plan(all_reduce(*torus.torus_grids(positions, network)))
+    listed = cost(plan_loads(plan, positions, 1e9, network))
+    monkeypatch.setattr(program, "_MOST_LISTED", 31 * len(network))
+    assert program.widest(network) == 31
+    assert cost(plan_loads(plan, positions, 1e9, replace(network))) == pytest.approx(
+        listed, rel=1e-11
+    )
 
 
 def test_an_exchange_is_the_step_that_its_columns_write_out():

@@ -27,7 +27,7 @@ MOST, MOST_ALIKE = 2**16, 2**18
 """Most transfers of a call that are simulated one by one; of calls with more, several equal steps
 are simulated at a time: their latencies, then their bytes. The larger limit is for calls whose
 transfers are alike in every step: most of them share their instants, which is ten times faster."""
-WIDEST, _MOST_LISTED = 2**12, 2**22
+WIDEST, _MOST_LISTED = 2**12, 2**21
 """Most transfers of a step for which ranks run ahead, and most links that these list; wider steps
 end for the whole group at once."""
 

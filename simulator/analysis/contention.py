@@ -187,7 +187,11 @@ def collision(
 def _busy_in_step(plan: Plan, number: int, positions: Ints, network: Topology) -> Floats:
     """Time for which each link is busy in a step, in arbitrary units."""
     schedule, step = plan.schedule, plan.schedule.steps[number]
-    total = summed(schedule, step, positions, network, everyone=False) if is_wide(step, network) else None
+    total = (
+        summed(schedule, step, positions, network, everyone=False)
+        if is_wide(step, network)
+        else None
+    )
     if total is not None:
         return total.load / network.bandwidth
     ways = routes(network, positions[step.source], positions[step.target])

@@ -78,11 +78,14 @@ class Detours:
         Group of each node, -1 for none, shape ``(nodes,)``.
     rule
         How a half is divided.
+    latency
+        Of each link (s).
     """
 
     graph: Graph
     group: Ints
     rule: Rule
+    latency: Floats
 
     @cached_property
     def _passable(self) -> Mask:
@@ -159,44 +162,37 @@ class Detours:
         _add_inside(self._routers, self._members, (one, one), field)
         return field.passing.load[: len(self.graph.start)]
 
-    def latencies(self, source: Longs, target: Longs, latency: Floats) -> Floats:
+    def latencies(self, source: Longs, target: Longs) -> Floats:
         """Return the mean latency of the detours of each pair of routers (s)."""
         inside = self._same_group(source, target)
         if inside is None:
-            return self._latencies_by_pair(source, target, latency)
-        onward, back = self._latency_of_halves(latency)
+            return self._latencies_by_pair(source, target)
+        onward, back = self._latency_of_halves
         if isinstance(inside, slice):
             return onward[source] + back[target]
         mean = np.empty(len(source))
         mean[inside] = onward[source[inside]] + back[target[inside]]
-        mean[~inside] = self._latencies_by_pair(source[~inside], target[~inside], latency)
+        mean[~inside] = self._latencies_by_pair(source[~inside], target[~inside])
         return mean
 
-    def _latency_of_halves(self, latency: Floats) -> tuple[Floats, Floats]:
+    @cached_property
+    def _latency_of_halves(self) -> tuple[Floats, Floats]:
         """Mean latency from each router to those of its group, and from those to each (s)."""
-        key = latency.tobytes()
-        if key in self._halves:
-            return self._halves[key]
         onward, back = (np.zeros(len(self.group) + self._groups) for _ in range(2))
-        more = len(self._graph_with_goals.start) - len(latency)
-        field = self._field()._replace(latency=np.append(latency, np.zeros(more)))
+        more = len(self._graph_with_goals.start) - len(self.latency)
+        field = self._field()._replace(latency=np.append(self.latency, np.zeros(more)))
         _add_latencies(self._routers, self._members, (onward, back), field)
-        self._halves[key] = onward, back
         return onward, back
 
-    @cached_property
-    def _halves(self) -> dict[bytes, tuple[Floats, Floats]]:
-        return {}
-
-    def _latencies_by_pair(self, source: Longs, target: Longs, latency: Floats) -> Floats:
+    def _latencies_by_pair(self, source: Longs, target: Longs) -> Floats:
         mean = np.zeros(len(source))
         order = np.argsort(source, kind="stable")  # so that a block has few sources
-        size = max(1, _MOST_WRITTEN // len(latency))
+        size = max(1, _MOST_WRITTEN // len(self.latency))
         for begin in range(0, len(order), size):
             chosen = order[begin : begin + size]
             offset, link, share = self.between(source[chosen], target[chosen])
             message = row_of_entries(offset)
-            mean[chosen] = np.bincount(message, latency[link] * share, len(chosen))
+            mean[chosen] = np.bincount(message, self.latency[link] * share, len(chosen))
         return mean
 
     def _same_group(self, source: Longs, target: Longs) -> Mask | slice | None:

@@ -120,7 +120,7 @@ class Survey:
         group = self.network.routing.group
         if group is None:
             raise TopologyError(f"{self.network.name} has no groups of routers for detours")
-        return Detours(self.graph, group.astype(np.int32), self.rule)
+        return Detours(self.graph, group.astype(np.int32), self.rule, self.network.latency)
 
 
 def survey_of(network: Topology) -> Survey:

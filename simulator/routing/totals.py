@@ -267,7 +267,7 @@ def _with_detours(
         return least, load, took
     longer = took.copy()
     longer[some] *= least
-    longer[some] += (1 - least) * survey.detours.latencies(first[some], last[some], network.latency)
+    longer[some] += (1 - least) * survey.detours.latencies(first[some], last[some])
     return least, least * load + (1 - least) * detoured, longer
 
 

@@ -138,14 +138,15 @@ class Detours:
         total = field.passing.load
         if inside is not None:
             nodes = len(self.group) + self._groups
-            sent, received = (
+            ends = [
                 np.bincount(end[inside], amount[inside], nodes).astype(np.float64)
                 for end in (source, target)
-            )
-            at_routers = np.concatenate([end[self._routers] for end in (sent, received)])
+            ]
+            at_routers: Floats = np.concatenate([end[self._routers] for end in ends])
             if isinstance(inside, slice) and (at_routers == at_routers[0]).all():
-                return at_routers[0] * self._even_load
-            _add_inside(self._routers, self._members, (sent, received), field)
+                whole: Floats = at_routers[0] * self._even_load
+                return whole
+            _add_inside(self._routers, self._members, (ends[0], ends[1]), field)
             if isinstance(inside, slice):
                 return total[: len(self.graph.start)]
             source, target, amount = source[~inside], target[~inside], amount[~inside]

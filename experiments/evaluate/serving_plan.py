@@ -318,6 +318,10 @@ def _recording(plan: ServingPlan) -> Callable[[Deployment], Deployment] | None:
 def _others(plan: ServingPlan) -> list[ServingPlan]:
     """Read the deployments beside one."""
     paths = [_parsed(text)[1] for text in _models_beside(plan)]
+    for path in paths:
+        if Path(path).exists() and Path(path).suffix not in (".yaml", ".yml"):
+            forms = f"of a training step write '{path} training'"
+            raise WorkloadError(f"{path}: no deployment: {forms}")
     others = [read_serving_plan(path) for path in paths]
     for path, neighbour in zip(paths, others, strict=True):
         if neighbour.beside:

@@ -201,19 +201,17 @@ def _devices(
         elif _program(nvtx_range.name) is None:
             unused["ranges that launch no op of a program"] += 1
     devices: dict[int, XlaDevice] = {}
-    runs: dict[int, int] = {}
     wrapped = {
         number: {op.wrapped for op in module.ops.values()} for number, module in programs.items()
     }
-    for thunk, run in sorted(thunks, key=lambda pair: pair[0].called):
+    for thunk, run in thunks:
         if thunk.number in parents:
             continue
         device = devices.setdefault(
             thunk.thread, XlaDevice(len(devices), f"thread {thunk.thread}", [])
         )
-        number = runs.setdefault(run.number, len(runs))
-        device.begun.setdefault(number, run.called * 1e-9)
-        device.ops.append(_op(thunk, run, number, programs, wrapped))
+        device.begun[run.number] = run.called * 1e-9
+        device.ops.append(_op(thunk, run, programs, wrapped))
     in_order = [devices[thread] for thread in sorted(devices)]
     for rank, device in enumerate(in_order):
         device.rank = rank
@@ -295,11 +293,7 @@ _COPIES = ("copy", "copy-start")
 
 
 def _op(
-    thunk: _Range,
-    run: _Range,
-    number: int,
-    programs: dict[int, HloModule],
-    wrapped: dict[int, set[str]],
+    thunk: _Range, run: _Range, programs: dict[int, HloModule], wrapped: dict[int, set[str]]
 ) -> XlaOp:
     match, program = _THUNK.match(thunk.name), _program(run.name)
     name = match[1] if match is not None else thunk.name
@@ -313,7 +307,7 @@ def _op(
         lane="communication" if overlaps else "compute",
         start=start,
         end=start + thunk.duration * 1e-9,
-        run=number,
+        run=run.number,
         program=title,
         hlo=hlo,
         module=module,

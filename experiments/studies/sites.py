@@ -39,6 +39,7 @@ from topologies.cluster.changed import fabric_fields, with_fields
 from topologies.cluster.kinds import by_kind, differing
 from traces.generate.memory import fullest, memory_of
 from traces.generate.model import load_model
+from traces.generate.parallelism import Parallelism
 from traces.generate.plan import GenerationPlan, plan_text
 from traces.generate.run import check_trains, new_tokens
 from traces.generate.what_fits import fits
@@ -329,7 +330,9 @@ def _serving_key(plan: ServingPlan | None) -> list[object]:
 
 def _replicas(plan: GenerationPlan, degrees: Mapping[str, Any], ranks: int) -> int:
     """Return ``dp`` for a number of accelerators."""
-    p = replace(plan.parallelism, **{**degrees, "dp": 1, "ep": 1})
+    p = Parallelism(
+        **{key: degrees.get(key, getattr(plan.parallelism, key)) for key in ("tp", "cp", "pp")}
+    )
     if ranks % p.ranks:
         raise WhatIfError(
             f"{ranks:,} accelerators are not a multiple of tp {p.tp} x cp {p.cp} x pp {p.pp}"

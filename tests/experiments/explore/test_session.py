@@ -7,6 +7,7 @@ import sys
 from base64 import b64decode
 from dataclasses import replace
 from threading import Thread
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -136,6 +137,9 @@ def test_where_sliders_rest_it_is_said_what_sharing_links_adds(session, monkeypa
     assert answer.difference_pct == pytest.approx(longer)
     assert answer.analytic_step == without.step
     assert without.difference_pct is None
+    shorter = SimpleNamespace(timeline=SimpleNamespace(makespan=answer.step_s / 1.25))
+    monkeypatch.setattr(session, "_moved", lambda *_: shorter)
+    assert session.resting(STATE).difference_pct == pytest.approx(25)
 
 
 def shown(answer):

@@ -132,6 +132,32 @@ def test_plans_are_generated_for_each_point(tmp_path):
     assert {one["reason"] for one in report.refused} >= {"gpus == 8"}
 
 
+@pytest.mark.parametrize(
+    ("model", "degrees"),
+    [
+        ("llama-3.2-1b", "{dp: 8, zero: 3, dp_replicate: 2}"),
+        ("qwen3-30b-a3b", "{tp: 4, dp: 2, ep: 8, etp: 1, sequence_parallel: true}"),
+    ],
+)
+def test_replicas_fill_the_accelerators_however_a_plan_divides_experts_and_states(
+    tmp_path, model, degrees
+):
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN.replace("llama-3.1-8b", model).replace("{tp: 2, dp: 2}", degrees))
+    fields = {
+        "name": "replicas",
+        "workloads": [{"plan": str(path), "ignore_memory": True}],
+        "cluster": "hgx-h100",
+        "space": {"plan.gpus": [8]},
+        "objectives": {"step_s": "min"},
+        "confirm": "none",
+    }
+    report = study(fields)
+    assert report.explored.results.refused == [""]
+    alone = generate(read_plan(path), "hgx-h100", engine="analytic").base.timeline.makespan
+    assert column(report, "step_s") == pytest.approx([alone], rel=1e-9)
+
+
 def test_a_plan_that_no_engine_trains_is_refused(tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text(PLAN)

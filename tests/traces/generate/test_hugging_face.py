@@ -464,6 +464,13 @@ def test_experts_that_a_card_cannot_have_are_refused(tmp_path, change):
         load_model(write(tmp_path, DEEPSEEK | change))
 
 
+@pytest.mark.parametrize("key", ["first_k_dense_replace", "n_shared_experts"])
+@pytest.mark.parametrize("value", [True, -1, 1.5, "1"])
+def test_a_number_of_layers_or_experts_that_is_none_is_refused(tmp_path, key, value):
+    with pytest.raises(TraceError, match=f"{key}: .* is not a number of 0 or more"):
+        load_model(write(tmp_path, DEEPSEEK | {key: value}))
+
+
 @pytest.mark.parametrize(
     ("name", "taken"),
     [

@@ -317,6 +317,14 @@ def test_other_frameworks_pipelines_hold_no_more_with_more_micro_batches():
     assert few == many
 
 
+@pytest.mark.parametrize("vocabulary", [64, 256_000])
+def test_zero_2_has_two_buckets_whether_the_head_or_a_layer_needs_most(vocabulary):
+    """One is filled while another is reduced."""
+    run = Training(micro_batch=1, global_batch=8, sequence=4096)
+    (stage,) = memory_of(plan_for(gpt(vocabulary=vocabulary), run=run, dp=8, zero=2))
+    assert stage.gathered == 2 * run.bucket
+
+
 def test_gradients_come_with_the_first_backward_pass_of_a_chunk():
     """Under FSDP2 an interleaved stage holds all activations before it, and all gradients after it.
 

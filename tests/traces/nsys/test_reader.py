@@ -1,6 +1,7 @@
 """Nsight Systems exports: whose ranks they hold, where steps are, what is missing, what is bad."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -328,6 +329,20 @@ def test_a_wait_is_for_the_record_it_names_or_the_last_before_it(
     launch(out, 10**6, 1)
     (sync,) = read_exports(out.write(tmp_path / "a.sqlite")).ranks[0].syncs
     assert (sync.record_correlation, sync.source_stream) == (record, "stream 20")
+
+
+@pytest.mark.parametrize("kind", [5, 6, 7, 8, 9, 10, 15, 16, 17, 18, 22, 23])
+def test_a_size_may_be_of_any_type_of_whole_numbers(tmp_path: Path, kind: int) -> None:
+    """From int to int64, signed or not, size_t and address, as nvToolsExtPayload.h counts them."""
+    out = Writer()
+    launch(out, 10**6, 1, name="ncclDevKernel_AllGather_RING_LL")
+    out.range(10**6, 10**6 + 2000, pid(1) + 9, "ncclAllGather", payload("work", 77, 1 << 20))
+    path = out.write(tmp_path / "a.sqlite")
+    with closing(sqlite3.connect(path)) as database, database:
+        entries = "NVTX_PAYLOAD_SCHEMA_ENTRIES SET type = ? WHERE name = 'Message size [bytes]'"
+        database.execute(f"UPDATE {entries}", (kind,))
+    (rank,) = read_exports(path).ranks
+    assert rank.comms[rank.device.comm[0]].in_elements == 1 << 20
 
 
 def test_payloads_that_are_not_understood_are_counted(tmp_path: Path) -> None:

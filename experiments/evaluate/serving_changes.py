@@ -113,7 +113,8 @@ def as_logged(deployment: Deployment, log: Path) -> Deployment:
     Raises
     ------
     TraceError
-        If the log cannot be read, or no such factor is between a third and three.
+        If the log cannot be read, no such factor is between a third and three, or no constant
+        explains the first tokens.
     """
     requests, _, starts, ends = read_logged(log)
     several = requests.output > 1
@@ -135,7 +136,14 @@ def as_logged(deployment: Deployment, log: Path) -> Deployment:
         kernels *= ratio
     factor = host.kernels / deployment.engine.host.kernels
     _check_factor(deployment, factor if off < _NEAR else math.inf, str(log), "tokens")
-    first = max(0.0, host.first + float((starts - requests.arrival).mean()) - ttft)
+    waits = starts - requests.arrival
+    first = max(0.0, host.first + float(waits.mean()) - ttft)
+    if first > waits.min():
+        raise TraceError(
+            f"{log}: first tokens come {first - host.first:.3g} s later than here, on average, and"
+            f" one came after {waits.min():.3g} s: requests waited. Give the engine's limits"
+            " (--max-sequences, --max-tokens) as they were"
+        )
     engine = replace(deployment.engine, host=host._replace(first=first))
     return replace(deployment, engine=engine, logged=str(log))
 

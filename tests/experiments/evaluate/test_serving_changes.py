@@ -74,6 +74,18 @@ def test_a_log_gives_the_kernels_and_the_first_token_of_the_machine_it_is_of(tmp
             ServingSession(file, "hgx-h100")
 
 
+def test_waits_of_a_log_with_fewer_seats_are_no_constant_before_first_tokens(tmp_path):
+    fields = {"model": "llama-3.1-8b", "rate": "20/s", "input": 512, "output": 32, "count": 80}
+    few = serving_plan(**fields, max_sequences=2)
+    requests = load_of(few)(0)
+    write_log(tmp_path, serve(instances_of(few, "hgx-h100"), requests), requests)
+    same = instances_of(serving_plan(**fields, max_sequences=2, kernels_from=tmp_path), "hgx-h100")
+    usual = instances_of(few, "hgx-h100").deployment.engine.host
+    assert same.deployment.engine.host == pytest.approx(usual)
+    with pytest.raises(TwofoldError, match="requests waited. Give the engine's limits"):
+        instances_of(serving_plan(**fields, kernels_from=tmp_path), "hgx-h100")
+
+
 def write_steps(file, seconds, period, batch):
     """Write what PyTorch's profiler would record of iterations: annotation, launch and kernel."""
     events = []

@@ -189,7 +189,8 @@ class Baseline:
             return None
         cluster = self.recorded.cluster
         fitted = None if self.has_other_rates else cluster.steps
-        return step_prior(by, cluster.accelerator.name, self.recorded.ranks, fitted)
+        name, experts = cluster.accelerator.name, self.loaded.has_experts
+        return step_prior(by, name, self.recorded.ranks, fitted, experts=experts)
 
     @property
     def has_other_rates(self) -> bool:

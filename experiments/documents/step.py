@@ -20,7 +20,7 @@ from experiments.output.document import (
 from experiments.output.words import percent, plural, say_devices, say_resource, say_step, say_time
 from experiments.priors.doubts import MUCH, CommunicationError, shares_in_words
 from experiments.priors.network import say_prior
-from experiments.priors.steps import KernelPrior
+from experiments.priors.steps import UNLIKE, KernelPrior
 from simulator.analysis.critical_path import (
     CriticalPath,
     critical_path,
@@ -172,7 +172,8 @@ def _replay_text(base: "Baseline") -> str:
     prior = base.step_prior
     if prior is None:
         return "no measured step"
-    return f"similar generated steps were {prior['median_pct']:.0f} % off (median)"
+    none = f"{UNLIKE}," * prior["like"].endswith(UNLIKE)
+    return f"similar generated steps{none} were {prior['median_pct']:.0f} % off (median)"
 
 
 def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:

@@ -26,6 +26,10 @@ ANY = ""
 """In place of an accelerator or a size: all of them."""
 
 
+UNLIKE = ", none with experts"
+"""End of what steps share, where the generated one has experts."""
+
+
 class StepPrior(TypedDict):
     """Errors of measured steps comparable to a generated one; ``like`` names what they share."""
 
@@ -87,7 +91,7 @@ def step_prior(
                 "like": f"framework {framework}"
                 + f" on {key[0]}" * bool(key[0])
                 + f", {key[1]} ranks" * bool(key[1])
-                + ", none with experts" * experts,
+                + UNLIKE * experts,
                 "steps": errors.count,
                 "median_pct": errors.median_pct,
                 "p90_pct": errors.p90_pct,

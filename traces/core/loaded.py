@@ -268,6 +268,8 @@ class Loaded:
     generated_at
         Of a generated step, factors on the durations of its kernels and of the host's launches;
         None for recordings.
+    has_experts
+        Of a generated step, whether its model has experts.
     hosts
         The machines of ranks whose files name them.
     takes_options
@@ -289,6 +291,7 @@ class Loaded:
     counters: Counters = Counters()
     generated_by: str | None = None
     generated_at: tuple[float, float] | None = None
+    has_experts: bool = False
     kernel_times: Mapping[str, float] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
     visible_devices: Mapping[int, int] = field(default_factory=dict)

@@ -265,6 +265,7 @@ def as_loaded(
         measured_end={},
         generated_by=plan.run.framework if isinstance(plan.run, Training) else None,
         generated_at=(plan.accelerator.kernel_time, plan.accelerator.host_time),
+        has_experts=plan.model.experts is not None,
         kernel_times=kernel_times,
         phases=()
         if isinstance(plan.run, Training)

@@ -472,3 +472,13 @@ def test_a_plan_of_other_types_is_refused_in_a_line(given, told):
     usual = {"model": "llama-3.2-1b", "parallelism": Parallelism(), "run": STEP}
     with pytest.raises((TraceError, WorkloadError), match=told):
         plan_on("dgx-a100", **usual | given)
+
+
+@pytest.mark.parametrize(
+    ("model", "none"), [("qwen3-30b-a3b", ", none with experts,"), ("llama-3.1-8b", "")]
+)
+def test_trust_in_a_step_with_experts_says_that_none_alike_had_any(model, none):
+    step = {"run": STEP, "parallelism": Parallelism(tp=2), "ignore_memory": True}
+    plan = plan_on(load_cluster(CLUSTER), model=model, **step)
+    said = generate(plan, CLUSTER).document().trust.text
+    assert said.startswith(f"similar generated steps{none} were")

@@ -134,7 +134,7 @@ _PRIORS = {
     "sglang": ServingPrior("SGLang", 253, 11.5, 23.0),
     "trtllm": ServingPrior("TensorRT-LLM", 342, 8.2, 11.0),
     "all": ServingPrior("all engines", 1250, 7.9, 15.9),
-    "pools": ServingPrior("separate prefill and decode pools", 124, 10.6, 27.6),
+    "pools": ServingPrior("separate prefill and decode pools", 124, 10.6, 27.5),
 }
 """Aggregated rows of InferenceX's client, without drafts, by engine, and disaggregated ones
 (``twofold validate measured_serving.csv``; docs/background/serving.md)."""

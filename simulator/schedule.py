@@ -331,9 +331,7 @@ class Plan:
     def __post_init__(self) -> None:
         least = min(self.overhead, self.step_latency, self.latencies)
         if least < 0 or not 0 < self.efficiency <= 1:
-            raise ScheduleError(
-                f"{self.schedule}: times must not be negative, efficiency in (0, 1]"
-            )
+            raise ScheduleError(f"{self.schedule}: times must be 0 or more, efficiency in (0, 1]")
         if min(self.latency_factor.values(), default=0.0) < 0:
             raise ScheduleError(f"{self.schedule}: a latency factor must not be negative")
         if min(self.bandwidth_factor.values(), default=1.0) <= 0:

@@ -216,9 +216,7 @@ def _forced(case: Case, algorithm: str) -> list[Offer]:
         return treed(case, _tree_schedule(case))
     if algorithm == "collnet":
         if not case.machine.sharp or case.domains == 1:
-            raise ScheduleError(
-                "collnet needs several domains and switches that add: library.sharp"
-            )
+            raise ScheduleError("collnet needs domains and switches that add: library.sharp")
         return _collnet_offers(case)
     if case.tuning.nvls is None or (algorithm == "nvls") != (case.domains == 1):
         raise ScheduleError(f"{algorithm} cannot serve {case.n} ranks in {case.domains} domains")

@@ -237,9 +237,7 @@ def _check(ctx: typer.Context) -> None:
     for path in () if values["memory_only"] else written("events"):
         check_output(path, (*FORMS["plan_file"].endings, *FORMS["html"].endings))
     if written("plan_file") and values["kernels_from"] is not None:
-        raise typer.BadParameter(
-            "--write does not keep the times of --kernels-from; leave one out."
-        )
+        raise typer.BadParameter("--write does not keep times of --kernels-from; leave one out.")
     for name in ("schedule", "recompute", "gradient", "optimizer", "loss", "lora_rank"):
         source = ctx.get_parameter_source(name)
         if values["phase"] != "training" and source is not None and source.name == "COMMANDLINE":

@@ -157,9 +157,7 @@ def parse_state(address: str) -> State:
         If a word is unknown, given twice, or has a value that it cannot have.
     """
     if len(address) > _LONGEST:
-        raise SettingsError(
-            f"the address has {len(address):,} characters; the limit is {_LONGEST:,}"
-        )
+        raise SettingsError(f"the address has {len(address):,} characters; at most {_LONGEST:,}")
     words = parse_qsl(address.removeprefix("?"), keep_blank_values=True)
     by_name: dict[str, list[str]] = {}
     for name, value in words:

@@ -205,9 +205,7 @@ def clusters(  # noqa: PLR0913 - the options of the command
     if len(drawings) + (name is not None) > 1:
         raise WhatIfError("give a name or one topology dump: of NCCL, nvidia-smi or InfraGraph")
     if like is not None and not drawings:
-        raise WhatIfError(
-            "--like has no effect without a topology dump: it fills in what a dump lacks"
-        )
+        raise WhatIfError("--like has no effect without a topology dump: it adds what a dump lacks")
     if name is None and not drawings and links:
         raise WhatIfError("--links needs a cluster: name one, or give a topology dump")
     if accelerator is not None and (name is not None or drawings):

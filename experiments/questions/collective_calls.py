@@ -176,7 +176,7 @@ def collective_calls(
     """
     if engine == "analytic":
         raise WhatIfError(
-            "engine analytic times each call alone; use flow, in which calls share links"
+            "engine analytic times each call alone; use flow, where calls share links"
         )
     if not calls:
         raise WhatIfError("which calls? Name one, such as all_reduce 64MiB ranks 0-15")

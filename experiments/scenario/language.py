@@ -163,9 +163,7 @@ def _spread(clause: Clause) -> Part:
     *named, _, how = clause.words
     which = calls_named(named[0]) if len(named) == 1 else None
     if which is None or which.kind not in (None, "all_to_all"):
-        raise WhatIfError(
-            "only all_to_all has an imbalance; name it, with or without a group label"
-        )
+        raise WhatIfError("only all_to_all has an imbalance; name it, with or without a label")
     imbalance = parse_imbalance(how.text)
     return Edited(partial(ops.spread_unevenly, named=which, imbalance=imbalance))
 

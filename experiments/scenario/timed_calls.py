@@ -241,9 +241,7 @@ def for_ranks(calls: list[TimedCall], ranks: int | None) -> Iterator[TimedCall]:
     """
     for call in calls:
         if not call.ranks and ranks is None:
-            raise WhatIfError(
-                f"{call.text!r}: which ranks take part? Add ranks 0-15, or give --ranks"
-            )
+            raise WhatIfError(f"{call.text!r}: which ranks? Add ranks 0-15, or give --ranks")
         if call.ranks and ranks is not None and max(call.ranks) >= ranks:
             raise WhatIfError(
                 f"{call.text!r}: rank {max(call.ranks)} does not exist: there are {ranks} ranks"

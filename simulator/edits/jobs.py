@@ -62,9 +62,7 @@ def moved(workload: Workload, ranks: Longs, job_ranks: int) -> Workload:
     if ranks.shape != (workload.job_ranks,):
         raise WorkloadError(f"{ranks.size} new numbers do not fit {workload.job_ranks} ranks")
     if len(np.unique(ranks)) != len(ranks) or ranks.min() < 0 or ranks.max() >= job_ranks:
-        raise WorkloadError(
-            f"the new numbers of ranks must differ and be from 0 to {job_ranks - 1}"
-        )
+        raise WorkloadError(f"new numbers of ranks must differ and be from 0 to {job_ranks - 1}")
     groups = tuple(
         Group(tuple(ranks[list(group.ranks)].tolist()), group.label) for group in workload.groups
     )

@@ -134,9 +134,7 @@ def find_package(path: Path | str) -> Package | None:
         return None
     if len(cards) > 1:
         first, second = cards[0][0], cards[1][0]
-        raise TraceError(
-            f"{second}: a second workload card beside {first.name}: remove one of them"
-        )
+        raise TraceError(f"{second}: a second workload card beside {first.name}: remove one")
     file, card = cards[0]
     return Package(card, file, _traces(folder))
 

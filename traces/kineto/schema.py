@@ -186,9 +186,7 @@ def nanoseconds(value: LooseNumber, event: Raw, which: str) -> int:
     else:
         stamp = _decimal_nanoseconds(value, event, which)
     if not -_LATEST < stamp < _LATEST:
-        raise ValueError(
-            f"field {which!r}: {shown(value)} us is not a time; write ts in microseconds"
-        )
+        raise ValueError(f"field {which!r}: {shown(value)} us is no time; write ts in microseconds")
     return stamp
 
 

@@ -93,7 +93,7 @@ def test_calls_without_ranks_take_the_first_and_none_takes_others():
     assert [call.ranks for call in for_ranks(calls[1:], None)] == [(2, 5)]
     with pytest.raises(WhatIfError, match="rank 5 does not exist: there are 5 ranks"):
         list(for_ranks(calls, 5))
-    with pytest.raises(WhatIfError, match="which ranks take part"):
+    with pytest.raises(WhatIfError, match=r"which ranks\?"):
         list(for_ranks(calls, None))
     message = [parse_timed_call("send_receive 1 B")]
     assert [call.ranks for call in for_ranks(message, 2)] == [(0, 1)]

@@ -34,9 +34,7 @@ def test_the_address_is_the_state(state):
     assert parse_state("?" + state.address()) == state
 
 
-@pytest.mark.parametrize(
-    ("more", "said"), [(0, "nobody"), (1, "20,001 characters; at most 2")]
-)
+@pytest.mark.parametrize(("more", "said"), [(0, "nobody"), (1, "20,001 characters; at most 2")])
 def test_an_address_is_as_long_as_the_limit_that_is_said_and_no_longer(more, said):
     with pytest.raises(SettingsError, match=said):
         parse_state("nobody=" + "x" * (20_000 + more - len("nobody=")))

@@ -165,8 +165,8 @@ def of_resource(network: Topology, routing: Routing) -> Mask:
     """Mark the links of the resource that a policy applies to."""
     if not routing.resource:
         return np.ones(len(network), dtype=np.bool_)
-    names = np.array(network.resources)
-    return np.asarray(names[network.resource] == routing.resource)
+    is_ruled = np.array(network.resources) == routing.resource
+    return np.asarray(is_ruled[network.resource])
 
 
 def between_switches(network: Topology) -> Mask:

@@ -17,7 +17,7 @@ from simulator.calls import Call, CallRow, Group
 from simulator.engine.simulate import simulate
 from simulator.serving.state import INSTANCE
 from simulator.support.errors import ClusterError
-from simulator.workload import What
+from simulator.workload import What, Workload
 from topologies import load_cluster
 
 
@@ -276,3 +276,35 @@ def test_as_many_flows_are_counted_as_a_ring_has_on_a_port(ranks, at_once):
         use = network.link_use([(Call(kind, Group(ranks, ""), SIZE), 3)], 0)
         busiest = int(np.argmax(use.moved / network._bandwidth[use.link]))
         assert use.flows[busiest] == pytest.approx(at_once if kind == "all_to_all" else 1)
+
+
+def sender(compute: float, size: float, ranks: int = 16) -> Workload:
+    """A training step on the port of the instances: kernels on rank 0, then a message to 8."""
+    builder = WorkloadBuilder(job_ranks=ranks)
+    call = builder.call(CallRow("send_receive", builder.group((0, 8)), 0, size))
+    gemm = builder.op(What.COMPUTE, rank=0, lane="s", name="gemm", duration=compute)
+    for rank, what in ((0, What.SEND), (8, What.RECEIVE)):
+        op = builder.op(what, rank=rank, lane="nic", name="message", duration=0.0, call=call)
+        if what == What.SEND:
+            builder.edge(gemm, op)
+    return builder.build()
+
+
+def test_the_network_stops_when_a_call_of_a_job_comes_to_the_links_of_an_iteration():
+    """So that the iteration under way shares from then on, and not only the next."""
+    network, use, (row,) = network_with(0)
+    job, alone = network.job("job", sender(1.0, SIZE))
+    network.repeat(job)
+    assert network.next_event == 0.0
+    assert network.advance(2.0) == []
+    assert (network.joined, row["shares"][0]) == (True, 1)
+    assert network.time == pytest.approx(1.0, abs=1e-9)
+    network.joined = False
+    whole = wire(network, use)
+    network.share(network.time, 0, whole / 4, 1, use._replace(moved=use.moved / 4))
+    assert network.advance(3.0) == [-1]
+    assert network.time == pytest.approx(1.0 + whole / 2, rel=1e-3), "half of the port each"
+    while not job.lengths:
+        network.advance(network.next_event)
+    assert row["shares"][0] == 0, "no call of the job is on the links when its step has ended"
+    assert job.lengths[0] == pytest.approx(alone + whole / 4, rel=1e-3)

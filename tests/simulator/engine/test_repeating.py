@@ -290,3 +290,28 @@ def test_jobs_in_a_crowd_take_as_long_as_in_the_compiled_loop(data, count):
     for each, there in zip(lengths, found.jobs, strict=True):
         several = min(len(each), len(there.length))
         assert each[:several] == pytest.approx(there.length[:several], **SAME)
+
+
+def test_a_message_on_one_link_of_a_ring_delays_the_ring_on_that_link_only():
+    """All transfers of a ring are alike until somebody else is on the way of one."""
+    hops = [(f"router{a}", f"router{(a + 1) % 4}") for a in range(4)]
+    links = [Link(*hop, B, 0.0) for hop in hops]
+    for rank, router in enumerate((0, 1, 2, 3, 2, 3)):
+        links += [
+            Link(rank, f"router{router}", 1e3 * B, 0.0),
+            Link(f"router{router}", rank, 1e3 * B, 0.0),
+        ]
+    network = topology("ring of routers", 6, links)
+    builder = WorkloadBuilder(job_ranks=6)
+    call = builder.call(CallRow("all_gather", builder.group((0, 1, 2, 3)), 0, 4e9))
+    for rank in range(4):
+        builder.op(What.COLLECTIVE, rank=rank, lane="s", name="ring", duration=0.0, call=call)
+    message = WorkloadBuilder(job_ranks=6)
+    sent = message.call(CallRow("send_receive", message.group((4, 5)), 0, 1e9))
+    for rank, what in ((4, What.SEND), (5, What.RECEIVE)):
+        message.op(what, rank=rank, lane="nic", name="message", duration=0.0, call=sent)
+    jobs = [builder.build(), message.build()]
+    lengths = in_a_crowd(jobs, network, (1, 1))
+    found = steps(jobs, network, (1, 9))
+    assert lengths[0] == pytest.approx(found.jobs[0].length, **SAME)
+    assert lengths[0][0] > 1.5 * simulate(jobs[0], network, plan).makespan

@@ -188,6 +188,7 @@ def test_power_is_that_of_the_accelerators_that_work(report):
             for op in range(len(workload))
         )
         assert watts == pytest.approx(bill.energy(1.0, {"accelerator": busy / 8}))  # of a node of 8
+    assert steps[-1][1] == pytest.approx(bill.energy(1.0, {"accelerator": 0.0}))  # all is done
     assert len({round(watts) for _, watts in steps}) == 3
     drawn = list(timeline_files._power(steps))
     assert [event["ph"] for event in drawn] == ["M", "M", *["C"] * len(steps)]

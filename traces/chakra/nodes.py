@@ -110,7 +110,7 @@ class RankNodes:
     def waits(self) -> list[list[int]]:
         """Return the dependencies of each node, ascending and unique."""
         count = len(self)
-        target, source = np.divmod(np.unique(self.target * count + self.source), max(count, 1))
+        target, source = np.divmod(np.unique(self.target * count + self.source), count)
         ends = np.searchsorted(target, np.arange(count + 1)).tolist()
         sources = source.tolist()
         return [sources[begin:end] for begin, end in pairwise(ends)]

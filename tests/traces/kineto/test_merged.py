@@ -90,6 +90,12 @@ def test_stages_come_before_tensor_ranks_and_replicas_before_both(tmp_path: Path
     assert job.job_ranks == 4
 
 
+def test_a_replica_of_which_half_was_recorded_has_the_ranks_of_its_world(tmp_path: Path) -> None:
+    labels = {f"TP0{rank}-DP0{replica}": 1 for replica in range(2) for rank in range(2)}
+    with pytest.raises(TraceError, match="no file of rank 2, 3 among those of ranks 0, 1, 4, 5"):
+        read_job(write(tmp_path, labels, world_size=4))
+
+
 def test_groups_of_a_replica_are_of_its_ranks(tmp_path: Path) -> None:
     files = ranks_of(SAMPLE)
     labels = {

@@ -159,8 +159,8 @@ class Detours:
     @cached_property
     def _even_load(self) -> Floats:
         """Load on each link if every router sends a byte in its group, and receives one."""
-        field, one = self._field(), np.ones(len(self.group) + self._groups)
-        _add_inside(self._routers, self._members, (one, one), field)
+        field, byte = self._field(), np.ones(len(self.group) + self._groups)
+        _add_inside(self._routers, self._members, (byte, byte), field)
         return field.passing.load[: len(self.graph.start)]
 
     def latencies(self, source: Longs, target: Longs) -> Floats:

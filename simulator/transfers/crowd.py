@@ -119,10 +119,10 @@ class Program:
         Of a flow that puts part of its bytes on a link that part counts. Shape ``(links,)``.
         """
         flow = row_of_entries(self.offset)
-        place, row = np.unique(self.run[flow] * links + self.link, return_inverse=True)
+        position, row = np.unique(self.run[flow] * links + self.link, return_inverse=True)
         many = np.bincount(row, weights=self.weight)
-        moved = self.repeats[place // links] * np.bincount(row, self.weight * self.amount[flow])
-        on_link = place % links
+        moved = self.repeats[position // links] * np.bincount(row, self.weight * self.amount[flow])
+        on_link = position % links
         per_byte = np.bincount(on_link, weights=moved * many, minlength=links)
         whole = np.bincount(on_link, weights=moved, minlength=links)
         return np.divide(per_byte, whole, out=np.zeros(links), where=whole > 0)

@@ -18,7 +18,15 @@ from simulator.topology import Link, topology
 from simulator.transfers import program
 from simulator.transfers.crowd import Crowd
 from simulator.transfers.lockstep import LockstepOnNetworks, has_slowest_chain, is_lockstep
-from simulator.transfers.program import alone, folded, runs_ahead, stride_of, write
+from simulator.transfers.program import (
+    OneFlow,
+    alone,
+    folded,
+    in_a_row,
+    runs_ahead,
+    stride_of,
+    write,
+)
 
 
 def _shares(n):
@@ -201,3 +209,12 @@ def test_a_stride_is_hardly_longer_than_the_shortest_that_leaves_few_enough(runs
     found = stride_of(*(np.array(column) for column in zip(*runs, strict=True)), most)
     assert transfers(found) <= most
     assert shortest <= found <= shortest * 1.25 + 1
+
+
+def test_flows_on_a_link_are_counted_by_the_bytes_that_pass_with_them():
+    """Three steps of one flow, and one of two as long: 3/5 of the bytes pass alone."""
+    link, none = np.array([1], dtype=np.int32), np.zeros(2)
+    steps = [(3, 1.0), (1, 2.0)]
+    flows = [OneFlow(times, 0.0, none, 5e8, link, np.full(1, many)) for times, many in steps]
+    count = in_a_row(flows, 1).flows_on_links(3)
+    assert count == pytest.approx([0.0, (3 * 1 + 2 * 2) / 5, 0.0])

@@ -9,6 +9,7 @@ from math import exp, inf, log
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.accelerators import GENERATIONS
 from simulator.calls import KINDS, Call
@@ -66,8 +67,7 @@ class CalibratedKind(Multiples, Protocol):
         """Curves from the logs of benchmarks."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Multiples:
+class _Multiples(Struct, frozen=True):
     overhead: float
     latency: Mapping[str, float]
     bandwidth: Mapping[str, float]
@@ -167,8 +167,7 @@ def slowest(figures: Sequence[NodeFigures]) -> NodeFigures:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """Algorithm of calls with ``least <= size <= most`` (B) in groups of ``label`` (None: any)."""
 
     kind: str

@@ -6,9 +6,9 @@ must hold which chunk whole at the end (post). *Whole* means every contribution,
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.schedule import Schedule, Step
@@ -36,8 +36,7 @@ def _receiver(schedule: Schedule, owner: Ints) -> Mask:
     return _owner(schedule, part * schedule.ranks // schedule.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(Struct, frozen=True):
     """Pre- and postcondition: shape ``(ranks, chunks)``, true where a rank has the chunk.
 
     If ``repeatable``, a contribution may be added twice: a barrier only collects which ranks

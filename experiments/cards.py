@@ -8,11 +8,11 @@ the most similar cluster of the catalogue supplies the rest, and is named.
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from pydantic import ValidationError
 
 from collectives.bandwidth import busbw
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 _TRAINING = "model_fwd_bwd_pass"
 
 
-@dataclass(frozen=True, slots=True)
-class StepFlops:
+class StepFlops(Struct, frozen=True):
     """FLOPs of one step of the job; None if the card does not give them, ``why`` is the reason."""
 
     flops: float | None
@@ -268,8 +267,7 @@ _CLOSE = 0.25
 """Bandwidths within this fraction of each other are the same hardware in different sources."""
 
 
-@dataclass(frozen=True, slots=True)
-class CardCluster:
+class CardCluster(Struct, frozen=True):
     """The cluster, the one of the catalogue that it is based on, and sources of its values."""
 
     cluster: Cluster

@@ -6,11 +6,11 @@ Answers consist of JSON types.
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from msgspec import Struct
 from pydantic import WithJsonSchema
 from typing_extensions import TypedDict
 
@@ -143,8 +143,7 @@ def hashed(files: Sequence[Path]) -> list[InputFile]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(Struct, frozen=True):
     """Inputs of a question: traces, which may be directories, and other files.
 
     For traces only the files of ``ranks`` count, all if ``ranks`` is empty.

@@ -13,6 +13,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from msgspec import Struct
+
 from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.names import did_you_mean, letters_of
 from simulator.support.quantities import parse_quantity
@@ -169,8 +171,7 @@ def check_rates(peaks: Mapping[str, float], memory_bandwidth: float | None) -> N
 # --- names
 
 
-@dataclass(frozen=True, slots=True)
-class _Name:
+class _Name(Struct, frozen=True):
     """A parsed product name: its model and, if named, board, memory and power."""
 
     family: str

@@ -17,6 +17,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.calls import ALL_KINDS, SEND_RECEIVE, Call, Calls, Group, check_shares, check_table
@@ -108,8 +109,7 @@ class What(IntEnum):
     """The part of time of copies that the bus limits; no op has this code."""
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(Struct, frozen=True):
     """One row of a workload, as a view."""
 
     index: int

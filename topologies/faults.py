@@ -11,6 +11,7 @@ from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.support.arrays import Floats, Longs, Mask
 from simulator.support.errors import DisconnectedError, TopologyError
@@ -29,8 +30,7 @@ _MOST_NAMED = 3
 """Most drawn parts, and most groups of cut-off ranks, that are named individually."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkNamed:
+class LinkNamed(Struct, frozen=True):
     """Both directions of ``leaf0-spine1``; only one of ``leaf0->spine1``."""
 
     name: str
@@ -39,8 +39,7 @@ class LinkNamed:
         return f"link {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class NicNamed:
+class NicNamed(Struct, frozen=True):
     """A NIC of a node, by number."""
 
     node: int
@@ -50,8 +49,7 @@ class NicNamed:
         return f"nic {self.number} of node {self.node}"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeNamed:
+class NodeNamed(Struct, frozen=True):
     """A node (host): all links with an end inside."""
 
     node: int
@@ -60,8 +58,7 @@ class NodeNamed:
         return f"node {self.node}"
 
 
-@dataclass(frozen=True, slots=True)
-class SwitchNamed:
+class SwitchNamed(Struct, frozen=True):
     """A switch: all links with an end there."""
 
     name: str
@@ -93,8 +90,7 @@ class Drawn:
 Named = LinkNamed | NicNamed | NodeNamed | SwitchNamed
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(Struct, frozen=True):
     """The parts drawn, and a summary with the number they were drawn from."""
 
     lot: Drawn
@@ -142,8 +138,7 @@ class Fault:
         return f"{self.part} {'' if plain else value}x{self.factor:g}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Broken:
+class Broken(Struct, frozen=True, eq=False):
     """A network after its faults; ``notes`` and ``tiers`` give each fault's links and resources.
 
     ``rerouted`` is whether links were removed, so that paths had to be recomputed.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.support.arrays import Longs, Mask
 from simulator.support.errors import TopologyError
@@ -30,8 +31,7 @@ _RANK = re.compile(r"rank(\d{1,18})")
 _MOST_LISTED = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Cable:
+class Cable(Struct, frozen=True):
     """Both directions of a link, or the only one.
 
     ``bandwidth`` (B/s) and ``latency`` (s) are those of the first direction; bandwidth is infinite

@@ -8,11 +8,13 @@ it is linked to a workload.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import head_of
@@ -324,8 +326,7 @@ def _read_by(name: str) -> Callable[[Path, Options], OpenTrace]:
     return lambda path, _: partial(_later(name), path)
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """A format: ``begins`` recognises the first 64 KiB of its files, ``open`` reads them.
 
     ``is_file`` decides if the first bytes do not suffice. Formats of ``profiler`` traces take

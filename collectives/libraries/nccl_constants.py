@@ -13,6 +13,7 @@ from importlib.resources import files
 from math import inf
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.costing.stacked_networks import Number
 
@@ -388,8 +389,7 @@ def net_channels(nics: int, generation: str) -> int:
     return min(channels, _MOST_CHANNELS)
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(Struct, frozen=True):
     """Choice of a tuner plug-in for calls of at most ``most`` bytes."""
 
     most: float

@@ -13,11 +13,12 @@ are S of nccl-tests (:mod:`collectives.bandwidth`).
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import inf
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from collectives import select
@@ -38,8 +39,7 @@ from simulator.support.quantities import parse_quantity
 from simulator.topology import Topology
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryPlanner:
+class LibraryPlanner(Struct, frozen=True):
     """A communication library by itself: its planner for one network and for many.
 
     Both functions take the call, the network or networks, the machine, and the algorithm that is

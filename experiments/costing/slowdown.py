@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from math import fsum
 
 import numpy as np
+from msgspec import Struct
 
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.metrics import Intervals
@@ -64,8 +65,7 @@ class SlowDown:
     compared: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Column:
+class _Column(Struct, frozen=True, eq=False):
     """Kernels of a rank in a step, in order of their names, and when its calls moved data (s)."""
 
     start: Floats

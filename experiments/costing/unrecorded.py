@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
@@ -428,8 +429,7 @@ _SEED = 0
 """Fixed, so that the same trace gives the same steps."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DrawnStep:
+class DrawnStep(Struct, frozen=True, eq=False):
     """The drawn step at a percentile: its time and the median over all drawn steps (s).
 
     ``recorded`` is the number of recorded steps drawn from, ``typical_error`` the relative error of

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, product
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from collectives.libraries.planners import times
@@ -185,8 +186,7 @@ class _Numbers:
         return scale
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Costed:
+class Costed(Struct, frozen=True, eq=False):
     """Costs of calls, and scales of local time, at points that share their graphs.
 
     ``points`` are their indices among the points asked; ``cost`` (s) has shape ``(calls, points)``.
@@ -383,8 +383,7 @@ class DesignPoints:
             raise
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class Asked(Struct, frozen=True, eq=False):
     """Costs of calls with changes: point 0 is unchanged, then one point for each name."""
 
     design: DesignPoints
@@ -451,8 +450,7 @@ class _Shape:
         return unlike, which
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Changing:
+class Changing(Struct, frozen=True, eq=False):
     """A named change of a baseline's step, and the changed step; one for each random draw."""
 
     name: str
@@ -460,8 +458,7 @@ class Changing:
     scenarios: tuple[Scenario, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Answered:
+class Answered(Struct, frozen=True, eq=False):
     """A change of a baseline's step, the changed step, and its time (s).
 
     ``engine`` is the engine used. ``outcomes`` are the results of the simulations, one for each

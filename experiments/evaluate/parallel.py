@@ -3,9 +3,10 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.metrics import exposed_communication
@@ -31,8 +32,7 @@ class Ask(Protocol[Answer]):
         """Answer it with a small value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What a table needs of a simulation: the step (s), and the time of all calls by resource.
 
     ``engine`` is the one that answered; ``exposed_communication`` (s, mean over ranks) is NaN if it

@@ -14,11 +14,12 @@ cost there, too (``--collective-cost trace``).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import exp
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from experiments.evaluate.design_points import Costed, DesignPoints
@@ -33,8 +34,7 @@ from simulator.workload import What, Workload
 from topologies import Cluster, place
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """An uncertain quantity, of which the errors of comparable ones are known.
 
     ``deviation`` is the standard deviation of the logarithm of its error. ``prior`` determines

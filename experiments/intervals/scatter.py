@@ -19,9 +19,10 @@ slowdown by concurrent work adds no scatter.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from experiments.baseline import Baseline, with_costs
@@ -50,8 +51,7 @@ Sort = tuple[str, str, int, int]
 """Class of a call: kind, label and size of its group, and the power of four of its bytes."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Spread:
+class Spread(Struct, frozen=True, eq=False):
     """The steps of a trace with their costs, grouped by cluster, and their draws.
 
     ``noise`` are the factors on the calls of each step of each cluster, shape ``(calls, 1 +
@@ -190,8 +190,7 @@ def _scenarios(base: Baseline) -> list[tuple[Scenario, Scenario]]:
     ]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Ratios:
+class _Ratios(Struct, frozen=True, eq=False):
     """Ratios of a step's calls to the model.
 
     ``together`` numbers the sets of calls that are drawn together, shape ``(calls,)``; ``ratios``

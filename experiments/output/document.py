@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import Struct
 from typing_extensions import TypedDict
 
 if TYPE_CHECKING:
@@ -45,8 +46,7 @@ class TrustAnswer(TypedDict):
     doubts: list[Doubt]
 
 
-@dataclass(frozen=True, slots=True)
-class Trust:
+class Trust(Struct, frozen=True):
     """How far an answer can be trusted: ``text`` has the figures, ``doubts`` the reasons."""
 
     text: str
@@ -58,8 +58,7 @@ class Trust:
         return {"grade": self.grade, "text": self.text, "doubts": list(self.doubts)}
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(Struct, frozen=True):
     """A number at the top of a page; ``mood`` is ``good``, ``bad`` or "" for neither."""
 
     name: str
@@ -117,8 +116,7 @@ class Bars:
     stacked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """An axis: its title, and whether values are numbers, their logarithm, or names.
 
     ``ticks`` are positions with their labels; with ``zero`` the axis includes 0.
@@ -131,8 +129,7 @@ class Axis:
     span: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """Values of a chart that are drawn in one style.
 
     ``errors`` are how far intervals reach below and above; ``labels`` are drawn at
@@ -166,8 +163,7 @@ COLOURS = ("blue", "orange", "green", "pink", "yellow", "sky")
 """Cycle of colours, by their names in themes of pages; grey is for minor values."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """A chart for Plotly and Matplotlib: series over two axes, ``right`` a second y axis.
 
     ``arranged`` is how bars of several series are placed: overlaid, grouped or stacked. ``height``
@@ -187,23 +183,20 @@ class Chart:
     paper: bool = True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Timeline:
+class Timeline(Struct, frozen=True, eq=False):
     """Timeline of every op of a step; ``path`` is its critical path, computed if not given."""
 
     timeline: "StepTimeline"
     path: "CriticalPath | None" = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NetworkMap:
+class NetworkMap(Struct, frozen=True, eq=False):
     """A network with the utilisation of its links during a step."""
 
     timeline: "StepTimeline"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Drawing:
+class Drawing(Struct, frozen=True, eq=False):
     """A bare network, which a figure draws."""
 
     network: "Topology"
@@ -224,15 +217,13 @@ class View:
     style: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Deferred:
+class Deferred(Struct, frozen=True, eq=False):
     """A view that is made when a page is written: it is expensive, and only pages show it."""
 
     make: Callable[[], View]
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """A paragraph; ``page`` and ``terminal`` are whether it is shown there."""
 
     text: str
@@ -240,8 +231,7 @@ class Text:
     terminal: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class FactList:
+class FactList(Struct, frozen=True):
     """Names with their text."""
 
     facts: Facts

@@ -9,11 +9,12 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from itertools import zip_longest
 from math import fsum
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
@@ -271,8 +272,7 @@ def _spelt(table: Table, encoding: str) -> Table:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Grid:
+class _Grid(Struct, frozen=True):
     """A table laid out for a width, with bars of limited length."""
 
     table: Table
@@ -332,8 +332,7 @@ class _Grid:
         return wide
 
 
-@dataclass(frozen=True, slots=True)
-class _Band:
+class _Band(Struct, frozen=True):
     """Columns of a table that are side by side, each with its width.
 
     A band below others (``continues``) omits rows without further text.

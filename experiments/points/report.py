@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, get_type_hints
 
+from msgspec import Struct
 from typing_extensions import TypedDict
 
 from experiments.baseline import Baseline, BaselineHead
@@ -115,8 +116,7 @@ INTERVAL = (
 """Columns of an interval, in the order of most commands."""
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Struct, frozen=True):
     """The columns of points that a command prints, in order.
 
     ``title`` names a row in the JSON Schema. ``may_be_unused`` is whether rows can be of resources

@@ -11,12 +11,12 @@ latencies by those of small calls, bytes by those of large ones (:func:`with_par
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import expm1, hypot, log, log1p, sqrt
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import TypedDict
 
 from experiments.priors.errors import HELD_OUT, WITHIN_50, Errors, read_errors
@@ -327,8 +327,7 @@ def with_parts(cluster: Cluster, tier_prior: NetworkPrior, times: float) -> Clus
     return cluster.model_copy(update={"calibration": {**before, **scaled}})
 
 
-@dataclass(frozen=True, slots=True)
-class CallResidual:
+class CallResidual(Struct, frozen=True):
     """A measured call: its tier, kind and class of sizes, and its error.
 
     ``log`` is the logarithm of measured over modelled time, by a model that was not fitted to it.

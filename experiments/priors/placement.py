@@ -8,10 +8,11 @@ stated number of nodes and with the ranks spread over other numbers.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, log
 
 import numpy as np
+from msgspec import Struct
 
 from collectives.bandwidth import busbw
 from experiments.scenario.scenario import Scenario
@@ -35,8 +36,7 @@ _CLOSE = 1.6
 """Another placement explains calls if their modelled times are within this factor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Misplaced:
+class Misplaced(Struct, frozen=True):
     """What in a recording contradicts the stated number of nodes, as a clause.
 
     ``nodes`` is the number that agrees with it; None if no number does.
@@ -55,8 +55,7 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("s" if number > 1 else "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Fastest:
+class _Fastest(Struct, frozen=True):
     """The fastest of equal calls (s); ``whole`` if all its members were recorded.
 
     If one was not, the time includes waiting for it, and is an upper bound.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 from experiments.output.words import plural
 from experiments.scenario.scenario import Scenario
@@ -123,8 +124,7 @@ def cluster_values(cluster: Cluster) -> tuple[str, ...]:
 _SAID = {What.COMPUTE: "kernel", What.COPY: "copy", What.HOST: "host op"}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Changed:
+class Changed(Struct, frozen=True, eq=False):
     """A scenario after a change; ``note`` describes what the change affected.
 
     ``assumptions`` state what no trace has shown, one sentence each.
@@ -139,8 +139,7 @@ Apply = Callable[[Scenario], Changed]
 """Raises WhatIfError if the scenario has nothing that it could affect."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scaled:
+class Scaled(Struct, frozen=True):
     """Ops of one kind take ``times / over`` as long, including the launch latencies of host ops.
 
     It is a quotient, because division and multiplication round differently: twice the speed is
@@ -178,8 +177,7 @@ class Scaled:
         return Changed(replace(scenario, workload=after), count_ops(workload, ops))
 
 
-@dataclass(frozen=True, slots=True)
-class Multiplied:
+class Multiplied(Struct, frozen=True):
     """A value of the cluster is multiplied by ``times / over``; all others stay."""
 
     resource: str
@@ -240,8 +238,7 @@ def utility_pct(base: float, changed: float) -> float:
     return 100 * (base - changed) / base if base else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Edited:
+class Edited(Struct, frozen=True):
     """Another workload, cluster or choice of algorithms, made from a scenario by a function.
 
     ``is_network`` marks a change to another network, whose model has errors of its own: no
@@ -254,8 +251,7 @@ class Edited:
     copied: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Faulty:
+class Faulty(Struct, frozen=True):
     """A link, NIC, node or switch that is slow or down, or a random share of them."""
 
     fault: Fault

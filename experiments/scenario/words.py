@@ -1,8 +1,9 @@
 """Words of a what-if, and the parts made of them: factors, ranks, selectors."""
 
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+
+from msgspec import Struct
 
 from simulator.calls import KINDS, kind_named
 from simulator.support.errors import QuantityError, WhatIfError
@@ -41,8 +42,7 @@ MOST = 1e6
 """Largest factor: beyond it floats, not the cluster, determine the answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(Struct, frozen=True):
     """A word; a ``quoted`` one is always a name, whatever it looks like."""
 
     text: str
@@ -53,8 +53,7 @@ class Word:
         return not self.quoted and self.text in words
 
 
-@dataclass(frozen=True, slots=True)
-class Clause:
+class Clause(Struct, frozen=True):
     """One change of a what-if: its words, and the ranks it is for (None: all)."""
 
     words: tuple[Word, ...]
@@ -78,8 +77,7 @@ class Clause:
             raise WhatIfError(f"{name!r} is not a change to single ranks; leave 'rank' out")
 
 
-@dataclass(frozen=True, slots=True)
-class CallsNamed:
+class CallsNamed(Struct, frozen=True):
     """Calls of a kind (None: any) in groups of a label (None: any), as in ``all_reduce@tp``."""
 
     kind: str | None = None

@@ -9,10 +9,11 @@ which the model's messages do not.
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.costing.call_costs import Costs
 from simulator.costing.link_load import (
@@ -37,8 +38,7 @@ _DELAYED = 1e-6
 """A call counts as delayed if it took longer by more than this fraction."""
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
+class Meeting(Struct, frozen=True):
     """A link on which calls of two kinds met.
 
     Parameters
@@ -128,8 +128,7 @@ _ALIKE = 1e-9
 """Relative difference below which links are equally busy: sums of shares are rounded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Collision:
+class Collision(Struct, frozen=True):
     """The link on which most messages of a call meet.
 
     Parameters

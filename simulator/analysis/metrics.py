@@ -8,10 +8,10 @@ Exposed and idle time are differences of unions of intervals, whose functions co
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import fsum
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Longs
@@ -78,8 +78,7 @@ def _covered_before(intervals: Intervals, time: Floats) -> Floats:
     return np.where(begun > 0, before[last] + inside, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class RankTime:
+class RankTime(Struct, frozen=True):
     """Where one rank's time went (s).
 
     ``compute`` is time with a kernel under way; copies and memsets compute nothing.
@@ -99,16 +98,14 @@ class RankTime:
     exposed_copy: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class DominantKernel:
+class DominantKernel(Struct, frozen=True):
     """The kernel with the most time, and its share of the time of all kernels (0 to 1)."""
 
     name: str
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class Straggler:
+class Straggler(Struct, frozen=True):
     """How much calls wait for their last member (0 to 1), and for which rank the longest."""
 
     index: float

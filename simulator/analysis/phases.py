@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.support.arrays import Longs
 from simulator.timeline import RunTimes
@@ -35,8 +36,7 @@ class Phase:
     done: float = -np.inf
 
 
-@dataclass(frozen=True, slots=True)
-class ServingLatency:
+class ServingLatency(Struct, frozen=True):
     """Time to first token and time per output token after it (s); None if not defined."""
 
     ttft: float | None

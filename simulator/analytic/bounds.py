@@ -34,6 +34,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.analytic.contraction import Contracted
@@ -81,8 +82,7 @@ class LinkWork:
     after: Floats
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LeastCalls:
+class LeastCalls(Struct, frozen=True, eq=False):
     """Least time of every call of a workload (s), shape ``(calls,)``, and its work on links.
 
     A call without members takes 0.

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.costing.link_load import Load
@@ -51,8 +52,7 @@ class Place(NamedTuple):
         return np.asarray(self.links[at], dtype=np.int32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class InComponents:
+class InComponents(Struct, frozen=True, eq=False):
     """A group in components of a network that equal others."""
 
     pattern: bytes

@@ -11,6 +11,7 @@ from math import fsum
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.costing.link_load import bytes_on_links, is_wide, lockstep_loads, summed, ways_of
@@ -165,8 +166,7 @@ class Networks:
         return first.tolist(), which.ravel()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Wire:
+class Wire(Struct, frozen=True, eq=False):
     """Cost of a schedule on the links alone: s per byte of the message, s of latency, steps.
 
     ``busy`` (s per byte) is how long a pipelined schedule occupies each link, or class of links, of
@@ -200,8 +200,7 @@ def classes(graph: Topology, values: Sequence[str] = ()) -> Networks:
     return Networks(graph, of.ravel(), graph.resource[first], bandwidth, latency)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ClassLoads:
+class ClassLoads(Struct, frozen=True, eq=False):
     """Loads of the distinct steps of a schedule of one byte on the graph of many networks.
 
     Step ``i`` is repeated ``repeats[i]`` times: ``most[i]`` is the bytes on the busiest link of

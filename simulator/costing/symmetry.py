@@ -12,10 +12,10 @@ This holds only where there is a single shortest path. Among several, a hash of 
 (:mod:`simulator.routing.routes`), differently for each pair; such pairs are not *certain*.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.routing.graph import cells
 from simulator.routing.paths import graph_of, link_metrics
@@ -43,8 +43,7 @@ _MOST_SHAPES = 8
 """Beyond these the network is irregular, and the search for equal components does not pay."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Symmetry:
+class Symmetry(Struct, frozen=True, eq=False):
     """Components of a topology, and the place of each node and link in them.
 
     ``component`` and ``place`` have shape ``(nodes,)``, ``link_component`` and ``link_place``

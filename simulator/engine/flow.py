@@ -9,11 +9,11 @@ allocates its arrays, and writes out the transfers of a call when it first meets
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.engine.alone import closed_form
@@ -75,8 +75,7 @@ class Step(NamedTuple):
         return Step(simulation.local.columns, simulation.workload.calls.factor, simulation.spent)
 
 
-@dataclass(slots=True, eq=False)
-class Loop:
+class Loop(Struct, eq=False):
     """The arrays of a simulation under way.
 
     After it has ended, :meth:`renew` runs it again on other numbers; transfers that are written

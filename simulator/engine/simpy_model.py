@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import simpy
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.costing.link_load import Load, Run
@@ -78,8 +79,7 @@ def until(env: simpy.Environment, time: float) -> Process:
 # ------------------------------------------------------------------------------------ the network
 
 
-@dataclass(slots=True, eq=False)
-class Flow:
+class Flow(Struct, eq=False):
     """Bytes that move at one ``rate`` over all of its links.
 
     A flow at rate ``x`` puts ``weight[i] * x`` on ``link[i]``: 1 on a plain path, less on each of
@@ -162,8 +162,7 @@ class Network:
 # ---------------------------------------------------------------------------- calls and their ranks
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Transfer:
+class Transfer(Struct, frozen=True, eq=False):
     """What is sent as one: it waits a latency, then moves bytes.
 
     ``latency_of`` splits the latency by resource, the last for software, shape ``(resources +

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Costs, Planner
@@ -107,8 +108,7 @@ _MOST_CACHED = 4
 """Most pairs of step and graph whose prepared loops are cached."""
 
 
-@dataclass(slots=True, eq=False)
-class _Prepared:
+class _Prepared(Struct, eq=False):
     """A loop prepared for the calls of a step on a graph; ``works`` are those of the last point."""
 
     workload: Workload

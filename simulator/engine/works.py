@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.calls import Call
@@ -73,8 +74,7 @@ class Work:
         return spent
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Called:
+class _Called(Struct, frozen=True, eq=False):
     """A call, its plan and its loads on a network; ``ahead``: it is a list of transfers."""
 
     call: Call

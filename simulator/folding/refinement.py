@@ -12,10 +12,11 @@ Colours are sums of 64-bit hashes; two different ones collide with a probability
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.calls import Group
@@ -32,8 +33,7 @@ class CannotFoldError(Exception):
     """The reason why nothing can be folded; caught within :mod:`simulator.folding`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OpsByRank:
+class OpsByRank(Struct, frozen=True, eq=False):
     """Ops of a workload rank by rank: rank ``r`` has ``op[first[r]:first[r + 1]]``.
 
     ``local`` is the index of each op among those of its rank, shape ``(ops,)``.
@@ -53,8 +53,7 @@ class OpsByRank:
         return OpsByRank(order, first, local)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class JobOutline:
+class JobOutline(Struct, frozen=True, eq=False):
     """Hashes of all that decides the times of a job: the programs of its ranks, and its groups.
 
     ``program`` has shape ``(ranks,)``. Group ``g`` has the ranks
@@ -78,8 +77,7 @@ class JobOutline:
         return self.rank[self.offset[group] : self.offset[group + 1]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Colours:
+class Colours(Struct, frozen=True, eq=False):
     """Colours of components and groups, and the pairs of a group and a component in it.
 
     ``role`` of a pair is the component's role in the group and its colour. Pairs are sorted by

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.routing.routes import Routes
@@ -34,8 +35,7 @@ _MOST_IDLE_USES = 2**21
 """Most uses of links kept for calls that have ended, whose places the next equal calls take."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ways:
+class Ways(Struct, frozen=True, eq=False):
     """What gives a program its latencies and bytes on any network of the same graph.
 
     Parameters

@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.routing.routes import Routes, routes
@@ -83,8 +84,7 @@ def has_slowest_chain(plan: Plan, positions: Positions, size: float, network: To
     return True
 
 
-@dataclass(slots=True, eq=False)
-class _Progress:
+class _Progress(Struct, eq=False):
     """What holds for all steps so far: ``last`` marks ranks that were last in each of them.
 
     ``owner`` are the ranks, at most two, at which all transfers of a link so far start or end,
@@ -268,8 +268,7 @@ class LockstepOnNetworks:
         return [_on_classes(step, self) for step in self.schedule.steps]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _StepOnClasses:
+class _StepOnClasses(Struct, frozen=True, eq=False):
     """A step on classes of links.
 
     Transfer ``t`` takes path ``way[t]`` of ``ways`` (number of links of each class). Link ``l`` has

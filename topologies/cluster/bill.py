@@ -9,8 +9,9 @@ is sold is a tree of those. The fabric inside a scale-up domain is part of its n
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from simulator.support.errors import ClusterError
 from simulator.topology import Link
@@ -22,8 +23,7 @@ from topologies.cluster.scale_out import Nic, fabric_links, node_nics
 from topologies.cluster.schema import Cluster
 
 
-@dataclass(frozen=True, slots=True)
-class Fabric:
+class Fabric(Struct, frozen=True):
     """Numbers of switches as they are sold, of ports in use and of cables."""
 
     switches: int = 0
@@ -31,8 +31,7 @@ class Fabric:
     cables: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BillLine:
+class BillLine(Struct, frozen=True):
     """A number of pieces of a part, and the cost and power of one.
 
     ``what`` names the part in detail: the accelerator, or the kind of node.
@@ -56,8 +55,7 @@ class BillLine:
         return self.count * self.piece.idle, self.count * self.piece.active
 
 
-@dataclass(frozen=True, slots=True)
-class Bill:
+class Bill(Struct, frozen=True):
     """Bill of materials of a job's part of a cluster.
 
     ``overhead`` is the power of the site over that of the parts, ``energy_price`` in USD/J.

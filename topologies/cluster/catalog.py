@@ -5,7 +5,6 @@ accepted.
 """
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from msgspec import Struct
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -239,8 +239,7 @@ def catalog() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
 
 
-@dataclass(frozen=True, slots=True)
-class AddedCluster:
+class AddedCluster(Struct, frozen=True):
     """A cluster file that a distribution adds, as text."""
 
     plugin: Plugin

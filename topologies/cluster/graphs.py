@@ -20,11 +20,12 @@ they are the places where NICs are plugged in: NIC ``i`` of node ``n`` at rank
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
 from pydantic import ValidationError
 
 from simulator.support.errors import TopologyError, TwofoldError
@@ -83,8 +84,7 @@ def divided(graph: Graph, resource: str, bandwidth: float, latency: float) -> To
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Struct, frozen=True):
     """Size of a cluster file, as far as it can be read: nodes, and NICs of each."""
 
     nodes: int

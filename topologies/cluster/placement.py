@@ -1,9 +1,9 @@
 """Placement of the ranks of a job: node, slot and scale-up domain of each."""
 
 from bisect import bisect_right
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.support.errors import ClusterError
@@ -13,8 +13,7 @@ from topologies.cluster.graphs import domain_graph
 from topologies.cluster.schema import Cluster, kinds_of
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Placement of the ranks of a job.
 
     Rank ``r`` is in slot ``r % ranks_per_node`` of node ``r // ranks_per_node`` if all nodes are
@@ -81,8 +80,7 @@ class Placement:
         return (node - self.first_node) * cluster.ranks_per_node + slot
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class Part(Struct, frozen=True, eq=False):
     """Nodes of one kind that a job uses.
 
     ``cluster`` is the cluster as if all its nodes were of this ``kind``; "" if all nodes are equal.

@@ -6,11 +6,11 @@ to the bandwidth of a cable. An accelerator without a public price has none: the
 give it before a total can be computed.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Self
 
+from msgspec import Struct
 from pydantic import Field, model_validator
 
 from simulator.accelerators import named
@@ -168,8 +168,7 @@ def usual() -> _Usual:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PieceFigures:
+class PieceFigures(Struct, frozen=True):
     """Price (USD) and power (W) of one piece of a part, with their sources and uncertainty.
 
     ``price`` is None if none is published, and so are ``idle`` and ``active``.

@@ -6,11 +6,12 @@ are built.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.topology import SCALE_OUT, SCALE_OUT_HOPS, Link, Routing, Topology
 from topologies.cluster.fabrics import (
@@ -41,8 +42,7 @@ HOST_COPIES = "host_copies"
 """Resource of what the host's processor copies through a NIC (``scale_out.host_bandwidth``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nic:
+class Nic(Struct, frozen=True):
     """NIC ``first`` of a node, or ``count`` of them from there that serve one rank together.
 
     ``fabric`` has the bandwidth and latency of each, as its kind of node sees them.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NotRequired, TypedDict, Unpack
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.topology import SCALE_UP, Link, Node, Topology, topology
@@ -30,8 +31,7 @@ class Cable(TypedDict):
     resource: NotRequired[str]
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedSpec:
+class ParsedSpec(Struct, frozen=True):
     """Numbers behind the family's name in a spec, and its option if any.
 
     ``bandwidth`` (B/s) and ``latency`` (s) are those of every cable.
@@ -80,8 +80,7 @@ class Domain(NamedTuple):
     twisted: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleUpRole:
+class ScaleUpRole(Struct, frozen=True, kw_only=True):
     """How a family serves as the fabric inside a scale-up domain.
 
     ``links`` returns, for the lengths of the domain, the number of links that share a rank's

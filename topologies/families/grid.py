@@ -5,13 +5,14 @@ B. Towles, "Principles and Practices of Interconnection Networks" (2004), chapte
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
 from typing import Unpack
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.support.errors import ClusterError, TopologyError
 from simulator.topology import Node, Topology
@@ -248,8 +249,7 @@ def dimension_ordered(
     return replace(network, route=_DimensionOrder(tuple(dimensions), closes))
 
 
-@dataclass(frozen=True, slots=True)
-class _DimensionOrder:
+class _DimensionOrder(Struct, frozen=True):
     """The path of a message on a grid; grids of one shape are routed equally."""
 
     dimensions: tuple[int, ...]

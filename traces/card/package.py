@@ -6,11 +6,13 @@ on the card.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from simulator.calls import Group
 from simulator.support.errors import TraceError
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
     from traces.card.card import ParallelismSection, WorkloadCard
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
+class Package(Struct, frozen=True):
     """A workload card, its file, and the path of the traces."""
 
     card: "WorkloadCard"

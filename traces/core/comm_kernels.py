@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from simulator.calls import KINDS, UNKNOWN
@@ -32,8 +33,7 @@ _SHORT_NAME = 600
 """Characters that a user's pattern sees: the time of two repeats grows with the third power."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRule:
+class KernelRule(Struct, frozen=True):
     """Kernels whose name contains the regular expression ``pattern``, ignoring case.
 
     ``library`` is the owner of the kernels, ``note`` the source of the name and its purpose.

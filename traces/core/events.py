@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Ints, Longs
@@ -79,8 +80,7 @@ class DeviceEvents:
         return len(self.copy)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LinkSamples:
+class LinkSamples(Struct, frozen=True, eq=False):
     """Samples of a device's link utilisation, recorded beside the trace.
 
     ``name`` is the counter's name, ``time`` that of the sample (s since ``RankTrace.epoch``), and
@@ -92,8 +92,7 @@ class LinkSamples:
     share: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class SyncEvent:
+class SyncEvent(Struct, frozen=True):
     """A ``cuda_sync`` event: a recorded wait and what it is for, from CUPTI.
 
     ``kind`` is the event's name (``Stream Wait Event``, ``Stream Sync``, ``Event Sync``, ``Context
@@ -163,8 +162,7 @@ class ProfilerStep:
     end: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModuleEvents:
+class ModuleEvents(Struct, frozen=True, eq=False):
     """Calls of modules, columns ``(calls,)``, and arrows from forward to backward operators.
 
     ``thread`` and ``forward_thread`` and ``backward_thread`` are indices into

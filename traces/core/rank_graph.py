@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Ints, Longs
@@ -48,8 +49,7 @@ UNKNOWN_GROUP = "unknown group"
 takes its measured time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Splits:
+class Splits(Struct, frozen=True):
     """Bytes that a rank of an all-to-all sends to each rank of its group, and receives from each.
 
     In the order of the group; () if not recorded. ``elided``: a list was truncated when it was
@@ -213,8 +213,7 @@ class RankGraph:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LinkedRank:
+class LinkedRank(Struct, frozen=True, eq=False):
     """A completed rank graph, with its ops and edges as columns.
 
     Columns of ops have the shape ``(ops,)``: ``lane``, ``name`` and ``module`` are indices into

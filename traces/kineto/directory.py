@@ -14,6 +14,8 @@ from math import fsum
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec import Struct
+
 from simulator.support.errors import TraceError
 from simulator.support.input_files import PACKED, head_of, open_file
 from simulator.support.quantities import format_ranks, some_ranks
@@ -96,8 +98,7 @@ def _alone(ranks: list[RankTrace]) -> list[RankTrace]:
     return [replace(of_name[0], rank=0, rank_source=ASSUMED)]
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenFiles:
+class ChosenFiles(Struct, frozen=True):
     """The files to read, and the ``ranks`` to keep from them: all if empty.
 
     ``recorded`` are the ranks of the files left out, by their first bytes or names.

@@ -43,8 +43,7 @@ class _Fields(Struct, gc=False):
 _decode = msgspec.json.Decoder(_Fields).decode
 
 
-@dataclass(frozen=True, slots=True)
-class _Wait:
+class _Wait(Struct, frozen=True):
     """A wait of a stream, or of the host for one (ns), with the event's number (-1: none)."""
 
     kind: str

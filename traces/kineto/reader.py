@@ -72,8 +72,7 @@ class _Process(Struct, gc=False):
 _decode_process = msgspec.json.Decoder(_Process).decode
 
 
-@dataclass(frozen=True, slots=True)
-class MergedRank:
+class MergedRank(Struct, frozen=True):
     """The events of one rank of a merged file.
 
     ``rank`` is its number in the job, ``shift`` the difference to its number in its own replica,
@@ -213,8 +212,7 @@ class KinetoDocument:
     events: list[Raw]
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignFile:
+class ForeignFile(Struct, frozen=True):
     """A whole and readable file that is no trace of the PyTorch profiler."""
 
     file: Path

@@ -11,10 +11,10 @@ behind what the receiver has begun to send the other way.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.calls import CallRow, Calls, Group
@@ -55,8 +55,7 @@ class End(NamedTuple):
         return graphs[self.rank_index].posted.get(self.op, True)
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """A call that is a message, of which both ends were recorded."""
 
     call: MatchedCall
@@ -200,8 +199,7 @@ _END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ba
 """Calls of which no rank can be done before all have arrived: the root of a broadcast can."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class JobClock:
+class JobClock(Struct, frozen=True, eq=False):
     """Seconds to add to each rank's times to have them since the job's first start of the step.
 
     ``offset`` is what each rank's clock was ahead (s), taken off already.
@@ -364,8 +362,7 @@ def _joined(
     return np.concatenate(joined), tuple(table.index)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Ops:
+class _Ops(Struct, frozen=True, eq=False):
     """Columns of the ops of all ranks on one clock (s); those of a rank begin at its ``first``.
 
     ``over`` is when an op's own time begins: at its start, when what it follows has ended though it
@@ -457,8 +454,7 @@ _ALONE = 0.9
 have waited for that: stamps, and the other's last packets, take the rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Posted:
+class Posted(Struct, frozen=True):
     """A message whose ends are ops: ``send`` of rank ``source``, ``receive`` of rank ``target``.
 
     The ends were posted at ``sent`` and ``awaited``; it had come at ``over`` (s).
@@ -479,8 +475,7 @@ class Posted:
         return max(self.sent, self.awaited)
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
+class Behind(Struct, frozen=True):
     """The end ``op`` of a message waited ``until`` (s) for what op ``receive`` receives."""
 
     receive: int

@@ -6,9 +6,9 @@ out, of which it is only certain that none is done before all have begun.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 _ENOUGH = 3
@@ -23,8 +23,7 @@ _DRAINS = 1e-4
 Between two GPUs the ends of a call of NCCL differ by a few microseconds to some tens."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessageEnds:
+class MessageEnds(Struct, frozen=True):
     """When a message ended, each end by its own clock (s); ranks by their place.
 
     ``at_most``: it may have been on its way for any time, of which nothing is known but that it was
@@ -38,8 +37,7 @@ class MessageEnds:
     at_most: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Comparison:
+class _Comparison(Struct, frozen=True):
     """How far the clock of the second rank is ahead of the first's, and what it must exceed (s)."""
 
     first: int

@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import chain, pairwise
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.shares import Shares
@@ -63,8 +64,7 @@ def calls_of_graph(graph: LinkedRank) -> RankCalls:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class MatchedCall:
+class MatchedCall(Struct, frozen=True):
     """A call and its members: ``ops`` maps an index in the list of ranks to that rank's op."""
 
     kind: str
@@ -157,8 +157,7 @@ def match(ranks: Sequence[RankCalls], job_ranks: int) -> Matching:
     return _by_first_start(ranks, table, every, (number, order, offset))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _DistinctCalls:
+class _DistinctCalls(Struct, frozen=True, eq=False):
     """The distinct calls of all ranks, those of rank ``p`` from ``first[p]`` on.
 
     ``communicator`` is that of each call, ``group_of[c]`` the group of communicator ``c``.
@@ -251,8 +250,7 @@ def _ends(rank: int, peer: int, direction: str) -> tuple[int, ...]:
     return (rank, peer) if direction == "send" else (peer, rank)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _AllCalls:
+class _AllCalls(Struct, frozen=True, eq=False):
     """The calls of all ranks, one rank after the other.
 
     ``row`` is the index of each among the distinct calls. ``slot`` numbers pairs of a communicator
@@ -349,8 +347,7 @@ def _count_through(slot: Index, order: Index) -> Index:
     return number
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Agreement:
+class _Agreement(Struct, frozen=True, eq=False):
     """Checks that all members of a communicator agree; any disagreement is an error."""
 
     ranks: Sequence[RankCalls]

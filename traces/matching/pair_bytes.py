@@ -8,9 +8,9 @@ popular with the others, and the reverse (combine) is the transpose.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.shares import Shares, of_bytes
 from simulator.support.arrays import Floats
@@ -20,8 +20,7 @@ from traces.core.rank_graph import LocalCall
 _SENT, _RECEIVED = "In split size", "Out split size"
 
 
-@dataclass(frozen=True, slots=True)
-class PairBytes:
+class PairBytes(Struct, frozen=True):
     """S of nccl-tests (B), its division over pairs (None: equal), and how many were inferred."""
 
     size: float

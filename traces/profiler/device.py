@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.calls import UNKNOWN
@@ -203,8 +204,7 @@ def _records(
     return [[*record, *records] for records in deferred or [enclosing.records(launch)]]
 
 
-@dataclass(frozen=True, slots=True)
-class _BusySpan:
+class _BusySpan(Struct, frozen=True):
     """A span in which a stream was busy with the previous step (s): at ``work``, or in a call."""
 
     start: float

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.analysis.metrics import union, united
 from simulator.support.arrays import Floats
@@ -29,8 +30,7 @@ from traces.profiler.host_waits import Handover, HostWait
 from traces.profiler.window import Launches, Window
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Silences:
+class Silences(Struct, frozen=True, eq=False):
     """Silences of a rank's threads in order: begins and ends of those longer than ``shortest`` (s).
 
     The time before a thread's first event of the step and after its last may be silence, too; there
@@ -168,8 +168,7 @@ def _begin_with_main(
     handover_cuts([Handover(thread, -np.inf, begin, main, source)], cuts)
 
 
-@dataclass(slots=True, eq=False)
-class _ThreadBuilder:
+class _ThreadBuilder(Struct, eq=False):
     """Builds one thread's chain of ops from left to right, up to ``cursor`` (s) so far."""
 
     graph: RankGraph

@@ -32,6 +32,7 @@ from itertools import combinations_with_replacement
 from math import comb
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats
@@ -60,8 +61,7 @@ late.
 """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HostCollective:
+class HostCollective(Struct, frozen=True, eq=False):
     """A collective's op in the graph; ``call`` is the host row that queued it, None if unknown.
 
     ``posted``: a message, whose event stays open on its caller's thread until that has waited.
@@ -362,8 +362,7 @@ Name = tuple[tuple[int, ...], str]
 """Ranks and key of a group."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Option:
+class _Option(Struct, frozen=True):
     """Groups of a rank's calls: by group, what they are in order, and their ops.
 
     ``groups`` is the number of groups with a worker.

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Longs
@@ -356,8 +357,7 @@ def spin_waits(
                 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _LaunchSilences:
+class _LaunchSilences(Struct, frozen=True, eq=False):
     """Launches of a thread, and its first long silence behind each; ``(launches,)``.
 
     ``device`` is the row of what was launched, ``name`` its name; it ran from ``start`` to ``done``
@@ -496,8 +496,7 @@ def _long_silences(
     return np.append(begins, np.inf), np.append(ends, np.inf)
 
 
-@dataclass(frozen=True, slots=True)
-class Handover:
+class Handover(Struct, frozen=True):
     """A thread asleep from ``asleep`` to ``awake``, woken by another at ``source_time`` (s)."""
 
     thread: int

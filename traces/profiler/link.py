@@ -8,11 +8,12 @@ shares of all-to-alls.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import fsum
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.analysis.phases import Phase
 from simulator.engine.next_step import with_advance
@@ -70,8 +71,7 @@ _COPY = re.compile(r"memcpy", re.IGNORECASE)
 Pair = tuple[Floats, Floats]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RankCounts:
+class RankCounts(Struct, frozen=True, eq=False):
     """Counters of one rank's step.
 
     ``kernels`` are blocks per multiprocessor and times (s), ``copies`` bytes and times (s), for
@@ -236,8 +236,7 @@ def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS)
     return graph
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RankStep:
+class RankStep(Struct, frozen=True, eq=False):
     """A linked step of one rank: all that joining it with other ranks needs.
 
     Attributes

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.analysis.phases import DECODE, MIXED, PREFILL, Phase
 from simulator.workload import What
@@ -39,8 +40,7 @@ _BACKWARD = " (backward)"
 _SEPARATOR = "/"
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
+class _Range(Struct, frozen=True):
     """A range of a thread (s); ``path`` replaces the names of the enclosing ranges, if given."""
 
     start: float

@@ -18,8 +18,9 @@ case it waits for what the kernel beside it waited for.
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from simulator.support.quantities import format_quantity
 from simulator.workload import IN_PART, LAUNCH_DELAY, STEP_BEFORE, What
@@ -192,8 +193,7 @@ def _reason(ops: DeviceOps, op: int, allowed: dict[int, float], last: int | None
     return "stream" if ops.stream[last] == ops.stream[op] else "wait"
 
 
-@dataclass(frozen=True, slots=True)
-class _Ends:
+class _Ends(Struct, frozen=True):
     """Ops in order of their ends (s)."""
 
     times: list[float]

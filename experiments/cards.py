@@ -352,7 +352,9 @@ def _with_bandwidths(card: "WorkloadCard", nearest: Cluster, source: str) -> Car
             )
     if per_node != nearest.ranks_per_node:
         data |= _other_node(data, nearest, per_node)
-        notes.append(f"a node has {per_node} ranks on the card, {nearest.ranks_per_node} there")
+        notes.append(
+            f"the card has {per_node} ranks a node, {nearest.name} has {nearest.ranks_per_node}"
+        )
     data["nodes"] = max(-(-total // per_node), nearest.nodes)
     try:
         return CardCluster(Cluster.model_validate(data), nearest.name, tuple(notes))

@@ -323,8 +323,8 @@ class _CallTable:
         where = f"on group {group}"
         if len(model_calls) != len(theirs):
             raise TraceError(
-                f"{as_copy} {len(model_calls)} calls {where}, which makes {len(theirs)}: their "
-                "programs differ; record that rank, or do not replicate"
+                f"{as_copy} {len(model_calls)} calls {where}, where others make {len(theirs)}: "
+                "their programs differ; record that rank, or do not replicate"
             )
         calls = self.workload.calls
         same = (calls.size[model_calls] == calls.size[theirs]) | (

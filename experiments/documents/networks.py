@@ -97,7 +97,7 @@ def collective(report: "CollectiveReport") -> Document:
 
 def _network_trust(priors: Sequence[NetworkPrior], doubts: Sequence[str]) -> Trust | None:
     """Return how uncertain a network's figures are; None if that is not known."""
-    text = ", ".join([*say_prior(priors), *say_far_sites(priors)])
+    text = "; ".join([*say_prior(priors), *say_far_sites(priors)])
     if doubts:
         return Trust(text, "poor", tuple(map(Doubt, doubts)))
     return Trust(text, "fair") if text else None

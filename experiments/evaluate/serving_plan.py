@@ -587,8 +587,8 @@ def _check_load(plan: ServingPlan) -> None:
         raise WorkloadError("nothing asks: give a rate (4/s), a concurrency (64), or requests")
     if len(asks) != 1 and not (len(asks) == 2 and "requests" in asks):
         raise WorkloadError(
-            "give one of requests, rate and concurrency; or requests, and one of the others for"
-            " when they come"
+            "give one of requests, rate and concurrency, or requests and a rate or concurrency at"
+            " which they are sent"
         )
     for name in ("input", "output", "count", "client"):
         value = getattr(plan, name)

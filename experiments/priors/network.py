@@ -286,7 +286,7 @@ container, RoCE between racks, a call of 1 KiB that takes 220 us. Intervals of 9
 def say_far_sites(priors: Iterable[NetworkPrior]) -> Iterator[str]:
     """Yield how many sites are far off, if calls leave their nodes and none were measured there."""
     if any(prior["tier"] == SCALE_OUT and prior["known"] != MEASURED for prior in priors):
-        yield f"at {FAR_SITES} of {SITES} sites calls between nodes took more than twice as long"
+        yield f"at {FAR_SITES} of {SITES} sites calls between nodes took twice as long or more"
 
 
 _SOURCE = {

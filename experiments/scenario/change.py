@@ -551,7 +551,9 @@ def timed_on(scenario: Scenario) -> "Accelerator":
     """
     chips = {chip.name: chip for _, chip in chips_of(scenario)}
     if len(chips) > 1:
-        raise WhatIfError(f"kernels were timed on {' and '.join(chips)}: sizes change on one alone")
+        raise WhatIfError(
+            f"kernels were timed on {' and '.join(chips)}: ask about other sizes on one kind of GPU"
+        )
     return as_tabled(next(iter(chips.values())))
 
 

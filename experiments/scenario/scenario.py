@@ -383,7 +383,7 @@ class Scenario:
             return f"engine {self.engine!r} is sooner without"
         parts = self.site.parts if len(self.workload) < MANY_OPS else np.arange(self.ranks)
         pays = most_alike(self.workload, parts) >= PAYS
-        return "" if pays else "too few ranks do the same for it to pay"
+        return "" if pays else "too few ranks are alike for folding to pay off"
 
     def seen(self, label: str) -> str:
         """Return what planning depends on of a group's label: whether a rule names it."""

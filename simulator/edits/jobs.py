@@ -238,7 +238,7 @@ def fold_jobs(
     if part is None:
         part = np.arange(marked.job_ranks)
     if most_alike(marked, part) < pays:
-        return FoldedJobs(tuple(workloads), each, "nothing is folded: too few ranks do the same")
+        return FoldedJobs(tuple(workloads), each, "nothing is folded: too few ranks are alike")
     folded = fold(marked, costs, lambda label: label if label in marks else seen(label))
     if len(folded.kept) == len(marked):
         return FoldedJobs(tuple(workloads), each, folded.text)

@@ -118,7 +118,7 @@ def pipeline_of(workload: Workload, programs: Sequence[Program]) -> Pipeline:
         for stage in range(len(ranks))
     ]
     if stride < 1 or not np.array_equal(again, ranks):
-        raise WorkloadError("the ranks of its stages do not have the same distance")
+        raise WorkloadError("the ranks of its stages are not equally far apart")
     return pipeline
 
 

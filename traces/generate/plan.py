@@ -218,8 +218,8 @@ class GenerationPlan:
             )
         if self.replicas is not None and self.replicas % p.ep:
             raise WorkloadError(
-                f"{self.replicas} replicas cannot represent all: {p.ep} consecutive ones have "
-                "experts with different loads"
+                f"{self.replicas} replicas cannot represent all: {p.ep} in a row have experts with "
+                f"different loads, so write a multiple of {p.ep}"
             )
         routed = {layer for layer in range(self.model.layers) if self.model.experts_at(layer)}
         for layer in imbalance.histogram:

@@ -268,7 +268,7 @@ def _format(row: Mapping[str, Any], file: Path) -> Format:
                 raise TraceError(f"{file}: column {shown(name)}: did you mean {near[0]}?")
         return known[0]
     names = "; ".join(f"{each.arrival}, {each.prompt}, {each.output}" for each in FORMATS)
-    raise TraceError(f"{file}: its columns are of no request trace; known are {names}")
+    raise TraceError(f"{file}: its columns are not those of a request trace; known are {names}")
 
 
 def _time(row: Mapping[str, Any], columns: Format, where: str) -> float:
@@ -312,7 +312,7 @@ def _benchmark(text: str, source: str) -> Requests | None:
         starts = _numbers(data, "start_times", source, whole=False)
     elif str(data.get("request_rate", "inf")) != "inf" or data.get("max_concurrency"):
         raise TraceError(
-            f"{source}: start_times: missing, so that it is not known when requests came: give"
+            f"{source}: start_times: missing, so it is not known when requests came: give"
             " their lengths, and --rate or --concurrency, instead of the file"
         )
     if not len(prompt) == len(output) == len(starts):

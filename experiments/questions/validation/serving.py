@@ -443,7 +443,9 @@ def _unused(given: Mapping[str, Any], file: Path) -> tuple[str, ...]:
     known = engine_settings("vllm")
     for name, usual in known["refused"].items():
         if (value := given.get(name)) is not None and value not in usual:
-            raise TraceError(f"{file}: {name}: {shown(value)} is not modelled: give a log without")
+            raise TraceError(
+                f"{file}: {name}: {shown(value)} is not modelled: give a log without it"
+            )
     names = {name for kind in known.values() for name in kind}
     return tuple(sorted(k for k, v in given.items() if k not in names and v is not None))
 
@@ -473,7 +475,7 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
     usual = engine("vllm", version, chip.memory or USUAL_MEMORY, chip.name)
     part = fields.number("gpu_memory_utilization", 0.01, 1)
     if longest > (most := fields.count("max_model_len", model.longest or MOST_TOKENS)):
-        raise TraceError(f"{file}: max_model_len: {most}, and a request has {longest} tokens")
+        raise TraceError(f"{file}: max_model_len is {most}, but a request has {longest} tokens")
     fields.choice("dtype", _DTYPES)
     weights = fields.choice("quantization", _QUANTIZATIONS)
     chunked = fields.choice("enable_chunked_prefill", _YES_OR_NO | {None: usual.chunked})

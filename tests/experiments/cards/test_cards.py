@@ -290,7 +290,7 @@ def test_a_card_with_other_nodes_makes_domains_and_nics_of_their_size(name):
         assert made.cluster.scale_out.nics_per_node == max(1, round(nics))
     else:
         assert made.cluster.scale_up.size == nearest.scale_up.size
-    said = f"a node has {half} ranks on the card, {nearest.ranks_per_node} there"
+    said = f"the card has {half} ranks a node, {nearest.name} has {nearest.ranks_per_node}"
     assert (said in made.notes) == (half != nearest.ranks_per_node)
 
 

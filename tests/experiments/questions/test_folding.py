@@ -137,7 +137,7 @@ def test_by_itself_it_folds_where_four_nodes_or_more_look_alike():
     assert scenario.run().folded.startswith("1 of 16 ranks")
     two_of_a_kind = replace(scenario, workload=late)
     assert two_of_a_kind.run().folded == (
-        "nothing is folded: too few ranks do the same for it to pay"
+        "nothing is folded: too few ranks are alike for folding to pay off"
     )
     without_a_clock = replace(scenario, engine="analytic")
     assert without_a_clock.run().folded == (

@@ -202,7 +202,7 @@ def test_weights_that_need_more_than_the_usual_part_get_what_a_script_gives_them
         ({"engine_kwargs": {"pipeline_parallel_size": 64}}, "pp 64: llama-3.1-8b has 32 layers"),
         (
             {"engine_kwargs": {"max_model_len": 64}},
-            "max_model_len: 64, and a request has 72 tokens",
+            "max_model_len is 64, but a request has 72 tokens",
         ),
         ({"vllm_version": "main"}, "version 'main' of vllm is not a version"),
         ({"sglang_version": "0.5.2"}, "settings of SGLang; only those of vLLM are read"),

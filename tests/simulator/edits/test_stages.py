@@ -353,8 +353,7 @@ def test_what_cannot_be_divided_is_refused(stages, said):
 
 
 @pytest.mark.parametrize(
-    ("order", "said"),
-    [([0, 2, 1, 3], "do not have the same distance"), ([1, 0], "do not have the same distance")],
+    ("order", "said"), [([0, 2, 1, 3], "not equally far apart"), ([1, 0], "not equally far apart")]
 )
 def test_stages_lie_apart_alike(order, said):
     model = Model(1, layers=4, columns=1, batches=5)

@@ -70,7 +70,7 @@ def test_dates_are_of_no_time_zone_of_the_reader(tmp_path, monkeypatch):
     ("text", "said"),
     [
         ("", "there is no request"),
-        ("a,b\n1,2\n", "its columns are of no request trace"),
+        ("a,b\n1,2\n", "its columns are not those of a request trace"),
         (
             AZURE.splitlines()[0] + ",arrived_at,num_prefill_tokens,num_decode_tokens\n"
             "2023-11-16 18:15:46,3,4,0,5,6\n",
@@ -490,7 +490,7 @@ _BENCHMARK = '{{"input_lens": [9, 9], "output_lens": [5, 6]{}}}'
         (_BENCHMARK, ', "completed": 3', "completed 3: output_lens has 2"),
         (_BENCHMARK, ', "total_output_tokens": 12', "total_output_tokens 12: .* has 11"),
         ("[{}]", '{"timestamp": 0}', "line 1: not a table of fields: write one on each line"),
-        ("<html>{}</html>\n", "404", "its columns are of no request trace"),
+        ("<html>{}</html>\n", "404", "its columns are not those of a request trace"),
     ],
 )
 def test_a_file_of_requests_does_not_contradict_itself(tmp_path, text, value, said):

@@ -129,7 +129,8 @@ class Axis(Struct, frozen=True):
     span: tuple[float, float] | None = None
 
 
-class Series(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Series:
     """Values of a chart that are drawn in one style.
 
     ``errors`` are how far intervals reach below and above; ``labels`` are drawn at

@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.costing.link_load import Load
@@ -52,7 +51,8 @@ class Place(NamedTuple):
         return np.asarray(self.links[at], dtype=np.int32)
 
 
-class InComponents(Struct, frozen=True, eq=False):
+@dataclass(frozen=True, slots=True, eq=False)
+class InComponents:
     """A group in components of a network that equal others."""
 
     pattern: bytes

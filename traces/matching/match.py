@@ -439,13 +439,17 @@ class _Agreement(Struct, frozen=True, eq=False):
             )
             raise TraceError(
                 f"{call.where}: call {number} on group {self._group(communicator)} is "
-                f"{call.kind} of {call.size:.0f} B on rank {rank}, but {first.kind} of "
-                f"{first.size:.0f} B on rank {first_rank} ({first.where})"
+                f"{_kind_and_size(call)} on rank {rank}, but {_kind_and_size(first)} on rank"
+                f" {first_rank} ({first.where})"
             )
 
     def _group(self, communicator: int) -> str | list[int]:
         ranks, label = self.table.key(communicator)
         return label or list(ranks)
+
+
+def _kind_and_size(call: LocalCall) -> str:
+    return f"{call.kind} of " + ("unknown size" if np.isnan(call.size) else f"{call.size:.0f} B")
 
 
 def _disagreements(table: _DistinctCalls, row: Index, offset: Index) -> Mask:

@@ -133,9 +133,11 @@ def read_logged(path: Path | str) -> Logged:
     ------
     TraceError
         As :func:`read_requests`, or if ``first_token_ts`` and ``last_token_ts`` of a line, where it
-        has them, do not ascend from its arrival; names file and line.
+        has them, do not ascend from its arrival, or its ``request_id`` stands twice; names file and
+        line.
     """
     file, requests = Path(path), read_requests(path)
+    lines: dict[str, int] = {}
     rows: list[tuple[float, float, float, Mapping[str, Any]]] = []
     for line, row in json_rows(unpack(file).decode(), file):
         where = f"{file}, line {line}"
@@ -147,6 +149,13 @@ def read_logged(path: Path | str) -> Logged:
         if not all(early <= late <= CENTURY for early, late in pairwise([queued, *given])):
             raise TraceError(
                 f"{where}: first_token_ts and last_token_ts do not ascend from {queued:.9g} s"
+            )
+        if (
+            "request_id" in row
+            and (earlier := lines.setdefault(str(row["request_id"]), line)) < line
+        ):
+            raise TraceError(
+                f"{where}: request_id {shown(row['request_id'])} is that of line {earlier}, too"
             )
         rows.append((queued, first, last, row))
     rows.sort(key=lambda stamped: stamped[0])

@@ -90,6 +90,10 @@ def test_a_missing_size_is_counted(tmp_path: Path) -> None:
     [
         ({"elements": [8, 16]}, "64 B on rank 1, but all_reduce of 32 B on rank 0"),
         ({"kind": ["all_reduce", "broadcast"]}, "broadcast of .* on rank 1, but all_reduce of"),
+        (
+            {"kind": ["all_reduce", "broadcast"], "dtype": [""] * 2},
+            "broadcast of unknown size on rank 1, but all_reduce of unknown size on rank 0",
+        ),
     ],
 )
 def test_ranks_that_disagree_are_refused(

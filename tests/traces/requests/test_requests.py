@@ -442,6 +442,9 @@ def test_a_log_is_sorted_by_arrival_and_its_times_count_from_the_first(tmp_path)
         file.write_text(json.dumps({**rows[1], **wrong}) + "\n")
         with pytest.raises(TraceError, match=r"log\.jsonl, line 1: .* do not ascend from 10 s"):
             read_logged(file)
+    file.write_text("".join(json.dumps({**row, "request_id": 7}) + "\n" for row in rows))
+    with pytest.raises(TraceError, match="line 2: request_id 7 is that of line 1, too"):
+        read_logged(file)
 
 
 @pytest.mark.parametrize(

@@ -266,8 +266,8 @@ def test_the_defaults_of_a_command_are_those_of_its_function(command):
     if command == "curve":
         given = {
             "reach": lambda text: tuple(map(float, text.split(".."))),
-            "gap": percent,
-            "threshold": lambda text: 100 * percent(text),
+            "gap": lambda text: percent(text, "--gap"),
+            "threshold": lambda text: 100 * percent(text, "--threshold"),
         }
     options = get_command(app).get_command(None, "sweep" if command == "curve" else command).params
     shared = [one for one in options if one.name in asked and not one.required]

@@ -271,7 +271,7 @@ def test_figures_of_a_serving_log_are_listed_with_how_alike_requests_are_ordered
     alike = {"ttft": 0.98765, "tpot": math.nan}
     cluster, settings = load_cluster("dgx-a100"), Settings()
     request = RequestTimes("1", 0.5, 0.02, 3.0, None, 0.02, 4.0)
-    given = "vLLM", 0, None, ("all2all_backend",), serving_prior("vllm")
+    given = "vLLM", 0, None, ("all2all_backend",), (), serving_prior("vllm")
     report = ServingLogReport((request,) * 2, figures, alike, cluster, settings, *given)
     document = report.document()
     assert rows_of(document, "figure") == [

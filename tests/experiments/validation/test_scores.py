@@ -47,7 +47,7 @@ def test_a_file_may_hold_several_tools(tmp_path):
     [
         ("row,predicted\n2,1\n2,2\n", r"line 3: row: theirs predicts line 2 twice"),
         ("row,predicted\nfirst,1\n", "row: 'first' is not a whole number"),
-        ("row,predicted\n2,fast\n", "line 2: predicted: "),
+        ("row,predicted\n2,fast\n", "line 2: predicted 'fast' is not positive"),
         ("row,predicted\n2,-1\n", "'-1' is not positive"),
         ("row,predicted,tool\n2,1,roofline\n", "'roofline' is computed here"),
         ("row,predicted\n", "it has none"),

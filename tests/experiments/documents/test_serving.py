@@ -37,7 +37,8 @@ def report(**fields):
     usual = {
         "metrics": (metric("ttft", 0.1), metric("tpot", 0.01), metric("e2e", 2.0)),
         "tokens_per_second_per_gpu": 1234.56, "goodput": None, "goodput_fraction": None,
-        "models": (), "priorities": (), "jobs": (), "without_jobs": None, "utilities": (), "parts": {"queue": 1.0, "decode": 3.0},
+        "models": (), "priorities": (), "jobs": (), "without_jobs": None,
+        "utilities": (), "parts": {"queue": 1.0, "decode": 3.0},
         "curves": {"TTFT": np.arange(1.0, 6.0), "TPOT": np.arange(2.0, 5.0)},
         "first_run": Of(iterations=iterations, track=lambda number: f"instance {number}"),
         "memory": Of(weights=16e9, cache=40e9, blocks=1000), "model": "m", "where": "w",

@@ -341,7 +341,7 @@ def _keep_steps_from(small: float) -> None:
 
 def run_here(words: Sequence[str]) -> int:
     """Run a command in this process, as a new one would; return its exit status."""
-    from experiments.cli.main import main
+    from twofold import main  # whose way out an interruption before the command takes
 
     sys.argv = ["twofold", *words]
     sys.stdout, sys.stderr = (_stream(number) for number in (1, 2))

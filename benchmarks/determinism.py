@@ -59,8 +59,8 @@ WITH_WORKERS = ("sweep", "utility", "compare", "diff", "study")
 WITH_FOLDING = ("generate",)
 _FEW = 4
 """Commands for which it is not worth while to import and load all beforehand."""
-_ASKED = ("command", "workers", "fold", "folded")
-"""Fields that say how an answer was asked for."""
+_ASKED = ("command", "workers", "fold", "folded", "cached", "computed")
+"""Fields that say how an answer was asked for, and how many points of it were kept."""
 _SIMULATED = (
     "coverage",
     "fold_replicas",

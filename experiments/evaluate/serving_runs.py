@@ -305,8 +305,8 @@ def _repeat(runs: Sequence[_Run], senders: Sequence[_Run], network: CacheTransfe
 
 def _ranks_of_pools(run: _Run) -> tuple[Ints, Ints]:
     """Return the ranks that prefill and those that decode."""
-    instances, decode = run.instances, run.instances.decode
-    assert decode is not None  # noqa: S101 - who sends has who decodes
+    instances = run.instances
+    decode = instances.decode or instances.deployment
     counts = (
         instances.count * instances.deployment.parallelism.ranks,
         instances.decode_count * decode.parallelism.ranks,

@@ -194,7 +194,7 @@ def serving(  # noqa: PLR0913 - the options of the command
     deployment = instances.deployment
     deterministic = instances.is_deterministic(load)
     wanted = 1 if deterministic else seeds
-    names = resources_of(deployment, resources)
+    names = [*[_NO_JOBS] * bool(instances.jobs), *resources_of(deployment, resources)]
     check_runs(instances.tokens_of(load), wanted * (len(names) + 1))
     progress = watch(f"{len(names) + 1} points")
     before = before or Before(instances)
@@ -202,7 +202,7 @@ def serving(  # noqa: PLR0913 - the options of the command
     count = len(base)
     if progress is not None:
         progress(1, len(names) + 1)
-    names = [] if base[-1].unserved else [*[_NO_JOBS] * bool(instances.jobs), *names]
+    names = [] if base[-1].unserved else names
     figures = figures_of(base, slo)
     runs = Runs(base, slo, figures, before)
     counting = counted(names, progress, before=1)
@@ -327,10 +327,7 @@ _NOT_RUN = -1
 def utility_of(
     instances: Instances, load: Load, resource: str, factor: float, baseline: Runs
 ) -> ServingUtility:
-    """Serve a load with a multiple of a resource, all of it, and compare it with runs without.
-
-    ``_NO_JOBS`` in place of a resource: without the training jobs.
-    """
+    """Serve a load with a multiple of a resource, all of it, and compare it with runs without."""
     base, slo, before, unchanged = baseline
     try:
         if resource == _NO_JOBS:
@@ -359,6 +356,7 @@ def utility_of(
 
 
 _NO_JOBS = ""
+"""In place of a resource: the same without the training jobs beside."""
 _LEAST_LOSS = 0.5
 """Loss of goodput (%) up to which no note explains it."""
 _ANOMALY = "goodput falls because requests are batched or routed differently"

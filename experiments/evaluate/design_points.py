@@ -31,7 +31,7 @@ from experiments.settings import Watch
 from simulator.analytic.contraction import Contracted, contract, scaled_parts
 from simulator.analytic.longest_path import Points, makespans
 from simulator.calls import Call
-from simulator.costing.likeness import Likeness
+from simulator.costing.call_costs import Likeness
 from simulator.costing.stacked_networks import Networks, classes
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import DeadlockError, Interrupted, WhatIfError

@@ -16,11 +16,11 @@ from typing_extensions import TypedDict
 
 from collectives.libraries.planners import plan
 from collectives.machine import Machine, NodeFigures, Rule, slowest
-from simulator.costing.likeness import Likenesses
+from simulator.costing.call_costs import Likenesses
 from simulator.edits.slowdown import settled
-from simulator.engine.alone import meeting
 from simulator.engine.next_step import begins, joints, shifted, without_backlog
 from simulator.engine.simulate import Costs, Planner, Progress, Replays, simulate_on
+from simulator.engine.simulation import meeting
 from simulator.folding.fold import MANY_OPS, PAYS, Folded, Folds, Totals, most_alike
 from simulator.support.arrays import Longs
 from simulator.support.errors import DeadlockError

@@ -1,9 +1,9 @@
 """Engine ``flow``: calls on the same links at the same time share them, transfer by transfer.
 
-The step is first timed as if every call had its links to itself, which needs no clock
-(:mod:`simulator.engine.alone`). If no two calls are then on one link at once, that is the answer.
-Otherwise a compiled event loop runs the step (:mod:`simulator.engine.event_loop`). This module
-allocates its arrays, and writes out the transfers of a call when it first meets another.
+The step is first timed as if every call had its links to itself, which needs no clock. If no two
+calls are then on one link at once, that is the answer. Otherwise a compiled event loop runs the
+step (:mod:`simulator.engine.event_loop`). This module allocates its arrays, and writes out the
+transfers of a call when it first meets another.
 
 :mod:`simulator.engine.simpy_model` states the model in SimPy's terms; tests hold this engine to it.
 """
@@ -16,7 +16,6 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from simulator.engine.alone import closed_form
 from simulator.engine.event_loop import (
     CALL,
     DONE,
@@ -39,10 +38,9 @@ from simulator.engine.event_loop import (
     run_events,
     schedule_roots,
 )
-from simulator.engine.simulation import Columns, LocalTimes, Progress, Simulation
+from simulator.engine.simulation import Columns, LocalTimes, Progress, Simulation, closed_form
 from simulator.engine.works import Work, Works
-from simulator.support.arrays import Floats, Matrix, offsets
-from simulator.support.heap import room
+from simulator.support.arrays import Floats, Matrix, empty_heap, offsets
 from simulator.topology import Topology
 from simulator.transfers.crowd import Crowd
 
@@ -109,7 +107,7 @@ class Loop(Struct, eq=False):
             works=records,
             wires=np.zeros(len(network), WIRE),
             events=np.zeros(0, EVENT),
-            heap=room(0),
+            heap=empty_heap(0),
             idle=np.zeros(0, dtype=np.int64),
             links=np.concatenate([np.zeros(0, np.int64), *(work.link for work in works)]),
             new=np.zeros(count, dtype=np.int64),
@@ -232,7 +230,7 @@ class Loop(Struct, eq=False):
         before = len(old.events)
         events = np.zeros(2 * before or len(old.calls) + 8, EVENT)
         events[:before] = old.events
-        heap, idle = room(len(events)), np.zeros(len(events), dtype=np.int64)
+        heap, idle = empty_heap(len(events)), np.zeros(len(events), dtype=np.int64)
         queued, free = int(old.tally[QUEUED]), int(old.tally[IDLE])
         heap.key[:queued], heap.item[:queued] = old.heap.key[:queued], old.heap.item[:queued]
         added = np.arange(before, len(events))

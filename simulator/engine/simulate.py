@@ -18,7 +18,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Costs, Planner
-from simulator.engine.simulation import Progress, Simulation
+from simulator.engine.simulation import Progress, Simulation, closed_form, time_alone
 from simulator.support.arrays import equal_in
 from simulator.support.errors import TopologyError, WorkloadError
 from simulator.support.names import one_of
@@ -79,8 +79,6 @@ def _begun(workload: Workload, costs: Costs, progress: Progress | None) -> Simul
 
 
 def _analytic(simulation: Simulation) -> None:
-    from simulator.engine.alone import time_alone
-
     time_alone(simulation)
     if simulation.progress is not None:
         simulation.progress(len(simulation.workload.calls), len(simulation.workload.calls))
@@ -141,8 +139,6 @@ class Replays:
         self, workload: Workload, costs: Costs, progress: Progress | None = None
     ) -> Timeline:
         """Simulate a point as engine ``flow`` does."""
-        from simulator.engine.alone import closed_form
-
         simulation = _begun(workload, costs, progress)
         replay = next((replay for replay in reversed(self._kept) if replay.renew(simulation)), None)
         if replay is None and not closed_form(simulation):

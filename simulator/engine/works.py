@@ -16,8 +16,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.calls import Call
-from simulator.costing.call_costs import Carried, Costs
-from simulator.costing.likeness import Likeness
+from simulator.costing.call_costs import Carried, Costs, Likeness
 from simulator.costing.link_load import Load, cost, program
 from simulator.schedule import Schedule
 from simulator.support.arrays import Floats, equal_in

@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calls import Call, Group
-from simulator.costing.call_costs import Carried, Costs
-from simulator.costing.likeness import Likeness
+from simulator.costing.call_costs import Carried, Costs, Likeness
 from simulator.costing.symmetry import Symmetry
 from simulator.folding.refinement import (
     CannotFoldError,

@@ -33,7 +33,7 @@ def quotient(programs: Sequence[Program], kinds: NDArray[np.integer]) -> list[Pr
         Of the distinct calls, on the links of one network.
     kinds
         Class of each link; links of a class have equal bandwidth and latency
-        (:attr:`simulator.costing.likeness.Likeness.classes`), shape ``(links,)``.
+        (:attr:`simulator.costing.call_costs.Likeness.classes`), shape ``(links,)``.
 
     Returns
     -------

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.support.arrays import Floats, Ints, Longs
+from simulator.support.arrays import Floats, Heap, Ints, Longs, empty_heap, pop, push
 from simulator.support.compiled import hot_loop
-from simulator.support.heap import Heap, pop, push, room
 from simulator.workload import Edges, Workload
 
 
@@ -144,8 +143,8 @@ def _state(graph: LaneGraph, ready: Floats, lanes: int) -> State:
     return State(
         ready=ready.copy(),
         missing=np.bincount(graph.target, minlength=ops),
-        events=room(ops),
-        waiting=room(ops),
+        events=empty_heap(ops),
+        waiting=empty_heap(ops),
         room=offset,
         held=np.zeros(lanes, dtype=np.int64),
         free=np.ones(lanes, dtype=np.bool_),

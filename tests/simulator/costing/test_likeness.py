@@ -19,8 +19,7 @@ from helpers.topologies import scaled
 from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import Call, Group
-from simulator.costing.call_costs import Costs
-from simulator.costing.likeness import Likeness, Likenesses
+from simulator.costing.call_costs import Costs, Likeness, Likenesses
 from simulator.costing.link_load import plan_loads
 from simulator.costing.symmetry import symmetry
 from simulator.routing.routes import routes

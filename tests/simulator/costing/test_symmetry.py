@@ -21,8 +21,7 @@ from helpers.strategies import (
 from helpers.strategies import with_software as planner
 from helpers.tries import tries
 from simulator.calls import Call, Group
-from simulator.costing.call_costs import Costs
-from simulator.costing.likeness import Likeness
+from simulator.costing.call_costs import Costs, Likeness
 from simulator.costing.link_load import plan_loads
 from simulator.costing.symmetry import symmetry
 from simulator.topology import SCALE_OUT, topology

@@ -8,8 +8,8 @@ from helpers.passes import timeline
 from helpers.strategies import cases, plan, switch_network, two_tiers
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
-from simulator.engine.alone import meeting
 from simulator.engine.simulate import Costs
+from simulator.engine.simulation import meeting
 from simulator.workload import What
 
 

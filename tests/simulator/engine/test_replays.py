@@ -14,8 +14,7 @@ from helpers.strategies import plan, switch_network, with_software
 from helpers.wide_cases import NETWORKS, wide_case
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
-from simulator.costing.call_costs import Costs
-from simulator.costing.likeness import Likenesses
+from simulator.costing.call_costs import Costs, Likenesses
 from simulator.engine import simulate as module
 from simulator.engine import works
 from simulator.engine.simulate import Replays, simulate, simulate_on

@@ -15,8 +15,7 @@ from helpers.topologies import scaled
 from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
-from simulator.costing.call_costs import Costs
-from simulator.costing.likeness import Likenesses
+from simulator.costing.call_costs import Costs, Likenesses
 from simulator.engine.simulate import simulate
 from simulator.folding import fold as fold_module
 from simulator.folding.fold import Folds, fold

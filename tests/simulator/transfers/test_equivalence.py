@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from benchmarks.pairs import NETWORKS, case, planned
 from collectives.algorithms import ring as rings
 from helpers.tries import tries
-from simulator.costing.likeness import Likeness
+from simulator.costing.call_costs import Likeness
 from simulator.schedule import Plan
 from simulator.transfers.crowd import Crowd
 from simulator.transfers.equivalence import quotient

@@ -27,13 +27,6 @@ _FACTORS: dict[str, Callable[[int], float]] = {
 def algbw(size: float, time: float) -> float:
     """Algorithm bandwidth S/t (nccl-tests doc/PERFORMANCE.md).
 
-    Parameters
-    ----------
-    size
-        S of nccl-tests (B).
-    time
-        Of the call (s).
-
     Returns
     -------
     float
@@ -50,27 +43,11 @@ def algbw(size: float, time: float) -> float:
 
 
 def busbw(kind: str, *, size: float, n: int, time: float, shares: Shares | None = None) -> float:
-    """Bus bandwidth: algbw times the factor of the kind (nccl-tests doc/PERFORMANCE.md).
+    """Bus bandwidth (B/s): algbw times the factor of the kind (nccl-tests doc/PERFORMANCE.md).
 
     Without in-network reduction it cannot exceed what a rank's port carries in one direction.
 
-    Parameters
-    ----------
-    kind
-        Of the collective: a key of :data:`collectives.COLLECTIVES`.
-    size
-        S of nccl-tests (B).
-    n
-        Ranks of the group.
-    time
-        Of the call (s).
-    shares
-        Of an all-to-all with unequal bytes per pair.
-
-    Returns
-    -------
-    float
-        B/s.
+    ``size`` is S of nccl-tests (B), ``shares`` those of an all-to-all with unequal bytes per pair.
 
     Raises
     ------

@@ -96,13 +96,7 @@ class WorkloadBuilder:
         self._edges.append((source, target, lag))
 
     def build(self) -> Workload:
-        """Check what was added, and return the workload.
-
-        Returns
-        -------
-        Workload
-            Checked; ops, calls and groups in the order in which they were added.
-        """
+        """Check what was added; return the workload, with ops, calls and groups in their order."""
         what, rank, lane, name, call, duration, ready, *more = _columns(self._rows, 11)
         begin, end, flops, traffic = (np.array(column, dtype=np.float64) for column in more)
         source, target, lag = _columns(self._edges, 3)

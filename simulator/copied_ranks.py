@@ -80,16 +80,8 @@ def with_copies(
 ) -> Workload:
     """Append copied ranks to a workload.
 
-    Parameters
-    ----------
-    workload
-        With the ranks that are copied.
-    copies
-        Ranks that it does not have.
-    further
-        Calls that only copies join; they are numbered after those of the workload.
-    groups
-        All groups that calls name, those of the workload first.
+    ``further`` are calls that only copies join, numbered after those of the workload; ``groups``
+    are all that calls name, those of the workload first.
 
     Returns
     -------

@@ -468,14 +468,7 @@ class Workload:
         Cached facts about the graph are kept, which :func:`dataclasses.replace` would compute and
         check again. Nothing that is cached here may depend on times.
 
-        Parameters
-        ----------
-        duration
-            Of each op (s), shape ``(ops,)``; a column that is not given stays.
-        lag
-            Of each edge (s), shape ``(edges,)``.
-        ready
-            Earliest start of each op (s), shape ``(ops,)``.
+        Columns that are not given stay: ``duration`` and ``ready`` of ops, ``lag`` of edges (s).
 
         Raises
         ------

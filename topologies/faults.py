@@ -263,16 +263,7 @@ def lots(faults: Iterable[Fault]) -> int:
 def chosen(network: Topology, fault: Fault, number: int, home: Longs | None = None) -> Fault:
     """Draw a fault's random parts; check that the link of any other fault exists.
 
-    Parameters
-    ----------
-    network
-        The network to draw from, without faults.
-    fault
-        Any fault, random or not.
-    number
-        Number of earlier draws, so that the next one differs.
-    home
-        As :func:`broken` takes it.
+    ``number`` counts earlier draws, so that the next one differs.
 
     Returns
     -------

@@ -113,20 +113,10 @@ def _eccentricity(network: Topology, ranks: NDArray[np.int64]) -> int:
 
 
 def bisection_bandwidth(network: Topology) -> float:
-    """Return the least one-way bandwidth over all balanced cuts of the ranks, trying every cut.
+    """Return the least one-way bandwidth (B/s) of all balanced cuts of at most 12 ranks.
 
     Nodes that are not ranks fall on the side where the cut is least (maximum flow from one half to
     the other). With an odd number of ranks the halves differ by one.
-
-    Parameters
-    ----------
-    network
-        A topology of at most 12 ranks.
-
-    Returns
-    -------
-    float
-        Bandwidth (B/s).
 
     Raises
     ------
@@ -150,7 +140,7 @@ def bisection_bandwidth(network: Topology) -> float:
 
 
 def middle_cut(network: Topology) -> float:
-    """Return the least one-way bandwidth between the first and the second half of the ranks.
+    """Return the least one-way bandwidth (B/s) between the first and the second half of the ranks.
 
     An upper bound of the bisection bandwidth: another cut may be smaller. Nodes that are
     not ranks fall on the side where the cut is least; the lesser of both directions counts.
@@ -159,11 +149,6 @@ def middle_cut(network: Topology) -> float:
     ----------
     network
         A topology of at least 2 ranks and at most :data:`MOST_LINKS` links.
-
-    Returns
-    -------
-    float
-        Bandwidth (B/s).
 
     Raises
     ------
@@ -279,15 +264,10 @@ class Summary:
 
 
 def summary(network: Topology) -> Summary:
-    """Count nodes, links and hops; compute the bisection bandwidth, by closed form or by cuts.
+    """Count nodes, links and hops; compute the bisection bandwidth (B/s), by closed form or by cuts.
 
     Of a graph that no family describes, with too many ranks to try all, one cut gives an upper
     bound of it.
-
-    Returns
-    -------
-    Summary
-        Bandwidth in B/s.
 
     Raises
     ------
@@ -347,7 +327,7 @@ class Throughput:
 
 
 def throughput(network: Topology, traffic: str) -> Throughput:
-    """Compute the rate at which every rank can send.
+    """Compute the rate (B/s) at which every rank can send.
 
     Parameters
     ----------
@@ -359,11 +339,6 @@ def throughput(network: Topology, traffic: str) -> Throughput:
         way round in every dimension; a dragonfly: every group to the next one; others: half of
         the ranks further); ``complement``: from ``i`` to ``n - 1 - i``; ``shift:K``: from ``i`` to
         ``i + K``, modulo ``n``.
-
-    Returns
-    -------
-    Throughput
-        Rates in B/s.
 
     Raises
     ------

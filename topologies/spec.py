@@ -33,19 +33,7 @@ def parse_topology(
     topology by a policy of :mod:`simulator.topology`, ``fat_tree:8@d_mod_k`` or, with a seed of its
     hash, ``@ecmp:7``. By default messages take the shortest path that such a hash chooses.
 
-    Parameters
-    ----------
-    spec
-        The spec.
-    bandwidth
-        Bandwidth of every cable, one direction (B/s); edges of a graph may give their own.
-    latency
-        Latency of every link (s); edges of a graph may give their own.
-
-    Returns
-    -------
-    Topology
-        Its name contains its parameters.
+    Edges of a graph may give their own bandwidth (B/s) and latency (s).
 
     Raises
     ------
@@ -116,12 +104,7 @@ class SpecWords:
 
 
 def spec_words(spec: str) -> SpecWords:
-    """Parse a spec into its parts.
-
-    Returns
-    -------
-    SpecWords
-        With the name of an existing family, and a number of numbers that it allows.
+    """Parse a spec into its parts: an existing family, and as many numbers as it allows.
 
     Raises
     ------

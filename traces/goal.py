@@ -441,15 +441,8 @@ _DIGITS = 6
 def write_goal(workload: Workload, path: Path, schedule_of: ScheduleOf | None = None) -> None:
     """Write a workload as a GOAL schedule.
 
-    Parameters
-    ----------
-    workload
-        The workload; its dependencies must be within ranks.
-    path
-        The file.
-    schedule_of
-        Function from a call to the schedule of transfers of its collective. None if there are no
-        collectives.
+    Its dependencies must be within ranks. ``schedule_of`` gives the schedule of transfers of a
+    call's collective; None if there are no collectives.
 
     Raises
     ------

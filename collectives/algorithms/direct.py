@@ -174,12 +174,7 @@ def spread(schedule: Schedule, shares: Shares | None) -> Schedule:
     Any algorithm can do so: chunk ``source * parts + part`` is for rank ``part * n // parts``,
     through any other ranks. A pair without bytes sends no message, as NCCL and PyTorch send none.
 
-    Parameters
-    ----------
-    schedule
-        An all-to-all with equal bytes per pair.
-    shares
-        In the order of the group; None returns the schedule itself.
+    Shares are in the order of the group; None returns the schedule itself.
 
     Raises
     ------

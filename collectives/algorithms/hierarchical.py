@@ -36,13 +36,6 @@ from simulator.support.errors import ScheduleError
 def placed(schedule: Schedule, order: Ints) -> Schedule:
     """Map rank i of the schedule to group rank ``order[i]``.
 
-    Parameters
-    ----------
-    schedule
-        As its builder numbers ranks.
-    order
-        Group ranks, shape ``(n,)``.
-
     Returns
     -------
     Schedule

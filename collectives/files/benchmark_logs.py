@@ -31,7 +31,7 @@ _FEWEST_REPEATED = 3
 
 
 def read_logs(paths: Sequence[Path | str], layout: Layout | None = None) -> list[BenchmarkLog]:
-    """Read logs of one machine.
+    """Read logs of one machine, one for each file, or one for all files of the Inspector.
 
     Parameters
     ----------
@@ -39,11 +39,6 @@ def read_logs(paths: Sequence[Path | str], layout: Layout | None = None) -> list
         Files of any of the forms; their names have no meaning.
     layout
         Given by the user for what a log does not record.
-
-    Returns
-    -------
-    list of BenchmarkLog
-        One for each file, all with at least one call; one for all files of the Inspector.
 
     Raises
     ------

@@ -47,14 +47,7 @@ def engine_all_reduce(chip: Accelerator, ranks: int, size: float) -> float | Non
     ratio that was measured on nodes with as many of the same chips. Between measured sizes the
     interpolation is linear in the logarithms of both; beyond the largest, proportional to the size.
 
-    Parameters
-    ----------
-    chip
-        The accelerator, whose name determines its machine.
-    ranks
-        Members of the group: 2, 4 or 8.
-    size
-        S of nccl-tests (B).
+    Of 2, 4 or 8 ranks; ``size`` is S of nccl-tests (B), and the chip's name determines its machine.
 
     Examples
     --------

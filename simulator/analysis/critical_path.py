@@ -95,12 +95,7 @@ class CriticalPath(Sequence[Segment]):
 
 
 def critical_path(timeline: Timeline) -> CriticalPath:
-    """Return the segments of the critical path in order of time; they sum to the makespan.
-
-    Returns
-    -------
-    CriticalPath
-        Its segments tile the time from 0 to the makespan; empty for a workload without ops.
+    """Return the segments of the critical path, which tile the time from 0 to the makespan.
 
     Examples
     --------
@@ -267,11 +262,6 @@ def pinned_parts(timeline: Timeline, path: CriticalPath) -> dict[str, float]:
         algorithm with less of it.
     ``drain``
         A rank's own time after the end of a call.
-
-    Returns
-    -------
-    dict of str to float
-        Seconds; causes of 0 s are left out.
     """
     spent_on = path.seconds_by_use().items()
     totals = {use: seconds for use, seconds in spent_on if use not in REACTING}

@@ -80,19 +80,9 @@ CALLS: tuple[Coarser, ...] = (
 def classes(
     first: Iterable[str], second: Iterable[str], coarser: Iterable[Coarser]
 ) -> dict[str, str]:
-    """Return the class of every name of two runs.
+    """Map every name of two runs to its class: itself, or a pattern that the class fits.
 
-    Parameters
-    ----------
-    first, second
-        Names that occur in either.
-    coarser
-        What is tried in turn on names that only one of them has.
-
-    Returns
-    -------
-    dict
-        From name to class: the name itself, or a pattern that the names of the class fit.
+    Names that only one of the runs has are tried with each of ``coarser`` in turn.
 
     Examples
     --------

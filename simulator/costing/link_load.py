@@ -64,16 +64,7 @@ def summed(
 ) -> Summed | None:
     """Return the totals of a step of a schedule.
 
-    Parameters
-    ----------
-    schedule, step
-        The schedule, and a wide step of it.
-    positions
-        Node of each rank of the group.
-    network
-        The topology that carries it.
-    everyone
-        The latency is the mean of all transfers, not the slowest one's.
+    With ``everyone`` the latency is the mean of all transfers, not the slowest one's.
 
     Returns
     -------
@@ -289,14 +280,8 @@ def program(
 ) -> Program:
     """Return what a call does on shared links, transfer by transfer.
 
-    Parameters
-    ----------
-    plan
-        How it is carried out, None if unknown.
-    loads
-        Its loads, from :func:`plan_loads`.
-    where
-        Positions of its ranks, its size (B) and the network.
+    ``loads`` are those of :func:`plan_loads`; ``where`` has the positions of its ranks, its size
+    (B) and the network. The plan is None if unknown.
     """
     if plan is not None and runs_ahead(plan, widest(where[-1])):
         return write(plan, *where)

@@ -83,14 +83,7 @@ def fused(workload: Workload, ops: Mask, factor: float = 1.0) -> Fused:
     itself. The one launch takes the sum of the run's times ``factor``; the gaps inside are removed,
     and so are the launches of all but the first.
 
-    Parameters
-    ----------
-    workload
-        Not modified.
-    ops
-        Mask of the ops that may be fused, shape ``(ops,)``.
-    factor
-        Time of the fused kernel over the sum of its parts'.
+    ``factor`` is the time of the fused kernel over the sum of its parts'.
 
     Examples
     --------

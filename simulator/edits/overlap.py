@@ -106,7 +106,7 @@ def _with_joints(workload: Workload, like: Longs, ready: Floats, edges: Edges) -
 
 
 def one_call_per_rank(workload: Workload, call_time: Floats) -> Workload:
-    """Let every rank have one call in flight.
+    """Let every rank have one call in flight: the calls that it issues become a chain.
 
     Parameters
     ----------
@@ -114,11 +114,6 @@ def one_call_per_rank(workload: Workload, call_time: Floats) -> Workload:
         The step; its ops are in program order.
     call_time
         Transfer time of each call (s), shape ``(calls,)``: it determines which is ready first.
-
-    Returns
-    -------
-    Workload
-        The step with the calls that each rank issues as a chain.
 
     Raises
     ------

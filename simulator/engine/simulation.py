@@ -400,12 +400,7 @@ class _Links(NamedTuple):
 
 
 def meeting(timeline: Timeline, costs: Costs) -> Mask:
-    """Mark the calls that use a link while another call does.
-
-    Returns
-    -------
-    NDArray[np.bool_]
-        Shape ``(calls,)``. One that begins when another ends does not meet it.
+    """Mark calls that use a link while another does; one that begins as it ends does not.
 
     Examples
     --------

@@ -120,14 +120,7 @@ def all_ranks(workload: Workload, reason: str = "") -> WrittenOut:
 
 
 def written_out(workload: Workload, ranks: Iterable[int] | None = None) -> Workload:
-    """Add ranks that run the programs of their representatives.
-
-    Parameters
-    ----------
-    workload
-        With copies; one without is returned as it is.
-    ranks
-        Of the job; None: all.
+    """Add ``ranks`` (None: all) that run the programs of their representatives.
 
     Returns
     -------

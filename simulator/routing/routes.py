@@ -288,15 +288,8 @@ def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None 
     The last answers are cached with the topology: a call is routed on it once to choose a plan and
     once to execute it.
 
-    Parameters
-    ----------
-    network
-        The topology.
-    source, target
-        Nodes of each message, shape ``(messages,)``.
-    amount
-        Bytes of each message, or anything proportional to them, shape ``(messages,)``; equal if not
-        given. Only adaptive routing depends on the sizes of messages sent at once.
+    ``amount`` is in bytes, or anything proportional to them; equal if not given. Only adaptive
+    routing depends on the sizes of messages sent at once.
 
     Raises
     ------

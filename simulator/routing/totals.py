@@ -385,15 +385,6 @@ def link_loads(network: Topology, source: Ints, target: Ints, amount: Floats) ->
     Equals the sum of ``amount * share`` over :func:`simulator.routing.routes.routes`, also for
     millions of messages, as between all pairs of a large network.
 
-    Parameters
-    ----------
-    network
-        The topology.
-    source, target
-        Nodes of each message, shape ``(messages,)``.
-    amount
-        Bytes of each, shape ``(messages,)``.
-
     Raises
     ------
     TopologyError

@@ -71,7 +71,7 @@ def rounded(values: Floats) -> Floats:
 def refined(
     colours: tuple[Hashes, ...], split: Callable[..., tuple[Hashes, ...]]
 ) -> tuple[Hashes, ...]:
-    """Split colours until none splits any more (colour refinement).
+    """Split colours to the coarsest equitable partition: until none splits (colour refinement).
 
     Parameters
     ----------
@@ -80,11 +80,6 @@ def refined(
     split
         Maps the colours of all kinds to finer ones: equal colours stay equal only if those of the
         neighbours are equal, too.
-
-    Returns
-    -------
-    tuple of array
-        The colours of the coarsest equitable partition.
 
     Examples
     --------

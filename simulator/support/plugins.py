@@ -37,12 +37,7 @@ class Plugin:
 
 
 def plugins(group: str) -> tuple[Plugin, ...]:
-    """List the entry points of a group in installed distributions, without importing them.
-
-    Returns
-    -------
-    tuple of Plugin
-        By name, then by distribution.
+    """List the entry points of a group in installed distributions, without importing them; by name.
 
     Examples
     --------
@@ -119,12 +114,7 @@ def load_plugin(plugin: Plugin, check: Callable[[object], Value]) -> Value:
 def names_added(group: str, reserved: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the names that distributions add to twofold's own.
 
-    Parameters
-    ----------
-    group
-        One of :data:`GROUPS`.
-    reserved
-        Names of twofold itself, which no plugin can have.
+    ``reserved`` are names of twofold itself, which no plugin can have.
     """
     names = dict.fromkeys(plugin.name for plugin in plugins(group))
     return tuple(name for name in names if name not in reserved)

@@ -71,21 +71,11 @@ _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9].*?
 
 
 def parse_quantity(text: object, base: str) -> float:
-    """Turn text with a unit into a number of ``base`` units.
+    """Turn text with a unit into a number of ``base`` units, rounded as floats are and no more.
 
     These are ``s``, ``B``, ``B/s``, ``FLOP/s``, ``W``, ``J``, ``USD`` and ``USD/J``.
 
-    Parameters
-    ----------
-    text
-        A number and a unit: ``400 Gbit/s``, ``2 us``. Anything else is refused, numbers too.
-    base
-        The base unit.
-
-    Returns
-    -------
-    float
-        In base units, without any rounding but that of floats.
+    Text is a number and a unit: ``400 Gbit/s``, ``2 us``. Anything else is refused, numbers too.
 
     Raises
     ------
@@ -204,13 +194,6 @@ _NO_TIME = 1e-12
 
 def format_quantity(value: float, base: str) -> str:
     """Format a value with the decimal unit that leaves one to three digits before the point.
-
-    Parameters
-    ----------
-    value
-        In base units.
-    base
-        The base unit, as :func:`parse_quantity` has them.
 
     Examples
     --------

@@ -128,12 +128,7 @@ class Bill(Struct, frozen=True):
     def energy(self, seconds: float, busy: Mapping[str, float] | None = None) -> float:
         """Return the energy of a step (J): parts are active for their share of the time, else idle.
 
-        Parameters
-        ----------
-        seconds
-            Duration of the step (s).
-        busy
-            Share of the step, in [0, 1], in which a part is active; 1 for parts not named.
+        ``busy`` is the share of its ``seconds`` in which a part is active; 1 for parts not named.
         """
         shares = {part: (busy or {}).get(part, 1.0) for part in PARTS}
         idle, active = self._totals("power", "idle"), self._totals("power", "active")
@@ -173,16 +168,8 @@ def bill_of(
 
     Nodes are bought whole, with all accelerators and NICs; of the fabric only what joins them.
 
-    Parameters
-    ----------
-    cluster
-        The machine.
-    ranks
-        Ranks of the job; by default the whole machine.
-    nodes
-        Number of nodes that the ranks are spread over; by default as few as hold them.
-    counted
-        Fabrics counted for other bills; this one's is added to them.
+    Ranks are spread over ``nodes``, by default as few as hold them; without ``ranks`` the bill is
+    the whole machine's. What it counts is added to the fabrics ``counted`` for other bills.
 
     Raises
     ------

@@ -74,14 +74,7 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     one NIC with their total bandwidth, named after the first and the last (``nic:0.0-1``).
     If nodes differ, the job fills kind after kind; each is built from its own fields.
 
-    Parameters
-    ----------
-    cluster
-        The machine.
-    ranks
-        Ranks of the job.
-    nodes
-        Number of nodes that the ranks are spread over evenly; by default as few as hold them.
+    Ranks are spread evenly over ``nodes``, by default as few as hold them.
 
     Returns
     -------

@@ -334,12 +334,7 @@ _UNITS = {
 
 
 def cluster_text(cluster: Cluster) -> str:
-    """Write a cluster as YAML that reads back as an equal cluster, to the last bit.
-
-    Returns
-    -------
-    str
-        YAML in the style of the catalogue, the sources last.
+    """Write a cluster as YAML, sources last, that reads back as an equal one, to the last bit.
 
     Examples
     --------

@@ -291,14 +291,8 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
 def with_fields(cluster: Cluster, fields: Mapping[str, object], what: str) -> Cluster:
     """Return the cluster with fields of its file set, validated again.
 
-    Parameters
-    ----------
-    cluster
-        The cluster; it is not changed.
-    fields
-        Values by name; fields of a table as ``TABLE.FIELD``: ``scale_out.routing``.
-    what
-        Name of the change in errors.
+    Fields of a table are ``TABLE.FIELD``: ``scale_out.routing``. ``what`` names the change in
+    errors.
 
     Raises
     ------
@@ -387,14 +381,7 @@ def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
 
     Another transport replaces the figures of the previous one; wires, NICs and cables stay.
 
-    Parameters
-    ----------
-    cluster
-        The cluster; it is not changed.
-    name
-        One of :data:`SETTINGS`, such as ``library.p2p`` or ``NCCL_P2P_DISABLE``.
-    text
-        Value of the setting.
+    ``name`` is one of :data:`SETTINGS`, such as ``library.p2p`` or ``NCCL_P2P_DISABLE``.
 
     Raises
     ------

@@ -481,14 +481,7 @@ class Graph(ClusterPart):
     def network(
         self, resource: str, bandwidth: float | None = None, latency: float | None = None
     ) -> Topology:
-        """Return the graph; the arguments are defaults of its cables.
-
-        Parameters
-        ----------
-        resource
-            Resource of links that name none.
-        bandwidth, latency
-            Of cables for which the graph gives none (B/s, s).
+        """Return the graph; the arguments (B/s, s) are defaults of its cables.
 
         Raises
         ------

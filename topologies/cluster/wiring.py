@@ -192,14 +192,7 @@ class Wiring(ClusterPart):
 def reached(start: str, cables: Iterable[Cable], *, past_gpus: bool = True) -> dict[str, int]:
     """Return the vertices that a vertex reaches, and their distances in cables.
 
-    Parameters
-    ----------
-    start
-        The first vertex, at distance 0.
-    cables
-        Cables that may be used.
-    past_gpus
-        Whether a path may lead over other GPUs.
+    ``past_gpus``: whether a path may lead over other GPUs.
 
     Examples
     --------

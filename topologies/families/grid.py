@@ -31,7 +31,7 @@ from topologies.families.family import (
 
 
 def torus(dimensions: Sequence[int], **cable: Unpack[Cable]) -> Topology:
-    """Build a grid whose rows are closed to rings.
+    """Build a grid whose rows are closed to rings: ``torus(4x8)``.
 
     ``n = prod(dimensions)`` nodes; ``2n`` links per dimension longer than 2, ``n`` for one of 2 (a
     row of two has one cable), none for one of 1; diameter ``sum(d // 2)``; bisection bandwidth
@@ -43,11 +43,6 @@ def torus(dimensions: Sequence[int], **cable: Unpack[Cable]) -> Topology:
         Lengths of the grid.
     **cable
         ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
-
-    Returns
-    -------
-    Topology
-        Named ``torus(4x8)``.
 
     Raises
     ------
@@ -139,11 +134,6 @@ def hypercube(order: int, **cable: Unpack[Cable]) -> Topology:
 
     ``n`` nodes, ``n * order`` links, diameter ``order``, bisection bandwidth ``(n / 2) B``.
     Parameters and errors are those of :func:`torus`, but for the ``order``, 0 or more.
-
-    Returns
-    -------
-    Topology
-        Named ``hypercube(order)``.
 
     Examples
     --------

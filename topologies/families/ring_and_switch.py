@@ -22,7 +22,7 @@ from topologies.families.grid import GRID_ROLE
 
 
 def ring(ranks: int, **cable: Unpack[Cable]) -> Topology:
-    """Connect every rank to the next one, and the last to the first.
+    """Connect every rank to the next one, and the last to the first: ``ring(n)``.
 
     For ``n >= 3`` ranks: ``n`` nodes, ``2n`` links, diameter ``n // 2``, bisection bandwidth
     ``2 B``. Two ranks have one cable, not two.
@@ -33,11 +33,6 @@ def ring(ranks: int, **cable: Unpack[Cable]) -> Topology:
         Number of ranks, ``n``.
     **cable
         ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
-
-    Returns
-    -------
-    Topology
-        Named ``ring(n)``.
 
     Raises
     ------
@@ -98,11 +93,6 @@ def fully_connected(ranks: int, **cable: Unpack[Cable]) -> Topology:
     ``n`` nodes, ``n(n - 1)`` links, diameter 1, bisection bandwidth
     ``(n // 2) * ((n + 1) // 2) * B``: the links of the complete bipartite graph between the halves.
     Parameters and errors are those of :func:`ring`.
-
-    Returns
-    -------
-    Topology
-        Named ``fully_connected(n)``.
 
     Examples
     --------

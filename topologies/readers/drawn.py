@@ -144,12 +144,7 @@ def _leaves(field: str, value: object) -> list[tuple[str, object]]:
 def wired_cluster(drawing: Drawing, like: Cluster | None = None) -> Cluster:
     """Make the cluster whose nodes are wired as in the drawing.
 
-    Parameters
-    ----------
-    drawing
-        The node.
-    like
-        The cluster for values that the drawing lacks; by default the nearest of the catalogue.
+    Values that the drawing lacks are those of ``like``, by default the nearest of the catalogue.
 
     Returns
     -------

@@ -42,12 +42,7 @@ _SOURCE = "github stas00/ml-engineering network/README.md (one direction)"
 def from_nvidia_smi(path: str | Path, like: Cluster) -> Cluster:
     """Read a matrix of ``nvidia-smi topo -m`` as a cluster whose nodes are wired like it.
 
-    Parameters
-    ----------
-    path
-        A file with the command's output.
-    like
-        A cluster with the same GPUs and NICs: the matrix names neither.
+    ``like`` is a cluster with the same GPUs and NICs: the matrix names neither.
 
     Returns
     -------

@@ -104,17 +104,12 @@ def _read(name: str, package: Package, read: OpenTrace, step: str) -> Loaded:
 
 
 def find_package(path: Path | str) -> Package | None:
-    """Return the card and the traces of a package.
+    """Return the card and the traces of a package; None if the path is a bare trace.
 
     Parameters
     ----------
     path
         A directory with one workload card, and traces beside it or in one sub-directory.
-
-    Returns
-    -------
-    Package or None
-        None if the path is a bare trace.
 
     Raises
     ------

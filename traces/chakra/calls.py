@@ -50,16 +50,7 @@ def rank_calls(ranked: RankNodes, moment: Floats, job: JobGroups, notes: Counter
     Equal nodes share one call, which names the first of them; :func:`with_own_places` makes each
     call name its own node.
 
-    Parameters
-    ----------
-    ranked
-        The nodes of a rank.
-    moment
-        Sort key of nodes in time: their starts, or their indices in an order.
-    job
-        Tables of groups, and all ranks.
-    notes
-        Counts missing fields of calls.
+    ``moment`` is a sort key of nodes in time: their starts, or their indices in an order.
 
     Raises
     ------

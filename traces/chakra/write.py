@@ -46,12 +46,7 @@ _SHARD_INPUTS = ("all_gather", "gather")
 
 
 def write_chakra(workload: Workload, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:
-    """Write a workload as Chakra files.
-
-    Returns
-    -------
-    tuple of Path
-        ``PREFIX.RANK.et`` for every rank that has ops, and ``comm_group.json``.
+    """Write a workload as Chakra files: ``PREFIX.RANK.et`` of each rank, and ``comm_group.json``.
 
     Raises
     ------

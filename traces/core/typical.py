@@ -163,13 +163,6 @@ def _readable(read: Callable[[str], Loaded], numbers: Sequence[str]) -> list[Loa
 def with_usual_work(workload: Workload, steps: Sequence[Workload]) -> Workload:
     """Return a step with as much work of each part as steps, itself among them, have in the median.
 
-    Parameters
-    ----------
-    workload
-        The step.
-    steps
-        Steps with the same calls on the same ranks.
-
     Returns
     -------
     Workload

@@ -113,17 +113,12 @@ class StageMemory:
 
 
 def memory_of(plan: GenerationPlan) -> tuple[StageMemory, ...]:
-    """Return the memory by use of a rank of every pipeline stage.
+    """Return the memory by use (B) of a rank of every pipeline stage, in their order.
 
     Parameters
     ----------
     plan
         Which step. All ranks of a stage hold equally much; uneven experts are taken as even.
-
-    Returns
-    -------
-    tuple of StageMemory
-        In the order of the stages, bytes of one rank each.
 
     Examples
     --------

@@ -177,14 +177,7 @@ class SurfaceLimits:
 def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> IterationSurface:
     """Return the surface of an instance's iteration times.
 
-    Parameters
-    ----------
-    clock
-        Times of its kernels and exchanges.
-    batch
-        A pass of the instance; its segments and tokens are replaced.
-    limits
-        The largest batch.
+    Segments and tokens of the ``batch`` are replaced; ``limits`` is the largest batch.
     """
     every = _token_counts(limits)
     passes = [_without_head(batch, Segment(tokens, 1, 1), tokens) for tokens in every]

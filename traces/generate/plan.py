@@ -349,18 +349,13 @@ def _rates_text(rates: KernelRates) -> str:
 
 
 def read_plan(path: Path) -> GenerationPlan:
-    """Read a plan from its file.
+    """Read a plan from its file, as :func:`plan_text` writes it.
 
     Parameters
     ----------
     path
         A YAML file. Its ``model`` is the path of a model card beside it, the name or path of one as
         :func:`traces.generate.model.load_model` takes, or the fields of one.
-
-    Returns
-    -------
-    GenerationPlan
-        The plan that :func:`plan_text` writes as such a file.
 
     Raises
     ------

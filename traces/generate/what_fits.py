@@ -44,12 +44,7 @@ def check_memory(plan: GenerationPlan, *, remedy: str = _REMEDY) -> None:
     A plan without a memory is not checked. A compiler that recomputes if memory is short is assumed
     to recompute all that a layer can.
 
-    Parameters
-    ----------
-    plan
-        Which step, and the memory of its accelerators.
-    remedy
-        How to get an answer without the check.
+    ``remedy`` is how to get an answer without the check.
 
     Raises
     ------

@@ -38,21 +38,8 @@ def write_kineto(
 ) -> tuple[Path, ...]:
     """Write simulated steps of one job, in order, as files of PyTorch's profiler.
 
-    Parameters
-    ----------
-    timelines
-        The steps: ``ProfilerStep#first`` and on.
-    directory
-        Created if missing; files of these ranks are replaced once all new ones are complete.
-    accelerator
-        The accelerator for ``deviceProperties``.
-    first
-        The number of the first step.
-
-    Returns
-    -------
-    tuple of Path
-        ``rank<N>.json.gz`` of every rank, in order.
+    Steps are ``ProfilerStep#first`` and on. Files of these ranks in the directory are replaced once
+    all new ones are complete.
 
     Raises
     ------

@@ -29,12 +29,7 @@ class PairBytes(Struct, frozen=True):
 
 
 def pair_bytes(ranks: Sequence[int], calls: Mapping[int, LocalCall]) -> PairBytes | None:
-    """Combine what the recorded ranks of a group record of one all-to-all.
-
-    Returns
-    -------
-    PairBytes or None
-        None where no rank records its splits.
+    """Combine what the recorded ranks of a group record of one all-to-all; None without splits.
 
     Raises
     ------

@@ -254,14 +254,8 @@ def _waits_for_room(
     launches find the same number of programs before them, and none finds more. The depth of CUDA's
     queue of kernels is known (:data:`_QUEUE_FULL`).
 
-    Parameters
-    ----------
-    ends
-        Each run's end, and the op that ends then.
-    runs
-        The run of each launch.
-    launched
-        Begin and end of each launch (s), shape ``(launches, 2)``.
+    ``ends`` has each run's end, and the op that ends then; ``launched`` is in s, shape ``(launches,
+    2)``.
     """
     if len(set(runs)) < len(runs):
         return {}

@@ -68,13 +68,7 @@ the same peak, or wait for the same arithmetic."""
 
 
 def lookup(shape: Shape, tables: Collection[Key], generation: str = "") -> Lookup | None:
-    """Look up a shape in tables.
-
-    Returns
-    -------
-    Lookup or None
-        None if no table covers such a kernel.
-    """
+    """Look up a shape in tables; None if none covers such a kernel."""
     match shape:
         case Gemm():
             return _gemm_lookup(shape, tables)

@@ -62,17 +62,7 @@ class Surface:
     exponents: tuple[float, ...]
 
     def at(self, points: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return times at shapes, and whether each lies among measured points.
-
-        Parameters
-        ----------
-        points
-            Sizes, shape ``(shapes, dimensions)``, positive.
-
-        Returns
-        -------
-        tuple
-            Times in s and booleans, one for each shape.
+        """Return times (s) of shapes ``(shapes, dimensions)``, and which lie among measured points.
 
         Examples
         --------

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from simulator.calls import UNKNOWN
 from simulator.support.arrays import Floats, by_appearance
@@ -95,7 +96,7 @@ def with_own_places(ranked: RankNodes, calls: RankCalls) -> RankCalls:
     return replace(
         calls,
         different=[
-            replace(calls.different[call], where=ranked.where(position))
+            structs.replace(calls.different[call], where=ranked.where(position))
             for call, position in positions
         ],
         which=np.arange(len(calls.which)),

@@ -109,8 +109,7 @@ class SyncEvent(Struct, frozen=True):
     record_correlation: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class CommRecord:
+class CommRecord(Struct, frozen=True, gc=False):
     """What the trace records about one communication call; None or "" for missing fields.
 
     ``collective`` is the event's own word without its prefix: ``allreduce`` of a kernel,
@@ -326,7 +325,7 @@ class Job(JobHead):
     ranks: tuple[RankTrace, ...]
 
 
-_FIELDS = tuple(column.name for column in fields(CommRecord))
+_FIELDS = CommRecord.__struct_fields__
 
 
 def merged_record(records: Sequence[CommRecord]) -> CommRecord:

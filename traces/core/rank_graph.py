@@ -71,8 +71,7 @@ TAG = "tag "
 """Beginning of the key of a message whose tag both ends name."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalCall:
+class LocalCall(Struct, frozen=True):
     """One rank's part of a call, before ranks are matched.
 
     ``size`` is S of nccl-tests (B), NaN if not recorded. ``ranks`` is None if the group is not

@@ -34,6 +34,7 @@ unknown.
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Raw
@@ -57,13 +58,21 @@ def comm_record(name: str, event: Raw) -> CommRecord:
     args = decode_comm(event).args or CommArgs()
     if args.collective is not None:
         return _from_fields(args)
-    if name == PARAM_COMMS:
-        return _from_positions(args)
+    dims = args.dims_old if bytes(args.dims) == b"null" else args.dims
+    columns = (bytes(dims), bytes(args.types), bytes(args.values))
+    if name == PARAM_COMMS:  # with a sequence number: no other is like it
+        return _from_positions(*_arguments(*columns))
+    return _from_arguments(name, *columns)
+
+
+@lru_cache(maxsize=1 << 12)
+def _from_arguments(name: str, dims: bytes, types: bytes, values: bytes) -> CommRecord:
+    """Read a record from an operator's arguments: a program calls with few different ones."""
     if name.startswith(OPERATOR):
-        return _from_operator(name.removeprefix(OPERATOR), args)
+        return _from_operator(name.removeprefix(OPERATOR), *_arguments(dims, types, values))
     if CUSTOM.match(name):
-        return _from_custom(name, args)
-    return _from_annotation(name, args)
+        return _from_custom(name, *_arguments(dims, types, values))
+    return _from_annotation(name, *_arguments(dims, types, values))
 
 
 def _from_fields(args: CommArgs) -> CommRecord:
@@ -97,8 +106,7 @@ _WITH_GROUP_SIZE = (7, 9)
 _WITH_POINTER = (6, 7)
 
 
-def _from_positions(args: CommArgs) -> CommRecord:
-    dims, types, values = _arguments(args)
+def _from_positions(dims: list[Any], types: list[str], values: list[str]) -> CommRecord:
     tensors = int(len(types) in (8, 10) or (len(types) == 7 and types[-1] != "Scalar"))
     rest = len(types) - tensors
     sized = rest in _WITH_GROUP_SIZE
@@ -125,8 +133,7 @@ _RECEIVES = ("recv_", "recv_any_source_")
 _SENDS = ("send",)
 
 
-def _from_operator(word: str, args: CommArgs) -> CommRecord:
-    dims, types, values = _arguments(args)
+def _from_operator(word: str, dims: list[Any], types: list[str], values: list[str]) -> CommRecord:
     first, dtype = _elements(dims, types, 0)
     second, second_dtype = first, dtype
     if _OUTPUT_FIRST.match(word):
@@ -151,9 +158,8 @@ _GROUP_NAMED = {"all_reduce": 2, "all_gather": 1}
 """Position of ``group_name`` in symmetric memory's operators, from their schemas."""
 
 
-def _from_custom(name: str, args: CommArgs) -> CommRecord:
+def _from_custom(name: str, dims: list[Any], types: list[str], values: list[str]) -> CommRecord:
     library, _, word = name.partition("::")
-    dims, types, values = _arguments(args)
     tensors = (_elements(dims, types, position) for position in range(len(types)))
     elements, dtype = next((tensor for tensor in tensors if tensor[0] is not None), (None, ""))
     named = next((at for kind, at in _GROUP_NAMED.items() if kind in word), len(values))
@@ -166,10 +172,9 @@ def _from_custom(name: str, args: CommArgs) -> CommRecord:
     )
 
 
-def _from_annotation(name: str, args: CommArgs) -> CommRecord:
+def _from_annotation(name: str, dims: list[Any], types: list[str], _: list[str]) -> CommRecord:
     parsed = ANNOTATION.match(name)
     word, peer = (parsed[1], parsed[3]) if parsed else (name, None)
-    dims, types, _ = _arguments(args)
     parts = [_elements(dims, types, position) for position in range(len(types))]
     counted = [elements for elements, dtype in parts if elements is not None]
     dtypes = {dtype for _, dtype in parts}
@@ -184,10 +189,9 @@ def _from_annotation(name: str, args: CommArgs) -> CommRecord:
     )
 
 
-def _arguments(args: CommArgs) -> tuple[list[Any], list[str], list[str]]:
+def _arguments(*columns: bytes) -> tuple[list[Any], list[str], list[str]]:
     """Shapes, types and values of an operator's arguments; equal in length if recorded."""
-    dims, types, values = (unwrapped(piece) for piece in (args.dims, args.types, args.values))
-    dims = unwrapped(args.dims_old) if dims is None else dims
+    dims, types, values = map(unwrapped, columns)
     for which, column in (("Input Dims", dims), ("Input type", types), ("Concrete Inputs", values)):
         if not isinstance(column, list | None):
             raise ValueError(f"field {which!r}: {shown(column)} is not a list")  # noqa: TRY004 - of the file

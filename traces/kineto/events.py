@@ -20,7 +20,6 @@ from bisect import bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import compress, count
 from math import nan
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import NamedTuple, NoReturn
 
 import msgspec
 import numpy as np
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from simulator.support.errors import TraceError, shown
 from traces.core.columns import EventRows, LaneLabels, ValueIndex
@@ -527,7 +526,7 @@ class EventReading:
         record = comm_record(event.name, raw)
         ranks = record.group_ranks or ()
         if len(ranks) > _SHORT:
-            record = replace(record, group_ranks=self._lists.setdefault(ranks, ranks))
+            record = structs.replace(record, group_ranks=self._lists.setdefault(ranks, ranks))
         self.comms.append(record)
         return len(self.comms) - 1
 

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import msgspec
 import numpy as np
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import head_of, unpack
@@ -196,7 +196,7 @@ def _shifted_record(record: CommRecord, shift: int) -> CommRecord:
     if not shift:
         return record
     ranks = record.group_ranks
-    return replace(
+    return structs.replace(
         record,
         group_ranks=None if ranks is None else tuple(rank + shift for rank in ranks),
         peer=None if record.peer is None else record.peer + shift,

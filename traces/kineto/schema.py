@@ -155,7 +155,7 @@ decode_events = msgspec.json.Decoder(list[Raw]).decode
 _decode_groups = msgspec.json.Decoder(list[GroupConfig]).decode
 _decode_stamps = msgspec.json.Decoder(_Stamps).decode
 _decode_name = msgspec.json.Decoder(_Name).decode
-unwrapped: Callable[[Raw], Any] = msgspec.json.decode
+unwrapped: Callable[[Raw | bytes], Any] = msgspec.json.decode
 """Decodes a piece of JSON whose type varies."""
 
 

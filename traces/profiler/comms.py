@@ -10,11 +10,12 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from simulator.calls import UNKNOWN
 from simulator.support.errors import TraceError, WorkloadError, shown
@@ -77,13 +78,13 @@ def local_call(
         direction=_direction(words) if kind == "send_receive" else "",
         splits=_split_bytes(record, records, size, where) if kind == "all_to_all" else NO_SPLITS,
     )
-    return replace(call, may_be=_on_listed(trace, record, call)) if lost else call
+    return structs.replace(call, may_be=_on_listed(trace, record, call)) if lost else call
 
 
 def _on_listed(trace: RankTrace, record: CommRecord, call: LocalCall) -> tuple[LocalCall, ...]:
     """Return a call of unknown group for each group that is listed for this rank."""
     return tuple(
-        replace(
+        structs.replace(
             call,
             size=_bytes(record, call.kind, group.size, call.where),
             key=group.key,

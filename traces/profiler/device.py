@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from simulator.calls import UNKNOWN
@@ -332,12 +332,12 @@ def joint_calls(calls: Sequence[LocalCall]) -> list[LocalCall]:
     if all(call.kind == "send_receive" and call.peer is not None for call in calls):
         return list(calls)
     if len({(call.kind, call.key, call.ranks, call.group_size) for call in calls}) > 1:
-        return [replace(first, kind=UNKNOWN, size=math.nan, sequence=None, peer=None)]
+        return [structs.replace(first, kind=UNKNOWN, size=math.nan, sequence=None, peer=None)]
     if first.kind == "send_receive":
-        return [replace(first, kind=UNKNOWN, size=math.nan)]
+        return [structs.replace(first, kind=UNKNOWN, size=math.nan)]
     dtypes = {call.dtype for call in calls}
     dtype = first.dtype if len(dtypes) == 1 else ""
-    return [replace(first, size=math.fsum(call.size for call in calls), dtype=dtype)]
+    return [structs.replace(first, size=math.fsum(call.size for call in calls), dtype=dtype)]
 
 
 def split_written(ops: DeviceOps) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
@@ -206,7 +207,9 @@ def enriched(joined: JoinedRank, *, groups: bool = True) -> RankTrace:
         record = (
             _with_ranks(record, execution)
             if groups
-            else replace(record, group_key="", group_label="", group_ranks=None, group_size=None)
+            else structs.replace(
+                record, group_key="", group_label="", group_ranks=None, group_size=None
+            )
         )
         if comm[row] >= 0:
             record = _filled(comms[comm[row]], record)
@@ -221,11 +224,10 @@ def enriched(joined: JoinedRank, *, groups: bool = True) -> RankTrace:
 def _filled(recorded: CommRecord, record: CommRecord) -> CommRecord:
     """Fill in what the profiler's record lacks; element counts only if dtypes agree."""
     if recorded.dtype and record.dtype and recorded.dtype != record.dtype:
-        record = replace(record, in_elements=None, out_elements=None)
+        record = structs.replace(record, in_elements=None, out_elements=None)
     if not recorded.group_ranks and record.group_ranks:
-        recorded = replace(
-            recorded, group_key=""
-        )  # a pointer, whereas the Execution Trace has a name
+        # A pointer, whereas the Execution Trace has a name.
+        recorded = structs.replace(recorded, group_key="")
     return merged_record([recorded, record])
 
 
@@ -234,7 +236,9 @@ def _with_ranks(record: CommRecord, execution: ExecutionTrace) -> CommRecord:
     if group is None or record.group_ranks is not None:
         return record
     label = record.group_label or group.label
-    return replace(record, group_ranks=group.ranks, group_size=group.size, group_label=label)
+    return structs.replace(
+        record, group_ranks=group.ranks, group_size=group.size, group_label=label
+    )
 
 
 def _host_nodes(execution: ExecutionTrace, rank: RankTrace) -> Longs:

@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from simulator.support.arrays import Ints, Longs
 from simulator.support.errors import TraceError, WorkloadError, shown
@@ -270,7 +270,11 @@ class EtComm:
     def with_key(self, names: Mapping[str, str]) -> "EtComm":
         """Return it with the key in ``process_group:init`` if the call gives a pointer."""
         key = names.get(self.record.group_key)
-        return self if key is None else replace(self, record=replace(self.record, group_key=key))
+        return (
+            self
+            if key is None
+            else replace(self, record=structs.replace(self.record, group_key=key))
+        )
 
 
 class _Config(msgspec.Struct):
@@ -301,7 +305,7 @@ def communication(row: int, node: EtNode) -> EtComm | None:
             if isinstance(value, float | list | dict):
                 raise ValueError(f"{field}: {shown(value)} is not a name")  # noqa: TRY004 - of the file
         collective, dtype, key, label = given.values()
-        record = replace(
+        record = structs.replace(
             record,
             collective=str(collective),
             in_elements=record.in_elements if sent is None else sent,

@@ -2,12 +2,12 @@
 
 import gzip
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
@@ -86,12 +86,12 @@ def test_pairs_nobody_tells_of_are_filled_from_what_is_known():
 
 def test_ends_that_disagree_are_named():
     ranks, calls = parts(np.ones((3, 3)))
-    calls[0] = replace(calls[0], splits=Splits((1, 1, 1), (1, 5, 1)))
+    calls[0] = structs.replace(calls[0], splits=Splits((1, 1, 1), (1, 5, 1)))
     with pytest.raises(
         TraceError, match=r"file 1: .*In split size: rank 1 sends 1 B to rank 0.*Out split.*5 B"
     ):
         pair_bytes(ranks, calls)
-    calls[0] = replace(calls[0], splits=Splits((1, 1)))
+    calls[0] = structs.replace(calls[0], splits=Splits((1, 1)))
     with pytest.raises(TraceError, match=r"file 0: .*In split size: 2 numbers.* 3 ranks"):
         pair_bytes(ranks, calls)
 

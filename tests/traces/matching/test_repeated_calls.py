@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from simulator.support.errors import TraceError
 from simulator.workload import What
@@ -150,7 +151,7 @@ def spoil(alike, graphs, place, change):
         alike[place] = replace(one, which=one.which[1:], op=one.op[1:], start=one.start[1:])
         return
     new = {"size": {"size": 16.0}, "kind": {"kind": "reduce_scatter"}, "sequence": {"sequence": 7}}
-    call = replace(graph.collectives[0], **new[change])
+    call = structs.replace(graph.collectives[0], **new[change])
     graph.collectives[0] = call
     which = one.which.copy()
     which[0] = len(one.different)
@@ -161,7 +162,7 @@ def test_two_ranks_that_disagree_on_a_size_are_refused():
     wishes = [Wish((0, 1), "all_reduce", 8.0, "tp", message=False)]
     alike, _ = of_ranks([0, 1], wishes)
     assert len(match(alike, 2)) == 1
-    other = replace(alike[1], different=[replace(alike[1].different[0], size=9.0)])
+    other = replace(alike[1], different=[structs.replace(alike[1].different[0], size=9.0)])
     with pytest.raises(TraceError, match="all_reduce of 9 B on rank 1, but all_reduce of 8 B"):
         match([alike[0], other], 2)
 
@@ -170,7 +171,7 @@ def test_a_group_that_is_not_told_is_the_whole_job_and_counted():
     wishes = [Wish((0, 1), "all_reduce", 8.0, "", message=False)] * 3
     alike, _ = of_ranks([0, 1], wishes)
     untold = [
-        replace(one, different=[replace(one.different[0], ranks=None, group_size=None)])
+        replace(one, different=[structs.replace(one.different[0], ranks=None, group_size=None)])
         for one in alike
     ]
     found = match(untold, 2)
@@ -181,6 +182,8 @@ def test_a_group_that_is_not_told_is_the_whole_job_and_counted():
 def test_a_group_whose_ranks_are_not_told_is_an_error():
     wishes = [Wish((0, 1), "all_reduce", 8.0, "", message=False)]
     alike, _ = of_ranks([0, 1], wishes)
-    untold = [replace(one, different=[replace(one.different[0], ranks=None)]) for one in alike]
+    untold = [
+        replace(one, different=[structs.replace(one.different[0], ranks=None)]) for one in alike
+    ]
     with pytest.raises(TraceError, match="a group of 2 of the job's 3 ranks"):
         match(untold, 3)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from traces.core.comm_kernels import communicates
@@ -70,7 +71,7 @@ def with_groups(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]
         lost += sum(len(lane.rows) for lane in lanes) if len(lanes) == 1 else 0
         record = CommRecord(collective="", group_key=f"stream group {number}", group_ranks=ranks)
         if len(lanes) == 1:
-            record = replace(record, group_label=UNKNOWN_GROUP, dtype="")
+            record = structs.replace(record, group_label=UNKNOWN_GROUP, dtype="")
         for lane in lanes:
             records[lane.rank_index].update(dict.fromkeys(lane.rows.tolist(), record))
     note = (
@@ -175,7 +176,7 @@ def _recorded(trace: RankTrace, records: dict[int, CommRecord]) -> RankTrace:
         earlier = comms[comm[row]] if comm[row] >= 0 else record
         comm[row] = len(comms)
         comms.append(
-            replace(
+            structs.replace(
                 earlier,
                 group_key=record.group_key,
                 group_label=record.group_label,

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Longs
@@ -231,7 +232,9 @@ def _with_group(
     record = record_of_calls(part, group.size if group else None)
     if group is None:
         return record
-    return replace(record, group_key=group.key, group_ranks=group.ranks, group_size=group.size)
+    return structs.replace(
+        record, group_key=group.key, group_ranks=group.ranks, group_size=group.size
+    )
 
 
 _KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}

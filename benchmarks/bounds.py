@@ -94,7 +94,7 @@ def measure(name: str, trace: Path, cluster: Path | str) -> Row:
 
 def _held_up(report: UtilityReport) -> float:
     """How much longer calls took in the baseline than they take alone (%)."""
-    timeline, costs = report.base.timeline, report.base.scenario.costs()
+    timeline, costs = report.base.timeline, report.base.scenario.site.costs
     calls = timeline.workload.calls
     took = np.nan_to_num(timeline.call_end - timeline.call_start).sum()
     alone = (costs.idle_times(timeline.workload) * calls.factor).sum()

@@ -141,7 +141,7 @@ def errors(rows: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
     for key, group in rows.groupby(["nodes", "gpus", "collective"]):
         nodes, ranks, kind = int(str(key[0])), int(str(key[1])), str(key[2])
         job = Scenario(WorkloadBuilder(job_ranks=ranks).build(), cluster, nodes=nodes)
-        network, machine = job.topology(), job.site.machine
+        network, machine = job.site.topology, job.site.machine
         members, positions = Group(tuple(range(ranks))), np.arange(ranks, dtype=np.int32)
         times = {}
         for size in group.size_bytes.unique():

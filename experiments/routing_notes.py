@@ -118,7 +118,7 @@ def notes_of_step(scenario: Scenario, timeline: Timeline) -> RoutingNotes:
         return RoutingNotes(policy, factor, collisions)
     alone = replace(scenario, engine="analytic").run().makespan
     differ = abs(timeline.makespan - alone) > DIFFER * timeline.makespan
-    met = meetings(timeline, scenario.costs()) if differ else ()
+    met = meetings(timeline, scenario.site.costs) if differ else ()
     rows = tuple(LinkMeeting(note.link, note.calls, note.times, note.lost) for note in met)
     return RoutingNotes(policy, factor, collisions, alone, rows)
 

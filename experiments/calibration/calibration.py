@@ -455,7 +455,7 @@ def rows_by_kind(steps: Iterable[RecordedStep]) -> dict[str, KindRows]:
     names: tuple[str, ...] = ()
     for step in steps:
         timed = step.timed
-        costs = timed.costs()
+        costs = timed.site.costs
         took, is_alone = alone(timed), had_links_alone(timed)
         names, share = part_names(costs.topology.resources), noticed(step.scenario)
         for index in range(len(took)):

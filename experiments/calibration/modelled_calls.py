@@ -179,8 +179,8 @@ def call_of(call: MeasuredCall, costs: Costs) -> Call:
 
 
 def _costed(call: MeasuredCall, scenario: Scenario) -> ModelledCall:
-    domains = len(np.unique(scenario.machine().domains))
-    costs = scenario.costs()
+    domains = len(np.unique(scenario.site.machine.domains))
+    costs = scenario.site.costs
     names = part_names(costs.topology.resources)
     whole_call = call_of(call, costs)
     values = call_parts(costs, whole_call)

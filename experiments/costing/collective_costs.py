@@ -167,7 +167,7 @@ def _target(workload: Workload) -> Floats:
 
 def _idle(scenario: Scenario) -> Floats:
     """Time of each call on an idle network (s)."""
-    return scenario.costs().idle_times(scenario.workload)
+    return scenario.site.costs.idle_times(scenario.workload)
 
 
 def _unsized(workload: Workload) -> NDArray[np.bool_]:

@@ -338,7 +338,7 @@ class DesignPoints:
         step, base = self.base.workload, self.base
         if base.fold is False or step.repeats is not None or base.not_worth():
             return step, None
-        folded = base.site.findings.folds.fold(step, base.costs(), base.seen)
+        folded = base.site.findings.folds.fold(step, base.site.costs, base.seen)
         same = folded.kept[folded.op]
         if any((column[same] != column).any() for column in (step.part, step.over_bus)):
             return step, None
@@ -417,9 +417,9 @@ class _Shape:
         names = tuple(sorted(numbers.values))
         steps = tuple(scenario.workload for scenario in self.scenarios)
         if names not in self._calls:
-            network = classes(self.scenarios[0].topology(), names)
-            machine = self.scenarios[0].machine()
-            likeness = self.scenarios[0].costs().alike
+            network = classes(self.scenarios[0].site.topology, names)
+            machine = self.scenarios[0].site.machine
+            likeness = self.scenarios[0].site.costs.alike
             self._calls[names] = network, different_calls(steps, machine, network, likeness)
         network, calls = self._calls[names]
         if otherwise is not None:

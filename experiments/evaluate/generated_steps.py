@@ -196,7 +196,7 @@ def representatives(
             workload = expand(programs, part, one_each=one_each)
             scenario = Scenario(workload, cluster, settings.engine, settings.nodes, forced)
             stand_ins = copies(workload, p, simulated, one_each=one_each)
-            reason = why_not_copies(workload, stand_ins, scenario.costs())
+            reason = why_not_copies(workload, stand_ins, scenario.site.costs)
             if not reason:
                 ranks = f"{len(workload.ranks)} of {p.ranks} ranks stand for all"
                 return GeneratedStep(part, workload, computed, programs[0].clock.shares(), ranks)

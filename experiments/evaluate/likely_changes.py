@@ -296,7 +296,7 @@ def _with_changes(scenario: Scenario, texts: Sequence[str]) -> Scenario:
 
 def call_costs(scenario: Scenario) -> Floats:
     """Cost every call on an idle network (s)."""
-    return scenario.costs().idle_times(scenario.workload) * scenario.workload.calls.factor
+    return scenario.site.costs.idle_times(scenario.workload) * scenario.workload.calls.factor
 
 
 def _pairs(a: Recorded, b: Recorded) -> tuple[list[_MatchedCalls], list[str]]:

@@ -244,7 +244,7 @@ def _together(
     workloads = folded.workloads
     repeated = [
         RepeatedJob(
-            job.name, workload, job.scenario.costs(), job.begins, stands_for=folded.stands_for
+            job.name, workload, job.scenario.site.costs, job.begins, stands_for=folded.stands_for
         )
         for job, workload in zip(jobs, workloads, strict=True)
     ]
@@ -268,7 +268,7 @@ def _fold_all(scenarios: Sequence[Scenario]) -> FoldedJobs:
     if first.fold is False or any(scenario.site is not first.site for scenario in scenarios):
         return FoldedJobs(workloads, np.ones(first.ranks), "")
     pays = 0.0 if first.fold else PAYS
-    return fold_jobs(workloads, first.costs(), first.seen, pays=pays, part=first.site.parts)
+    return fold_jobs(workloads, first.site.costs, first.seen, pays=pays, part=first.site.parts)
 
 
 def _check_lengths(jobs: Sequence[PlacedJob], lengths: Sequence[float]) -> WhatIfError:

@@ -165,7 +165,7 @@ def _algorithms(
         def plans(name: str, kind: str = kind, calls: Sequence[Call] = calls) -> None:
             rule = parse_rule(f"{kind}={name}")
             forced = replace(scenario, forced=(*scenario.forced, rule))
-            planner, network = forced.planner(), forced.topology()
+            planner, network = forced.site.costs.planner, forced.site.topology
             for call in calls:
                 planner(call, network)
 

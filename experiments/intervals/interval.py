@@ -311,7 +311,7 @@ def bounds(
                 times.append(idle.factor * idle.cost[idle.row, position])
                 links.append(None)
                 continue
-            costs = scenarios[name].costs()
+            costs = scenarios[name].site.costs
             key = id(workload), id(costs), engine
             if key not in known:
                 known[key] = costs, least_calls(workload, costs, engine)

@@ -219,7 +219,7 @@ class _Ratios(Struct, frozen=True, eq=False):
         if _has_measured_transfers(recorded):
             scenario = by_trace(recorded)
             took = alone(scenario)
-            idle = scenario.costs().idle_times(workload) * workload.calls.factor
+            idle = scenario.site.costs.idle_times(workload) * workload.calls.factor
             is_compared = np.flatnonzero((took > 0) & (idle > 0))
             for cluster in np.unique(together[is_compared]).tolist():
                 members = is_compared[together[is_compared] == cluster]

@@ -362,7 +362,7 @@ def _factor(end: str, scenario: Scenario, resource: str) -> float:
 
 def _has_fixed_schedules(scenario: Scenario) -> bool:
     """Whether every call has one schedule on all networks of the scenario's graph."""
-    graph, machine = scenario.topology(), scenario.machine()
+    graph, machine = scenario.site.topology, scenario.site.machine
     workload = scenario.workload
     calls = (workload.call_view(index) for index in range(len(workload.calls)))
     different = {(call.kind, call.group.ranks): call for call in calls if not np.isnan(call.size)}

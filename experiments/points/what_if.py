@@ -196,7 +196,7 @@ def _described(base: Baseline, point: Point, case: _Applied, outcomes: Sequence[
     first = case.draws[0]
     exposed = [outcome.exposed_communication for outcome in outcomes]
     helps = point.gain_pct > _SLIGHT_PCT and _is_fault(base, first)
-    around = "; calls avoid it where that is faster" * bool(first.scenario.topology().outages)
+    around = "; calls avoid it where that is faster" * bool(first.scenario.site.topology.outages)
     note = f"{first.note}{around}{f'; {HELPFUL}' if helps else ''}"
     point = replace(
         point,

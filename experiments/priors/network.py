@@ -172,7 +172,7 @@ def prior_of(scenario: Scenario) -> list[NetworkPrior]:
     # Calls of unknown kind are numbered behind KINDS: no measurement says how far off they are.
     numbers = np.unique(scenario.workload.calls.kind).tolist()
     kinds = [KINDS[number] for number in numbers if number < len(KINDS)]
-    network = scenario.topology()
+    network = scenario.site.topology
     factor, resource = packet_factor(network) or 1.0, network.routing.resource
     tiers = tiers_of(scenario)
     routed = {tier: factor for tier in tiers if not resource or resource == tier}
@@ -195,7 +195,7 @@ def _with_untimed(errors: NetworkPrior, scenario: Scenario) -> NetworkPrior:
     """
     if errors["sizes"] != SMALL or errors["known"] == MEASURED:
         return errors
-    machine, untimed = scenario.machine(), []
+    machine, untimed = scenario.site.machine, []
     groups = [machine.domains[list(group.ranks)] for group in scenario.workload.groups]
     if errors["tier"] == SCALE_UP and max(np.bincount(g).max() for g in groups) > TIMED_RANKS:
         untimed.append(held_out_errors(errors["known"], SCALE_OUT, SMALL))
@@ -228,7 +228,7 @@ _LEAST = 0.05
 
 def tiers_of(scenario: Scenario) -> tuple[str, ...]:
     """Return the tiers that calls of a step use: inside domains, between them, or both."""
-    domains = scenario.machine().domains
+    domains = scenario.site.machine.domains
     inside = across = False
     for at in np.unique(scenario.workload.calls.group).tolist():
         ranks = np.array(scenario.workload.groups[at].ranks, dtype=np.int32)

@@ -213,7 +213,7 @@ def _fastest(workload: Workload) -> Iterator[_Fastest]:
 def _ratios(scenario: Scenario, calls: list[_Fastest]) -> list[float] | None:
     """Return logarithms of measured over modelled times; None if such a placement is impossible."""
     try:
-        costs = scenario.costs()
+        costs = scenario.site.costs
         times = [costs.idle_time(fastest.call) for fastest in calls]
     except TwofoldError:
         return None

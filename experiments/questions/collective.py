@@ -391,7 +391,7 @@ def network_of(
     empty = WorkloadBuilder(job_ranks=ranks).build()
     scenario = Scenario(empty, cluster, nodes=nodes, forced=forced)
     where = cluster.name if nodes is None else f"{cluster.name}, {nodes} node{'s' * (nodes != 1)}"
-    return where, scenario.topology(), scenario.planner()
+    return where, scenario.site.topology, scenario.site.costs.planner
 
 
 def changed_network(

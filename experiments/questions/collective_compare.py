@@ -305,8 +305,8 @@ class _Curve:
 
     def _choices(self, errors_pct: Floats) -> list[dict[str, float]]:
         """Return by row the choices that explain it and the next size, with their errors."""
-        site = site_of(self.calls[0].call, self.cluster)
-        machine, costs = site.machine(), site.costs()
+        site = site_of(self.calls[0].call, self.cluster).site
+        machine, costs = site.machine, site.costs
         halved: list[dict[str, float]] = []
         for row, answer in enumerate(self.calls):
             halved.append({})

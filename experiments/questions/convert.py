@@ -377,7 +377,7 @@ def _replayed(target: Path, scenario: Scenario) -> str:
 
 
 def _schedules(scenario: Scenario) -> Callable[[Call], Schedule]:
-    planner, topology = scenario.planner(), scenario.topology()
+    planner, topology = scenario.site.costs.planner, scenario.site.topology
     return lambda call: planner(call, topology).schedule
 
 

@@ -19,7 +19,7 @@ from collectives.machine import Machine, NodeFigures, Rule, slowest
 from simulator.costing.call_costs import Likenesses
 from simulator.edits.slowdown import settled
 from simulator.engine.next_step import begins, joints, shifted, without_backlog
-from simulator.engine.simulate import Costs, Planner, Progress, Replays, simulate_on
+from simulator.engine.simulate import Costs, Progress, Replays, simulate_on
 from simulator.engine.simulation import meeting
 from simulator.folding.fold import MANY_OPS, PAYS, Folded, Folds, Totals, most_alike
 from simulator.support.arrays import Longs
@@ -263,22 +263,6 @@ class Scenario:
         """Where the job runs; scenarios derived from each other share it."""
         return self._site  # type: ignore[return-value]  # __post_init__ has set it
 
-    def topology(self) -> Topology:
-        """Return the part of the cluster that the job uses."""
-        return self.site.topology
-
-    def machine(self) -> Machine:
-        """Return the machine as the cluster's communication library sees it."""
-        return self.site.machine
-
-    def costs(self) -> Costs:
-        """Return the costs of calls, with the plans of the cluster's library."""
-        return self.site.costs
-
-    def planner(self) -> Planner:
-        """Return the function with which the cluster's library plans a call."""
-        return self.site.costs.planner
-
     def run(self, progress: Progress | None = None) -> Timeline:
         """Simulate it.
 
@@ -294,14 +278,14 @@ class Scenario:
 
     def _shorter(self, progress: Progress | None, unfold: Unfold[Times]) -> Timeline | Times:
         answer = self._run(progress, unfold)
-        if not self.topology().outages:
+        if not self.site.topology.outages:
             return answer
         in_service = replace(self, in_service=True)._run(progress, unfold)
         return min(answer, in_service, key=lambda times: times.makespan)
 
     def that_ran(self, timeline: Timeline) -> "Scenario":
         """Return the scenario that the timeline is of: with its links in service, or this."""
-        if timeline.topology.outages or not self.topology().outages:
+        if timeline.topology.outages or not self.site.topology.outages:
             return self
         return replace(self, in_service=True)
 
@@ -335,8 +319,8 @@ class Scenario:
 
     def _simulated_alone(self, workload: Workload, progress: Progress | None) -> Timeline:
         if self.engine == "flow":
-            return self.site.findings.replays.timeline(workload, self.costs(), progress)
-        return simulate_on(workload, self.costs(), engine=self.engine, progress=progress)
+            return self.site.findings.replays.timeline(workload, self.site.costs, progress)
+        return simulate_on(workload, self.site.costs, engine=self.engine, progress=progress)
 
     def at_rest(self) -> "Scenario":
         """Return the scenario with the copies that determine all times without contention."""
@@ -355,9 +339,9 @@ class Scenario:
         from simulator.folding import copies  # few steps have any
 
         if engine == "analytic":
-            return copies.representatives_without_contention(self.workload, self.costs())
+            return copies.representatives_without_contention(self.workload, self.site.costs)
         if engine in FOLDING:
-            return copies.representatives_for_flow(self.workload, self.costs(), self.seen)
+            return copies.representatives_for_flow(self.workload, self.site.costs, self.seen)
         return copies.all_ranks(self.workload)
 
     def _folded(self, progress: Progress | None, unfold: Unfold[Times]) -> Timeline | Times:
@@ -365,7 +349,7 @@ class Scenario:
         if reason := self.not_worth():
             timeline = self._simulated(self.workload, progress)
             return replace(timeline, folded=f"nothing is folded: {reason}")
-        folded = self.site.findings.folds.fold(self.workload, self.costs(), self.seen)
+        folded = self.site.findings.folds.fold(self.workload, self.site.costs, self.seen)
         try:
             timeline = self._simulated(folded.workload, progress)
         except DeadlockError:
@@ -391,7 +375,7 @@ class Scenario:
 
     def calls_that_meet(self, timeline: Timeline) -> int:
         """Count the calls that meet others on a link in its ``analytic`` timeline."""
-        return int(meeting(timeline, self.that_ran(timeline).costs()).sum())
+        return int(meeting(timeline, self.that_ran(timeline).site.costs).sum())
 
 
 AGREES = 1e-9
@@ -457,7 +441,7 @@ def engine_check(scenario: Scenario, timeline: Timeline) -> EngineCheck:
 
 def transfers(scenario: Scenario, timeline: Timeline) -> tuple[int, float]:
     """Count the transfers of all calls, and again with those of wide steps counting more."""
-    workload, costs = timeline.workload, scenario.that_ran(timeline).costs()
+    workload, costs = timeline.workload, scenario.that_ran(timeline).site.costs
     first, row = workload.distinct_calls
     often = np.bincount(row[row >= 0], minlength=len(first)).tolist()
     count, weighted = 0, 0.0
@@ -478,7 +462,7 @@ def _by_simpy(scenario: Scenario, timeline: Timeline) -> Timeline:
     workload = timeline.workload  # when its ops are ready has what they wait for of the step before
     origin = float(workload.ready.min(initial=0.0))
     ready = workload.lasting(ready=workload.ready - origin)
-    return shifted(simulate_on(ready, scenario.costs(), engine="simpy"), origin)
+    return shifted(simulate_on(ready, scenario.site.costs, engine="simpy"), origin)
 
 
 _TIMES = ("start", "end", "call_start", "call_end")

@@ -327,7 +327,7 @@ def _curve(named: Keyed[Cluster], kind: str, ranks: int, stride: int) -> tuple[F
     sizes: Floats = np.asarray(_LEAST * 2.0 ** np.arange(_POINTS), dtype=np.float64)
     # A call alone meets nobody: what it costs needs no clock, and so no engine to be compiled.
     calls = [one_call(kind, ranks, float(size), stride=stride).call_view(0) for size in sizes]
-    return sizes, np.array([scenario.costs().idle_time(call) for call in calls])
+    return sizes, np.array([scenario.site.costs.idle_time(call) for call in calls])
 
 
 def one_call(
@@ -474,7 +474,7 @@ class CacheTransfers:
         self._scenario = _idle(
             Keyed(network_of(self.cluster, self.ranks), self.cluster), self.ranks
         )
-        network = self._scenario.topology()
+        network = self._scenario.site.topology
         self.busy = np.zeros(len(network.bandwidth))
         self._bandwidth = np.concatenate([network.bandwidth, np.ones(self.ranks)])
         resource = np.append(network.resource, [len(network.resources)] * self.ranks)
@@ -504,8 +504,8 @@ class CacheTransfers:
     def job(self, name: str, workload: Workload) -> tuple[JobInCrowd, float]:
         """Return a job on ranks of this network, and its step beside nothing (s)."""
         alone = replace(self._scenario, workload=workload).run().makespan
-        repeated = RepeatedJob(name, workload, self._scenario.costs())
-        return JobInCrowd(repeated, self._scenario.topology(), self._crowd), alone
+        repeated = RepeatedJob(name, workload, self._scenario.site.costs)
+        return JobInCrowd(repeated, self._scenario.site.topology, self._crowd), alone
 
     def instances_on(self, links: Ints) -> set[int]:
         """Return the instances that have entered with any of these links."""
@@ -513,7 +513,7 @@ class CacheTransfers:
 
     def link_use(self, calls: Iterable[tuple[Call, int]], first: int) -> LinkUse:
         """Return the links of calls, each made so many times, if rank 0 were ``first``."""
-        costs, network = self._scenario.costs(), self._scenario.topology()
+        costs, network = self._scenario.site.costs, self._scenario.site.topology
         moved, flows = np.zeros((2, len(network)))
         for call, times in calls:
             ranks = tuple(first + rank for rank in call.group.ranks)
@@ -691,10 +691,10 @@ class CacheTransfers:
         sends: dict[tuple[Path, float], list[int]] = {}
         for source, target, size in parts:
             sends.setdefault((self._path(source, target), size), []).extend((source, target))
-        network, calls = self._scenario.topology(), []
+        network, calls = self._scenario.site.topology, []
         for (_, size), ends in sends.items():
             call = Call("send_receive", Group((ends[0], ends[1]), "kv"), size)
-            plan = self._scenario.costs().planner(call, network)
+            plan = self._scenario.site.costs.planner(call, network)
             together = replace(plan, schedule=_sends(len(ends) // 2))
             laid = self._laid.get(tuple(ends))
             if laid is None:
@@ -705,7 +705,7 @@ class CacheTransfers:
 
     def links_between(self, sources: Ints, targets: Ints) -> Ints:
         """Return the links of finite bandwidth from any of some ranks to any of others."""
-        network = self._scenario.topology()
+        network = self._scenario.site.topology
         begin, end = np.repeat(sources, len(targets)), np.tile(targets, len(sources))
         links: Ints = np.unique(routes(network, begin, end, np.ones(len(begin))).link)
         return links[np.isfinite(network.bandwidth[links])]
@@ -713,7 +713,7 @@ class CacheTransfers:
     def _path(self, source: int, target: int) -> Path:
         """Describe the links from one rank to another; sends over equal paths are equal."""
         if (source, target) not in self._paths:
-            network = self._scenario.topology()
+            network = self._scenario.site.topology
             begin, end = (np.array([rank], dtype=np.int32) for rank in (source, target))
             way = routes(network, begin, end, np.ones(1))
             links = (network.resource, network.bandwidth, network.latency)

@@ -176,7 +176,7 @@ def test_nccl_is_busy_with_its_longest_message():
     cluster, size = load_cluster("hgx-h100"), 2.0**14
     table = np.zeros((8, 8))
     table[0, 1] = size
-    costs = Scenario(one_call(table), cluster).costs()
+    costs = Scenario(one_call(table), cluster).site.costs
     uneven = costs.carried(one_call(table).call_view(0)).plan
     message = costs.carried(Call("send_receive", Group((0, 1)), size)).plan
     assert uneven.protocol == message.protocol == "LL"

@@ -85,7 +85,7 @@ def test_gathers_of_ranks_that_arrived_together_over_gloo_do_not_wait_for_a_segm
     costed = baseline(*where, Settings(step=step)).scenario
     calls, share = costed.workload.calls, costed.workload.calls.factor
     assert share[share < 1] == pytest.approx([2 / 3] * together)
-    took = costed.costs().idle_times(costed.workload) * share
+    took = costed.site.costs.idle_times(costed.workload) * share
     assert took[share < 1] == pytest.approx(calls.transfer[share < 1], rel=0.05)
 
 

@@ -38,7 +38,9 @@ def sent(source: int, target: int, size: float) -> float:
         builder.op(What.COLLECTIVE, rank=rank, lane="s", name="send", duration=0.0, call=call)
     workload = builder.build()
     scenario = Scenario(workload, load_cluster("hgx-h100"))
-    return simulate(workload, scenario.topology(), scenario.planner(), engine="flow").makespan
+    return simulate(
+        workload, scenario.site.topology, scenario.site.costs.planner, engine="flow"
+    ).makespan
 
 
 def begun(*parts: tuple[int, int, float]) -> dict[int, float]:
@@ -138,7 +140,7 @@ def network_with(*instances: int) -> tuple[CacheTransfers, LinkUse, list[np.ndar
 
 def wire(network: CacheTransfers, use: LinkUse) -> float:
     """Time of the bytes on the busiest link at its bandwidth (s)."""
-    bandwidth = network._scenario.topology().bandwidth
+    bandwidth = network._scenario.site.topology.bandwidth
     return float((use.moved / bandwidth[use.link]).max())
 
 

@@ -153,16 +153,16 @@ def test_calls_of_groups_that_lie_alike_cost_the_same_on_any_network(data):
             builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
     forced = (parse_rule("broadcast@g1=tree"),)
     scenario = Scenario(builder.build(), cluster, "analytic", forced=forced)
-    graph = scenario.topology()
+    graph = scenario.site.topology
     if ranks == 6:
         graph = data.draw(networks(ranks))
     some = stacked([graph, *(scaled(graph, name, bandwidth=0.3) for name in graph.resources)])
-    found = different_calls([scenario.workload], scenario.machine(), some)
+    found = different_calls([scenario.workload], scenario.site.machine, some)
     cost = found.on(some)[found.rows[0]]
     for index in range(len(scenario.workload.calls)):
         call = scenario.workload.call_view(index)
         name = "tree" if (call.kind, call.group.label) == ("broadcast", "g1") else None
-        expected = times(call, some, replace(scenario.machine(), forced=()), name)
+        expected = times(call, some, replace(scenario.site.machine, forced=()), name)
         assert cost[index] == pytest.approx(expected, rel=1e-12)
 
 
@@ -183,7 +183,7 @@ def test_groups_that_meet_on_links_or_have_rules_of_their_own_are_not_like_other
     cluster = load_cluster("l40s-pcie-8").model_copy(update={"library": None})
     for rules, alike in (((), [0, 1, 1, 0]), ((parse_rule("all_gather@g2=direct"),), [0, 1, 2, 0])):
         scenario = Scenario(builder.build(), cluster, "analytic", forced=rules)
-        found = different_calls([scenario.workload], scenario.machine(), stacked([graph]))
+        found = different_calls([scenario.workload], scenario.site.machine, stacked([graph]))
         cost = found.on(stacked([graph]))[found.rows[0]][:4, 0]
         assert len(set(cost.tolist())) == len(set(alike))
         assert cost.tolist() == [cost[alike.index(one)] for one in alike]
@@ -198,7 +198,9 @@ def test_equal_groups_of_like_nodes_are_asked_about_once():
         for rank in members:
             builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
     scenario = Scenario(builder.build(), load_cluster("hgx-h100"), "analytic")
-    found = different_calls([scenario.workload], scenario.machine(), stacked([scenario.topology()]))
+    found = different_calls(
+        [scenario.workload], scenario.site.machine, stacked([scenario.site.topology])
+    )
     assert [call.group.ranks for call in found.calls] == [groups[0], groups[8]]
     assert found.rows[0].tolist() == [0] * 8 + [1] * 8
 

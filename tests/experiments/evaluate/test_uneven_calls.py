@@ -25,10 +25,10 @@ def test_calls_of_one_size_and_other_shares_are_costed_apart():
                 What.COLLECTIVE, rank=rank, lane="stream", name="a2a", duration=0.0, call=call
             )
     base = Scenario(builder.build(), load_cluster("hgx-h100"), engine="analytic")
-    networks = classes(base.topology())
-    found = different_calls([base.workload], base.machine(), networks)
+    networks = classes(base.site.topology)
+    found = different_calls([base.workload], base.site.machine, networks)
     costs = found.on(networks)[:, 0]
     assert len(found.calls) == 21  # the even ones of both groups are one
     for index, row in enumerate(found.rows[0].tolist()):
         call = base.workload.call_view(index)
-        assert costs[row] == pytest.approx(base.costs().idle_time(call), rel=1e-9)
+        assert costs[row] == pytest.approx(base.site.costs.idle_time(call), rel=1e-9)

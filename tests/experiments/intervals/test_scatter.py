@@ -161,7 +161,7 @@ def sized(sizes, took, *, apart=1.0, group=(0, 1)):
 
 def test_what_small_calls_take_longer_says_nothing_of_large_ones():
     idle = sized([4.0, 2.0**24], [1.0, 1.0])
-    small, large = idle.costs().idle_times(idle.workload)
+    small, large = idle.site.costs.idle_times(idle.workload)
     scenario = sized([4.0, 2.0**24] * 4, [20 * small, 1.01 * large] * 4)
     told = _Ratios.of(scenario)
     ratios = _pooled([told])
@@ -180,7 +180,7 @@ def test_calls_of_a_group_that_was_made_larger_are_like_those_of_their_size():
 
 def test_calls_of_a_group_that_overlap_are_told_and_drawn_as_one():
     """Two at a time take twice as long each, whoever of them ends first."""
-    idle = float(sized([2.0**24], [1.0]).costs().idle_times(sized([2.0**24], [1.0]).workload)[0])
+    idle = float(sized([2.0**24], [1.0]).site.costs.idle_times(sized([2.0**24], [1.0]).workload)[0])
     scenario = sized([2.0**24] * 2, [1.5 * idle, 1.5 * idle], apart=0.5 * idle)
     told = _Ratios.of(scenario)
     ((sort, ratios),) = told.ratios.items()
@@ -193,7 +193,7 @@ def test_calls_of_a_group_that_overlap_are_told_and_drawn_as_one():
 def test_calls_of_other_sorts_of_a_group_beside_a_call_are_no_error_of_the_model():
     """A small call beside a large one takes as long as both, in which the model is right."""
     sizes = [2.0**24, 2.0**12]
-    large, small = sized(sizes, [1.0, 1.0]).costs().idle_times(sized(sizes, [1.0, 1.0]).workload)
+    large, small = sized(sizes, [1.0, 1.0]).site.costs.idle_times(sized(sizes, [1.0, 1.0]).workload)
     beside = _Ratios.of(sized(sizes, [large + small, large + small - 1e-9], apart=1e-9))
     assert list(beside.ratios.values()) == [pytest.approx([1.0], rel=1e-3)] * 2
 

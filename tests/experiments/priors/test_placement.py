@@ -56,7 +56,7 @@ def recorded_on(
 ) -> Scenario:
     """Let each call take its modelled time on so many nodes, some times as long."""
     truth = Scenario(workload, load_cluster(cluster), nodes=nodes)
-    took = truth.costs().idle_times(workload)
+    took = truth.site.costs.idle_times(workload)
     took = took * np.resize(factors, len(took))
     return replace(truth, workload=workload.with_calls(transfer=took))
 

@@ -136,7 +136,9 @@ def test_ranks_of_a_domain_do_not_see_the_network_between_domains(name):
     after = changed(before, "scale_out.bandwidth", 2.0)
     ranks = min(before.scale_up.size, before.ranks_per_node)
     call = one_call("all_reduce", ranks, 2.0**20)
-    times = [Scenario(call, each).costs().idle_time(call.call_view(0)) for each in (before, after)]
+    times = [
+        Scenario(call, each).site.costs.idle_time(call.call_view(0)) for each in (before, after)
+    ]
     assert times[0] == times[1]
     assert network_of(before, ranks) == network_of(after, ranks)
     assert network_of(before, 4 * ranks) != network_of(after, 4 * ranks)

@@ -124,7 +124,7 @@ def test_a_decode_beside_a_long_cache_takes_its_bytes_twice():
     lasts = decodes["end"] - decodes["begin"]
     network = CacheTransfers(one_port(), 8)
     use = iteration_use(made.decode, 4, network, 1.0, chunks=False)
-    bandwidth = network._scenario.topology().bandwidth
+    bandwidth = network._scenario.site.topology.bandwidth
     exchanges = (use.moved / bandwidth[use.link]).max()
     beside = np.flatnonzero(lasts > 1.01 * lasts.min())
     before, whole = lasts[beside[0] - 1], lasts[beside[1:-1]]

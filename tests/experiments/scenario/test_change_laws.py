@@ -112,7 +112,7 @@ def test_links_follow_what_they_are_said_to(name):
         for factor in FACTORS:
             part = better(resource, factor).parts[0]
             empty = Scenario(WorkloadBuilder(job_ranks=ranks).build(), cluster)
-            built = part.apply(empty).scenario.topology()
+            built = part.apply(empty).scenario.site.topology
             by = np.where(follow, part.times / part.over, 1.0)
             ours = {"bandwidth": network.bandwidth, "latency": network.latency}
             ours[resource.partition(".")[2]] = ours[resource.partition(".")[2]] * by

@@ -239,9 +239,9 @@ def test_a_broken_link_stays_that_ranks_where_domains_grow(base):
     link = "link rank12-scale_up:1 x0.5"
     broken = parse_change(link).apply(base.scenario).scenario
     grown = parse_change(f"{link} and scale_up.size x2").apply(base.scenario).scenario
-    assert grown.topology().resources == broken.topology().resources
+    assert grown.site.topology.resources == broken.site.topology.resources
     for scenario, switch in ((broken, "scale_up:1"), (grown, "scale_up:0")):
-        graph, whole = scenario.topology().graph(), scenario.site.intact.graph()
+        graph, whole = scenario.site.topology.graph(), scenario.site.intact.graph()
         slow = {pair for pair in whole.edges if graph.edges[pair] != whole.edges[pair]}
         assert slow == {(12, switch), (switch, 12)}
     with pytest.raises(WhatIfError, match="has no link rank12-scale_up:0"):

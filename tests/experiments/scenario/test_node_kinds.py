@@ -140,7 +140,7 @@ def test_a_library_takes_the_figures_of_the_slowest_of_the_group():
     found = slowest([NodeFigures("hopper", "intel", True, 1e-6), NodeFigures("ampere", "amd")])
     assert found == NodeFigures("ampere", "amd", False, 1e-6)
     cluster = two(CHIP, per_node=4, library="nccl")
-    machine = ring(cluster, 32).machine()
+    machine = ring(cluster, 32).site.machine
     assert [machine.among(ranks).generation for ranks in (range(16), range(16, 32), (15, 16))] == [
         "hopper",
         "ampere",

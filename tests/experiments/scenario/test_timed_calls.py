@@ -103,7 +103,7 @@ def test_calls_without_ranks_take_the_first_and_none_takes_others():
 
 def alone(ranks, size, stride=1, kind="all_gather"):
     workload = one_call(kind, ranks, size, stride=stride)
-    return float(Scenario(workload, CLUSTER).costs().idle_times(workload)[0])
+    return float(Scenario(workload, CLUSTER).site.costs.idle_times(workload)[0])
 
 
 @pytest.mark.parametrize(("ranks", "stride"), [(8, 1), (2, 4), (2, 8)])

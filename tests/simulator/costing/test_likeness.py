@@ -281,20 +281,20 @@ def test_scenarios_made_of_each_other_know_what_is_alike(name, monkeypatch):
     monkeypatch.setattr(Site, "of", staticmethod(MAKE))  # what no other test found out
     builder = WorkloadBuilder(job_ranks=16)
     base = Scenario(builder.build(), load_cluster(name))
-    first = base.costs().alike
+    first = base.site.costs.alike
     for resource in ("scale_up.bandwidth", "scale_up.latency", "scale_out.bandwidth"):
         if resource not in resource_values(base.cluster):
             continue
         changed = improve(base, resource, 2.0)
-        assert changed.costs().alike is first
+        assert changed.site.costs.alike is first
         fresh = Scenario(base.workload, changed.cluster)
-        assert fresh.costs().alike is not first
+        assert fresh.site.costs.alike is not first
         for ranks in ((0, 1, 2, 3), (4, 5, 6, 7), (0, 8)):
             call = Call("all_reduce", Group(ranks), 1e7)
-            mine, theirs = changed.costs().idle_time(call), fresh.costs().idle_time(call)
+            mine, theirs = changed.site.costs.idle_time(call), fresh.site.costs.idle_time(call)
             assert mine == pytest.approx(theirs, rel=1e-12)
     other = improve(base, "scale_up.size", 2.0) if name == "hgx-h100" else base
-    assert other is base or other.costs().alike is not first
+    assert other is base or other.site.costs.alike is not first
 
 
 def test_tori_of_one_shape_are_one_graph():

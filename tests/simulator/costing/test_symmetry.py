@@ -78,7 +78,9 @@ def test_a_load_that_is_moved_is_the_one_that_would_be_laid(name):
     cluster = cluster.model_copy(update={"nodes": max(cluster.nodes, 32)})
     ranks = 88 if name == "gb200-nvl72" else 64
     scenario = Scenario(_Of(ranks), cluster)
-    costs = check_moved(scenario.topology(), scenario.planner(), groups_of(ranks), KINDS[:4])
+    costs = check_moved(
+        scenario.site.topology, scenario.site.costs.planner, groups_of(ranks), KINDS[:4]
+    )
     assert len(costs._by_pattern) < len(costs._carried) or name == "leonardo"
 
 
@@ -140,7 +142,7 @@ def test_loads_on_fabrics_with_several_paths_are_right_too(fabric):
     cluster = load_cluster("hgx-h100").model_copy(update={"scale_out": FABRICS[fabric]})
     scenario = Scenario(_Of(64), cluster)
     assert place(scenario.cluster, 64).nodes == 8
-    check_moved(scenario.topology(), scenario.planner(), groups_of(64), KINDS[:4])
+    check_moved(scenario.site.topology, scenario.site.costs.planner, groups_of(64), KINDS[:4])
 
 
 @tries(60)
@@ -192,7 +194,7 @@ def test_nodes_whose_ranks_are_not_numbered_in_a_row_are_not_compared():
 
 def test_two_paths_between_nodes_are_not_certain():
     cluster = load_cluster("hgx-h100").model_copy(update={"scale_out": FABRICS["several spines"]})
-    network = Scenario(_Of(64), cluster).topology()
+    network = Scenario(_Of(64), cluster).site.topology
     found = symmetry(network)
     assert found is None or found.pattern(np.arange(0, 64, 8)) is None
     assert SCALE_OUT in network.resources

@@ -205,7 +205,7 @@ def test_a_host_ahead_of_its_device_begins_as_soon_as_it_can_and_another_as_late
 @given(workload=workloads(8))
 def test_no_period_is_shorter_than_its_bound(workload):
     scenario = Scenario(repeated(workload), CLUSTER, "flow")
-    least = least_calls(scenario.workload, scenario.costs(), "flow")
+    least = least_calls(scenario.workload, scenario.site.costs, "flow")
     count = len(least.time)
     points = Points(least.time[:, None], np.arange(count), np.ones(count), {})
     (bound,) = least_steps(contract(scenario.workload), points, [least.links])

@@ -54,7 +54,7 @@ def few_and_all(parallelism, model=DENSE, cluster=CLUSTER, **more):
 def test_times_of_representatives_are_those_of_the_whole_job(model, degrees, one_each):
     parallelism = Parallelism(**degrees)
     few, stands, scenario = few_and_all(parallelism, model, one_each=one_each)
-    network, planner = scenario.topology(), scenario.planner()
+    network, planner = scenario.site.topology, scenario.site.costs.planner
     assert why_not_copies(few, stands, Costs(network, planner)) == ""
     assert few.job_ranks == parallelism.ranks
     assert len(few.ranks) < parallelism.ranks
@@ -74,7 +74,7 @@ SMALL = Parallelism(tp=8, dp=4, pp=2)
 @pytest.fixture(scope="module")
 def small():
     few, stands, scenario = few_and_all(SMALL)
-    return few, stands, scenario.topology(), scenario.planner()
+    return few, stands, scenario.site.topology, scenario.site.costs.planner
 
 
 def test_a_slower_node_is_noticed(small):
@@ -101,9 +101,9 @@ def test_a_shared_uplink_is_noticed():
     )
     cluster = CLUSTER.model_copy(update={"scale_out": leaves})
     there = Scenario(scenario.workload, cluster)
-    reason = why_not_copies(few, stands, there.costs())
+    reason = why_not_copies(few, stands, there.site.costs)
     assert reason == "links between switches carry calls of several like nodes"
-    here = simulate(few, there.topology(), there.planner()).makespan
+    here = simulate(few, there.site.topology, there.site.costs.planner).makespan
     assert here < there.run().makespan
 
 
@@ -116,7 +116,7 @@ SHARED_NICS = CLUSTER.model_copy(
 def test_neighbours_with_a_nic_in_common_are_noticed(parallelism):
     """A rank alone would have the NIC for itself: the step would be a fifth shorter or more."""
     few, stands, scenario = few_and_all(parallelism, cluster=SHARED_NICS, one_each=True)
-    network, planner = scenario.topology(), scenario.planner()
+    network, planner = scenario.site.topology, scenario.site.costs.planner
     reason = why_not_copies(few, stands, Costs(network, planner))
     assert "rank 1 is placed differently in its node" in reason
     assert simulate(few, network, planner).makespan < 0.9 * scenario.run().makespan
@@ -127,7 +127,7 @@ def test_nodes_that_are_not_filled_are_noticed():
     few = made(parallelism, replicas=1)
     there = Scenario(made(parallelism), SHARED_NICS)
     assert "placed differently in its node" in why_not_copies(
-        few, copies(few, parallelism, 1), there.costs()
+        few, copies(few, parallelism, 1), there.site.costs
     )
 
 

@@ -102,7 +102,7 @@ def test_edits_keep_modules(tmp_path, text):
 def test_folding_keeps_modules(tmp_path):
     workload = load(write_job(tmp_path / "job", 4, marked)).workload
     scenario = Scenario(workload, load_cluster("dgx-a100"))
-    folded = fold(workload, scenario.costs(), lambda label: "")
+    folded = fold(workload, scenario.site.costs, lambda label: "")
     part = folded.workload
     assert names(part, np.arange(len(part))) == names(workload, folded.kept)
 

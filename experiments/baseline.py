@@ -553,12 +553,8 @@ def costed(
 def with_costs(scenario: Scenario, mode: str, others: Iterable[Workload] = ()) -> Scenario:
     """Set the costs of a scenario's calls; ``scenario`` is the one recorded.
 
-    ``others`` are further recorded steps, which only calibration needs.
-
-    Raises
-    ------
-    WhatIfError
-        If there is no mode of this name.
+    ``others`` are further recorded steps, which only calibration needs. Raises WhatIfError if there
+    is no mode of this name.
     """
     if mode not in COLLECTIVE_COSTS:
         raise WhatIfError(f"collective cost {one_of(mode, COLLECTIVE_COSTS)}")

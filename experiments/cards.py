@@ -114,7 +114,12 @@ def check_card(card: "WorkloadCard", loaded: Loaded, *, source: str = "card") ->
     Compared are ranks of the job, sizes of the groups against the parallelism, the accelerator, the
     phase, and the bandwidths against the fastest measured call.
     """
-    findings = [*_ranks(card, loaded), *_groups(card, loaded.workload), *_accelerator(card, loaded)]
+    findings = [*_ranks(card, loaded), *_groups(card, loaded.workload)]
+    on_card, traced = card.xpu.model, loaded.accelerator
+    if on_card and traced and not same_accelerator(on_card, traced):
+        findings.append(
+            f"workload.hardware.xpu_spec.model is {on_card!r}, the trace was recorded on {traced!r}"
+        )
     findings += [*_phase(card, loaded.workload), *_bandwidth(card, loaded, source)]
     return tuple(findings)
 
@@ -179,14 +184,6 @@ def kind_of_group(label: str) -> str | None:
         if re.search(rf"(?<![a-z])(?:{words})(?![a-z])", label.lower().replace("_", " "))
     ]
     return kinds[0] if len(kinds) == 1 else None
-
-
-def _accelerator(card: "WorkloadCard", loaded: Loaded) -> Iterator[str]:
-    on_card, traced = card.xpu.model, loaded.accelerator
-    if on_card and traced and not same_accelerator(on_card, traced):
-        yield (
-            f"workload.hardware.xpu_spec.model is {on_card!r}, the trace was recorded on {traced!r}"
-        )
 
 
 def _phase(card: "WorkloadCard", workload: Workload) -> Iterator[str]:
@@ -280,12 +277,8 @@ def card_cluster(card: "WorkloadCard", *, source: str) -> CardCluster:
 
     Bandwidths and ranks per node are the card's if it gives them. Everything else is from the
     catalogue's cluster with the accelerator; of several, from the one most similar in ranks per
-    node, network and bandwidths.
-
-    Raises
-    ------
-    ClusterError
-        If the card names no accelerator, or one that no cluster of the catalogue has.
+    node, network and bandwidths. Raises ClusterError if the card names no accelerator, or one that
+    no cluster of the catalogue has.
     """
     if card.xpu.model is None:
         raise ClusterError(

@@ -34,12 +34,8 @@ def check_apart(options: Mapping[str, object]) -> None:
     """Refuse outputs of a command that are its inputs, under any name, or one another.
 
     ``options`` are the command's options by name. Every file in a directory of traces counts, and
-    an output that is a directory must not contain a file that is read.
-
-    Raises
-    ------
-    OutputError
-        If writing would destroy an input or another output.
+    an output that is a directory must not contain a file that is read. Raises OutputError if
+    writing would destroy an input or another output.
     """
     outputs = [path for name in WRITTEN for path in _paths_of(options.get(name))]
     for first, second in combinations(outputs, 2):
@@ -55,13 +51,7 @@ def check_apart(options: Mapping[str, object]) -> None:
 
 
 def check_not_read(output: Path, inputs: Iterable[Path]) -> None:
-    """Refuse an output that is one of the inputs, or a file read from a directory of inputs.
-
-    Raises
-    ------
-    OutputError
-        If writing would destroy an input.
-    """
+    """Refuse an output that is one of the inputs, or a file read from a directory of inputs."""
     if not _exists(output):
         return
     destroyed = _destroyed_input(output, filter(_exists, inputs))
@@ -134,11 +124,8 @@ def _exists(path: Path) -> bool:
 def check_output(path: Path, endings: Sequence[str] = ()) -> None:
     """Check that a file can be written, and leave no trace; ``endings`` are those accepted.
 
-    Raises
-    ------
-    OutputError
-        If it has another ending, the directory is missing or not writable, or a directory or a
-        read-only file is in the way.
+    Raises OutputError if it has another ending, the directory is missing or not writable, or a
+    directory or a read-only file is in the way.
     """
     if endings and path.suffix.lower() not in endings:
         what = f"ending {path.suffix!r}" if path.suffix else "a name without an ending"
@@ -164,13 +151,7 @@ def check_output(path: Path, endings: Sequence[str] = ()) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that is renamed when all is written; a failure leaves the old one.
-
-    Raises
-    ------
-    OutputError
-        As :func:`check_output`, and if the disk is full.
-    """
+    """Yield a file that is renamed when all is written; errors as :func:`check_output`."""
     check_output(path)
     with _reported(path):
         if path.exists() and not path.is_file():

@@ -102,13 +102,7 @@ def _key(cache: KeptStore, trace: str, files: Sequence[Path], options: Options, 
 
 
 def digests_of(files: Sequence[Path]) -> list[str]:
-    """Return the SHA-256 of files, in order; those of large files may be cached.
-
-    Raises
-    ------
-    OSError
-        If one cannot be read.
-    """
+    """Return the SHA-256 of files, in order; those of large files may be cached."""
     size = sum(file.stat().st_size for file in files)
     folder = trusted_folder() if KEEPS.get() and size >= SMALL else None
     try:

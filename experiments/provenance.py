@@ -117,13 +117,7 @@ def graphs(cluster: "Cluster | None") -> "Inputs":
 
 
 def hashed(files: Sequence[Path]) -> list[InputFile]:
-    """Hash files, each once, several in parallel: a job's traces are hundreds of megabytes.
-
-    Raises
-    ------
-    TraceError
-        If one no longer exists.
-    """
+    """Hash files, each once, several in parallel; a TraceError names one that no longer exists."""
     if not files:
         return []
     from experiments.kept_steps import digests_of  # imports readers of traces

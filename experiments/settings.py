@@ -254,10 +254,8 @@ def settings_of(
 ) -> Settings | None:
     """Return settings given whole, or field by field in place of the ``usual`` ones.
 
-    Raises
-    ------
-    SettingsError
-        If both were given, or a field is unknown or has a value that it cannot have.
+    Raises SettingsError if both were given, or a field is unknown or has a value that it cannot
+    have.
     """
     if not options:
         return settings or usual
@@ -272,13 +270,7 @@ def settings_of(
 
 
 def check_names(names: Iterable[str], others: Iterable[str]) -> None:
-    """Refuse keywords that are neither settings nor among ``others``.
-
-    Raises
-    ------
-    SettingsError
-        Naming what is unknown, and the nearest that is known.
-    """
+    """Refuse keywords that are neither settings nor among ``others``; hint at the nearest known."""
     choices = (*others, *(field.name for field in fields(Settings)))
     for name in names:
         if name not in choices:

@@ -306,12 +306,8 @@ def by_calibration(scenario: Scenario, others: Iterable[Workload] = ()) -> Scena
     """Cost calls by the model of the cluster fitted to the trace.
 
     ``others`` are further recorded steps of the job: one step has too few calls to separate their
-    duration from their scatter.
-
-    Raises
-    ------
-    CalibrationError
-        If the trace determines nothing for any kind of collective.
+    duration from their scatter. Raises CalibrationError if the trace determines nothing for any
+    kind of collective.
     """
     steps = steps_of(scenario, others)
     return by_model(replace(scenario, cluster=calibration_of(steps, "this trace").cluster))
@@ -496,12 +492,8 @@ def calibrated_cluster(cluster: Cluster, fits: Mapping[str, Fit], source: str) -
 def check_replay(recorded: Scenario, measured: float, cluster: Cluster) -> None:
     """Raise if the step that a cluster was fitted to takes another time on it.
 
-    ``measured`` is the step's duration (s).
-
-    Raises
-    ------
-    CalibrationError
-        If the step, its calls costed by the model there, is more than 10 % off.
+    ``measured`` is the step's duration (s). Raises CalibrationError if the step, its calls costed
+    by the model there, is more than 10 % off.
     """
     step = by_model(replace(recorded, cluster=cluster)).run().makespan
     error = 100 * (step - measured) / measured if measured > 0 else 0.0

@@ -97,12 +97,8 @@ def logged(
     """Collect calls; equal ones become one with their median time.
 
     ``beforehand`` returns the prior standard deviation of a part's multiple by the part's name.
-
-    Raises
-    ------
-    CalibrationError
-        If there are too few different ones, or all are so far from the model that their unit, or
-        the cluster, must be another.
+    Raises CalibrationError if there are too few different ones, or all are so far from the model
+    that their unit, or the cluster, must be another.
     """
     same: dict[tuple[str, int, int, float, bool], list[ModelledCall]] = {}
     for answer in calls:

@@ -126,10 +126,8 @@ def modelled(
 ) -> tuple[list[ModelledCall], list[str]]:
     """Cost measured calls on a cluster; return also those that cannot be, with reasons.
 
-    Raises
-    ------
-    TwofoldError
-        If a job of so many ranks does not fit on the cluster, or no call of its kind is modelled.
+    Raises TwofoldError if a job of so many ranks does not fit on the cluster, or no call of its
+    kind is modelled.
     """
     sites: dict[tuple[int, int | None], Scenario] = {}
     by_call: dict[tuple[int, int | None, str, float], ModelledCall] = {}
@@ -230,13 +228,7 @@ def software_first(names: Iterable[str]) -> list[str]:
 
 
 def check_unit(calls: Sequence[ModelledCall]) -> None:
-    """Reject calls that are all far from the model, and any that is far too fast.
-
-    Raises
-    ------
-    CalibrationError
-        If none is within 30 times, or one took less than a thousandth.
-    """
+    """Reject calls that are all 30 times off the model, and any in a thousandth of its time."""
     off = np.log([answer.call.time / answer.time for answer in calls])
     for answer, ratio in zip(calls, np.exp(off).tolist(), strict=True):
         if ratio < _TOO_FAST:
@@ -260,11 +252,8 @@ def check_one_machine(calls: Sequence[ModelledCall]) -> None:
     The model cancels the size: on one machine measured over modelled time of 16 MiB and more
     changes slowly, whether the model is right or not. Random parts of the published tables never
     zigzag by more than 1.24 in the median; two machines that differ by a factor of two do by 1.4.
-
-    Raises
-    ------
-    CalibrationError
-        If rows zigzag by more than 1.3, or two files are more than 1.5 times apart, in the median.
+    Raises CalibrationError if rows zigzag by more than 1.3, or two files are more than 1.5 times
+    apart, in the median.
     """
     for curve in curves_of(answer for answer in calls if answer.call.size >= _LARGE):
         _check_files(curve)

@@ -23,12 +23,8 @@ PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
 def warm() -> int:
     """Compile the hot loops of all modules that are not yet, on all cores; return how many.
 
-    Modules are compiled to bytecode, too: :func:`keep_bytecode`.
-
-    Raises
-    ------
-    concurrent.futures.process.BrokenProcessPool
-        If a process that compiles is killed.
+    Modules are compiled to bytecode, too: :func:`keep_bytecode`. Raises
+    concurrent.futures.process.BrokenProcessPool if a process that compiles is killed.
     """
     for package in PACKAGES:
         for folder in import_module(package).__path__:

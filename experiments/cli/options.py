@@ -601,10 +601,8 @@ def is_given(ctx: typer.Context, name: str) -> bool:
 def refuse_given(ctx: typer.Context, names: Iterable[str], why: str) -> None:
     """Refuse options, by the names of their parameters, and files without effect beside others.
 
-    Raises
-    ------
-    typer.BadParameter
-        If one was typed: that it has no effect, and ``why``, such as ``"without --curve"``.
+    Raises typer.BadParameter if one was typed: that it has no effect, and ``why``, such as
+    ``"without --curve"``.
     """
     for parameter in ctx.command.params:
         if parameter.name in names and is_given(ctx, parameter.name):

@@ -90,10 +90,8 @@ def recorded_steps(loaded: Loaded, read: OpenTrace) -> Iterator[Workload]:
 def slow_down(text: str, steps: Iterable[Workload]) -> SlowDown | None:
     """Parse ``--slow-down``: ``trace``, a number, or "" for none.
 
-    Raises
-    ------
-    CalibrationError
-        If it is none of these, or the trace does not determine it; gives the reason.
+    Raises CalibrationError if it is none of these, or the trace does not determine it; gives the
+    reason.
     """
     if text == "":
         return None
@@ -104,13 +102,7 @@ def slow_down(text: str, steps: Iterable[Workload]) -> SlowDown | None:
 
 
 def slope_of_text(text: str) -> float:
-    """Parse a slope.
-
-    Raises
-    ------
-    CalibrationError
-        If it is not a number, or out of range.
-    """
+    """Parse a slope; raises CalibrationError if it is not a number, or out of range."""
     try:
         slope = float(text)
     except ValueError:
@@ -175,10 +167,8 @@ _PASSES = 2
 def measured(steps: Iterable[Workload]) -> SlowDown:
     """Fit the slope to recorded steps.
 
-    Raises
-    ------
-    CalibrationError
-        If the same work does not occur with different overlap often enough, or is faster with more.
+    Raises CalibrationError if the same work does not occur with different overlap often enough, or
+    is faster with more.
     """
     random = np.random.default_rng(_SEED)
     tables = [_long(table) for table in _tables(list(steps))]

@@ -223,12 +223,8 @@ class MemoryUse(NamedTuple):
 def memory_use(deployment: Deployment) -> MemoryUse:
     """Return the contents of a rank's memory, and the number of cache blocks.
 
-    Raises
-    ------
-    ClusterError
-        If the accelerator's memory is not known.
-    WorkloadError
-        If the weights do not fit.
+    Raises ClusterError if the accelerator's memory is not known. Raises WorkloadError if the
+    weights do not fit.
     """
     size = deployment.cluster.accelerator.memory
     if size is None:

@@ -56,10 +56,7 @@ def accelerator_of(
 ) -> KernelRates:
     """Return the rates of a cluster's accelerator at a precision.
 
-    Raises
-    ------
-    ClusterError
-        If the cluster's file does not give them: there is no default.
+    Raises ClusterError if the cluster's file does not give them: there is no default.
 
     Examples
     --------
@@ -160,12 +157,7 @@ def representatives(
     """Generate the fewest replicas whose times, on this cluster, are those of the whole job.
 
     If no fewer suffice, all of them. Times of ops are those of the whole job, bytes on links those
-    of the workload's own calls.
-
-    Raises
-    ------
-    WhatIfError
-        If the engine of the settings cannot fold.
+    of the workload's own calls. Raises WhatIfError if the engine of the settings cannot fold.
     """
     settings = settings or Settings()
     if settings.engine not in FOLDING:

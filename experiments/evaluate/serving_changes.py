@@ -42,10 +42,7 @@ class Before(NamedTuple):
 def resources_of(deployment: Deployment, wanted: Sequence[str] | None = None) -> list[str]:
     """Return the resources of a deployment that a question multiplies: the default or those wanted.
 
-    Raises
-    ------
-    WhatIfError
-        If it has no such resource.
+    Raises WhatIfError if it has no such resource.
     """
     network = list(resource_values(deployment.cluster))
     if unknown := [name for name in wanted or () if name not in (*RATES, *network)]:
@@ -79,13 +76,7 @@ def with_more_of(instances: Instances, resource: str, factor: float) -> Instance
 
 
 def with_more(deployment: Deployment, resource: str, factor: float) -> Deployment:
-    """Return a deployment with a multiple of a resource; latencies are divided.
-
-    Raises
-    ------
-    WhatIfError
-        If there is no such resource.
-    """
+    """Return a deployment with a multiple of a resource, if there is one; latencies are divided."""
     cluster = deployment.cluster
     accelerator = cluster.accelerator
     if resource == COMPUTE:
@@ -108,13 +99,9 @@ def as_logged(deployment: Deployment, log: Path) -> Deployment:
     """Return a deployment whose kernels and first tokens take what a log of it says.
 
     All kernels take as many times as long as makes the mean TPOT of the log's requests, served as
-    they came, that of the log; then first tokens take longer by a constant, if they do.
-
-    Raises
-    ------
-    TraceError
-        If the log cannot be read, no such factor is between a third and three, or no constant
-        explains the first tokens.
+    they came, that of the log; then first tokens take longer by a constant, if they do. Raises
+    TraceError if the log cannot be read, no such factor is between a third and three, or no
+    constant explains the first tokens.
     """
     requests, _, starts, ends = read_logged(log)
     several = requests.output > 1
@@ -154,12 +141,8 @@ def as_recorded(
     """Return a deployment whose kernels take what iterations of it in profiles took.
 
     All kernels take as many times as long as those of all recorded batches together. What passes
-    from one iteration to the next without them, the median of two or more, is the host's.
-
-    Raises
-    ------
-    TraceError
-        If no such factor is between a third and three.
+    from one iteration to the next without them, the median of two or more, is the host's. Raises
+    TraceError if no such factor is between a third and three.
     """
     surface = instance_surface(deployment)
     steps = [step for profile in profiles for step in profile]

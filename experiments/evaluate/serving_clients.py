@@ -107,13 +107,7 @@ def columns_of(requests: Requests) -> Columns:
 
 
 def check_lengths(model: Model, requests: Requests) -> None:
-    """Refuse requests that are longer than the model allows.
-
-    Raises
-    ------
-    WorkloadError
-        If there is one; names it.
-    """
+    """Refuse requests that are longer than the model allows; the WorkloadError names one."""
     tokens = requests.prompt + requests.output
     number = int(np.argmax(tokens))
     longest = model.positions or model.longest

@@ -322,12 +322,6 @@ def spent_on(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | N
 
 
 def check_runs(tokens: int, runs: int) -> None:
-    """Refuse more runs than the limit ``work`` allows, before the first one.
-
-    Raises
-    ------
-    LimitError
-        Names the limit.
-    """
+    """Refuse more runs than ``work`` allows, before the first; the LimitError says which."""
     steps = runs * (_STEPS_OF_RUN + tokens)
     limits().check("work", steps, "serving", f"{runs} runs of {tokens} tokens")

@@ -58,12 +58,8 @@ def encoding_delays(deployment: Deployment, arrival: Floats, base: Cluster, apar
     """Return how long (s) each request is with accelerators that only encode.
 
     Each takes the next request, first come first served, and sends an embedding of every patch to
-    an instance ``apart`` ranks away.
-
-    Raises
-    ------
-    WorkloadError
-        If there are more than a few, and more than are ever busy at once.
+    an instance ``apart`` ranks away. Raises WorkloadError if there are more than a few, and more
+    than are ever busy at once.
     """
     delays, encoder = np.zeros(len(arrival)), deployment.encoder
     if encoder is None or not encoder.accelerators:
@@ -126,10 +122,7 @@ def _kernels(chip: Accelerator, measured: MeasuredKernels | None = None) -> Kern
 def pcie_rate(deployment: Deployment, option: str) -> float:
     """Return the rate (B/s) at which an accelerator copies from host memory.
 
-    Raises
-    ------
-    ClusterError
-        If the cluster does not describe it; names the option that needs it.
+    Raises ClusterError if the cluster does not describe it; names the option that needs it.
     """
     pcie, name = deployment.cluster.pcie, deployment.cluster.name
     if pcie is None:
@@ -400,13 +393,7 @@ def deployment_of(  # noqa: PLR0913 - what a deployment is named by
 
 
 def parallelism_of(model: Model, cluster: Cluster, degrees: tuple[int, ...]) -> Parallelism:
-    """Return the parallelism of an instance by its degrees, as in :func:`deployment_of`.
-
-    Raises
-    ------
-    TwofoldError
-        If they do not fit the model, the cluster, or each other.
-    """
+    """Return an instance's parallelism by its degrees; errors as :func:`deployment_of`."""
     tp, dp, ep, pp, cp = (*degrees, 1, 1)[:5]
     if ep > 1 and model.experts is None:
         raise WorkloadError(f"ep {ep}: {model.name} has no experts: leave it out")

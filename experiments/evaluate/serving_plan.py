@@ -140,13 +140,7 @@ class ServingPlan(BaseModel):
     beside: _Texts = ()
 
     def with_fields(self, changes: Mapping[str, object]) -> "ServingPlan":
-        """Return it with other fields; what asks takes the place of what asked.
-
-        Raises
-        ------
-        WorkloadError
-            If a field is none, or has no such value.
-        """
+        """Return it with other fields; what asks takes the place of what asked."""
         if asks := _ASKS & changes.keys():
             given = set() if (self.rate or self.concurrency) is None else {"requests"}
             changes = {**dict.fromkeys(_ASKS - asks - given), **changes}
@@ -162,10 +156,7 @@ FIELDS = tuple(name for name in ServingPlan.model_fields if name not in ("down",
 def serving_plan(**fields: object) -> ServingPlan:
     """Return a plan with these fields.
 
-    Raises
-    ------
-    WorkloadError
-        If a field is none, or has no such value.
+    Raises WorkloadError if a field is none, or has no such value.
 
     Examples
     --------
@@ -194,10 +185,7 @@ def is_serving_plan(path: Path | str) -> bool:
 def read_serving_plan(path: Path | str) -> ServingPlan:
     """Read a deployment from its file; paths in it are relative to its folder, if they exist there.
 
-    Raises
-    ------
-    WorkloadError
-        If the file has none, or a field is none or has no such value.
+    Raises WorkloadError if the file has none, or a field is none or has no such value.
     """
     path = Path(path)
     content = parse_yaml(read_text(path, WorkloadError), path, WorkloadError)
@@ -226,13 +214,7 @@ def read_serving_plan(path: Path | str) -> ServingPlan:
 
 
 def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
-    """Return the instances of a plan on a cluster.
-
-    Raises
-    ------
-    TwofoldError
-        If a name is unknown, or degrees do not fit each other.
-    """
+    """Return the instances of a plan on a cluster; errors as of their deployments."""
     degrees = (plan.tp, plan.dp, plan.ep, plan.pp, plan.cp)
     where = load_cluster(cluster)
     measured, as_recording = None, _recording(plan)
@@ -289,13 +271,7 @@ def _jobs(plan: ServingPlan, instances: Instances) -> Iterator[TrainingJob]:
 
 
 def refuse_log(plan: ServingPlan) -> None:
-    """Refuse kernels from a log where the cluster or the deployment varies: it is of one.
-
-    Raises
-    ------
-    WorkloadError
-        With what to give instead.
-    """
+    """Refuse kernels from a log where the cluster or the deployment varies: it is of one."""
     if _recording(plan) is not None:
         raise WorkloadError(
             f"{plan.kernels_from}: a log or recorded steps are of one deployment on one cluster,"
@@ -552,13 +528,7 @@ def _read_outage(text: str) -> Outage:
 
 
 def load_of(plan: ServingPlan) -> Load:
-    """Return the load of a plan.
-
-    Raises
-    ------
-    TwofoldError
-        If nothing or several things ask, or the requests cannot be read.
-    """
+    """Return the load of a plan; refuse one in which nothing or several things ask."""
     _check_load(plan)
     spread = parse_spread(plan.client)
     table = None if plan.requests is None else _share(plan, load_model(plan.model).name)
@@ -602,10 +572,7 @@ def _check_load(plan: ServingPlan) -> None:
 def slo_of(plan: ServingPlan) -> Slo | None:
     """Return the objectives of each request; None if there are none.
 
-    Raises
-    ------
-    WorkloadError
-        If it is written otherwise, or no time is that short.
+    Raises WorkloadError if it is written otherwise, or no time is that short.
     """
     if plan.slo is None:
         return None
@@ -631,13 +598,7 @@ def _seconds(field: str, text: str) -> float:
 
 
 def check_plan(plan: ServingPlan) -> None:
-    """Refuse what can be refused without a cluster and before requests are read.
-
-    Raises
-    ------
-    WorkloadError
-        If a field cannot be read.
-    """
+    """Refuse fields that can be refused without a cluster and before requests are read."""
     _check_load(plan)
     _check_texts(plan)
 

@@ -200,10 +200,8 @@ def _run_of(
 def _columns(instances: Instances, requested: Columns, seed: int) -> Columns:
     """Return what instances need of the requests; of adapters that they do not name, any.
 
-    Raises
-    ------
-    WorkloadError
-        If a request lacks a priority or a session, or asks for an adapter that there is not.
+    Raises WorkloadError if a request lacks a priority or a session, or asks for an adapter that
+    there is not.
     """
     if instances.by_priority and requested.priority is None:
         raise WorkloadError("the requests have no priorities: use --policy fcfs")
@@ -556,12 +554,8 @@ def _with_host_tier(pool: Pool, instances: Instances) -> Pool:
 
     Every rank copies a token over its own port, from a store also over the network where instances
     are on several nodes; if that takes longer than computing one in the largest batch, nothing is
-    kept.
-
-    Raises
-    ------
-    ClusterError, WorkloadError
-        If the cluster does not describe PCIe, or the requests have no prefixes.
+    kept. Raises ClusterError, WorkloadError if the cluster does not describe PCIe, or the requests
+    have no prefixes.
     """
     deployment, shared = instances.deployment, instances.shares_host_cache
     cluster, token = deployment.cluster, memory_use(deployment).token

@@ -216,13 +216,7 @@ def say_price(scenario: Scenario) -> str:
 
 
 def cost_of(scenario: Scenario) -> float:
-    """Return what the nodes and the network of the job cost (USD).
-
-    Raises
-    ------
-    ClusterError
-        If the price of a part is not known.
-    """
+    """Return what nodes and network of the job cost (USD); a ClusterError if a price is unknown."""
     return bill_of(scenario.cluster, scenario.ranks, scenario.nodes).cost
 
 

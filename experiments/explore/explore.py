@@ -23,11 +23,8 @@ def serving(
 ) -> "Serving":
     """Read a trace, and listen on a port of this machine for who asks for its page.
 
-    Raises
-    ------
-    TwofoldError
-        As :func:`experiments.baseline.baseline` says; OutputError if the port cannot be listened
-        on, or what serves pages is not installed.
+    Raises TwofoldError as :func:`experiments.baseline.baseline` says; OutputError if the port
+    cannot be listened on, or what serves pages is not installed.
     """
     try:
         from experiments.explore.server import Serving, listening

@@ -361,10 +361,7 @@ class Serving:
 def listening(port: int) -> socket.socket:
     """Listen on a port of this machine, 0 is any that is free; who asks waits for a server.
 
-    Raises
-    ------
-    OutputError
-        If it cannot be listened on.
+    Raises OutputError if it cannot be listened on.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -389,13 +386,7 @@ class Superseded(Exception):  # noqa: N818 - no error: nobody waits for the answ
 
 
 def until(stop: Callable[[], bool]) -> "Watch":
-    """Return a watch that cancels a simulation as soon as ``stop`` returns true.
-
-    Raises
-    ------
-    Superseded
-        From inside of the simulation.
-    """
+    """Return a watch that raises Superseded in the simulation as soon as ``stop`` returns true."""
 
     def watch(what: str) -> "Progress":
         del what

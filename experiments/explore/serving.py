@@ -142,23 +142,14 @@ class ServingSession:
     def parse(self, address: str) -> Factors:
         """Read what stands behind the ``?`` of an address: a factor for each that is set.
 
-        Raises
-        ------
-        SettingsError
-            If a word is unknown, given twice, or has a value that it cannot have.
+        Raises SettingsError if a word is unknown, given twice, or has a value that it cannot have.
         """
         return _factors(address, self._names)
 
     def moving(
         self, state: Factors, windows: int = 0, watch: Watch = lambda _: None
     ) -> ServingFigures:
-        """Answer a state while sliders move; there are no ``windows``.
-
-        Raises
-        ------
-        TwofoldError
-            If something of it cannot be: one line that says what.
-        """
+        """Answer a state while sliders move; there are no ``windows``. Errors are one line."""
         del windows
         return self._answer(state, watch, rests=False)
 
@@ -297,10 +288,8 @@ def open_deployment(
 ) -> ServingSession:
     """Read a deployment and serve its load once.
 
-    Raises
-    ------
-    TwofoldError
-        As :class:`ServingSession`; or there is no cluster, or there are settings of steps.
+    Raises TwofoldError as :class:`ServingSession`; or there is no cluster, or there are settings of
+    steps.
     """
     if cluster is None:
         raise SettingsError(f"{file}: a deployment serves on a cluster: give --cluster")

@@ -151,10 +151,7 @@ def say_factor(value: float) -> str:
 def parse_state(address: str) -> State:
     """Read what stands behind the ``?`` of an address.
 
-    Raises
-    ------
-    SettingsError
-        If a word is unknown, given twice, or has a value that it cannot have.
+    Raises SettingsError if a word is unknown, given twice, or has a value that it cannot have.
     """
     if len(address) > _LONGEST:
         raise SettingsError(f"the address has {len(address):,} characters; at most {_LONGEST:,}")

@@ -59,13 +59,7 @@ Columns = Mapping[str, Column]
 
 
 def packed(columns: Columns) -> dict[str, Any]:
-    """Return a table as JSON types.
-
-    Raises
-    ------
-    ValueError
-        If columns are not of equal length.
-    """
+    """Return a table as JSON types; raises ValueError if columns are not of equal length."""
     lengths = {len(column.values) for column in columns.values()}
     if len(lengths) > 1:
         raise ValueError(f"columns must have equal length, not {sorted(lengths)}")
@@ -308,12 +302,12 @@ def _names(
     used_names = np.unique(np.concatenate([*used, np.zeros(0, np.int64)]))
     codes = np.zeros(max(len(names), 1), np.int64)
     codes[used_names] = np.arange(len(used_names))
-    return [_shortened(names[name]) for name in used_names.tolist()], codes
-
-
-def _shortened(name: str) -> str:
     half = _LONGEST_NAME // 2
-    return name if len(name) <= _LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"
+    texts = (names[name] for name in used_names.tolist())
+    return [
+        text if len(text) <= _LONGEST_NAME else f"{text[: half - 1]}…{text[-half:]}"
+        for text in texts
+    ], codes
 
 
 def _table(

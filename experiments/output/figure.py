@@ -70,10 +70,8 @@ _BAR = 0.62
 def draw(document: Document, path: Path) -> None:
     """Write the figure of a document.
 
-    Raises
-    ------
-    OutputError
-        If it has no figure, the file cannot be written, or its ending is not a figure format.
+    Raises OutputError if it has no figure, the file cannot be written, or its ending is not a
+    figure format.
     """
     check_output(path, ENDINGS)
     drawn = figure(document)
@@ -89,13 +87,7 @@ def draw(document: Document, path: Path) -> None:
 
 
 def figure(document: Document) -> Figure:
-    """Draw the charts of a document, several in panels side by side; or its bare network.
-
-    Raises
-    ------
-    OutputError
-        If it has no chart.
-    """
+    """Draw the charts of a document, several in panels side by side; or its bare network."""
     for drawing in document.blocks(Drawing):
         return topology_figure(drawing.network)
     charts = [chart for chart in document.blocks(Chart) if chart.paper]

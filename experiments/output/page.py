@@ -71,11 +71,7 @@ def page(document: Document, head: Mapping[str, Any], *, up: str = "") -> str:
     """Return the page of a document; ``head`` is the head of its answer.
 
     ``up`` is the address of the overview of a site that it is a page of, "" of one by itself.
-
-    Raises
-    ------
-    OutputError
-        If Plotly is not installed.
+    Raises OutputError if Plotly is not installed.
     """
     sections = [section for section in document.sections if section.page]
     if any(document.details.values()):
@@ -102,11 +98,14 @@ def page(document: Document, head: Mapping[str, Any], *, up: str = "") -> str:
             head=head,
             up=up,
             sections=shown,
-            hashes=[_sha256(text) for text in hashed],
+            hashes=[
+                base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in hashed
+            ],
             theme=_inline_asset(theme),
             style=_inline_asset(asset("theme.css")),
             scripts=[_inline_asset(text) for text in scripts],
-            library=None if library is None else _base64(library),
+            # With gzip's header, the same by every Python
+            library=library and base64.b64encode(zlib.compress(library, 9, wbits=31)).decode(),
             data={
                 **tables,
                 "views": [
@@ -146,10 +145,8 @@ def _shown_sections(sections: Sequence[Section]) -> list[Section]:
 def check_page(path: Path) -> None:
     """Refuse a page that cannot be written, before its answer takes minutes.
 
-    Raises
-    ------
-    OutputError
-        If the file cannot be written, its ending is not ``.html``, or Plotly is not installed.
+    Raises OutputError if the file cannot be written, its ending is not ``.html``, or Plotly is not
+    installed.
     """
     check_output(path, ENDINGS)
     plotly()
@@ -162,13 +159,7 @@ def asset(name: str) -> str:
 
 @cache
 def plotly() -> bytes:
-    """Return Plotly's script from its Python package.
-
-    Raises
-    ------
-    OutputError
-        If it is not installed.
-    """
+    """Return Plotly's script from its Python package; raises OutputError if it is not installed."""
     try:
         return (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
     except (ImportError, OSError) as error:
@@ -207,16 +198,6 @@ def _inline_asset(text: str) -> Markup:
     if any(end in text.lower() for end in _ENDS):
         raise ValueError("what is written as it is must not end its element")
     return Markup(text)
-
-
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
-
-
-@cache
-def _base64(raw: bytes) -> str:
-    packed = zlib.compress(raw, 9, wbits=31)  # with gzip's header, the same by every Python
-    return base64.b64encode(packed).decode("ascii")
 
 
 def _is_hidden(block: Block) -> bool:

@@ -102,11 +102,7 @@ def power(base: "Baseline") -> list[tuple[float, float]]:
     """Power of a simulated step over time: instants of change (s), and the power from then on (W).
 
     The last moment is the end of the step. Accelerators of its nodes that have no rank are idle.
-
-    Raises
-    ------
-    ClusterError
-        If what a part draws is not known; names the field that gives it.
+    Raises ClusterError if what a part draws is not known; names the field that gives it.
     """
     timeline, scenario = base.timeline, base.scenario
     workload, origin = timeline.workload, first_start(timeline)

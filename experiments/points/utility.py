@@ -164,10 +164,18 @@ def utilities(
     simulated = {name: case for name, case in prepared.items() if isinstance(case, Scenario)}
     rows = {name: case for name, case in prepared.items() if isinstance(case, Point)}
     rows |= _simulated(base, simulated, factor, watch)
-    return sorted(
-        (_with_values(base, rows[name], factor) for name in prepared),
-        key=lambda row: inf if row.utility_pct is None else -row.utility_pct,
-    )
+    of_step = base.scenario
+    valued = [
+        replace(
+            rows[name],
+            baseline=value_of(of_step, name),
+            baseline_value=amount_of(of_step, name),
+            changed_value=amount_of(of_step, name, factor) if rows[name].changed else None,
+            unit=unit_of(name),
+        )
+        for name in prepared
+    ]
+    return sorted(valued, key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
 
 
 def _scenario_or_note(base: Baseline, resource: str, factor: float) -> Point | Scenario:
@@ -204,17 +212,6 @@ def _simulated(
             extra_power_w=extra and extra.power,
         )
     return rows
-
-
-def _with_values(base: Baseline, row: Point, factor: float) -> Point:
-    """Add the value of the resource, and the values as numbers."""
-    return replace(
-        row,
-        baseline=value_of(base.scenario, row.resource),
-        baseline_value=amount_of(base.scenario, row.resource),
-        changed_value=amount_of(base.scenario, row.resource, factor) if row.changed else None,
-        unit=unit_of(row.resource),
-    )
 
 
 def _per_unit(utility: float | None, extra: float | None) -> float | None:

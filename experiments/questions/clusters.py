@@ -249,10 +249,7 @@ def _with_accelerator(accelerator: str) -> tuple[str, ...]:
 def kind_of_drawing(file: Path | str) -> str:
     """Return the parameter of :func:`clusters` that takes a drawing of a node, by its content.
 
-    Raises
-    ------
-    ClusterError
-        If the file cannot be read, or is none of the drawings that can be.
+    Raises ClusterError if the file cannot be read, or is none of the drawings that can be.
     """
     data = read_bytes(Path(file), ClusterError)
     try:

@@ -337,12 +337,8 @@ _MOST_SIZES = 1000
 def parse_sizes(text: str) -> list[float]:
     """Return sizes in bytes from ``1KiB,64MiB``, or every power of two of ``1KiB..1GiB``.
 
-    Raises
-    ------
-    QuantityError
-        If a size is not a quantity.
-    WhatIfError
-        If a range is empty, or a list too long.
+    Raises QuantityError if a size is not a quantity. Raises WhatIfError if a range is empty, or a
+    list too long.
 
     Examples
     --------
@@ -399,10 +395,8 @@ def changed_network(
 ) -> Cluster | Topology | Path | str:
     """Return a cluster with what-ifs, named after them.
 
-    Raises
-    ------
-    WhatIfError
-        If a text is no what-if, or changes anything but the cluster, such as a step or a link.
+    Raises WhatIfError if a text is no what-if, or changes anything but the cluster, such as a step
+    or a link.
     """
     if not what_ifs:
         return network

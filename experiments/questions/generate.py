@@ -173,7 +173,9 @@ def generate(
     place(where, plan.parallelism.ranks, settings.nodes)  # refuse before generating
     plan = with_own_rates(plan, where, settings.nodes)
     check_memory(plan)
-    folds = _folds(plan, settings) if fold_replicas is None else fold_replicas
+    is_whole = plan.replicas is None and not settings.what_ifs
+    is_large = plan.parallelism.ranks >= _FOLD_FROM and settings.engine in FOLDING
+    folds = is_whole and is_large if fold_replicas is None else fold_replicas
     if folds:
         step = representatives(plan, where, settings)
         planned(step.plan)
@@ -203,11 +205,6 @@ def generate(
 
 _FOLD_FROM = 512
 """Ranks from which on equivalent ranks are written out once: a rank takes 3 MB."""
-
-
-def _folds(plan: GenerationPlan, settings: Settings) -> bool:
-    is_whole = plan.replicas is None and not settings.what_ifs
-    return plan.parallelism.ranks >= _FOLD_FROM and is_whole and settings.engine in FOLDING
 
 
 def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
@@ -502,11 +499,8 @@ def step_on(
 def check_measured(cluster: Cluster, step: MeasuredStep) -> None:
     """Refuse a measured time in which the accelerators cannot have computed the step.
 
-    Raises
-    ------
-    TraceError
-        If it is shorter than the FLOPs of the model, of scores the half that a causal mask leaves,
-        take at the peaks of all ranks.
+    Raises TraceError if it is shorter than the FLOPs of the model, of scores the half that a causal
+    mask leaves, take at the peaks of all ranks.
     """
     halved = replace(step, run=replace(step.run, scores="causal"))
     plan = with_own_rates(_plan_of(cluster, halved, ignore_memory=True), cluster)

@@ -226,10 +226,7 @@ def load_curve(
 ) -> LoadCurve:
     """Return latencies of requests at rates around saturation, as means over tables.
 
-    Raises
-    ------
-    WhatIfError
-        If all requests of a table arrive at once.
+    Raises WhatIfError if all requests of a table arrive at once.
     """
     _check(instances, tables)
     target = _Target(tables, slo, before)
@@ -522,13 +519,7 @@ def _point(
 
 
 def at_point(served: Served, varied: str, value: str) -> Served:
-    """Return instances and load at a value of what is varied, named as in :func:`serving_sweep`.
-
-    Raises
-    ------
-    TwofoldError
-        If there is no such value.
-    """
+    """Return instances and load at a value of what is varied; errors as :func:`serving_sweep`."""
     apply = _VARIED.get(varied)
     if apply is not None:
         return apply(served, value)

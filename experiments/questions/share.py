@@ -463,10 +463,7 @@ def _bases(
 def job_files(traces: Sequence[Path | str]) -> dict[str, str]:
     """Return the trace of each job by the job's name.
 
-    Raises
-    ------
-    SettingsError
-        If there are fewer than two jobs, or copies of nothing.
+    Raises SettingsError if there are fewer than two jobs, or copies of nothing.
 
     Examples
     --------

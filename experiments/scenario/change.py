@@ -153,13 +153,7 @@ class Scaled(Struct, frozen=True):
     word: str = ""
 
     def check(self, scenario: Scenario) -> None:
-        """Refuse a scenario without such ops, if they were named.
-
-        Raises
-        ------
-        WhatIfError
-            With the word.
-        """
+        """Refuse a scenario without such ops, if they were named."""
         if self.word and not (scenario.workload.part == self.part).any():
             raise WhatIfError(f"there are no ops to count as {self.word!r} in this step")
 
@@ -259,10 +253,7 @@ class Faulty(Struct, frozen=True):
     def apply(self, scenario: Scenario) -> Changed:
         """Return the scenario on the broken network.
 
-        Raises
-        ------
-        TopologyError
-            If there is no such part, or ranks are cut off.
+        Raises TopologyError if there is no such part, or ranks are cut off.
         """
         site, before = scenario.site, scenario.faults
         fault = chosen(site.intact, self.fault, lots(before), site.home)
@@ -318,10 +309,8 @@ class Change:
     def apply(self, scenario: Scenario) -> Changed:
         """Return the changed scenario.
 
-        Raises
-        ------
-        WhatIfError
-            If the step has nothing that the change names, or the cluster cannot be changed so.
+        Raises WhatIfError if the step has nothing that the change names, or the cluster cannot be
+        changed so.
         """
         notes: list[str] = []
         assumptions: list[str] = []
@@ -482,13 +471,7 @@ def ranks_text(workload: Workload, ops: Mask) -> str:
 
 
 def ops_of_kind(scenario: Scenario, kind: str) -> Mask:
-    """Ops of the ranks that sit on nodes of a kind.
-
-    Raises
-    ------
-    WhatIfError
-        If there is no such kind, or no rank is on its nodes.
-    """
+    """Ops of the ranks on nodes of a kind; a WhatIfError if there are none."""
     cluster, rank = scenario.cluster, scenario.workload.rank
     if kind not in cluster.node_kinds:
         hint = did_you_mean(kind, cluster.node_kinds)
@@ -544,10 +527,7 @@ def chips_of(scenario: Scenario) -> Iterator[tuple[range, AcceleratorTable]]:
 def timed_on(scenario: Scenario) -> "Accelerator":
     """Return the accelerator on which kernels were timed, as tables of kernels name it.
 
-    Raises
-    ------
-    WhatIfError
-        If kinds of node differ in it, or its peak or memory bandwidth is not given.
+    Raises WhatIfError if kinds of node differ in it, or its peak or memory bandwidth is not given.
     """
     chips = {chip.name: chip for _, chip in chips_of(scenario)}
     if len(chips) > 1:
@@ -558,13 +538,7 @@ def timed_on(scenario: Scenario) -> "Accelerator":
 
 
 def nodes_of(scenario: Scenario, ranks: int) -> int | None:
-    """Return the number of nodes of a larger job with as many ranks on each as before.
-
-    Raises
-    ------
-    WhatIfError
-        If the ranks do not fill nodes.
-    """
+    """Return the nodes of a larger job with as many ranks on each; they must be full."""
     if scenario.nodes is None:
         return None
     per_node = scenario.ranks // scenario.nodes
@@ -574,13 +548,7 @@ def nodes_of(scenario: Scenario, ranks: int) -> int | None:
 
 
 def check_fits(cluster: Cluster, ranks: int, nodes: int | None) -> None:
-    """Refuse more ranks than a cluster has.
-
-    Raises
-    ------
-    WhatIfError
-        With the number of nodes that it needs.
-    """
+    """Refuse more ranks than a cluster has; the WhatIfError gives the nodes that they need."""
     per_node = cluster.ranks_per_node
     needed = -(-ranks // per_node) if nodes is None else nodes
     if cluster.node_kinds:

@@ -36,10 +36,7 @@ def begins(word: Word) -> bool:
 def faulty(words: Sequence[Word]) -> Faulty:
     """Parse a change to a part of the network.
 
-    Raises
-    ------
-    WhatIfError
-        If it is none; the message gives the form.
+    Raises WhatIfError if it is none; the message gives the form.
 
     Examples
     --------

@@ -54,10 +54,7 @@ from topologies.cluster.kinds import split_resource
 def parse_change(text: str) -> Change:
     """Parse a what-if.
 
-    Raises
-    ------
-    WhatIfError
-        If it is none: says what is wrong.
+    Raises WhatIfError if it is none: says what is wrong.
 
     Examples
     --------

@@ -610,10 +610,7 @@ class ShapedKernels:
     def of(workload: Workload, trace: str, hidden: int | None = None) -> "ShapedKernels":
         """Recognise the kernels of a trace.
 
-        Raises
-        ------
-        WhatIfError
-            If no operators are recorded; else as :func:`lengths_of`.
+        Raises WhatIfError if no operators are recorded; else as :func:`lengths_of`.
         """
         operators, operator, why = _operators_of(workload, trace, workload.what == What.COMPUTE)
         if why:
@@ -634,12 +631,8 @@ class ShapedKernels:
     def at(self, factors: Factors, chip: Accelerator) -> Floats:
         """Factor on the time of each op at other lengths of tensors, and its error (log).
 
-        Shape ``(ops, 2)``. ``chip`` is the accelerator of the recording.
-
-        Raises
-        ------
-        WhatIfError
-            If more than a tenth of the time of kernels is of unknown shape.
+        Shape ``(ops, 2)``. ``chip`` is the accelerator of the recording. Raises WhatIfError if more
+        than a tenth of the time of kernels is of unknown shape.
         """
         workload, times, unknown = self.workload, _times(chip), (np.nan, np.nan)
         by_operator = [_operator_at_size(each, factors, times) for each in self.operators]

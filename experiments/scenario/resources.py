@@ -47,12 +47,8 @@ reads the trace again."""
 def better(resource: str, factor: float = 2.0) -> Change:
     """Return the change that makes a resource ``factor`` times as good.
 
-    Twice the bandwidth, the domain, the NICs or the speed, and half the latency.
-
-    Raises
-    ------
-    WhatIfError
-        If the resource is unknown, or the factor is not positive and finite.
+    Twice the bandwidth, the domain, the NICs or the speed, and half the latency. Raises WhatIfError
+    if the resource is unknown, or the factor is not positive and finite.
 
     Examples
     --------
@@ -72,10 +68,8 @@ def better(resource: str, factor: float = 2.0) -> Change:
 def improve(scenario: Scenario, resource: str, factor: float) -> Scenario:
     """Return the scenario with a resource ``factor`` times as good.
 
-    Raises
-    ------
-    WhatIfError
-        As :func:`better`, and if the cluster has no such resource or the result is not a cluster.
+    Raises WhatIfError as :func:`better`, and if the cluster has no such resource or the result is
+    not a cluster.
     """
     return better(resource, factor).apply(scenario).scenario
 
@@ -83,12 +77,8 @@ def improve(scenario: Scenario, resource: str, factor: float) -> Scenario:
 def check_resource(name: str) -> str:
     """Return the resource that a text spells: ``scale-out.bandwidth``.
 
-    ``scale_up@a100.bandwidth`` is that of one kind of node, of a cluster whose nodes differ.
-
-    Raises
-    ------
-    WhatIfError
-        If it is none: with the choices, and the nearest of them.
+    ``scale_up@a100.bandwidth`` is that of one kind of node, of a cluster whose nodes differ. Raises
+    WhatIfError if it is none: with the choices, and the nearest of them.
 
     Examples
     --------
@@ -112,13 +102,7 @@ def every_resource(cluster: Cluster) -> tuple[str, ...]:
 
 
 def check_resources(names: Iterable[str], cluster: Cluster) -> None:
-    """Refuse a resource that is neither general nor one of this cluster.
-
-    Raises
-    ------
-    WhatIfError
-        With what the cluster has, and the nearest of them.
-    """
+    """Refuse a resource that is neither general nor one of this cluster; hint at the nearest."""
     choices = (*every_resource(cluster), *BY_NAME)
     for name in names:
         if name not in choices:

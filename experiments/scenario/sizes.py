@@ -84,11 +84,8 @@ class Size:
 def resized(request: Size) -> Edited:
     """Give a step more layers or micro-batches than were recorded, or another size.
 
-    Raises
-    ------
-    WhatIfError
-        If the number stays, a pipeline's micro-batches become fewer, too few are recorded to
-        recognise them, or the shapes of kernels are unknown.
+    Raises WhatIfError if the number stays, a pipeline's micro-batches become fewer, too few are
+    recorded to recognise them, or the shapes of kernels are unknown.
     """
     if request.then == request.now:
         raise WhatIfError(f"{request.what} {request.now} -> {request.then} changes nothing")

@@ -120,10 +120,7 @@ class _Words:
 def parse_timed_call(text: str) -> TimedCall:
     """Parse a call.
 
-    Raises
-    ------
-    WhatIfError
-        If it is none; the word that is wrong stands between arrows.
+    Raises WhatIfError if it is none; the word that is wrong stands between arrows.
 
     Examples
     --------
@@ -234,10 +231,7 @@ _CLAUSES: dict[str, Callable[[_Words, TimedCall], TimedCall]] = {
 def for_ranks(calls: list[TimedCall], ranks: int | None) -> Iterator[TimedCall]:
     """Yield calls with their ranks: the first ``ranks`` where none were given.
 
-    Raises
-    ------
-    WhatIfError
-        If neither gives the ranks, or a rank is beyond ``ranks``.
+    Raises WhatIfError if neither gives the ranks, or a rank is beyond ``ranks``.
     """
     for call in calls:
         if not call.ranks and ranks is None:

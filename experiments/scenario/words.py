@@ -65,13 +65,7 @@ class Clause(Struct, frozen=True):
         return " ".join(word.text for word in self.words[1:])
 
     def for_all_ranks(self) -> None:
-        """Refuse ranks before a change that is not a rank's own.
-
-        Raises
-        ------
-        WhatIfError
-            If ranks are named.
-        """
+        """Refuse ranks before a change that is not a rank's own."""
         if self.ranks is not None:
             name = " ".join(word.text for word in self.words)
             raise WhatIfError(f"{name!r} is not a change to single ranks; leave 'rank' out")
@@ -97,13 +91,7 @@ def words_of(text: str) -> list[Word]:
 
 
 def factor_of(word: Word) -> float:
-    """Parse ``x0.5``, or a quotient: ``x1/3``.
-
-    Raises
-    ------
-    WhatIfError
-        If it is not a factor, or not one between the bounds.
-    """
+    """Parse ``x0.5``, or a quotient: ``x1/3``; a WhatIfError if out of bounds."""
     match = None if word.quoted else _FACTOR.fullmatch(word.text)
     if match is None:
         wanted = _like(word.text, ("drop", "bytes", "time", "removed"))
@@ -117,26 +105,14 @@ def factor_of(word: Word) -> float:
 
 
 def check_factor(factor: float) -> None:
-    """Refuse a factor out of bounds, before anything is read.
-
-    Raises
-    ------
-    WhatIfError
-        If it is not a number between the bounds.
-    """
+    """Refuse a factor out of bounds with a WhatIfError, before anything is read."""
     if not 1 / MOST <= factor <= MOST:
         none = "; 'drop' in its place takes no time, 'down' stops a link" if factor == 0 else ""
         raise WhatIfError(f"factor {factor:g} is not a number from {1 / MOST:g} to {MOST:g}{none}")
 
 
 def ranks_of(word: Word) -> tuple[int, ...]:
-    """Parse ``3`` or ``0-3,8``.
-
-    Raises
-    ------
-    WhatIfError
-        If it is not a list of ranks.
-    """
+    """Parse ``3`` or ``0-3,8``; raises WhatIfError if it is not a list of ranks."""
     try:
         return parse_ranks(word.text)
     except QuantityError as error:

@@ -42,12 +42,8 @@ def schema_names() -> tuple[str, ...]:
 def schema_of(command: str) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of what a command prints with ``--output json``.
 
-    ``cluster`` is that of a cluster file, in YAML or JSON.
-
-    Raises
-    ------
-    WhatIfError
-        If no command of this name has an answer.
+    ``cluster`` is that of a cluster file, in YAML or JSON. Raises WhatIfError if no command of this
+    name has an answer.
 
     Examples
     --------

@@ -219,10 +219,7 @@ def every_number(scenario: Scenario) -> Change:
 def scenario_at(base: Base, site: Site, engine: str) -> Scenario:
     """Build the scenario to simulate at a site.
 
-    Raises
-    ------
-    TwofoldError
-        If the step does not fit on the cluster, or lacks what a what-if names.
+    Raises TwofoldError if the step does not fit on the cluster, or lacks what a what-if names.
     """
     settings = replace(site.settings, engine=engine)
     if site.plan is not None:

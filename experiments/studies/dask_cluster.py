@@ -64,10 +64,8 @@ _LOST = (CancelledError, FutureCancelledError, OSError, TimeoutError, ClosedClie
 def local_workers(address: str) -> int | None:
     """Return the number of workers of this machine in an address; None if it is a scheduler's.
 
-    Raises
-    ------
-    StudyError
-        If it is not an address, or stands for far more workers than this machine has cores.
+    Raises StudyError if it is not an address, or stands for far more workers than this machine has
+    cores.
 
     Examples
     --------
@@ -220,12 +218,7 @@ class _Connection:
 def _client(address: str, patience: float) -> Any:
     """Connect to a scheduler, in a thread: other servers at the address may never answer.
 
-    Raises
-    ------
-    OSError
-        If there is none.
-    TimeoutError
-        If it does not answer.
+    Raises OSError if there is none. Raises TimeoutError if it does not answer.
     """
     connected: Future[Any] = Future()
 
@@ -245,12 +238,8 @@ def _client(address: str, patience: float) -> Any:
 def _result(future: Any) -> list[Answer]:
     """Return a chunk's answers.
 
-    Raises
-    ------
-    StudyError
-        If its workers were killed again and again, or have no twofold.
-    Exception
-        Any other error of the program.
+    Raises StudyError if its workers were killed again and again, or have no twofold. Raises
+    Exception any other error of the program.
     """
     with _detecting_lost_connection():
         error = future.exception(timeout=_FETCH) if future.status == "error" else None
@@ -309,13 +298,7 @@ def difference(client: Mapping[str, str], worker: Mapping[str, str]) -> str:
 
 
 def answers(answerer: Answerer, plugin_name: str, chunk: Chunk) -> list[Answer]:
-    """Answer a chunk, as a task.
-
-    Raises
-    ------
-    StudyError
-        If this worker runs other code than the client.
-    """
+    """Answer a chunk, as a task; a StudyError if this worker runs other code than the client."""
     plugin = distributed.get_worker().plugins[plugin_name]
     if plugin.refusal:
         raise StudyError(plugin.refusal)

@@ -377,10 +377,7 @@ def read_study(source: Path | str) -> Declaration:
 def declare(content: Mapping[str, Any], *, folder: Path | None = None) -> Declaration:
     """Check a study declared in Python, with the fields of a study file.
 
-    Raises
-    ------
-    StudyError
-        As :func:`read_study`, without a line.
+    Raises StudyError as :func:`read_study`, without a line.
 
     Examples
     --------
@@ -622,10 +619,7 @@ def _check_bisect(declaration: Declaration, wrong: Any) -> None:
 def percentage(text: str) -> float:
     """Read a percentage as a fraction.
 
-    Raises
-    ------
-    StudyError
-        If it is not above 0 % and below 100 %.
+    Raises StudyError if it is not above 0 % and below 100 %.
 
     Examples
     --------

@@ -153,12 +153,8 @@ class Explorer:
     def explore(self) -> Explored:
         """Search the space, and simulate the front again if the study requires it.
 
-        Raises
-        ------
-        StudyError
-            If no point is feasible: with the number of points per refusal.
-        TwofoldError
-            If the study's directory cannot be written.
+        Raises StudyError if no point is feasible: with the number of points per refusal. Raises
+        TwofoldError if the study's directory cannot be written.
         """
         outcome = self._searched()
         if self.store is not None:

@@ -108,10 +108,7 @@ def step_s(jobs: Sequence[Job]) -> float:
 def tokens_per_s(jobs: Sequence[Job]) -> float:
     """Tokens of all steps over the time of all, each workload by its weight (1/s).
 
-    Raises
-    ------
-    StudyError
-        If it is a trace, whose tokens are unknown.
+    Raises StudyError if it is a trace, whose tokens are unknown.
     """
     if any(job.served is not None for job in jobs):
         return _seen("tokens", jobs)
@@ -138,13 +135,7 @@ def tokens_per_s_per_gpu(jobs: Sequence[Job]) -> float:
 
 
 def usd_per_million_tokens(jobs: Sequence[Job]) -> float:
-    """Return the cost of a million tokens (USD), as in ``twofold serving``.
-
-    Raises
-    ------
-    ClusterError
-        If a part has no price or power.
-    """
+    """Return the cost of a million tokens (USD), as in ``twofold serving``."""
     _seen("tokens", jobs)
     return math.fsum(
         job.share * token_cost(job.placed.bill, job.served.ranks, job.busy, job.served.tokens).usd
@@ -164,13 +155,7 @@ def nodes(jobs: Sequence[Job]) -> float:
 
 
 def memory(jobs: Sequence[Job]) -> float:
-    """Return the memory need of the fullest rank of any plan (B): :mod:`traces.generate.memory`.
-
-    Raises
-    ------
-    StudyError
-        If no workload is a plan: a trace has none.
-    """
+    """Return the memory need of the fullest rank of any plan (B): :mod:`traces.generate.memory`."""
     needed = [job.placed.site.memory for job in jobs if job.placed.site.memory is not None]
     if not needed:
         raise StudyError("memory: only a plan gives it, and no workload is a plan")
@@ -190,22 +175,13 @@ def memory_room(jobs: Sequence[Job]) -> float:
 def cost(jobs: Sequence[Job]) -> float:
     """Return the cost of nodes and network (USD) for the most expensive job: its bill of materials.
 
-    Raises
-    ------
-    ClusterError
-        If a part has no price; names the field of the cluster file that gives it.
+    Raises ClusterError if a part has no price; names the field of the cluster file that gives it.
     """
     return max(job.placed.bill.cost for job in jobs)
 
 
 def power(jobs: Sequence[Job]) -> float:
-    """Return the power of these while every part works (W), with the overhead of the site.
-
-    Raises
-    ------
-    ClusterError
-        If the power of a part is unknown.
-    """
+    """Return the power of these while every part works (W), with the overhead of the site."""
     return max(job.placed.bill.active_power for job in jobs)
 
 
@@ -215,13 +191,7 @@ def energy_per_step(jobs: Sequence[Job]) -> float:
 
 
 def energy_per_token(jobs: Sequence[Job]) -> float:
-    """Energy of all steps over tokens of all (J), each workload by its weight.
-
-    Raises
-    ------
-    StudyError
-        If it is a trace, whose tokens are unknown.
-    """
+    """Energy of all steps over tokens of all (J), each workload by its weight; none of a trace."""
     return energy_per_step(jobs) / (tokens_per_s(jobs) * step_s(jobs))
 
 
@@ -300,10 +270,7 @@ def say_figure(value: float, unit: str) -> str:
 def number_at(jobs: Sequence[Job], name: str) -> float:
     """Return a number of a point by its name: a figure, a plan's field or a value of the cluster.
 
-    Raises
-    ------
-    StudyError
-        If there is no such number.
+    Raises StudyError if there is no such number.
     """
     if name in FIGURES:
         return FIGURES[name].of(jobs)
@@ -489,10 +456,7 @@ def is_quantile(text: object) -> bool:
 def check_quantile(text: object) -> str:
     """Return a valid name of a quantile unchanged.
 
-    Raises
-    ------
-    ValueError
-        If it is none.
+    Raises ValueError if it is none.
 
     Examples
     --------
@@ -550,12 +514,8 @@ def drawn(name: str, jobs: Sequence[Job], factors: Sequence[Floats]) -> Floats:
     """Return a simulated figure in each draw of the jobs' steps; kernels work as long in all.
 
     Every such figure is a function of the mean step, of tokens, which are known, and of the energy
-    of a step, which is linear in its time: two steps determine it.
-
-    Raises
-    ------
-    StudyError
-        If the figure cannot be drawn.
+    of a step, which is linear in its time: two steps determine it. Raises StudyError if the figure
+    cannot be drawn.
     """
     step = sum((job.share * job.step * by for job, by in zip(jobs, factors, strict=True)))
     if name == "step_s":

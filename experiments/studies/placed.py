@@ -116,10 +116,7 @@ class Placed:
     def bill(self) -> Bill:
         """Bill of the job's part of the cluster; kept for points with the same parts.
 
-        Raises
-        ------
-        ClusterError
-            If the job does not fit.
+        Raises ClusterError if the job does not fit.
         """
         site = self.site
         bought = tuple(

@@ -65,13 +65,7 @@ class Sites:
                 self._loaded(str(name))
 
     def placed(self, index: int, values: Mapping[str, Value]) -> Placed:
-        """Place a workload at a point.
-
-        Raises
-        ------
-        TwofoldError
-            If the point is impossible: the plan does not fit, the cluster has no such value.
-        """
+        """Place a workload at a point; a TwofoldError if it is impossible."""
         base = self._bases[index]
         structure = [
             dimension

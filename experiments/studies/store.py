@@ -206,11 +206,8 @@ def _digest(table: "pa.Table") -> str:
 def read_results(folder: Path) -> "pa.Table":
     """Read the results of a study's directory, finished or not: a row per point, in order.
 
-    Raises
-    ------
-    StudyError
-        If it is not a study's directory, has no results yet, one that cannot be read, or points of
-        a file that is gone or there twice.
+    Raises StudyError if it is not a study's directory, has no results yet, one that cannot be read,
+    or points of a file that is gone or there twice.
     """
     import numpy as np
     import pyarrow as pa
@@ -313,12 +310,8 @@ def open_store(folder: Path, study: Written, wait: Callable[[str], None]) -> Ite
 def check_folder(folder: Path, study: Written) -> None:
     """Reject a directory that is not this study's, before anything is written.
 
-    Raises
-    ------
-    StudyError
-        If it is another study's, or has other files.
-    OutputError
-        If it is not a directory, or cannot be read.
+    Raises StudyError if it is another study's, or has other files. Raises OutputError if it is not
+    a directory, or cannot be read.
     """
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is not a directory: choose another with --directory")
@@ -383,13 +376,7 @@ def _acquire(lock: BinaryIO, folder: Path, wait: Callable[[str], None]) -> None:
 
 @contextmanager
 def reported(folder: Path) -> Iterator[None]:
-    """Convert errors of files into one clear line.
-
-    Raises
-    ------
-    OutputError
-        If something cannot be written or read.
-    """
+    """Convert errors of files into one clear line."""
     try:
         yield
     except TwofoldError:
@@ -435,10 +422,7 @@ def make_tables(base: sqlite3.Connection, tables: str, version: int) -> None:
 def answer_of(step: object, busy: object, refused: object, *texts: object) -> Answer:
     """Return the answer in a row of a table; SQLite has no NaN, and stores it as NULL.
 
-    Raises
-    ------
-    StudyError
-        If this program did not write the row: the file may have been changed.
+    Raises StudyError if this program did not write the row: the file may have been changed.
     """
     try:
         moves, served = (json.loads(str(text)) if text else () for text in texts)

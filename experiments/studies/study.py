@@ -390,10 +390,7 @@ def read_workloads(
 ) -> tuple[list[Base], list[WorkloadAnswer]]:
     """Read a study's traces and plans.
 
-    Raises
-    ------
-    TwofoldError
-        If one cannot be read, or not be replayed on the cluster of its recording.
+    Raises TwofoldError if one cannot be read, or not be replayed on the cluster of its recording.
     """
     bases = []
     for entry, name in zip(declared.file.workloads, declared.names, strict=True):
@@ -493,10 +490,8 @@ Executor = Callable[[Sequence[Base]], AbstractContextManager[Run]]
 def executor_of(workers: int, dask: str | None, note: Note) -> Executor:
     """Return the executor: this process, several of this machine, or a Dask cluster.
 
-    Raises
-    ------
-    StudyError
-        If both workers and a cluster are given, or no worker; or Dask is not installed.
+    Raises StudyError if both workers and a cluster are given, or no worker; or Dask is not
+    installed.
     """
     if workers < 1:
         raise StudyError(f"{workers} workers: at least 1 is needed")
@@ -521,13 +516,7 @@ def here(bases: Sequence[Base]) -> Iterator[Run]:
 
 @contextmanager
 def processes(bases: Sequence[Base], workers: int) -> Iterator[Run]:
-    """Answer chunks in processes of this machine; they start with the first chunk.
-
-    Raises
-    ------
-    StudyError
-        If a worker was killed.
-    """
+    """Answer chunks in processes of this machine; they start with the first chunk."""
     try:
         with worker_pool(Answerer(bases), workers) as submit:
             yield lambda chunks: _streamed(submit, iter(chunks), workers * AHEAD)

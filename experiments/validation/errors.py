@@ -220,10 +220,8 @@ def line_of(location: str) -> int:
 def read_predictions(path: Path | str) -> dict[str, dict[int, float]]:
     """Read a table of predictions: by tool, and by line of the table of measurements.
 
-    Raises
-    ------
-    TraceError
-        If the file cannot be read as CSV, a number is none, or a tool predicts a row twice.
+    Raises TraceError if the file cannot be read as CSV, a number is none, or a tool predicts a row
+    twice.
     """
     predictions: dict[str, dict[int, float]] = {}
 
@@ -245,13 +243,7 @@ def read_predictions(path: Path | str) -> dict[str, dict[int, float]]:
 def scores(
     rows: Sequence[Measured], predictions: Mapping[str, Mapping[int, float]], source: Path | str
 ) -> tuple[Score, ...]:
-    """Score tools on the rows that all answer: this project first, then a roofline, then others.
-
-    Raises
-    ------
-    TraceError
-        If a tool predicts a line on which nothing was measured.
-    """
+    """Score tools on the rows that all answer: this project first, then a roofline, then others."""
     lines = {row.line for row in rows}
     for tool, values in predictions.items():
         if unknown := sorted(values.keys() - lines):

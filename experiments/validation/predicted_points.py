@@ -74,10 +74,7 @@ class MeasuredPoint:
 def read_points(path: Path | str, usual: Path | str | None = None) -> list[MeasuredPoint]:
     """Read a table of measured points; ``usual`` is the cluster of rows without one.
 
-    Raises
-    ------
-    TraceError
-        If the file cannot be read, or a row is wrong: with file, line and field.
+    Raises TraceError if the file cannot be read, or a row is wrong: with file, line and field.
     """
     return read_rows(path, "point", lambda row: _point(row, usual))
 

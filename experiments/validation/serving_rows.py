@@ -87,13 +87,7 @@ class ServingRow:
 
 
 def read_serving(path: Path | str) -> list[ServingRow]:
-    """Read a table of measured serving.
-
-    Raises
-    ------
-    TraceError
-        If the file cannot be read as CSV, has no row, or none of the columns of a configuration.
-    """
+    """Read a table of measured serving; a TraceError names file and line."""
     return read_rows(path, "serving row", _row, _check_columns)
 
 
@@ -334,10 +328,7 @@ def _parallelism(row: Cells, prefix: str, model: Model, cluster: Cluster) -> Par
 def cluster_of_machine(machine: str) -> Cluster:
     """Return the cluster of a machine's name: one of the catalogue, or by its accelerator.
 
-    Raises
-    ------
-    TraceError
-        If no cluster of the catalogue has such accelerators, or it has no rates.
+    Raises TraceError if no cluster of the catalogue has such accelerators, or it has no rates.
 
     Examples
     --------
@@ -394,10 +385,7 @@ _PLAIN = ("hgx-", "dgx-", "gb200-", "gb300-")
 def model_named(name: str) -> Model:
     """Return the model that a row names; releases of one shape share its card.
 
-    Raises
-    ------
-    TraceError
-        If no card is like it.
+    Raises TraceError if no card is like it.
 
     Examples
     --------
@@ -438,12 +426,7 @@ def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) 
     (``kv_cache_quant_algo`` of NVIDIA's): under TensorRT-LLM and, on Blackwell, SGLang and vLLM.
     512 requests of MiniMax-M2.5 with 9,216 tokens each, which tp 4 on B300 served without a queue,
     would not fit in 16 bits. Checkpoints with scales of blocks ask for nothing, and InferenceX's
-    scripts of vLLM before 0.19 (@07e171a3) set nothing.
-
-    Raises
-    ------
-    TraceError
-        If a recipe is not known.
+    scripts of vLLM before 0.19 (@07e171a3) set nothing. Raises TraceError if a recipe is not known.
     """
     weights = row.text("weights", "bf16")
     experts = row.text("experts") or weights

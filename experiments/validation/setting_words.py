@@ -69,10 +69,7 @@ _LETTERS = re.compile(r"[^a-z0-9]+")
 def sides_in_words(row: Cells) -> tuple[tuple[Columns, Columns], tuple[str, ...]]:
     """Return the columns of both steps of a row, and the assumptions that its words leave open.
 
-    Raises
-    ------
-    TraceError
-        If a value is missing, or not understood: the words are quoted.
+    Raises TraceError if a value is missing, or not understood: the words are quoted.
     """
     common, assumed = _run_of(row)
     sides = []

@@ -66,10 +66,7 @@ class Cells:
     def count(self, column: str, usual: int | None = None, *, least: int = 1) -> int:
         """Return the whole number in a cell, of ranks, tokens or sequences.
 
-        Raises
-        ------
-        TraceError
-            If it is none, less than ``least``, or missing without a ``usual`` one.
+        Raises TraceError if it is none, less than ``least``, or missing without a ``usual`` one.
         """
         cell = self.text(column)
         if not cell:
@@ -187,10 +184,7 @@ def read_tables(
 ) -> tuple[list[Read], tuple[Path, ...]]:
     """Read one table, or several of a kind in sequence; return the rows and the files.
 
-    Raises
-    ------
-    WhatIfError
-        If there is no table; ``of`` describes the one expected.
+    Raises WhatIfError if there is no table; ``of`` describes the one expected.
     """
     files = [tables] if isinstance(tables, Path | str) else list(tables)
     if not files:

@@ -61,13 +61,7 @@ class Side:
     settings: tuple[tuple[str, str], ...] = ()
 
     def on(self, cluster: Cluster) -> Cluster:
-        """Return a cluster with the side's settings.
-
-        Raises
-        ------
-        WhatIfError
-            If it has no such setting, or not with that value.
-        """
+        """Return a cluster with the side's settings; a WhatIfError says which it cannot have."""
         for name, value in self.settings:
             if name in SETTINGS:
                 cluster = with_setting(cluster, name, value)
@@ -248,13 +242,7 @@ def validate_ratios(
 
 
 def read_ratios(path: Path | str) -> list[MeasuredRatio]:
-    """Read a table of measured what-ifs.
-
-    Raises
-    ------
-    TraceError
-        If the file cannot be read as CSV, or has no row.
-    """
+    """Read a table of measured what-ifs; a TraceError names file and line."""
     return read_rows(path, "ratio", _ratio)
 
 

@@ -207,12 +207,8 @@ def declare_grid(
 
     Tensor and pipeline degrees of 1 and 8 are tried for each cell, with optimizer states divided
     among replicas (ZeRO 1). All steps have as many tokens: two sequences of 4,096 for each
-    accelerator of the largest size.
-
-    Raises
-    ------
-    TwofoldError
-        If a model or cluster cannot be read, or the folder holds another grid.
+    accelerator of the largest size. Raises TwofoldError if a model or cluster cannot be read, or
+    the folder holds another grid.
     """
     for name, given in (("models", models), ("clusters", clusters), ("gpus", sizes)):
         if not given:

@@ -218,13 +218,7 @@ def _refusal(sites: Sites, results: Results, numbers: Sequence[int]) -> tuple[st
 
 
 def answered(cell: Cell, folder: Path) -> CellRow:
-    """Answer a cell and write its page, unless an earlier run did.
-
-    Raises
-    ------
-    OutputError
-        If a file of the site cannot be written.
-    """
+    """Answer a cell and write its page, unless an earlier run did."""
     row_file = folder / CELLS / f"{cell.name}.json"
     cluster = load_cluster(cell.where)
     key = digest(

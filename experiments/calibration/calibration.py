@@ -333,19 +333,8 @@ def calibration_of(steps: Sequence[RecordedStep], source: str) -> Calibration:
     First the kinds that were timed while their links carried nothing else, then those that never
     were. Of each group, ``1 + share * (multiple - 1)`` is kept, with the share between 0 and 1 at
     which the steps, in the median, take as long as recorded. A kind that the cluster fits as well
-    as any multiple stays unchanged.
-
-    Parameters
-    ----------
-    steps
-        At least one.
-    source
-        Name of the recording; the cluster's file has it beside each figure.
-
-    Raises
-    ------
-    CalibrationError
-        As :func:`by_calibration`.
+    as any multiple stays unchanged. ``source`` names the recording: the cluster's file has it
+    beside each figure. Errors as :func:`by_calibration`.
     """
     rows = rows_by_kind(steps)
     if not rows:

@@ -293,14 +293,9 @@ def _slopes(
 def linear_fit(target: Floats, slopes: Floats, spread: Floats) -> Floats:
     """Return the most probable logarithms of the figures, shape ``(figures,)``.
 
-    Parameters
-    ----------
-    target
-        Their intended sum for each step's logarithm, shape ``(steps,)``.
-    slopes
-        Effect of each, shape ``(steps, figures)``; those that no step depends on stay unchanged.
-    spread
-        Prior deviation of each logarithm.
+    ``target`` is their intended sum for each step's logarithm, shape ``(steps,)``, ``slopes`` the
+    effect of each, shape ``(steps, figures)``, ``spread`` the prior deviation of each logarithm.
+    Figures that no step depends on stay unchanged.
     """
     chosen = np.flatnonzero(_determined(slopes))
     point = np.zeros(len(spread))

@@ -470,14 +470,8 @@ _FIELDS = {"algorithm": "algorithms", "what_if": "what_ifs"}
 def of_settings(*but: str, only: Iterable[str] = (), **defaults: Any) -> Options:
     """Return the options that make the settings, which :func:`settings_of` gathers.
 
-    Parameters
-    ----------
-    but
-        Options that are left out.
-    only
-        Those that are taken, in their order, where these are few; by default all.
-    defaults
-        Those whose default is another one.
+    ``but`` are left out; ``only`` are taken, in their order, where these are few; ``defaults`` are
+    other ones.
     """
     return {
         name: _SETTINGS[name]._replace(default=defaults.get(name, _SETTINGS[name].default))
@@ -496,14 +490,8 @@ def with_settings(
 def with_options(options: Options, before: str = "output") -> Callable[[Callable[..., None]], Any]:
     """Give a command with a ``ctx`` options that are declared as data.
 
-    The command is called without them: their values are in ``ctx.params``.
-
-    Parameters
-    ----------
-    options
-        What it takes besides its own parameters.
-    before
-        Its own parameter before which they stand in ``--help``.
+    The command is called without them: their values are in ``ctx.params``. In ``--help`` they stand
+    before its own parameter ``before``.
     """
 
     def decorate(ask: Callable[..., None]) -> Callable[..., None]:

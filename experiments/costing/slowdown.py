@@ -129,19 +129,8 @@ def beside_exchanges(scenario: Scenario, generated_by: str | None) -> Scenario:
     The slow-down is the framework's (:data:`traces.generate.framework.SLOW_DOWN`). The overlap is
     that on the scenario's network; what-ifs do not change it. Messages between stages cause no
     slow-down: NCCL gives them a channel or two, of a hundred multiprocessors. Two passes leave 0.4
-    % of a step's time open, which further ones do not settle.
-
-    Parameters
-    ----------
-    scenario
-        The step, with kernels as long as they are alone.
-    generated_by
-        Its framework; None for a recorded step.
-
-    Returns
-    -------
-    Scenario
-        The same if the step was not generated, or nothing slows its kernels down.
+    % of a step's time open, which further ones do not settle. Nothing changes in a step that was
+    not generated (``generated_by`` is None), or without exchanges.
     """
     if generated_by is None or not scenario.workload.groups:
         return scenario

@@ -177,21 +177,10 @@ def without_stalls(
 ) -> tuple[Scenario, Unprofiled]:
     """Remove stalls from a step until it takes the unprofiled step time.
 
-    Parameters
-    ----------
-    scenario
-        The step as it was recorded.
-    step
-        Unprofiled step time (s): the period, if the step repeats.
-    others
-        Further recorded steps of the program, from which usual durations of ops follow.
-
-    Returns
-    -------
-    tuple
-        The step, and what was done. Durations of other ops are bit-identical. The simulated step is
-        within ``CLOSE`` of ``step`` if the stalls suffice for that, or with them the host's code;
-        else all stalls are removed.
+    ``step`` (s) is the period, if the step repeats; ``others`` are further recorded steps, from
+    which usual durations of ops follow. Durations of all other ops are bit-identical. The simulated
+    step is within ``CLOSE`` of ``step`` if the stalls suffice for that, or with them the host's
+    code; else all stalls are removed.
     """
     recorded = scenario.run().makespan
     if recorded <= step * (1 + CLOSE):
@@ -291,12 +280,8 @@ def usual_durations(workload: Workload, others: Iterable[Workload] = ()) -> Floa
     """Return the usual durations of ops that last far longer than similar ones.
 
     The first of these with at least three ops counts: the same op in other steps; the same op on
-    other ranks; ops of the step with its name, and its module up to layer numbers.
-
-    Returns
-    -------
-    ndarray
-        The median of similar ops (s), shape ``(ops,)``; NaN for an op that is not far above it.
+    other ranks; ops of the step with its name, and its module up to layer numbers. The duration is
+    their median (s), shape ``(ops,)``; NaN for an op that is not far above it.
     """
     steps = [workload, *others]
     duration = np.concatenate([step.duration for step in steps])

@@ -121,12 +121,8 @@ def devices_of(base: "Baseline") -> str:
 def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = True) -> Trust:
     """Grade how far an answer about a step can be trusted, with reasons.
 
-    Parameters
-    ----------
-    doubts
-        Further reasons for doubt in this answer, such as the width of an interval.
-    network
-        Whether the answer depends on the model of calls.
+    ``doubts`` are further ones of this answer; ``network`` is whether it depends on the model of
+    calls.
     """
     coverage, error = base.loaded.coverage, base.communication_error["median_absolute_pct"]
     parts = [_replay_text(base), f"{len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks"]

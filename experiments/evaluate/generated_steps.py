@@ -106,25 +106,9 @@ def with_own_rates(
     """Give every rank of a plan the rates of its own accelerator, on clusters with mixed nodes.
 
     A plan stays unchanged if it gives the rates of ranks itself, or if its accelerator is not the
-    cluster's: then it was made for another one.
-
-    Parameters
-    ----------
-    plan
-        As :func:`experiments.questions.generate.plan_on` makes it, at the rates of the accelerator
-        that the cluster's own fields give.
-    cluster, nodes
-        Where ranks sit, as :func:`topologies.place` has it.
-
-    Returns
-    -------
-    GenerationPlan
-        With ``others``, the efficiencies being the same.
-
-    Raises
-    ------
-    ClusterError
-        If the job does not fit, or a kind of node does not give its accelerator's rates.
+    cluster's: then it was made for another one. Ranks sit on ``nodes`` of ``cluster`` as
+    :func:`topologies.place` has it. Raises ClusterError if the job does not fit, or a kind of node
+    does not give its accelerator's rates.
     """
     accelerator, precision = plan.accelerator, plan.run.precision
 

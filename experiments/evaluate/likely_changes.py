@@ -73,20 +73,10 @@ def likely_changes(
 ) -> list[Likely]:
     """Return the changes of ``base`` that turn run ``a`` into run ``b``, as text.
 
-    Parameters
-    ----------
-    base
-        The simulated step of ``a``.
-    a, b
-        Both measured or both simulated; the times of calls without waiting or sharing links.
-    others
-        The cluster of ``b``, if known; then its network need not be guessed.
-
-    Returns
-    -------
-    list of Likely
-        What-ifs (:mod:`experiments.scenario.language`); calls before ops, all that are large
-        enough.
+    ``base`` is the simulated step of ``a``; ``a`` and ``b`` are both measured or both simulated,
+    their calls' times without waiting or sharing links. If ``others``, the cluster of ``b``, is
+    known, its network need not be guessed. What-ifs of calls come before those of ops; all are
+    there that are large enough.
     """
     step = float(a.run.end.max(initial=0.0))
     host = list(_op_changes(a.run, b.run, What.HOST, "host"))

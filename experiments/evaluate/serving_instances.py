@@ -181,13 +181,8 @@ def _pass_of(deployment: Deployment, segment: Segment) -> InferencePass:
 def instance_surface(deployment: Deployment, base: Cluster | None = None) -> IterationSurface:
     """Return the surface of a deployment's iteration times.
 
-    Parameters
-    ----------
-    deployment
-        The instance.
-    base
-        The cluster before a what-if: its measured all-reduce kernels are scaled by the change that
-        the network model predicts; None: the deployment's own.
+    ``base`` is the cluster before a what-if, the deployment's own if None: its measured all-reduce
+    kernels are scaled by the change that the network model predicts.
     """
     whole = deployment, base or deployment.cluster
     surface = _surface(Keyed(_key_of(*whole), whole))

@@ -313,20 +313,8 @@ class Strips:
 def strips(timeline: Timeline, path: CriticalPath, windows: int, first_rank: int = 0) -> Strips:
     """Cut a timeline into windows.
 
-    Parameters
-    ----------
-    timeline, path
-        A simulated step, and its critical path.
-    windows
-        How many there are.
-    first_rank
-        The first that is shown, counted among the ranks of the timeline; of too few, the last ones
-        are shown.
-
-    Raises
-    ------
-    SettingsError
-        If the number of windows is out of range.
+    ``first_rank`` is the first that is shown, counted among the ranks of the timeline; of too few,
+    the last ones are shown. Raises SettingsError if the number of windows is out of range.
     """
     if not LEAST_WINDOWS <= windows <= MOST_WINDOWS:
         raise SettingsError(f"{windows} windows: ask for {LEAST_WINDOWS} to {MOST_WINDOWS}")

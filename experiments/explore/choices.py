@@ -82,15 +82,9 @@ def about(base: Baseline, *, rests: bool, version: str) -> About:
 def choices(scenario: Scenario, tried: dict[str, bool], watch: Watch = lambda _: None) -> Choices:
     """Find what fits a step on its network: what is listed was tried.
 
-    Parameters
-    ----------
-    scenario
-        The step.
-    tried
-        What was found to fit it, or not, by its text; what is found now is added, so that who is
-        interrupted goes on from there.
-    watch
-        Told of each that is tried; it may raise to have done with it.
+    ``tried`` is what fits it, or not, by its text; what is found now is added, so that who is
+    interrupted goes on from there. ``watch`` is told of each that is tried; it may raise to have
+    done with it.
     """
     cluster = scenario.cluster
 
@@ -228,19 +222,8 @@ def with_bandwidth(state: State, factor: float) -> State:
 def offers(points: Sequence[Priced], budget: float, step: float) -> tuple[Offer, ...]:
     """Return what no other within the budget is both faster and cheaper than, the fastest first.
 
-    Parameters
-    ----------
-    points
-        What was tried.
-    budget
-        USD.
-    step
-        The step that is set (s), which gains are against.
-
-    Raises
-    ------
-    ClusterError
-        If the budget buys none: names the least that one costs.
+    ``budget`` is in USD; gains are against ``step`` (s). Raises ClusterError if the budget buys
+    none: names the least that one costs.
     """
     affordable = sorted(
         (point for point in points if point.cost <= budget),

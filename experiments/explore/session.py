@@ -154,20 +154,9 @@ class Session:
     def moving(self, state: State, windows: int = 400, watch: Watch = lambda _: None) -> Answer:
         """Answer a state while sliders move, by the analytic engine.
 
-        Parameters
-        ----------
-        state
-            The settings of the page.
-        windows
-            Number of windows of the timeline (:func:`experiments.explore.answers.strips`).
-        watch
-            Called with what is done next; it may raise to stop the answer. What was computed so far
-            is kept, so that the next state of the same network begins there.
-
-        Raises
-        ------
-        TwofoldError
-            If the state is not possible: one line that says why.
+        ``watch`` is called with what is done next and may raise to stop the answer; what was
+        computed so far is kept, so that the next state of the same network begins there. An
+        impossible state is a TwofoldError of one line.
         """
         begun = time.perf_counter()
         with self._moving.lock:
@@ -237,22 +226,9 @@ class Session:
         Tried are the clusters of the catalogue with the step's accelerator, the topologies of the
         network between nodes that fit, and an eighth to eight times its bandwidth; all else stays
         as it is set. Returned are those that no other is both faster and cheaper than, the fastest
-        first, by the analytic engine.
-
-        Parameters
-        ----------
-        state
-            The settings of the page.
-        budget
-            USD.
-        watch
-            As :meth:`moving` has it.
-
-        Raises
-        ------
-        TwofoldError
-            If the state cannot be, the price of a part of its cluster is not known, or the budget
-            buys none of what was tried: the least that one costs is named.
+        first, by the analytic engine. ``budget`` is in USD. Raises TwofoldError if the state cannot
+        be, the price of a part of its cluster is not known, or the budget buys none of what was
+        tried: the least that one costs is named.
         """
         with self._moving.lock:
             now = self._moved(state, watch)

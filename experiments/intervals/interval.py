@@ -116,14 +116,8 @@ def reach(saved: float, half_width: float | None, bound: float | None) -> tuple[
 def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
     """Return the interval of each change of a baseline's step.
 
-    A randomly drawn change, whose draws differ, has only the parts that depend on the saving.
-
-    Parameters
-    ----------
-    base
-        The step that is changed.
-    answered
-        Changes, each on its own, in any order.
+    Each of ``answered`` counts by itself. A randomly drawn change, whose draws differ, has only the
+    parts that depend on the saving.
     """
     points = {
         str(number): point for number, point in enumerate(answered) if not point.change.is_drawn

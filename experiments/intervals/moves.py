@@ -57,14 +57,8 @@ def sources_of(base: Scenario, changed: Scenario, *, same_machine: bool) -> tupl
     equally but for bandwidths, latencies and counts (:func:`experiments.priors.network.same_tier`).
     The errors of tiers of other machines are assumed independent, even if both are known from a
     data sheet. Kernels are the same on both sides; those that a change moves to another accelerator
-    have an error of their own besides.
-
-    Parameters
-    ----------
-    base, changed
-        The step before and after.
-    same_machine
-        Whether the change keeps the machine, but for its values.
+    have an error of their own besides. ``same_machine`` is whether the change keeps the machine,
+    but for its values.
     """
     before, after = prior_of(base), prior_of(changed)
     shared = {
@@ -157,10 +151,7 @@ def beside_kernels(design: DesignPoints, changes: Sequence[Change]) -> Floats:
 def half_widths(steps: Floats) -> Floats:
     """Return the half-width that each source gives the saving of each change.
 
-    Returns
-    -------
-    ndarray
-        Percentage points of the step, shape ``(sources, changes)``: the greater of both sides.
+    They are points of the step, shape ``(sources, changes)``: the greater of both sides.
     """
     base = steps[:, :, :1]
     saved = 100 * (1 - steps[:, :, 1:] / np.where(base > 0, base, 1.0))

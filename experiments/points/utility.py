@@ -152,10 +152,7 @@ def utilities(
 ) -> list[Point]:
     """Compute the utility of ``factor`` times each resource for a replayed step.
 
-    Returns
-    -------
-    list of Point
-        The largest first; of all resources if none are named.
+    The largest comes first; all resources are asked about if none are named.
     """
     prepared = {
         name: _scenario_or_note(base, name, factor)

@@ -83,12 +83,7 @@ class CommunicationError(TypedDict):
 def communication_error(replay: Timeline, cost: str) -> CommunicationError:
     """Compare each call of a replay with its measured time.
 
-    Parameters
-    ----------
-    replay
-        The recorded step, simulated.
-    cost
-        The setting for the costs of collectives; with ``trace`` there is nothing to test.
+    ``cost`` is the setting for the costs of collectives; with ``trace`` there is nothing to test.
     """
     workload = replay.workload
     exchanged = group_sizes(workload)[workload.calls.group] > 1

@@ -39,17 +39,8 @@ def student_95(degrees: int) -> float:
 
     Student's t at 0.975: the errors of few programs, or seeds, say less about the next one than
     those of many. One and two degrees of freedom have a closed form; from three on the expansion in
-    the normal quantile (Abramowitz and Stegun 26.7.5) is at most 0.74 % short.
-
-    Parameters
-    ----------
-    degrees
-        Degrees of freedom: independent observations less one.
-
-    Raises
-    ------
-    ValueError
-        If there is none.
+    the normal quantile (Abramowitz and Stegun 26.7.5) is at most 0.74 % short. ``degrees`` are
+    independent observations less one; without any a ValueError is raised.
 
     Examples
     --------
@@ -219,15 +210,9 @@ def replay_error(
     Points of one program have correlated errors, so programs are counted: a class is pulled towards
     all by ``_PROGRAM`` points, and Student's t is of the degrees of freedom of that sum of squares
     (Satterthwaite, Biometrics Bulletin 2, 1946); without any of the class, of all programs.
-
-    Parameters
-    ----------
-    program
-        One of ``CLASSES``, or ``NO_CALLS``.
-    part
-        ``WHOLE``, or ``REST`` where scatter and the network's prior are counted separately.
-    table
-        Errors by class and part, with ``shared`` their root mean square; the shipped ones if None.
+    ``program`` is one of ``CLASSES``, or ``NO_CALLS``; ``part`` is ``REST`` where scatter and the
+    network's prior are counted separately. ``table`` has the errors by class and part, with
+    ``shared`` their root mean square; the shipped ones if None.
 
     Examples
     --------
@@ -274,14 +259,7 @@ def own_error(name: str, table: Mapping[tuple[str, ...], Errors] | None = None) 
     Of ``STEPS`` it is what a recorded step is off one without a profiler, relative to it; of
     :data:`NO_GAIN` that of a step of which kernels, host or copies change and save nothing, since
     what waits for what is told from a trace, and a profiler takes time; of :data:`COPIES` a share
-    of the logarithm.
-
-    Parameters
-    ----------
-    name
-        One of ``STEPS`` (:func:`step_class`), ``NO_GAIN``, ``NO_CALLS`` or ``COPIES``.
-    table
-        Errors by class and part; the shipped ones if None.
+    of the logarithm. ``table`` has the errors by class and part; the shipped ones if None.
 
     Examples
     --------

@@ -304,15 +304,6 @@ def with_parts(cluster: Cluster, tier_prior: NetworkPrior, times: float) -> Clus
     Small calls determine the latency of a tier, and inside domains the software as well; large ones
     the bandwidth. The port between a rank and its NICs counts as ``scale_out``, in a wired node as
     ``scale_up``. The choice of algorithm does not change.
-
-    Parameters
-    ----------
-    cluster
-        Not modified.
-    tier_prior
-        Of :func:`prior`.
-    times
-        Factor on the time of those parts.
     """
     tier, sizes = tier_prior["tier"], tier_prior["sizes"]
     with_pcie = SCALE_UP if cluster.wiring is not None else SCALE_OUT

@@ -74,16 +74,7 @@ def other_devices(
     A rank that sees a single accelerator may have been assigned it among many, and is ignored. A
     node with more ranks than accelerators is impossible. One with fewer, though ranks that would
     fit are elsewhere, is unlikely: it is doubted unless calls were ``timed``, which are evidence
-    themselves.
-
-    Parameters
-    ----------
-    visible
-        Number of accelerators by rank, of those for which it is known.
-    cluster, ranks, nodes
-        As :func:`other_hosts`.
-    timed
-        Whether there are calls of which all members were recorded.
+    themselves. ``visible`` is their number by rank, where it is known.
     """
     several = {rank: count for rank, count in visible.items() if count > 1}
     if not several or cluster.is_one_graph:
@@ -106,18 +97,8 @@ def other_hosts(
 ) -> Misplaced | None:
     """Check whether the hosts named in a recording contradict the stated placement of its ranks.
 
-    Parameters
-    ----------
-    hosts
-        The host of each rank for which it is known.
-    cluster, ranks, nodes
-        The machine, the number of ranks of the job, and over how many nodes they are spread; None
-        fills nodes in order.
-
-    Returns
-    -------
-    Misplaced or None
-        None if ranks of one host, and no others, share a node; or nothing is known.
+    ``hosts`` are those of the ranks for which it is known. None if ranks of one host, and no
+    others, share a node; or nothing is known.
     """
     if len(hosts) < 2 or cluster.is_one_graph:
         return None
@@ -145,11 +126,8 @@ def _agree(hosts: Mapping[int, str], node: Mapping[int, int]) -> bool:
 def misplaced(recorded: Scenario) -> Misplaced | None:
     """Check whether another number of nodes explains the calls, if the stated one does not.
 
-    Returns
-    -------
-    Misplaced or None
-        None if the calls fit, if no number of nodes makes them fit, on a cluster that is one graph,
-        or without recorded calls of 1 MiB or more.
+    None if the calls fit, if no number of nodes makes them fit, on a cluster that is one graph, or
+    without recorded calls of 1 MiB or more.
     """
     calls = list(_fastest(recorded.workload))
     if not calls or recorded.cluster.is_one_graph:

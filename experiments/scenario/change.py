@@ -391,10 +391,7 @@ def changed(scenario: Scenario, changes: Iterable[Change]) -> tuple[Scenario, tu
 def by_values(before: Scenario, after: Scenario) -> Change | None:
     """Return the change of the cluster's values that turns one scenario into another.
 
-    Returns
-    -------
-    Change or None
-        None if they differ in anything else: the step, the placement of its ranks, the fabric.
+    None if they differ in anything else: the step, the placement of its ranks, the fabric.
     """
     same = (
         after.workload is before.workload

@@ -119,19 +119,9 @@ class RecognisedOps:
 def recognise(workload: Workload, trace: str, *, alike: bool = False) -> RecognisedOps:
     """Recognise the kernels of a workload.
 
-    Parameters
-    ----------
-    workload
-        As recorded; an op is identified by its name and measured duration.
-    trace
-        The trace of the recording.
-    alike
-        Whether the accelerators to compare are of one generation, whose kernels are the same.
-
-    Raises
-    ------
-    WhatIfError
-        If less than half of the compute time is recognised, by shape or by name.
+    An op is identified by its name and measured duration. ``alike`` is whether the accelerators to
+    compare are of one generation, whose kernels are the same. Raises WhatIfError if less than half
+    of the compute time is recognised, by shape or by name.
     """
     computing = _computing(workload)
     operators, operator, why = _operators_of(workload, trace, computing)
@@ -430,19 +420,8 @@ def lengths_of(products: Counter[Gemm], hidden: int | None = None) -> Lengths:
     A product of activations and weights, forward or backward, has the tokens once among its rows,
     columns and inner length; they are most often the rows. Of the two other lengths one is the
     hidden size. What fewer than half as many products have as the median of them is outside the
-    layers.
-
-    Parameters
-    ----------
-    products
-        Products that are not batched, and how often each runs.
-    hidden
-        The hidden size, if it is known.
-
-    Raises
-    ------
-    WhatIfError
-        If the products have no such lengths in common, or not that hidden size.
+    layers. ``products`` are not batched, each with how often it runs. Raises WhatIfError if they
+    have no such lengths in common, or not the ``hidden`` size, if that is known.
     """
     if not products:
         raise WhatIfError(f"no matrix product of a layer has recorded sizes{_RECORD_SHAPES}")

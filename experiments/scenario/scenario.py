@@ -471,12 +471,9 @@ _TIMES = ("start", "end", "call_start", "call_end")
 def difference(timeline: Timeline, reference: Timeline) -> float:
     """Return how far two timelines of one step differ.
 
-    Returns
-    -------
-    float
-        The largest difference of a time, as a fraction of the step, or of the bytes on a link, of
-        the most on one; infinite if one has a time that the other lacks. For timelines of different
-        ranks of one job, the difference of the step.
+    It is the largest difference of a time, as a fraction of the step, or of the bytes on a link, of
+    the most on one; infinite if one has a time that the other lacks. For timelines of different
+    ranks of one job, the difference of the step.
     """
     step = reference.makespan or 1.0
     if timeline.start.shape != reference.start.shape:

@@ -576,15 +576,8 @@ class CacheTransfers:
     ) -> None:
         """Begin to send a request's cache at a time (s); events before it must be handled.
 
-        Parameters
-        ----------
-        now, request, parts
-            The time, the request's number, and the messages between ranks.
-        ready
-            When which share of each message can be sent, unless the iteration that computes it is
-            delayed; (): all now.
-        instance
-            Whose iteration that is.
+        ``ready`` is when which share of each message of ``parts`` between ranks can be sent, unless
+        the iteration of ``instance`` that computes it is delayed; (): all now.
         """
         for source, target, _ in parts:
             self._path(source, target)

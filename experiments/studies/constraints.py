@@ -184,19 +184,9 @@ def parse_constraint(
 ) -> Constraint:
     """Read a constraint; its numbers are in base units.
 
-    Parameters
-    ----------
-    text
-        In the grammar of this module.
-    unit_of
-        The unit of each name.
-    fits
-        The names of the amounts needed and available in ``NAME fits``, by ``NAME``.
-
-    Raises
-    ------
-    StudyError
-        If it is invalid, a name or unit is unknown, or units do not match.
+    ``unit_of`` has the unit of each name, ``fits`` the names of the amounts needed and available in
+    ``NAME fits``, by ``NAME``. Raises StudyError if it is invalid, a name or unit is unknown, or
+    units do not match.
 
     Examples
     --------

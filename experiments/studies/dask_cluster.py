@@ -87,19 +87,9 @@ def local_workers(address: str) -> int | None:
 def dask_cluster(bases: Sequence[Base], address: str, note: Note) -> Iterator[Run]:
     """Answer chunks by the workers of a Dask cluster.
 
-    Parameters
-    ----------
-    bases
-        The workloads, shipped once to each worker.
-    address
-        Of the scheduler; or ``local:N`` for N processes of this machine, which end with the study.
-    note
-        Called with sentences about the cluster: its dashboard, or that it has no worker yet.
-
-    Raises
-    ------
-    StudyError
-        If no scheduler answers.
+    ``bases`` are shipped once to each worker. The address ``local:N`` stands for N processes of
+    this machine, which end with the study. ``note`` is called with sentences about the cluster: its
+    dashboard, or that it has no worker yet. Raises StudyError if no scheduler answers.
     """
     workers = local_workers(address)
     with ExitStack() as stack:

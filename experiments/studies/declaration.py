@@ -355,15 +355,8 @@ class Declaration:
 def read_study(source: Path | str) -> Declaration:
     """Read a study file.
 
-    Returns
-    -------
-    Declaration
-        Every field checked; quantities in base units. Traces and clusters are not read yet.
-
-    Raises
-    ------
-    StudyError
-        If it cannot be read or is not a study: with file, line, column and field.
+    Every field is checked, quantities are in base units; traces and clusters are not read yet.
+    Raises StudyError with file, line, column and field.
     """
     path = Path(source)
     data = read_bytes(path, StudyError, "as a study")

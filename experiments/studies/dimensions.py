@@ -142,17 +142,8 @@ class Dimension:
 def parse_dimension(name: str, raw: object) -> Dimension:
     """Read a dimension of a study file; its numbers are in base units.
 
-    Parameters
-    ----------
-    name
-        Its key in ``space``.
-    raw
-        A list of values, a table of a range or of factors, or one value, which is a list of it.
-
-    Raises
-    ------
-    DimensionError
-        If there is no such dimension, or a value is none that it can have.
+    ``raw`` is a list of values, a table of a range or of factors, or one value, which is a list of
+    it. Raises DimensionError if there is no such dimension, or a value is none that it can have.
 
     Examples
     --------

@@ -479,14 +479,8 @@ def objectives_of(study: Declaration, results: Results) -> Floats:
 def judged(study: Declaration, results: Results, outcome: Found, counts: Counts) -> Explored:
     """Compute the front of results, its hypervolume, and the best point of each objective.
 
-    Parameters
-    ----------
-    study
-        With the objectives.
-    results
-        All points, of which at least one is feasible.
-    outcome, counts
-        Other results of the search, and the sources of answers.
+    At least one point is feasible. ``outcome`` and ``counts`` are other results of the search, and
+    the sources of answers.
     """
     columns = objectives_of(study, results)
     feasible = np.flatnonzero(results.feasible)

@@ -290,11 +290,8 @@ def number_at(jobs: Sequence[Job], name: str) -> float:
 def pareto(values: Floats) -> Mask:
     """Mark the points that no other dominates: as good in all objectives and better in one.
 
-    Parameters
-    ----------
-    values
-        Shape ``(points, objectives)``; less is better. Of points that are equal in everything the
-        first is on the front.
+    ``values`` have shape ``(points, objectives)``; less is better. Of points that are equal in
+    everything the first is on the front.
 
     Examples
     --------
@@ -314,15 +311,9 @@ def hypervolume(values: Floats, reference: Floats) -> float:
     """Return the volume between points and a reference that is worse in every objective.
 
     The measure of E. Zitzler and L. Thiele ("Multiobjective optimization using evolutionary
-    algorithms", PPSN V, 1998), by slicing along the last objective.
-
-    Parameters
-    ----------
-    values
-        Shape ``(points, objectives)``; less is better. Points that are not better than the
-        reference in every objective count nothing.
-    reference
-        Shape ``(objectives,)``.
+    algorithms", PPSN V, 1998), by slicing along the last objective. ``values`` have shape
+    ``(points, objectives)``; less is better, and a point that is not better than the reference in
+    every objective counts nothing.
 
     Examples
     --------
@@ -350,15 +341,8 @@ def _volume(values: Floats, reference: Floats) -> float:
 def marginal(values: Floats) -> Floats:
     """Return each point's difference to the next one, which is worse in the first objective.
 
-    Parameters
-    ----------
-    values
-        Shape ``(points, 2)``, of a front, the best in the first objective first.
-
-    Returns
-    -------
-    array
-        Shape ``(points - 1, 2)``: row ``i`` is point ``i`` minus point ``i + 1``.
+    ``values`` are of a front, shape ``(points, 2)``, the best in the first objective first; row
+    ``i`` of the answer is point ``i`` minus point ``i + 1``.
 
     Examples
     --------
@@ -373,19 +357,8 @@ def knee(values: Floats, signs: Sequence[float]) -> int | None:
 
     It is the one farthest below the straight line between the ends, with both objectives scaled to
     run from 0 to 1 along the front (I. Das, Structural Optimization 18, 1999; Kneedle of V. Satopaa
-    et al., ICDCS Workshops 2011).
-
-    Parameters
-    ----------
-    values
-        Shape ``(points, 2)``.
-    signs
-        Of each objective 1 where less is better, -1 where more is.
-
-    Returns
-    -------
-    int or None
-        Row of the point; None of fewer than three points, or where none is below the line.
+    et al., ICDCS Workshops 2011). ``values`` have shape ``(points, 2)``; ``signs`` are 1 where less
+    is better, -1 where more is. None of fewer than three points, or where none is below the line.
 
     Examples
     --------
@@ -535,19 +508,9 @@ def drawn(name: str, jobs: Sequence[Job], factors: Sequence[Floats]) -> Floats:
 def kept(values: Floats, tables: Mapping[int, Floats], front: Sequence[int]) -> list[float]:
     """Return the share of draws in which each point of a front is on the front.
 
-    Parameters
-    ----------
-    values
-        Of all objectives at the possible points, less being better, shape ``(points, objectives)``.
-    tables
-        Draws of objectives, by number of the objective: shape ``(points, draws)``.
-    front
-        Rows of ``values``.
-
-    Returns
-    -------
-    list of float
-        One for each of the front, 1 without draws.
+    ``values`` are of all objectives at the possible points, less being better, shape ``(points,
+    objectives)``; ``tables`` are draws by number of the objective, shape ``(points, draws)``;
+    ``front`` are rows of ``values``. Without draws all shares are 1.
 
     Examples
     --------

@@ -182,19 +182,8 @@ def results_of(
 ) -> Results:
     """Read points back from the columns of :meth:`Results.table`.
 
-    Parameters
-    ----------
-    dimensions, workloads
-        Of the study.
-    table
-        Of all points, in order.
-    drawn
-        Columns of objectives that are quantiles.
-
-    Raises
-    ------
-    StudyError
-        If a column is missing, or has a value that the dimension does not.
+    ``table`` has all points, in order; ``drawn`` are columns of objectives that are quantiles.
+    Raises StudyError if a column is missing, or has a value that the dimension does not.
     """
     columns_there = set(table.column_names)
     names = tuple(name for name in FIGURES if name in columns_there)

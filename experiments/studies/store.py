@@ -268,21 +268,9 @@ def answers_in(folder: Path) -> dict[bytes, Answer]:
 def open_store(folder: Path, study: Written, wait: Callable[[str], None]) -> Iterator[Store]:
     """Open the directory of a study, or create it; nothing of another study is changed.
 
-    Parameters
-    ----------
-    folder
-        New, empty, or this study's.
-    study
-        The study.
-    wait
-        Called with a sentence if another process works in the directory; opening waits for it.
-
-    Raises
-    ------
-    StudyError
-        If the directory is another study's, or has other files.
-    OutputError
-        If it cannot be written.
+    ``wait`` is called with a sentence if another process works in the directory; opening waits for
+    it. Raises StudyError if the directory is another study's, or has other files, OutputError if it
+    cannot be written.
     """
     check_folder(folder, study)
     with reported(folder):

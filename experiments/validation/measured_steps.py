@@ -86,17 +86,8 @@ def read_steps(
 ) -> list[MeasuredStep | UnreadStep]:
     """Read a table of measured steps.
 
-    Parameters
-    ----------
-    path
-        The table, CSV with a header.
-    usual
-        The cluster of rows without one.
-
-    Raises
-    ------
-    TraceError
-        If the file cannot be read as CSV, has no row, or none of the columns of a configuration.
+    ``usual`` is the cluster of rows without one. Raises TraceError if the file cannot be read as
+    CSV, has no row, or none of the columns of a configuration.
     """
     return read_rows(path, "step", lambda row: read_step(row, usual), _check_columns)
 
@@ -330,11 +321,8 @@ class LinearSeries:
 def linear_series(rows: Sequence[MeasuredStep | UnreadStep]) -> tuple[LinearSeries, ...]:
     """Return the sources whose steps were extrapolated by a rule.
 
-    Returns
-    -------
-    tuple of LinearSeries
-        Each source with series of three steps or more that differ in the global batch alone, all
-        linear to 0.01 % of the longest step; ``steps`` counts all of the source's.
+    Each has series of three steps or more that differ in the global batch alone, all linear to 0.01
+    % of the longest step; ``steps`` counts all of the source's.
     """
     return tuple(_linear(rows))
 

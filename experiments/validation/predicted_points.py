@@ -392,16 +392,8 @@ def _answer(base: Baseline, named_change: tuple[str, Change], watch: Watch) -> A
 def measured_of(base: Baseline, point: MeasuredPoint, answered: Answered | None = None) -> float:
     """Return the prediction of a point's measurement (s): a step's period, or its latency.
 
-    A step that is not known to repeat has only the one.
-
-    Parameters
-    ----------
-    base
-        The recording's step.
-    point
-        The measurement and its network.
-    answered
-        The answer to the point's change, if there is one already.
+    A step that is not known to repeat has only the one. ``answered`` is the answer to the point's
+    change, if there is one already.
     """
     if point.change is None:
         return _as_measured(base.timeline, base, point)

@@ -356,17 +356,8 @@ def _rank_correlation(measured: Floats, predicted: Floats) -> float:
 def read_log(folder: Path | str, cluster: Cluster) -> tuple[Logged, Deployment, tuple[str, ...]]:
     """Read a log, the deployment that its settings describe, and settings without effect on it.
 
-    Parameters
-    ----------
-    folder
-        With ``meta.json`` and ``requests.jsonl``.
-    cluster
-        Where the engine ran.
-
-    Raises
-    ------
-    TraceError
-        If a file is missing, or a field is; names file, line and field.
+    It has ``meta.json`` and ``requests.jsonl``. Raises TraceError if a file is missing, or a field
+    is; names file, line and field.
     """
     settings, requests = (Path(folder) / name for name in SERVING_LOG)
     logged = read_logged(requests)

@@ -445,8 +445,8 @@ def replayed(
         loaded, recorded, unprofiled = _unprofiled(loaded, recorded, settings, read)
     drawn = None
     if percentile is not None:
-        drawn = _drawn(loaded, recorded, percentile, read, watch)
-        loaded, recorded = _as_loaded(loaded, drawn), drawn.scenario
+        loaded, drawn = _drawn(loaded, recorded, percentile, read, watch)
+        recorded = drawn.scenario
     scenario = with_slow_down(recorded, kernel_slope)
     if kernel_slope is None:
         scenario = beside_exchanges(scenario, loaded.generated_by)
@@ -506,26 +506,18 @@ def _unprofiled(
 
 def _drawn(
     typical: Loaded, recorded: Scenario, percentile: int, read: OpenTrace, watch: Watch
-) -> "DrawnStep":
-    """Draw the step at a percentile."""
+) -> "tuple[Loaded, DrawnStep]":
+    """Draw the step at a percentile; as one that was read it has no measurements."""
     from experiments.costing.unrecorded import DRAWS, at_percentile  # rarely needed
     from traces.core.typical import like_steps
 
     steps = like_steps(read, typical)
     progress = watch(f"{DRAWS} steps")
-    return at_percentile(recorded, typical.measured_step, steps, percentile, progress)
-
-
-def _as_loaded(typical: Loaded, drawn: "DrawnStep") -> Loaded:
-    """Return a drawn step, which has no measurements, as one that was read."""
-    coverage = replace(
-        typical.coverage,
-        step=f"p{drawn.percentile}",
-        typical_of=(),
-        notes=(*typical.coverage.notes, drawn.note),
-    )
+    drawn = at_percentile(recorded, typical.measured_step, steps, percentile, progress)
+    notes = (*typical.coverage.notes, drawn.note)
+    coverage = replace(typical.coverage, step=f"p{percentile}", typical_of=(), notes=notes)
     workload = drawn.scenario.workload
-    return replace(typical, workload=workload, measured_step=nan, coverage=coverage)
+    return replace(typical, workload=workload, measured_step=nan, coverage=coverage), drawn
 
 
 def costed(

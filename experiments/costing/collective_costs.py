@@ -49,7 +49,7 @@ def by_model(scenario: Scenario) -> Scenario:
     scenario = replace(scenario, workload=workload.lasting(drained).with_calls(factor=factor))
     if np.isnan(workload.calls.transfer).all() or complete(workload).all():
         return scenario  # nothing says that a missing member was late
-    return _fixed_point(scenario, _with_lateness, _idle(scenario))
+    return _fixed_point(scenario, _with_lateness, scenario.site.costs.idle_times(scenario.workload))
 
 
 def noticed(scenario: Scenario) -> Floats:
@@ -79,7 +79,7 @@ def noticed(scenario: Scenario) -> Floats:
 def by_trace(scenario: Scenario) -> Scenario:
     """Cost calls by measured times; if members are missing, by the least time of equal calls."""
     workload = scenario.workload
-    idle = _idle(scenario)
+    idle = scenario.site.costs.idle_times(workload)
     target = _target(workload)
     is_measured = (idle > 0) & (target > 0) & ~np.isnan(workload.calls.size)
     factor = np.ones(len(idle))
@@ -90,7 +90,7 @@ def by_trace(scenario: Scenario) -> Scenario:
 
 def has_recorded_cost(workload: Workload) -> NDArray[np.bool_]:
     """Which calls :func:`by_trace` gives their measured time, shape ``(calls,)``."""
-    return np.asarray((_target(workload) > 0) & ~_unsized(workload))
+    return np.asarray((_target(workload) > 0) & ~np.isnan(workload.calls.size))
 
 
 def alone(scenario: Scenario) -> Floats:
@@ -101,9 +101,9 @@ def alone(scenario: Scenario) -> Floats:
     first of them (the others are NaN), and only if there are enough that one had no late member.
     """
     workload = scenario.workload
-    took = workload.calls.factor * _idle(scenario)
+    took = workload.calls.factor * scenario.site.costs.idle_times(workload)
     target = _target(workload)
-    took[_unsized(workload) | ~(target > 0)] = np.nan
+    took[np.isnan(workload.calls.size) | ~(target > 0)] = np.nan
     _, first, count = np.unique(_call_keys(workload), axis=0, return_index=True, return_counts=True)
     is_frequent = np.isin(np.arange(len(took)), first[count >= _LEAST_SAMPLE])
     took[~complete(workload) & ~is_frequent] = np.nan
@@ -141,18 +141,20 @@ def _fixed_point(
 def _with_lateness(workload: Workload, moving: Floats) -> Workload:
     """Attribute the excess of a call's measured time over ``moving`` to missing members."""
     longer = np.maximum(0.0, np.nan_to_num(workload.calls.transfer - moving))
-    return workload.with_calls(late=np.where(complete(workload) | _unsized(workload), 0.0, longer))
+    return workload.with_calls(
+        late=np.where(complete(workload) | np.isnan(workload.calls.size), 0.0, longer)
+    )
 
 
 def _with_factor(workload: Workload, moving: Floats) -> Workload:
     """Scale calls whose time differs from the target."""
     calls = workload.calls
     target = _target(workload)
-    sound = (moving > 0) & (target > 0) & ~_unsized(workload)
+    sound = (moving > 0) & (target > 0) & ~np.isnan(workload.calls.size)
     ratio = np.ones(len(calls))
     ratio[sound] = target[sound] / moving[sound]
     late = np.maximum(0.0, np.nan_to_num(calls.transfer - target))
-    late[complete(workload) | _unsized(workload)] = 0.0
+    late[complete(workload) | np.isnan(workload.calls.size)] = 0.0
     return workload.with_calls(factor=calls.factor * ratio, late=late)
 
 
@@ -163,16 +165,6 @@ def _target(workload: Workload) -> Floats:
     least = np.full(len(which), np.nan)
     np.fmin.at(least, which.ravel(), workload.calls.transfer)
     return np.where(complete(workload), workload.calls.transfer, least[which.ravel()])
-
-
-def _idle(scenario: Scenario) -> Floats:
-    """Time of each call on an idle network (s)."""
-    return scenario.site.costs.idle_times(scenario.workload)
-
-
-def _unsized(workload: Workload) -> NDArray[np.bool_]:
-    """Which calls have no known size: they take their whole measured time on any network."""
-    return np.isnan(workload.calls.size)
 
 
 def _call_keys(workload: Workload) -> Floats:

@@ -239,20 +239,19 @@ def offers(points: Sequence[Priced], budget: float, step: float) -> tuple[Offer,
     for point in affordable:
         if not front or point.cost < front[-1].cost * (1 - _EQUAL):
             front.append(point)
-    return tuple(_offer(point, step) for point in front[:_MOST])
+    return tuple(
+        Offer(
+            what=", ".join(point.state.changes()) or "as recorded",
+            cost_usd=point.cost,
+            cost=format_quantity(point.cost, "USD"),
+            step_s=point.step,
+            step=say_time(point.step),
+            gain_pct=utility_pct(step, point.step),
+            address=point.state.address(),
+        )
+        for point in front[:_MOST]
+    )
 
 
 _EQUAL = 1e-9
 """Relative difference below which costs differ only by rounding."""
-
-
-def _offer(point: Priced, step: float) -> Offer:
-    return Offer(
-        what=", ".join(point.state.changes()) or "as recorded",
-        cost_usd=point.cost,
-        cost=format_quantity(point.cost, "USD"),
-        step_s=point.step,
-        step=say_time(point.step),
-        gain_pct=utility_pct(step, point.step),
-        address=point.state.address(),
-    )

@@ -202,11 +202,8 @@ def _inline_asset(text: str) -> Markup:
 
 def _is_hidden(block: Block) -> bool:
     """Whether a page omits a block."""
-    return (
-        (isinstance(block, Text) and not block.page)
-        or (isinstance(block, Chart) and not block.page)
-        or (isinstance(block, Table) and not block.rows)
-    )
+    is_left_out = isinstance(block, Text | Chart) and not block.page
+    return is_left_out or (isinstance(block, Table) and not block.rows)
 
 
 def _shown(block: Block) -> Any:

@@ -93,24 +93,11 @@ def prior(
     """
     named_kinds = sorted(set(kinds) - {UNKNOWN})
     return [
-        _with_packets(_prior(cluster.known, tier, sizes, group), packet_factors.get(tier, 1.0))
+        _prior(cluster.known, tier, sizes, group, packet_factors.get(tier, 1.0))
         for tier in tiers
         for group in _groups(cluster.known, tier, named_kinds)
         for sizes in (SMALL, LARGE)
     ]
-
-
-def _with_packets(errors: NetworkPrior, factor: float) -> NetworkPrior:
-    """Widen the error of large calls by the loss of packets on full links.
-
-    Links are full or not, and the loss is between nothing and the whole factor, uniformly
-    distributed, so the root mean square of the logarithm is that of the factor over the root of
-    three. The errors of measured or fitted machines contain it already.
-    """
-    if errors["sizes"] == SMALL or errors["known"] in (MEASURED, FITTED):
-        return errors
-    shared = hypot(errors["shared"], log(factor) / sqrt(3))
-    return {**errors, "packet_factor": factor, "shared": shared}
 
 
 def _groups(figures: HowKnown, tier: str, kinds: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -132,7 +119,15 @@ def _errors(figures: HowKnown, tier: str) -> TierErrors:
     return next(errors for name, errors in figures.errors.items() if name == tier)
 
 
-def _prior(figures: HowKnown, tier: str, sizes: str, group: tuple[str, list[str]]) -> NetworkPrior:
+def _prior(
+    figures: HowKnown, tier: str, sizes: str, group: tuple[str, list[str]], packets: float = 1.0
+) -> NetworkPrior:
+    """Return the errors of calls; of large ones widened by the loss of packets on full links.
+
+    Links are full or not, and the loss is between nothing and the whole factor, uniformly
+    distributed, so the root mean square of the logarithm is that of the factor over the root of
+    three. The errors of measured or fitted machines contain it already.
+    """
     how, kinds = group
     if how == MEASURED:
         call_errors: CallErrors = getattr(_errors(figures, tier), sizes)
@@ -146,6 +141,7 @@ def _prior(figures: HowKnown, tier: str, sizes: str, group: tuple[str, list[str]
         )
     else:
         errors = held_out_errors(how, tier, sizes)
+    factor = 1.0 if sizes == SMALL or how in (MEASURED, FITTED) else packets
     return {
         "tier": tier,
         "known": how,
@@ -153,9 +149,9 @@ def _prior(figures: HowKnown, tier: str, sizes: str, group: tuple[str, list[str]
         "sizes": sizes,
         "median_pct": errors.median_pct,
         "p90_pct": errors.p90_pct,
-        "shared": errors.shared,
+        "shared": hypot(errors.shared, log(factor) / sqrt(3)),
         "machines": list(errors.machines),
-        "packet_factor": 1.0,
+        "packet_factor": factor,
     }
 
 

@@ -31,7 +31,7 @@ from simulator.support.plugins import (
 )
 from simulator.support.quantities import format_quantity
 from topologies import Cluster, build, catalog, load_cluster, quantities
-from topologies.cluster.bill import Bill, BillLine, bill_of
+from topologies.cluster.bill import Bill, bill_of
 from topologies.cluster.catalog import clusters_with
 from topologies.cluster.changed import with_topology
 from topologies.cluster.kinds import describe
@@ -463,7 +463,22 @@ class BillReport(Report):
     @property
     def rows(self) -> Sequence[BillRow]:
         """A row for each part."""
-        return [_row_of_bill(line) for line in self.bill.lines]
+        return [
+            BillRow(
+                part=line.part,
+                what=line.what,
+                count=line.count,
+                price_usd=line.piece.price,
+                price_spread=line.piece.price_spread,
+                cost_usd=line.cost,
+                price_source=line.piece.price_source,
+                idle_w=line.piece.idle,
+                active_w=line.piece.active,
+                power_spread=line.piece.power_spread,
+                power_source=line.piece.power_source,
+            )
+            for line in self.bill.lines
+        ]
 
     @property
     def where(self) -> str:
@@ -494,23 +509,6 @@ class BillReport(Report):
     def energy_price_usd_per_kwh(self) -> float:
         """Price of energy."""
         return self.bill.energy_price * 3.6e6
-
-
-def _row_of_bill(line: BillLine) -> BillRow:
-    piece = line.piece
-    return BillRow(
-        part=line.part,
-        what=line.what,
-        count=line.count,
-        price_usd=piece.price,
-        price_spread=piece.price_spread,
-        cost_usd=line.cost,
-        price_source=piece.price_source,
-        idle_w=piece.idle,
-        active_w=piece.active,
-        power_spread=piece.power_spread,
-        power_source=piece.power_source,
-    )
 
 
 @question("bill")

@@ -196,7 +196,11 @@ def _workloads(
     declared: Declaration, stored: _Inputs, notes: list[str], watch: Watch
 ) -> tuple[list[Base], list[WorkloadAnswer]]:
     """Read traces and plans that are unchanged; note the others."""
-    notes += _other_program(stored)
+    if stored.source not in ("", code_identity()):
+        notes.append(
+            f"points were computed by another build of twofold ({stored.version}; this is "
+            f"{version()}): points examined in detail may differ from them"
+        )
     unread = workload_answers(declared, [None] * len(declared.names))
     if changed := _changed(declared, stored):
         notes.append(f"{changed}: points are not examined, nor is the replay's error given")
@@ -206,15 +210,6 @@ def _workloads(
     except TwofoldError as error:
         notes.append(f"points are not examined: {error}")
         return [], unread
-
-
-def _other_program(stored: _Inputs) -> list[str]:
-    if stored.source in ("", code_identity()):
-        return []
-    return [
-        f"points were computed by another build of twofold ({stored.version}; this is "
-        f"{version()}): points examined in detail may differ from them"
-    ]
 
 
 def _changed(declared: Declaration, stored: _Inputs) -> str:

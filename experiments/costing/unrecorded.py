@@ -80,20 +80,10 @@ class Stall:
 class Unprofiled:
     """The recorded step adjusted to the unprofiled step time (times in s).
 
-    Attributes
-    ----------
-    step
-        Unprofiled step time.
-    recorded
-        Simulated time of the recorded step.
-    replayed
-        Simulated time without its stalls.
-    removed
-        By how much the ops became shorter, summed over ranks and threads.
-    stalls
-        The ops, the largest removal first.
-    overhead
-        Share of the host's code that was removed as the profiler's own time.
+    ``step`` is the unprofiled step time, ``recorded`` the simulated time of the recorded step,
+    ``replayed`` that without its stalls, which are the ops of ``stalls``, the largest removal
+    first; ``removed`` is by how much they became shorter, summed over ranks and threads.
+    ``overhead`` is the share of the host's code that was removed as the profiler's own time.
     """
 
     step: float

@@ -141,12 +141,7 @@ class Speculation:
 
     Drafts come from an extra layer of the model for each (multi-token prediction, EAGLE), from
     another model ``draft``, or from the prompt, after the same words (``looks_up``), which takes no
-    time.
-
-    Raises
-    ------
-    WorkloadError
-        If nothing is drafted, or the accepted number is impossible.
+    time. Raises WorkloadError if nothing is drafted, or the accepted number is impossible.
     """
 
     drafts: int
@@ -168,11 +163,7 @@ class Encoder:
 
     Each request has ``images`` of ``patches``. ``accelerators`` of its own encode one request at a
     time each; 0: an instance does in the iteration that begins to read the prompt, before it.
-
-    Raises
-    ------
-    WorkloadError
-        If the model is not an encoder of patches, or a number is not positive.
+    Raises WorkloadError if the model is not an encoder of patches, or a number is not positive.
     """
 
     model: Model

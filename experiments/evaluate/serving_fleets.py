@@ -60,16 +60,8 @@ class Neighbour(NamedTuple):
 class TrainingJob:
     """A training job on the same cluster, which repeats its step on the same links.
 
-    Parameters
-    ----------
-    name
-        Its name.
-    scenario
-        Its step by itself, all ranks written out.
-    first
-        The first of its ranks on the cluster; they are consecutive.
-    doubts
-        What makes the recording or the plan doubtful.
+    ``scenario`` is its step by itself, all ranks written out; on the cluster they are consecutive
+    from ``first`` on. ``doubts`` are those of the recording or the plan.
     """
 
     name: str

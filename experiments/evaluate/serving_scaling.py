@@ -20,17 +20,11 @@ autoscaling, ``--horizontal-pod-autoscaler-tolerance``)."""
 class Scaling(NamedTuple):
     """Rules of autoscaling: enough instances that each has ``requests`` in the mean.
 
-    Parameters
-    ----------
-    least
-        Least number of serving instances, and the number at first.
-    requests
-        Waiting and running requests wanted for each instance.
-    start
-        Time (s) from the decision until an instance serves: loading weights, capturing graphs.
-    every, keep
-        Interval (s) between two checks of the load, and time for which a recommendation counts
-        before fewer serve: defaults of Kubernetes' horizontal pod autoscaler.
+    ``least`` is the least number of serving instances, and the number at first; ``requests`` are
+    waiting and running ones wanted for each. ``start`` is the time (s) from the decision until an
+    instance serves: loading weights, capturing graphs. ``every`` is the interval (s) between two
+    checks of the load, ``keep`` the time for which a recommendation counts before fewer serve:
+    defaults of Kubernetes' horizontal pod autoscaler.
     """
 
     least: int
@@ -67,16 +61,8 @@ class Autoscaler:
 
     ``desired = ceil(current x load / wanted load)`` (Kubernetes, horizontal pod autoscaling); it is
     lowered only to the largest value wanted within ``keep``. Instances are held from the decision
-    to start them until they have drained; their caches are then lost.
-
-    Parameters
-    ----------
-    rules
-        The rules.
-    state
-        The run, which it modifies.
-    width
-        Workers of an instance.
+    to start them until they have drained; their caches are then lost. ``state`` is the run, which
+    it modifies; ``width`` are the workers of an instance.
     """
 
     rules: Scaling

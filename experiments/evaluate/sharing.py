@@ -47,22 +47,12 @@ class PlacedJob:
 class SharedJob:
     """The results of a job.
 
-    Attributes
-    ----------
-    alone
-        Its step in its place without other jobs.
-    steps
-        Its steps beside the others.
-    meets
-        Indices of the jobs with which it has a common link.
-    lost
-        Delay of its calls on links in a step, beyond that among themselves alone; the mean over its
-        ranks (s). The delay of a call is attributed to the fullest of its links that another job
-        uses, too, in equal parts if there are several.
-    done
-        All simulated steps; None for a job that meets no other.
-    workload
-        The simulated workload, folded where that pays.
+    ``alone`` is its step in its place without other jobs, ``steps`` are those beside the others;
+    ``done`` has all simulated ones, None for a job that meets no other. ``meets`` are indices of
+    the jobs with which it has a common link. ``lost`` is the delay of its calls on links in a step,
+    beyond that among themselves alone; the mean over its ranks (s). The delay of a call is
+    attributed to the fullest of its links that another job uses, too, in equal parts if there are
+    several. ``workload`` is folded where that pays.
     """
 
     alone: Timeline

@@ -312,17 +312,8 @@ class _Server(uvicorn.Server):
 class Serving:
     """A page that is served.
 
-    Parameters
-    ----------
-    session
-        What it explores.
-    port
-        Of this machine, 0 is any that is free; or what :func:`listening` returned.
-
-    Raises
-    ------
-    OutputError
-        If the port cannot be listened on.
+    ``port`` is one of this machine, 0 any that is free; or what :func:`listening` returned. Raises
+    OutputError if it cannot be listened on.
     """
 
     def __init__(self, session: "Explored", port: int | socket.socket = 0) -> None:

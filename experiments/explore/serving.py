@@ -90,15 +90,8 @@ class AboutServing:
 class ServingSession:
     """A deployment that is explored.
 
-    Parameters
-    ----------
-    file, cluster
-        The deployment's file, and where it serves: texts that are copied name them.
-
-    Raises
-    ------
-    TwofoldError
-        If either cannot be read, or the load cannot be served.
+    Texts that are copied name its ``file``, and the ``cluster`` where it serves. Raises
+    TwofoldError if either cannot be read, or the load cannot be served.
 
     Examples
     --------

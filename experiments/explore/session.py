@@ -113,13 +113,8 @@ class _Engine:
 class Session:
     """A step that is explored.
 
-    Parameters
-    ----------
-    trace, cluster
-        As they were given: texts that are copied name them.
-    base
-        Their baseline (:func:`experiments.baseline.baseline`), by the engine that answers when
-        sliders rest.
+    Texts that are copied name ``trace`` and ``cluster`` as they were given. ``base`` is their
+    baseline, by the engine that answers when sliders rest.
 
     Examples
     --------

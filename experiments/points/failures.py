@@ -26,22 +26,11 @@ _EXAMPLE = "'mtbf 50000 h, checkpoint 60 s, restart 10 min'"
 class Failures:
     """How often a job fails, and what checkpoints and restarts cost; all in seconds.
 
-    Parameters
-    ----------
-    mtbf
-        Mean time between failures of the whole job.
-    checkpoint
-        Time that steps stand still for a checkpoint.
-    restart
-        Time from a failure until steps go on: detection, new nodes, reading the checkpoint.
-    every
-        Work between two checkpoints; None: the interval that loses least.
-
-    Raises
-    ------
-    ValueError
-        If a time is not positive; checkpoint and restart may be 0 (a checkpoint only with
-        ``every``).
+    ``mtbf`` is the mean time between failures of the whole job, ``checkpoint`` the time that steps
+    stand still for one, ``restart`` that from a failure until steps go on: detection, new nodes,
+    reading the checkpoint. ``every`` is the work between two checkpoints; None: the interval that
+    loses least. A time that is not positive is a ValueError; checkpoint and restart may be 0 (a
+    checkpoint only with ``every``).
     """
 
     mtbf: float

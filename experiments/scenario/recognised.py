@@ -66,18 +66,10 @@ durations."""
 class RecognisedOps:
     """How the ops of a workload were recognised.
 
-    Parameters
-    ----------
-    shapes
-        Distinct shapes.
-    shape
-        Index of each op into ``shapes``, -1 if unknown.
-    how
-        How each op scales: kept, peak, memory bandwidth or shape.
-    duration
-        Duration of each op that computes (s); 0 for others.
-    traffic
-        Bytes that each op reads and writes, by its shape or its operator's tensors; 0 if unknown.
+    ``shape`` is the index of each op into the distinct ``shapes``, -1 if unknown; ``how`` is how it
+    scales: kept, by peak, memory bandwidth or shape. ``duration`` is that of ops that compute (s),
+    0 for others; ``traffic`` are the bytes that each reads and writes, by its shape or its
+    operator's tensors, 0 if unknown.
     """
 
     shapes: tuple[Shape, ...]
@@ -387,18 +379,10 @@ _MOST_UNKNOWN = 0.1
 class Lengths:
     """Lengths of the tensors of a stack of layers on one rank.
 
-    Parameters
-    ----------
-    tokens
-        Rows of the activations of a pass.
-    hidden
-        Width of what layers pass on.
-    widths
-        Other lengths of the layers' weights.
-    outside
-        Lengths of weights outside the layers, such as the size of the vocabulary.
-    weights
-        Sizes of the weights of products, and how often each was multiplied.
+    ``tokens`` are the rows of the activations of a pass, ``hidden`` the width of what layers pass
+    on, ``widths`` other lengths of the layers' weights, ``outside`` those of weights outside the
+    layers, such as the size of the vocabulary. ``weights`` are the sizes of the weights of
+    products, and how often each was multiplied.
     """
 
     tokens: int

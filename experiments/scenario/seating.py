@@ -33,14 +33,9 @@ _COLUMNS = ("job", "rank", "seat")
 class Seating:
     """Where jobs sit.
 
-    Attributes
-    ----------
-    nodes, slots
-        Nodes of the cluster that there are seats on, and seats of each.
-    seats
-        The seat of each rank of each job, by the job's name; shape ``(ranks of the job,)``.
-    placement
-        How they were chosen: ``packed``, ``striped``, ``random`` or a file.
+    There are ``slots`` seats on each of ``nodes``. ``seats`` has that of each rank of each job, by
+    the job's name, shape ``(ranks of the job,)``. ``placement`` is how they were chosen:
+    ``packed``, ``striped``, ``random`` or a file.
     """
 
     nodes: int

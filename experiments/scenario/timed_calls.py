@@ -54,22 +54,11 @@ _MOST_RANKS = 1 << 20
 class TimedCall:
     """One call, or one that is repeated.
 
-    Parameters
-    ----------
-    text
-        As it was written.
-    kind, size
-        Kind, and S of nccl-tests (B); with an imbalance the mean that a rank sends.
-    ranks
-        The ranks that take part; () if not given.
-    start
-        Earliest start of the first (s).
-    every
-        From start to start (s); None: when the one before has ended.
-    times
-        Number of repetitions; None: as long as the others last.
-    imbalance, algorithm
-        As they were written; "" if not given.
+    ``text`` is as it was written, as are ``imbalance`` and ``algorithm`` ("" if not given).
+    ``size`` is S of nccl-tests (B); with an imbalance the mean that a rank sends. ``ranks`` are ()
+    if not given. ``start`` is the earliest start of the first (s), ``every`` the time from start to
+    start (s), None: when the one before has ended. ``times`` is the number of repetitions; None: as
+    long as the others last.
     """
 
     text: str
@@ -411,29 +400,14 @@ class CacheTransfers:
 
     The exchanges of instances that :meth:`enter` share links with caches, too. An iteration is
     equal steps, which compute and then move their part of its bytes, all at one rate on all links,
-    with the shares of as many flows as its calls have at once on the busiest.
-    Models on the same accelerators share these as links over which a second of kernels passes in a
-    second. Training jobs :meth:`repeat` their steps on the same links.
-
-    Parameters
-    ----------
-    cluster
-        The network; instances fill its ranks in order.
-    ranks
-        Accelerators of all instances.
-    busy
-        Time (s) for which each link would be busy with the caches that have been sent.
-    uses
-        What iterations put on links, by first rank, tokens and whether they have prompts; kernels
-        on accelerators, by first rank, ranks and None.
-    joined
-        Whether calls of a job have begun on links of instances since this was last False; then
-        :meth:`advance` stops, so that their iterations can :meth:`share`.
-
-    Raises
-    ------
-    ClusterError
-        If the cluster has fewer.
+    with the shares of as many flows as its calls have at once on the busiest. Models on the same
+    accelerators share these as links over which a second of kernels passes in a second. Training
+    jobs :meth:`repeat` their steps on the same links. ``busy`` is the time (s) for which each link
+    would be busy with the caches that have been sent. ``uses`` are what iterations put on links, by
+    first rank, tokens and whether they have prompts, and kernels on accelerators, by first rank,
+    ranks and None. ``joined`` is whether calls of a job have begun on links of instances since this
+    was last False; then :meth:`advance` stops, so that their iterations can :meth:`share`. A
+    cluster with fewer than ``ranks`` is refused.
     """
 
     cluster: Cluster

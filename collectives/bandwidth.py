@@ -49,11 +49,6 @@ def busbw(kind: str, *, size: float, n: int, time: float, shares: Shares | None 
 
     ``size`` is S of nccl-tests (B), ``shares`` those of an all-to-all with unequal bytes per pair.
 
-    Raises
-    ------
-    ScheduleError
-        If the kind is unknown.
-
     Examples
     --------
     >>> busbw("all_reduce", size=1e9, n=8, time=0.01)
@@ -69,11 +64,6 @@ def busbw_factor(kind: str, n: int, shares: Shares | None = None) -> float:
     nccl-tests doc/PERFORMANCE.md, and the code of its gather, scatter and sendrecv tests. A barrier
     moves nothing, and a single rank sends nothing. For an all-to-all with unequal bytes per pair it
     is the share of the busiest port, as (n-1)/n is with equal ones.
-
-    Raises
-    ------
-    ScheduleError
-        If the kind is unknown.
     """
     if kind not in _FACTORS:
         raise ScheduleError(f"kind {kind!r} is not one of {', '.join(_FACTORS)}")

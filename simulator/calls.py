@@ -64,11 +64,6 @@ class Group:
         If only some ranks of the job are simulated (:mod:`simulator.folding`), the member that
         represents each member in the group; () if each represents itself.
 
-    Raises
-    ------
-    WorkloadError
-        If there is no rank, or one appears twice.
-
     Examples
     --------
     >>> print(Group((0, 1, 2, 3), "tp"))

@@ -39,11 +39,6 @@ class Repeats:
         From the end of a step on a rank's main thread to the begin of the next (s).
     period
         From the end of the step before to that of the recorded one (s).
-
-    Raises
-    ------
-    WorkloadError
-        If one is not a time.
     """
 
     pause: float
@@ -469,11 +464,6 @@ class Workload:
         check again. Nothing that is cached here may depend on times.
 
         Columns that are not given stay: ``duration`` and ``ready`` of ops, ``lag`` of edges (s).
-
-        Raises
-        ------
-        WorkloadError
-            If they are not times, or not one for each.
         """
         copy = object.__new__(Workload)
         copy.__dict__.update(self.__dict__)

@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 def diameter(network: Topology) -> int:
     """Return the number of links on the longest shortest path of two ranks; 0 for a single rank.
 
-    Raises
-    ------
-    TopologyError
-        If a rank cannot reach another.
-
     Examples
     --------
     >>> from topologies import ring
@@ -268,11 +263,6 @@ def summary(network: Topology) -> Summary:
 
     Of a graph that no family describes, with too many ranks to try all, one cut gives an upper
     bound of it.
-
-    Raises
-    ------
-    TopologyError
-        If a rank does not reach another.
 
     Examples
     --------

@@ -54,13 +54,7 @@ class Roles:
     listed: tuple[Group, ...]
 
     def counterpart(self, group: Group, member: int, rank: int) -> Group:
-        """Return the group of ``rank`` in the family of one of ``member``'s groups.
-
-        Raises
-        ------
-        TraceError
-            If it is not recorded.
-        """
+        """Return the group of ``rank`` in the family of one of ``member``'s groups."""
         if len(group.ranks) == 1 and group.ranks == (member,):
             return Group((rank,), group.label)
         if rank in group.ranks:
@@ -217,11 +211,6 @@ def models(
     """Choose for each missing rank the recorded one whose program it runs.
 
     With a ``sample`` of ranks, only these count as recorded.
-
-    Raises
-    ------
-    TraceError
-        If the role of a rank is unknown.
     """
     known_groups = _known_groups(workload, listed)
     recorded = workload.ranks

@@ -40,11 +40,6 @@ def placed(schedule: Schedule, order: Ints) -> Schedule:
     -------
     Schedule
         Chunks keep their numbers: those of rank ``r`` then belong to ``order[r]``.
-
-    Raises
-    ------
-    ScheduleError
-        If ``order`` does not name every rank once.
     """
     if not np.array_equal(np.sort(order), np.arange(schedule.ranks)):
         raise ScheduleError(f"{schedule}: the order must name each of its ranks once")

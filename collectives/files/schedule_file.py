@@ -85,13 +85,7 @@ class _ScheduleFile(BaseModel):
 
 
 def read_json(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
-    """Parse a file's text into a schedule, and the owners of its chunks if given.
-
-    Raises
-    ------
-    ScheduleError
-        If it is not JSON, or a field is wrong, which is named.
-    """
+    """Parse a file's text into a schedule, and the owners of its chunks if given."""
     try:
         file = _ScheduleFile.model_validate_json(text)
     except ValidationError as error:

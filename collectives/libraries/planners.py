@@ -271,13 +271,7 @@ def parse_rule(text: str) -> Rule:
 
 
 def algorithm_named(text: str, kind: str) -> str:
-    """Return the algorithm of a kind by its name in any spelling: ``Halving-Doubling``.
-
-    Raises
-    ------
-    ScheduleError
-        If the kind is unknown or has no algorithm of that name.
-    """
+    """Return the algorithm of a kind by its name in any spelling: ``Halving-Doubling``."""
     choices = algorithm_names(kind)
     name = same_name(text, choices)
     if name is None:

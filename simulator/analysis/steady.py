@@ -54,11 +54,6 @@ class Window:
         moves.
     close
         A mean has settled if those of the window's halves differ by at most this fraction.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range.
     """
 
     warm_up: int = 2

@@ -70,11 +70,6 @@ def summed(
     -------
     Summed or None
         None if all transfers must be listed (:func:`simulator.routing.totals.totals`).
-
-    Raises
-    ------
-    TopologyError
-        If a rank has no node there.
     """
     total = _totals(network, _traffic(schedule, step, positions))
     if total is None:
@@ -238,11 +233,6 @@ def plan_loads(plan: Plan, positions: Ints, size: float, network: Topology) -> t
 
     ``size`` is S of nccl-tests (B). Runs of steps that use the same links are one load; so are all
     the transfers of a call whose ranks run ahead.
-
-    Raises
-    ------
-    TopologyError
-        If a transfer has no path.
     """
     if not runs_ahead(plan, widest(network)) or is_lockstep(plan, positions, size, network):
         return lockstep_loads(plan, positions, size, network)

@@ -274,11 +274,6 @@ def recognised(
     """Identify the schedule that the messages follow, and cut each rank's work at them.
 
     Of several it is the one whose passes best explain the lengths of work between messages.
-
-    Raises
-    ------
-    WorkloadError
-        If they follow none.
     """
     by_rank = {program.rank: program for program in programs}
     edges = workload.edges

@@ -114,13 +114,7 @@ class _NewJob:
         self.host_lanes = {self.workload.lanes[lane] for lane in hosts.tolist()}
 
     def build(self) -> Workload:
-        """Write all ranks.
-
-        Raises
-        ------
-        WorkloadError
-            If ranks of a group would make different calls.
-        """
+        """Write all ranks."""
         for stage in range(self.stages):
             for column in range(self.pipeline.ranks.shape[1]):
                 _NewRank(self, stage, column).write()

@@ -321,11 +321,6 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
         None if messages must be listed: where the topology gives the paths itself or chooses NICs
         as doors, where messages have several flows, where a hash chooses behind a division, and
         where there is no path, or none without a slow cable.
-
-    Raises
-    ------
-    TopologyError
-        If a message names a node that does not exist.
     """
     check_nodes(network, traffic.source, traffic.goal)
     if network.route is not None or network.doors is not None:
@@ -437,13 +432,7 @@ each link also takes up to a microsecond of one core."""
 
 
 def check_listed(network: Topology, traffic: Traffic) -> None:
-    """Refuse to list messages (:func:`totals` is None) that take more memory than allowed.
-
-    Raises
-    ------
-    LimitError
-        With the memory needed.
-    """
+    """Refuse to list messages (:func:`totals` is None) that take more memory than allowed."""
     many = int(traffic.offset[-1])
     each = _LISTED_BYTES[bool(without_slowed(network))]
     memory = int(each * many * _mean_links(network, traffic))
@@ -522,13 +511,7 @@ def _totals(
 
 
 def routes_in_blocks(network: Topology, traffic: Traffic, parts: Parts) -> Iterator[Routes]:
-    """Iterate over the routes of messages, some goals at a time, divided as by :func:`totals`.
-
-    Raises
-    ------
-    TopologyError
-        If two nodes have no path.
-    """
+    """Iterate over the routes of messages, some goals at a time, divided as by :func:`totals`."""
     for sent in traffic.blocks(len(network.nodes)):
         some = sent.amount > 0
         ends = sent.source[some], sent.target[some]

@@ -74,11 +74,6 @@ def engine(name: str, version: str = "", memory: float = 80e9, chip: str = "") -
     memory, chip
         Of the accelerator (B), and its name, by which some defaults are chosen.
 
-    Raises
-    ------
-    WorkloadError
-        If there is no such engine, or the version is none.
-
     Examples
     --------
     >>> engine("vllm").tokens, engine("vllm", "0.12.0").reserve, engine("vllm", memory=24e9).tokens

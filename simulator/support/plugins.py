@@ -65,13 +65,7 @@ def _listed(group: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
 
 
 def plugin_named(group: str, name: str) -> Plugin | None:
-    """Return the plugin whose name a text spells; None if there is none.
-
-    Raises
-    ------
-    PluginError
-        If two distributions use the name.
-    """
+    """Return the plugin whose name a text spells; None if there is none."""
     installed = plugins(group)
     spelt = same_name(name, dict.fromkeys(plugin.name for plugin in installed))
     matches = [plugin for plugin in installed if plugin.name == spelt]

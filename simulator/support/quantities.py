@@ -299,11 +299,6 @@ _RANKS = re.compile(r"\s*([0-9]{1,7})\s*(?:-\s*([0-9]{1,7})\s*)?")
 def parse_ranks(text: str) -> tuple[int, ...]:
     """Parse a list of ranks, sorted.
 
-    Raises
-    ------
-    QuantityError
-        If it is none.
-
     Examples
     --------
     >>> parse_ranks("8,0-3")

@@ -193,13 +193,7 @@ class Transfers(NamedTuple):
 def transfers(
     step: Step, plan: Plan, positions: Positions, where: tuple[float, Topology]
 ) -> Transfers:
-    """Lay the transfers of a step on links; ``where`` is the size of the message and the network.
-
-    Raises
-    ------
-    TopologyError
-        If a transfer has no path.
-    """
+    """Lay the transfers of a step on links; ``where`` is the message's size and the network."""
     (size, network), ways = where, _ways(step, plan, positions, where)
     finite = np.isfinite(network.bandwidth[ways.link])
     link, amount = ways.link[finite], _bytes(plan.schedule.units(step), plan, size)

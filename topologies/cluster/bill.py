@@ -171,11 +171,6 @@ def bill_of(
     Ranks are spread over ``nodes``, by default as few as hold them; without ``ranks`` the bill is
     the whole machine's. What it counts is added to the fabrics ``counted`` for other bills.
 
-    Raises
-    ------
-    ClusterError
-        If the job does not fit.
-
     Examples
     --------
     >>> from topologies import load_cluster
@@ -349,11 +344,6 @@ def token_cost(bill: Bill, ranks: float, busy: float, rate: float) -> TokenCost:
     """Return the cost of a million tokens, at ``rate`` tokens/s, on some ranks of a bill's nodes.
 
     ``ranks`` is the mean number in use; they are active for the share ``busy`` of the time.
-
-    Raises
-    ------
-    ClusterError
-        If a part has no price or power.
     """
     share = ranks / bill.count("accelerator")
     power = share * bill.energy(1.0, {"accelerator": min(busy, 1.0)})

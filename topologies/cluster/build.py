@@ -82,11 +82,6 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
         Named ``dgx-a100(16)``, with those of the resources ``scale_up``, ``pcie`` and
         ``scale_out`` that the cluster has.
 
-    Raises
-    ------
-    ClusterError
-        If the job does not fit.
-
     Examples
     --------
     >>> from topologies import load_cluster

@@ -505,11 +505,6 @@ def fabric_fields(
         Fields of ``scale_out``, and the number of nodes that fit; None if ``family`` is not such
         a name but a spec or a graph.
 
-    Raises
-    ------
-    WhatIfError
-        If switches have too few ports.
-
     Examples
     --------
     >>> from topologies import load_cluster

@@ -293,11 +293,6 @@ def fabric_for(topology: str, nics: int, needed: int) -> tuple[dict[str, str] | 
         Value of ``scale_out.topology``, and the number of nodes that fit: None for a bare name,
         which grows with the cluster.
 
-    Raises
-    ------
-    TopologyError
-        If it is neither a spec nor such a file.
-
     Examples
     --------
     >>> fabric_for("torus:4x4", 8, 2), fabric_for("switch", 8, 2)

@@ -186,11 +186,6 @@ def islands(cluster: Cluster, ranks: int, nodes: int | None = None) -> NDArray[n
     -------
     ndarray of int32
         Shape ``(ranks,)``, numbered by first appearance.
-
-    Raises
-    ------
-    ClusterError
-        If the job does not fit.
     """
     placement = place(cluster, ranks, nodes)
     domain_of_rank = np.empty(ranks, dtype=np.int32)

@@ -28,11 +28,6 @@ def family_named(name: str) -> tuple[str, Family] | None:
     tuple or None
         The name as it is spelt there, and the family; None if there is none.
 
-    Raises
-    ------
-    PluginError
-        If a distribution adds it and it is broken.
-
     Examples
     --------
     >>> family_named("Fat-Tree")[0], family_named("heart")

@@ -321,11 +321,6 @@ def read_card(path: Path) -> WorkloadCard | None:
 def parse_card(text: str, source: Path | str) -> WorkloadCard:
     """Parse a card from YAML text.
 
-    Raises
-    ------
-    TraceError
-        If something is wrong with it: names file and key.
-
     Examples
     --------
     >>> card = parse_card("workload: {model: {phase: training}}", "card.yaml")

@@ -135,13 +135,7 @@ class Attributes:
     _one: dict[bytes, tuple[str, Any]] = field(default_factory=dict)
 
     def values(self, attributes: Sequence[bytes]) -> AttributeValues:
-        """Return the attributes that are read, by name; of duplicates the first, as in ASTRA-sim.
-
-        Raises
-        ------
-        DecodeError
-            If one is not of Chakra's schema.
-        """
+        """Return the attributes that are read, by name; of duplicates the first, like ASTRA-sim."""
         key = tuple(attributes)
         values = self._all.get(key)
         if values is None:

@@ -56,11 +56,6 @@ def write_files(files: Iterable[tuple[Path, bytes]], *, folder: Path | None = No
     """Write files and rename them once all are complete; a failure leaves those that stood there.
 
     Pipes and devices are written to. ``folder`` is made if missing.
-
-    Raises
-    ------
-    OutputError
-        If one cannot be written.
     """
     parts: dict[Path, Path] = {}
     path = folder

@@ -83,11 +83,6 @@ class Adapters:
     """LoRA adapters of all linear layers (Hu et al., arXiv 2106.09685): their number and rank.
 
     Of ``slots`` an accelerator holds at most so many at once (vLLM's ``max_loras``); 0: all.
-
-    Raises
-    ------
-    WorkloadError
-        If a number is not positive.
     """
 
     count: int

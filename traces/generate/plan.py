@@ -68,11 +68,6 @@ class DeviceMemory:
     rematerialises
         Whether the compiler recomputes by itself if memory is short, as XLA does.
 
-    Raises
-    ------
-    WorkloadError
-        If the size is not positive, or nothing is left of it.
-
     Examples
     --------
     >>> f"{DeviceMemory(size=80 * 2.0**30).left / 2**30:g} GiB"
@@ -96,13 +91,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class RankRates:
-    """Rates and memory of the accelerators of ranks ``first`` to ``last``, both included.
-
-    Raises
-    ------
-    WorkloadError
-        If this is not a range of ranks.
-    """
+    """Rates and memory of the accelerators of ranks ``first`` to ``last``, both included."""
 
     first: int
     last: int

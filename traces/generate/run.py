@@ -105,11 +105,6 @@ class Training:
         How the loss stores the logits: ``fused``, ``parallel``, ``torch`` or ``compiled``
         (:func:`traces.generate.activations.head_activations`). The default needs least.
 
-    Raises
-    ------
-    WorkloadError
-        If a count is not positive or a choice has no such name.
-
     Examples
     --------
     >>> step = Training(micro_batch=1, global_batch=16, sequence=4096)
@@ -212,11 +207,6 @@ class Serving:
         Number of parts of the batch, which pipeline stages overlap.
     framework, attention, fused, cuda_graphs
         As :class:`Training` has them.
-
-    Raises
-    ------
-    WorkloadError
-        If a count is not positive or a choice has no such name.
 
     Examples
     --------
@@ -380,13 +370,7 @@ def micro_batch(
 
 
 def check_fit(model: Model, parallelism: Parallelism, run: Training | Serving) -> None:
-    """Refuse a model, a parallelism and a run that do not fit each other.
-
-    Raises
-    ------
-    WorkloadError
-        Names the two numbers that do not fit.
-    """
+    """Refuse a model, a parallelism and a run that do not fit each other."""
     for reason in _misfits(model, parallelism, run):
         raise WorkloadError(reason)
 

@@ -66,11 +66,6 @@ class MtiaEvents:
         """Return the use of an event of :data:`CATEGORIES`: of the host, or ``kernel`` or ``copy``.
 
         None if it is no work and was recorded here, or if another event covers it.
-
-        Raises
-        ------
-        ValueError
-            If a field is invalid.
         """
         args = _decode(raw).args or _Args()
         if (event.cat or "").lower() == CATEGORIES[1]:

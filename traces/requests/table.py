@@ -229,11 +229,6 @@ def generate_requests(  # noqa: PLR0913 - what describes a load
         Least length over the most: lengths are uniform between; 1: all are equal. Beyond 1 they are
         log-normal, with the nominal mean and this ratio of the 84th percentile to the median.
 
-    Raises
-    ------
-    TraceError
-        If a number is not positive, or there is no such process.
-
     Examples
     --------
     >>> table = generate_requests(1000, 10.0, 512, 128, seed=1)
@@ -296,11 +291,6 @@ _RATES = re.compile(
 def parse_rates(text: str) -> Rates:
     """Parse rates of arrivals and their process.
 
-    Raises
-    ------
-    WorkloadError
-        If they are written otherwise.
-
     Examples
     --------
     >>> parse_rates("2/s, 20/s for 10 s every 60 s even")
@@ -327,13 +317,7 @@ SPREAD = {"fixed": 1.0, INFERENCEX: 0.8}
 
 
 def parse_spread(client: str) -> float:
-    """Return the spread of a client's lengths: by its name, or as a number up to 100.
-
-    Raises
-    ------
-    WorkloadError
-        If it is neither.
-    """
+    """Return the spread of a client's lengths: by its name, or as a number up to 100."""
     spread = SPREAD.get(client, number_of(client))
     if not 0 < spread <= 100:
         raise WorkloadError(

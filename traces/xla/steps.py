@@ -49,11 +49,6 @@ def choose_xla_step(recordings: Sequence[XlaRecording], step: str) -> StepChoice
 
     The median is taken over the steps' longest duration on any device, without the first step if
     there are more than two: it is often a warm-up.
-
-    Raises
-    ------
-    TraceError
-        If there is no such step on every device.
     """
     devices = [device for recording in recordings for device in recording.devices]
     where = str(recordings[0].file)

@@ -423,11 +423,6 @@ class KernelError:
 def kernel_error(origin: str) -> KernelError:
     """Return the errors of kernels of an origin, or of :data:`COMPARED`.
 
-    Raises
-    ------
-    KeyError
-        If there is no such origin.
-
     Examples
     --------
     >>> kernel_error("measured").shared < kernel_error("roofline").shared

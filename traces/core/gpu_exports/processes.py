@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from simulator.support.arrays import Longs
 from traces.core.comm_kernels import communicates
@@ -128,7 +129,7 @@ def record_of_calls(calls: Sequence[NcclCall], ranks: int | None) -> CommRecord:
     if len(words) != 1:
         return CommRecord(collective="")
     records = [_record(call, ranks) for call in calls]
-    return replace(
+    return structs.replace(
         records[0],
         in_elements=_total_size([record.in_elements for record in records]),
         out_elements=_total_size([record.out_elements for record in records]),

@@ -437,6 +437,7 @@ class _Pipeline:
             for kind in (MESSAGES[0], MESSAGES[2]):
                 peer = position[0], position[1] + _peer_offset(kind)
                 received = self._of(peer, kind.replace("send", "recv"))
+                self._check_order(self._of(position, kind), received)
                 for pair in zip(self._of(position, kind), received, strict=True):
                     yield "send_receive", kind.partition("-")[0], list(pair)
             for number in self._of(position, _NORM):
@@ -446,6 +447,21 @@ class _Pipeline:
             columns = [column for column in columns if column]
             for members in zip(*columns, strict=False):
                 yield _KINDS[kind], label, list(members)
+
+    def _check_order(self, sent: Sequence[int], received: Sequence[int]) -> None:
+        """Refuse a table in which most messages of two stages arrive before they are sent."""
+        early = [
+            (self._rows[target], self._rows[source])
+            for source, target in zip(sent, received, strict=True)
+            if self._rows[target][1].end < self._start(source) - _POST_DELAY
+        ]
+        if 2 * len(early) > len(sent):
+            (worker, ended), (sender, begun) = early[0]
+            raise TraceError(
+                f"{self._file}: dp_rank {worker.replica}, stage {worker.stage}: {ended.kind} ends"
+                f" at {ended.end:g} s, before its {begun.kind} of stage {sender.stage} begins at"
+                f" {begun.start:g} s: are their times in different units?"
+            )
 
     def _groups(self) -> Iterator[tuple[str, str, list[Position]]]:
         """Yield the workers of each group for a type of collective."""

@@ -42,6 +42,7 @@ DIMENSIONS = (
     "calls on some dimensions of a network that the files do not describe: assumed to be the whole"
     " job"
 )
+UNDESCRIBED = "calls of a group that no file describes: "
 NAMED_KIND = "calls without comm_type: the kind is taken from the name"
 
 
@@ -122,6 +123,8 @@ def _collective(ranked: RankNodes, position: int, job: JobGroups, notes: Counter
     ranks = group.ranks if group else None
     if group is not None and ranks is None:
         ranks = all_ranks
+    if group is None and _name(values):
+        notes[UNDESCRIBED + _name(values)] += 1
     if ranks is not None and ranked.rank not in ranks:
         raise TraceError(
             f"{ranked.where(position)}: pg_name {_name(values)!r} is ranks {some_ranks(ranks)}, "

@@ -24,7 +24,7 @@ from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import TraceError, WorkloadError
 from simulator.support.quantities import format_quantity
 from simulator.workload import Edges, What, Workload, unawaited
-from traces.chakra.calls import highest_rank, rank_calls, with_own_places
+from traces.chakra.calls import UNDESCRIBED, highest_rank, rank_calls, with_own_places
 from traces.chakra.files import ChakraFiles, read_files
 from traces.chakra.nodes import (
     COMMUNICATION,
@@ -59,7 +59,11 @@ def chakra_coverage(
 ) -> Coverage:
     """Return the coverage; ``on_times`` are notes on times, ``last`` the last notes."""
     kernels = [_nodes_of_forms(ranked, _is_kernel) for ranked in job.ranked]
-    notes = [*(f"{count} {what}" for what, count in job.notes.items()), *on_times]
+    names = [what for what in job.notes if what.startswith(UNDESCRIBED)]
+    notes = [f"{job.notes[what]} {what}" for what in job.notes if what not in names]
+    notes += on_times
+    if len(names) > 1:
+        notes.append(f"{len(names)} groups that no file describes are read as all ranks; {ODD}")
     unused = sum((ranked.unused for ranked in job.ranked), Counter[str]())
     notes += [f"{unused[what]} {what}; {ODD}" for what in unused if what.startswith("data ")]
     if job.calls.assumed_groups:

@@ -6,7 +6,7 @@ survives. The rank of a file may follow from its name (:func:`rank_in_name`).
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import lru_cache
@@ -337,12 +337,11 @@ def merged_record(records: Sequence[CommRecord]) -> CommRecord:
     return CommRecord(**values)
 
 
-def fingerprint_of(lengths: Longs, lanes: Iterable[object]) -> int:
-    """Hash lengths of events (ns) and their lanes: no two recordings share it; 0 of few lengths."""
+def fingerprint_of(lengths: Longs) -> int:
+    """Hash lengths of events (ns): no two recordings share it; 0 of few lengths."""
     if len(np.unique(lengths)) < 32:  # those of two recordings may be the same
         return 0
-    data = np.sort(lengths).tobytes() + repr(sorted(map(str, lanes))).encode()
-    return int.from_bytes(blake2b(data, digest_size=8).digest())
+    return int.from_bytes(blake2b(np.sort(lengths).tobytes(), digest_size=8).digest())
 
 
 def launch_rows(trace: RankTrace) -> NDArray[np.int64]:
@@ -367,7 +366,12 @@ def launch_times(trace: RankTrace) -> tuple[NDArray[np.float64], NDArray[np.bool
 
 def checked(trace: RankTrace) -> RankTrace:
     """Return a recording; refuse one whose times and ids a host and its device cannot have."""
-    reason = _wrong_steps(trace.steps) or _wrong_kernels(trace) or _wrong_order(trace.host)
+    reason = (
+        _wrong_steps(trace.steps)
+        or _wrong_kernels(trace)
+        or _wrong_launches(trace)
+        or _wrong_order(trace.host)
+    )
     if reason:
         raise TraceError(f"{trace.file}: {reason}; record again")
     return trace
@@ -388,14 +392,24 @@ _MANY, _BRANCHES, _BEFORE, _AFTER = 8, 16, 0.1, 600.0
 """Least kernels or calls that show a wrong file; most kernels of a stream at a time; times (s)
 before and after a launch at which none begin, as clocks of device and host may be milliseconds
 apart."""
+_ENOUGH, _SHORT = 50, 1e-7
+"""Least kernels that show the unit of times, and a length (s) that most exceed: in real recordings
+the median is 2 us and more."""
 
 
 def _wrong_kernels(trace: RankTrace) -> str:
-    host, device = trace.host, trace.device
-    lengths, size = device.end - device.start, len(trace.streams)
-    kernels = np.count_nonzero(~device.copy)
-    if kernels >= _MANY and not lengths[~device.copy].any():
-        return f"its {kernels:,} kernels last no time"
+    device = trace.device
+    lengths = device.end - device.start
+    kernels, size = lengths[~device.copy], len(trace.streams)
+    if len(kernels) >= _MANY and not kernels.any():
+        return f"its {len(kernels):,} kernels last no time"
+    if twins := _twins(device):
+        return f"{twins:,} of {len(device):,} kernels and copies are in it twice"
+    if np.count_nonzero(kernels) >= _ENOUGH and np.median(kernels[kernels > 0]) < _SHORT:
+        return (
+            f"half of its {len(kernels):,} kernels last less than 100 ns, as no device's do: its "
+            "times are in another unit"
+        )
     first, last = np.full(size, np.inf), np.full(size, -np.inf)
     np.minimum.at(first, device.stream, device.start)
     np.maximum.at(last, device.stream, device.end)
@@ -404,6 +418,11 @@ def _wrong_kernels(trace: RankTrace) -> str:
     for at in np.flatnonzero((busy > _BRANCHES * (last - first)) & (count >= _MANY)):
         seen = f"but it was seen for {last[at] - first[at]:.3g} s"
         return f"kernels of {trace.streams[at]} last {busy[at]:.3g} s in all, {seen}"
+    return ""
+
+
+def _wrong_launches(trace: RankTrace) -> str:
+    host, device = trace.host, trace.device
     ahead = launch_times(trace)[0] - device.start
     if (early := np.count_nonzero(ahead > _BEFORE)) >= _MANY:
         return f"{early:,} kernels begin more than 100 ms before they are launched"
@@ -422,6 +441,20 @@ def _wrong_kernels(trace: RankTrace) -> str:
         call = trace.names[host.name[rows[rows >= 0][idle.argmax()]]]
         return f"{idle.sum():,} kernels have the correlation ids of {call} and other calls of none"
     return ""
+
+
+def _twins(device: DeviceEvents) -> int:
+    """Count events of one name and one time on one stream, if they are most of a recording.
+
+    Of 8 and more that are in it twice half have a twin before them.
+    """
+    columns = (device.stream, device.start, device.end, device.name)
+    order = np.lexsort(columns)
+    same = device.end[order][1:] > device.start[order][1:]
+    for column in columns:
+        same &= column[order][1:] == column[order][:-1]
+    twins = int(np.count_nonzero(same))
+    return twins if twins >= max(_MANY, len(device) / 3) else 0
 
 
 _LAUNCHES_NONE = re.compile(r"Synchronize|Event|Wait|Malloc|Free|Query")

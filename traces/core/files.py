@@ -101,12 +101,18 @@ def files_in(path: Path) -> list[Path]:
 
 
 def note_copies(ranks: Iterable["RankHead"]) -> Iterator[str]:
-    """Note which files of ranks have the same bytes or events: two clocks never agree."""
-    seen: dict[int, Path] = {}
-    for file, events in {rank.file: rank.fingerprint for rank in ranks}.items():
-        alike = seen.setdefault(events or file.stat().st_size, file)
-        if alike is not file and (events or filecmp.cmp(alike, file, shallow=False)):
-            yield f"{file.name} {COPIED} {alike.name}, not another rank's recording"
+    """Note which ranks have the same events, or files of the same bytes: two clocks never agree."""
+    seen: dict[int, RankHead] = {}
+    for rank in ranks:
+        alike = seen.setdefault(rank.fingerprint or rank.file.stat().st_size, rank)
+        in_two = alike.file != rank.file
+        if alike is not rank and (
+            rank.fingerprint or (in_two and filecmp.cmp(alike.file, rank.file, shallow=False))
+        ):
+            copy, first = (
+                each.file.name if in_two else f"rank {each.rank}" for each in (rank, alike)
+            )
+            yield f"{copy} {COPIED} {first}, not another rank's recording"
             return
 
 

@@ -9,14 +9,14 @@ missing ranks above the highest, which cannot be distinguished from a sample.
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from math import fsum
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
 
-from simulator.support.errors import TraceError
+from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import PACKED, head_of, open_file
 from simulator.support.quantities import format_ranks, some_ranks
 from traces.core.events import (
@@ -30,6 +30,7 @@ from traces.core.events import (
     unknown_rank,
 )
 from traces.core.files import files_in, is_kineto, note_copies
+from traces.core.loaded import ODD
 from traces.kineto.reader import (
     ASSUMED,
     IN_NAME,
@@ -235,7 +236,8 @@ def job_of(
         missing = iter([f"{len(heads)} of {recorded} recorded ranks were read: {listed}"])
     else:
         missing = _missing(path, heads, job_ranks, sample=sample)
-    notes = (*note_copies(heads), *missing, *_steps(heads), *_clocks(ranks))
+    odd = (f"{reason}; {ODD}" for reason in (*_misnamed(heads), *_contradicting(heads)))
+    notes = (*note_copies(heads), *missing, *_steps(heads), *_clocks(ranks), *odd)
     return JobHead(heads, job_ranks, source, skipped, notes)
 
 
@@ -326,6 +328,35 @@ def _missing(
         yield f"{len(present)} of {job_ranks} ranks were recorded: {some_ranks(present)}"
 
 
+def _misnamed(ranks: Sequence[RankHead]) -> Iterator[str]:
+    """Note files that are named by each other's ranks."""
+    named = [rank_in_name(rank.file) for rank in ranks]
+    if sorted(number for number in named if number is not None) != [rank.rank for rank in ranks]:
+        return  # no rank, or a local one, is in their names
+    for number, rank in zip(named, ranks, strict=True):
+        if number != rank.rank:
+            yield f"{rank.file.name} is of rank {rank.rank}, by its {rank.rank_source}"
+            return
+
+
+def _contradicting(ranks: Sequence[RankHead]) -> Iterator[str]:
+    """Note a group of one name whose ranks differ between its members."""
+    named: dict[str, dict[frozenset[int], RankHead]] = {}
+    for rank in ranks:
+        for key, group in rank.groups.items():
+            if group.ranks is not None:
+                named.setdefault(key, {}).setdefault(frozenset(group.ranks), rank)
+    for key, lists in named.items():
+        for (ranks_of_first, first), (ranks_of_last, last) in combinations(lists.items(), 2):
+            if ranks_of_first & ranks_of_last:
+                yield (
+                    f"group {shown(key)} is ranks {some_ranks(sorted(ranks_of_first))} in "
+                    f"{first.file.name}, but {some_ranks(sorted(ranks_of_last))} in "
+                    f"{last.file.name}"
+                )
+                return
+
+
 def _steps(ranks: Sequence[RankHead]) -> Iterator[str]:
     steps = {trace: {step.number for step in trace.steps} for trace in ranks}
     stepped = [trace for trace in ranks if steps[trace]]
@@ -335,6 +366,14 @@ def _steps(ranks: Sequence[RankHead]) -> Iterator[str]:
                 f"{trace.file}: ProfilerStep {some_ranks(sorted(steps[trace]))}, but "
                 f"{some_ranks(sorted(steps[stepped[0]]))} in {stepped[0].file}: no step in common"
             )
+    common = set.intersection(*steps.values())
+    orders = {tuple(s.number for s in rank.steps if s.number in common): rank for rank in ranks}
+    if len(orders) > 1:
+        (order, first), (last_order, last), *_ = orders.items()
+        raise TraceError(
+            f"{last.file}: its steps {some_ranks(last_order)} follow one another in another order "
+            f"than in {first.file}, {some_ranks(order)}: are the numbers of some exchanged?"
+        )
     if len({frozenset(numbers) for numbers in steps.values()}) > 1:
         each = (
             f"rank {trace.rank}: {some_ranks(sorted(steps[trace])) or 'none'}" for trace in ranks

@@ -411,9 +411,10 @@ def _rank_trace(document: KinetoDocument, *, alone: bool) -> RankTrace:
         modules=reading.modules.events(reading.threads, first),
         python=reading.modules.python(reading.threads, first),
         host_name=known_host(header.host_name or header.hostname or host_in_name(file)),
-        fingerprint=fingerprint_of(
-            np.concatenate([np.subtract(rows.end, rows.start) for rows in (host[0], device[0])]),
-            reading.threads.lanes.index,
+        fingerprint=0  # simulated ranks may be alike
+        if header.simulated_by
+        else fingerprint_of(
+            np.concatenate([np.subtract(rows.end, rows.start) for rows in (host[0], device[0])])
         ),
     )
 

@@ -131,6 +131,7 @@ class KinetoHeader(Struct):
     devices: list[DeviceProperties] | None = field(name="deviceProperties", default=None)
     host_name: str | None = None
     hostname: str | None = None
+    simulated_by: Any = None
     schema: Raw = ABSENT
     nodes: Raw = ABSENT
 

@@ -64,6 +64,10 @@ def local_call(
         rule is None or rule.listed or (rule.library == SYMMETRIC and bool(records))
     )
     lost = ranks is None and size is None and may_be_any
+    direction = _direction(words) if kind == "send_receive" else ""
+    peer = _peer(record, kind, ranks)
+    if peer is None and direction and ranks is not None and len(ranks) == 2:
+        peer = sum(ranks) - trace.rank  # the other of two ranks
     call = LocalCall(
         kind=kind,
         size=math.nan if lost else _bytes(record, kind, size, where),
@@ -73,9 +77,9 @@ def local_call(
         ranks=(trace.rank,) if lost else ranks,
         group_size=size,
         sequence=record.sequence,
-        peer=_peer(record, kind, ranks),
+        peer=peer,
         where=where,
-        direction=_direction(words) if kind == "send_receive" else "",
+        direction=direction,
         splits=_split_bytes(record, records, size, where) if kind == "all_to_all" else NO_SPLITS,
     )
     return structs.replace(call, may_be=_on_listed(trace, record, call)) if lost else call

@@ -17,12 +17,12 @@ from msgspec import Struct
 
 from simulator.analysis.phases import Phase
 from simulator.engine.next_step import with_advance
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, Longs, Mask
 from simulator.support.errors import TraceError, shown
 from simulator.support.quantities import format_quantity
 from simulator.workload import Workload
 from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
-from traces.core.events import HostKind, Job, JobHead, RankTrace, names_with
+from traces.core.events import DeviceEvents, HostKind, Job, JobHead, RankTrace, names_with
 from traces.core.files import uncollected
 from traces.core.loaded import ALL, MEDIAN, ODD, UNLIKE, Counters, Coverage, Loaded, Options, worst
 from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank, RankGraph, kind_of
@@ -160,15 +160,19 @@ def _mean(shares: Sequence[float]) -> float:
 
 _IN_FLIGHT = "device ops launched before the recording began"
 _OUTSIDE = "device ops launched outside all steps"
-_LAUNCHES, _GRAPHS = re.compile("LaunchKernel"), re.compile("StreamBeginCapture|GraphLaunch")
-_STREAMS, _LOST = 64, 0.1
-"""Least streams, with less than two kernels each, and share of launches without a kernel, that no
-program and no profiler makes."""
+_LAUNCHES, _CAPTURE = re.compile("LaunchKernel"), re.compile("StreamBeginCapture")
+_GRAPHS = re.compile("StreamBeginCapture|GraphLaunch")
+_STREAMS, _LOST, _MANY = 64, 0.02, 8
+"""Least streams, with less than two kernels each, and share and least number of launches without a
+kernel, that no program and no profiler makes: of real recordings 0.2 % at most lack theirs."""
+_LATE, _OVER, _OVERLAPPING = 1.0, 10e-6, 0.05
+"""Time from the last launch to the first kernel (s) from which clocks are doubted; what a kernel
+may overlap the one before it on its stream, as dependent launches do, and share that may more."""
 
 
-def odd(trace: RankTrace, rules: KernelRules) -> Iterator[str]:
+def odd(trace: RankTrace, window: Window, rules: KernelRules) -> Iterator[str]:
     """Yield what is odd in a recording, though possible."""
-    device, host = trace.device, trace.host
+    device = trace.device
     kernels = ~device.copy
     number = np.count_nonzero(kernels)
     names = np.unique(device.name[kernels]).tolist()
@@ -186,18 +190,44 @@ def odd(trace: RankTrace, rules: KernelRules) -> Iterator[str]:
     for word in sorted({record.collective for record in records if record.collective}):
         if kind_of(word) is None:
             yield f"no collective is called {shown(word)}: the kernel's name counts"
+    if number >= _MANY and not len(window.device):
+        yield f"the step has none of the {number:,} kernels that were recorded"
+    yield from _odd_launches(trace, kernels)
+
+
+def _odd_launches(trace: RankTrace, kernels: Mask) -> Iterator[str]:
+    device, host = trace.device, trace.host
     is_launch = np.isin(host.name, names_with(trace, _LAUNCHES)) & (host.kind == HostKind.RUNTIME)
+    if not is_launch.any():
+        return
     launches = host.correlation[is_launch]
     lost = np.count_nonzero(~np.isin(launches, device.correlation))
-    if lost > _LOST * len(launches) and not names_with(trace, _GRAPHS):
+    if lost >= _MANY and lost > _LOST * len(launches) and not names_with(trace, _CAPTURE):
         yield f"{lost:,} of {len(launches):,} launches have no kernel, so the device seems idle"
+    number = np.count_nonzero(kernels)
+    if number < _MANY:
+        return
+    late = float(device.start[kernels].min() - host.start[is_launch].max())
+    if late > _LATE:
+        yield f"no kernel begins within {late:.2g} s of the last launch, as if clocks differed"
+    over = _overlapping(device, np.flatnonzero(kernels))
+    if over > max(_MANY, _OVERLAPPING * number) and not names_with(trace, _GRAPHS):
+        yield f"{over:,} of {number:,} kernels begin before the one ahead on their stream has ended"
+
+
+def _overlapping(device: DeviceEvents, kernels: Longs) -> int:
+    """Count kernels that are long on their stream together with the one ahead of them."""
+    rows = kernels[np.lexsort((device.start[kernels], device.stream[kernels]))]
+    stream, start, end = device.stream[rows], device.start[rows], device.end[rows]
+    together = np.minimum(end[1:], end[:-1]) - start[1:]
+    return int(np.count_nonzero((together > _OVER) & (stream[1:] == stream[:-1])))
 
 
 @uncollected()
 def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS) -> RankGraph:
     """Build the ops of a rank's step and their edges; ``kernels`` names those that communicate."""
     graph = RankGraph(rank=trace.rank, start=window.start)
-    graph.notes += [f"{reason}; {ODD}" for reason in odd(trace, kernels)]
+    graph.notes += [f"{reason}; {ODD}" for reason in odd(trace, window, kernels)]
     window = outside_works(trace, window)
     launches = pair(trace, window)
     enclosing = Enclosing.of(trace, window)

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from simulator.support.errors import TraceError, WorkloadError, shown
-from traces.core.loaded import Coverage, Loaded
+from traces.core.events import fingerprint_of
+from traces.core.loaded import COPIED, Coverage, Loaded
 from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank
 from traces.matching.assemble import align, assemble
 from traces.matching.match import Matching, calls_of_graph, match
@@ -61,6 +62,7 @@ def _check(path: Path, recordings: Sequence[XlaRecording]) -> None:
     if not any(recording.devices for recording in recordings):
         raise TraceError(f"{path}: no op of a device in it; profile while the program runs")
     seen: dict[int, XlaRecording] = {}
+    recorded: dict[int, int] = {}
     for recording in recordings:
         for device in recording.devices:
             if device.rank in seen:
@@ -69,6 +71,11 @@ def _check(path: Path, recordings: Sequence[XlaRecording]) -> None:
                     f"{seen[device.rank].file}: remove one of them"
                 )
             seen[device.rank] = recording
+            lengths = np.rint([1e9 * (op.end - op.start) for op in device.ops]).astype(np.int64)
+            alike = recorded.setdefault(fingerprint_of(lengths) or ~device.rank, device.rank)
+            if alike != device.rank:
+                note = f"rank {device.rank} {COPIED} rank {alike}, not another rank's recording"
+                recording.notes.append(note)
             for hlo in device.collectives():
                 numbers = [number for group in hlo.groups or () for number in group]
                 if len(set(numbers)) < len(numbers):

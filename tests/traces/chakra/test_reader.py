@@ -254,6 +254,13 @@ def test_without_a_group_it_is_the_whole_job_and_counted(tmp_path):
     assert coverage.collectives == coverage.collectives_matched == 2
 
 
+@pytest.mark.parametrize("names", [("7", "7"), ("7", "8")])
+def test_groups_of_several_names_that_no_file_describes_are_doubted(tmp_path, names):
+    ranks = [[collective(1, pg_name=names[0]), collective(2, pg_name=names[1])] for _ in range(2)]
+    doubt = f"2 groups that no file describes are read as all ranks; {ODD}"
+    assert (doubt in load_chakra(write(tmp_path, *ranks)).coverage.notes) == (len({*names}) > 1)
+
+
 def test_some_dimensions_of_a_network_nobody_tells_are_noted(tmp_path):
     ranks = [[collective(1, involved_dim=[True, False])] for _ in range(2)]
     notes = load_chakra(write(tmp_path, *ranks)).coverage.notes

@@ -11,7 +11,7 @@ import pytest
 
 from helpers.places import DATA, SAMPLES
 from simulator.support.errors import TraceError
-from traces.core.loaded import COPIED
+from traces.core.loaded import COPIED, ODD
 from traces.kineto.directory import read_job
 
 FIRST = SAMPLES / "gloo-ddp-4" / "rank0.json.gz"
@@ -121,10 +121,11 @@ def test_a_copy_of_a_file_is_no_other_rank(tmp_path: Path) -> None:
 
 
 def forged(document: dict[str, Any], shift: float) -> str:
-    """The recording of rank 0 as that of rank 1: spaces, order of keys and events, times."""
+    """The recording of rank 0 as that of rank 1: spaces, order of keys and events, times, ids."""
     document["distributedInfo"]["rank"] = 1
     for event in document["traceEvents"]:
         event["ts"] += shift
+        event |= {key: event[key] + 100 for key in ("pid", "tid") if isinstance(event[key], int)}
     document["traceEvents"].reverse()
     return json.dumps(document, indent=1, sort_keys=True)
 
@@ -237,3 +238,40 @@ def test_a_number_in_a_single_files_name_is_a_rank_only_if_it_says_so(tmp_path, 
     for job in (read_job(file), read_job(tmp_path)):
         assert [head.rank for head in job.ranks] == [rank]
         assert job.job_ranks == rank + 1
+
+
+def in_world(*groups: list[list[int]]) -> list[dict[str, Any]]:
+    """What each of three ranks says of its files' rank, step and groups of pairs."""
+    configs = [
+        [{"pg_name": str(ranks[0]), "pg_size": 2, "ranks": ranks} for ranks in own]
+        for own in groups
+    ]
+    return [{"world_size": 3, "pg_config": config} for config in configs]
+
+
+@pytest.mark.parametrize(
+    ("infos", "note"),
+    [
+        (in_world([[0, 1]], [[0, 1], [1, 2]], [[1, 2]]), ""),
+        (in_world([[0, 1]], [[0, 1], [1, 2]], [[0, 2]]), "group '0' is ranks 0, 1 in rank0.json"),
+        (
+            [{"name": f"rank{rank}.json"} for rank in (1, 0, 2)],
+            "rank1.json is of rank 0, by its distributedInfo",
+        ),
+        ([{"name": f"node1_rank{rank}.json"} for rank in (3, 4, 5)], ""),
+    ],
+)
+def test_files_that_contradict_one_another_are_doubted(
+    tmp_path: Path, infos: list[dict[str, Any]], note: str
+) -> None:
+    for rank, info in enumerate(infos):
+        put(tmp_path, rank, **{"name": f"rank{rank}.json", **info})
+    doubts = [doubt for doubt in read_job(tmp_path).notes if ODD in doubt]
+    assert len(doubts) == bool(note)
+    assert all(doubt.startswith(note) for doubt in doubts)
+
+
+def test_steps_in_another_order_are_refused(tmp_path: Path) -> None:
+    for rank, steps in enumerate([(3, 4, 5), (4, 5), (5, 4)]):
+        put(tmp_path, rank, steps=steps)
+    refused(tmp_path, "steps 5, 4 follow one another in another order than in .*, 4, 5")

@@ -16,6 +16,7 @@ from helpers.places import SAMPLES
 from simulator.support.errors import TraceError
 from simulator.workload import What
 from traces.core.events import launch_rows
+from traces.core.loaded import ODD
 from traces.kineto.comm import group_ranks
 from traces.kineto.schema import identifier
 from traces.load import open_trace
@@ -231,12 +232,38 @@ def test_launches_of_one_correlation_id_have_the_kernels_that_follow_each(tmp_pa
     }
 
 
-def test_launches_without_kernels_are_counted(tmp_path: Path) -> None:
-    call, run = launched("gemm", 1, 8, 5)
-    said = "1 of 1 launches have no kernel, so the device seems idle"
-    for events, told in (([call], True), ([call, run], False)):
-        loaded = open_trace(write(tmp_path / "rank0.json", trace(*events)))("all")
-        assert any(note.startswith(said) for note in loaded.coverage.notes) == told
+def in_turn(*, lost: int = 0, late: float = 5, lasting: float = 2) -> list[dict[str, Any]]:
+    """300 launches, 20 us apart, and their kernels."""
+    events = []
+    for number in range(300):
+        call, run = launched("gemm", 20 * number, 20 * number + late, number + 1)
+        events += [call] if number < lost else [call, {**run, "dur": lasting}]
+    return events
+
+
+ELSEWHERE = kernel(cat="user_annotation", name="ProfilerStep#1", ts=7e5, dur=9e3, tid=1, args={})
+
+
+@pytest.mark.parametrize(
+    ("events", "note"),
+    [
+        (in_turn(), ""),
+        (in_turn(lost=6), ""),
+        (in_turn(lost=8), "8 of 300 launches have no kernel, so the device seems idle"),
+        (in_turn(late=5e5), ""),
+        (in_turn(late=2e6), "no kernel begins within 2 s of the last launch"),
+        (in_turn(lasting=28), ""),
+        (in_turn(lasting=38), "299 of 300 kernels begin before the one ahead on their stream"),
+        ([ELSEWHERE, *in_turn()], "the step has none of the 300 kernels that were recorded"),
+    ],
+)
+def test_kernels_that_no_device_runs_so_are_doubted(
+    tmp_path: Path, events: list[dict[str, Any]], note: str
+) -> None:
+    loaded = open_trace(write(tmp_path / "rank0.json", trace(*events)))("all")
+    doubts = [doubt for doubt in loaded.coverage.notes if ODD in doubt]
+    assert len(doubts) == bool(note)
+    assert all(doubt.startswith(note) for doubt in doubts)
 
 
 def test_where_no_launch_was_recorded_the_host_is_unknown(tmp_path: Path) -> None:

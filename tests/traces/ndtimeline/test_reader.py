@@ -150,6 +150,13 @@ DAMAGED = {
         [(*row[:5], min(row[5], 1.5), *row[6:]) for row in rows()],
         "start_ts: backward-compute begins at 1.5 s, before forward-compute ends at 2 s",
     ),
+    "milliseconds": (
+        [
+            (*row[:5], *((row[5] * 1e3, row[6] * 1e3) if row[1] else row[5:7]), *row[7:])
+            for row in rows()
+        ],
+        "backward-recv ends at 9 s, before its backward-send of stage 1 begins at 8500 s",
+    ),
     "no end": ([row for row in rows() if row[4] != "optimizer"], "an optimizer"),
 }
 

@@ -14,9 +14,9 @@ from simulator.support.errors import LimitError, TraceError
 from traces.load import load
 
 
-def bad(change: Callable[[sqlite3.Connection], object]) -> Callable[[Path], None]:
+def bad(change: Callable[[sqlite3.Connection], object], kernels: int = 8) -> Callable[[Path], None]:
     def make(path: Path) -> None:
-        simple(path)
+        simple(path, kernels)
         with sqlite3.connect(path) as database:
             change(database)
         database.close()
@@ -43,6 +43,20 @@ def bad(change: Callable[[sqlite3.Connection], object]) -> Callable[[Path], None
         ),
         (bad(lambda d: d.execute(f"UPDATE {RUNTIME} SET start = 1.5")), "'1.5' is not a whole"),
         (bad(lambda d: d.execute(f"UPDATE {KERNEL} SET end = 1")), r"ends at 1 ns"),
+        (
+            bad(lambda d: d.execute(f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL}")),
+            "8 of 16 kernels and copies are in it twice",
+        ),
+        (
+            bad(
+                lambda d: d.executescript(
+                    f"UPDATE {KERNEL} SET start = start / 2000, end = end / 2000;"
+                    f"UPDATE {RUNTIME} SET start = start / 2000, end = end / 2000"
+                ),
+                50,
+            ),
+            "kernels last less than 100 ns",
+        ),
         (
             bad(lambda d: d.execute(f"ALTER TABLE {KERNEL} RENAME COLUMN streamId TO lane")),
             "no column 'streamId'",

@@ -89,6 +89,19 @@ def test_a_copy_of_a_file_is_no_other_rank(tmp_path: Path) -> None:
     )
 
 
+def test_a_copy_with_other_times_is_no_other_rank(tmp_path: Path) -> None:
+    """Its kernels last as long; a recording of fewer could by chance."""
+    for name, later in (("a.sqlite", 0), ("b.sqlite", 10**6)):
+        path = simple(tmp_path / name, 40)
+        with closing(sqlite3.connect(path)) as database:
+            database.execute(f"UPDATE {KERNEL} SET start = start + {later} + 9 * correlationId")
+            database.execute(f"UPDATE {KERNEL} SET end = end + {later}")
+            database.commit()
+    assert any(
+        "b.sqlite has the same events as a.sqlite" in note for note in read_exports(tmp_path).notes
+    )
+
+
 def test_nccl_tells_the_ranks_and_the_size_of_the_job(tmp_path: Path) -> None:
     out = Writer()
     for process, place in ((1, 5), (2, 2)):

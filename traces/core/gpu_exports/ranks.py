@@ -27,6 +27,7 @@ from traces.core.events import (
     ProcessGroup,
     RankTrace,
     SyncEvent,
+    fingerprint_of,
 )
 from traces.core.gpu_exports.export import Export, IntColumns, looked_up
 from traces.core.gpu_exports.processes import (
@@ -136,6 +137,7 @@ def _rank_trace(
         streams=labels,
         unused=unread,
         accelerator=export.accelerator,
+        fingerprint=fingerprint_of(device["end"] - device["start"]),
         host_name=export.host_name,
         links=tuple(
             LinkSamples(name, (times - first) / 1e9, percents / 100)

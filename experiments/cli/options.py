@@ -217,12 +217,6 @@ def quantity(base: str) -> Callable[[str | None], str | None]:
     return check
 
 
-def quantity_or_none(base: str) -> Callable[[str], str]:
-    """Make the check of an option that is a number with a unit, or "" where it is not given."""
-    check = quantity(base)
-    return lambda text: check(text) or "" if text else ""
-
-
 READING = "How the trace is read"
 SIMULATION = "How the step is simulated"
 """Titles in ``--help`` of the options that most commands have."""
@@ -445,7 +439,7 @@ _SETTINGS: Options = {
         str,
         "Time of the step without a profiler, such as 401ms: removes stalls to match it.",
         default="",
-        callback=quantity_or_none("s"),
+        callback=lambda text: quantity("s")(text or None) or "",
         show_default="as recorded",
     ),
 }

@@ -367,7 +367,7 @@ def read_study(source: Path | str) -> Declaration:
     return _declared(content, folder=path.parent, source=str(path), positions=positions)
 
 
-def declare(content: Mapping[str, Any], *, folder: Path | None = None) -> Declaration:
+def declare(content: Mapping[str, Any]) -> Declaration:
     """Check a study declared in Python, with the fields of a study file.
 
     Raises StudyError as :func:`read_study`, without a line.
@@ -378,7 +378,7 @@ def declare(content: Mapping[str, Any], *, folder: Path | None = None) -> Declar
     >>> found.points
     2
     """
-    return _declared(dict(content), folder=folder or Path(), source="study", positions=None)
+    return _declared(dict(content), folder=Path(), source="study", positions=None)
 
 
 def _declared(

@@ -3,7 +3,7 @@
 from topologies.cluster.build import build
 from topologies.cluster.catalog import catalog, load_cluster, parse_cluster
 from topologies.cluster.changed import changed, resource_values, with_nodes, with_topology
-from topologies.cluster.placement import Placement, place
+from topologies.cluster.placement import place
 from topologies.cluster.schema import Cluster, quantities
 from topologies.families.clos import LeafSpineShape, RailShape, fat_tree, leaf_spine, rail
 from topologies.families.dragonfly import DragonflyShape, dragonfly
@@ -19,16 +19,8 @@ from topologies.families.grid import (
 from topologies.families.ring_and_switch import fully_connected, line, ring, switch
 from topologies.families.table import FAMILIES
 from topologies.faults import Fault, LinkNamed, broken
-from topologies.properties import (
-    Summary,
-    Throughput,
-    bisection_bandwidth,
-    closed_form,
-    diameter,
-    summary,
-    throughput,
-)
-from topologies.spec import parse_topology, routed
+from topologies.properties import bisection_bandwidth, closed_form, diameter, summary, throughput
+from topologies.spec import parse_topology
 
 __all__ = [
     "FAMILIES",
@@ -37,10 +29,7 @@ __all__ = [
     "Fault",
     "LeafSpineShape",
     "LinkNamed",
-    "Placement",
     "RailShape",
-    "Summary",
-    "Throughput",
     "bisection_bandwidth",
     "broken",
     "build",
@@ -66,7 +55,6 @@ __all__ = [
     "rail",
     "resource_values",
     "ring",
-    "routed",
     "summary",
     "switch",
     "throughput",

@@ -10,7 +10,6 @@ import numpy as np
 
 from simulator.support.arrays import Floats, Longs, offsets
 from simulator.support.errors import QuantityError, TraceError, WorkloadError, shown
-from simulator.support.names import one_of
 from simulator.support.quantities import CENTURY, number_of, parse_quantity
 
 MOST_TOKENS = 2**28
@@ -160,13 +159,10 @@ class Requests:
         )
 
 
-ARRIVALS = ("poisson", "gamma", "even")
-"""Processes of arrivals: gaps are exponential, have a gamma distribution, or are equal."""
-
-
 class Rates(NamedTuple):
-    """Rates of arrivals (1/s), which may change, and their process, one of :data:`ARRIVALS`.
+    """Rates of arrivals (1/s), which may change, and their process.
 
+    Gaps are exponential (``poisson``), have a gamma distribution (``gamma``), or are ``even``.
     They grow from ``first`` to ``second`` over as long as the requests take in the mean; or, with
     ``every``, the last ``lasts`` s of each period of so many seconds have the second.
     ``burstiness`` is the shape of ``gamma``: 1 is Poisson's, less is burstier, as in vLLM's
@@ -198,16 +194,8 @@ class Rates(NamedTuple):
         return np.asarray(times + (expected - within) / self.second)
 
 
-def generate_requests(  # noqa: PLR0913 - what describes a load
-    count: int,
-    rate: float | Rates,
-    prompt: int,
-    output: int,
-    *,
-    seed: int = 0,
-    arrivals: str = "poisson",
-    burstiness: float = 1.0,
-    spread: float = 1.0,
+def generate_requests(
+    count: int, rate: float | Rates, prompt: int, output: int, *, seed: int = 0, spread: float = 1.0
 ) -> Requests:
     """Generate an open loop of requests.
 
@@ -216,15 +204,11 @@ def generate_requests(  # noqa: PLR0913 - what describes a load
     count
         Number of requests.
     rate
-        Mean requests per second; or rates with their process, for which the next two do not count.
+        Mean requests per second of a Poisson process; or rates with their process.
     prompt, output
         Tokens; with ``spread`` the most.
     seed
         Of the random generator.
-    arrivals
-        One of :data:`ARRIVALS`.
-    burstiness
-        Shape of ``gamma``.
     spread
         Least length over the most: lengths are uniform between; 1: all are equal. Beyond 1 they are
         log-normal, with the nominal mean and this ratio of the 84th percentile to the median.
@@ -235,9 +219,7 @@ def generate_requests(  # noqa: PLR0913 - what describes a load
     >>> 9 < table.rate < 11
     True
     """
-    if arrivals not in ARRIVALS:
-        raise TraceError(f"arrivals {one_of(arrivals, ARRIVALS)}")
-    rates = rate if isinstance(rate, Rates) else Rates(rate, rate, 0, 0, arrivals, burstiness)
+    rates = rate if isinstance(rate, Rates) else Rates(rate, rate)
     for name, value in (
         *(("requests", count), ("rate", rates.first), ("rate", rates.second)),
         *(("input", prompt), ("output", output), ("spread", spread)),

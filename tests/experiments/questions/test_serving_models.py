@@ -19,7 +19,7 @@ from experiments.scenario.timed_calls import CacheTransfers
 from simulator.support.errors import TwofoldError
 from topologies import load_cluster
 from traces.requests.readers import read_requests
-from traces.requests.table import Hashes, Requests, generate_requests
+from traces.requests.table import Hashes, Requests, generate_requests, parse_rates
 
 LARGE, SMALL = "llama-3.1-70b", "llama-3.1-8b"
 TIMES = ("ttft", "tpot", "end_to_end", "moved")
@@ -66,7 +66,7 @@ def test_models_on_machines_of_their_own_are_each_as_alone(decodes):
 def test_caches_of_two_models_through_one_port_take_twice_as_long():
     """Both send as much at the same times: max-min shares are a half each."""
     cluster = one_port()
-    asked = generate_requests(6, 0.5, 8192, 32, arrivals="even")
+    asked = generate_requests(6, parse_rates("0.5/s even"), 8192, 32)
     later = replace(asked, arrival=asked.arrival + 1000)
     alone, both = (
         serve(replace(apart(cluster), beside=(Neighbour(apart(cluster), each),)), asked)
@@ -101,7 +101,7 @@ def test_caches_elsewhere_change_nothing_to_the_byte(transfer, monkeypatch):
 @pytest.mark.parametrize("transfer", ["whole", "layerwise"])
 def test_exchanges_and_caches_on_one_port_delay_each_other(transfer, monkeypatch):
     made = across_nodes(one_port(), kv_transfer=transfer)
-    asked = generate_requests(12, 4.0, 4096, 256, arrivals="even")
+    asked = generate_requests(12, parse_rates("4.0/s even"), 4096, 256)
     run = serve(made, asked)
     monkeypatch.setattr(serving_runs, "_enter", lambda *_: None)
     apart = serve(made, asked)
@@ -119,7 +119,7 @@ def test_exchanges_and_caches_on_one_port_delay_each_other(transfer, monkeypatch
 def test_a_decode_beside_a_long_cache_takes_its_bytes_twice():
     """One request decodes while the cache of another passes, as two sends: each has a third."""
     made = across_nodes(one_port())
-    rows = serve(made, generate_requests(2, 1.0, 8192, 400, arrivals="even")).iterations
+    rows = serve(made, generate_requests(2, parse_rates("1.0/s even"), 8192, 400)).iterations
     decodes = rows[(rows["chunks"] == 0) & (rows["tokens"] == 1)]
     lasts = decodes["end"] - decodes["begin"]
     network = CacheTransfers(one_port(), 8)
@@ -139,7 +139,7 @@ def test_caches_delay_the_exchanges_of_a_model_that_sends_none():
     deployment = deployment_of(SMALL, cluster)
     first = Instances(deployment=deployment, decode=deployment, decode_count=1)
     other = Instances(deployment=deployment_of(SMALL, cluster, degrees=(2, 1, 1)))
-    asked = generate_requests(8, 1.0, 8192, 64, arrivals="even")
+    asked = generate_requests(8, parse_rates("1.0/s even"), 8192, 64)
     both = serve(replace(first, beside=(Neighbour(other, asked),)), asked)
     alone = serve(other, asked)
     assert (both.beside[0].tpot >= alone.tpot * (1 - 1e-12)).all()
@@ -152,7 +152,7 @@ def test_decodes_that_exchange_nothing_go_on_beside_caches():
     cluster = one_port()
     degrees = {"degrees": (1, 1, 1, 1, 2), "engine_name": "sglang"}
     other = Instances(deployment=deployment_of(SMALL, cluster, **degrees))
-    asked = generate_requests(8, 1.0, 8192, 64, arrivals="even")
+    asked = generate_requests(8, parse_rates("1.0/s even"), 8192, 64)
     both = serve(replace(apart(cluster), beside=(Neighbour(other, asked),)), asked)
     alone = serve(other, asked)
     assert both.beside[0].tpot == pytest.approx(alone.tpot, rel=1e-9)
@@ -161,7 +161,7 @@ def test_decodes_that_exchange_nothing_go_on_beside_caches():
 
 def test_twice_the_network_helps_both_that_share_it():
     cluster = one_port()
-    asked = generate_requests(6, 0.5, 8192, 32, arrivals="even")
+    asked = generate_requests(6, parse_rates("0.5/s even"), 8192, 32)
     both = replace(apart(cluster), beside=(Neighbour(apart(cluster), asked),))
     wider = with_more_of(both, "scale_out.bandwidth", 2.0)
     before, after = serve(both, asked), serve(wider, asked, base=both)

@@ -122,7 +122,7 @@ def test_what_is_wrong_is_said_with_line_and_field(text, said, tmp_path):
 @given(st.integers(0, 10**6), st.sampled_from(["poisson", "gamma", "even"]))
 def test_one_seed_makes_the_same_requests(seed, arrivals):
     first, second = (
-        generate_requests(50, 3.0, 100, 20, seed=seed, arrivals=arrivals, spread=0.5)
+        generate_requests(50, Rates(3.0, 3.0, process=arrivals), 100, 20, seed=seed, spread=0.5)
         for _ in range(2)
     )
     assert (first.arrival == second.arrival).all()
@@ -133,7 +133,8 @@ def test_one_seed_makes_the_same_requests(seed, arrivals):
 
 def test_the_rate_is_kept_by_every_process():
     for arrivals in ("poisson", "gamma", "even"):
-        table = generate_requests(20_000, 8.0, 10, 10, arrivals=arrivals, burstiness=0.5)
+        rates = Rates(8.0, 8.0, process=arrivals, burstiness=0.5)
+        table = generate_requests(20_000, rates, 10, 10)
         assert table.rate == pytest.approx(8.0, rel=0.05)
 
 
@@ -358,7 +359,7 @@ def test_a_client_is_a_name_or_a_spread_up_to_100(client, spread):
 
 
 def test_even_arrivals_are_equal_gaps_and_lengths_without_spread_are_equal():
-    table = generate_requests(5, 4.0, 100, 7, arrivals="even")
+    table = generate_requests(5, parse_rates("4/s even"), 100, 7)
     assert table.arrival == pytest.approx([0.0, 0.25, 0.5, 0.75, 1.0])
     assert (set(table.prompt.tolist()), set(table.output.tolist())) == ({100}, {7})
     one = generate_requests(2000, 1.0, 3, 1, spread=0.01)
@@ -367,7 +368,8 @@ def test_even_arrivals_are_equal_gaps_and_lengths_without_spread_are_equal():
 
 def test_a_first_request_comes_at_once_and_gaps_have_their_processs_scatter():
     for process, burstiness in (("poisson", 1.0), ("gamma", 0.25), ("gamma", 4.0)):
-        table = generate_requests(20_000, 5.0, 1, 1, arrivals=process, burstiness=burstiness)
+        rates = Rates(5.0, 5.0, process=process, burstiness=burstiness)
+        table = generate_requests(20_000, rates, 1, 1)
         gaps = np.diff(table.arrival)
         assert table.arrival[0] == 0.0
         # The coefficient of variation of a gamma distribution is one over the root of its shape.
@@ -387,6 +389,8 @@ def test_an_even_ramp_is_the_integral_of_its_rate():
 @pytest.mark.parametrize("name", ["count", "rate", "prompt", "output", "burstiness", "spread"])
 def test_no_number_of_a_load_is_out_of_bounds(name, value):
     asked = {"count": 5, "rate": 1.0, "prompt": 9, "output": 9, name: value}
+    if name == "burstiness":
+        asked["rate"] = Rates(1.0, 1.0, burstiness=asked.pop(name))
     with pytest.raises(TraceError, match=" is not 1e-9 to 1e9"):
         generate_requests(**asked)
 

@@ -16,19 +16,11 @@ from traces.generate.kernel_times.shapes import (
     roofline_time,
     work_of,
 )
-from traces.generate.kernel_times.times import (
-    ORIGINS,
-    KernelTime,
-    KernelTimes,
-    Origin,
-    kernel_times,
-    shares,
-)
+from traces.generate.kernel_times.times import KernelTime, KernelTimes, kernel_times, shares
 
 __all__ = [
     "COMPUTE_EFFICIENCY",
     "MEMORY_EFFICIENCY",
-    "ORIGINS",
     "PRECISIONS",
     "Accelerator",
     "Attention",
@@ -38,7 +30,6 @@ __all__ = [
     "KernelTime",
     "KernelTimes",
     "LatentAttention",
-    "Origin",
     "OwnKernels",
     "Shape",
     "Streaming",

@@ -55,9 +55,6 @@ class Family:
         Those in the mean, if they depend on what tokens choose.
     recipe
         Name of the recipe (:data:`PRECISIONS`) of a variant's arithmetic.
-    one_kernel
-        A row is one kernel, or two: if the shortest takes 50 us or more, the host's launches were
-        timed.
     tuned_by_shape
         Libraries tune these for some shapes and not for others, so that time is monotone in the
         first dimension only (:class:`~traces.generate.kernel_times.tables.Curves`).
@@ -68,7 +65,6 @@ class Family:
     exponents: tuple[float, ...]
     work: Callable[[str, tuple[Floats, ...]], Work]
     recipe: Callable[[str], str]
-    one_kernel: bool = True
     tuned_by_shape: bool = False
     mean_work: Callable[[str, tuple[Floats, ...]], Work] | None = None
 
@@ -164,7 +160,6 @@ _FAMILIES = (
     Family("mla_decode", _DECODED, (1.0,) * 3, _latent_decode, _arithmetic),
     Family(
         *("experts", _EXPERTS, (1.0, 0.5, 1.0, 1.0, 0.5), _experts, _first),
-        one_kernel=False,
         tuned_by_shape=True,
         mean_work=partial(_experts, least=False),
     ),

@@ -12,8 +12,9 @@ from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
-from helpers import costs, examples
+from helpers import costs, examples, workers
 from helpers.engine_checks import steps_are_checked_once as steps_are_checked_once
 from helpers.predictions import predicted_once as predicted_once
 from helpers.readings import traces_are_read_once as traces_are_read_once
@@ -24,6 +25,9 @@ settings.register_profile("twofold", max_examples=10, derandomize=True, **_ALWAY
 settings.register_profile("all", max_examples=20, derandomize=True, **_ALWAYS)
 settings.register_profile("thorough", max_examples=300, **_ALWAYS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "twofold"))
+# Hypothesis draws numbers that imported modules of the checkout write, too: cases would depend on
+# which other tests run, and each process would parse all files.
+providers.is_local_module_file = lambda path: False
 
 _ALLOCATIONS = 100_000
 """After so many more the collector looks for cycles: at Python's 700, a fifth of the time."""
@@ -40,6 +44,7 @@ def interruptible():
 def pytest_configure(config):
     config.pluginmanager.register(costs)
     config.pluginmanager.register(examples)
+    config.pluginmanager.register(workers)
     gc.set_threshold(_ALLOCATIONS)
 
 

@@ -313,11 +313,6 @@ def carry_over(
     wait, stays. The table is read at the shape that gives each multiprocessor as much work. (Times
     scaled as a whole would be off by 19 to 42 % in the median from H100 to H200 and back, instead
     of 2 to 7 %: ``python -m benchmarks.kernels --carried``.)
-
-    Raises
-    ------
-    WorkloadError
-        If a peak that the kernels need is not known.
     """
     family, variant = FAMILIES[key[0]], key[1]
     # With twice the multiprocessors a shape twice as large gives each as much work: an axis in
@@ -341,8 +336,9 @@ def carry_over(
         roofline(family, variant, sizes, machine, least=False).reshape(table.times.shape)
         for sizes, machine in zip(points, (measured_on, chip), strict=True)
     )
-    # Rows faster than the roofline were left out, but smoothing moves times by some per cent.
-    times = np.log(after + np.maximum(np.exp(table.times) - before, 0.0))
+    # Smoothing moves some times below the roofline: those keep their ratio to it.
+    tabled = np.exp(table.times)
+    times = np.log(after * np.minimum(tabled / before, 1.0) + np.maximum(tabled - before, 0.0))
     weights = np.where(table.measured, 1.0, FILLED_WEIGHT)
     if isinstance(table, Surface):
         return replace(table, axes=tuple(axes), times=monotone(times, weights))

@@ -36,6 +36,7 @@ from traces.generate.kernel_times.tables import (
     SHIPPED,
     Curves,
     Surface,
+    carry_over,
     load_table,
     measured_rates,
     nearest_relative,
@@ -378,8 +379,6 @@ def _shipped(chip: Accelerator) -> tuple[TableSource, ...]:
     relative = nearest_relative(chip)
     if relative is None:
         return ()
-    from traces.generate.kernel_times.tables import carry_over
-
     file, machine = SHIPPED / f"{relative}.npz", measured_rates(relative, chip)
     # Shapes of a recipe without a known peak are left to the roofline.
     keys = frozenset(

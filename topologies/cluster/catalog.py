@@ -226,6 +226,7 @@ def _resolve_file(folder: Path, value: object) -> object:
     return value
 
 
+@cache
 def catalog() -> tuple[str, ...]:
     """Return the sorted names of the clusters that ship with the package.
 

@@ -5,6 +5,7 @@ source. Counts are bare numbers: they have no unit.
 """
 
 from collections.abc import Iterator
+from functools import cache
 from importlib.resources import files
 from math import fsum
 from pathlib import Path
@@ -419,6 +420,7 @@ def parameters(model: Model) -> float:
     return embedding_parameters(model).total + layers + head_parameters(model).total
 
 
+@cache
 def model_names() -> tuple[str, ...]:
     """Return the names of the model cards that ship with the package.
 
@@ -440,12 +442,6 @@ def load_model(name_or_path: str | Path) -> Model:
         A name of :func:`model_names`, which goes before a file of that name, or a path: of a card
         in YAML, or of a ``config.json`` of Hugging Face (:mod:`traces.generate.hugging_face`).
 
-    Raises
-    ------
-    TraceError
-        If there is no such card or file, or the file is not a model card: every wrong field is
-        named.
-
     Examples
     --------
     >>> model = load_model("llama-3.1-405b")
@@ -459,8 +455,7 @@ def load_model(name_or_path: str | Path) -> Model:
     try:
         name = str(name_or_path) if path.exists() else same_name(str(name_or_path), names)
         if name in names:
-            text = (files("traces") / "models" / f"{name}.yaml").read_text("utf-8")
-            return parse_model(text, source=name)
+            return _shipped(name)
         if not (path.exists() or path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1):
             raise _unknown(str(name_or_path))
         path = path / "config.json" if path.is_dir() else path
@@ -472,6 +467,12 @@ def load_model(name_or_path: str | Path) -> Model:
         default_name = path.parent.name if path.stem == "config" else path.stem
         return _checked(card_of(text, source=str(path), name=default_name or path.stem), str(path))
     return parse_model(text, source=str(path))
+
+
+@cache
+def _shipped(name: str) -> Model:
+    text = (files("traces") / "models" / f"{name}.yaml").read_text("utf-8")
+    return parse_model(text, source=name)
 
 
 def _unknown(name: str) -> TraceError:

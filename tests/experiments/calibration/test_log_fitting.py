@@ -155,13 +155,14 @@ def test_the_order_of_calls_changes_nothing():
 
 
 def test_calls_left_out_are_as_far_off_as_a_fit_without_them():
+    """Every third of them: each is a fit."""
     measured = timed([*calls(), *calls("all_gather", 4)], slower(), scatter=0.05)
     whole = fitted(measured)
     again = []
-    for at, one in enumerate(measured):
+    for at, one in list(enumerate(measured))[::3]:
         made = logged_cluster(CLUSTER, fitted([*measured[:at], *measured[at + 1 :]]), "a test")
         again.append(float(errors([one], made)[0]))
-    claimed = np.abs(whole.left_out)
+    claimed = np.abs(whole.left_out)[::3]
     assert np.median(again) == pytest.approx(np.median(claimed), rel=0.35)
 
 

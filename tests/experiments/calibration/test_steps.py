@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.calibration.calibration import RecordedStep, calibration_of
 from experiments.scenario.scenario import Scenario
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.workload import What
@@ -81,7 +82,7 @@ def test_calls_that_pass_one_after_the_other_where_the_model_shares_change_no_ne
     assert step.error_on(CLUSTER) == pytest.approx(0, abs=1e-3)
 
 
-@settings(max_examples=15, deadline=None)
+@tries(15, least=8)
 @given(st.lists(st.floats(0.5, 2.0), min_size=len(SIZES), max_size=len(SIZES)))
 def test_no_step_is_further_off_calibrated_than_before(factors):
     workload = program(meeting=True, kinds=("all_gather", "all_reduce"))

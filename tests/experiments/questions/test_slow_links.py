@@ -202,7 +202,7 @@ def on_two_nodes():
     return baseline(SAMPLES / "gpu-dp2-tp4", "dgx-a100", nodes=2).scenario
 
 
-@tries(48, least=16)
+@tries(24, least=8)
 @given(
     nics=st.sets(st.tuples(st.integers(0, 1), st.integers(0, 3)), min_size=1, max_size=4),
     left=st.sampled_from([*LEFT, 0.4]),

@@ -222,8 +222,9 @@ def test_design_points_with_faults_are_the_what_ifs_one_by_one(job):
 
 def test_other_questions_start_from_the_broken_network(job):
     broken = Settings(what_ifs=("nic 3 of node 1 x0.5",))
-    found = utility(job, "dgx-a100", settings=broken)
-    plain = utility(job, "dgx-a100")
+    links = ["scale_out.bandwidth", "scale_up.bandwidth"]
+    found = utility(job, "dgx-a100", resources=links, settings=broken)
+    plain = utility(job, "dgx-a100", resources=links)
     assert found.base.timeline.makespan > plain.base.timeline.makespan
     by = {row.resource: row for row in found.utilities}
     whole = {row.resource: row for row in plain.utilities}
@@ -250,7 +251,9 @@ def test_a_broken_link_stays_that_ranks_where_domains_grow(base):
 
 def test_what_another_network_does_not_have_is_said_row_by_row(job):
     broken = Settings(what_ifs=("switch scale_up:1 x0.5",))
-    found = {row.resource: row for row in utility(job, "dgx-a100", settings=broken).utilities}
+    tiers = ["scale_up.size", "scale_out.bandwidth"]
+    rows = utility(job, "dgx-a100", resources=tiers, settings=broken).utilities
+    found = {row.resource: row for row in rows}
     assert found["scale_up.size"].utility_pct is None
     assert "makes another network: no part of dgx-a100(16)" in found["scale_up.size"].note
     assert found["scale_out.bandwidth"].utility_pct is not None

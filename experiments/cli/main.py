@@ -8,22 +8,21 @@ Commands are imported when they are asked for, and everything heavy when they ru
 
 import functools
 import gc
-import inspect
 import os
 import re
 import shlex
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, cast
 
 import typer
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from experiments.cli.former_names import current_words
@@ -209,32 +208,6 @@ def _make_command(name: str) -> TyperCommand | TyperGroup:
     command = cast("TyperCommand | TyperGroup", get_command(single))
     command.rich_help_panel = panel
     return command
-
-
-class Described(NamedTuple):
-    """A command as ``--help`` has it: options by the titles of their panels, in their order."""
-
-    name: str
-    panel: str
-    help: str
-    options: dict[str, list[TyperOption]]
-
-
-def described() -> Iterator[Described]:
-    """Yield every command, those below ``system`` as ``system warm``, for pages that list them."""
-    for name, (panel, _) in COMMANDS.items():
-        command = _make_command(name)
-        below = getattr(command, "commands", None)
-        for words, leaf in (
-            [(name, command)]
-            if below is None
-            else [(f"{name} {inner}", command) for inner, command in below.items()]
-        ):
-            options: dict[str, list[TyperOption]] = {}
-            for option in leaf.params:
-                if isinstance(option, TyperOption) and not option.hidden:
-                    options.setdefault(option.rich_help_panel or "Options", []).append(option)
-            yield Described(words, panel, inspect.cleandoc(leaf.help or ""), options)
 
 
 app = typer.Typer(

@@ -118,12 +118,8 @@ def devices_of(base: "Baseline") -> str:
     return say_devices(base.scenario.cluster.accelerator.name)
 
 
-def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = True) -> Trust:
-    """Grade how far an answer about a step can be trusted, with reasons.
-
-    ``doubts`` are further ones of this answer; ``network`` is whether it depends on the model of
-    calls.
-    """
+def trust(base: "Baseline", *, doubts: Sequence[Doubt] = ()) -> Trust:
+    """Grade how far an answer about a step can be trusted; ``doubts`` are further ones of it."""
     coverage, error = base.loaded.coverage, base.communication_error["median_absolute_pct"]
     parts = [_replay_text(base), f"{len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks"]
     if base.settings.ranks:
@@ -137,7 +133,7 @@ def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = Tru
     text = ", ".join(parts)
     if round(base.doubts.pinned_pct) > 0:
         text += f"; {base.doubts.pinned_pct:.0f} % of the step depends on no resource"
-    all_doubts = (*_doubts(base, network=network), *doubts)
+    all_doubts = (*_doubts(base), *doubts)
     if all_doubts:
         return Trust(text, "poor", all_doubts)
     off = 0.0 if base.error is None else 100 * abs(base.error)
@@ -172,7 +168,7 @@ def _replay_text(base: "Baseline") -> str:
     return f"similar generated steps{none} were {prior['median_pct']:.0f} % off (median)"
 
 
-def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
+def _doubts(base: "Baseline") -> Iterator[Doubt]:
     """Yield what makes a replay doubtful, each with a remedy."""
     coverage = base.loaded.coverage
     for warning in base.warnings:
@@ -217,7 +213,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
             "record several steps, each with its own range, so that the previous one is known",
         )
     off = base.communication_error["median_absolute_pct"]
-    if network and off is not None and off > _CALLS_OFF:
+    if off is not None and off > _CALLS_OFF:
         yield Doubt(
             f"modelled collectives are {off:,.0f} % off the measured ones (median)",
             "set --cluster to the recorded cluster, or fit one: twofold calibrate …"

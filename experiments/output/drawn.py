@@ -330,8 +330,6 @@ def _table(
 
 MOST_RANKS_OF_A_MAP = 1024
 """More ranks would be a black rectangle."""
-BUSIEST = 8
-"""Number of links that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,10 +386,10 @@ def by_resource(timeline: Timeline) -> list[TierUse]:
     return rows
 
 
-def busiest(timeline: Timeline, most: int = BUSIEST) -> list[LinkUse]:
-    """Return the links with the highest utilisation, none without traffic."""
+def busiest(timeline: Timeline) -> list[LinkUse]:
+    """Return the eight links with the highest utilisation, none without traffic."""
     network, use = timeline.topology, utilisation(timeline)
-    order = np.argsort(-use, kind="stable")[:most]
+    order = np.argsort(-use, kind="stable")[:8]
     return [
         LinkUse(
             str(link.source),

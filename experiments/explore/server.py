@@ -175,30 +175,20 @@ class _Asked:
         del request
         return _json(self._session.about(version()))
 
-    def _parsed(self, request: Request) -> Any:
-        return self._session.parse(request.url.query)
-
     async def moving(self, request: Request) -> Response:
-        windows = request.path_params["windows"]
+        windows, ask = request.path_params["windows"], self._session.moving
         return await self._answered(
-            request,
-            self._moving,
-            lambda stop: self._session.moving(self._parsed(request), windows, until(stop)),
+            request, self._moving, lambda state, watch: ask(state, windows, watch)
         )
 
     async def resting(self, request: Request) -> Response:
-        windows = request.path_params["windows"]
+        windows, ask = request.path_params["windows"], self._session.resting
         return await self._answered(
-            request,
-            self._resting,
-            lambda stop: self._session.resting(self._parsed(request), windows, until(stop)),
+            request, self._resting, lambda state, watch: ask(state, windows, watch)
         )
 
     async def _answered(
-        self,
-        request: Request,
-        limiter: CapacityLimiter,
-        ask: Callable[[Callable[[], bool]], object],
+        self, request: Request, limiter: CapacityLimiter, ask: "Callable[[Any, Watch], object]"
     ) -> Response:
         """Answer in a thread, unless nobody waits any more when its turn comes."""
         gone = threading.Event()
@@ -210,7 +200,7 @@ class _Asked:
             if over():
                 return Response(status_code=_DONE)
             try:
-                return _json(ask(over))
+                return _json(ask(self._session.parse(request.url.query), until(over)))
             except TwofoldError as error:
                 return _json({"error": str(error)})
             except Superseded:
@@ -236,31 +226,22 @@ class _AskedOfStep(_Asked):
         self._step = session
 
     async def choices(self, request: Request) -> Response:
-        return await self._answered(
-            request,
-            self._moving,
-            lambda stop: self._step.choices(self._step.parse(request.url.query), until(stop)),
-        )
+        return await self._answered(request, self._moving, self._step.choices)
 
     async def ranks(self, request: Request) -> Response:
-        def draw(stop: Callable[[], bool]) -> object:
-            drawn = self._step.ranks(self._step.parse(request.url.query), until(stop))
+        def draw(state: Any, watch: "Watch") -> object:
+            drawn = self._step.ranks(state, watch)
             return {"about": drawn.about, "slices": packed(drawn.slices)}
 
         return await self._answered(request, self._resting, draw)
 
     async def curves(self, request: Request) -> Response:
-        return await self._answered(
-            request,
-            self._moving,
-            lambda stop: self._step.curves(self._step.parse(request.url.query), until(stop)),
-        )
+        return await self._answered(request, self._moving, self._step.curves)
 
     async def within(self, request: Request) -> Response:
-        def find(stop: Callable[[], bool]) -> object:
+        def find(state: Any, watch: "Watch") -> object:
             budget = parse_quantity(request.path_params["budget"], "USD")
-            state = self._step.parse(request.url.query)
-            return {"offers": self._step.within(state, budget, until(stop))}
+            return {"offers": self._step.within(state, budget, watch)}
 
         return await self._answered(request, self._resting, find)
 

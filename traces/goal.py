@@ -108,7 +108,9 @@ def parse_goal(path: Path, text: str) -> Goal:
     number, first = next(lines, (1, ""))
     ranks = _RANKS.fullmatch(first)
     if ranks is None or not 0 < int(ranks[1]) <= _MOST_RANKS:
-        raise TraceError(f"{path}:{number}: a GOAL schedule begins with 'num_ranks N', N >= 1")
+        raise TraceError(
+            f"{path}:{number}: a GOAL schedule begins with 'num_ranks N', N 1 to {_MOST_RANKS:,}"
+        )
     goal = Goal(int(ranks[1]), exact=EXACT in text)
     for number, line in lines:
         head = _RANK.fullmatch(line)

@@ -104,13 +104,13 @@ def note_copies(ranks: Iterable["RankHead"]) -> Iterator[str]:
     """Note which ranks have the same events, or files of the same bytes: two clocks never agree."""
     seen: dict[int, RankHead] = {}
     for rank in ranks:
-        alike = seen.setdefault(rank.fingerprint or rank.file.stat().st_size, rank)
-        in_two = alike.file != rank.file
-        if alike is not rank and (
-            rank.fingerprint or (in_two and filecmp.cmp(alike.file, rank.file, shallow=False))
+        earlier = seen.setdefault(rank.fingerprint or rank.file.stat().st_size, rank)
+        in_two = earlier.file != rank.file
+        if earlier is not rank and (
+            rank.fingerprint or (in_two and filecmp.cmp(earlier.file, rank.file, shallow=False))
         ):
             copy, first = (
-                each.file.name if in_two else f"rank {each.rank}" for each in (rank, alike)
+                each.file.name if in_two else f"rank {each.rank}" for each in (rank, earlier)
             )
             yield f"{copy} {COPIED} {first}, not another rank's recording"
             return

@@ -18,7 +18,7 @@ from msgspec import Struct
 from simulator.analysis.phases import Phase
 from simulator.engine.next_step import with_advance
 from simulator.support.arrays import Floats, Longs, Mask
-from simulator.support.errors import TraceError, shown
+from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.quantities import format_quantity
 from simulator.workload import Workload
 from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
@@ -349,7 +349,10 @@ def joined(path: Path | str, job: JobHead, steps: Sequence[RankStep], options: O
     _check_together(job, graphs, clock)
     if not matching.calls:
         _check_alike(job, steps)
-    workload = assemble(graphs, matching.calls, clock, job.job_ranks)
+    try:
+        workload = assemble(graphs, matching.calls, clock, job.job_ranks)
+    except WorkloadError as error:
+        raise TraceError(f"{path}: contradicts itself: {error}; record it again") from error
     repeats = repeats_of(job.ranks, steps[0].step, [step.lasted for step in steps])
     workload = with_advance(replace(workload, repeats=repeats))
     if options.copies:

@@ -72,9 +72,9 @@ def _check(path: Path, recordings: Sequence[XlaRecording]) -> None:
                 )
             seen[device.rank] = recording
             lengths = np.rint([1e9 * (op.end - op.start) for op in device.ops]).astype(np.int64)
-            alike = recorded.setdefault(fingerprint_of(lengths) or ~device.rank, device.rank)
-            if alike != device.rank:
-                note = f"rank {device.rank} {COPIED} rank {alike}, not another rank's recording"
+            earlier = recorded.setdefault(fingerprint_of(lengths) or ~device.rank, device.rank)
+            if earlier != device.rank:
+                note = f"rank {device.rank} {COPIED} rank {earlier}, not another rank's recording"
                 recording.notes.append(note)
             for hlo in device.collectives():
                 numbers = [number for group in hlo.groups or () for number in group]

@@ -101,3 +101,13 @@ def test_a_message_in_a_group_of_two_is_to_the_other_rank(tmp_path: Path) -> Non
     assert len(nameless.calls) == len(named.calls) > 0
     for name in ("call", "duration"):
         assert (getattr(nameless, name) == getattr(named, name)).all()
+
+
+def test_a_group_of_more_ranks_than_the_world_is_refused_with_its_file(tmp_path: Path) -> None:
+    tape = Tape(world=1, groups=[("0", "tp", (0, 1))])
+    for number in range(4):
+        tape.collective(40.0 * number, 7, 40.0 * number + 15, 10, group="0")
+    tape.write(tmp_path)
+    with pytest.raises(TraceError, match=r"names rank 1, which does not exist in a job of 1") as no:
+        load(tmp_path)
+    assert str(no.value).startswith(str(tmp_path))

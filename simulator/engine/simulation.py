@@ -116,7 +116,20 @@ class LocalTimes:
             start=np.full(len(workload), np.nan),
             end=np.full(len(workload), np.nan),
         )
-        calls = _rendezvous(workload, cost, call_end)
+        count = len(workload.calls)
+        joined = np.flatnonzero(workload.call >= 0).astype(np.int32)
+        awaited = workload.call[(workload.call >= 0) & ~workload.unawaited]
+        calls = Rendezvous(
+            offset=offsets(workload.members),
+            member=joined[np.argsort(workload.call[joined], kind="stable")],
+            late=workload.calls.late,
+            cost=np.full(count, np.nan) if cost is None else cost,
+            missing=np.bincount(awaited, minlength=len(workload.calls)).astype(np.int32),
+            last_arrival=np.full(count, workload.ready.min(initial=0.0)),
+            last_member=np.full(count, NOBODY, dtype=np.int32),
+            start=np.full(count, np.nan),
+            end=np.full(count, np.nan) if call_end is None else call_end.copy(),
+        )
         edges = workload.edges
         queue = np.empty(len(workload) + len(calls.member), dtype=np.int32)
         columns = Columns(
@@ -148,23 +161,6 @@ class LocalTimes:
     def _first(self, count: int) -> list[int]:
         calls: list[int] = self.columns.queue[:count].tolist()
         return calls
-
-
-def _rendezvous(workload: Workload, cost: Floats | None, end: Floats | None) -> Rendezvous:
-    count = len(workload.calls)
-    joined = np.flatnonzero(workload.call >= 0).astype(np.int32)
-    awaited = workload.call[(workload.call >= 0) & ~workload.unawaited]
-    return Rendezvous(
-        offset=offsets(workload.members),
-        member=joined[np.argsort(workload.call[joined], kind="stable")],
-        late=workload.calls.late,
-        cost=np.full(count, np.nan) if cost is None else cost,
-        missing=np.bincount(awaited, minlength=len(workload.calls)).astype(np.int32),
-        last_arrival=np.full(count, workload.ready.min(initial=0.0)),
-        last_member=np.full(count, NOBODY, dtype=np.int32),
-        start=np.full(count, np.nan),
-        end=np.full(count, np.nan) if end is None else end.copy(),
-    )
 
 
 @hot_loop

@@ -594,11 +594,14 @@ def _interpret(
             answer = function(*given)
         steps_taken = most - _THREAD.left
     except (TooLongError, ArithmeticError, ValueError) as error:
-        arrays.restore()
+        for array, before in arrays.before:
+            array[...] = before
         raise TooLongError from error
     finally:
         _THREAD.left = 0
-    arrays.write_back()
+    for array, wide in arrays.wide.values():
+        if array.flags.writeable:
+            array[...] = wide
     return steps_taken, _number(answer)
 
 
@@ -701,14 +704,3 @@ class _Arrays:
         ranges = sorted((key[0], key[0] + array.nbytes) for key, (array, _) in self.wide.items())
         if any(end > begin for (_, end), (begin, _) in pairwise(ranges)):
             raise TooLongError
-
-    def restore(self) -> None:
-        """Undo all writes."""
-        for array, before in self.before:
-            array[...] = before
-
-    def write_back(self) -> None:
-        """Copy widened arrays back to the originals."""
-        for array, wide in self.wide.values():
-            if array.flags.writeable:
-                array[...] = wide

@@ -162,7 +162,9 @@ def _traces(folder: Path) -> Path:
     """Return a package's traces: beside the card, else in the only sub-directory that has some."""
     if trace_files(folder):
         return folder
-    inner = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not _hidden(entry))
+    inner = sorted(
+        entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")
+    )
     having = [folder_inside for folder_inside in inner if trace_files(folder_inside)]
     if not having:
         raise TraceError(f"{folder}: a workload card, but no trace beside it or in a sub-directory")
@@ -188,12 +190,8 @@ def _some(folder: Path) -> Iterator[Path]:
     for number, file in enumerate(folder.iterdir()):
         if number >= _MOST_FILES:
             raise TraceError(f"{folder}: more than {_MOST_FILES} entries; a trace has one per rank")
-        if file.is_file() and not _hidden(file):
+        if file.is_file() and not file.name.startswith("."):
             yield file
-
-
-def _hidden(file: Path) -> bool:
-    return file.name.startswith(".")
 
 
 def labelled(workload: Workload, plan: "ParallelismSection") -> tuple[Workload, tuple[str, ...]]:

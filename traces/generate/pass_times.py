@@ -276,8 +276,8 @@ def _grid(most: int) -> Floats:
 
 def _without_head(batch: InferencePass, segment: Segment, tokens: float) -> _Blocks:
     """Return the blocks of a pass of ``tokens``, embedding first, and the number of each."""
-    given = replace(batch, segments=(segment,), tokens=tokens)
-    return [(embedding_block(given), 1), *_layers(given)]
+    single = replace(batch, segments=(segment,), tokens=tokens)
+    return [(embedding_block(single), 1), *_layers(single)]
 
 
 def _decode(count: float, size: float) -> Segment:
@@ -316,15 +316,15 @@ def _attention(
     for count in counts:
         for size in sizes:
             part = segment(float(count), float(size))
-            given = replace(batch, segments=(part,), tokens=part.sequences * part.new_tokens)
-            shapes = [(score_shapes(given, layer), number) for layer, number in layers]
+            single = replace(batch, segments=(part,), tokens=part.sequences * part.new_tokens)
+            shapes = [(score_shapes(single, layer), number) for layer, number in layers]
             if sparse:  # the indexer reads all keys, attention as many as it selects: a window
                 shapes = [
                     (tuple(each for each in kinds if isinstance(each, Streaming) != windowed), n)
                     for kinds, n in shapes
                 ]
             cells.append(shapes)
-            parts = (each for each in context_exchanges(given) if each.label == OF_DECODES)
+            parts = (each for each in context_exchanges(single) if each.label == OF_DECODES)
             merged.append(batch.model.layers * fsum(map(clock.exchanged, parts)))
     clock.kernels.times(shape for cell in cells for shapes, _ in cell for shape in shapes)
     times = [

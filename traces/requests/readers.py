@@ -267,15 +267,15 @@ def _priorities(records: Sequence[_ParsedRequest]) -> Longs | None:
 
 
 def _format(row: Mapping[str, Any], file: Path) -> Format:
-    known = [each for each in FORMATS if {each.arrival, each.prompt, each.output} <= set(row)]
-    if len({(each.prompt, each.output) for each in known}) > 1:
-        both = " and ".join(each.name for each in known)
+    fitting = [each for each in FORMATS if {each.arrival, each.prompt, each.output} <= set(row)]
+    if len({(each.prompt, each.output) for each in fitting}) > 1:
+        both = " and ".join(each.name for each in fitting)
         raise TraceError(f"{file}: it has the columns of {both}: keep those of one")
-    if known:
+    if fitting:
         for name in set(row) - {*_OPTIONAL, *_TOTALS}:
             if near := get_close_matches(str(name), _OPTIONAL, n=1, cutoff=0.9):
                 raise TraceError(f"{file}: column {shown(name)}: did you mean {near[0]}?")
-        return known[0]
+        return fitting[0]
     names = "; ".join(f"{each.arrival}, {each.prompt}, {each.output}" for each in FORMATS)
     raise TraceError(f"{file}: its columns are not those of a request trace; known are {names}")
 

@@ -45,18 +45,15 @@ from simulator.costing.link_load import Load, cost
 from simulator.schedule import Plan
 from simulator.support.arrays import (
     Floats,
-    Heap,
     Ints,
     Longs,
-    empty_heap,
     entries_of,
     offsets,
     offsets_by_row,
-    pop,
-    push,
     row_of_entries,
 )
 from simulator.support.compiled import hot_loop
+from simulator.support.heap import Heap, pop, push, room
 from simulator.topology import Topology
 from simulator.transfers.crowd import Program
 from simulator.transfers.lockstep import has_slowest_chain
@@ -333,7 +330,7 @@ def least_of_links(work: LinkWork, head: Floats, tail: Floats) -> float:
     of = row_of_entries(work.offset)
     order = np.lexsort((release, of))
     columns = release[order], work.busy[order], left[order]
-    return _longest_schedule(work.offset, *columns, np.empty(len(order)), empty_heap(len(order)))
+    return _longest_schedule(work.offset, *columns, np.empty(len(order)), room(len(order)))
 
 
 @hot_loop

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.simulation import Columns, end_call, release
-from simulator.support.arrays import Floats, Heap, Longs, Matrix, pop, push, records
+from simulator.support.arrays import Floats, Longs, Matrix, records
 from simulator.support.compiled import hot_loop
+from simulator.support.heap import Heap, pop, push
 from simulator.transfers.fair_shares import OVER as CALLS_OVER
 from simulator.transfers.fair_shares import State
 from simulator.transfers.loop import adopt_call, advance, begin_call, drop_flows, reset_call

@@ -40,7 +40,8 @@ from simulator.engine.event_loop import (
 )
 from simulator.engine.simulation import Columns, LocalTimes, Progress, Simulation, closed_form
 from simulator.engine.works import Work, Works
-from simulator.support.arrays import Floats, Matrix, empty_heap, offsets
+from simulator.support.arrays import Floats, Matrix, offsets
+from simulator.support.heap import room
 from simulator.topology import Topology
 from simulator.transfers.crowd import Crowd
 
@@ -107,7 +108,7 @@ class Loop(Struct, eq=False):
             works=records,
             wires=np.zeros(len(network), WIRE),
             events=np.zeros(0, EVENT),
-            heap=empty_heap(0),
+            heap=room(0),
             idle=np.zeros(0, dtype=np.int64),
             links=np.concatenate([np.zeros(0, np.int64), *(work.link for work in works)]),
             new=np.zeros(count, dtype=np.int64),
@@ -230,7 +231,7 @@ class Loop(Struct, eq=False):
         before = len(old.events)
         events = np.zeros(2 * before or len(old.calls) + 8, EVENT)
         events[:before] = old.events
-        heap, idle = empty_heap(len(events)), np.zeros(len(events), dtype=np.int64)
+        heap, idle = room(len(events)), np.zeros(len(events), dtype=np.int64)
         queued, free = int(old.tally[QUEUED]), int(old.tally[IDLE])
         heap.key[:queued], heap.item[:queued] = old.heap.key[:queued], old.heap.item[:queued]
         added = np.arange(before, len(events))

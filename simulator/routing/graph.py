@@ -11,18 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.support.arrays import (
-    Floats,
-    Heap,
-    Ints,
-    Longs,
-    Mask,
-    empty_heap,
-    offsets_by_row,
-    pop,
-    push,
-)
+from simulator.support.arrays import Floats, Ints, Longs, Mask, offsets_by_row
 from simulator.support.compiled import hot_loop
+from simulator.support.heap import Heap, pop, push, room
 
 UNKNOWN = 1 << 60
 """Metric of a node without a known path."""
@@ -105,7 +96,7 @@ def search_state(graph: Graph) -> SearchState:
         seen=np.zeros(nodes, dtype=np.int32),
         order=np.zeros(nodes, dtype=np.int32),
         size=np.zeros(2, dtype=np.int64),
-        heap=empty_heap(len(graph.start) + 1),  # each link is relaxed at most once
+        heap=room(len(graph.start) + 1),  # each link is relaxed at most once
     )
 
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.support.arrays import Floats, Heap, Ints, Longs, empty_heap, pop, push
+from simulator.support.arrays import Floats, Ints, Longs
 from simulator.support.compiled import hot_loop
+from simulator.support.heap import Heap, pop, push, room
 from simulator.workload import Edges, Workload
 
 
@@ -143,8 +144,8 @@ def _state(graph: LaneGraph, ready: Floats, lanes: int) -> State:
     return State(
         ready=ready.copy(),
         missing=np.bincount(graph.target, minlength=ops),
-        events=empty_heap(ops),
-        waiting=empty_heap(ops),
+        events=room(ops),
+        waiting=room(ops),
         room=offset,
         held=np.zeros(lanes, dtype=np.int64),
         free=np.ones(lanes, dtype=np.bool_),

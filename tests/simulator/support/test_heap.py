@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.support.arrays import Heap, empty_heap, pop, push
+from simulator.support.heap import Heap, pop, push, room
 
 keys = st.one_of(
     st.sampled_from([-np.inf, -0.0, 0.0, 1.0, np.inf]),
@@ -20,7 +20,7 @@ steps = st.lists(st.one_of(st.none(), st.tuples(keys, items)), max_size=60)
 @given(steps)
 def test_pushed_and_popped_in_any_order_the_least_pair_is_always_on_top(steps):
     """``None`` pops; at the end all is popped."""
-    heap, size, pairs = empty_heap(len(steps)), 0, []
+    heap, size, pairs = room(len(steps)), 0, []
     for step in [*steps, *(None for _ in steps)]:
         if step is not None:
             size = push(heap, size, *step)

@@ -145,8 +145,8 @@ def message_classes(
             _add_field(described, *field, enumerations)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = (pool.FindMessageTypeByName(f"own.{name}") for name in names)
-    return [message_factory.GetMessageClass(descriptor) for descriptor in found]
+    descriptors = (pool.FindMessageTypeByName(f"own.{name}") for name in names)
+    return [message_factory.GetMessageClass(descriptor) for descriptor in descriptors]
 
 
 def _add_field(

@@ -102,11 +102,11 @@ def _check_architectures(config: "_Config") -> None:
     for field in ("hidden_size", "num_hidden_layers"):
         if within.get(field) not in (None, config.data.get(field)):
             raise config.refuse(field, f"text_config says {shown(within[field])}: keep one")
-    families = {letters_of(family): card for family, card in FAMILIES.items()}
+    families = {letters_of(family): fields for family, fields in FAMILIES.items()}
     listed = config.data.get("architectures")
     for name in listed if isinstance(listed, list) else [listed]:
-        other = families.get(letters_of(re.split("For[A-Z]|LMHead|Model$", str(name))[0]))
-        if other not in (None, FAMILIES[config.kind]):
+        card = families.get(letters_of(re.split("For[A-Z]|LMHead|Model$", str(name))[0]))
+        if card not in (None, FAMILIES[config.kind]):
             raise config.refuse("architectures", f"{shown(name)} is of another model_type")
 
 

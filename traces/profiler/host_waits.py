@@ -386,9 +386,9 @@ class _LaunchSilences(Struct, frozen=True, eq=False):
         next_launch = np.append(host.start[calls][1:], np.inf)
         begins, ends = _long_silences(trace, window, thread, least)
         silence = np.searchsorted(begins, host.start[calls])
-        found = begins[silence] < next_launch
-        began = np.where(found, begins[silence], host.start[calls])
-        ended = np.where(found, ends[silence], began)
+        is_silent = begins[silence] < next_launch
+        began = np.where(is_silent, begins[silence], host.start[calls])
+        ended = np.where(is_silent, ends[silence], began)
         start, done = trace.device.start[device], trace.device.end[device]
         return _LaunchSilences(
             device, trace.device.name[device], start, done, began, ended, next_launch

@@ -10,15 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from math import isfinite
-from numbers import Integral, Real
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 from experiments.files import check_not_read, writing
 from experiments.output.document import Document
 from experiments.provenance import Head, Inputs, Option, graphs, identity, jsonable, version
-from simulator.support.errors import OutputError, SettingsError, pip_install, shown
+from simulator.support.errors import OutputError, SettingsError, check_type, pip_install
 from simulator.support.limits import check_memory
 
 if TYPE_CHECKING:
@@ -296,7 +294,7 @@ def question(
             arguments: dict[str, Any] = {key: kwargs[key] for key in kwargs if key in parameters}
             options = {key: kwargs[key] for key in kwargs if key not in parameters}
             for key, value in (*zip(parameters, args, strict=False), *arguments.items()):
-                _check_type(name, signature.parameters[key], value)
+                check_type(f"{name}: {key}", signature.parameters[key].annotation, value)
             if "settings" in parameters:
                 from experiments.settings import check_names, settings_of
 
@@ -339,27 +337,18 @@ def _call(name: str, signature: inspect.Signature, arguments: Mapping[str, Any])
     return f"twofold.{name}({', '.join(words)})"
 
 
-_ANY = {float: Real, int: Integral, Sequence: Iterable}
-"""What is taken for a type: also NumPy's numbers, and sets and generators."""
+def typed(name: str, function: Callable[..., object]) -> Callable[..., object]:
+    """Make a function that is no question refuse values of types that it does not name."""
+    parameters = inspect.signature(function).parameters
 
+    @wraps(function)
+    def checked(*args: object, **kwargs: object) -> object:
+        for key, value in (*zip(parameters, args, strict=False), *kwargs.items()):
+            if key in parameters:
+                check_type(f"{name}: {key}", parameters[key].annotation, value)
+        return function(*args, **kwargs)
 
-def _check_type(question: str, parameter: inspect.Parameter, value: object) -> None:
-    """Refuse a value of a type that its parameter does not name; ``True`` is no number."""
-    wanted = parameter.annotation
-    parts = get_args(wanted) if get_origin(wanted) in (Union, UnionType) else (wanted,)
-    kinds = [get_origin(part) or part for part in parts]
-    if not all(isinstance(kind, type) for kind in kinds):
-        return  # only type checkers know it
-    taken = isinstance(value, tuple(_ANY.get(kind, kind) for kind in kinds))
-    text = isinstance(value, str) and str not in kinds and Sequence[float] in parts
-    if not taken or text or (isinstance(value, bool) and bool not in kinds):
-        words = " or ".join(kind.__name__ for kind in kinds)
-        raise SettingsError(f"{question}: {parameter.name} {shown(value)} is not {words}")
-    listed = [part for part, kind in zip(parts, kinds, strict=True) if kind is Sequence]
-    if len(listed) == 1 and isinstance(value, list | tuple):  # a generator is read only once
-        of_item = parameter.replace(annotation=get_args(listed[0])[0])
-        for item in value:
-            _check_type(question, of_item, item)
+    return checked
 
 
 def _is_default(value: object, default: object) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simulator.calls import CallRow, Calls, Group
+from simulator.support.errors import WorkloadError, check_type
 from simulator.workload import Edges, What, Workload
 
 _OpRow = tuple[int, int, int, int, int, float, float, float, float, float, float]
@@ -42,6 +43,11 @@ class WorkloadBuilder:
     _groups: dict[Group, int] = field(default_factory=dict)
     _names: dict[str, int] = field(default_factory=dict)
     _lanes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_type("job_ranks", int, self.job_ranks)
+        if self.job_ranks < 0:
+            raise WorkloadError(f"job_ranks: {self.job_ranks} is not a number of ranks")
 
     def group(self, ranks: tuple[int, ...], label: str = "") -> int:
         """Return the index of the group of these ranks in this order; added if it is new."""

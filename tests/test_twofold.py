@@ -85,6 +85,24 @@ def test_every_name_is_there_and_says_what_it_is(name):
     assert inspect.getdoc(found)
 
 
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: tf.load(5), "load: path 5 is not Path or str"),
+        (lambda: tf.explore(SAMPLE, port="80"), "explore: port '80' is not int"),
+        (lambda: tf.grid({"compute": 2}), "grid: factors 2 is not Sequence"),
+        (lambda: tf.curve(SAMPLE, "dgx-a100", "host", reach=(1, "a")), "reach 'a' is not float"),
+        (lambda: tf.DesignPoints(5), "base 5 is not Scenario"),
+        (lambda: tf.Parallelism(tp=2, sequence_parallel="no"), "sequence_parallel 'no' is not"),
+        (lambda: tf.WorkloadBuilder(job_ranks=-1), "job_ranks: -1 is no"),
+        (lambda: tf.Model(name="m", layers="16"), "layers: "),
+    ],
+)
+def test_a_value_of_another_type_is_one_line(ask, said):
+    with pytest.raises(tf.errors.TwofoldError, match=said):
+        ask()
+
+
 def test_type_checkers_are_told_the_same_names():
     (branch,) = (
         node

@@ -259,6 +259,8 @@ def _loaded(name: str) -> object:
         value = getattr(value, inner)
     if name == "__version__":
         value = import_module(module).version()
+    if callable(value) and not isinstance(value, type) and not hasattr(value, "__wrapped__"):
+        value = import_module("experiments.report").typed(name, value)
     globals()[name] = value
     return value
 

@@ -34,7 +34,7 @@ from simulator.calls import Call
 from simulator.costing.call_costs import Likeness
 from simulator.costing.stacked_networks import Networks, classes
 from simulator.support.arrays import Floats, Longs
-from simulator.support.errors import DeadlockError, Interrupted, WhatIfError
+from simulator.support.errors import DeadlockError, Interrupted, WhatIfError, check_type
 from simulator.workload import What, Workload
 from topologies import Cluster, resource_values
 
@@ -239,6 +239,7 @@ class DesignPoints:
     _folded: list[tuple[Workload, Longs | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        check_type("base", Scenario, self.base)
         if self.base.slow_down:
             raise WhatIfError(
                 "--slow-down does not work with many design points at once: leave it out, or "
@@ -273,6 +274,7 @@ class DesignPoints:
         DeadlockError
             If the step cannot end.
         """
+        check_type("factors:", Mapping[str, Sequence[float] | Floats], factors)
         by_resource = _checked(factors)
         count = len(next(iter(by_resource.values())))
         shapes = {name: values for name, values in by_resource.items() if not _is_number(name)}

@@ -22,8 +22,11 @@
 The command line turns any of them into one line on stderr and exit status 1.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from numbers import Integral, Real
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from simulator.support.names import did_you_mean, fields_at
 
@@ -158,3 +161,57 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, answers: Sequence[Any]) -> None:
         super().__init__()
         self.answers = answers
+
+
+_ANY = {float: Real, int: Integral, Sequence: Iterable}
+"""What is taken for a type: also NumPy's numbers, and sets and generators."""
+
+
+def check_type(what: str, wanted: Any, value: object) -> None:
+    """Refuse a value of a type that an annotation does not name; ``True`` is no number.
+
+    Raises
+    ------
+    SettingsError
+        If it is of another; what only type checkers know is not checked.
+    """
+    parts = tuple(_alternatives(wanted))
+    kinds = [get_origin(part) or part for part in parts]
+    if Any in kinds or not all(isinstance(kind, type) for kind in kinds):
+        return
+    taken = isinstance(value, tuple(_ANY.get(kind, kind) for kind in kinds))
+    text = isinstance(value, str) and str not in kinds and Sequence[float] in parts
+    if not taken or text or (isinstance(value, bool) and bool not in kinds):
+        words = " or ".join(kind.__name__ for kind in kinds)
+        raise SettingsError(f"{what} {shown(value)} is not {words}")
+    for part, kind in zip(parts, kinds, strict=True):
+        for inside, item in _items(part, kind, value):
+            check_type(what, inside, item)
+
+
+def _alternatives(wanted: Any) -> Iterable[Any]:
+    """Yield the types of a union, without what pydantic is told of them."""
+    kind, inner = get_origin(wanted), get_args(wanted)
+    if kind in (Union, UnionType, Annotated):
+        for part in inner[:1] if kind is Annotated else inner:
+            yield from _alternatives(part)
+    else:
+        yield wanted
+
+
+def _items(part: Any, kind: type, value: Any) -> Iterable[tuple[Any, object]]:
+    """Yield what an annotation says of each item, and the item; a generator is read only once."""
+    inner = get_args(part)
+    if kind is Mapping and isinstance(value, Mapping):
+        for row in value.items():
+            yield from zip(inner, row, strict=True)
+    elif kind not in (Sequence, Iterable, tuple) or not isinstance(value, list | tuple):
+        return
+    elif len({*inner} - {...}) == 1:
+        yield from ((inner[0], item) for item in value)
+
+
+def check_types(record: Any) -> None:
+    """Refuse fields of a dataclass of types that they do not name, as :func:`check_type` does."""
+    for each in fields(record):
+        check_type(each.name, each.type, getattr(record, each.name))

@@ -12,6 +12,7 @@ kept with :mod:`experiments.priors.network`; for a machine that was itself measu
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -34,8 +35,9 @@ from pydantic import (
 )
 
 from simulator.calls import KINDS
-from simulator.support.errors import TopologyError, shown
+from simulator.support.errors import ClusterError, TopologyError, check_type, shown
 from simulator.support.input_files import read_bytes
+from simulator.support.names import one_of
 from simulator.support.quantities import (
     MOST_RANKS,
     BandwidthText,
@@ -116,6 +118,19 @@ class ClusterPart(BaseModel):
     """A table of fields of a cluster file: frozen, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)  # built when used
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other values, in base units, of the types of their fields."""
+        known = type(self).model_fields
+        for name, value in (update or {}).items():
+            if name not in known:
+                raise ClusterError(f"{type(self).__name__} has no {one_of(name, known)}")
+            check_type(f"{type(self).__name__}: {name}", known[name].annotation, value)
+        plain = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in (update or {}).items()
+        }
+        return super().model_copy(update=plain, deep=deep)
 
 
 FabricLink = Literal["infiniband", "roce", "ethernet", "slingshot", "efa", "tcpxo", "omni_path"]

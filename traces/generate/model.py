@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from simulator.support.errors import TraceError, faults
+from simulator.support.errors import TraceError, WorkloadError, faults
 from simulator.support.input_files import read_text
 from simulator.support.names import did_you_mean, same_name
 from simulator.support.yaml_text import parse_yaml
@@ -175,9 +175,8 @@ class Model(CardTable):
 
     Raises
     ------
-    pydantic.ValidationError
-        If fields are missing, unknown, or do not fit each other; :func:`load_model` makes one line
-        of it.
+    WorkloadError
+        If fields are missing, unknown, or do not fit each other.
     """
 
     name: str
@@ -207,6 +206,12 @@ class Model(CardTable):
     longest: Count | None = None
     left_out: str = ""
     sources: dict[str, str] = Field(default_factory=dict)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise WorkloadError(faults(error, "card")) from error
 
     @model_validator(mode="after")
     def _every_layer_has_a_network(self) -> Self:
@@ -493,9 +498,9 @@ def parse_model(text: str, *, source: str) -> Model:
 
 def _checked(data: dict[str, Any], source: str) -> Model:
     try:
-        return Model.model_validate(data)
-    except ValidationError as error:
-        raise TraceError(f"{source}: {faults(error, 'card')}") from error
+        return Model(**data)
+    except WorkloadError as error:
+        raise TraceError(f"{source}: {error}") from error
 
 
 _INDEX_KEY = 128

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.support.errors import WorkloadError
+from simulator.support.errors import WorkloadError, check_types
 
 Ranks = NDArray[np.int64]
 
@@ -89,7 +89,8 @@ class Parallelism:
     dp_replicate: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(self, *_DEGREES, "dp_replicate")
+        check_counts(self, *_DEGREES, *["etp"] * (self.etp is not None), "dp_replicate")
+        check_types(self)
         if self.zero not in (0, 1, 2, 3):
             raise WorkloadError(f"zero {self.zero} is not a stage of ZeRO: 0, 1, 2 or 3")
         self._check_experts()

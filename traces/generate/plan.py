@@ -31,7 +31,7 @@ from pydantic import (
 
 from simulator.accelerators import PEAK_TYPES, check_generation, check_rates
 from simulator.imbalance import Imbalance, parse_imbalance
-from simulator.support.errors import TraceError, WorkloadError, faults, shown
+from simulator.support.errors import TraceError, WorkloadError, check_types, faults, shown
 from simulator.support.input_files import unpack
 from simulator.support.limits import allow_for_job
 from simulator.support.names import one_of
@@ -168,6 +168,7 @@ class GenerationPlan:
     kernels: OwnKernels | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.others and self.replicas not in (None, self.parallelism.dp):
             raise WorkloadError("replicas can represent others only if all accelerators are alike")
         ranks = 0
@@ -198,6 +199,8 @@ class GenerationPlan:
 
     def _check_imbalance(self) -> None:
         imbalance, p, experts = self.imbalance, self.parallelism, self.model.experts
+        if (p.etp or 1) > 1 and experts is None:
+            raise WorkloadError(f"etp {p.etp}: {self.model.name} has no experts: leave it out")
         if imbalance is None:
             return
         if p.ep == 1 or experts is None:
@@ -310,6 +313,8 @@ class GenerationPlan:
             longer = f", {by.slow_down:.0%} longer during communication" if by.slow_down else ""
             tables = times_of(self.accelerator).sources
             source = "from measured tables" if tables else "by a roofline, for lack of tables"
+            if tables and self.accelerator.compute_efficiency != COMPUTE_EFFICIENCY:
+                source += ", which no efficiency changes"
             return (
                 f"kernel times {source}, at the clock under load{longer}; host times of {by.name}"
             )

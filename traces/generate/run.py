@@ -6,7 +6,7 @@ from numbers import Real
 from typing import Literal, get_args
 
 from simulator.imbalance import Imbalance
-from simulator.support.errors import WorkloadError
+from simulator.support.errors import WorkloadError, check_types
 from simulator.support.quantities import bytes_per_element
 from traces.generate.framework import NONE, framework
 from traces.generate.model import Model
@@ -136,6 +136,7 @@ class Training:
     def __post_init__(self) -> None:
         _check_kernels(self)
         check_counts(self, "micro_batch", "global_batch", "sequence", most=_MOST_TOKENS)
+        check_types(self)
         if self.lora_rank < 0:
             raise WorkloadError(f"lora_rank {self.lora_rank} must be at least 0")
         if self.lora_rank and not self.lora_targets:
@@ -241,6 +242,7 @@ class Serving:
     def __post_init__(self) -> None:
         _check_kernels(self)
         check_counts(self, "batch", "context", "micro_batches", most=_MOST_TOKENS)
+        check_types(self)
         _check_choice("phase", self.phase, ("prefill", "decode"))
         _check_choice("scores", self.scores, ("full", "causal"))
         _check_precision(self)

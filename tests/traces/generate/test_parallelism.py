@@ -138,6 +138,7 @@ def test_folded_expert_groups_share_out_every_stage(tp, cp, dp, ep, pp):
         ({"tp": 4, "dp": 2, "ep": 4, "etp": 4, "sequence_parallel": True}, "ep 4 x etp 4"),
         ({"tp": 4, "dp": 2, "ep": 2, "etp": 3, "sequence_parallel": True}, "etp 3: it must divide"),
         ({"tp": 4, "etp": 1}, "etp 1 needs ep"),
+        ({"etp": 0}, "etp 0 must be at least 1"),
         ({"dp": 4, "dp_replicate": 3, "zero": 3}, "dp_replicate 3 does not divide dp 4"),
         ({"dp": 4, "dp_replicate": 2}, "needs zero of 1 to 3"),
         ({"dp": 4, "dp_replicate": 2, "zero": 3, "ep": 2}, "dp_replicate with ep"),

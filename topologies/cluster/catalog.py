@@ -171,11 +171,24 @@ def link_doubts(cluster: Cluster | None) -> tuple[str, ...]:
     ports = cluster.pcie.bandwidth * cluster.ranks_per_node if cluster.pcie else inf
     if out is not None and out.bandwidth * out.nics_per_node > 2 * ports:
         odd.append("scale_out.bandwidth of a node's NICs is over twice what its pcie carries")
+    library = cluster.library.name if cluster.library else ""
+    if out is not None and library in ("nccl", "rccl") and out.transport != "sockets":
+        hop, late = getattr(out, "hop_latency", 0.0), out.latency
+        if max(late, hop) > _SLOWEST_RDMA:
+            long = format_quantity(max(late, hop), "s")
+            odd.append(f"scale_out.latency {long} is long for {library} over RDMA; check the unit")
+        elif hop > late > 0:
+            odd.append("scale_out.hop_latency of one switch is longer than the latency of a step")
     links, speed, _ = NVLINKS.get(up.link or "", (1, _ONE_WAY.get(up.link or "", 0.0), ""))
-    if speed and abs(up.bandwidth / (2e9 * links * speed) - 1) <= 0.05:  # sheets round, or codes
-        both, half = (format_quantity(rate, "B/s") for rate in (up.bandwidth, up.bandwidth / 2))
-        odd.append(f"scale_up.bandwidth {both} is that of {up.link} in both directions, not {half}")
+    for times, how in ((2.0, "in both directions"), (1 / 8, "in Gbit/s")):
+        if speed and abs(up.bandwidth / (times * 1e9 * links * speed) - 1) <= 0.05:  # sheets round
+            rate, right = (format_quantity(up.bandwidth / by, "B/s") for by in (1, times))
+            odd.append(f"scale_up.bandwidth {rate} is that of {up.link} {how}, not {right}")
     return tuple(odd)
+
+
+_SLOWEST_RDMA = 2e-4
+"""Latency of a step (s) beyond every fabric that RDMA is used on; EFA's is 30 us."""
 
 
 def _check_links(cluster: Cluster, source: str) -> None:

@@ -63,9 +63,9 @@ _VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 _LINKS = ("nvlink", "xgmi", "c2c")
 _GPU_CLASSES = ("0x03", "0x12")
 """PCI classes of GPUs: display controllers, and processing accelerators (AMD's since MI300)."""
-_MOST_MBITS = 10_000_000
-"""NIC speeds above this are in kbit/s, as RCCL's plugin for Slingshot once wrote them: ten Tbit/s,
-six times the fastest NIC."""
+_LEAST_MBITS, _MOST_MBITS = 1000, 10_000_000
+"""NIC speeds below are in Gbit/s, above in kbit/s, as RCCL's plugin for Slingshot once wrote them:
+ten Tbit/s, six times the fastest NIC."""
 
 
 def from_nccl(path: str | Path, like: Cluster | None = None) -> Cluster:
@@ -233,6 +233,8 @@ def _pcie_width(element: Element, reading: _Walk) -> float:
         wrong = f"link_width {shown(lanes)} is no number of 0 to 32"
     if wrong:
         raise _ElementError(f"pci {element.get('busid')}: {wrong}")
+    if match is not None and not int(lanes):
+        reading.notes["Where the width of PCIe is 0, NCCL's default is taken: 16 lanes."] = None
     share = 236 / 256 if rate >= 64 else _PAYLOAD_OF_RATE.get(rate, 128 / 130)
     return rate * (int(lanes) or 16) * share / 8
 
@@ -318,8 +320,10 @@ def _nics(reading: _Walk) -> tuple[list[Cable], float | None]:
         reading.notes["Speeds of NICs beyond 10 Tbit/s are read as kbit/s."] = None
         speeds = [speed // 1000 if speed > _MOST_MBITS else speed for speed in speeds]
     best = max(speeds)
-    if min(speeds) < 0 or not 0 < best <= _MOST_MBITS:
-        raise _ElementError(f"no <net> gives its speed, or one there can be: {sorted(set(speeds))}")
+    if min(speeds) < 0 or not _LEAST_MBITS <= best <= _MOST_MBITS:
+        raise _ElementError(
+            f"no <net> gives its speed in Mbit/s, or one there can be: {sorted(set(speeds))}"
+        )
     fastest = [port for port, speed in zip(ports, speeds, strict=True) if speed == best]
     if len(fastest) < len(ports):
         left = len(ports) - len(fastest)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.support.errors import ClusterError, WhatIfError
+from simulator.support.errors import ClusterError, TwofoldError, WhatIfError
 from topologies import Cluster, catalog, changed, load_cluster, parse_cluster, resource_values
 from topologies.cluster.catalog import link_doubts
 from topologies.cluster.fabrics import CallErrors, HowKnown, TierErrors
@@ -402,6 +402,38 @@ def test_a_cluster_without_scale_out_has_none_to_change():
     assert scale_up == ["scale_up.bandwidth", "scale_up.latency", "scale_up.size"]
     with pytest.raises(WhatIfError, match="small has no scale_out"):
         changed(one, "scale_out.bandwidth", 2)
+
+
+@pytest.mark.parametrize(
+    ("resource", "factor", "said"),
+    [
+        ("scale_out.latency", 1000, "scale_out.latency 2.7 ms is long for nccl over RDMA"),
+        ("scale_up.bandwidth", 1 / 8, "37.5 GB/s is that of nvlink3 in Gbit/s, not 300 GB/s"),
+    ],
+)
+def test_values_in_units_that_are_plausible_are_doubted(resource, factor, said):
+    (doubt,) = link_doubts(changed(load_cluster("dgx-a100"), resource, factor))
+    assert said in doubt
+
+
+def test_a_switch_slower_than_the_step_through_it_is_doubted():
+    cluster = load_cluster("hgx-h100-roce")
+    slow = cluster.scale_out.model_copy(update={"hop_latency": 20e-6})
+    (doubt,) = link_doubts(cluster.model_copy(update={"scale_out": slow}))
+    assert doubt.startswith("scale_out.hop_latency of one switch is longer")
+
+
+@pytest.mark.parametrize(
+    ("update", "said"),
+    [
+        ({"nodes": "140"}, "Cluster: nodes '140' is not int"),
+        ({"node": 3}, "Cluster has no 'node'"),
+        ({"scale_out": {"bandwidth": 1e9}}, "Cluster: scale_out {'bandwidth'"),
+    ],
+)
+def test_a_copy_with_values_of_another_type_is_refused(update, said):
+    with pytest.raises(TwofoldError, match=said):
+        load_cluster("dgx-a100").model_copy(update=update)
 
 
 def test_a_nic_faster_than_the_ports_that_lead_to_it_is_doubted():

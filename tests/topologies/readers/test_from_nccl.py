@@ -293,6 +293,10 @@ BAD = {
         ),
         "gpu0: <nvlink count='99'>: a GPU has 1 to ",
     ),
+    "speed of a NIC in Gbit/s": (
+        lambda box: box.system(box.pci(box.gpu() + box.nic(speed=400))),
+        "no <net> gives its speed in Mbit/s",
+    ),
     "one way": (
         lambda box: box.system(
             box.gpu('<nvlink target="g" count="2" tclass="0x030200"/>') + box.gpu(bus="g")

@@ -229,9 +229,18 @@ def parse_failures(text: str, ranks: int) -> Failures:
         raise WhatIfError(f"failures: {missing[0]} is missing; write {_EXAMPLE}")
     times["mtbf"] /= ranks
     try:
-        return Failures(**times)
+        failures = Failures(**times)
     except ValueError as error:
         raise WhatIfError(f"failures: {error}") from error
+    if goodput(failures).productive < _LEAST_PRODUCTIVE:
+        raise WhatIfError(
+            f"failures: one every {failures.mtbf:.3g} s leaves no time to steps beside checkpoints"
+            " and restarts: are the units right?"
+        )
+    return failures
+
+
+_LEAST_PRODUCTIVE = 1e-3
 
 
 def _seconds(number: str, unit: str) -> float:

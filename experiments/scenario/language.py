@@ -73,7 +73,7 @@ def parse_change(text: str) -> Change:
     2
     """
     try:
-        return Change(text, tuple(_part(clause) for clause in _clauses(words_of(text))))
+        return Change(text, tuple(_part(clause) for clause in _set_once(_clauses(words_of(text)))))
     except TwofoldError as error:
         raise WhatIfError(
             f"what-if {text!r}: {error}; 'twofold what-if --help' lists all forms"
@@ -86,6 +86,8 @@ def _clauses(words: list[Word]) -> list[Clause]:
     for word in words:
         if word.is_one_of("and"):
             parts.append([])
+        elif word.is_one_of("%") and len(parts[-1]) == 1:  # 20 % of links
+            parts[-1] = [Word(f"{parts[-1][0].text}%")]
         else:
             parts[-1].append(word)
     clauses = []
@@ -99,6 +101,22 @@ def _clauses(words: list[Word]) -> list[Clause]:
         else:
             raise WhatIfError("there is nothing to change")
     return clauses
+
+
+def _set_once(clauses: list[Clause]) -> list[Clause]:
+    """Refuse two changes of which only the last would count."""
+    seen: set[str] = set()
+    for clause in clauses:
+        first, second, *_ = (*clause.words, Word(""))
+        sets = second.is_one_of("=") or first.text.partition("@")[0] in _SETS
+        if sets and not first.quoted and first.text in seen:
+            raise WhatIfError(f"{first.text} is set twice, and only the last would count")
+        seen.add(first.text if sets else "")
+    return clauses
+
+
+_SETS = ("overlap", "accelerator", "cluster", "routing", "transport", "p2p")
+"""Verbs of which the last counts."""
 
 
 def _part(clause: Clause) -> Part:

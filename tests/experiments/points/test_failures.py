@@ -63,6 +63,7 @@ def test_a_month_has_all_steps_and_not_slow_ones_alone():
         ("mtbf 50000 h, mtbf 1 h", "mtbf is there twice"),
         ("mtbf 0 h, checkpoint 60 s, restart 1 s", "must be more than 0"),
         ("mtbf 1 h, checkpoint 0 s, restart 1 s", "say every"),
+        ("mtbf 1 h, checkpoint 20 h, restart 1 s", "leaves no time to steps"),
         ("mtbf 1e300 h, checkpoint 60 s, restart 1 s", "longer than ten thousand years"),
         ("mtbf 1.2.3 h, checkpoint 60 s, restart 1 s", "'1.2.3' is not a number"),
         ("", "is not one of"),

@@ -48,6 +48,8 @@ def test_brackets_in_a_name_are_brackets(name, pattern, fits):
         ("compute 0.5", "'0.5' is not a factor such as x0.5"),
         ("compute x0", "factor 0 is not a number from"),
         ("compute xinf", "'xinf' is not a factor"),
+        ("overlap full and overlap none", "overlap is set twice, and only the last would count"),
+        ("pcie.bandwidth = 9 GB/s and pcie.bandwidth = 8 GB/s", "pcie.bandwidth is set twice"),
         ("compute x0", "factor 0 is not a number from .*; 'drop' in its place takes no time"),
         ("compute x-1", "'x-1' is not a factor"),
         ("compute dorp", "did you mean 'drop'?"),

@@ -288,7 +288,7 @@ def test_more_draws_than_can_be_simulated_are_refused_before_any_is():
 
 def test_draws_that_cut_ranks_off_are_counted_and_left_out(tmp_path):
     job = write_job(tmp_path / "four", 4)
-    point = what_ifs(job, cluster(), "20% of links down", draws=12).points[0]
+    point = what_ifs(job, cluster(), "20 % of links down", draws=12).points[0]
     assert 0 < point.draws_cut_off <= 12
     with pytest.raises(DisconnectedError, match="100% of nodes down"):
         what_ifs(job, cluster(), "100% of nodes down")

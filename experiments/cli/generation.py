@@ -195,7 +195,7 @@ def generate(
     where = load_cluster(cluster)
     plan = _plan_in(ctx, model) or _plan_of(ctx.params, where)
     if ctx.params["memory_only"]:
-        refuse_given(ctx, ("html", "launch"), "with --memory")
+        refuse_given(ctx, ("html", "launch", *_OF_ANSWERS), "with --memory")
         show(memory(plan), output)
         for write, form in ((write_plan, "plan_file"), (write_memory, "events")):
             for path in written(form):
@@ -262,7 +262,8 @@ def _check_framework(values: dict[str, Any]) -> None:
 _OF_PLANS = frozenset(
     {"ctx", "model", "cluster", "memory_only", "folded", "write", "launch", "html", "output"}
 )
-_OF_PLANS |= {"engine", "nodes", "algorithm", "what_if", "slow_down", "verbose"}
+_OF_ANSWERS = frozenset({"engine", "nodes", "algorithm", "what_if", "slow_down"})
+_OF_PLANS |= _OF_ANSWERS | {"verbose"}
 """Options that mean something for a plan, which says itself what runs."""
 
 

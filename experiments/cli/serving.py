@@ -236,6 +236,8 @@ def _plan_of(ctx: typer.Context, model: str, tokens: int) -> "ServingPlan":
     if find is not None and sweep is not None:
         raise typer.BadParameter("give one of --find and --sweep.")
     varied = (sweep or "").partition("=")[0].strip() if find is None else "rate"
+    if varied in ("tp", "pp", "instances", "concurrency"):  # a rate has a shape that stays
+        refuse_given(ctx, (varied,), f"with --sweep {varied}")
     if fields["rate"] is None and concurrency is None:
         # What is found or swept takes the place of these.
         if varied == "concurrency":

@@ -256,16 +256,19 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
 def _jobs(plan: ServingPlan, instances: Instances) -> Iterator[TrainingJob]:
     """Read the training jobs beside a deployment."""
     cluster, free = instances.deployment.cluster, instances.accelerators
-    for words in map(_parsed, plan.beside):
-        if not words[4]:
-            continue
+    training = [words for words in map(_parsed, plan.beside) if words[4]]
+    names = [Path(words[1]).name for words in training]
+    for number, words in enumerate(training):
+        name = names[number]
+        if names.count(name) > 1:
+            name = f"{name}:{names[: number + 1].count(name)}"  # as jobs that share are called
         base = baseline(words[1], cluster)
         step = base.scenario.whole()
         # A step begins when the one before has ended on all ranks, as jobs that share do.
         step = replace(step, workload=replace(step.workload, repeats=None), nodes=None)
         node = cluster.ranks_per_node
         first = int(words[5]) if words[5] else -(-free // node) * node
-        job = TrainingJob(Path(words[1]).name, step, first, tuple(base.warnings))
+        job = TrainingJob(name, step, first, tuple(base.warnings))
         free = max(free, job.last)
         yield job
 

@@ -390,6 +390,10 @@ def _unmeasured_doubts(instances: Instances, load: Load) -> tuple[str, ...]:
         doubts.append("requests ask for adapters, and there are none: give --adapters")
     if engine.assumed:
         doubts.append(f"{engine.name} is newer than {engine.assumed}, the last known")
+    if instances.count == 1 and instances.router != "least-load":
+        doubts.append(f"router {instances.router} has only one instance to choose")
+    if not instances.caches_prefixes and (requests is None or requests.hashes is None):
+        doubts.append("no prefix cache: no request of this load shares a prefix anyway")
     doubts += [
         f"no measured row has {what}"
         for what, given in (

@@ -441,6 +441,8 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
     known = [*_VARIED, *resources_of(instances.deployment)]
     if varied not in known:
         raise WhatIfError(f"a sweep over {one_of(varied, known)}")
+    if twice := [value for value in values if list(values).count(value) > 1]:
+        raise WhatIfError(f"{varied}: {twice[0]} is given twice")
     check_factor(factor)
     names = resources_of(instances.deployment, resources)
     seeds = 1 if instances.is_deterministic(load) else seeds

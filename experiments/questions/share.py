@@ -396,6 +396,8 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
     bases_by_file = _bases(files, machine, replace(settings, what_ifs=own_changes), watch)
     bases = tuple(bases_by_file[file] for file in files.values())
     sizes = {name: base.scenario.ranks for name, base in zip(files, bases, strict=True)}
+    if seed and str(placement) != "random":
+        raise SettingsError(f"seed {seed} has no effect on placement {placement}: it is of random")
     seating = seated(sizes, machine, str(placement), nodes=place_on, seed=seed)
     scenarios, faults = _with_faults(
         _on_seats([base.scenario for base in bases], seating), of_network

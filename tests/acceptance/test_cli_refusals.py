@@ -618,6 +618,8 @@ def test_progress_is_shown_after_a_while_and_on_stderr_only(monkeypatch, capsys,
         ),
         (("calibrate", "--logs", "x", *CLUSTER, "--kind", "gossip"), "'gossip' is not one of"),
         (("generate", "gpt-3-175b", *CLUSTER, "--sequence-parallel"), "without a --tp of 2"),
+        (("generate", "gpt-2", *CLUSTER, "--memory", "--what-if", "compute x2"), "with --memory"),
+        (("serving", "gpt-2", *CLUSTER, "--sweep", "tp=1,2", "--tp", "4"), "with --sweep tp"),
     ],
 )
 def test_an_option_that_means_nothing_here_is_wrong_usage(words, told):

@@ -182,12 +182,19 @@ class _ParsedRequest:
 
 def _parsed(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterator[_ParsedRequest]:
     chosen: Format | None = None
+    offsets_from_utc: set[str] = set()
     for line, row in rows:
         where = f"{file}, line {line}"
         if chosen is None:
             chosen = _format(row, file)
             chosen = replace(chosen, hashed=_hash_tokens(row, chosen, where))
         arrival = _time(row, chosen, where)
+        if chosen.unit is None:
+            offset = _OFFSET.search(str(row[chosen.arrival]))
+            offsets_from_utc.add(offset[0].strip("+-0:Zz") if offset else "none")
+        if "none" in offsets_from_utc and offsets_from_utc - {"none", ""}:
+            column = chosen.arrival
+            raise TraceError(f"{where}: {column}: times with and without an offset from UTC")
         prompt = _tokens(row, chosen.prompt, where)
         output = _tokens(row, chosen.output, where)
         if prompt and output:
@@ -199,6 +206,9 @@ def _parsed(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterat
         elif not chosen.fails:
             column = chosen.output if prompt else chosen.prompt
             raise TraceError(f"{where}: {column} 0: a request has at least 1 token of each")
+
+
+_OFFSET = re.compile(r"(?<=[0-9])(?:Z|[-+][0-9]{2}:?[0-9]{2})$", re.IGNORECASE)
 
 
 def _check_twins(row: Mapping[str, Any], prompt: int, output: int, where: str) -> None:

@@ -79,6 +79,10 @@ def test_dates_are_of_no_time_zone_of_the_reader(tmp_path, monkeypatch):
         (AZURE.replace("374", "many"), "line 2: ContextTokens 'many' is not a count of tokens"),
         (AZURE.replace("374", "-4"), "line 2: ContextTokens '-4' is not a count of tokens"),
         (AZURE.replace("2023-11-16 18:15:46.6805900", "noon"), "TIMESTAMP 'noon' is not a time"),
+        (
+            AZURE.replace("46.6805900", "46+02:00") + "2023-11-16 18:15:50,396,109\n",
+            "line 3: TIMESTAMP: times with and without an offset from UTC",
+        ),
         ("arrived_at,num_prefill_tokens,num_decode_tokens\n0,5,0\n", "line 2: num_decode_tokens 0"),
         ("Timestamp,Request tokens,Response tokens\n0,5,0\n", "no request asks for a token"),
         (

@@ -178,7 +178,7 @@ def read_own(file: Path) -> OwnKernels:
         raise TraceError(f"{file}: has no rows: measure at least one kernel")
     first: dict[Shape, float] = {}
     for (line, _), (shape, seconds) in zip(texts, rows, strict=True):
-        if not 0.1 <= seconds / first.setdefault(shape, seconds) <= 10:
+        if not 1 / 3 <= seconds / first.setdefault(shape, seconds) <= 3:
             times = f"takes {seconds:g} s, but {first[shape]:g} s in a row before"
             raise TraceError(f"{file}: line {line}: the same kernel {times}")
     typed = (

@@ -78,15 +78,10 @@ def with_copies(
     further: Sequence[MadeCalls],
     groups: Sequence[Group],
 ) -> Workload:
-    """Append copied ranks to a workload.
+    """Append copied ranks to a workload, without measured times.
 
     ``further`` are calls that only copies join, numbered after those of the workload; ``groups``
     are all that calls name, those of the workload first.
-
-    Returns
-    -------
-    Workload
-        Copies have no measured times: they are NaN.
     """
     ops = np.concatenate([np.empty(0, dtype=np.int64), *(copy.program.ops for copy in copies)])
     sizes = [len(copy.program.ops) for copy in copies]

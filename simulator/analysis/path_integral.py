@@ -117,12 +117,7 @@ class _PointOnLine:
 
 
 def path_integral(base: Timeline, changed: Timeline) -> Parts:
-    """Attribute the difference of two steps, ``changed`` minus ``base``, to what differs.
-
-    Returns
-    -------
-    Parts
-        They add up to ``changed.makespan - base.makespan``.
+    """Attribute the difference of two steps, ``changed`` minus ``base``, to parts that sum to it.
 
     Raises
     ------

@@ -34,11 +34,6 @@ def moved(workload: Workload, ranks: Longs, job_ranks: int) -> Workload:
     job_ranks
         Total number of ranks of the machine; those of no job do nothing.
 
-    Returns
-    -------
-    Workload
-        The same number of ops, in the same order.
-
     Raises
     ------
     WorkloadError
@@ -71,18 +66,13 @@ def moved(workload: Workload, ranks: Longs, job_ranks: int) -> Workload:
 
 
 def merged(workloads: Sequence[Workload]) -> Workload:
-    """Merge jobs that run on different ranks of one machine.
+    """Merge jobs that run on different ranks of one machine; ops of the first come first.
 
     Parameters
     ----------
     workloads
         One or more, on different ranks (:func:`simulator.edits.jobs.moved`) of one machine with the
         same ``job_ranks``, without copies.
-
-    Returns
-    -------
-    Workload
-        Ops, calls and groups of the first, then of the second, and so on.
 
     Raises
     ------
@@ -225,11 +215,6 @@ def fold_jobs(
     pays, part
         Fold only if a quick estimate gives at least ``pays`` equal parts of the network per class;
         ``part`` is that of each rank, shape ``(ranks,)``, its own number if not given.
-
-    Returns
-    -------
-    FoldedJobs
-        Steps of the jobs in their order; unchanged if nothing is folded.
     """
     # A free call of its own distinguishes the ranks of each job.
     marks = tuple(f"ranks of job {number}" for number in range(len(workloads)))

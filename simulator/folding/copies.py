@@ -120,13 +120,7 @@ def all_ranks(workload: Workload, reason: str = "") -> WrittenOut:
 
 
 def written_out(workload: Workload, ranks: Iterable[int] | None = None) -> Workload:
-    """Add ``ranks`` (None: all) that run the programs of their representatives.
-
-    Returns
-    -------
-    Workload
-        Without copies. Measured times of an original are not those of a copy, which has NaN.
-    """
+    """Add ``ranks`` (None: all) that run their representatives' programs, not as measured."""
     copies = workload.copies
     if copies is None:
         return workload

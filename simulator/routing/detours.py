@@ -119,13 +119,7 @@ class Detours:
         )
 
     def between(self, source: Longs, target: Longs) -> tuple[Longs, Ints, Floats]:
-        """Return the links of the detours of each pair of routers, and the share of each link.
-
-        Returns
-        -------
-        offset, link, share
-            In CSR form, as :class:`simulator.routing.routes.Routes` has it.
-        """
+        """Return the links of the detours of each pair of routers and their shares, in CSR form."""
         which, parts = [], []
         for chosen, first, pairs in self._blocks(source, target, np.ones(len(source))):
             which.append(chosen)

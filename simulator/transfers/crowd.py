@@ -206,14 +206,11 @@ class Crowd:
         return float(self._state.book.clock[0])
 
     def begin(self, program: Program, factor: float, delay: float, again: int | None = None) -> int:
-        """Begin a call at the crowd's time; its first transfers start ``delay`` (s) later.
+        """Begin a call at the crowd's time; return its number, which is valid until it ends.
+
+        Its first transfers start ``delay`` (s) later.
 
         ``again`` is one that has ended and is not forgotten, whose program differs in numbers.
-
-        Returns
-        -------
-        int
-            The call's number, valid until it ends.
         """
         call = self._take_place(program, factor).call if again is None else again
         s = self._state

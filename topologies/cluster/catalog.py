@@ -45,11 +45,6 @@ def load_cluster(name_or_path: Cluster | str | Path) -> Cluster:
         network, as :func:`topologies.cluster.bare.bare_network` takes it: ``g.json``,
         ``torus:4x4x4, 50 GB/s, 1 us``. A cluster is returned unchanged.
 
-    Returns
-    -------
-    Cluster
-        Every field checked, quantities in base units.
-
     Raises
     ------
     ClusterError

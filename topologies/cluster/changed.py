@@ -241,11 +241,6 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
         Nodes of the job, if the fabric need only hold these: the cluster then has no more nodes
         than fit. By default all of its nodes must fit.
 
-    Returns
-    -------
-    Cluster
-        Named after the change.
-
     Raises
     ------
     ClusterError

@@ -30,10 +30,7 @@ Change = Callable[[Cluster, str, float], Cluster]
 def like_others(data: dict[str, Any], load: Load) -> dict[str, Any]:
     """Expand kinds that are ``like`` another cluster to fields of its nodes and NICs.
 
-    Returns
-    -------
-    dict
-        The table without ``like``. Fields that a kind gives itself take precedence.
+    Fields that a kind gives itself take precedence.
     """
     kinds = data.get("node_kinds")
     if not isinstance(kinds, dict):

@@ -96,11 +96,6 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
 
     If nodes differ, the first kind is filled first.
 
-    Returns
-    -------
-    Placement
-        Node and slot of every rank.
-
     Raises
     ------
     ClusterError
@@ -176,16 +171,11 @@ def _placed(kinds: dict[str, Cluster], ranks: int, per_node: int | None) -> Plac
 
 
 def islands(cluster: Cluster, ranks: int, nodes: int | None = None) -> NDArray[np.int32]:
-    """Return the scale-up domain of each rank of a job.
+    """Return the scale-up domain of each rank of a job, numbered by first appearance.
 
     It is that of the cluster file. If one graph is the whole network, ranks that are connected by
     links of ``scale_up`` alone are a domain; if all or none of its links are of ``scale_up``, all
     ranks are one domain.
-
-    Returns
-    -------
-    ndarray of int32
-        Shape ``(ranks,)``, numbered by first appearance.
     """
     placement = place(cluster, ranks, nodes)
     domain_of_rank = np.empty(ranks, dtype=np.int32)

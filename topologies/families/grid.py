@@ -71,11 +71,6 @@ def mesh(
     is even. Parameters and errors are those of :func:`torus`; ``wrap`` has one entry for each
     dimension.
 
-    Returns
-    -------
-    Topology
-        Named ``mesh(4x8)`` or ``mesh(4x8, wrap=yn)``.
-
     Examples
     --------
     >>> len(mesh((4, 4), bandwidth=50e9, latency=1e-6))

@@ -66,16 +66,11 @@ def line(ranks: int, **cable: Unpack[Cable]) -> Topology:
 
 
 def switch(ranks: int, **cable: Unpack[Cable]) -> Topology:
-    """Connect all ranks to one non-blocking switch, a port for each.
+    """Connect all ranks to one non-blocking switch, the node ``"switch"``, a port for each.
 
     ``n + 1`` nodes, ``2n`` links, diameter 2, bisection bandwidth ``(n // 2) B``: a crossbar (Dally
     and Towles 2004, chapter 6). ``latency`` is that of one link, so a message between two ranks
     pays it twice. Parameters and errors are those of :func:`ring`.
-
-    Returns
-    -------
-    Topology
-        Named ``switch(n)``; the switch is the node ``"switch"``.
 
     Examples
     --------

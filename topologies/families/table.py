@@ -21,12 +21,7 @@ SCALE_UP_ROLES: dict[str, ScaleUpRole] = {
 
 
 def family_named(name: str) -> tuple[str, Family] | None:
-    """Return a family by its name in a spec: from the table, else from a distribution.
-
-    Returns
-    -------
-    tuple or None
-        The name as it is spelt there, and the family; None if there is none.
+    """Return the spelling and the family of a name in a spec: the table's, else a distribution's.
 
     Examples
     --------

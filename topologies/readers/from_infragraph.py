@@ -47,7 +47,7 @@ _UNITS = {"gigabits_per_second": 0.125, "gigabytes_per_second": 1.0}
 
 
 def from_infragraph(path: str | Path, like: Cluster) -> Cluster:
-    """Read an infrastructure as a cluster.
+    """Read an infrastructure as a cluster, whose ``sources`` name where each number is from.
 
     Parameters
     ----------
@@ -55,11 +55,6 @@ def from_infragraph(path: str | Path, like: Cluster) -> Cluster:
         A YAML or JSON file with an infrastructure, or with one under ``infrastructure``.
     like
         A cluster with the same accelerators, for what the format lacks.
-
-    Returns
-    -------
-    Cluster
-        With a ``wiring``; its ``sources`` name the file or another source of each number.
 
     Raises
     ------

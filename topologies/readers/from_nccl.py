@@ -69,7 +69,7 @@ ten Tbit/s, six times the fastest NIC."""
 
 
 def from_nccl(path: str | Path, like: Cluster | None = None) -> Cluster:
-    """Read a topology dump as a cluster whose nodes are wired like it.
+    """Read a topology dump as a cluster whose nodes are wired like it; its ``sources`` say so.
 
     Parameters
     ----------
@@ -77,11 +77,6 @@ def from_nccl(path: str | Path, like: Cluster | None = None) -> Cluster:
         The file that ``NCCL_TOPO_DUMP_FILE`` named.
     like
         The cluster for values that the file lacks; by default the nearest of the catalogue.
-
-    Returns
-    -------
-    Cluster
-        With a ``wiring``; its ``sources`` name the file or another source of each number.
 
     Raises
     ------

@@ -253,7 +253,8 @@ ELSEWHERE = kernel(cat="user_annotation", name="ProfilerStep#1", ts=7e5, dur=9e3
         (in_turn(late=5e5), ""),
         (in_turn(late=2e6), "no kernel begins within 2 s of the last launch"),
         (in_turn(lasting=28), ""),
-        (in_turn(lasting=38), "299 of 300 kernels begin before the one ahead on their stream"),
+        (in_turn(lasting=38), "299 of 300 kernels begin before one ahead on their stream"),
+        ([*in_turn(lasting=15), in_turn(lasting=4e3)[1]], "200 of 301 kernels begin before one"),
         ([ELSEWHERE, *in_turn()], "the step has none of the 300 kernels that were recorded"),
     ],
 )

@@ -44,6 +44,10 @@ def bad(change: Callable[[sqlite3.Connection], object], kernels: int = 8) -> Cal
         (bad(lambda d: d.execute(f"UPDATE {RUNTIME} SET start = 1.5")), "'1.5' is not a whole"),
         (bad(lambda d: d.execute(f"UPDATE {KERNEL} SET end = 1")), r"ends at 1 ns"),
         (
+            bad(lambda d: d.execute(f"UPDATE {KERNEL} SET deviceId = correlationId"), 65),
+            "process 1 runs kernels on 65 devices, more than 64",
+        ),
+        (
             bad(lambda d: d.execute(f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL}")),
             "8 of 16 kernels and copies are in it twice",
         ),

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import structs
 
 from simulator.support.arrays import Longs
+from simulator.support.errors import TraceError
 from traces.core.comm_kernels import communicates
 from traces.core.events import NAMED, CommRecord
 from traces.core.gpu_exports.export import Export
@@ -31,7 +32,7 @@ _BYTES = "byte"
 """The payload counts bytes and does not record the dtype."""
 _COMMUNICATOR, _MESSAGE, _PEER = "NCCL communicator ID", "Message size [bytes]", "Peer rank"
 _SIZE, _RANK, _DEVICE = "No. of ranks", "Rank", "CUDA device"
-_TOO_MANY_RANKS = 10**7
+_TOO_MANY_RANKS, _MOST_DEVICES = 10**7, 64
 Payload = dict[str, int]
 
 
@@ -225,6 +226,12 @@ def _gpu_processes_of(file: ExportFile) -> Iterator[GpuProcess]:
     pairs = np.stack([device["deviceId"], device["process"]], axis=1)
     unique, which = np.unique(pairs, axis=0, return_inverse=True)
     only_copies = bool((device["copy"] == 1).all())
+    process, devices = max(Counter(unique[:, 1].tolist()).items(), key=lambda pair: pair[1])
+    if devices > _MOST_DEVICES:
+        raise TraceError(
+            f"{file.path}: process {process & 0xFFFFFF} runs kernels on {devices:,} devices, more "
+            f"than {_MOST_DEVICES}: export it again"
+        )
     for number, (owner, process) in enumerate(unique.tolist()):
         rows = np.flatnonzero(which.ravel() == number)
         if only_copies or (device["copy"][rows] == 0).any():

@@ -249,8 +249,7 @@ def _with_detours(
     network, (load, took) = survey.network, direct
     first, last = gathered.first, gathered.last
     some: Mask | slice = slice(None) if around.all() else around  # do not copy millions of pairs
-    group = network.routing.group
-    if gathered.images and around.all() and group is not None and (group == group[0]).all():
+    if _is_one_group_of_equals(network, gathered):
         # Each half of the detours over all N equal nodes is an all-to-all of (N - 1) / N of the
         # bytes: of N detours, one has this half empty. So each link has ``times`` its direct load,
         # and all pairs have the same mean latency.
@@ -269,6 +268,12 @@ def _with_detours(
     longer[some] *= least
     longer[some] += (1 - least) * survey.detours.latencies(first[some], last[some])
     return least, least * load + (1 - least) * detoured, longer
+
+
+def _is_one_group_of_equals(network: Topology, gathered: Gathered) -> bool:
+    """Return whether detours pass all nodes, and automorphisms take any of them to any other."""
+    group = network.routing.group
+    return bool(gathered.images) and group is not None and bool((group == group[0]).all())
 
 
 def _slowest(gathered: Gathered, took: Floats) -> int:
@@ -485,14 +490,27 @@ def _totals_of_divided(network: Topology, traffic: Traffic) -> Totals | None:
         part = part_alike(network, gathered.load + evenly[0], gathered.load + by_capacity[0])
     load = gathered.load + part * evenly[0] + (1 - part) * by_capacity[0]
     took = part * evenly[1] + (1 - part) * by_capacity[1]
-    least = 1.0
+    least, around = 1.0, None
     if network.routing.detours and may_gain(network, load):
-        around = _has_detours(survey, gathered)
-        if around is None:
+        detoured = _has_detours(survey, gathered)
+        if detoured is None:
             return None
-        least, load, took = _with_detours(survey, gathered, around, (load, took))
+        around = _latency_of_equal_detours(network, gathered, load)
+        least, load, took = _with_detours(survey, gathered, detoured, (load, took))
     ends = traffic.ends(_slowest(gathered, took))
-    return _totals(network, load, ends, Parts(part, least))
+    return _totals(network, load, ends, Parts(part, least), around=around)
+
+
+def _latency_of_equal_detours(network: Topology, gathered: Gathered, load: Floats) -> Floats | None:
+    """Return the mean latency of detours by resource (s), if all pairs of nodes have the same.
+
+    Each half of the detours over all N equal nodes has the mean latency of all messages, those of a
+    node to itself included: N^2 of them put ``load`` on the links.
+    """
+    if not _is_one_group_of_equals(network, gathered):
+        return None
+    sums_of = np.bincount(network.resource, network.latency * load, len(network.resources))
+    return np.asarray(2 * sums_of / len(network.nodes) ** 2, dtype=np.float64)
 
 
 def _totals(
@@ -501,13 +519,20 @@ def _totals(
     ends: tuple[int, int],
     parts: Parts,
     passing: tuple[int, list[int]] = (0, []),
+    around: Floats | None = None,
 ) -> Totals:
-    """Add to loads the latency of the slowest message by resource, divided like the others."""
+    """Add to loads the latency of the slowest message by resource, divided like the others.
+
+    ``around`` is the mean latency of its detours, where that is known without a search.
+    """
     source, target = (np.array([end], dtype=np.int32) for end in ends)
-    _, link, share = _divided_routes(network, source, target, parts)
+    searched = parts if around is None else replace(parts, least=1.0)
+    _, link, share = _divided_routes(network, source, target, searched)
     hop = network.latency[link] * share
-    latency_of = np.bincount(network.resource[link], hop, len(network.resources))
-    return Totals(load, ends, latency_of.astype(np.float64), passing, parts)
+    latency_of = np.bincount(network.resource[link], hop, len(network.resources)).astype(np.float64)
+    if around is not None:
+        latency_of = parts.least * latency_of + (1 - parts.least) * around
+    return Totals(load, ends, latency_of, passing, parts)
 
 
 def routes_in_blocks(network: Topology, traffic: Traffic, parts: Parts) -> Iterator[Routes]:

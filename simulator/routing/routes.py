@@ -278,8 +278,8 @@ def rows_of_links(count: int, message: Longs, link: Ints, share: Floats) -> Rout
 
 _MOST_CACHED, _MOST_CACHED_LINKS = 2048, 1 << 22
 """Answers cached per graph, and approximately the number of their links: 48 MiB."""
-_BY_GRAPH = ("ecmp", "static", "d_mod_k", "spray")
-"""Policies whose choice depends on no bandwidth."""
+_MOST_CAPACITIES = 4
+"""Most networks of one graph with other capacities whose adaptive routes are shared."""
 
 
 def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None = None) -> Routes:
@@ -313,12 +313,35 @@ def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None 
 
 
 def share_routes(network: Topology, similar: Topology) -> None:
-    """Let a network take the routes found on another of its graph, unless bandwidths decide."""
+    """Let a network take the routes found on another of its graph, where they are equal.
+
+    Only adaptive ones depend on bandwidths. They are equal to the last bit if the capacities that
+    decide are the same, or the same times a power of two.
+    """
     routing, known = network.routing, similar.routing
-    sound = routing.slowed is known.slowed is None and routing.flows == known.flows
-    if sound and routing.policy in _BY_GRAPH:
-        network.__dict__["known_routes"] = similar.known_routes
-        network.known_graph["messages"] = similar.known_graph.setdefault("messages", {})
+    if not (routing.slowed is known.slowed is None and routing.flows == known.flows):
+        return
+    routed = similar
+    if routing.policy == "adaptive":
+        kinds: list[Topology] = similar.known_graph.setdefault("capacities", [similar])
+        chosen = next((kind for kind in kinds if _in_proportion(network, kind)), None)
+        if chosen is None and len(kinds) < _MOST_CAPACITIES:
+            kinds.append(network)
+        routed = chosen or network
+    network.__dict__["known_routes"] = routed.known_routes
+    network.known_graph["messages"] = routed.known_graph.setdefault("messages", {})
+
+
+def _in_proportion(network: Topology, similar: Topology) -> bool:
+    """Whether the capacities that adaptive routing compares only differ by a power of two."""
+    survey = survey_of(similar)
+    inner = survey.hub | survey.hubs.inner if survey.hub.any() else np.ones_like(survey.hub)
+    decides = of_resource(similar, similar.routing) | inner[similar.source] & inner[similar.target]
+    now, before = (capacity_of(each)[decides] for each in (network, similar))
+    if np.array_equal(now, before) or np.isinf(before).any():
+        return np.array_equal(now, before)
+    ratio = now[:1] / before[:1]
+    return bool(np.frexp(ratio)[0] == 0.5) and np.array_equal(now, ratio * before)
 
 
 def _routes_of_one(network: Topology, source: Ints, target: Ints) -> Routes:

@@ -22,7 +22,7 @@ from simulator.calls import Call, Group
 from simulator.costing.call_costs import Costs, Likeness, Likenesses
 from simulator.costing.link_load import plan_loads
 from simulator.costing.symmetry import symmetry
-from simulator.routing.routes import routes
+from simulator.routing.routes import routes, share_routes
 from simulator.topology import POLICIES, Link, Routing, topology
 from topologies import build, load_cluster, parse_topology, resource_values, torus
 from topologies.families.grid import dimension_ordered
@@ -253,26 +253,31 @@ def test_what_is_alike_is_so_on_all_networks_of_a_graph_and_on_no_other():
     assert known.of(replace(network, bandwidth=slow), domains) is not first
 
 
+@pytest.mark.parametrize("times", [2.0, 3.0, (4.0, 2.0)])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_networks_of_one_graph_share_their_routes_unless_bandwidths_decide(policy):
+def test_networks_of_one_graph_share_their_routes_unless_bandwidths_decide(policy, times):
     def made():
         network = parse_topology(f"dragonfly:5x4x1x2@{policy}", bandwidth=1e9, latency=1e-6)
-        return network, replace(network, bandwidth=2 * network.bandwidth)
+        switches = (network.source >= network.ranks) & (network.target >= network.ranks)
+        sped = np.where(switches, *times) if isinstance(times, tuple) else times
+        return network, replace(network, bandwidth=sped * network.bandwidth)
 
     (network, faster), alone = made(), made()[1]
     ranks = np.arange(network.ranks, dtype=np.int32)
-    known = Likenesses()
     ends = [(ranks, np.roll(ranks, shift)) for shift in (1, 3)] + [(ranks[:1], ranks[-1:])]
     for graph in (network, faster):
-        known.of(graph, None)
+        share_routes(graph, network)
         found = [routes(graph, *pair) for pair in ends]
     for ways, pair in zip(found, ends, strict=True):
         for mine, theirs in zip(ways, routes(alone, *pair), strict=True):
             np.testing.assert_array_equal(mine, theirs)
         shared = routes(network, *pair) is ways
-        assert shared == (policy in ("ecmp", "static", "d_mod_k", "spray"))
+        assert shared == (policy != "adaptive" or times == 2.0)
+    again = replace(network, bandwidth=faster.bandwidth / 4)
+    share_routes(again, network)
+    assert all(routes(again, *pair) is ways for ways, pair in zip(found, ends, strict=True))
     worn = replace(network, routing=replace(network.routing, slowed=np.ones(len(network))))
-    known.of(worn, None)
+    share_routes(worn, network)
     assert worn.known_routes is not network.known_routes
 
 

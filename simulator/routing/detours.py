@@ -9,6 +9,7 @@ Highly-Scalable Dragonfly Topology", ISCA 2008, section 4.1, for groups; W. J. D
 one group.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -37,14 +38,11 @@ from simulator.support.arrays import (
     entries_of,
     offsets,
     offsets_by_row,
-    row_of_entries,
 )
 from simulator.support.compiled import hot_loop
 
 _MOST_CELLS = 1 << 24
 """Most cells of the table of links by source that is allocated at once: 128 MiB."""
-_MOST_WRITTEN = 1 << 22
-"""Most links of detours that are written at once."""
 
 
 class First(NamedTuple):
@@ -64,6 +62,14 @@ class Pairs(NamedTuple):
     target: Longs
     row: Longs
     amount: Floats
+
+
+class Entries(NamedTuple):
+    """Where the first halves of each row end, in CSR form: nodes, and the share of each."""
+
+    offset: Longs
+    node: Longs
+    share: Floats
 
 
 @dataclass(eq=False)
@@ -144,10 +150,15 @@ class Detours:
             if isinstance(inside, slice):
                 return total[: len(self.graph.start)]
             source, target, amount = source[~inside], target[~inside], amount[~inside]
-        for _, first, pairs in self._blocks(source, target, amount):
-            sent = np.bincount(pairs.row, weights=pairs.amount, minlength=len(first.link))
-            total += sent @ first.link
-            _add_second(first, pairs, field)
+        keys, pairs = self._pairs_by_target(source, target, amount)
+        sent, halves = (
+            np.bincount(pairs.row, pairs.amount, len(keys)),
+            [_entries_of(np.zeros((0, 1)))],
+        )
+        for some, first in self._first_by_keys(keys):
+            total += sent[some] @ first.link
+            halves.append(_entries_of(first.entry))
+        _add_second(_joined(halves), pairs, field)
         return total[: len(self.graph.start)]
 
     @cached_property
@@ -174,20 +185,26 @@ class Detours:
     def _latency_of_halves(self) -> tuple[Floats, Floats]:
         """Mean latency from each router to those of its group, and from those to each (s)."""
         onward, back = (np.zeros(len(self.group) + self._groups) for _ in range(2))
-        more = len(self._graph_with_goals.start) - len(self.latency)
-        field = self._field()._replace(latency=np.append(self.latency, np.zeros(more)))
-        _add_latencies(self._routers, self._members, (onward, back), field)
+        _add_latencies(self._routers, self._members, (onward, back), self._field_with_latency())
         return onward, back
 
+    def _field_with_latency(self) -> Field:
+        more = len(self._graph_with_goals.start) - len(self.latency)
+        return self._field()._replace(latency=np.append(self.latency, np.zeros(more)))
+
     def _latencies_by_pair(self, source: Longs, target: Longs) -> Floats:
-        mean = np.zeros(len(source))
-        order = np.argsort(source, kind="stable")  # so that a block has few sources
-        size = max(1, _MOST_WRITTEN // len(self.latency))
-        for begin in range(0, len(order), size):
-            chosen = order[begin : begin + size]
-            offset, link, share = self.between(source[chosen], target[chosen])
-            message = row_of_entries(offset)
-            mean[chosen] = np.bincount(message, self.latency[link] * share, len(chosen))
+        mean, order = np.zeros(len(source)), np.argsort(target, kind="stable")
+        keys, pairs = self._pairs_by_target(source, target, mean)
+        field, onward, halves = (
+            self._field_with_latency(),
+            np.zeros(len(keys)),
+            [_entries_of(np.zeros((0, 1)))],
+        )
+        for some, first in self._first_by_keys(keys):
+            onward[some] = first.link @ field.latency
+            halves.append(_entries_of(first.entry))
+        _measure_second(_joined(halves), pairs, field)
+        mean[order] = onward[pairs.row] + pairs.amount
         return mean
 
     def _same_group(self, source: Longs, target: Longs) -> Mask | slice | None:
@@ -228,30 +245,37 @@ class Detours:
 
     def _blocks(
         self, source: Longs, target: Longs, amount: Floats
-    ) -> "list[tuple[Longs, First, Pairs]]":
+    ) -> Iterator[tuple[Longs, First, Pairs]]:
         """Split pairs into blocks of few sources: indices, first halves, pairs grouped by target.
 
         A source has two rows: one for targets in its group, one for others.
         """
-        group = self.group.astype(np.int64)
-        same_group = group[source] == group[target]
-        key = source * 2 + same_group
-        rows, row = np.unique(key, return_inverse=True)
-        size = max(1, _MOST_CELLS // len(self._graph_with_goals.start))
-        blocks = []
-        for begin in range(0, len(rows), size):
-            keys = rows[begin : begin + size]
-            chosen = np.flatnonzero((row >= begin) & (row < begin + size))
+        keys, row = np.unique(self._keys(source, target), return_inverse=True)
+        for some in self._slices(len(keys)):
+            chosen = np.flatnonzero((row >= some.start) & (row < some.stop))
             chosen = chosen[np.argsort(target[chosen], kind="stable")]
-            goals, first_of = np.unique(target[chosen], return_index=True)
-            pairs = Pairs(
-                np.append(first_of, len(chosen)).astype(np.int64),
-                goals,
-                row[chosen] - begin,
-                amount[chosen],
-            )
-            blocks.append((chosen, self._first_halves(keys), pairs))
-        return blocks
+            pairs = _grouped_by_target(target[chosen], row[chosen] - some.start, amount[chosen])
+            yield chosen, self._first_halves(keys[some]), pairs
+
+    def _keys(self, source: Longs, target: Longs) -> Longs:
+        """Return the number of each pair's first half: twice its source, and 1 inside a group."""
+        group = self.group.astype(np.int64)
+        keys: Longs = source * 2 + (group[source] == group[target])
+        return keys
+
+    def _slices(self, keys: int) -> Iterator[slice]:
+        size = max(1, _MOST_CELLS // len(self._graph_with_goals.start))
+        return (slice(begin, begin + size) for begin in range(0, keys, size))
+
+    def _pairs_by_target(self, source: Longs, target: Longs, amount: Floats) -> tuple[Longs, Pairs]:
+        """Return the keys of first halves, and all pairs grouped by target."""
+        keys, row = np.unique(self._keys(source, target), return_inverse=True)
+        order = np.argsort(target, kind="stable")
+        return keys, _grouped_by_target(target[order], row.ravel()[order], amount[order])
+
+    def _first_by_keys(self, keys: Longs) -> Iterator[tuple[slice, First]]:
+        """Iterate over the first halves, some keys at a time."""
+        return ((some, self._first_halves(keys[some])) for some in self._slices(len(keys)))
 
     def _first_halves(self, keys: Longs) -> First:
         """Return first halves; those of a single source are cached for its next message."""
@@ -324,6 +348,25 @@ class Detours:
             passing=sums(links),
             slowest=slowest(),
         )
+
+
+def _grouped_by_target(target: Longs, row: Longs, amount: Floats) -> Pairs:
+    """Group pairs that are sorted by target."""
+    goals, first_of = np.unique(target, return_index=True)
+    return Pairs(np.append(first_of, len(target)).astype(np.int64), goals, row, amount)
+
+
+def _entries_of(entry: Matrix) -> Entries:
+    """Return the entries above 0 of a table with a row per source."""
+    row, node = np.nonzero(entry)
+    return Entries(offsets_by_row(row, len(entry)), node, entry[row, node])
+
+
+def _joined(parts: list[Entries]) -> Entries:
+    """Return the rows of several parts in sequence."""
+    hops = np.concatenate([np.diff(part.offset) for part in parts])
+    node, share = (np.concatenate([part[at] for part in parts]) for at in (1, 2))
+    return Entries(offsets(hops), node, share)
 
 
 def _in_order_of_pairs(
@@ -440,15 +483,33 @@ def _add_arrivals(row: Floats, amount: float, field: Field) -> None:
 
 
 @hot_loop
-def _add_second(first: First, pairs: Pairs, field: Field) -> None:
+def _add_second(entries: Entries, pairs: Pairs, field: Field) -> None:
     """Add the second halves of all pairs to the loads, target by target."""
+    tree = field.tree
     for index in range(len(pairs.target)):
         goal = pairs.target[index]
         _search_paths(goal, field)
         # From the routers in between on, all amounts to one target are divided together.
-        for at in range(pairs.offset[index], pairs.offset[index + 1]):
-            _add_arrivals(first.entry[pairs.row[at]], pairs.amount[at], field)
+        for pair in range(pairs.offset[index], pairs.offset[index + 1]):
+            row = pairs.row[pair]
+            for at in range(entries.offset[row], entries.offset[row + 1]):
+                if tree.state.metric[entries.node[at]] != UNKNOWN:
+                    tree.waiting[entries.node[at]] += pairs.amount[pair] * entries.share[at]
         _forward_all(goal, field)
+
+
+@hot_loop
+def _measure_second(entries: Entries, pairs: Pairs, field: Field) -> None:
+    """Set the amount of each pair to the mean latency of its second halves (s)."""
+    tree = field.tree
+    for index in range(len(pairs.target)):
+        _search_paths(pairs.target[index], field)
+        for pair in range(pairs.offset[index], pairs.offset[index + 1]):
+            row = pairs.row[pair]
+            for at in range(entries.offset[row], entries.offset[row + 1]):
+                if tree.state.metric[entries.node[at]] != UNKNOWN:
+                    onward = tree.onward[entries.node[at]]
+                    pairs.amount[pair] += onward * entries.share[at]
 
 
 @hot_loop

@@ -479,10 +479,7 @@ def _remaining_length(parts: Sequence[Segment], direction: int, length_of_others
 def _divide(parts: Sequence[Segment], lengths: tuple[float, float], spans: Mask) -> RecordedRank:
     """Divide the work between messages into passes, and the work before and after them.
 
-    Raises
-    ------
-    WorkloadError
-        If a call among several stages (``spans``) is between passes.
+    No call among several stages (``spans``) may be between passes.
     """
     passes: dict[Pass, Content] = {}
     before, after = Piece.nothing(), Piece.nothing()

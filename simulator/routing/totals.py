@@ -413,13 +413,7 @@ _SAMPLE = 64
 
 
 def _check_followed(network: Topology, traffic: Traffic) -> None:
-    """Refuse messages that a hash routes one by one if following them takes minutes.
-
-    Raises
-    ------
-    LimitError
-        With the time, and a routing policy that does not follow single messages.
-    """
+    """Refuse messages that a hash routes one by one if following them takes minutes."""
     many = int(traffic.offset[-1])
     work = int(_LINK_STEPS * many * _mean_links(network, traffic))
     seconds = work * 10 / Limits().work

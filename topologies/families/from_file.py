@@ -58,7 +58,7 @@ def custom(
     latency: float | None = None,
     resource: str = SCALE_UP,
 ) -> Topology:
-    """Read a graph from a GraphML (``.graphml``) or node-link JSON (``.json``) file: its name.
+    """Read a graph, named after its GraphML (``.graphml``) or node-link JSON (``.json``) file.
 
     Bandwidth (B/s), latency (s) and resource are those of edges that give none.
 

@@ -69,7 +69,7 @@ ten Tbit/s, six times the fastest NIC."""
 
 
 def from_nccl(path: str | Path, like: Cluster | None = None) -> Cluster:
-    """Read a topology dump as a cluster whose nodes are wired like it; its ``sources`` say so.
+    """Read a topology dump as a cluster whose nodes are wired like it.
 
     Parameters
     ----------

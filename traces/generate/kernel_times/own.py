@@ -258,8 +258,6 @@ def _value(name: str, text: str, where: str) -> object:
     return value
 
 
-Sizes = tuple[tuple[int, ...], ...]
-
 _TYPES = {
     "c10::BFloat16": "bf16",
     "c10::Half": "fp16",

@@ -203,6 +203,17 @@ def test_clocks_of_processes_are_aligned_by_the_ends_of_their_collectives(tmp_pa
     assert found.measured_step == pytest.approx(3.9e-3 + 2.4e-6, rel=1e-3)
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_copy_on_another_clock_is_no_other_rank(tmp_path: Path, copied: bool) -> None:
+    program = {"0004": lzma.compress(gathering_program())}
+    for rank in (0, 1):
+        table = gathering(0 if copied else rank, 10, 3e9 * rank)
+        lengths = [length + 7 * row for row, length in enumerate(table["Projected Duration"])]
+        bundle(tmp_path / f"{rank}.zip", table | {"Projected Duration": lengths}, rank, **program)
+    notes = load_bundles(tmp_path, "all").coverage.notes
+    assert any(note.startswith("rank 1 has the same events as rank 0") for note in notes) == copied
+
+
 def test_a_full_queue_holds_the_host_back(tmp_path: Path) -> None:
     """With 1,000 launches ahead, a launch goes on when an op ends: faster ops let it go sooner."""
     count, ahead = 1500, 1000

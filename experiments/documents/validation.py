@@ -434,9 +434,15 @@ def trust_and_notes(
 
 
 def _trust(errors: Iterable[tuple[str, float | None]]) -> Trust | None:
-    """Doubt the units of rows measured at 100 times the predicted time or more, or a hundredth."""
-    far = [(where, off) for where, off in errors if off is not None and not -99 < off < 9900]
+    """Doubt rows measured at 100 times the predicted time or a hundredth, or twice, far apart."""
+    known = [(where, off) for where, off in errors if off is not None]
+    far = [(where, off) for where, off in known if not -99 < off < 9900]
     if not far:
+        by_row = {where: 100 + off for where, off in known}
+        for where, off in known:
+            if not 2 / 3 <= (100 + off) / by_row[where] <= 1.5:
+                cause = f"{where}: measured twice, with times that far apart"
+                return Trust("measured times contradict each other", "poor", (Doubt(cause),))
         return None
     (where, error), more = far[0], f", and {len(far) - 1} more" if len(far) > 1 else ""
     cause = f"{where}: took {say_number(100 / (100 + error))} times as long as predicted{more}"

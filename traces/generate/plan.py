@@ -332,6 +332,9 @@ class GenerationPlan:
         low, mean, high = (f"{x:.3g}" for x in (min(most), math.fsum(most) / len(most), max(most)))
         by_layer = f" ({low} to {high} by layer)" if low != high else ""
         busiest = f"the busiest of {ep} ranks gets {mean} times the mean{by_layer}"
+        listed = [len(imbalance.tokens(layer)) for layer in layers if imbalance.histogram]
+        if min(listed, default=count) < count:
+            busiest += f"; it lists {min(listed)} of {count} experts, the others get none"
         return f"tokens choose experts by {imbalance}: {busiest}"
 
 

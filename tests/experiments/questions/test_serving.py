@@ -282,6 +282,13 @@ def test_every_resource_can_be_asked():
     assert np.isfinite(len(resources_of(deployment())))
 
 
+def test_what_has_no_effect_on_one_instance_or_without_prefixes_is_a_doubt():
+    alone = Instances(deployment=deployment(), router="prefix", caches_prefixes=False)
+    doubts = serving(alone, Closed(2, 64, 8, requests=3), resources=[]).doubts
+    assert "router prefix has only one instance to choose" in doubts
+    assert "no prefix cache: no request of this load shares a prefix anyway" in doubts
+
+
 def test_what_a_model_does_not_take_is_refused():
     with pytest.raises(
         TwofoldError, match=r"request 0 has 131072 tokens .* takes at most 131072 in total"

@@ -263,6 +263,11 @@ def test_the_command_answers_as_a_table_json_csv_and_figures(tmp_path, pairs):
     assert csv[-1].startswith("a:2,")
 
 
+def test_a_seed_without_a_draw_is_refused():
+    with pytest.raises(SettingsError, match="seed 7 has no effect on placement packed"):
+        share([GLOO, "x2"], "dgx-a100", seed=7)
+
+
 def test_random_placement_is_that_of_its_seed():
     words = shlex.split(f"{GLOO} x2 -c {FRONTIER} --placement random --no-utilities -o json")
     one, again, other = (

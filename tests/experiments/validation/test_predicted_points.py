@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from experiments.baseline import Settings, baseline
+from experiments.documents.validation import trust_and_notes
 from experiments.points.sweep import sweep
 from experiments.points.what_if import what_ifs
 from experiments.questions.validation.recordings import validate
@@ -74,6 +75,12 @@ def test_a_saving_is_beyond_its_bound_by_what_it_is_above_what_was_predicted(mea
     assert predicted.is_beyond is is_beyond
     assert replace(predicted, above_pct=None).is_beyond is None
     assert saved.is_beyond is None  # not measured as recorded
+
+
+def test_a_point_measured_twice_with_times_far_apart_is_doubted():
+    trust, _ = trust_and_notes((), (), [("a x2", -2.0), ("b x2", 3.0), ("a x2", 90.0)])
+    assert str(trust.doubts[0]) == "a x2: measured twice, with times that far apart"
+    assert trust_and_notes((), (), [("a x2", -2.0), ("b x2", 90.0), ("a x2", 30.0)])[0] is None
 
 
 def test_what_was_measured_moves_no_prediction(job):

@@ -130,7 +130,10 @@ def test_a_histogram_is_read_layer_by_layer(tmp_path):
 
 
 def test_the_plan_of_a_histogram_reads_back(tmp_path):
+    path = histogram(tmp_path, [f"{expert},{expert + 1}" for expert in range(4)], "expert,tokens")
+    assert "it lists 4 of 8 experts" in " ".join(plan(path).assumptions)
     path = histogram(tmp_path, [f"{expert},{expert + 1}" for expert in range(8)], "expert,tokens")
+    assert "it lists" not in " ".join(plan(path).assumptions)
     for said in (path, "zipf:1.2", "2"):
         whole = replace(plan(said), model=load_model("mixtral-8x7b"))
         (tmp_path / "plan.yaml").write_text(plan_text(whole))

@@ -165,15 +165,24 @@ def of_resource(network: Topology, routing: Routing) -> Mask:
     """Mark the links of the resource that a policy applies to."""
     if not routing.resource:
         return np.ones(len(network), dtype=np.bool_)
-    is_ruled = np.array(network.resources) == routing.resource
-    return np.asarray(is_ruled[network.resource])
+    cache, key = network.known_graph, f"links of {routing.resource}"
+    if key not in cache:
+        is_ruled = np.array(network.resources) == routing.resource
+        cache[key] = is_ruled[network.resource]
+    links: Mask = cache[key]
+    return links
 
 
 def between_switches(network: Topology) -> Mask:
     """Mark the links of the fabric between its switches, or between ranks that act as switches."""
-    survey = survey_of(network)
-    inner = survey.hub if survey.hub.any() else np.ones_like(survey.hub)
-    return inner[network.source] & inner[network.target] & of_resource(network, network.routing)
+    cache = network.known_graph
+    if "between switches" not in cache:
+        hub = survey_of(network).hub
+        inner = hub if hub.any() else np.ones_like(hub)
+        own = of_resource(network, network.routing)
+        cache["between switches"] = inner[network.source] & inner[network.target] & own
+    links: Mask = cache["between switches"]
+    return links
 
 
 def policy_of(network: Topology) -> str:

@@ -96,8 +96,11 @@ def is_uneven(network: Topology) -> bool:
     """Return whether adaptive switches have next hops of different capacity."""
     if network.routing.policy != "adaptive" or network.route is not None:
         return False
-    capacity = capacity_of(network)[between_switches(network)]
-    return bool(len(capacity)) and bool(capacity.min() < capacity.max())
+    cache = network.known_graph
+    if "uneven" not in cache:
+        capacity = capacity_of(network)[between_switches(network)]
+        cache["uneven"] = bool(len(capacity)) and bool(capacity.min() < capacity.max())
+    return bool(cache["uneven"])
 
 
 def mixed(first: Found, second: Found, part: float) -> Found:

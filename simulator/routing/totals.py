@@ -52,7 +52,7 @@ from simulator.routing.routes import (
 )
 from simulator.routing.tree import ALIKE, BY_CAPACITY, HASH, SAME, slowest, sums
 from simulator.support.arrays import Floats, Ints, Longs, Mask
-from simulator.support.limits import Limits, limits
+from simulator.support.limits import FORESEEN, Limits, limits
 from simulator.topology import DIVIDING, Topology
 
 _LISTED = 1 << 16
@@ -238,6 +238,19 @@ def _has_detours(survey: Survey, gathered: Gathered) -> Mask | None:
     return around if around[first != last].all() else None
 
 
+_STEP_OF_DETOURS, _LONG = 35e-9, 10.0
+"""Processor time for each pair of hubs and group that detours may pass (s); what is announced."""
+
+
+def _foresee(steps: int) -> None:
+    """Announce detours between groups that take long to sum."""
+    if (seconds := steps * _STEP_OF_DETOURS) > _LONG:
+        what = (
+            f"summing the detours of all pairs of routers takes about {seconds:.2g} s of processor"
+        )
+        FORESEEN.get()(f"{what} time: less on fewer ranks, or with the routing minimal")
+
+
 def _with_detours(
     survey: Survey, gathered: Gathered, around: Mask, direct: tuple[Floats, Floats]
 ) -> tuple[float, Floats, Floats]:
@@ -259,6 +272,7 @@ def _with_detours(
         least = part_of_loads(network, load, detoured)
         longer = least * took + (1 - least) * 2 * took.sum() / nodes
         return least, least * load + (1 - least) * detoured, longer
+    _foresee(len(took) * (int(survey.detours.group.max()) + 1))
     detours = survey.detours.loads(first[some], last[some], gathered.amount[some])
     detoured = gathered.load + gathered.of_all(detours, len(survey.hub))
     least = part_of_loads(network, load, detoured)

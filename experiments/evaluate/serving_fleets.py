@@ -166,8 +166,8 @@ class Instances:
                 f"kv_transfer {self.kv_transfer}: caches move only to a pool that decodes: give"
                 " --decode"
             )
-        if self.decode is not None and self.deployment.parallelism.pp > 1:
-            raise WorkloadError("pp: a pool that prefills alone has no pipeline stages here")
+        if self.decode and self.deployment.parallelism.pp * self.decode.parallelism.pp > 1:
+            raise WorkloadError("pp: pools that prefill or decode have no pipeline stages here")
 
     def _check_scaling(self) -> None:
         if self.scaling is None:

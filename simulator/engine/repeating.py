@@ -311,8 +311,7 @@ class _Run:
         if (~np.isnan(start) & np.isnan(end)).any():
             return  # a call is running
         times = self.columns.ops.start[part.ops], self.columns.ops.end[part.ops]
-        complete = not np.isnan(end[part.waits.made]).any()
-        part.ends = _step_end(part.job, part.done.begin[-1], *times, complete=complete)
+        part.ends = _step_end(part.job, part.done.begin[-1], *times)
         set_alarm(self.loop.world.control, part.ends, number)
 
     def _record_step(self, part: _JobState) -> None:
@@ -331,14 +330,12 @@ class _Run:
             part.done.kept.append(times)
 
 
-def _step_end(
-    job: RepeatedJob, begin: float, start: Floats, end: Floats, *, complete: bool
-) -> float:
+def _step_end(job: RepeatedJob, begin: float, start: Floats, end: Floats) -> float:
     """Return when a step of which no call is running ends (s); refuse one that cannot.
 
-    ``complete``: all its calls have ended.
+    Of a call that cannot begin some member's op has not ended.
     """
-    if np.isnan(end).any() or not complete:
+    if np.isnan(end).any():
         times = LocalTimes.of(job.workload)
         times.ops.start[:], times.ops.end[:] = start - begin, end - begin
         raise DeadlockError(f"{job.name}: {explain_deadlock(job.workload, times)}")
@@ -444,7 +441,7 @@ class JobInCrowd:
             heappush(self._events, (float(self._times.calls.start[call]), _STARTS, call))
         if not self._left:
             ops = self._times.ops
-            end = _step_end(self.job, self._begin, ops.start, ops.end, complete=True)
+            end = _step_end(self.job, self._begin, ops.start, ops.end)
             heappush(self._events, (end, _STEPS, 0))
 
 

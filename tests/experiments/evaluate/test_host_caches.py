@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from experiments.evaluate.serving_changes import Before
 from experiments.evaluate.serving_clients import InstanceRun
 from experiments.evaluate.serving_plan import check_plan, instances_of, serving_plan
 from experiments.evaluate.serving_runs import serve
-from experiments.questions.serving import serving
+from experiments.questions.serving import saturation, serving
+from experiments.questions.serving_figures import cached_shares
 from simulator.serving.engines import engine
 from simulator.support.errors import TwofoldError
 from topologies import changed, load_cluster
@@ -38,6 +40,8 @@ def test_host_memory_serves_what_the_device_lost_and_is_never_slower():
     assert (large.ttft <= device.ttft + 1e-12).all()
     assert (small.ttft <= device.ttft + 1e-12).all()
     assert large.ttft.sum() < 0.6 * device.ttft.sum()
+    shares = large.found.mean() / 4096, large.totals["loaded_tokens"] / (60 * 4096)
+    assert cached_shares(large, load) == pytest.approx(shares)
     assert large.totals["decoded_tokens"] == device.totals["decoded_tokens"]
 
 
@@ -83,6 +87,15 @@ def test_nothing_is_copied_where_computing_is_faster():
 def test_a_host_tier_that_cannot_be_is_refused(fields, said):
     with pytest.raises(TwofoldError, match=said):
         check_plan(serving_plan(model="llama-3.1-8b", rate="1/s", **fields))
+
+
+def test_requests_that_share_prefixes_saturate_as_they_are_and_not_repeated():
+    """Again and again they would find all of their prompts."""
+    served_by = instances_of(serving_plan(model="llama-3.1-8b", rate="1/s"), "hgx-h100")
+    load = hashed(families=3, count=6)
+    run = serve(served_by, replace(load, arrival=np.zeros(6)))
+    (rate,) = saturation(served_by, [load], Before(served_by))
+    assert rate == 6 / run.totals["end"]
 
 
 def test_a_host_tier_needs_prompts_that_begin_alike():

@@ -8,10 +8,17 @@ import numpy as np
 import pytest
 
 from experiments.evaluate import serving_runs as module
-from experiments.evaluate.deployments import Encoder, cache_bytes
+from experiments.evaluate.deployments import Encoder, Speculation, cache_bytes, memory_use
+from experiments.evaluate.serving_changes import with_more_of
 from experiments.evaluate.serving_clients import Closed
-from experiments.evaluate.serving_fleets import Instances, Neighbour, check_runs, held_ranks
-from experiments.evaluate.serving_instances import deployment_of, instance_surface
+from experiments.evaluate.serving_fleets import (
+    Instances,
+    Neighbour,
+    check_runs,
+    held_ranks,
+    spent_on,
+)
+from experiments.evaluate.serving_instances import deployment_of, encoder_time, instance_surface
 from experiments.evaluate.serving_scaling import Outage, Scaling
 from experiments.scenario.timed_calls import collective_time
 from simulator.support.errors import ClusterError, LimitError, WorkloadError
@@ -23,6 +30,7 @@ from traces.requests.table import Requests
 
 HGX = load_cluster("hgx-h100").model_copy(update={"nodes": 2})
 ONE = deployment_of("llama-3.1-8b", HGX, degrees=(2, 1, 1))
+STAGED = deployment_of("llama-3.1-8b", HGX, degrees=(1, 1, 1, 5))
 TABLE = Requests(np.array([0.0, 1.5, 2.0]), np.array([100, 200, 50]), np.array([10, 20, 5]), "mine")
 RULES = Scaling(1, 8.0, start=30.0)
 
@@ -53,6 +61,8 @@ def instances(**fields):
         ({"outages": (Outage(0, -1.0, 3.0),)}, "the times must ascend"),
         ({"outages": (Outage(0, 0.0, math.inf),)}, "all instances go down for good"),
         ({"outages": (Outage(0, 0.0, 1.0),), "decode": ONE, "decode_count": 1}, "leave out --down"),
+        ({"deployment": STAGED, "decode": ONE, "decode_count": 1}, "pp: pools that prefill"),
+        ({"decode": STAGED, "decode_count": 1}, "pp: pools that prefill"),
     ],
 )
 def test_what_instances_cannot_be_is_refused(fields, said):
@@ -197,3 +207,108 @@ def test_a_store_of_several_nodes_is_read_over_the_slower_of_bus_and_network(cou
     network = collective_time(HGX, "send_receive", 2, 1 << 30, 8) / (1 << 30)
     assert copy == pytest.approx(bus if nodes == 1 else max(bus, network), rel=0.01)
     assert network > 1.05 * bus
+
+
+def pool_of(deployment):
+    return module._pool(deployment, 1, columns(), unit=0, base=None, host=None)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "times"),
+    [
+        (ONE, 1.0),
+        (STAGED, 5 * 7 / 32),  # the largest of five stages has 7 of 32 layers
+        (replace(ONE, speculation=Speculation(drafts=3, accepted=2.0)), 1 + 3 / 32),
+    ],
+    ids=["plain", "stages", "drafts"],
+)
+def test_kernels_take_as_long_as_the_largest_stage_and_each_draft_a_layer_more(deployment, times):
+    usual = deployment.engine.host.kernels
+    assert pool_of(deployment).host.kernels == pytest.approx(times * usual)
+
+
+def test_images_of_one_request_and_of_eight_take_as_long_as_their_passes():
+    encoder = Encoder(model=load_model("vit-l-16"), images=2, patches=256, accelerators=0)
+    made = replace(ONE, encoder=encoder)
+    pool = pool_of(made)
+    for count in (1, 8):
+        assert pool.encode + count * pool.encode_each == pytest.approx(encoder_time(made, count))
+
+
+def test_a_prompt_that_fills_an_iteration_has_its_first_token_when_it_has_alone():
+    """From then on a waiting request can still keep the SLO; longer prompts take more of them."""
+    tokens = ONE.engine.tokens
+    times = module._to_first_token(pool_of(ONE), np.array([tokens, tokens + 1, 1]))
+    assert times[0] == pytest.approx(module.serve(ONE, Closed(1, tokens, 1, 1.0, 1)).ttft[0])
+    assert times[1] > 1.5 * times[0]
+    assert times[2] < times[0]
+
+
+@pytest.mark.parametrize("degrees", [(2, 1, 1), (1, 2, 1)])
+def test_a_store_has_the_bytes_of_all_ranks_that_hold_prompts(degrees):
+    made = deployment_of("llama-3.1-8b", HGX, degrees=degrees)
+    pool = pool_of(made)
+    pool = pool._replace(rules=pool.rules._replace(unit=16))
+    of_one = 1e9 / (16 * memory_use(made).token)
+    for shared, holders in ((False, 1), (True, 3 * degrees[1])):
+        held = instances(deployment=made, count=3, host_cache=1e9, shares_host_cache=shared)
+        assert module._with_host_tier(pool, held).rules.host_units == int(holders * of_one)
+
+
+def test_a_worker_sends_from_the_first_of_the_ranks_that_share_its_prompt():
+    prefill = deployment_of("llama-3.1-8b", HGX, degrees=(2, 1, 1, 1, 2), engine_name="sglang")
+    made = Of(deployment=prefill, decode=ONE)
+    row = {
+        name: np.array([value]) for name, value in (("prompt", 17), ("worker", 3), ("target", 5))
+    }
+    pools = Of(first=Of(workers=4))
+    run = Of(instances=made, state=Of(states=row), ranks=(8, 32), fleet=pools)
+    parts = module._parts(run, 0)
+    block = prefill.engine.block
+    assert {source for source, _, _ in parts} <= set(range(8 + 3 * 4, 8 + 4 * 4))
+    assert {target for _, target, _ in parts} == {32 + 2, 32 + 3}
+    whole = 2 * cache_bytes(ONE) * -(-17 // block) * block
+    assert math.fsum(size for *_, size in parts) == pytest.approx(whole)
+
+
+@pytest.mark.parametrize(("engine", "waits"), [("vllm", 0), ("sglang", 7), ("trtllm", 7)])
+def test_clients_see_the_first_token_at_once_or_with_the_first_interval(engine, waits):
+    made = deployment_of("llama-3.1-8b", HGX, engine_name=engine)
+    one, eight = (module.serve(made, Closed(1, 512, 16, 1.0, 2, interval=n)) for n in (1, 8))
+    assert eight.ttft - one.ttft == pytest.approx(waits * one.tpot, rel=1e-4)
+    assert eight.end_to_end == pytest.approx(one.end_to_end)
+
+
+def test_kernels_of_the_engine_exchange_faster_on_a_faster_network_than_before():
+    """They were measured on the network before: of that without a before nothing is known."""
+    before = instances(deployment=deployment_of("llama-3.1-8b", HGX, degrees=(4, 1, 1)))
+    wider, load = with_more_of(before, "scale_up.bandwidth", 2.0), Closed(1, 512, 2, 1.0, 2)
+    usual, faster, measured = (
+        module.serve(each, load, base=base).ttft[0]
+        for each, base in ((before, None), (wider, before), (wider, None))
+    )
+    assert faster < 0.995 * usual
+    assert measured == pytest.approx(usual)
+
+
+def test_decodes_are_as_fast_as_their_own_cluster_whoever_prefills():
+    decode = deployment_of("llama-3.1-8b", "hgx-h200", degrees=(4, 1, 1))
+    pools = [
+        Instances(deployment=replace(decode, cluster=cluster), decode=decode, decode_count=1)
+        for cluster in (HGX, decode.cluster)
+    ]
+    runs = [module.serve(each, Closed(1, 512, 4, 1.0, 2)) for each in pools]
+    assert runs[0].tpot == pytest.approx(runs[1].tpot, rel=1e-9)
+    costs = [spent_on(each, [run]) for each, run in zip(pools, runs, strict=True)]
+    assert costs[0] is None, "on two clusters"
+    assert costs[1].kwh > 0
+
+
+def test_ctrl_c_before_every_model_has_an_answer_is_no_answer(monkeypatch):
+    def finish(runs):
+        runs[0].state.sums["done"] = 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_finish", finish)
+    with pytest.raises(KeyboardInterrupt):
+        module.serve(instances(beside=(Neighbour(instances(), TABLE),)), TABLE)

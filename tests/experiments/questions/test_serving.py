@@ -96,6 +96,7 @@ def test_saturation_is_a_mean_over_seeds_with_its_interval_and_marks_points_of_a
     assert len(set(rates)) == 3
     assert mean == pytest.approx(rates.mean(), rel=5e-3)
     assert half == pytest.approx(half_width(rates), rel=0.05)
+    assert half_width(np.array([1.0, 2.0, 3.0])) == pytest.approx(4.30265 / 3**0.5, rel=1e-5)
     swept = serving_sweep(deployment(), load, "rate", ["4/s", "60/s"], seeds=3)
     assert swept.points[0].saturation_per_s is None
     assert swept.points[1].saturation_per_s == (rates.mean(), half_width(rates))

@@ -111,6 +111,9 @@ def test_exchanges_and_caches_on_one_port_delay_each_other(transfer, monkeypatch
         assert run.totals[name] > 1.005 * apart.totals[name]
     assert run.totals["decoded_tokens"] == apart.totals["decoded_tokens"]
     assert run.totals["prefill_time"] >= apart.totals["prefill_time"] * (1 - 1e-9)
+    lasts, prompts = run.iterations["end"] - run.iterations["begin"], run.iterations["chunks"] > 0
+    for name, kind in (("prefill_time", prompts), ("decode_time", ~prompts)):
+        assert run.totals[name] == pytest.approx(lasts[kind].sum())
     assert run.link_use * run.totals["end"] == pytest.approx(
         apart.link_use * apart.totals["end"], rel=1e-9
     ), "as many bytes of caches on every link"
@@ -131,6 +134,21 @@ def test_a_decode_beside_a_long_cache_takes_its_bytes_twice():
     assert whole == pytest.approx(before + 2 * exchanges, rel=1e-3)
     assert len(whole) > 20
     assert len(lasts) > 10 * len(beside)
+
+
+def test_whole_blocks_are_sent_and_of_the_last_chunk_of_a_prompt_what_it_has_computed():
+    """A cache by layers comes after the tokens of the last chunk: 4096, 8192 and 808 here."""
+
+    def moved(transfer, *prompts):
+        count = len(prompts)
+        arrival, output = 50.0 * np.arange(count), np.full(count, 2)
+        table = Requests(arrival, np.array(prompts), output, "prompts")
+        return serve(replace(apart(load_cluster("hgx-h100")), kv_transfer=transfer), table).moved
+
+    times = moved("whole", 8177, 8192, 8193, 8208)
+    assert times[::2] == pytest.approx(times[1::2], rel=1e-9)
+    assert times[1] < times[2]
+    assert np.argsort(moved("layerwise", 12288, 8192, 9000)).tolist() == [2, 0, 1]
 
 
 def test_caches_delay_the_exchanges_of_a_model_that_sends_none():

@@ -502,6 +502,7 @@ def test_images_are_encoded_before_their_prompts_or_apart_and_hold_up_decodes_on
     sent = 2 * 4 * 4096 * 4096 / 450e9
     assert time + sent < (own.ttft - none.ttft).min() < time + 3 * sent
     assert own.tpot == pytest.approx(none.tpot)
+    assert own.arrived == pytest.approx(none.arrived)
     assert apart.ranks == here.ranks + 1
     # Beyond what one encodes its queue grows by the lack at each request.
     _, queued = run(f"{2 / time:.6f}/s even", f"{text}, on 1")

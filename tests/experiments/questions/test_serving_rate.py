@@ -1,6 +1,7 @@
 """Capacity: bisection finds the rate at which the SLO is just met."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,14 +9,17 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.evaluate.serving_changes import Before
-from experiments.evaluate.serving_fleets import Instances
+from experiments.evaluate.serving_clients import Closed
+from experiments.evaluate.serving_fleets import Instances, Neighbour
 from experiments.evaluate.serving_instances import deployment_of
+from experiments.evaluate.serving_runs import serve
 from experiments.evaluate.serving_scaling import Outage
 from experiments.questions.serving import Slo, say_engine, serving
 from experiments.questions.serving_points import (
     ATTAINED,
     Served,
     at_point,
+    load_curve,
     serving_rate,
     serving_sweep,
 )
@@ -59,6 +63,40 @@ def test_only_more_of_the_host_changes_the_times_of_its_engine(resource):
         served = at_point(served, resource, "2")
         assert served.before.host == (expected if resource == "host" else 1.0)
     assert (served.instances == Instances(deployment=EIGHT)) == (resource == "host")
+
+
+def test_twice_a_host_that_is_twice_as_fast_is_one_four_times_as_fast():
+    asked = {"resources": ["host"], "before": Before(Instances(deployment=EIGHT), host=2.0)}
+    twice = serving(EIGHT, Closed(1, 64, 4, 1.0, 2), **asked)
+    asked["before"] = asked["before"]._replace(host=4.0)
+    ratio = serving(EIGHT, Closed(1, 64, 4, 1.0, 2), **asked).metric("ttft").p99
+    ratio /= twice.metric("ttft").p99
+    assert twice.utilities[0].ttft_p99_pct[0] == pytest.approx(100 * (1 - ratio))
+    assert ratio < 0.99
+
+
+def test_a_curve_is_of_the_host_before_and_its_knee_where_throughput_over_latency_is_largest():
+    instances = Instances(deployment=EIGHT)
+    curve = load_curve(instances, [requests(1)], SLO, Before(instances, host=2.0))
+    first, last = curve.points[0], curve.points[-1]
+    table = requests(1).faster(first.rate_per_s / requests(1).rate)
+    assert first.e2e_mean == serve(instances, table, host=2.0).end_to_end.mean()
+    assert first.e2e_mean < 0.99 * serve(instances, table).end_to_end.mean()
+    # As many more come as are served later: the rate alone would make the last the knee.
+    crowded = replace(last, rate_per_s=1e9 * last.rate_per_s)
+    assert curve._replace(points=(*curve.points[:-1], crowded)).knee == curve.knee != crowded
+
+
+@pytest.mark.parametrize("degrees", [(1, 2, 1), (1, 1, 1, 4), (1, 1, 1, 1, 2)])
+def test_other_tensor_ranks_leave_the_other_degrees_and_models(degrees):
+    deployment = deployment_of("llama-3.1-8b", "hgx-h100", degrees=degrees, engine_name="sglang")
+    beside = (Neighbour(Instances(deployment=deployment_of("gpt-2", "hgx-h100")), requests(1)),)
+    made = Instances(deployment=deployment, beside=beside)
+    served = Served(made, requests(1), Before(made))
+    assert at_point(served, "tp", "1").instances.deployment == deployment
+    eight = at_point(served, "tp", "8").instances  # does not divide the neighbour's 12 heads
+    assert eight.ranks == 8 * made.ranks
+    assert eight.beside == beside
 
 
 @pytest.mark.parametrize("count", [50, 200])

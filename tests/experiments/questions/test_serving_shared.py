@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.evaluate.deployments import memory_use
-from experiments.evaluate.serving_clients import Closed
+from experiments.evaluate.serving_clients import Closed, Slo
 from experiments.evaluate.serving_fleets import Instances, Neighbour, spent_on
 from experiments.evaluate.serving_instances import deployment_of
 from experiments.evaluate.serving_plan import instances_of, serving_plan
@@ -137,10 +137,12 @@ def test_only_instances_on_the_same_accelerator_delay_each_other():
 
 def test_accelerators_count_once_and_their_cost_is_of_no_single_model():
     asked = generate_requests(40, 8.0, 1024, 32, seed=3)
-    both = on_the_same(fleet(count=8), (fleet(TINY, count=8), asked))
+    both = on_the_same(fleet(count=8), (fleet(TINY, count=8), asked.rows(np.arange(10))))
+    both = replace(both, beside=(both.beside[0]._replace(slo=Slo(ttft=100.0)),))
     assert both.accelerators == 8
-    report = serving(both, asked, seeds=1, resources=[])
+    report = serving(both, asked, slo=Slo(ttft=1e-6), seeds=1, resources=[])
     first, second, whole = report.models
+    assert (first.met, second.met, whole.met) == (0.0, 1.0, 10 / 50)
     assert (first.gpus, second.gpus, whole.gpus) == (8, 8, 8)
     assert whole.tokens_per_second_per_gpu == pytest.approx(
         first.tokens_per_second_per_gpu + second.tokens_per_second_per_gpu

@@ -1,5 +1,7 @@
 """A training job beside a deployment: both take longer where they share links, and only there."""
 
+from types import SimpleNamespace as Of
+
 import pytest
 from typer.testing import CliRunner
 
@@ -13,6 +15,7 @@ from experiments.evaluate.serving_plan import instances_of, serving_plan
 from experiments.evaluate.serving_runs import serve
 from experiments.evaluate.serving_scaling import Outage
 from experiments.questions.serving import serving
+from experiments.questions.serving_figures import by_job
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
@@ -166,6 +169,21 @@ def test_the_answer_says_what_each_costs_the_other(leaves):
 
 
 @pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        (([0.6, 0.8], []), (True, 2, 0.7, 1.4)),
+        (([], []), (True, 0, None, None)),  # every run is shorter than a step
+        ((None, None), (False, 0, 0.5, 1.0)),
+    ],
+)
+def test_a_step_beside_is_the_mean_of_all_completed_ones_or_not_known(lengths, expected):
+    made = Of(jobs=[Of(name="job", scenario=Of(ranks=2), first=ACROSS)])
+    runs = [Of(steps=((0.5, each),)) for each in lengths]
+    (row,) = by_job(made, [*runs, Of(steps=())])
+    assert (row.meets, row.steps, row.step_s, row.slow_down) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({"count": 2, "outages": (Outage(0, 1.0, 2.0),)}, "without pp, scale, down"),
@@ -184,6 +202,8 @@ def test_jobs_do_not_fit_beyond_the_cluster_or_on_each_other(leaves):
     pair = job(leaves, sends(1e6), ACROSS), job(leaves, sends(1e6), ACROSS + 1)
     with pytest.raises(WorkloadError, match="write, for example, 'FILE training from rank 13'"):
         fleet(leaves, *pair)
+    beside = job(leaves, sends(1e6), ACROSS + 2), job(leaves, sends(1e6), ACROSS)
+    assert fleet(leaves, *beside).ranks_in_use == ACROSS + 4
 
 
 def test_steps_without_end_beside_a_long_load_are_refused(leaves):

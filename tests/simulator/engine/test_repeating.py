@@ -242,6 +242,23 @@ def test_a_call_that_costs_more_than_modelled_loses_nothing_alone():
     assert found.jobs[0].lost[0].tolist() == pytest.approx([0.0])
 
 
+def test_what_a_job_loses_is_a_mean_over_the_ranks_that_its_ranks_stand_for():
+    """Two of four ranks send, beside another job: the others lose nothing."""
+    builder = WorkloadBuilder(job_ranks=6)
+    call = builder.call(CallRow("send_receive", builder.group((0, 3)), 0, 1e9))
+    for rank, what in ((0, What.SEND), (3, What.RECEIVE)):
+        builder.op(what, rank=rank, lane="nic", name="message", duration=0.0, call=call)
+    builder.op(What.COMPUTE, rank=1, lane="s", name="gemm", duration=0.1)
+    costs = Costs(cable(3), plan)
+    stands_for = np.array([1.0, 2.0, 0.0, 1.0, 0.0, 0.0])
+    jobs = [
+        RepeatedJob("a", builder.build(), costs, steps=1, stands_for=stands_for),
+        RepeatedJob("b", sender(2, 3, 1e9), costs, steps=1),
+    ]
+    lost = [job.lost[0].sum() for job in repeat_together(jobs, cable(3)).jobs]
+    assert lost == pytest.approx([0.5, 1.0])
+
+
 def in_a_crowd(jobs, network, count, planner=plan):
     """Lengths of steps of jobs that somebody else drives, the last of which begin together."""
     costs = Costs(network, planner)

@@ -3,7 +3,9 @@
 In each area mutants are drawn by the seed, each as likely as another, and so many are tried as
 ``--count`` says of those that tests reach, or as ``--minutes`` leave time for, by ``--jobs``
 processes. Printed is what became of each, and the part that was noticed, with a 95 % interval.
-Mutants that ``equivalent.csv`` lists change no answer, and are not drawn.
+Mutants that ``equivalent.csv`` lists change no answer, and are not drawn. With ``--modules`` the
+mutants are those of so many modules of each area, drawn by the seed, too, and the tests are those
+near to them: a first pass over these takes minutes.
 """
 
 import argparse
@@ -12,12 +14,14 @@ import csv
 import importlib
 import os
 import random
+import re
 import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import zip_longest
 from math import inf, sqrt
 from pathlib import Path
 from typing import TextIO
@@ -71,6 +75,42 @@ def changed(place: Place) -> Changed:
     return str(file.relative_to(ROOT)), line, mutant.what, mutant.text
 
 
+def in_modules(every: list[Place], number: int) -> list[Place]:
+    """Keep the mutants of so many modules, by turns; of shuffled ones, any is as likely as another.
+
+    A module is drawn by any of its mutants, and then gets as many turns as the others.
+    """
+    by_module: dict[Path, list[Place]] = {}
+    for place in every:
+        by_module.setdefault(place[0], []).append(place)
+    turns = zip_longest(*list(by_module.values())[:number])
+    return [place for turn in turns for place in turn if place]
+
+
+def near_tests(modules: Iterable[Path]) -> list[str]:
+    """List the tests near to modules, and the modules, whose examples are tests.
+
+    Near are those of a module's name, and those of its folder or else its area that import it;
+    where there are none, all of its folder.
+    """
+    texts = {path: path.read_text("utf-8") for path in sorted((ROOT / "tests").rglob("test_*.py"))}
+    near: set[Path] = set()
+    for module in modules:
+        name = module.relative_to(ROOT).with_suffix("")
+        package, stem = ".".join(name.parts[:-1]), name.name
+        imported = re.compile(rf"\b{package}\.{stem}\b|\b{package} import .*\b{stem}\b")
+        area = {path for path in texts if path.is_relative_to(ROOT / "tests" / name.parts[0])}
+        folder = {path for path in area if path.parent == ROOT / "tests" / name.parent}
+        own = {
+            path
+            for path in area
+            if path.stem.startswith(f"test_{stem}") or path.parent.name == stem
+        }
+        importing = {path for path in area if imported.search(texts[path])}
+        near |= {module} | (own | importing & folder or importing or folder)
+    return [str(path.relative_to(ROOT)) for path in sorted(near)]
+
+
 def interval(noticed: int, tried: int) -> tuple[float, float]:
     """Return the ends of the 95 % interval of the part that is noticed.
 
@@ -104,12 +144,15 @@ class Campaign:
         for area in options.of:
             every = [place for place in places(area) if options.loops or not place[1].hot]
             random.Random(f"{seed} {area}").shuffle(every)
+            if options.modules:
+                every = in_modules(every, options.modules)[::-1]  # the last is tried first
             self._left[area] = [
                 place
                 for place in every[job :: options.jobs]
                 if changed(place) not in listed
                 and (not only or f"{SURVIVED}: {text(place)}" in only)
             ]
+        self.modules = {file for left in self._left.values() for file, _ in left}
         self._verdicts: dict[str, Counter[str]] = {area: Counter() for area in options.of}
 
     def __iter__(self) -> Iterator[Place]:
@@ -150,7 +193,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--of", nargs="*", default=AREAS)
     parser.add_argument("--again", type=Path, help="only those that this output says survived")
-    parser.add_argument("--tests", nargs="*", default=TESTS, help="instead of all")
+    parser.add_argument("--tests", nargs="*", help="instead of all")
+    parser.add_argument("--modules", type=int, help="so many of each area, and tests near to them")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
@@ -159,9 +203,11 @@ def main() -> int:
         importlib.import_module(name)
     out = os.fdopen(os.dup(1), "w")  # while tests run, pytest has the other one
     shares = [Campaign(options, seed, job, out) for job in range(options.jobs)]
+    modules = {module for share in shares for module in share.modules}
+    tests = options.tests or (near_tests(modules) if options.modules else TESTS)
     hot = options.loops and any(mutant.hot for area in options.of for _, mutant in places(area))
     total: dict[str, Counter[str]] = {area: Counter() for area in options.of}
-    for answer in serve(options.tests, shares, hot=hot):
+    for answer in serve(tests, shares, hot=hot):
         for area, verdicts in (answer or {}).items():
             total[area].update(verdicts)
     for area, verdicts in total.items():

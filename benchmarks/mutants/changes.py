@@ -158,7 +158,7 @@ def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
         for name, value in ast.iter_fields(statement)
         for value in (value if isinstance(value, list) else [value])
         if isinstance(value, ast.expr | ast.keyword | ast.withitem)
-        and name not in ("annotation", "decorator_list", "bases")
+        and name not in ("annotation", "decorator_list", "bases", "keywords")
     ]
     while left:
         node = left.pop(0)

@@ -9,7 +9,7 @@ from math import inf
 
 import pytest
 
-from benchmarks.mutants.__main__ import ROOT, Campaign, changed, equivalents, interval
+from benchmarks.mutants.__main__ import ROOT, Campaign, changed, equivalents, interval, near_tests
 from benchmarks.mutants.changes import mutants, mutated, probed
 from benchmarks.mutants.patches import patch
 from benchmarks.mutants.server import NOTICED, UNREACHED, _Forget
@@ -155,10 +155,16 @@ def test_an_interval_holds_the_part_and_stays_within_0_and_1(noticed, tried):
     assert wider[1] - wider[0] > high - low
 
 
-def drawn(job, jobs, count, verdict):
+def drawn(job, jobs, count, verdict, modules=None):
     """Draw the mutants of a job, each of which has this verdict."""
     options = Namespace(
-        of=["traces/rocm"], again=None, minutes=inf, count=count, jobs=jobs, loops=True
+        of=["traces/rocm"],
+        again=None,
+        minutes=inf,
+        count=count,
+        jobs=jobs,
+        loops=True,
+        modules=modules,
     )
     campaign = Campaign(options, 7, job, StringIO())
     places = []
@@ -174,6 +180,16 @@ def test_jobs_share_the_mutants_that_one_job_would_draw():
     assert len(set(shared)) == len(shared) > 3
     assert set(shared) == set(alone)
     assert [len(drawn(job, 3, 4, NOTICED)) for job in range(3)] == [2, 1, 1], "4 of those reached"
+
+
+def test_some_modules_have_as_many_turns_each_and_the_tests_near_to_them():
+    files = [file for file, _ in drawn(0, 1, 8, NOTICED, modules=2)]
+    assert len(set(files)) == 2
+    assert files == files[:2] * 4
+    near = near_tests([ROOT / "traces/nsys.py", ROOT / "simulator/engine/repeating.py"])
+    own = {"tests/traces/nsys/test_reader.py", "tests/simulator/engine/test_repeating.py"}
+    assert {"traces/nsys.py", *own} < set(near)
+    assert all(path.removeprefix("tests/").startswith(("traces/", "simulator/")) for path in near)
 
 
 def test_each_mutant_that_changes_no_answer_is_one_of_the_code():

@@ -251,6 +251,8 @@ def test_osu_s_messages(tmp_path):
     (call,) = read(tmp_path, speed, Layout(nodes=2)).calls
     assert (call.nodes, call.streamed) == (2, True)
     assert call.size / call.time == pytest.approx(24e9)
+    with pytest.raises(TraceError, match="'0' is not a bandwidth"):
+        read(tmp_path, speed.replace("24000.0", "0"), Layout(ranks=2))
     both = "# OSU MPI Bi-Directional Bandwidth Test v7.1\n# Size  Bandwidth (MB/s)\n4  3\n"
     assert "left out" in refused(tmp_path, both)
 

@@ -31,6 +31,13 @@ def test_every_rank_has_the_sum_of_all(inside, shape):
     check(schedule)
     names = {"chain": "collnet_chain", "direct": "collnet_direct", "switch": "nvls_collnet"}
     assert schedule.algorithm == names[inside]
+    places, domains = shape
+    assert len(schedule.steps) == 2 * (
+        1 + (places - 1 if inside == "chain" else min(places - 1, 1))
+    )
+    for step in schedule.steps:
+        crosses = (step.source % domains != step.target % domains).any()
+        assert step.in_network == (crosses or inside == "switch")
 
 
 @pytest.mark.parametrize("name", ["dgx-a100", "hgx-h100", "hgx-b200"])

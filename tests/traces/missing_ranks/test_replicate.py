@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import SimpleNamespace as Of
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from simulator.calls import CallRow, Group
 from simulator.support.errors import TraceError
 from simulator.workload import Edges, What, Workload
 from topologies import load_cluster
-from traces.missing_ranks import Roles, models, replicate
+from traces.missing_ranks import Roles, listed_groups, models, replicate
 
 
 @dataclass(frozen=True)
@@ -353,3 +354,10 @@ def test_of_several_models_the_one_with_most_places_in_common_is_taken() -> None
     assert found == {rank: rank % 2 for rank in range(2, 8)}
     square = Layout(2, 2, 1)
     assert models(only(job(square), [0, 1, 2]), square.groups()) == {3: 1}
+
+
+def test_groups_are_listed_once_if_all_their_ranks_are_and_each_is_there_once():
+    pair, ring = Group((0, 1), "pair"), Group((2, 3), "ring")
+    of_rank = {"a": Of(ranks=None, label="b"), "c": Of(ranks=(0, 0), label="d"), "e": pair}
+    job = Of(ranks=[Of(groups=of_rank)], groups=(pair, ring))
+    assert listed_groups(job) == (pair, ring)

@@ -40,6 +40,10 @@ def test_a_step_known_by_hand_is_replayed_and_what_it_waits_for_is_known(tmp_pat
     names = np.array(workload.names)[workload.name]
     slow = np.where(names == "forward-compute", 2 * workload.duration, workload.duration)
     assert step_time(replace(workload, duration=slow)) == pytest.approx(21.0)
+    edges = workload.edges.source, workload.edges.target
+    waits = {(names[source], names[target]) for source, target in zip(*edges, strict=True)}
+    assert ("forward-compute", "backward-recv") in waits, "posted just when it ended"
+    assert ("backward-compute", "forward-recv") not in waits
     groups = {str(group): group.ranks for group in workload.groups}
     assert groups["all[4]"] == (0, 1, 2, 3)
     assert {group.ranks for group in workload.groups if group.label == "data"} == {(0, 2), (1, 3)}

@@ -87,7 +87,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo atlas test tests style types test-all page-test exhaustive bounds fuzz faults mutants determinism sbom check bench validate validate-live newest newest-setup newest-tests docs lock clean
+.PHONY: help setup demo atlas test tests style layers types test-all page-test exhaustive bounds fuzz faults mutants determinism sbom check bench validate validate-live newest newest-setup newest-tests docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -105,10 +105,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable .
 	@touch $@
 
-# What tests need besides.
+# What tests need besides; of what is installed already, which is not built once more.
 $(READY): $(INSTALLED)
 	@echo "== setup: install what checks and tests need, and compile the hot loops, once"
-	@$(BIN)/twofold system warm & $(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test]' \
+	@$(BIN)/twofold system warm & $(BIN)/python $(INSTALL) --constraint constraints.txt 'twofold[test]' \
 	  && wait $$!
 	@touch $@
 	@echo "== setup: done"
@@ -116,13 +116,13 @@ $(READY): $(INSTALLED)
 # What documentation is built with.
 $(DOCUMENTED): $(READY)
 	@echo "== setup: install what builds the documentation"
-	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test,docs]'
+	@$(BIN)/python $(INSTALL) --constraint constraints.txt 'twofold[test,docs]'
 	@touch $@
 
 # What drives a browser; the browser itself is the system's.
 $(BROWSED): $(READY)
 	@echo "== setup: install what drives a browser"
-	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test,browser]'
+	@$(BIN)/python $(INSTALL) --constraint constraints.txt 'twofold[test,browser]'
 	@touch $@
 
 demo: $(INSTALLED)  ## run the main job on a sample that ships with the project
@@ -131,20 +131,22 @@ demo: $(INSTALLED)  ## run the main job on a sample that ships with the project
 atlas: $(INSTALLED)  ## a site in ATLAS=site/atlas: twelve models on twelve clusters, a page for each pair
 	$(BIN)/twofold atlas experiments/studies/samples/atlas.yaml -o $(ATLAS) --workers 2
 
-check: style types  ## format, lint, types, layers
+check: style layers types  ## format, lint, types, layers
 
 style: $(READY)
 	$(call stage,format,$(BIN)/ruff format --check --quiet .)
 	$(call stage,lint,$(BIN)/ruff check --quiet .)
+
+layers: $(READY)
 	$(call stage,layers,$(BIN)/lint-imports --no-logo)
 
 types: $(READY)
 	$(call stage,types,$(BIN)/mypy)
 
-# One process checks types, which takes most of a minute the first time: beside the tests no core waits
-# for it. What it says comes after them.
+# One process checks layers and types, which takes most of a minute the first time: beside the tests no
+# core waits for it. What it says comes after them.
 test: style  ## check, and all tests but the slow ones
-	@said=$$(mktemp); $(MAKE) types >"$$said" 2>&1 & \
+	@said=$$(mktemp); $(MAKE) -k layers types >"$$said" 2>&1 & \
 	  $(MAKE) tests; status=$$?; wait $$! || status=$$?; cat "$$said"; rm "$$said"; exit $$status
 
 tests: $(READY)

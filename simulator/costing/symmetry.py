@@ -83,9 +83,7 @@ class Symmetry(Struct, frozen=True, eq=False):
             return None
         columns = [order.ravel(), self.place[ranks], self.shape[component[first]]]
         if self.hubs is not None:  # which components of the group share a hub
-            numbers: dict[int, int] = {}
-            hubs = self.hubs[component[first]].ravel().tolist()
-            columns.append(np.array([numbers.setdefault(hub, len(numbers)) for hub in hubs]))
+            columns.append(by_appearance(self.hubs[component[first]].ravel())[0])
         return np.concatenate(columns).tobytes()
 
     def confined(self, links: Ints, components: Longs) -> bool:

@@ -231,6 +231,12 @@ class Outage(NamedTuple):
     doors: Doors | None
 
 
+class KnownRoutes(dict[tuple[bytes, ...], Any]):
+    """Routes by sources and targets of messages, oldest first, and how many links they have."""
+
+    links = 0
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:
     """Links compiled to columns; ranks are the nodes ``0 … ranks - 1``.
@@ -326,9 +332,9 @@ class Topology:
         return offsets_by_row(self.source, len(self.nodes)), order
 
     @cached_property
-    def known_routes(self) -> dict[tuple[bytes, ...], Any]:
-        """Latest result of :func:`simulator.routing.routes.routes`, by sources and targets."""
-        return {}
+    def known_routes(self) -> "KnownRoutes":
+        """Latest results of :func:`simulator.routing.routes.routes`."""
+        return KnownRoutes()
 
     @cached_property
     def known_graph(self) -> dict[str, Any]:

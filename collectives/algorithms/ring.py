@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from simulator.routing.paths import link_metrics
 from simulator.routing.routes import routes
 from simulator.schedule import Schedule, Step
-from simulator.support.arrays import Ints
+from simulator.support.arrays import Ints, Mask
 from simulator.support.errors import ScheduleError
 from simulator.topology import Topology
 
@@ -391,8 +391,14 @@ _MOST_TRIES = 20_000
 
 def is_mesh(positions: Ints, topology: Topology) -> bool:
     """Whether there are at least three members, and every two have a link of their own."""
-    inside = np.isin(topology.source, positions) & np.isin(topology.target, positions)
+    inside = _links_among(positions, topology)
     return len(positions) > 2 and int(inside.sum()) == len(positions) * (len(positions) - 1)
+
+
+def _links_among(positions: Ints, network: Topology) -> Mask:
+    is_member = np.zeros(len(network.nodes), dtype=np.bool_)
+    is_member[positions] = True
+    return is_member[network.source] & is_member[network.target]
 
 
 def local_paths(positions: Ints, network: Topology, *, wired: bool) -> Ints | None:
@@ -401,7 +407,7 @@ def local_paths(positions: Ints, network: Topology, *, wired: bool) -> Ints | No
     None if its members meet at a switch, where any order will do. The result is an argument of
     :func:`rings_across_domains`.
     """
-    inside = np.isin(network.source, positions) & np.isin(network.target, positions)
+    inside = _links_among(positions, network)
     if is_mesh(positions, network) and np.ptp(network.bandwidth[inside]) == 0:
         return disjoint_paths(len(positions))
     return paths_along(local_rings(positions, network)) if wired else None

@@ -308,9 +308,9 @@ def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None 
     if key not in cache:
         check_nodes(network, source, target)
         cache[key] = _routes(network, source, target, amount)
-        links = sum(len(ways.link) for ways in cache.values())
-        while len(cache) > 1 and (len(cache) > _MOST_CACHED or links > _MOST_CACHED_LINKS):
-            links -= len(cache.pop(next(iter(cache))).link)
+        cache.links += len(cache[key].link)
+        while len(cache) > 1 and (len(cache) > _MOST_CACHED or cache.links > _MOST_CACHED_LINKS):
+            cache.links -= len(cache.pop(next(iter(cache))).link)
     ways: Routes = cache[key]
     return ways
 

@@ -357,9 +357,11 @@ class _Agreement(Struct, frozen=True, eq=False):
 
     def check(self, counts: NDArray[np.intp], order: Index, offset: Index) -> None:
         """Raise the error of the first communicator that has one."""
-        recorded = [rank_calls.rank for rank_calls in self.ranks]
-        members = [np.isin(recorded, self.table.key(number)[0]) for number in range(len(counts))]
-        present = np.array(members, dtype=np.bool_).reshape(counts.shape) | (counts > 0)
+        column = {rank_calls.rank: number for number, rank_calls in enumerate(self.ranks)}
+        present = counts > 0
+        for number in range(len(counts)):
+            members = self.table.key(number)[0]
+            present[number, [column[rank] for rank in members if rank in column]] = True
         # A rank that was recorded and belongs to the group must have as many calls as the rank with
         # most; one that was not recorded has none.
         wanted = np.where(present, counts.max(axis=1, keepdims=True, initial=0), 0)

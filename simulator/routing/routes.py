@@ -26,7 +26,7 @@ message is routed as if slow cables between switches were cut.
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -324,23 +324,34 @@ def share_routes(network: Topology, similar: Topology) -> None:
     routing, known = network.routing, similar.routing
     if not (routing.slowed is known.slowed is None and routing.flows == known.flows):
         return
-    routed = similar
+    cached = _cached_on(similar)
     if routing.policy == "adaptive":
-        kinds: list[Topology] = similar.known_graph.setdefault("capacities", [similar])
-        chosen = next((kind for kind in kinds if _in_proportion(network, kind)), None)
-        if chosen is None and len(kinds) < _MOST_CAPACITIES:
-            kinds.append(network)
-        routed = chosen or network
-    network.__dict__["known_routes"] = routed.known_routes
-    network.known_graph["messages"] = routed.known_graph.setdefault("messages", {})
+        survey = survey_of(similar)
+        inner = survey.hub | survey.hubs.inner if survey.hub.any() else np.ones_like(survey.hub)
+        own = of_resource(similar, similar.routing)
+        decides = own | inner[similar.source] & inner[similar.target]
+        now = capacity_of(network)[decides]
+        kinds: list[tuple[Floats, _Cached]] = similar.known_graph.setdefault(
+            "capacities", [(capacity_of(similar)[decides], cached)]
+        )
+        alike = [kept for before, kept in kinds if _in_proportion(now, before)]
+        cached = alike[0] if alike else _cached_on(network)
+        if not alike and len(kinds) < _MOST_CAPACITIES:
+            kinds.append((now, cached))
+    network.__dict__["known_routes"], network.known_graph["messages"] = cached
 
 
-def _in_proportion(network: Topology, similar: Topology) -> bool:
+_Cached = tuple[dict[Any, Any], dict[Any, Any]]
+"""Routes found on a network, and those of single messages: no reference to the network, which
+holds much more."""
+
+
+def _cached_on(network: Topology) -> _Cached:
+    return network.known_routes, network.known_graph.setdefault("messages", {})
+
+
+def _in_proportion(now: Floats, before: Floats) -> bool:
     """Whether the capacities that adaptive routing compares only differ by a power of two."""
-    survey = survey_of(similar)
-    inner = survey.hub | survey.hubs.inner if survey.hub.any() else np.ones_like(survey.hub)
-    decides = of_resource(similar, similar.routing) | inner[similar.source] & inner[similar.target]
-    now, before = (capacity_of(each)[decides] for each in (network, similar))
     if np.array_equal(now, before) or np.isinf(before).any():
         return np.array_equal(now, before)
     ratio = now[:1] / before[:1]

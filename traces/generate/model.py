@@ -207,7 +207,7 @@ class Model(CardTable):
     left_out: str = ""
     sources: dict[str, str] = Field(default_factory=dict)
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -498,7 +498,7 @@ def parse_model(text: str, *, source: str) -> Model:
 
 def _checked(data: dict[str, Any], source: str) -> Model:
     try:
-        return Model(**data)
+        return Model(**{str(name): value for name, value in data.items()})
     except WorkloadError as error:
         raise TraceError(f"{source}: {error}") from error
 

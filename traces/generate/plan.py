@@ -407,7 +407,12 @@ def _table(path: Path) -> dict[str, object]:
 
 
 def _card(value: object, info: ValidationInfo) -> object:
-    """Read the model card if it is given by name; a table of fields is validated later."""
+    """Read the model card if it is given by name; another is a table of fields."""
+    if isinstance(value, dict):
+        try:
+            return Model(**{str(name): field for name, field in value.items()})
+        except WorkloadError as error:
+            raise WorkloadError(f"model.{error}") from error
     if not isinstance(value, str):
         return value
     file = info.context[_FOLDER] / value if info.context else Path(value)

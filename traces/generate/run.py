@@ -136,7 +136,6 @@ class Training:
     def __post_init__(self) -> None:
         _check_kernels(self)
         check_counts(self, "micro_batch", "global_batch", "sequence", most=_MOST_TOKENS)
-        check_types(self)
         if self.lora_rank < 0:
             raise WorkloadError(f"lora_rank {self.lora_rank} must be at least 0")
         if self.lora_rank and not self.lora_targets:
@@ -150,6 +149,7 @@ class Training:
         _check_choice("schedule", self.schedule, tuple(SCHEDULES))
         if not isinstance(self.bucket, Real) or not self.bucket > 0:
             raise WorkloadError(f"bucket {self.bucket!r} must be more than 0 bytes")
+        check_types(self)
         bytes_per_element(self.gradient)
         _check_precision(self)
 

@@ -167,6 +167,7 @@ def test_every_number_has_a_source_and_every_name_is_that_of_its_file(name):
         ("ffn: 32", "fnn: 32", "fnn: Extra inputs are not permitted"),
         ("ffn: 32", "ffn: 32\nffn: 33", "field 'ffn' is given twice"),
         ("layers: 2", "layers: 0", "layers: Input should be greater than 0"),
+        ("layers: 2", "layers: 2\nself: 1\n2: 3", "2: Extra inputs are not permitted"),
         ("layers: 2", "layers: 1000000", "layers: Input should be less than or equal to 2000"),
         ("layers: 2", "layers: 2.5", "layers: Input should be a valid integer"),
         ("layers: 2", "layers: true", "layers: Input should be a valid integer"),

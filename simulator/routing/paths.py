@@ -179,8 +179,8 @@ def between_switches(network: Topology) -> Mask:
     if "between switches" not in cache:
         hub = survey_of(network).hub
         inner = hub if hub.any() else np.ones_like(hub)
-        own = of_resource(network, network.routing)
-        cache["between switches"] = inner[network.source] & inner[network.target] & own
+        ruled = of_resource(network, network.routing)
+        cache["between switches"] = inner[network.source] & inner[network.target] & ruled
     links: Mask = cache["between switches"]
     return links
 
@@ -258,9 +258,9 @@ def _mark_hubs(network: Topology) -> Mask:
     hub: Mask = ~rank & ~domain & (out > 1) & (into > 1)
     if network.routing.resource:
         # Sides of NICs with several ports: all links out lead to hubs, or all in come from hubs.
-        own = of_resource(network, network.routing)
-        sends = np.bincount(network.source[own & hub[network.target]], minlength=nodes)
-        receives = np.bincount(network.target[own & hub[network.source]], minlength=nodes)
+        ruled = of_resource(network, network.routing)
+        sends = np.bincount(network.source[ruled & hub[network.target]], minlength=nodes)
+        receives = np.bincount(network.target[ruled & hub[network.source]], minlength=nodes)
         hub |= ~rank & (((sends == out) & (out > 1)) | ((receives == into) & (into > 1)))
     return hub
 

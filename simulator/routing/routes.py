@@ -321,22 +321,23 @@ def share_routes(network: Topology, similar: Topology) -> None:
     Only adaptive ones depend on bandwidths. They are equal to the last bit if the capacities that
     decide are the same, or the same times a power of two.
     """
-    routing, known = network.routing, similar.routing
-    if not (routing.slowed is known.slowed is None and routing.flows == known.flows):
+    routing, similar_routing = network.routing, similar.routing
+    sound = routing.slowed is similar_routing.slowed is None
+    if not (sound and routing.flows == similar_routing.flows):
         return
     cached = _cached_on(similar)
     if routing.policy == "adaptive":
         survey = survey_of(similar)
         inner = survey.hub | survey.hubs.inner if survey.hub.any() else np.ones_like(survey.hub)
-        own = of_resource(similar, similar.routing)
-        decides = own | inner[similar.source] & inner[similar.target]
+        ruled = of_resource(similar, similar.routing)
+        decides = ruled | inner[similar.source] & inner[similar.target]
         now = capacity_of(network)[decides]
         kinds: list[tuple[Floats, _Cached]] = similar.known_graph.setdefault(
             "capacities", [(capacity_of(similar)[decides], cached)]
         )
-        alike = [kept for before, kept in kinds if _in_proportion(now, before)]
-        cached = alike[0] if alike else _cached_on(network)
-        if not alike and len(kinds) < _MOST_CAPACITIES:
+        caches = [cache for before, cache in kinds if _in_proportion(now, before)]
+        cached = caches[0] if caches else _cached_on(network)
+        if not caches and len(kinds) < _MOST_CAPACITIES:
             kinds.append((now, cached))
     network.__dict__["known_routes"], network.known_graph["messages"] = cached
 

@@ -421,7 +421,7 @@ def is_trusted(folder: Path, source: Path) -> bool:
     try:
         folder = folder.resolve(strict=True)
         of_source = source.resolve(strict=True).stat()
-        above = [place.stat() for place in (folder, *folder.parents)]
+        above = [path.stat() for path in (folder, *folder.parents)]
     except OSError:
         return False
     # Whoever owns the root owns the system: in a container without a root of its own, nobody.
@@ -586,12 +586,12 @@ def _interpret(
     if size >= most:
         raise TooLongError
     arrays = _Arrays()
-    given = arrays.take(args)
+    arguments = arrays.take(args)
     arrays.check()
     _THREAD.left = most - size
     try:
         with np.errstate(all="ignore"):
-            answer = function(*given)
+            answer = function(*arguments)
         steps_taken = most - _THREAD.left
     except (TooLongError, ArithmeticError, ValueError) as error:
         for array, before in arrays.before:

@@ -179,9 +179,9 @@ def check_type(what: str, wanted: Any, value: object) -> None:
     kinds = [get_origin(part) or part for part in parts]
     if Any in kinds or not all(isinstance(kind, type) for kind in kinds):
         return
-    taken = isinstance(value, tuple(_ANY.get(kind, kind) for kind in kinds))
+    fits = isinstance(value, tuple(_ANY.get(kind, kind) for kind in kinds))
     text = isinstance(value, str) and str not in kinds and Sequence[float] in parts
-    if not taken or text or (isinstance(value, bool) and bool not in kinds):
+    if not fits or text or (isinstance(value, bool) and bool not in kinds):
         words = " or ".join(kind.__name__ for kind in kinds)
         raise SettingsError(f"{what} {shown(value)} is not {words}")
     for part, kind in zip(parts, kinds, strict=True):

@@ -119,7 +119,7 @@ def parse_limits(texts: list[str] | tuple[str, ...]) -> Limits:
     8000000000
     """
     names = [field.name for field in fields(Limits)]
-    given = {}
+    limits = {}
     for text in filter(str.strip, texts):
         match = _FIELD.fullmatch(text)
         part = match is not None and not match[3] and float(match[2]) % 1
@@ -130,13 +130,13 @@ def parse_limits(texts: list[str] | tuple[str, ...]) -> Limits:
             )
         step = 1024.0 if match[4] else 1000.0
         power = _PREFIXES.index(match[3].replace("K", "k")) + 1 if match[3] else 0
-        given[match[1]] = min(int(float(match[2]) * step**power), _MOST)
-        if match[1] == "memory" and given["memory"] < LEAST_MEMORY:
+        limits[match[1]] = min(int(float(match[2]) * step**power), _MOST)
+        if match[1] == "memory" and limits["memory"] < LEAST_MEMORY:
             raise SettingsError(
                 f"limit {shown(text)}: the program itself takes {LEAST_MEMORY / 2e6:.0f} MB: "
                 f"memory={LEAST_MEMORY / 1e6:.0f}MB is the least"
             )
-    return replace(Limits(), **given)
+    return replace(Limits(), **limits)
 
 
 _guarded: list[int] = []

@@ -164,8 +164,8 @@ class _Loader(yaml.SafeLoader):
             why = f": {error}" if isinstance(error, ValueError) and node.tag == _TIME else ""
             kind = node.tag.removeprefix(_PREFIX)
             article = "an" if kind == "int" else "a"
-            told = f"{str(node.value)[:80]!r} is not {article} {kind}{why}"
-            raise _refused(told, node) from error
+            complaint = f"{str(node.value)[:80]!r} is not {article} {kind}{why}"
+            raise _refused(complaint, node) from error
         if isinstance(value, int) and abs(value) > _LARGEST:
             raise _refused(f"{node.value}: a number of more than 64 bits", node)
         return value

@@ -105,10 +105,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable .
 	@touch $@
 
-# What tests need besides; of what is installed already, which is not built once more.
+# What tests need besides. Never by the name of the distribution: an index may have another of that name.
 $(READY): $(INSTALLED)
 	@echo "== setup: install what checks and tests need, and compile the hot loops, once"
-	@$(BIN)/twofold system warm & $(BIN)/python $(INSTALL) --constraint constraints.txt 'twofold[test]' \
+	@$(BIN)/twofold system warm & $(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test]' \
 	  && wait $$!
 	@touch $@
 	@echo "== setup: done"
@@ -116,13 +116,13 @@ $(READY): $(INSTALLED)
 # What documentation is built with.
 $(DOCUMENTED): $(READY)
 	@echo "== setup: install what builds the documentation"
-	@$(BIN)/python $(INSTALL) --constraint constraints.txt 'twofold[test,docs]'
+	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test,docs]'
 	@touch $@
 
 # What drives a browser; the browser itself is the system's.
 $(BROWSED): $(READY)
 	@echo "== setup: install what drives a browser"
-	@$(BIN)/python $(INSTALL) --constraint constraints.txt 'twofold[test,browser]'
+	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test,browser]'
 	@touch $@
 
 demo: $(INSTALLED)  ## run the main job on a sample that ships with the project

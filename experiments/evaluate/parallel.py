@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from math import nan
+from time import process_time
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -13,6 +14,7 @@ from simulator.analysis.metrics import exposed_communication
 from simulator.engine.simulate import Progress
 from simulator.folding.fold import Totals
 from simulator.support.errors import Interrupted, WhatIfError
+from simulator.support.limits import FORESEEN
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -74,8 +76,9 @@ def map_scenarios(
     """Ask every scenario the same question, in order, with up to ``workers`` processes.
 
     Answers and their order do not depend on the number of workers, nor does the error if one fails:
-    it is that of the first scenario that does. ``watch`` is given the scenarios' names. A script
-    that uses several workers must be guarded by ``if __name__ == "__main__"``, as for any use of
+    it is that of the first scenario that does. ``watch`` is given the scenarios' names. One process
+    announces how long the rest will take, if long, once two are answered. A script that uses
+    several workers must be guarded by ``if __name__ == "__main__"``, as for any use of
     :mod:`multiprocessing`.
 
     Raises
@@ -91,15 +94,44 @@ def map_scenarios(
         raise WhatIfError(f"{workers} workers: at least 1 is needed")
     if workers == 1 or len(scenarios) < 2:
         answers: list[Answer] = []
+        is_announced = False
         try:
             for name, scenario in scenarios:
+                begun = process_time()
                 answers.append(ask(scenario, watch(name)))
+                rest = foreseen(process_time() - begun, len(scenarios) - len(answers))
+                if len(answers) > 1 and rest and not is_announced:  # the first may compile loops
+                    is_announced = True
+                    FORESEEN.get()(rest)
         except KeyboardInterrupt:
             raise Interrupted(answers) from None
         return answers
     from simulator.support.workers import ask_all  # one process does without
 
     return ask_all([scenario for _, scenario in scenarios], ask, workers, watch)
+
+
+_LONG = 10.0
+"""Processor time of what is left (s) from which it is announced."""
+
+
+def foreseen(took: float, left: int) -> str:
+    """Say how long the simulations ``left`` will take if each takes as long (s); "" if not long.
+
+    Examples
+    --------
+    >>> foreseen(4.0, 8)
+    'the last simulation took 4 s of processor time: the 8 left will take about 32 s'
+    >>> foreseen(1.0, 8)
+    ''
+    """
+    rest = took * left
+    if rest <= _LONG:
+        return ""
+    return (
+        f"the last simulation took {took:.2g} s of processor time: the {left} left will take about"
+        f" {rest:.2g} s"
+    )
 
 
 def map_rows(

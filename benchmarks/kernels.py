@@ -94,7 +94,8 @@ def within(readings: Mapping[str, Reading], console: Console, seed: int = 0) -> 
 
 
 def accelerators(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield folders with tables, by the accelerator in their path and what follows it there."""
+    """Yield folders with tables, by the accelerator in their path and the other parts below."""
+    above = len(folder.resolve().parts)
     for own in sorted({file.parent for file in _files(folder, "**/")}):
         parts = own.resolve().parts
         name = next((part for part in reversed(parts) if part in kernel_machines()), None)
@@ -104,7 +105,7 @@ def accelerators(folder: Path) -> Iterator[tuple[str, Path]]:
                 f" ({', '.join(kernel_machines())}): name a folder after it"
             )
         place = len(parts) - 1 - parts[::-1].index(name)
-        yield "/".join(parts[place:]), own
+        yield "/".join([name, *parts[above:place], *parts[place + 1 :]]), own
 
 
 def _files(folder: Path, below: str = "") -> list[Path]:
@@ -159,13 +160,18 @@ def predicted(key: Key, rows: Rows, points: Floats, chip: Accelerator) -> Floats
 
 
 def from_others(readings: Mapping[str, Reading]) -> Iterator[Error]:
-    """Predict the rows of every table from the same table of every other accelerator."""
+    """Predict the rows of every table from the same table, and library, of other accelerators."""
     for source, reading in readings.items():
         measured_on = machine(source)
         tables = build_tables(reading.tables, measured_on, Counter())
         for target, other in readings.items():
             chip = machine(target)
-            if target == source or chip.generation != measured_on.generation:
+            (chip_name, _, tables_of), (source_name, _, library) = (
+                name.partition("/") for name in (target, source)
+            )
+            if chip_name == source_name or tables_of != library:
+                continue
+            if chip.generation != measured_on.generation:
                 continue
             by_family: dict[str, dict[str, tuple[int, Floats]]] = {}
             for key in tables.keys() & other.tables.keys():

@@ -29,9 +29,9 @@ def folder(tmp_path, *parts, noise=0.01):
 
 def test_a_folder_is_of_the_accelerator_in_its_path(tmp_path):
     deep = folder(tmp_path, "data", "gb300", "gemm", "trtllm", "1.3")
-    flat = folder(tmp_path, "h20_sxm")
+    flat, other = folder(tmp_path, "h20_sxm"), folder(tmp_path, "sglang", "h20_sxm")
     found = dict(accelerators(tmp_path))
-    assert found == {"gb300/gemm/trtllm/1.3": deep, "h20_sxm": flat}
+    assert found == {"gb300/data/gemm/trtllm/1.3": deep, "h20_sxm": flat, "h20_sxm/sglang": other}
     assert dict(accelerators(deep)) == {"gb300/gemm/trtllm/1.3": deep}
     folder(tmp_path, "z100")
     with pytest.raises(TwofoldError, match=r"z100: no part of its path is an accelerator"):

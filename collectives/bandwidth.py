@@ -43,11 +43,32 @@ def algbw(size: float, time: float) -> float:
 
 
 def busbw(kind: str, *, size: float, n: int, time: float, shares: Shares | None = None) -> float:
-    """Bus bandwidth (B/s): algbw times the factor of the kind (nccl-tests doc/PERFORMANCE.md).
+    """Bus bandwidth: algbw times the factor of the kind (nccl-tests doc/PERFORMANCE.md).
 
     Without in-network reduction it cannot exceed what a rank's port carries in one direction.
 
-    ``size`` is S of nccl-tests (B), ``shares`` those of an all-to-all with unequal bytes per pair.
+    Parameters
+    ----------
+    kind
+        Of the collective: a key of :data:`collectives.COLLECTIVES`.
+    size
+        S of nccl-tests (B).
+    n
+        Ranks of the group.
+    time
+        Of the call (s).
+    shares
+        Of an all-to-all with unequal bytes per pair.
+
+    Returns
+    -------
+    float
+        B/s.
+
+    Raises
+    ------
+    ScheduleError
+        If the kind is unknown.
 
     Examples
     --------
@@ -64,6 +85,11 @@ def busbw_factor(kind: str, n: int, shares: Shares | None = None) -> float:
     nccl-tests doc/PERFORMANCE.md, and the code of its gather, scatter and sendrecv tests. A barrier
     moves nothing, and a single rank sends nothing. For an all-to-all with unequal bytes per pair it
     is the share of the busiest port, as (n-1)/n is with equal ones.
+
+    Raises
+    ------
+    ScheduleError
+        If the kind is unknown.
     """
     if kind not in _FACTORS:
         raise ScheduleError(f"kind {kind!r} is not one of {', '.join(_FACTORS)}")

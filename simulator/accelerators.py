@@ -49,6 +49,11 @@ class Accelerator:
         Streaming multiprocessors that kernels are spread over; None where it is not known.
     kernel_table
         Name of its table of measured kernels; "" where it has none.
+
+    Raises
+    ------
+    WorkloadError
+        If a rate is not positive.
     """
 
     name: str

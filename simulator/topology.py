@@ -374,6 +374,15 @@ class Topology:
 def topology(name: str, ranks: int, links: Iterable[Link]) -> Topology:
     """Compile links into a topology; ranks are the nodes ``0 … ranks - 1``.
 
+    Parameters
+    ----------
+    name
+        What errors and tables call it.
+    ranks
+        How many there are.
+    links
+        Every direction of every cable.
+
     Returns
     -------
     Topology

@@ -110,6 +110,11 @@ class Fault:
 
     With ``resource`` only its links of that resource are meant.
 
+    Raises
+    ------
+    TopologyError
+        If the factor is not positive and finite.
+
     Examples
     --------
     >>> print(Fault(LinkNamed("leaf0-spine1"), 0.5), Fault(NicNamed(2, 3), None), sep="; ")

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 def diameter(network: Topology) -> int:
     """Return the number of links on the longest shortest path of two ranks; 0 for a single rank.
 
+    Raises
+    ------
+    TopologyError
+        If a rank cannot reach another.
+
     Examples
     --------
     >>> from topologies import ring
@@ -108,10 +113,20 @@ def _eccentricity(network: Topology, ranks: NDArray[np.int64]) -> int:
 
 
 def bisection_bandwidth(network: Topology) -> float:
-    """Return the least one-way bandwidth (B/s) of all balanced cuts of at most 12 ranks.
+    """Return the least one-way bandwidth over all balanced cuts of the ranks, trying every cut.
 
     Nodes that are not ranks fall on the side where the cut is least (maximum flow from one half to
     the other). With an odd number of ranks the halves differ by one.
+
+    Parameters
+    ----------
+    network
+        A topology of at most 12 ranks.
+
+    Returns
+    -------
+    float
+        Bandwidth (B/s).
 
     Raises
     ------
@@ -259,10 +274,20 @@ class Summary:
 
 
 def summary(network: Topology) -> Summary:
-    """Count nodes, links and hops; compute the bisection bandwidth (B/s), by closed form or by cuts.
+    """Count nodes, links and hops; compute the bisection bandwidth, by closed form or by cuts.
 
     Of a graph that no family describes, with too many ranks to try all, one cut gives an upper
     bound of it.
+
+    Returns
+    -------
+    Summary
+        Bandwidth in B/s.
+
+    Raises
+    ------
+    TopologyError
+        If a rank does not reach another.
 
     Examples
     --------

@@ -33,7 +33,19 @@ def parse_topology(
     topology by a policy of :mod:`simulator.topology`, ``fat_tree:8@d_mod_k`` or, with a seed of its
     hash, ``@ecmp:7``. By default messages take the shortest path that such a hash chooses.
 
-    Edges of a graph may give their own bandwidth (B/s) and latency (s).
+    Parameters
+    ----------
+    spec
+        The spec.
+    bandwidth
+        Bandwidth of every cable, one direction (B/s); edges of a graph may give their own.
+    latency
+        Latency of every link (s); edges of a graph may give their own.
+
+    Returns
+    -------
+    Topology
+        Its name contains its parameters.
 
     Raises
     ------

@@ -151,10 +151,7 @@ class Detours:
                 return total[: len(self.graph.start)]
             source, target, amount = source[~inside], target[~inside], amount[~inside]
         keys, pairs = self._pairs_by_target(source, target, amount)
-        sent, halves = (
-            np.bincount(pairs.row, pairs.amount, len(keys)),
-            [_entries_of(np.zeros((0, 1)))],
-        )
+        sent, halves = np.bincount(pairs.row, pairs.amount, len(keys)), []
         for some, first in self._first_by_keys(keys):
             total += sent[some] @ first.link
             halves.append(_entries_of(first.entry))
@@ -195,11 +192,7 @@ class Detours:
     def _latencies_by_pair(self, source: Longs, target: Longs) -> Floats:
         mean, order = np.zeros(len(source)), np.argsort(target, kind="stable")
         keys, pairs = self._pairs_by_target(source, target, mean)
-        field, onward, halves = (
-            self._field_with_latency(),
-            np.zeros(len(keys)),
-            [_entries_of(np.zeros((0, 1)))],
-        )
+        field, onward, halves = self._field_with_latency(), np.zeros(len(keys)), []
         for some, first in self._first_by_keys(keys):
             onward[some] = first.link @ field.latency
             halves.append(_entries_of(first.entry))
@@ -363,7 +356,8 @@ def _entries_of(entry: Matrix) -> Entries:
 
 
 def _joined(parts: list[Entries]) -> Entries:
-    """Return the rows of several parts in sequence."""
+    """Return the rows of several parts in sequence, or of none."""
+    parts = [_entries_of(np.zeros((0, 1))), *parts]
     hops = np.concatenate([np.diff(part.offset) for part in parts])
     node, share = (np.concatenate([part[at] for part in parts]) for at in (1, 2))
     return Entries(offsets(hops), node, share)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
 MODULES = 372
-LINES = 130_113
+LINES = 130_242
 CHAIN = 30
 VAGUE_PCT = {
     "simulator": 0.3,

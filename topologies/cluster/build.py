@@ -74,13 +74,25 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     one NIC with their total bandwidth, named after the first and the last (``nic:0.0-1``).
     If nodes differ, the job fills kind after kind; each is built from its own fields.
 
-    Ranks are spread evenly over ``nodes``, by default as few as hold them.
+    Parameters
+    ----------
+    cluster
+        The machine.
+    ranks
+        Ranks of the job.
+    nodes
+        Number of nodes that the ranks are spread over evenly; by default as few as hold them.
 
     Returns
     -------
     Topology
         Named ``dgx-a100(16)``, with those of the resources ``scale_up``, ``pcie`` and
         ``scale_out`` that the cluster has.
+
+    Raises
+    ------
+    ClusterError
+        If the job does not fit.
 
     Examples
     --------

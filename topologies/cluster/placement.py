@@ -94,7 +94,19 @@ class Part(Struct, frozen=True, eq=False):
 def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     """Fill the nodes in order, or spread the ranks evenly over ``nodes`` of them.
 
-    If nodes differ, the first kind is filled first.
+    Parameters
+    ----------
+    cluster
+        The machine; if nodes differ, the first kind is filled first.
+    ranks
+        Ranks of the job.
+    nodes
+        Number of nodes that the ranks are spread over evenly; by default as few as hold them.
+
+    Returns
+    -------
+    Placement
+        Node and slot of every rank.
 
     Raises
     ------

@@ -58,9 +58,23 @@ def custom(
     latency: float | None = None,
     resource: str = SCALE_UP,
 ) -> Topology:
-    """Read a graph, named after its GraphML (``.graphml``) or node-link JSON (``.json``) file.
+    """Read a graph from a file.
 
-    Bandwidth (B/s), latency (s) and resource are those of edges that give none.
+    Parameters
+    ----------
+    path
+        A GraphML (``.graphml``) or node-link JSON (``.json``) file.
+    bandwidth
+        Default of edges (B/s).
+    latency
+        Default of edges (s).
+    resource
+        Default of edges.
+
+    Returns
+    -------
+    Topology
+        Named after the file.
 
     Raises
     ------

@@ -105,6 +105,11 @@ class Training:
         How the loss stores the logits: ``fused``, ``parallel``, ``torch`` or ``compiled``
         (:func:`traces.generate.activations.head_activations`). The default needs least.
 
+    Raises
+    ------
+    WorkloadError
+        If a count is not positive or a choice has no such name.
+
     Examples
     --------
     >>> step = Training(micro_batch=1, global_batch=16, sequence=4096)
@@ -208,6 +213,11 @@ class Serving:
         Number of parts of the batch, which pipeline stages overlap.
     framework, attention, fused, cuda_graphs
         As :class:`Training` has them.
+
+    Raises
+    ------
+    WorkloadError
+        If a count is not positive or a choice has no such name.
 
     Examples
     --------

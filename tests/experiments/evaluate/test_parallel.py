@@ -22,7 +22,7 @@ from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.support import workers as processes
 from simulator.support.errors import DeadlockError, WhatIfError
-from simulator.support.limits import LIMITS, parse_limits
+from simulator.support.limits import FORESEEN, LIMITS, parse_limits
 from simulator.workload import What
 from topologies import load_cluster
 
@@ -154,6 +154,28 @@ def test_an_interrupt_stops_the_workers():
 def environment():
     paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def test_what_takes_long_is_announced_once_when_two_are_answered():
+    announced, asked = [], []
+
+    def ask(scenario, progress=None):
+        asked.append(scenario)
+        begun = time.process_time()
+        while len(asked) < 4 and time.process_time() - begun < 0.01:
+            pass
+
+    token = FORESEEN.set(lambda what: announced.append((len(asked), what)))
+    try:
+        map_scenarios([("few", None)] * 9, ask)
+        assert not announced
+        asked.clear()
+        map_scenarios([("many", None)] * 2002, ask)
+    finally:
+        FORESEEN.reset(token)
+    ((after, what),) = announced
+    assert after == 2
+    assert "the 2000 left will take about" in what
 
 
 def test_without_a_worker_nothing_is_asked(scenarios):

@@ -279,6 +279,8 @@ def test_networks_of_one_graph_share_their_routes_unless_bandwidths_decide(polic
     worn = replace(network, routing=replace(network.routing, slowed=np.ones(len(network))))
     share_routes(worn, network)
     assert worn.known_routes is not network.known_routes
+    known = network.known_routes
+    assert known.links == sum(len(ways.link) for ways in known.values())
 
 
 @pytest.mark.parametrize("name", ["hgx-h100", "tpu-v5e", "gb200-nvl72", "leonardo"])

@@ -172,8 +172,9 @@ def test_peers_of_sends_and_receives(tmp_path: Path) -> None:
     }
 
 
-def test_what_is_received_is_no_input(tmp_path: Path) -> None:
-    args = {"Input Dims": [[1000]], "Input type": ["float"]}
+@pytest.mark.parametrize("dims", ["Input Dims", "Input dims"])
+def test_what_is_received_is_no_input(tmp_path: Path, dims: str) -> None:
+    args = {dims: [[1000]], "Input type": ["float"]}
     found = read(tmp_path, kernel(cat="user_annotation", name="gloo:recv", args=args))
     assert (found.comms[0].in_elements, found.comms[0].out_elements) == (None, 1000)
 

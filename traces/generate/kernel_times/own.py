@@ -71,6 +71,11 @@ class OwnKernels:
         Their origin, for answers and messages.
     rows
         Shapes and their times in s.
+
+    Raises
+    ------
+    WorkloadError
+        If there are no rows, or a time is not positive.
     """
 
     source: str
